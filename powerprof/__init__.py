@@ -1,0 +1,3 @@
+"""Power-efficiency profiling for database servers on Linux."""
+
+__version__ = "0.1.0"

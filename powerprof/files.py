@@ -1,0 +1,67 @@
+"""The one way to read sysfs, procfs and files from outside."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from powerprof.errors import DataError, PowerprofError
+
+_REASONS = {errno.ENOENT: "no such file", errno.EACCES: "permission denied", errno.EPERM: "permission denied"}
+
+
+def reason_of(error: OSError) -> str:
+    """The plain words for an OSError."""
+    return _REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()
+
+
+def read_text(path: Path) -> str:
+    """A small pseudo file, stripped. Raises PowerprofError with thing, reason and remedy."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError as error:
+        remedy = "run as root" if error.errno in (errno.EACCES, errno.EPERM) else None
+        raise PowerprofError(f"cannot read {path} ({reason_of(error)})", remedy) from error
+
+
+def read_int(path: Path) -> int:
+    """A number from a pseudo file. Raises PowerprofError where it is none."""
+    text = read_text(path)
+    try:
+        return int(text)
+    except ValueError:
+        raise PowerprofError(f"cannot read {path} (not a number: {text[:40]!r})") from None
+
+
+def try_text(path: Path) -> str | None:
+    """As `read_text`; None where it cannot be read."""
+    try:
+        return read_text(path)
+    except PowerprofError:
+        return None
+
+
+def try_int(path: Path) -> int | None:
+    """As `read_int`; None where it cannot be read or is no number."""
+    try:
+        return read_int(path)
+    except PowerprofError:
+        return None
+
+
+def read_outside_text(path: Path, limit_bytes: int = 256 << 20) -> str:
+    """A file that a person gave us: never larger than `limit_bytes`, never a traceback. Raises DataError."""
+    try:
+        if not path.is_file():
+            raise DataError(path, "not a regular file" if path.exists() else "no such file")
+        with path.open("rb") as file:
+            data = file.read(limit_bytes + 1)
+    except OSError as error:
+        raise DataError(path, f"cannot be read ({reason_of(error)})") from error
+    if len(data) > limit_bytes:
+        raise DataError(path, f"larger than {limit_bytes >> 20} MiB")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(path, f"not text (byte 0x{data[error.start]:02x})", line) from None

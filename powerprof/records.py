@@ -1,0 +1,114 @@
+"""What a run is made of: frozen records with units in their names, the JSON of `powerprof.run/1`.
+
+Collecting fills them, `runs` saves them, statistics and reports read them. Unknown is None, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["measured", "estimated"]
+Mechanism = Literal["timer", "device", "ipi", "no_ipi", "tick", "unknown"]
+
+
+class StateResidency(msgspec.Struct, frozen=True, kw_only=True):
+    """One idle state over all CPUs of a window. `residency_percent` is of the CPUs' wall time."""
+
+    name: str
+    residency_percent: float | None
+    average_residency_ms: float | None
+    entries_hz: float | None
+    above_hz: float | None = None
+    below_hz: float | None = None
+    rejected_hz: float | None = None
+    time_us: float = 0.0
+    entries_count: int = 0
+    polling: bool = False
+
+
+class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What one domain of one meter drew in a window, or what a model says it drew.
+
+    `contained_in` names the domain of the same host that already includes this one: never add both. `low_watts`
+    and `high_watts` are the interval of an estimate.
+    """
+
+    source: str
+    domain: str
+    kind: Kind
+    joules: float | None
+    watts: float | None
+    contained_in: str | None = None
+    low_watts: float | None = None
+    high_watts: float | None = None
+    model: str | None = None
+    dropped_samples_count: int = 0
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """Idle exits by what ended them and which thread ran because of it."""
+
+    mechanism: Mechanism
+    name: str | None
+    process: str | None
+    pid: int | None
+    thread: str | None
+    wakeups_hz: float
+    percent: float
+    count: int
+    tid: int | None = None
+    period_ms: float | None = None
+    c0_ms: float | None = None
+
+
+class Conservation(msgspec.Struct, frozen=True, kw_only=True):
+    """classified + unknown + lost = idle exits ≈ Δusage of cpuidle."""
+
+    idle_exits_count: int
+    cpuidle_usage_delta_count: int | None
+    classified_count: int
+    unknown_count: int
+    lost_count: int
+    coverage_percent: float | None
+
+
+class ProcessTime(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU time that one named group (mysqld, client, powerprof, rest) used in a window."""
+
+    name: str
+    cpu_s: float
+    percent: float | None
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """One stretch of measuring. Percentages are over all CPUs' wall time; `wakeups_hz` sums all CPUs."""
+
+    started_at: str
+    window_s: float | None
+    cpus: int
+    c0_percent: float | None
+    idle_percent: float | None
+    wakeups_hz: float | None
+    states: list[StateResidency]
+    steal_percent: float | None = None
+    user_percent: float | None = None
+    system_percent: float | None = None
+    irq_percent: float | None = None
+    interrupts_hz: float | None = None
+    context_switches_hz: float | None = None
+    frequency_mhz: float | None = None
+    residual_percent: float | None = None
+    edge_exits_count: int = 0
+    energy: list[EnergyReading] = []
+    processes: list[ProcessTime] = []
+    notes: list[str] = []
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A mean over repeated windows with its 95 % interval (None where one window cannot give one)."""
+
+    mean: float
+    low: float | None
+    high: float | None
