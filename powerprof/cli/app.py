@@ -1,0 +1,88 @@
+"""The table of subcommands and the one place that turns errors into exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from types import FrameType
+
+import typer
+
+from powerprof import __version__
+from powerprof.errors import Interrupted, PowerprofError
+
+_COMMANDS = ("doctor", "residency")
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"powerprof {__version__}")
+        raise typer.Exit
+
+
+def build_app() -> typer.Typer:
+    """The Typer application with every subcommand."""
+    app = typer.Typer(
+        name="powerprof", add_completion=False, no_args_is_help=True, rich_markup_mode=None,
+        pretty_exceptions_enable=False, help="Power-efficiency profiling for database servers on Linux.",
+    )
+
+    @app.callback()
+    def options(
+        version: bool = typer.Option(
+            False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
+        debug: bool = typer.Option(False, "--debug", help="Show a traceback with an error."),
+    ) -> None:
+        if debug:
+            os.environ["POWERPROF_DEBUG"] = "1"
+
+    for name in _COMMANDS:
+        module = import_module(f"powerprof.cli.{name}")
+        app.command(name, help=module.__doc__)(module.command)
+    return app
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    # A second signal must not break the clean-up that the first one started.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Interrupted("interrupted")
+
+
+def _say(error: PowerprofError) -> None:
+    print(f"error: {error.message}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {error.hint}", file=sys.stderr)
+
+
+def run_app(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit code of the contract."""
+    signal.signal(signal.SIGINT, _on_signal)
+    signal.signal(signal.SIGTERM, _on_signal)
+    try:
+        build_app()(args=list(arguments), prog_name="powerprof", standalone_mode=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except PowerprofError as error:
+        if os.environ.get("POWERPROF_DEBUG"):
+            raise
+        _say(error)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader (head, less) has gone: nothing is wrong, and the interpreter must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError:
+        _say(PowerprofError("out of memory", "use a shorter --duration"))
+        return 1
+    except OSError as error:
+        if os.environ.get("POWERPROF_DEBUG"):
+            raise
+        what = f" {error.filename}" if error.filename else ""
+        _say(PowerprofError(f"the system refused{what} ({(error.strerror or str(error)).lower()})"))
+        return 1
+    return 0
