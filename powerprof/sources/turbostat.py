@@ -1,0 +1,264 @@
+"""Reads turbostat's text: header, and one table of system, package and CPU rows an interval.
+
+turbostat prints the cells of a row from thread to core to package, and leaves away the core's and the
+package's on all but the first CPU of them: a short row is a prefix of the columns, not damage. `C6%` is what the
+kernel requested, `CPU%c6` and `Pkg%pc6` what the hardware did (turbostat(8)).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerprof.errors import DataError
+from powerprof.files import read_outside_text
+
+TOPOLOGY = ("Package", "Die", "L3", "Node", "Core", "CPU", "APIC", "X2APIC")
+_TIME = "Time_Of_Day_Seconds"
+_FIRST = frozenset({"usec", _TIME, *TOPOLOGY, "Avg_MHz", "Busy%", "Bzy_MHz", "PkgWatt", "CorWatt", "RAMWatt"})
+_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_%.+:/-]*")
+_FAMILY = re.compile(r"family:model:stepping 0x([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)", re.I)
+_STATE = re.compile(r"cpu\d+: (\S+): (?:CPUIDLE|MWAIT|ACPI|HLT|.*IDLE)", re.I)
+_MAX_COLUMNS = 512
+_MAX_LINE = 64 << 10
+
+
+@dataclass(frozen=True)
+class TurbostatHeader:
+    """What turbostat says before its first table; None where it said nothing (`--quiet`)."""
+
+    version: str | None = None
+    interval_s: float | None = None
+    vendor: str | None = None
+    family: int | None = None
+    model: int | None = None
+    stepping: int | None = None
+    kernel: str | None = None
+    idle_driver: str | None = None
+    idle_governor: str | None = None
+    states: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TurbostatRow:
+    """One line of a table: its ids (None where it says `-` or has no such column) and its cells by column.
+
+    A column that the line leaves out, or whose figure is not finite, is absent from `values`.
+    """
+
+    line: int
+    package: int | None
+    core: int | None
+    cpu: int | None
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class TurbostatInterval:
+    """One table. `time_s`: epoch time at its end, `duration_s`: how long it measured; None where unknown."""
+
+    time_s: float | None
+    duration_s: float | None
+    system: TurbostatRow | None
+    cpus: tuple[TurbostatRow, ...]
+
+    def packages(self) -> dict[int, TurbostatRow]:
+        """The row with each package's own columns: the first of its CPUs. No Package column means one package."""
+        first: dict[int, TurbostatRow] = {}
+        for row in self.cpus:
+            first.setdefault(row.package or 0, row)
+        return first
+
+
+@dataclass(frozen=True)
+class TurbostatLog:
+    """A whole log. `columns` are all of the table's, in its order; `notes` say what was left out."""
+
+    path: str
+    header: TurbostatHeader
+    columns: tuple[str, ...]
+    intervals: tuple[TurbostatInterval, ...]
+    notes: tuple[str, ...] = ()
+
+    def requested_states(self) -> tuple[str, ...]:
+        """Idle states as the kernel names them: those with a `NAME%` residency and a `NAME` count column."""
+        names = set(self.columns)
+        return tuple(c[:-1] for c in self.columns if c.endswith("%") and c[:-1] in names)
+
+    def achieved_columns(self) -> tuple[str, ...]:
+        """Columns of residency that the hardware counted: `CPU%c6`, `Pkg%pc6`, `Mod%c6`, ..."""
+        return tuple(c for c in self.columns if re.fullmatch(r"(CPU|Mod|Die|Pkg?)%p?c\d+", c))
+
+
+def read_turbostat(path: Path) -> TurbostatLog:
+    """As `parse_turbostat`, from a file. Raises DataError."""
+    return parse_turbostat(read_outside_text(path), path)
+
+
+def looks_like_turbostat(text: str) -> bool:
+    """Whether the text starts as turbostat's output does."""
+    head = text[:20000]
+    if head.startswith("turbostat version"):
+        return True
+    return any(_is_header(line.split()) for line in head.splitlines()[:200])
+
+
+def parse_turbostat(text: str, path: Path | str) -> TurbostatLog:
+    """Parse turbostat's stdout. Raises DataError(path, reason, line) where it is not an unbroken log.
+
+    An unfinished last interval (turbostat was killed while it printed) is left out, and `notes` says so.
+    """
+    lines = text.splitlines()
+    begin = next((i for i, line in enumerate(lines) if _is_header(line.split())), None)
+    table = next((i for i, line in enumerate(lines) if line.count("\t") >= 3), None)
+    if table is not None and (begin is None or table < begin):
+        rows = lines[table][:1].isdigit()
+        reason = "figures before any table header" if rows else f"damaged table header ({lines[table][:24]!r})"
+        raise DataError(path, reason, table + 1)
+    if begin is None:
+        raise DataError(path, "no turbostat table in it")
+    columns = _columns(lines[begin], path, begin + 1)
+    header = _header(lines[:begin])
+    groups = list(_groups(lines, begin, columns, path))
+    notes: list[str] = []
+    if groups and _unfinished(groups, text):
+        groups.pop()
+        notes.append("the last interval is cut off and was left out")
+    if not groups:
+        raise DataError(path, "a table header but no whole interval after it", begin + 1)
+    _check_widths(groups, path)
+    intervals: list[TurbostatInterval] = []
+    before: float | None = None
+    for group in groups:
+        interval = _interval(group, before, header.interval_s, path)
+        before = interval.time_s
+        intervals.append(interval)
+    return TurbostatLog(str(path), header, columns, tuple(intervals), tuple(notes))
+
+
+def _is_header(words: list[str]) -> bool:
+    return bool(words) and words[0] in _FIRST and not any(word[:1].isdigit() for word in words)
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.rstrip("\r\n").split("\t")] if "\t" in line else line.split()
+
+
+def _columns(line: str, path: Path | str, number: int) -> tuple[str, ...]:
+    columns = _cells(line)
+    if len(columns) > _MAX_COLUMNS:
+        raise DataError(path, f"damaged table header ({len(columns)} columns)", number)
+    for index, column in enumerate(columns):
+        if not _COLUMN.fullmatch(column):
+            raise DataError(path, f"damaged table header (column {column[:30]!r})", number)
+        if column in columns[:index]:
+            raise DataError(path, f"damaged table header (column {column} twice)", number)
+    return tuple(columns)
+
+
+def _header(lines: list[str]) -> TurbostatHeader:
+    found: dict[str, str] = {}
+    states: list[str] = []
+    for line in lines:
+        for key, pattern in (
+            ("version", r"turbostat version (\S+)"), ("interval", r"Measurement interval: ([\d.]+) s"),
+            ("vendor", r"CPUID\(0\): (\S+)"), ("kernel", r"Kernel command line: (.*)"),
+            ("driver", r"current_driver: (\S+)"), ("governor", r"current_governor: (\S+)"),
+        ):
+            match = re.match(pattern, line)
+            if match:
+                found.setdefault(key, match[1].strip())
+        match = _FAMILY.search(line)
+        if match:
+            found.setdefault("fms", " ".join(match.groups()))
+        match = _STATE.match(line)
+        if match and match[1] not in states:
+            states.append(match[1])
+    ids = [int(word, 16) for word in found["fms"].split()] if "fms" in found else [None] * 3
+    family, model, stepping = ids
+    try:
+        interval_s: float | None = float(found["interval"])
+    except (KeyError, ValueError):
+        interval_s = None
+    return TurbostatHeader(
+        found.get("version"), interval_s, found.get("vendor"), family, model, stepping, found.get("kernel"),
+        found.get("driver"), found.get("governor"), tuple(states),
+    )
+
+
+def _groups(
+    lines: list[str], begin: int, columns: tuple[str, ...], path: Path | str,
+) -> Iterator[list[TurbostatRow]]:
+    """Rows of one interval at a time: a header, the system's row or a CPU seen before begins the next."""
+    group: list[TurbostatRow] = []
+    seen: set[int | None] = set()
+    for number, line in enumerate(lines[begin:], begin + 1):
+        if len(line) > _MAX_LINE:
+            raise DataError(path, "line too long", number)
+        cells = _cells(line)
+        if not any(cells):
+            continue
+        is_header = tuple(cells) == columns
+        row = None if is_header else _row(cells, columns, path, number)
+        if group and (row is None or row.cpu in seen or (row.cpu is None)):
+            yield group
+            group, seen = [], set()
+        if row is not None:
+            group.append(row)
+            seen.add(row.cpu)
+    if group:
+        yield group
+
+
+def _row(cells: list[str], columns: tuple[str, ...], path: Path | str, number: int) -> TurbostatRow:
+    if len(cells) > len(columns):
+        raise DataError(path, f"{len(cells)} figures under {len(columns)} columns", number)
+    ids: dict[str, int | None] = {}
+    values: dict[str, float] = {}
+    for column, cell in zip(columns, cells, strict=False):
+        if column in TOPOLOGY:
+            if cell != "-" and not re.fullmatch(r"\d{1,6}", cell):
+                raise DataError(path, f"damaged table (column {column} says {cell[:30]!r})", number)
+            ids[column] = None if cell == "-" else int(cell)
+            continue
+        if cell in ("", "-"):
+            continue
+        try:
+            value = float(int(cell, 16)) if cell.startswith("0x") else float(cell)
+        except ValueError:
+            raise DataError(path, f"damaged table (column {column} says {cell[:30]!r})", number) from None
+        if math.isfinite(value):
+            values[column] = value
+    return TurbostatRow(number, ids.get("Package"), ids.get("Core"), ids.get("CPU"), values)
+
+
+def _unfinished(groups: list[list[TurbostatRow]], text: str) -> bool:
+    return len(groups) > 1 and (len(groups[-1]) < len(groups[-2]) or (not text.endswith("\n") and len(
+        groups[-1][-1].values) < len(groups[-2][-1].values)))
+
+
+def _check_widths(groups: list[list[TurbostatRow]], path: Path | str) -> None:
+    """The same CPU has the same cells in every interval: a row that lost some is damaged."""
+    width: dict[int | None, int] = {}
+    for group in groups:
+        for row in group:
+            expected = width.setdefault(row.cpu, len(row.values))
+            # NaN cells (0/0 in IPC) are absent too: a few less is no damage, a torn row is.
+            if len(row.values) < expected - 2:
+                reason = f"damaged table (a row of {len(row.values)} figures, {expected} in the first one)"
+                raise DataError(path, reason, row.line)
+
+
+def _interval(
+    group: list[TurbostatRow], before: float | None, nominal: float | None, path: Path | str,
+) -> TurbostatInterval:
+    system = group[0] if group[0].cpu is None else None
+    times = [row.values[_TIME] for row in group if _TIME in row.values]
+    time_s = max(times) if times else None
+    if time_s is not None and before is not None and time_s <= before:
+        raise DataError(path, f"time runs backwards ({time_s:f} after {before:f})", group[0].line)
+    duration = time_s - before if time_s is not None and before is not None else nominal
+    return TurbostatInterval(time_s, duration, system, tuple(row for row in group if row.cpu is not None))
