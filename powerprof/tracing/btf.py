@@ -1,0 +1,241 @@
+"""The running kernel's own type information: where a field lies, which tracepoints exist and what they pass.
+
+Headers of another kernel version give silently wrong offsets, BTF never does. Format:
+Documentation/bpf/btf.rst of the kernel. The types are walked once (about 40 ms for a distribution kernel),
+names are looked up when they are asked for.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+from powerprof import paths
+from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.files import reason_of
+
+_MAGIC = 0xEB9F
+_LIMIT_BYTES = 256 << 20
+
+_PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _FUNC, _FUNC_PROTO = (
+    2, 4, 5, 6, 8, 9, 10, 11, 12, 13,
+)
+_TYPE_TAG, _ENUM64 = 18, 19
+_QUALIFIERS = frozenset((_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TYPE_TAG))
+
+# 32-bit words after the three of every type: fixed ones, and per member.
+_FIXED = {0: 0, 1: 1, 2: 0, 3: 3, 7: 0, 8: 0, 9: 0, 10: 0, 11: 0, 12: 0, 14: 1, 16: 0, 17: 1, 18: 0}
+_PER_MEMBER = {4: 3, 5: 3, 6: 2, 13: 2, 15: 3, 19: 3}
+
+
+class Btf:
+    """The types of one kernel. Names that it lacks raise CapabilityError."""
+
+    def __init__(self, data: bytes, origin: str = "BTF") -> None:
+        """Index `data`, a BTF section in this machine's byte order. Raises PowerprofError if damaged."""
+        self._origin = origin
+        try:
+            magic, _, _, header, type_off, type_len, str_off, str_len = struct.unpack_from("=HBBIIIII", data)
+        except struct.error:
+            raise self._damaged("shorter than its header") from None
+        if magic != _MAGIC:
+            raise self._damaged(f"wrong magic 0x{magic:04x} for a {sys.byteorder}-endian machine")
+        types, strings = header + type_off, header + str_off
+        if type_len % 4 or max(types + type_len, strings + str_len) > len(data):
+            raise self._damaged("its sections lie outside of the file")
+        self._words = memoryview(data[types : types + type_len]).cast("I")
+        self._strings = data[strings : strings + str_len]
+        # By type id; id 0 is void, which has no entry in the file.
+        self._positions = array("I", [0])
+        self._names = array("I", [0xFFFFFFFF])
+        self._index()
+
+    def _index(self) -> None:
+        words, position, name = self._words, self._positions.append, self._names.append
+        # Lists instead of the dictionaries: this loop runs for every type of the kernel.
+        step = [_FIXED[kind] + 3 if kind in _FIXED else 0 for kind in range(32)]
+        each = [_PER_MEMBER.get(kind, 0) for kind in range(32)]
+        at, end = 0, len(words)
+        try:
+            while at < end:
+                position(at)
+                name(words[at])
+                info = words[at + 1]
+                kind = info >> 24 & 31
+                if each[kind]:
+                    at += 3 + (info & 0xFFFF) * each[kind]
+                elif step[kind]:
+                    at += step[kind]
+                else:
+                    raise self._damaged(f"type {len(self._positions) - 1} is of unknown kind {kind}")
+        except IndexError:
+            raise self._damaged("its last type is cut") from None
+        if at != end:
+            raise self._damaged("its last type is cut")
+
+    def _damaged(self, reason: str) -> PowerprofError:
+        return PowerprofError(f"{self._origin} is damaged: {reason}")
+
+    def _kind(self, type_id: int) -> int:
+        if type_id >= len(self._positions):
+            raise self._damaged(f"it names type {type_id}, which it does not have")
+        return self._words[self._positions[type_id] + 1] >> 24 & 31 if type_id else 0
+
+    def _points_to(self, type_id: int) -> int:
+        return self._words[self._positions[type_id] + 2]
+
+    def _bare(self, type_id: int) -> int:
+        """The type behind typedefs and qualifiers."""
+        for _ in range(64):
+            if self._kind(type_id) not in _QUALIFIERS:
+                return type_id
+            type_id = self._points_to(type_id)
+        raise self._damaged("types refer to each other in a circle")
+
+    def _ids(self, name: str, *kinds: int) -> Iterator[int]:
+        """The types of these kinds with that name. BTF keeps each string once: its offset stands for it."""
+        offset = self._name_offset(name)
+        type_id = 0
+        while offset is not None:
+            try:
+                type_id = self._names.index(offset, type_id + 1)
+            except ValueError:
+                return
+            if self._kind(type_id) in kinds:
+                yield type_id
+
+    def _name_offset(self, name: str) -> int | None:
+        found = self._strings.find(b"\0" + name.encode() + b"\0") if name else -1
+        return None if found < 0 else found + 1
+
+    def _members(self, type_id: int) -> Iterator[tuple[int, int, int, int]]:
+        """(name offset, type id, offset in bits, width in bits or 0) of a struct's or union's members."""
+        at = self._positions[type_id]
+        info = self._words[at + 1]
+        for member in range(at + 3, at + 3 + (info & 0xFFFF) * 3, 3):
+            name, type_of, where = self._words[member : member + 3]
+            if info >> 31:
+                yield name, type_of, where & 0xFFFFFF, where >> 24
+            else:
+                yield name, type_of, where, 0
+
+    def _struct(self, name: str) -> int:
+        # A forward-declared or empty struct of the same name may exist beside the real one.
+        best = max(self._ids(name, _STRUCT, _UNION), key=self._points_to, default=0)
+        if not best:
+            typedef = next(self._ids(name, _TYPEDEF), 0)
+            best = self._bare(typedef)
+        if self._kind(best) not in (_STRUCT, _UNION):
+            raise CapabilityError(f"this kernel has no struct {name} ({self._origin})")
+        return best
+
+    def _member(self, type_id: int, name: int, depth: int = 0) -> tuple[int, int, int] | None:
+        """(type id, offset in bits, width) of a member, looked for in anonymous members too."""
+        for member, type_of, where, width in self._members(type_id):
+            if member == name:
+                return type_of, where, width
+            if not member and depth < 16:
+                inner = self._bare(type_of)
+                if self._kind(inner) in (_STRUCT, _UNION) and (found := self._member(inner, name, depth + 1)):
+                    return found[0], where + found[1], found[2]
+        return None
+
+    def field_offset(self, struct_name: str, field: str) -> int:
+        """Offset in bytes of a field (`a.b`: field b of the member struct a); looks into anonymous members.
+
+        Raises CapabilityError where this kernel lacks it or where it is a bit field.
+        """
+        type_id, bits = self._struct(struct_name), 0
+        for part in field.split("."):
+            name = self._name_offset(part)
+            inner = self._bare(type_id)
+            found = None
+            if name is not None and self._kind(inner) in (_STRUCT, _UNION):
+                found = self._member(inner, name)
+            if found is None:
+                where = f"struct {struct_name} has no field {field}"
+                raise CapabilityError(f"this kernel's {where} ({self._origin})")
+            type_id, offset, width = found
+            bits += offset
+            if width or offset % 8:
+                raise CapabilityError(f"{struct_name}.{field} is a bit field in this kernel")
+        return bits // 8
+
+    def has_field(self, struct_name: str, field: str) -> bool:
+        """Whether `field_offset` would answer."""
+        try:
+            self.field_offset(struct_name, field)
+        except CapabilityError:
+            return False
+        return True
+
+    def struct_size(self, struct_name: str) -> int:
+        """Size in bytes of a struct, union or typedef of one. Raises CapabilityError where it is missing."""
+        return self._points_to(self._struct(struct_name))
+
+    def integer_constant(self, name: str) -> int:
+        """The value of an enumerator (HRTIMER_SOFTIRQ). Raises CapabilityError where it is missing."""
+        wanted = self._name_offset(name)
+        for at in self._positions[1:] if wanted is not None else ():
+            info = self._words[at + 1]
+            kind = info >> 24 & 31
+            if kind not in (_ENUM, _ENUM64):
+                continue
+            size = _PER_MEMBER[kind]
+            for member in range(at + 3, at + 3 + (info & 0xFFFF) * size, size):
+                if self._words[member] == wanted:
+                    value, bits = self._words[member + 1], 32
+                    if kind == _ENUM64:
+                        value, bits = value | self._words[member + 2] << 32, 64
+                    return value - (1 << bits) if info >> 31 and value >> (bits - 1) else value
+        raise CapabilityError(f"this kernel has no constant {name} ({self._origin})")
+
+    def has_tracepoint(self, name: str) -> bool:
+        """Whether the raw tracepoint exists (tracefs is not needed for it)."""
+        return next(self._ids(f"btf_trace_{name}", _TYPEDEF), None) is not None
+
+    def tracepoint_arguments(self, name: str) -> tuple[str, ...]:
+        """The names of a raw tracepoint's arguments in order, `argN` for those that the kernel does not name.
+
+        Raises CapabilityError where the tracepoint is missing.
+        """
+        typedef = next(self._ids(f"btf_trace_{name}", _TYPEDEF), None)
+        if typedef is None:
+            raise CapabilityError(f"this kernel has no tracepoint {name} ({self._origin})")
+        proto = self._bare(typedef)
+        if self._kind(proto) == _PTR:
+            proto = self._bare(self._points_to(proto))
+        # The typedef's prototype is a pointer's and carries no names; the functions of the same shape do.
+        functions = (f"__traceiter_{name}", f"__bpf_trace_{name}")
+        named = [self._points_to(function) for one in functions for function in self._ids(one, _FUNC)]
+        known = self._parameters(proto)
+        for candidate in [proto, *named]:
+            names = self._parameters(candidate)
+            if len(names) == len(known) and all(names):
+                return tuple(names[1:])
+        return tuple(f"arg{number}" for number in range(len(known) - 1))
+
+    def _parameters(self, proto: int) -> list[str]:
+        if self._kind(proto) != _FUNC_PROTO:
+            return []
+        at = self._positions[proto]
+        count = self._words[at + 1] & 0xFFFF
+        offsets = [self._words[word] for word in range(at + 3, at + 3 + count * 2, 2)]
+        return [self._strings[offset:].split(b"\0", 1)[0].decode("ascii", "replace") for offset in offsets]
+
+
+def kernel_btf(path: Path | None = None) -> Btf:
+    """The running kernel's types. Raises CapabilityError where the kernel offers none."""
+    source = path or paths.sysfs() / "kernel/btf/vmlinux"
+    try:
+        with source.open("rb") as file:
+            data = file.read(_LIMIT_BYTES)
+    except OSError as error:
+        raise CapabilityError(
+            f"no BTF in this kernel: cannot read {source} ({reason_of(error)})",
+            "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (Debian's, Ubuntu's and Fedora's are)",
+        ) from error
+    return Btf(data, str(source))
