@@ -1,0 +1,33 @@
+"""Intervals, verdicts and controls: pure functions over recorded values; SciPy is loaded on first use."""
+
+from __future__ import annotations
+
+from powerprof.statistics.controls import Control, Drift, Trend, baseline_drift, block_trend, judge_control
+from powerprof.statistics.intervals import Interval, difference_interval, mean_interval, ratio_interval
+from powerprof.statistics.verdicts import (
+    PairedResult,
+    Verdict,
+    compare_pairs,
+    compare_unpaired,
+    minimum_detectable_percent,
+    verdict_of,
+)
+
+__all__ = [
+    "Control",
+    "Drift",
+    "Interval",
+    "PairedResult",
+    "Trend",
+    "Verdict",
+    "baseline_drift",
+    "block_trend",
+    "compare_pairs",
+    "compare_unpaired",
+    "difference_interval",
+    "judge_control",
+    "mean_interval",
+    "minimum_detectable_percent",
+    "ratio_interval",
+    "verdict_of",
+]

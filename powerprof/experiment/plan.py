@@ -1,0 +1,35 @@
+"""The order of measuring: randomised balanced blocks, so that neither condition is always the first."""
+
+from __future__ import annotations
+
+import random
+from typing import Literal
+
+Arm = Literal["a", "b"]
+
+
+def block_order(pairs: int, seed: int) -> list[tuple[Arm, Arm]]:
+    """`pairs` pairs in the order in which each is run.
+
+    Two pairs make a block, ABBA or BAAB: a linear drift cancels within it. Blocks of both kinds come
+    equally often (± one), shuffled by `seed`; an odd last pair takes either order.
+    """
+    if pairs < 1:
+        raise ValueError("a comparison needs a pair")
+    generator = random.Random(seed)  # noqa: S311 - an order of blocks, not a secret
+    blocks = pairs // 2
+    kinds: list[Arm] = ["a" if index % 2 == 0 else "b" for index in range(blocks)]
+    if blocks % 2 and generator.random() < 0.5:
+        kinds = ["b" if kind == "a" else "a" for kind in kinds]
+    generator.shuffle(kinds)
+    order: list[tuple[Arm, Arm]] = []
+    for kind in kinds:
+        order += [("a", "b"), ("b", "a")] if kind == "a" else [("b", "a"), ("a", "b")]
+    if pairs % 2:
+        order.append(("a", "b") if generator.random() < 0.5 else ("b", "a"))
+    return order
+
+
+def flat(order: list[tuple[Arm, Arm]]) -> list[Arm]:
+    """The pairs as the sequence of windows that is saved with the run."""
+    return [arm for pair in order for arm in pair]

@@ -1,0 +1,135 @@
+"""Intervals over repeated or paired values: the BCa bootstrap, widened, and never inside Student's.
+
+With 10 to 12 pairs the plain BCa interval covers about 90 % where it promises 95 %: it resamples a spread
+that is too small by (n − 1)/n, and it uses the normal's quantiles where Student's belong. Both are put
+right by asking the bootstrap for a higher level (T. Hesterberg, "What Teachers Should Know About the
+Bootstrap", The American Statistician 69, 2015). Blocks with an outlier, which a busy host makes, still fool
+it (90 %), and Student's interval does not cover skewed data (86 %); the one that holds both covers 95 to 97
+% of the former and 92 % of the latter. docs/design/experiments.md has the table of coverage.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Statistic = Callable[..., Any]
+
+RESAMPLES = 9_999
+LEVEL = 0.95
+MINIMUM_RESAMPLED = 6  # fewer values have too few distinct resamples for the tails that are asked for
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval; `method` says how it was made."""
+
+    low: float
+    high: float
+    method: str
+
+    def excludes(self, value: float) -> bool:
+        """True where `value` lies outside."""
+        return value < self.low or value > self.high
+
+    @property
+    def half_width(self) -> float:
+        """Half of its length, in the unit of the values."""
+        return (self.high - self.low) / 2
+
+
+def widened_level(count: int, level: float = LEVEL) -> float:
+    """The level to ask of a bootstrap over `count` values so that its interval covers `level`.
+
+    1 − 2·Φ(−√(n/(n−1))·t), where t is Student's quantile with n − 1 degrees of freedom.
+    """
+    from scipy import stats
+
+    if count < 2:
+        raise ValueError("an interval needs two values")
+    quantile = float(stats.t.ppf((1 + level) / 2, count - 1))
+    return 1 - 2 * float(stats.norm.cdf(-math.sqrt(count / (count - 1)) * quantile))
+
+
+def _bca(
+    samples: tuple[np.ndarray[Any, Any], ...], statistic: Statistic, level: float, seed: int
+) -> Interval | None:
+    """SciPy's BCa interval; None where the bootstrap distribution is degenerate."""
+    import numpy as np
+    from scipy import stats
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SciPy warns of a degenerate distribution and returns NaN
+        found = stats.bootstrap(
+            samples,
+            statistic,
+            n_resamples=RESAMPLES,
+            vectorized=True,
+            paired=len(samples) > 1,
+            confidence_level=level,
+            method="BCa",
+            random_state=np.random.default_rng(seed),
+        ).confidence_interval
+    low, high = float(found.low), float(found.high)
+    return Interval(low, high, "bca") if math.isfinite(low) and math.isfinite(high) else None
+
+
+def mean_interval(
+    values: Sequence[float], *, seed: int, level: float = LEVEL, widen: bool = True
+) -> Interval | None:
+    """The interval of the mean. None for fewer than three values; a point where all are the same.
+
+    `widen=False` gives SciPy's BCa at `level` exactly. Fewer than MINIMUM_RESAMPLED get Student's.
+    """
+    import numpy as np
+    from scipy import stats
+
+    data = np.asarray(values, dtype=float)
+    if data.size < 3 or not np.isfinite(data).all():
+        return None
+    if np.ptp(data) == 0:
+        return Interval(float(data[0]), float(data[0]), "constant")
+    if not widen:
+        return _bca((data,), np.mean, level, seed)
+    centre, error = float(data.mean()), float(stats.sem(data))
+    reach = float(stats.t.ppf((1 + level) / 2, data.size - 1)) * error
+    student = Interval(centre - reach, centre + reach, "student")
+    if data.size < MINIMUM_RESAMPLED:
+        return student
+    found = _bca((data,), np.mean, widened_level(data.size, level), seed)
+    if found is None:
+        return student
+    return Interval(min(found.low, student.low), max(found.high, student.high), "bca+student")
+
+
+def difference_interval(
+    a: Sequence[float], b: Sequence[float], *, seed: int, level: float = LEVEL, widen: bool = True
+) -> Interval | None:
+    """The interval of mean(b − a) over pairs."""
+    return mean_interval([y - x for x, y in zip(a, b, strict=True)], seed=seed, level=level, widen=widen)
+
+
+def ratio_interval(
+    a: Sequence[float], b: Sequence[float], *, seed: int, level: float = LEVEL
+) -> Interval | None:
+    """The interval of mean(b) / mean(a) over pairs; None below six pairs or where a is not positive."""
+    import numpy as np
+
+    x, y = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    if x.size != y.size:
+        raise ValueError("pairs need as many values of a as of b")
+    if x.size < MINIMUM_RESAMPLED or not (np.isfinite(x).all() and np.isfinite(y).all()) or (x <= 0).any():
+        return None
+    if np.ptp(x) == 0 and np.ptp(y) == 0:
+        return Interval(float(y[0] / x[0]), float(y[0] / x[0]), "constant")
+
+    def ratio(first: Any, second: Any, axis: int = -1) -> Any:
+        return np.mean(second, axis=axis) / np.mean(first, axis=axis)
+
+    return _bca((x, y), ratio, widened_level(x.size, level), seed)

@@ -1,0 +1,112 @@
+"""What paired values of two conditions say: lower, higher or inconclusive, and what could have been seen."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from powerprof.statistics.intervals import LEVEL, Interval, difference_interval, mean_interval, ratio_interval
+
+Verdict = Literal["b_lower", "b_higher", "inconclusive"]
+POWER = 0.8
+
+
+@dataclass(frozen=True)
+class PairedResult:
+    """Two conditions over pairs of blocks, in the unit of the values; None where it cannot be said."""
+
+    pairs_count: int
+    a_mean: float
+    b_mean: float
+    a_interval: Interval | None
+    b_interval: Interval | None
+    difference: float
+    difference_interval: Interval | None
+    percent: float | None
+    ratio: float | None
+    ratio_interval: Interval | None
+    verdict: Verdict
+    minimum_detectable_percent: float | None
+
+
+def verdict_of(interval: Interval | None) -> Verdict:
+    """Where the interval of b − a lies: below 0, above 0, or not clear of it."""
+    if interval is None or not interval.excludes(0.0):
+        return "inconclusive"
+    return "b_higher" if interval.low > 0 else "b_lower"
+
+
+def minimum_detectable_percent(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """The smallest true difference, in percent of mean(a), that so many pairs find four times in five.
+
+    (t[0.975] + t[0.8]) · s/√n with n − 1 degrees of freedom, s the deviation of the paired differences.
+    """
+    from scipy import stats
+
+    count = len(a)
+    centre = statistics.fmean(a) if a else 0.0
+    if count < 3 or centre == 0:
+        return None
+    spread = statistics.stdev(y - x for x, y in zip(a, b, strict=True))
+    quantiles = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) + float(stats.t.ppf(POWER, count - 1))
+    return 100 * quantiles * spread / math.sqrt(count) / abs(centre)
+
+
+def compare_pairs(a: Sequence[float], b: Sequence[float], *, seed: int) -> PairedResult:
+    """Judge paired values. Raises ValueError where the two differ in length or are empty."""
+    if len(a) != len(b) or not a:
+        raise ValueError("pairs need as many values of a as of b")
+    a_mean, b_mean = statistics.fmean(a), statistics.fmean(b)
+    interval = difference_interval(a, b, seed=seed)
+    return PairedResult(
+        pairs_count=len(a),
+        a_mean=a_mean,
+        b_mean=b_mean,
+        a_interval=mean_interval(a, seed=seed),
+        b_interval=mean_interval(b, seed=seed),
+        difference=b_mean - a_mean,
+        difference_interval=interval,
+        percent=100 * (b_mean - a_mean) / abs(a_mean) if a_mean else None,
+        ratio=b_mean / a_mean if a_mean > 0 else None,
+        ratio_interval=ratio_interval(a, b, seed=seed),
+        verdict=verdict_of(interval),
+        minimum_detectable_percent=minimum_detectable_percent(a, b),
+    )
+
+
+def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int) -> PairedResult:
+    """Judge two saved runs, whose blocks were not interleaved: Welch's interval, no pairing to lean on."""
+    from scipy import stats
+
+    if not a or not b:
+        raise ValueError("two runs need values each")
+    a_mean, b_mean = statistics.fmean(a), statistics.fmean(b)
+    interval = None
+    if len(a) >= 3 and len(b) >= 3:
+        variance_a, variance_b = statistics.variance(a) / len(a), statistics.variance(b) / len(b)
+        error = math.sqrt(variance_a + variance_b)
+        if error == 0:
+            interval = Interval(b_mean - a_mean, b_mean - a_mean, "constant")
+        else:
+            freedom = (variance_a + variance_b) ** 2 / (
+                variance_a**2 / (len(a) - 1) + variance_b**2 / (len(b) - 1)
+            )
+            reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
+            interval = Interval(b_mean - a_mean - reach, b_mean - a_mean + reach, "welch")
+    return PairedResult(
+        pairs_count=0,
+        a_mean=a_mean,
+        b_mean=b_mean,
+        a_interval=mean_interval(a, seed=seed),
+        b_interval=mean_interval(b, seed=seed),
+        difference=b_mean - a_mean,
+        difference_interval=interval,
+        percent=100 * (b_mean - a_mean) / abs(a_mean) if a_mean else None,
+        ratio=b_mean / a_mean if a_mean > 0 else None,
+        ratio_interval=None,
+        verdict=verdict_of(interval),
+        minimum_detectable_percent=None,
+    )

@@ -1,0 +1,95 @@
+"""Intervals: the same as SciPy's where asked plainly, and covering what they promise with few pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from powerprof.statistics import intervals
+from powerprof.statistics.intervals import difference_interval, mean_interval, ratio_interval, widened_level
+
+A = [2.71, 2.69, 2.75, 2.70, 2.68, 2.74, 2.72, 2.73, 2.66, 2.70, 2.71, 2.69]
+B = [2.80, 2.79, 2.86, 2.78, 2.79, 2.83, 2.85, 2.80, 2.77, 2.81, 2.84, 2.76]
+
+
+def test_the_plain_interval_is_scipys() -> None:
+    differences = np.array(B) - np.array(A)
+    expected = stats.bootstrap(
+        (differences,),
+        np.mean,
+        n_resamples=9_999,
+        confidence_level=0.95,
+        method="BCa",
+        vectorized=True,
+        random_state=np.random.default_rng(5),
+    ).confidence_interval
+    found = difference_interval(A, B, seed=5, widen=False)
+    assert found is not None
+    assert (found.low, found.high) == (expected.low, expected.high)
+
+
+def test_the_ratio_interval_is_scipys_at_the_widened_level() -> None:
+    expected = stats.bootstrap(
+        (np.array(A), np.array(B)),
+        lambda x, y, axis=-1: np.mean(y, axis=axis) / np.mean(x, axis=axis),
+        n_resamples=9_999,
+        confidence_level=widened_level(12),
+        method="BCa",
+        paired=True,
+        vectorized=True,
+        random_state=np.random.default_rng(5),
+    ).confidence_interval
+    found = ratio_interval(A, B, seed=5)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_the_level_is_widened_by_students_quantile_and_the_lost_degree_of_freedom() -> None:
+    # n = 12: t(0.975, 11) = 2.2010, × sqrt(12/11) = 2.2988; 1 − 2·Φ(−2.2988) = 0.97848
+    assert widened_level(12) == pytest.approx(0.97848, abs=1e-5)
+    assert widened_level(100_000) == pytest.approx(0.95, abs=1e-4)
+
+
+def test_the_default_interval_is_never_narrower_than_students() -> None:
+    found = mean_interval(A, seed=1)
+    student = stats.ttest_1samp(A, 0).confidence_interval(0.95)
+    assert found is not None
+    assert found.low <= student.low + 1e-12
+    assert found.high >= student.high - 1e-12
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    assert mean_interval(A, seed=3) == mean_interval(A, seed=3)
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0], [1.0, float("nan"), 2.0]])
+def test_too_little_gives_no_interval(values: list[float]) -> None:
+    assert mean_interval(values, seed=1) is None
+
+
+def test_constant_values_give_a_point() -> None:
+    found = mean_interval([3.0] * 8, seed=1)
+    assert found is not None
+    assert (found.low, found.high, found.method) == (3.0, 3.0, "constant")
+
+
+def test_a_ratio_over_a_zero_is_refused() -> None:
+    assert ratio_interval([0.0, *A[1:]], B, seed=1) is None
+
+
+@pytest.mark.parametrize("kind", ["normal", "outliers"])
+def test_ten_pairs_cover_the_truth(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 300 draws at a true coverage of 95 % give 285 ± 3.8; 276 is 2.4 deviations below that. Plain BCa gives
+    # 269 and 250.
+    monkeypatch.setattr(intervals, "RESAMPLES", 599)
+    generator = np.random.default_rng(11)
+    covered = 0
+    for seed in range(300):
+        values = generator.normal(0, 1, 10)
+        if kind == "outliers":
+            values += (generator.random(10) < 0.1) * generator.normal(0, 6, 10)
+        found = mean_interval(values.tolist(), seed=seed)
+        assert found is not None
+        covered += not found.excludes(0.0)
+    assert covered >= 276

@@ -1,0 +1,112 @@
+"""Verdicts, the minimum detectable effect, the A/A control and drift."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from powerprof.statistics import (
+    Interval,
+    baseline_drift,
+    block_trend,
+    compare_pairs,
+    compare_unpaired,
+    judge_control,
+    minimum_detectable_percent,
+    verdict_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.1, 0.2, "b_higher"),
+        (-0.2, -0.1, "b_lower"),
+        (-0.1, 0.1, "inconclusive"),
+        (0.0, 0.1, "inconclusive"),
+    ],
+)
+def test_the_verdict_is_where_the_interval_lies(low: float, high: float, verdict: str) -> None:
+    assert verdict_of(Interval(low, high, "test")) == verdict
+
+
+def test_no_interval_is_inconclusive() -> None:
+    assert verdict_of(None) == "inconclusive"
+
+
+def _noisy(mean: float, spread: float, count: int, seed: int) -> list[float]:
+    generator = random.Random(seed)
+    return [generator.gauss(mean, spread) for _ in range(count)]
+
+
+def test_a_large_difference_is_seen_with_its_size() -> None:
+    result = compare_pairs(_noisy(1.0, 0.01, 12, 1), _noisy(48.0, 0.5, 12, 2), seed=1)
+    assert result.verdict == "b_higher"
+    assert result.ratio == pytest.approx(48, rel=0.01)
+    assert result.ratio_interval is not None
+    assert result.ratio_interval.low < 48 < result.ratio_interval.high
+    assert result.percent == pytest.approx(4700, rel=0.01)
+
+
+def test_the_minimum_detectable_effect_follows_the_formula() -> None:
+    a, b = [10.0] * 10, [10.0, 11.0] * 5
+    # s of the differences = 0.52705, t(0.975, 9) + t(0.8, 9) = 2.26216 + 0.88340
+    expected = 100 * (2.26216 + 0.88340) * 0.527046 / math.sqrt(10) / 10
+    assert minimum_detectable_percent(a, b) == pytest.approx(expected, rel=1e-4)
+    assert minimum_detectable_percent([0.0] * 4, [1.0] * 4) is None
+
+
+def test_pairs_need_partners() -> None:
+    with pytest.raises(ValueError, match="as many values"):
+        compare_pairs([1.0, 2.0], [1.0], seed=1)
+
+
+def test_unpaired_runs_are_judged_by_welch() -> None:
+    same = compare_unpaired(_noisy(5, 0.2, 10, 1), _noisy(5, 0.4, 12, 2), seed=1)
+    other = compare_unpaired(_noisy(5, 0.2, 10, 1), _noisy(6, 0.4, 12, 2), seed=1)
+    assert same.verdict == "inconclusive"
+    assert other.verdict == "b_higher"
+    assert other.difference_interval is not None
+    assert other.difference_interval.method == "welch"
+
+
+def test_a_sound_control_says_what_it_resolves() -> None:
+    control = judge_control(compare_pairs(_noisy(5, 0.05, 10, 3), _noisy(5, 0.05, 10, 4), seed=1))
+    assert control.sound
+    assert control.half_width_percent is not None
+    assert 0.3 < control.half_width_percent < 2.5
+    assert control.text.startswith("A/A ±")
+
+
+def test_a_control_that_differs_is_unsound() -> None:
+    control = judge_control(compare_pairs(_noisy(5, 0.05, 10, 3), _noisy(6, 0.05, 10, 4), seed=1))
+    assert not control.sound
+    assert "trust no verdict" in control.text
+
+
+def test_drift_below_the_floor_passes_and_above_it_fails() -> None:
+    small = baseline_drift([0.40, 0.42, 0.41], [0.60, 0.62, 0.61], None)
+    large = baseline_drift([0.40, 0.42, 0.41], [4.40, 4.42, 4.41], None)
+    assert small is not None and not small.failed
+    assert small.points == pytest.approx(0.20)
+    assert large is not None and large.failed
+
+
+def test_drift_is_weighed_against_the_effect() -> None:
+    found = baseline_drift([0.40, 0.42, 0.41], [4.40, 4.42, 4.41], effect_points=30.0)
+    assert found is not None and not found.failed
+
+
+def test_a_missing_baseline_has_no_drift() -> None:
+    assert baseline_drift([], [1.0], None) is None
+
+
+def test_a_trend_over_the_blocks_is_seen_and_noise_is_none() -> None:
+    rising = block_trend([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7])
+    noise = block_trend([1.0, 1.3, 0.9, 1.2, 1.1, 1.0, 1.25, 0.95])
+    assert rising is not None and rising.present
+    assert rising.tau == pytest.approx(1.0)
+    assert noise is not None and not noise.present
+    assert block_trend([1.0] * 10) is None
