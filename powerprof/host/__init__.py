@@ -1,0 +1,9 @@
+"""What this host is and what it can do: each capability a value, with the command that mends it."""
+
+from __future__ import annotations
+
+from powerprof.host.capability import Capability
+from powerprof.host.describe import HostDescription, describe
+from powerprof.host.survey import capabilities
+
+__all__ = ["Capability", "HostDescription", "capabilities", "describe"]

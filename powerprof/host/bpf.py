@@ -1,0 +1,73 @@
+"""Whether BPF programs can be compiled and loaded: bcc, kernel headers, and a real program tried."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from powerprof import paths, programs
+from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.host import kernel
+from powerprof.host.capability import Capability, limited, missing, none, ok
+from powerprof.tracing.headers import kernel_headers
+
+_BCC = "apt install python3-bpfcc"
+_SYSTEM_SITE = "make setup"
+
+
+def bcc() -> Capability:
+    """Debian's python3-bpfcc; a package of the same name on PyPI has nothing to do with it."""
+    spec = find_spec("bcc")
+    if spec is None or not spec.origin:
+        debian = Path("/usr/lib/python3/dist-packages/bcc/libbcc.py")
+        if debian.exists():
+            return missing("bcc", "installed, but this Python does not see Debian's packages", _SYSTEM_SITE)
+        return missing("bcc", "the Python bindings of BPF are not installed", _BCC)
+    folder = Path(spec.origin).parent
+    if not (folder / "libbcc.py").exists():
+        return missing("bcc", f"{folder} is another package of that name", f"pip uninstall bcc && {_BCC}")
+    return ok("bcc", f"{folder}")
+
+
+def headers() -> Capability:
+    """Kernel headers that bcc can compile against."""
+    if not paths.is_this_host():
+        return kernel.not_this_host("headers")
+    running = os.uname().release
+    try:
+        found = kernel_headers()
+    except CapabilityError as error:
+        return missing("headers", error.message, error.hint)
+    except PowerprofError as error:
+        return limited("headers", error.message, error.hint or "set XDG_CACHE_HOME to a writable folder")
+    if found is None:
+        return ok("headers", f"of the running kernel {running}")
+    # The merged tree's name ends with a fingerprint.
+    version = re.sub(r"-[0-9a-f]{12}$", "", found.name.removeprefix("linux-headers-"))
+    return ok("headers", f"{version} stands in for {running}")
+
+
+def tracing(timeout_s: float = 60.0) -> Capability:
+    """Loads, attaches and removes the smallest BPF program: about 0.7 s."""
+    if not paths.is_this_host():
+        return kernel.not_this_host("tracing")
+    for needed in (bcc(), headers()):
+        if needed.status not in ("ok", "limited"):
+            return missing("tracing", needed.detail, needed.remedy)
+    try:
+        # -P: the working folder, anybody's perhaps, must not be searched for modules by root.
+        trial = [sys.executable, "-P", "-m", "powerprof.tracing.trial"]
+        tried = programs.run(trial, timeout_s=timeout_s, check=False)
+    except PowerprofError as error:
+        return missing("tracing", error.message)
+    if tried.returncode == 0:
+        return ok("tracing", "a BPF program was loaded and attached to a raw tracepoint")
+    if kernel.privileges().status != "ok":
+        return missing("tracing", "cannot load BPF programs: not permitted", kernel.privileges().remedy)
+    reason = (tried.stdout.strip() or tried.tail(1) or f"ended with {tried.returncode}").splitlines()[-1]
+    if "lockdown" in (tried.stderr + reason).lower():
+        return none("tracing", f"the kernel is locked down: {reason}")
+    return missing("tracing", f"a BPF program did not load: {reason[:200]}")

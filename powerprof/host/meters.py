@@ -1,0 +1,82 @@
+"""Which meters of energy this host has, and whether they can be read and count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from powerprof import paths, programs
+from powerprof.files import try_text
+from powerprof.host import kernel
+from powerprof.host.capability import Capability, limited, missing, none, ok
+from powerprof.host.describe import virtualisation
+
+
+def _readable(path: Path) -> bool:
+    """Whether a reading can really be taken: modes do not tell for root in a container."""
+    return try_text(path) is not None
+
+
+def rapl() -> Capability:
+    """RAPL by the powercap interface. `energy_uj` is for root only since Linux 5.10 (CVE-2020-8694)."""
+    zones = sorted((paths.sysfs() / "class/powercap").glob("*/energy_uj"))
+    if not zones:
+        if virtualisation():
+            return none("rapl", "no RAPL in this guest")
+        if not paths.is_this_host():
+            return none("rapl", "no powercap zone with a counter")
+        return missing("rapl", "no powercap zone with a counter", "modprobe intel_rapl_msr")
+    names = sorted({try_text(zone.parent / "name") or zone.parent.name for zone in zones})
+    if not all(_readable(zone) for zone in zones):
+        return limited("rapl", f"only root may read {', '.join(names)}", kernel.run_as_root())
+    return ok("rapl", f"powercap: {', '.join(names)}")
+
+
+def hwmon() -> Capability:
+    """Sensors of power (µW) or energy (µJ) on boards and power supplies."""
+    chips = []
+    for chip in sorted((paths.sysfs() / "class/hwmon").glob("hwmon*")):
+        patterns = ("energy*_input", "power*_average", "power*_input")
+        sensors = [path for pattern in patterns for path in chip.glob(pattern)]
+        if any(_readable(path) for path in sensors):
+            chips.append(try_text(chip / "name") or chip.name)
+    return ok("hwmon", ", ".join(chips)) if chips else none("hwmon", "no sensor of power or energy")
+
+
+def battery() -> Capability:
+    """A battery measures the whole machine, while it discharges."""
+    supplies = sorted((paths.sysfs() / "class/power_supply").glob("*/type"))
+    found = [path.parent for path in supplies if try_text(path) == "Battery"]
+    if not found:
+        return none("battery", "no battery")
+    states = {try_text(folder / "status") or "unknown" for folder in found}
+    names = ", ".join(folder.name for folder in found)
+    if "Discharging" in states:
+        return ok("battery", f"{names}, discharging")
+    return limited("battery", f"{names} counts only while it discharges", "unplug the mains")
+
+
+def ipmi() -> Capability:
+    """Watts of the whole server by the management controller (DCMI)."""
+    devices = [path for path in map(Path, ("/dev/ipmi0", "/dev/ipmi/0", "/dev/ipmidev/0")) if path.exists()]
+    if not paths.is_this_host() or (not devices and virtualisation()):
+        return none("ipmi", "no management controller in this guest")
+    if not devices:
+        return none("ipmi", "no management controller that the kernel knows (modprobe ipmi_devintf ipmi_si)")
+    if programs.which("ipmitool") is None:
+        return missing("ipmi", f"optional: {devices[0]} is there, ipmitool is not", "apt install ipmitool")
+    if not kernel.is_privileged():
+        return limited("ipmi", f"only root may use {devices[0]}", kernel.run_as_root())
+    return ok("ipmi", f"{devices[0]}; seconds old when it is read")
+
+
+def energy(meters: Sequence[Capability]) -> Capability:
+    """What an energy figure of this host will be: measured, or estimated."""
+    working = [meter.name for meter in meters if meter.status == "ok"]
+    if working:
+        return ok("energy", f"measured by {', '.join(working)}")
+    mendable = next((meter for meter in meters if meter.status == "limited" and meter.remedy), None)
+    if mendable is not None:
+        return limited("energy", f"{mendable.name}: {mendable.detail}", mendable.remedy)
+    where = "in this guest" if virtualisation() else "on this host"
+    return none("energy", f"no meter {where}; estimates only")
