@@ -14,7 +14,13 @@ Mechanism = Literal["timer", "device", "ipi", "no_ipi", "tick", "unknown"]
 
 
 class StateResidency(msgspec.Struct, frozen=True, kw_only=True):
-    """One idle state over all CPUs of a window. `residency_percent` is of the CPUs' wall time."""
+    """One idle state over all CPUs of a window. `residency_percent` is of the CPUs' wall time, or of their
+    idle time where the window says so (`Window.percent_of`).
+
+    A polling state is a busy loop: its time is `polling_percent`, counted in C0, and its `residency_percent`
+    is 0, so that C0 and the residencies sum to 100. `entries_count` is without the exits that reading the
+    counters caused.
+    """
 
     name: str
     residency_percent: float | None
@@ -26,13 +32,22 @@ class StateResidency(msgspec.Struct, frozen=True, kw_only=True):
     time_us: float = 0.0
     entries_count: int = 0
     polling: bool = False
+    polling_percent: float | None = None
+
+
+class AchievedResidency(msgspec.Struct, frozen=True, kw_only=True):
+    """What the hardware says it did, where a source knows: `cpuidle` counts requests only."""
+
+    scope: Literal["cpu", "core", "package"]
+    name: str
+    residency_percent: float
 
 
 class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
     """What one domain of one meter drew in a window, or what a model says it drew.
 
-    `contained_in` names the domain of the same host that already includes this one: never add both. `low_watts`
-    and `high_watts` are the interval of an estimate.
+    `contained_in` names the domain of the same host that already includes this one: never add both.
+    `low_watts` and `high_watts` are the interval of an estimate.
     """
 
     source: str
@@ -83,7 +98,13 @@ class ProcessTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """One stretch of measuring. Percentages are over all CPUs' wall time; `wakeups_hz` sums all CPUs."""
+    """One stretch of measuring. Percentages are over all CPUs' wall time; `wakeups_hz` sums all CPUs.
+
+    `percent_of` is "idle_time" for recordings without wall time: there the states' percentages are shares of
+    the idle time and C0 is unknown. `residual_percent` is what had to be added to C0 to bring it to 0 (states
+    that sum to more than the wall time, where idle periods were open at an edge): 0 in a sound window. The
+    idle exits that reading the counters caused are `edge_exits_count` and nowhere else.
+    """
 
     started_at: str
     window_s: float | None
@@ -101,6 +122,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     frequency_mhz: float | None = None
     residual_percent: float | None = None
     edge_exits_count: int = 0
+    percent_of: Literal["wall_time", "idle_time"] = "wall_time"
+    residency_source: str = "cpuidle"
+    achieved: list[AchievedResidency] = []
     energy: list[EnergyReading] = []
     processes: list[ProcessTime] = []
     notes: list[str] = []

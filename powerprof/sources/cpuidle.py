@@ -1,0 +1,208 @@
+"""The kernel's idle counters, `/sys/devices/system/cpu/cpu*/cpuidle/state*/`.
+
+They count what the kernel *requested*; the hardware may have done less. `time` (µs) and `usage` move only
+when a CPU leaves the state: see `edges` for how an open idle period is brought to account.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import resource
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from powerprof import files, paths
+from powerprof.errors import PowerprofError
+from powerprof.sources.base import CpuReading, Snapshot, StateInfo, is_polling
+
+COUNTERS = ("time", "usage", "above", "below", "rejected")
+_REQUIRED = 2  # `above` and `below` came with Linux 5.0 (04dab58a39d7), `rejected` with 5.9 (8a6b3abbd0b7)
+_GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.EIO})
+_CPU = re.compile(r"cpu(\d+)")
+_STATE = re.compile(r"state(\d+)")
+
+
+def parse_cpu_list(text: str, what: object) -> list[int]:
+    """The kernel's CPU lists: `0-3,8` → 0, 1, 2, 3, 8. Raises PowerprofError where it is none."""
+    cpus: set[int] = set()
+    for part in text.strip().split(",") if text.strip() else []:
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            raise PowerprofError(f"cannot read {what} (not a list of CPUs: {text.strip()[:40]!r})")
+        cpus.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return sorted(cpus)
+
+
+def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
+    try:
+        entries = list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise PowerprofError(f"cannot list {folder} ({files.reason_of(error)})") from error
+    found = [(int(match[1]), entry) for entry in entries if (match := pattern.fullmatch(entry.name))]
+    return sorted(found)
+
+
+def online_cpus(root: Path | None = None) -> list[int]:
+    """The CPUs that are online; where the tree does not say, all that it has."""
+    folder = (root or paths.sysfs()) / "devices/system/cpu"
+    path = folder / "online"
+    if path.exists():
+        return parse_cpu_list(files.read_text(path), path)
+    return [cpu for cpu, _ in _numbered(folder, _CPU)]
+
+
+def driver(root: Path | None = None) -> str | None:
+    """The cpuidle driver in use; None where there is none (many guests and containers)."""
+    name = files.try_text((root or paths.sysfs()) / "devices/system/cpu/cpuidle/current_driver")
+    return None if name in (None, "", "none") else name
+
+
+class _Cpu:
+    """The open counter files of one CPU."""
+
+    def __init__(self, cpu: int, folders: Sequence[Path]) -> None:
+        self.cpu = cpu
+        infos = []
+        for folder in folders:
+            name = files.read_text(folder / "name")
+            description = files.try_text(folder / "desc") or ""
+            disabled = files.try_text(folder / "disable") not in (None, "0")
+            infos.append(StateInfo(name or folder.name, is_polling(name, description), disabled))
+        self.states = tuple(infos)
+        # One list a counter, so that a reading can take `usage` alone. None: this kernel has no such counter.
+        self.files: list[list[Path | None]] = [
+            [folder / counter if index < _REQUIRED or (folder / counter).exists() else None
+             for folder in folders]
+            for index, counter in enumerate(COUNTERS)
+        ]
+        self.handles: list[list[int | None]] = [[None] * len(folders) for _ in COUNTERS]
+
+
+class CpuidleReader:
+    """Reads the counters of every CPU through descriptors that stay open: about 3 µs a counter.
+
+    A machine with more counters than half the limit of open files has the rest opened at every reading.
+    Raises PowerprofError where a counter cannot be read. `cpus` is empty where there is no cpuidle driver.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or paths.sysfs()
+        self.notes: list[str] = []
+        self._cpus: dict[int, _Cpu] = {}
+        self._budget = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        without = []
+        for cpu in online_cpus(self.root):
+            states = _numbered(self.root / f"devices/system/cpu/cpu{cpu}/cpuidle", _STATE)
+            if states:
+                self._cpus[cpu] = _Cpu(cpu, [folder for _, folder in states])
+            else:
+                without.append(cpu)
+        if without and self._cpus:
+            self.notes.append(f"no idle states for CPU {list_of(without)}: left out")
+
+    def __enter__(self) -> CpuidleReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        for cpu in self._cpus.values():
+            for row in cpu.handles:
+                for position, handle in enumerate(row):
+                    if handle is not None:
+                        os.close(handle)
+                    row[position] = None
+
+    @property
+    def cpus(self) -> list[int]:
+        """The CPUs that have idle states."""
+        return list(self._cpus)
+
+    def states(self, cpu: int) -> tuple[StateInfo, ...]:
+        """The idle states of one CPU, shallowest first."""
+        return self._cpus[cpu].states
+
+    def _read(self, entry: _Cpu, counter: int, position: int) -> int | None:
+        path = entry.files[counter][position]
+        if path is None:
+            return None
+        handle = entry.handles[counter][position]
+        try:
+            if handle is not None:
+                data = os.pread(handle, 32, 0)
+            else:
+                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    data = os.pread(handle, 32, 0)
+                except OSError:
+                    os.close(handle)
+                    raise
+                if self._budget > 0:
+                    self._budget -= 1
+                    entry.handles[counter][position] = handle
+                else:
+                    os.close(handle)
+        except OSError as error:
+            if error.errno in _GONE:
+                raise _CpuGone from error
+            raise PowerprofError(f"cannot read {path} ({files.reason_of(error)})") from error
+        try:
+            return int(data)
+        except ValueError:
+            raise PowerprofError(f"cannot read {path} (not a number: {data[:20]!r})") from None
+
+    def usage(self, cpu: int) -> tuple[int, ...] | None:
+        """The entries of each state of one CPU; None where the CPU has gone."""
+        entry = self._cpus[cpu]
+        try:
+            return tuple(self._read(entry, 1, position) or 0 for position in range(len(entry.states)))
+        except _CpuGone:
+            return None
+
+    def read_cpu(self, cpu: int) -> CpuReading | None:
+        """All counters of one CPU, with the time just before; None where the CPU has gone (hotplug)."""
+        entry = self._cpus[cpu]
+        width = range(len(entry.states))
+        at_ns = time.monotonic_ns()
+        try:
+            rows = [tuple(self._read(entry, counter, position) for position in width)
+                    for counter in range(len(COUNTERS))]
+        except _CpuGone:
+            return None
+        time_us, usage = (tuple(value or 0 for value in row) for row in rows[:_REQUIRED])
+        return CpuReading(cpu, at_ns, entry.states, time_us, usage, rows[2], rows[3], rows[4])
+
+    def snapshot(self) -> Snapshot:
+        """All CPUs that are online now, one after the other, open idle periods left open."""
+        readings = {}
+        online = set(online_cpus(self.root))
+        for cpu in self._cpus:
+            reading = self.read_cpu(cpu) if cpu in online else None
+            if reading is not None:
+                readings[cpu] = reading
+        return Snapshot(readings, tuple(self.notes))
+
+
+class _CpuGone(Exception):
+    """A CPU was taken offline while its counters were open."""
+
+
+def list_of(cpus: Sequence[int]) -> str:
+    """CPU numbers as the kernel writes them: 0-3,8."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)

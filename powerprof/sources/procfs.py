@@ -1,0 +1,209 @@
+"""What /proc says of a window: CPU accounting, interrupts, context switches, frequency, CPU time of
+processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerprof import files, paths
+from powerprof.errors import PowerprofError
+from powerprof.records import ProcessTime
+
+_USER_HZ = 100  # the unit of /proc/stat for user space on every architecture (include/asm-generic/param.h)
+_FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
+_CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h: clock of a process = ~pid << 3 | CPUCLOCK_SCHED
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """/proc/stat at CLOCK_MONOTONIC `at_ns`. Times are seconds since boot by CPU, in the kernel's field
+    names.
+    """
+
+    at_ns: int
+    cpus: Mapping[int, Mapping[str, float]]
+    interrupts_count: int
+    context_switches_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accounting:
+    """How CPU time was spent between two `Stat`, in percent of the accounted time of the CPUs in both."""
+
+    cpus: int
+    window_s: float
+    user_percent: float
+    system_percent: float
+    irq_percent: float
+    steal_percent: float
+    idle_percent: float
+    interrupts_hz: float
+    context_switches_hz: float
+
+
+def parse_stat(text: str, path: object, at_ns: int = 0) -> Stat:
+    """Parse /proc/stat. Raises PowerprofError where it is none."""
+    cpus: dict[int, dict[str, float]] = {}
+    counts = {"intr": 0, "ctxt": 0}
+    for line in text.splitlines():
+        words = line.split()
+        try:
+            if words and words[0] in counts:
+                counts[words[0]] = int(words[1])
+            elif words and words[0].startswith("cpu") and words[0] != "cpu":
+                ticks = [int(word) / _USER_HZ for word in words[1:]]
+                cpus[int(words[0][3:])] = dict(zip(_FIELDS, ticks, strict=False))
+        except (ValueError, IndexError):
+            raise PowerprofError(f"cannot read {path} (not understood: {line[:40]!r})") from None
+    if not cpus:
+        raise PowerprofError(f"cannot read {path} (no CPU in it)")
+    return Stat(at_ns, cpus, counts["intr"], counts["ctxt"])
+
+
+def read_stat(root: Path | None = None) -> Stat:
+    """This moment's /proc/stat. Raises PowerprofError."""
+    path = (root or paths.procfs()) / "stat"
+    at_ns = time.monotonic_ns()
+    return parse_stat(files.read_text(path), path, at_ns)
+
+
+def accounting(before: Stat, after: Stat) -> Accounting | None:
+    """What happened between two readings; None where no CPU was there at both or no time was accounted.
+
+    Idle includes iowait: an idle CPU with a request outstanding. Guest time is in user already (proc(5)).
+    The kernel may set idle and iowait back a little: a field never counts less than nothing.
+    """
+    both = set(before.cpus) & set(after.cpus)
+    spent = dict.fromkeys(_FIELDS, 0.0)
+    for cpu in both:
+        for name, value in after.cpus[cpu].items():
+            spent[name] += max(0.0, value - before.cpus[cpu].get(name, 0.0))
+    total = sum(value for name, value in spent.items() if not name.startswith("guest"))
+    window_s = (after.at_ns - before.at_ns) / 1e9
+    if not both or total <= 0 or window_s <= 0:
+        return None
+
+    def percent(*names: str) -> float:
+        return 100.0 * sum(spent[name] for name in names) / total
+
+    return Accounting(
+        len(both), window_s, percent("user", "nice"), percent("system"), percent("irq", "softirq"),
+        percent("steal"), percent("idle", "iowait"),
+        max(0, after.interrupts_count - before.interrupts_count) / window_s,
+        max(0, after.context_switches_count - before.context_switches_count) / window_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """A line of /proc/interrupts: its name (`24`, `LOC`), its count by CPU, and who uses it."""
+
+    name: str
+    counts: Mapping[int, int]
+    description: str
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+
+def parse_interrupts(text: str) -> dict[str, Interrupt]:
+    """Parse /proc/interrupts by its name column. Lines without counts a CPU (ERR, MIS) have one under CPU 0.
+    """
+    lines = text.splitlines()
+    heads = lines[0].split() if lines else []
+    cpus = [int(word[3:]) for word in heads if word.startswith("CPU") and word[3:].isdigit()]
+    found = {}
+    for line in lines[1:]:
+        name, colon, rest = line.partition(":")
+        if not colon:
+            continue
+        words = rest.split()
+        counts: dict[int, int] = {}
+        for cpu, word in zip(cpus, words, strict=False):
+            if not word.isdigit():
+                break
+            counts[cpu] = int(word)
+        found[name.strip()] = Interrupt(name.strip(), counts, " ".join(words[len(counts):]))
+    return found
+
+
+def read_interrupts(root: Path | None = None) -> dict[str, Interrupt]:
+    """This moment's /proc/interrupts. Raises PowerprofError."""
+    return parse_interrupts(files.read_text((root or paths.procfs()) / "interrupts"))
+
+
+def frequency_mhz(sysfs: Path | None = None, procfs: Path | None = None) -> float | None:
+    """The mean frequency of the CPUs now, from cpufreq or else /proc/cpuinfo; None where neither says.
+
+    Some kernels interrupt the CPUs to answer: read it outside of the window. A guest's /proc/cpuinfo repeats
+    one constant figure (the TSC's), which says nothing of the frequency: None for it.
+    """
+    folder = (sysfs or paths.sysfs()) / "devices/system/cpu/cpufreq"
+    found = [files.try_int(path) for path in sorted(folder.glob("policy*/scaling_cur_freq"))]
+    khz = [value for value in found if value is not None]
+    if khz:
+        return sum(khz) / len(khz) / 1e3
+    text = files.try_text((procfs or paths.procfs()) / "cpuinfo") or ""
+    if any(line.startswith("flags") and " hypervisor" in line for line in text.splitlines()):
+        return None
+    mhz = []
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "cpu MHz":
+            try:
+                mhz.append(float(value))
+            except ValueError:
+                return None
+    return sum(mhz) / len(mhz) if mhz else None
+
+
+def process_cpu_ns(pid: int) -> int | None:
+    """CPU time of a process with all its threads, living and ended, to the nanosecond; None where it has
+    gone.
+
+    The clock of clock_getcpuclockid(3), which needs no privilege; running threads are counted up to now.
+    """
+    try:
+        return time.clock_gettime_ns((~pid << 3) | _CPUCLOCK_SCHED)
+    except OSError:
+        return None
+
+
+class ProcessTimes:
+    """CPU time of named groups of processes between two calls."""
+
+    def __init__(self, groups: Mapping[str, Iterable[int]]) -> None:
+        self._pids = {name: tuple(pids) for name, pids in groups.items()}
+
+    def read(self) -> dict[str, dict[int, int]]:
+        """Nanoseconds by pid of each group; processes that have gone are absent."""
+        found: dict[str, dict[int, int]] = {}
+        for name, pids in self._pids.items():
+            times = ((pid, process_cpu_ns(pid)) for pid in pids)
+            found[name] = {pid: value for pid, value in times if value is not None}
+        return found
+
+
+def process_times(
+    before: Mapping[str, Mapping[int, int]], after: Mapping[str, Mapping[int, int]], wall_cpu_s: float | None,
+) -> tuple[list[ProcessTime], list[str]]:
+    """What each group used, in seconds and in percent of `wall_cpu_s` (all CPUs' wall time), and what is
+    missing.
+    """
+    times, notes = [], []
+    for name, old in before.items():
+        new = after.get(name, {})
+        both = sorted(set(old) & set(new))
+        ended: Sequence[int] = sorted(set(old) - set(new))
+        if ended:
+            shown = ", ".join(str(pid) for pid in ended[:5])
+            notes.append(f"{name}: process {shown} ended during the window: its CPU time is not counted")
+        cpu_s = sum(new[pid] - old[pid] for pid in both) / 1e9
+        percent = 100.0 * cpu_s / wall_cpu_s if wall_cpu_s else None
+        times.append(ProcessTime(name=name, cpu_s=cpu_s, percent=percent))
+    return times, notes
