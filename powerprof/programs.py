@@ -93,16 +93,22 @@ def start(
     cwd: Path | None = None,
     affinity: Sequence[int] | None = None,
     pass_fds: Sequence[int] = (),
+    user: tuple[int, int] | None = None,
+    dies_with_us: bool = True,
 ) -> subprocess.Popen[bytes]:
     """Start a program that is killed by the kernel when powerprof dies, whatever kills powerprof.
 
     It runs in a session of its own, so that a Ctrl-C in the terminal reaches only powerprof, which then stops
-    it in order. `affinity` pins it to those CPUs. Raises PowerprofError where it cannot be started.
+    it in order. `affinity` pins it to those CPUs. `user` (uid, gid) is whom a child of root becomes.
+    `dies_with_us=False` is for a process whose work begins when powerprof dies. Raises PowerprofError where it
+    cannot be started.
     """
     words = tuple(str(word) for word in argv)
 
     def prepare() -> None:
-        _die_with_parent()
+        # Runs after Popen changed the user: a change of credentials clears the parent-death signal (prctl(2)).
+        if dies_with_us:
+            _die_with_parent()
         if affinity:
             os.sched_setaffinity(0, affinity)
 
@@ -111,6 +117,7 @@ def start(
             words, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, start_new_session=True, pass_fds=pass_fds,
             env=None if env is None else {**os.environ, **env},
             preexec_fn=prepare,  # noqa: PLW1509
+            user=user[0] if user else None, group=user[1] if user else None, extra_groups=[] if user else None,
         )
     except FileNotFoundError as error:
         raise PowerprofError(f"cannot run {words[0]} (no such program)") from error

@@ -1,0 +1,71 @@
+"""What every database server is to the rest of powerprof, private or given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pymysql.connections import Connection
+    from pymysql.cursors import Cursor
+
+    Sql = Connection[Cursor]
+
+
+class Server(Protocol):
+    """A running server. `pid` is None where it runs on another host or cannot be found."""
+
+    @property
+    def private(self) -> bool:
+        """True where powerprof started it and may change anything in it."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process on this host."""
+
+    @property
+    def version(self) -> str:
+        """As people write it: `MariaDB 10.11.19`."""
+
+    @property
+    def login(self) -> Login:
+        """Where and as whom clients connect."""
+
+    def connect(self, **options: Any) -> Sql:
+        """A control connection, closed by the caller. Raises PowerprofError."""
+
+    def thread_names(self) -> dict[int, str]:
+        """Kernel thread id → performance_schema name; empty where the server does not tell."""
+
+    def check(self) -> None:
+        """Raises PowerprofError where the server has ended."""
+
+
+class Login:
+    """Where and as whom to connect. The password never shows in a repr, a record or a command line."""
+
+    __slots__ = ("database", "host", "password", "port", "socket", "tls", "user")
+
+    def __init__(
+        self, *, user: str, password: str = "", socket: Path | None = None, host: str | None = None,
+        port: int | None = None, database: str | None = None, tls: Mapping[str, str] | None = None,
+    ) -> None:
+        self.user = user
+        self.password = password
+        self.socket = socket
+        self.host = host
+        self.port = port
+        self.database = database
+        self.tls = dict(tls or {})
+
+    def __repr__(self) -> str:
+        return f"Login({self.text})"
+
+    @property
+    def text(self) -> str:
+        """The address as it may be shown and saved."""
+        if self.socket is not None:
+            return f"{self.user}@{self.socket}"
+        host = self.host or "127.0.0.1"
+        return f"mysql://{self.user}@{f'[{host}]' if ':' in host else host}:{self.port or 3306}/"

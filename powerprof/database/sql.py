@@ -1,0 +1,86 @@
+"""The one way to SQL: connections and statements whose failures are one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from powerprof.database.base import Login
+from powerprof.errors import PowerprofError
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Sql
+
+Row = tuple[Any, ...]
+_HINTS = {
+    1045: "give the user and password by --defaults-file, MYSQL_PWD or the prompt",
+    1698: "run as the system user of that account, or name another account",
+    1040: "raise max_connections, or use fewer --clients",
+    2002: "is the server running, and is the socket or port right?",
+    2003: "is the server running, and is the socket or port right?",
+}
+
+
+def connect(login: Login, *, timeout_s: float = 10.0, **options: Any) -> Sql:
+    """A connection with autocommit; `options` go to PyMySQL. Raises PowerprofError."""
+    import pymysql
+
+    place: dict[str, Any]
+    if login.socket is not None:
+        place = {"unix_socket": str(login.socket)}
+    else:
+        place = {"host": login.host or "127.0.0.1", "port": login.port or 3306}
+    tls = {f"ssl_{name}": value for name, value in login.tls.items()}
+    try:
+        return pymysql.connect(**{
+            "user": login.user, "password": login.password, "database": login.database, "autocommit": True,
+            "connect_timeout": max(1, min(int(timeout_s), 3600)), "charset": "utf8mb4", "program_name": "powerprof",
+            **place, **tls, **options,
+        })
+    except (pymysql.MySQLError, OSError, ValueError, RuntimeError) as error:
+        raise failure(f"cannot connect to {login.text}", error) from error
+
+
+def rows(connection: Sql, statement: str, arguments: Sequence[Any] | None = None) -> list[Row]:
+    """The rows of one statement. Raises PowerprofError with the server's words."""
+    import pymysql
+
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(statement, arguments)
+            return [tuple(row) for row in cursor.fetchall()]
+    except (pymysql.MySQLError, OSError) as error:
+        raise failure(f"{statement.split(None, 1)[0].upper()} failed", error) from error
+
+
+def execute(connection: Sql, *statements: str) -> None:
+    """Run statements whose rows do not matter. Raises PowerprofError."""
+    for statement in statements:
+        rows(connection, statement)
+
+
+def scalar(connection: Sql, statement: str) -> Any:
+    """The first column of the first row; None where there is none."""
+    found = rows(connection, statement)
+    return found[0][0] if found else None
+
+
+def failure(what: str, error: Exception) -> PowerprofError:
+    """A PyMySQL error as one line with its remedy."""
+    number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    reason = str(error.args[1]) if number and len(error.args) > 1 else str(error)
+    reason = " ".join(reason.split())[:300] or type(error).__name__
+    return PowerprofError(f"{what} ({reason})", _HINTS.get(number))
+
+
+def thread_names(connection: Sql) -> dict[int, str]:
+    """Kernel thread id → performance_schema name; empty where the schema is off, absent or forbidden."""
+    import pymysql
+
+    try:
+        found = rows(connection, "SELECT THREAD_OS_ID, NAME FROM performance_schema.threads")
+    except PowerprofError as error:
+        if isinstance(error.__cause__, pymysql.err.OperationalError) and error.__cause__.args[0] > 2000:
+            raise
+        return {}
+    return {int(tid): str(name) for tid, name in found if tid}
