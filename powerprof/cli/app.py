@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
+from typing import cast
 
 import typer
 
 from powerprof import __version__
-from powerprof.errors import Interrupted, PowerprofError
+from powerprof.errors import Interrupted, PowerprofError, UsageError
 
 _COMMANDS = ("doctor", "residency")
 
@@ -59,13 +60,40 @@ def _say(error: PowerprofError) -> None:
         print(f"hint: {error.hint}", file=sys.stderr)
 
 
+def _reader_gone() -> int:
+    """The reader (head, less) has left: nothing is wrong, and the interpreter must not complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
+
+
+# Some versions of Typer carry their own click, others import it: its base class of usage errors is reached by
+# the one that Typer exports.
+_CommandLineError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
+
+
+def _usage_error(error: typer.BadParameter) -> UsageError:
+    """Typer's complaint, which comes with usage and in several lines, as one line and a hint."""
+    said = " ".join(error.format_message().split()).rstrip(".")
+    command = error.ctx.command_path if error.ctx else "powerprof"
+    return UsageError(said[:1].lower() + said[1:], f"{command} --help")
+
+
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code of the contract."""
     signal.signal(signal.SIGINT, _on_signal)
     signal.signal(signal.SIGTERM, _on_signal)
     try:
-        build_app()(args=list(arguments), prog_name="powerprof", standalone_mode=True)
+        code = build_app()(args=list(arguments), prog_name="powerprof", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except _CommandLineError as error:
+        if not arguments:
+            error.show()  # the help
+        else:
+            _say(_usage_error(error))
+        return UsageError.exit_code
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):
+            return _reader_gone()  # Typer answers it with an exit of its own
         return end.code if isinstance(end.code, int) else 1
     except PowerprofError as error:
         if os.environ.get("POWERPROF_DEBUG"):
@@ -73,9 +101,7 @@ def run_app(arguments: Sequence[str]) -> int:
         _say(error)
         return error.exit_code
     except BrokenPipeError:
-        # The reader (head, less) has gone: nothing is wrong, and the interpreter must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _reader_gone()
     except MemoryError:
         _say(PowerprofError("out of memory", "use a shorter --duration"))
         return 1
@@ -85,4 +111,3 @@ def run_app(arguments: Sequence[str]) -> int:
         what = f" {error.filename}" if error.filename else ""
         _say(PowerprofError(f"the system refused{what} ({(error.strerror or str(error)).lower()})"))
         return 1
-    return 0
