@@ -31,7 +31,7 @@ def command(json: Json = None) -> None:
 
 
 def render(found: Sequence[Capability]) -> str:
-    """Three aligned columns within 80; a command stands on one line, so that it can be copied."""
+    """Three aligned columns within 80; a command that fits stands on one line, so that it can be copied."""
     names = max(len(capability.name) for capability in found)
     indent = names + 2 + len("missing") + 2
     lines: list[str] = []
@@ -42,7 +42,7 @@ def render(found: Sequence[Capability]) -> str:
             if len(text[-1]) + 1 + len(remedy) <= _WIDTH - indent:
                 text[-1] += f" {remedy}"
             else:
-                text.append(remedy)
+                text += textwrap.wrap(remedy, _WIDTH - indent, break_on_hyphens=False, break_long_words=False)
         start = f"{capability.name:<{names}}  {capability.status:<7}  "
         lines.append(start + text[0])
         lines += [" " * indent + line for line in text[1:]]

@@ -42,7 +42,7 @@ def headers() -> Capability:
     except CapabilityError as error:
         return missing("headers", error.message, error.hint)
     except PowerprofError as error:
-        return limited("headers", error.message, error.hint or "set XDG_CACHE_HOME to a writable folder")
+        return limited("headers", error.message, "set XDG_CACHE_HOME to a writable folder")
     if found is None:
         return ok("headers", f"of the running kernel {running}")
     # The merged tree's name ends with a fingerprint.

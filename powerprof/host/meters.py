@@ -59,7 +59,9 @@ def battery() -> Capability:
 def ipmi() -> Capability:
     """Watts of the whole server by the management controller (DCMI)."""
     devices = [path for path in map(Path, ("/dev/ipmi0", "/dev/ipmi/0", "/dev/ipmidev/0")) if path.exists()]
-    if not paths.is_this_host() or (not devices and virtualisation()):
+    if not paths.is_this_host():
+        return kernel.not_this_host("ipmi")
+    if not devices and virtualisation():
         return none("ipmi", "no management controller in this guest")
     if not devices:
         return none("ipmi", "no management controller that the kernel knows (modprobe ipmi_devintf ipmi_si)")

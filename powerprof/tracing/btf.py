@@ -236,6 +236,6 @@ def kernel_btf(path: Path | None = None) -> Btf:
     except OSError as error:
         raise CapabilityError(
             f"no BTF in this kernel: cannot read {source} ({reason_of(error)})",
-            "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y (Debian's, Ubuntu's and Fedora's are)",
+            "boot a kernel with CONFIG_DEBUG_INFO_BTF=y (Debian's is)",
         ) from error
     return Btf(data, str(source))
