@@ -1,0 +1,1 @@
+"""Workloads: folders of data that say what to measure; reading and finding them, and the world dataset."""

@@ -1,0 +1,158 @@
+"""What a workload.toml may say. The JSON Schema of docs/reference is generated from these structs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+SCHEMA = "powerprof.workload/1"
+
+Name = Annotated[
+    str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$", description="lower case letters, digits and -")
+]
+Variable = Annotated[str, Meta(pattern="^[A-Za-z][A-Za-z0-9_.-]{0,63}$", description="a server variable")]
+Identifier = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$", description="an SQL name")]
+Value = bool | int | float | str
+Statement = Annotated[str, Meta(min_length=1, max_length=1 << 20)]
+
+PRIMARY_METRICS = (
+    "c0_ms_per_query_server",
+    "c0_ms_per_query",
+    "c0_ms_per_query_net",
+    "joules_per_query",
+    "joules_per_query_net",
+    "wakeups_per_query",
+    "latency_p95_ms",
+    "c0_percent",
+    "wakeups_hz",
+)
+PrimaryMetric = Literal[
+    "c0_ms_per_query_server",
+    "c0_ms_per_query",
+    "c0_ms_per_query_net",
+    "joules_per_query",
+    "joules_per_query_net",
+    "wakeups_per_query",
+    "latency_p95_ms",
+    "c0_percent",
+    "wakeups_hz",
+]
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    pass
+
+
+class ServerNode(_Table, frozen=True, kw_only=True):
+    """One more server of a topology: its name and what its my.cnf has beside [server]'s."""
+
+    name: Name
+    my_cnf: dict[Variable, Value] = {}
+    environment: dict[str, str] = {}
+
+
+class Topology(_Table, frozen=True, kw_only=True):
+    """How many servers there are and how they are joined."""
+
+    kind: Literal["standalone", "primary-replica", "primary-primary", "routed-pair"] = "standalone"
+    servers: list[ServerNode] = []
+
+
+class Server(_Table, frozen=True, kw_only=True):
+    """Settings: `my_cnf` and `environment` need a server of their own, `set_global` is changed at run time.
+
+    `set_global` is put back to what it was, also on a given server.
+    """
+
+    my_cnf: dict[Variable, Value] = {}
+    set_global: dict[Variable, Value] = {}
+    environment: dict[Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
+
+
+class Dataset(_Table, frozen=True, kw_only=True):
+    """The tables. `world` is generated (or read from the official world.sql), `sql` is your own files."""
+
+    kind: Literal["none", "world", "sql"] = "none"
+    files: list[str] = []
+    engine: Literal["InnoDB", "MyISAM", "Aria", "MEMORY"] = "InnoDB"
+    huge_copies: Annotated[int, Meta(ge=0, le=1000)] = 5
+    seed: int = 1
+
+
+class Load(_Table, frozen=True, kw_only=True):
+    """What the clients do."""
+
+    kind: Literal["statements", "slap", "idle", "command"] = "statements"
+    sql: list[Statement] = []
+    files: list[str] = []
+    session: list[Statement] = []
+    database: Identifier | None = None
+    clients: Annotated[int, Meta(ge=1, le=10_000)] = 4
+    protocol: Literal["text", "prepare-once", "prepare-each"] = "text"
+    reconnect: bool = False
+    rate_hz: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    maximum_rate_hz: Annotated[float, Meta(gt=0, le=1e6)] = 2000.0
+    queries: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
+    argv: list[str] = []
+
+
+class PlanStep(_Table, frozen=True, kw_only=True):
+    """One row of EXPLAIN as it must be; a list names every value that will do."""
+
+    table: str
+    type: list[str] = []
+    select_type: list[str] = []
+    key: str | None = None
+
+
+class Explain(_Table, frozen=True, kw_only=True):
+    """A statement whose plan is saved, and asserted before anything is measured."""
+
+    statement: Statement
+    plan: list[PlanStep] = []
+
+
+class Condition(_Table, frozen=True, kw_only=True):
+    """One of the things to compare: what it changes in the server, the load and the tables."""
+
+    title: str = ""
+    server: Server = Server()
+    load: Load = Load()
+    setup: list[Statement] = []
+    enter: list[Statement] = []
+    leave: list[Statement] = []
+    explain: list[Explain] = []
+
+
+class Parameter(_Table, frozen=True, kw_only=True):
+    """Something that `sweep` can vary: the dotted place of a key, and the points to try by default."""
+
+    key: Annotated[str, Meta(pattern=r"^(load|server|dataset)\.[A-Za-z0-9_.]+$")]
+    values: list[Value] = []
+
+
+class Workload(_Table, frozen=True, kw_only=True):
+    """A workload.toml."""
+
+    schema: Literal["powerprof.workload/1"]
+    name: Name
+    title: Annotated[str, Meta(min_length=1, max_length=200)]
+    description: str = ""
+    origin: str = ""
+    primary_metric: PrimaryMetric = "c0_ms_per_query_server"
+    topology: Topology = Topology()
+    server: Server = Server()
+    dataset: Dataset = Dataset()
+    load: Load = Load()
+    setup: list[Statement] = []
+    explain: list[Explain] = []
+    conditions: Annotated[dict[Name, Condition], Meta(min_length=1)]
+    parameters: dict[Name, Parameter] = {}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a workload.toml."""
+    made = msgspec.json.schema(Workload)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **made}

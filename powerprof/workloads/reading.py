@@ -1,0 +1,221 @@
+"""From a workload.toml to a checked workload; an error names the file, the line and the key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from powerprof.errors import DataError
+from powerprof.files import read_outside_text
+from powerprof.workloads.definition import Condition, Load, Server, Workload
+
+_LIMIT_BYTES = 1 << 20
+_SQL_LIMIT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A workload, the folder that it came from, and its tables as written."""
+
+    folder: Path
+    definition: Workload
+    raw: Mapping[str, Any]
+
+    @property
+    def path(self) -> Path:
+        """The workload.toml."""
+        return self.folder / "workload.toml"
+
+
+def read_workload(folder: Path) -> Loaded:
+    """Read and check FOLDER/workload.toml. Raises DataError with file, line and key."""
+    path = folder / "workload.toml"
+    text = read_outside_text(path, _LIMIT_BYTES)
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+)", str(error))
+        reason = re.sub(r" \(at .*\)$", "", str(error))
+        raise DataError(path, reason[:1].lower() + reason[1:], int(found[1]) if found else None) from None
+    except RecursionError:
+        raise DataError(path, "nested too deeply") from None
+    definition = _convert(path, text, raw)
+    loaded = Loaded(folder, definition, raw)
+    _check(loaded, text)
+    return loaded
+
+
+def _convert(path: Path, text: str, raw: Mapping[str, Any]) -> Workload:
+    try:
+        return msgspec.convert(raw, Workload)
+    except msgspec.ValidationError as error:
+        reason, _, where = str(error).partition(" - at `")
+        keys = _path_of(where.rstrip("`"))
+        unknown = re.search(r"unknown field `([^`]+)`", reason)
+        if unknown:
+            keys = [*keys, unknown[1]]
+            reason = "unknown key"
+        missing = re.search(r"missing required field `([^`]+)`", reason)
+        if missing:
+            reason = f"the key {missing[1]} is missing"
+        reason = reason.replace("Object", "table").replace("`", "")
+        name = ".".join(str(key) for key in keys)
+        said = f"{name}: {reason[:1].lower() + reason[1:]}" if name else reason[:1].lower() + reason[1:]
+        raise DataError(
+            path, said, line_of(text, keys), "docs/reference/workloads.md lists the keys"
+        ) from None
+
+
+def _path_of(where: str) -> list[str | int]:
+    """`$.load.sql[0]` as ["load", "sql", 0]; `[...]`, which stands for any key of a mapping, is left out."""
+    keys: list[str | int] = []
+    for word, index in re.findall(r"\.([A-Za-z0-9_-]+)|\[(\d+|\.\.\.)\]", where):
+        if word:
+            keys.append(word)
+        elif index != "...":
+            keys.append(int(index))
+    return keys
+
+
+def line_of(text: str, keys: Sequence[str | int]) -> int | None:
+    """The line on which the key, or the nearest table around it, is written; None where none is found."""
+    wanted = [str(key) for key in keys if isinstance(key, str)]
+    table: list[str] = []
+    best: tuple[int, int] | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        header = re.match(r"\[\[?([^\[\]]+)\]\]?\s*(#.*)?$", stripped)
+        if header:
+            table = [part.strip().strip("\"'") for part in header[1].split(".")]
+            here = table
+        else:
+            key = re.match(r"([A-Za-z0-9_.\"'-]+)\s*=", stripped)
+            if not key:
+                continue
+            here = table + [part.strip("\"'") for part in key[1].split(".")]
+        # Not the whole path: the tables in between may be mappings whose key the checker does not tell.
+        rest = iter(here)
+        depth = 0
+        for word in wanted:
+            if word in rest:
+                depth += 1
+            else:
+                break
+        if here and depth and here[-1] == wanted[depth - 1] and (best is None or depth > best[0]):
+            best = (depth, number)
+    return best[1] if best else None
+
+
+def _check(loaded: Loaded, text: str) -> None:
+    """What the types cannot say."""
+    definition, path = loaded.definition, loaded.path
+    if definition.name != loaded.folder.name:
+        raise DataError(
+            path,
+            f"name: is {definition.name}, but the folder is {loaded.folder.name}",
+            line_of(text, ["name"]),
+        )
+    if definition.dataset.kind == "sql" and not definition.dataset.files:
+        raise DataError(path, "dataset.files: kind sql needs a file", line_of(text, ["dataset", "kind"]))
+    _check_files(loaded, text, definition.dataset.files, ["dataset", "files"])
+    for name in definition.conditions:
+        case = resolve(loaded, name)
+        where: list[str | int] = ["conditions", name]
+        _check_files(loaded, text, case.load.files, [*where, "load", "files"])
+        if case.load.kind in ("statements", "slap") and not (case.load.sql or case.load.files):
+            raise DataError(
+                path, f"conditions.{name}: the load has neither sql nor files", line_of(text, where)
+            )
+        if case.load.kind == "command" and not case.load.argv:
+            raise DataError(
+                path, f"conditions.{name}: a load of kind command needs argv", line_of(text, where)
+            )
+    for name, parameter in definition.parameters.items():
+        try:
+            msgspec.convert(_with(loaded.raw, parameter.key, (parameter.values or [1])[0]), Workload)
+        except msgspec.ValidationError as error:
+            raise DataError(
+                path,
+                f"parameters.{name}: {parameter.key} cannot be set ({error})".replace("`", ""),
+                line_of(text, ["parameters", name]),
+            ) from None
+
+
+def _check_files(loaded: Loaded, text: str, names: Sequence[str], keys: Sequence[str | int]) -> None:
+    root = loaded.folder.resolve()
+    for name in names:
+        file = (root / name).resolve()
+        line = line_of(text, keys)
+        if not file.is_relative_to(root):
+            raise DataError(loaded.path, f"{name} lies outside the workload's folder", line)
+        if not file.is_file():
+            raise DataError(loaded.path, f"{name}: no such file in the workload's folder", line)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One condition of one workload, ready to run: [server] and [load] overridden by the condition."""
+
+    workload: Loaded
+    name: str
+    title: str
+    server: Server
+    load: Load
+    condition: Condition
+
+    @property
+    def qualified(self) -> str:
+        """workload:condition."""
+        return f"{self.workload.definition.name}:{self.name}"
+
+    def load_statements(self) -> list[str]:
+        """The statements of the load, inline ones first. Raises DataError for a file that cannot be read."""
+        from powerprof.workloads.sqltext import split_statements
+
+        found = [text.strip().rstrip(";") for text in self.load.sql]
+        for name in self.load.files:
+            path = self.workload.folder / name
+            statements = split_statements(read_outside_text(path, _SQL_LIMIT_BYTES))
+            if not statements:
+                raise DataError(path, "has no statement")
+            found += statements
+        return found
+
+
+def _merge(base: Any, over: Any) -> Any:
+    if isinstance(base, Mapping) and isinstance(over, Mapping):
+        return {**base, **{key: _merge(base.get(key), value) for key, value in over.items()}}
+    return over
+
+
+def _with(raw: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    first, _, rest = key.partition(".")
+    inner = raw.get(first, {})
+    return {**raw, first: _with(inner if isinstance(inner, Mapping) else {}, rest, value) if rest else value}
+
+
+def resolve(loaded: Loaded, condition: str, overrides: Mapping[str, Any] | None = None) -> Case:
+    """One condition; `overrides` maps dotted keys (`load.clients`) to values that win over everything.
+
+    Raises DataError where an override has a value that the key cannot take.
+    """
+    written = loaded.raw["conditions"][condition]
+    merged: dict[str, Any] = {
+        "server": _merge(loaded.raw.get("server", {}), written.get("server", {})),
+        "load": _merge(loaded.raw.get("load", {}), written.get("load", {})),
+    }
+    try:
+        for key, value in (overrides or {}).items():
+            merged = _with(merged, key, value)
+        server = msgspec.convert(merged["server"], Server)
+        load = msgspec.convert(merged["load"], Load)
+    except msgspec.ValidationError as error:
+        raise DataError(loaded.path, f"conditions.{condition}: {str(error).replace('`', '')}") from None
+    found = loaded.definition.conditions[condition]
+    return Case(loaded, condition, found.title or condition, server, load, found)
