@@ -1,0 +1,77 @@
+"""Batteries: a laptop's whole draw, while they discharge and only then (Documentation/power/power_supply_class.rst)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from powerprof import paths
+from powerprof.energy.meter import DomainEnergy
+from powerprof.energy.series import PowerSample, power_energy
+from powerprof.errors import CapabilityError
+from powerprof.files import try_int, try_text
+
+_INTERVAL_S = 1.0
+
+
+def find_batteries(root: Path) -> list[Path]:
+    """Batteries that feed the machine, not a mouse or a headset (`scope` Device)."""
+    return [
+        folder for folder in sorted(root.glob("*"))
+        if try_text(folder / "type") == "Battery" and try_text(folder / "scope") != "Device"
+        and (try_text(folder / "present") or "1") == "1"
+    ]
+
+
+def discharge_watts(folder: Path) -> float | None:
+    """Watts that leave the battery now; None while it does not discharge or where it does not say."""
+    if try_text(folder / "status") != "Discharging":
+        return None
+    power = try_int(folder / "power_now")  # µW; some firmwares give the discharge a sign
+    if power is not None:
+        return abs(power) * 1e-6
+    current, voltage = try_int(folder / "current_now"), try_int(folder / "voltage_now")  # µA, µV
+    return None if current is None or voltage is None else abs(current) * voltage * 1e-12
+
+
+class BatteryMeter:
+    """The batteries of this machine."""
+
+    name = "battery"
+    max_interval_s: float | None = _INTERVAL_S
+
+    def __init__(self, folders: list[Path]) -> None:
+        self._folders = folders
+        self._samples: list[list[PowerSample]] = [[] for _ in folders]
+
+    def sample(self, now_s: float) -> None:
+        for folder, samples in zip(self._folders, self._samples, strict=True):
+            samples.append(PowerSample(now_s, discharge_watts(folder)))
+
+    def is_counting(self) -> bool | None:
+        return any(s.watts for samples in self._samples for s in samples) if self._samples[0] else None
+
+    def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
+        # Firmware refreshes power_now every few seconds to half a minute.
+        return [
+            DomainEnergy(folder.name, power_energy(samples, start_s, end_s, 30.0))
+            for folder, samples in zip(self._folders, self._samples, strict=True)
+        ]
+
+    def notes(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        self._samples = [[] for _ in self._folders]
+
+
+def open_battery() -> BatteryMeter:
+    """The batteries that discharge now. Raises CapabilityError where there is none or the mains feed the machine."""
+    root = paths.sysfs() / "class/power_supply"
+    folders = find_batteries(root)
+    if not folders:
+        raise CapabilityError(f"battery: none in {root}", "take another meter, or the estimate")
+    discharging = [folder for folder in folders if discharge_watts(folder) is not None]
+    if not discharging:
+        states = ", ".join(f"{f.name} {(try_text(f / 'status') or 'unknown').lower()}" for f in folders)
+        raise CapabilityError(f"battery: not discharging ({states})", "unplug the mains and run again")
+    return BatteryMeter(discharging)

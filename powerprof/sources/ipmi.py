@@ -1,0 +1,180 @@
+"""IPMI: the whole server's power as its management controller says, seconds old and rounded to watts.
+
+Live by `ipmitool dcmi power reading`; recorded as series of that, or of `ipmitool sdr` listings, each after a line
+`Timestamp | EPOCH`. Several power supplies are added up; a line for the whole server wins over them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from powerprof import programs
+from powerprof.energy.meter import DomainEnergy
+from powerprof.energy.series import PowerSample, power_energy
+from powerprof.errors import CapabilityError, DataError, PowerprofError
+from powerprof.files import read_outside_text
+
+_INTERVAL_S = 5.0  # what the controllers' own sampling period is (DCMI 1.5, 6.6.1)
+_TIMEOUT_S = 10.0
+_MAX_WATTS = 1e6
+_STAMP = re.compile(r"Timestamp\s*\|\s*(\S+)\s*")
+_SDR_POWER = re.compile(r"([^|]+?)\s*\|\s*([\d.]+)\s*Watts\s*\|\s*(\w+)\s*", re.I)
+_DCMI_POWER = re.compile(r"\s*Instantaneous power reading:\s*(\d+)\s*Watts", re.I)
+_DCMI_STAMP = re.compile(r"\s*IPMI timestamp:\s*(.+?)\s*$", re.I)
+# The sensors that stand for the whole server, as Supermicro, Dell, HPE, Lenovo and Intel name them.
+_WHOLE = re.compile(r"pwr consumption|system level|total[ _]?power|power meter|sys[ _]?power|system power|pw consumption",
+                    re.I)
+_SUPPLY = re.compile(r"(ps|psu|power supply)\s*_?\d+.*(pwr|power|p)[ _]*in|(ps|psu|power supply)\s*_?\d+.*input", re.I)
+
+
+@dataclass(frozen=True)
+class IpmiLog:
+    """Watts of the whole server at the epoch times of the listings. `sensor` says what was read."""
+
+    path: str
+    samples: tuple[PowerSample, ...]
+    sensor: str
+    step_s: float
+    notes: tuple[str, ...] = ()
+
+
+def looks_like_ipmi(text: str) -> bool:
+    """Whether the text is such a log."""
+    head = text[:4096]
+    return bool(re.search(r"^Timestamp\s*\|", head, re.M) or re.search(r"Instantaneous power reading:", head, re.I))
+
+
+def read_ipmi(path: Path) -> IpmiLog:
+    """As `parse_ipmi`, from a file. Raises DataError."""
+    return parse_ipmi(read_outside_text(path), path)
+
+
+def parse_ipmi(text: str, path: Path | str) -> IpmiLog:
+    """Parse a log. Raises DataError(path, reason, line) where a time is damaged or no power is in it."""
+    samples: list[PowerSample] = []
+    silent = 0
+    names: set[str] = set()
+    for when, line_number, lines in _listings(text, path):
+        watts, name = listing_watts(lines)
+        if watts is None:
+            silent += 1
+            continue
+        if watts > _MAX_WATTS:
+            raise DataError(path, f"not a server's power: {watts:g} W", line_number)
+        if samples and when <= samples[-1].time_s:
+            raise DataError(path, "time does not advance", line_number)
+        names.add(name)
+        samples.append(PowerSample(when, watts))
+    if not samples:
+        raise DataError(path, "no power reading in it")
+    if len(names) > 1:
+        raise DataError(path, f"the power sensor changes within the log ({', '.join(sorted(names))})")
+    notes = (f"{silent} listings without a power reading were left out",) if silent else ()
+    steps = sorted(b.time_s - a.time_s for a, b in zip(samples, samples[1:], strict=False)) or [0.0]
+    return IpmiLog(str(path), tuple(samples), names.pop(), steps[len(steps) // 2], notes)
+
+
+def listing_watts(lines: list[str]) -> tuple[float | None, str]:
+    """The server's watts in one listing and the sensor's name; None where it has none that is ok."""
+    supplies: dict[str, float] = {}
+    for line in lines:
+        dcmi = _DCMI_POWER.match(line)
+        if dcmi:
+            return float(dcmi[1]), "DCMI"
+        match = _SDR_POWER.fullmatch(line)
+        if match is None or match[3].lower() != "ok":
+            continue
+        if _WHOLE.search(match[1]):
+            return float(match[2]), match[1].strip()
+        if _SUPPLY.search(match[1]):
+            supplies[match[1].strip()] = float(match[2])
+    return (sum(supplies.values()), " + ".join(sorted(supplies))) if supplies else (None, "")
+
+
+def _listings(text: str, path: Path | str) -> Iterator[tuple[float, int, list[str]]]:
+    """Each listing's time, the line where it begins, and its lines."""
+    when: float | None = None
+    begin, lines = 1, list[str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        stamp = _STAMP.fullmatch(line)
+        dcmi = None if stamp else _DCMI_STAMP.match(line)
+        if stamp:
+            if when is not None:
+                yield when, begin, lines
+            when, begin, lines = _epoch(stamp[1], path, number), number, []
+        elif dcmi and when is None:
+            # Without a Timestamp line the controller's own clock is the listing's; it ends the reading.
+            yield _controller_time(dcmi[1], path, number), number, lines
+            lines = []
+        else:
+            lines.append(line)
+    if when is not None:
+        yield when, begin, lines
+
+
+def _epoch(word: str, path: Path | str, line: int) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e11:
+        raise DataError(path, f"not an epoch time: {word[:30]!r}", line)
+    return value
+
+
+def _controller_time(text: str, path: Path | str, line: int) -> float:
+    for form in ("%a %b %d %H:%M:%S %Y", "%m/%d/%Y %H:%M:%S", "%m/%d/%y %H:%M:%S"):
+        try:
+            return datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()
+        except ValueError:
+            continue
+    raise DataError(path, f"not a time: {text[:30]!r}", line)
+
+
+class IpmiMeter:
+    """The management controller of this host. A sample runs ipmitool (some 50 ms), at most every five seconds."""
+
+    name = "ipmi"
+    max_interval_s: float | None = _INTERVAL_S
+
+    def __init__(self, program: Path) -> None:
+        self._program = program
+        self._samples: list[PowerSample] = []
+
+    def sample(self, now_s: float) -> None:
+        try:
+            done = programs.run([self._program, "dcmi", "power", "reading"], timeout_s=_TIMEOUT_S)
+            watts, _ = listing_watts(done.stdout.splitlines())
+        except PowerprofError:
+            watts = None
+        self._samples.append(PowerSample(now_s, watts))
+
+    def is_counting(self) -> bool | None:
+        return any(s.watts for s in self._samples) if self._samples else None
+
+    def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
+        return [DomainEnergy("server", power_energy(self._samples, start_s, end_s, 3 * _INTERVAL_S))]
+
+    def notes(self) -> list[str]:
+        return ["ipmi: the controller's figures are seconds old and rounded: use windows of 30 s and more"]
+
+    def close(self) -> None:
+        self._samples = []
+
+
+def open_ipmi() -> IpmiMeter:
+    """IPMI DCMI by ipmitool. Raises CapabilityError where the program, the device or a reading is missing."""
+    program = programs.need("ipmitool", "ipmitool")
+    try:
+        done = programs.run([program, "dcmi", "power", "reading"], timeout_s=_TIMEOUT_S)
+    except PowerprofError as error:
+        raise CapabilityError(
+            f"ipmi: no management controller answers ({error.message})", "modprobe ipmi_devintf ipmi_si; run as root"
+        ) from error
+    if not listing_watts(done.stdout.splitlines())[0]:
+        raise CapabilityError("ipmi: the controller reports no power (0 W)", "take another meter (--meter-log FILE)")
+    return IpmiMeter(program)

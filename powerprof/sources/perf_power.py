@@ -1,0 +1,183 @@
+"""RAPL through the kernel's perf `power` PMU: system-wide counters by perf_event_open(2).
+
+Type, config, scale, unit and the CPUs to open on come from /sys/bus/event_source/devices/power. The kernel widens
+the counters to 64 bits itself (arch/x86/events/rapl.c), so they do not wrap here. It needs CAP_PERFMON, or
+kernel.perf_event_paranoid below 1.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerprof import paths
+from powerprof.energy.meter import DomainEnergy, distinct_names
+from powerprof.energy.series import CounterSample, counter_energy
+from powerprof.errors import CapabilityError
+from powerprof.files import read_int, read_text, reason_of, try_int, try_text
+
+# perf_event_open's number in the kernel's tables (arch/*/entry/syscalls, include/uapi/asm-generic/unistd.h).
+_SYSCALL = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331, "riscv64": 241, "i686": 336}
+_ATTR_SIZE = 64  # PERF_ATTR_SIZE_VER0: every kernel takes it
+_CLOEXEC = 8  # PERF_FLAG_FD_CLOEXEC
+_MODULUS = 1 << 64
+_NAMES = {"energy-pkg": "package", "energy-cores": "core", "energy-gpu": "uncore", "energy-ram": "dram",
+          "energy-psys": "psys"}
+
+
+@dataclass(frozen=True)
+class PowerEvent:
+    """One event of the PMU: `joules_per_unit` from its scale file."""
+
+    name: str
+    config: int
+    joules_per_unit: float
+
+
+@dataclass(frozen=True)
+class _Counter:
+    descriptor: int
+    label: str
+    inside: str | None
+    joules_per_unit: float
+
+
+def list_events(root: Path) -> tuple[int, list[PowerEvent], list[int]]:
+    """Type number, energy events and CPUs of the PMU in `root`. Raises PowerprofError where files are odd."""
+    events = []
+    for file in sorted((root / "events").iterdir()):
+        match = re.fullmatch(r"event=(0x[0-9a-fA-F]+|\d+)", try_text(file) or "")
+        if match is None or not file.name.startswith("energy-"):
+            continue
+        scale = try_text(file.with_name(file.name + ".scale"))
+        unit = try_text(file.with_name(file.name + ".unit"))
+        if scale is None or unit != "Joules":
+            continue
+        events.append(PowerEvent(file.name, int(match[1], 0), float(scale)))
+    return read_int(root / "type"), events, parse_cpu_list(read_text(root / "cpumask"))
+
+
+def parse_cpu_list(text: str) -> list[int]:
+    """CPUs of a sysfs list such as `0,28-30`."""
+    cpus: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        low, _, high = part.partition("-")
+        cpus.extend(range(int(low), int(high or low) + 1))
+    return cpus
+
+
+def _package_of(cpu: int) -> str:
+    package = try_int(paths.sysfs() / f"devices/system/cpu/cpu{cpu}/topology/physical_package_id")
+    return f"package-{max(package or 0, 0)}"
+
+
+def _perf_event_open(kind: int, config: int, cpu: int) -> int:
+    """A counting descriptor over all processes of `cpu`. Raises OSError."""
+    number = _SYSCALL.get(platform.machine())
+    if number is None:
+        raise OSError(38, f"perf_event_open is not known on {platform.machine()}")
+    attributes = struct.pack("=IIQ", kind, _ATTR_SIZE, config).ljust(_ATTR_SIZE, b"\0")
+    buffer = ctypes.create_string_buffer(attributes, _ATTR_SIZE)
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = int(libc.syscall(
+        ctypes.c_long(number), buffer, ctypes.c_int(-1), ctypes.c_int(cpu), ctypes.c_int(-1),
+        ctypes.c_ulong(_CLOEXEC),
+    ))
+    if descriptor < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return descriptor
+
+
+class PerfPowerMeter:
+    """Open counters of the `power` PMU; the descriptors are closed by `close`."""
+
+    name = "perf_power"
+    max_interval_s: float | None = None
+
+    def __init__(self, counters: Sequence[_Counter], notes: list[str]) -> None:
+        self._counters = list(counters)
+        self._samples: list[list[CounterSample]] = [[] for _ in counters]
+        self._notes = notes
+
+    def sample(self, now_s: float) -> None:
+        for counter, samples in zip(self._counters, self._samples, strict=True):
+            try:
+                data = os.read(counter.descriptor, 8)
+            except OSError:
+                data = b""
+            # An empty read is what the kernel gives for an event whose CPU went away (perf_read, EOF).
+            value = struct.unpack("=Q", data)[0] if len(data) == 8 else None
+            samples.append(CounterSample(now_s, value, None if value is not None else "gone"))
+
+    def is_counting(self) -> bool | None:
+        if not self._samples or len(self._samples[0]) < 2:
+            return None
+        return any(len({s.value for s in samples}) > 1 for samples in self._samples)
+
+    def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
+        return [
+            DomainEnergy(
+                counter.label, counter_energy(samples, counter.joules_per_unit, _MODULUS, start_s, end_s),
+                counter.inside,
+            )
+            for counter, samples in zip(self._counters, self._samples, strict=True)
+        ]
+
+    def notes(self) -> list[str]:
+        return list(self._notes)
+
+    def close(self) -> None:
+        for counter in self._counters:
+            os.close(counter.descriptor)
+        self._counters, self._samples = [], []
+
+
+def open_perf_power() -> PerfPowerMeter:
+    """The `power` PMU's energy events. Raises CapabilityError where it is absent or may not be opened."""
+    root = paths.sysfs() / "bus/event_source/devices/power"
+    if not (root / "events").is_dir():
+        raise CapabilityError(
+            f"perf_power: no power PMU in {root} (a virtual machine, or the rapl driver is not loaded)",
+            "modprobe rapl; where that fails take another meter (--meter-log FILE) or the estimate",
+        )
+    if not paths.is_this_host():
+        raise CapabilityError(
+            "perf_power: perf counters are the running kernel's, and POWERPROF_SYSFS or POWERPROF_PROCFS is set",
+            "unset POWERPROF_SYSFS POWERPROF_PROCFS",
+        )
+    kind, events, cpus = list_events(root)
+    plan = []
+    for event in events:
+        base = _NAMES.get(event.name, event.name.removeprefix("energy-"))
+        for cpu in cpus:
+            package = _package_of(cpu)
+            name, parent = (package, None) if base == "package" else (base, package)
+            plan.append((event, cpu, name, parent))
+    labels = distinct_names([(name, parent) for _, _, name, parent in plan])
+    measured = {label for (_, _, name, _), label in zip(plan, labels, strict=True) if name.startswith("package-")}
+    counters: list[_Counter] = []
+    notes: list[str] = []
+    refusal: OSError | None = None
+    for (event, cpu, name, parent), label in zip(plan, labels, strict=True):
+        try:
+            descriptor = _perf_event_open(kind, event.config, cpu)
+        except OSError as error:
+            refusal = error
+            notes.append(f"perf_power: {event.name} on CPU {cpu} cannot be opened ({reason_of(error)})")
+            continue
+        inside = parent if name in ("core", "uncore") and parent in measured else None
+        counters.append(_Counter(descriptor, label, inside, event.joules_per_unit))
+    if not counters:
+        reason = reason_of(refusal) if refusal else "no energy events"
+        raise CapabilityError(
+            f"perf_power: the power PMU cannot be opened ({reason})",
+            "run as root, or: setcap cap_perfmon+ep on python, or: sysctl kernel.perf_event_paranoid=0",
+        )
+    return PerfPowerMeter(counters, notes)

@@ -1,0 +1,185 @@
+"""RAPL through powercap: energy counters that wrap, found by what their `name` file says.
+
+ΔE = (new − old) mod (max_energy_range_uj + 1) (Documentation/power/powercap/powercap.rst). `energy_uj` is
+readable by root only since Linux 5.10 (CVE-2020-8694). Zones of `intel-rapl-mmio` (and -tpmi) repeat those of
+`intel-rapl`: a name that is there twice is used once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerprof import paths
+from powerprof.energy.meter import DomainEnergy, distinct_names
+from powerprof.energy.series import CounterSample, counter_energy
+from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.files import read_int, try_int, try_text
+
+_CONTROL_TYPES = ("intel-rapl", "intel-rapl-tpmi", "intel-rapl-mmio")
+# A package that drew this would wrap a 65,536 J counter (15.3 µJ units) in 65 s: half of it limits sampling.
+_WORST_WATTS = 1000.0
+_JOULES_PER_UNIT = 1e-6
+
+
+@dataclass(frozen=True)
+class Zone:
+    """One powercap zone: `id` as `intel-rapl:0:0`, `name` as its file says (package-0, core, dram, psys, ...)."""
+
+    id: str
+    name: str
+    parent: str | None
+    range_uj: int | None
+
+    @property
+    def modulus(self) -> int | None:
+        """Number of values of the counter; None where its wrap point is unknown."""
+        return None if self.range_uj is None else self.range_uj + 1
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A zone that is used, with the name under which it is reported and the one that includes it."""
+
+    zone: Zone
+    label: str
+    inside: str | None
+
+
+def select_domains(zones: Iterable[Zone]) -> tuple[list[Domain], list[str]]:
+    """Choose the zones to read, in an order that does not depend on theirs; notes say what was dropped."""
+    notes: list[str] = []
+    used: dict[tuple[str, str | None], Zone] = {}
+    by_id = {zone.id: zone for zone in zones}
+    known = [zone for zone in by_id.values() if _control_type(zone.id) in _CONTROL_TYPES]
+    for zone in sorted(known, key=lambda z: (_CONTROL_TYPES.index(_control_type(z.id)), z.name, z.id)):
+        parent = by_id.get(zone.parent or "")
+        key = (zone.name, parent.name if parent else None)
+        if key in used and _control_type(used[key].id) != _control_type(zone.id):
+            notes.append(f"rapl: {zone.id} ({zone.name}) repeats {used[key].id} and is not counted")
+            continue
+        if key in used:
+            # Two zones of one control type may share a name (psys of two sockets): tell them apart by their ids.
+            key = (f"{zone.name}@{zone.id}", key[1])
+        used[key] = zone
+    labels = distinct_names(list(used))
+    label_of = {zone.id: label for label, zone in zip(labels, used.values(), strict=True)}
+    # A dram zone lies in its package's folder, and yet a package's counter does not include it (SDM 15.10.1).
+    domains = [
+        Domain(zone, label, label_of.get(zone.parent or "") if zone.name in ("core", "uncore") else None)
+        for label, zone in zip(labels, used.values(), strict=True)
+    ]
+    return sorted(domains, key=lambda d: d.label), notes
+
+
+def _control_type(zone_id: str) -> str:
+    return zone_id.split(":", 1)[0]
+
+
+def zone_of(zone_id: str, files: Mapping[str, str]) -> Zone | None:
+    """A zone from its files' texts; None for a control type's own folder and for zones without a counter."""
+    if ":" not in zone_id or "name" not in files or "energy_uj" not in files:
+        return None
+    parent = zone_id.rsplit(":", 1)[0]
+    text = files.get("max_energy_range_uj", "").strip()
+    range_uj = int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
+    return Zone(zone_id, files["name"].strip(), parent if ":" in parent else None, range_uj)
+
+
+def _zone_folders(root: Path) -> dict[str, Path]:
+    """Zone folders by id: flat links in /sys/class/powercap, or nested as in /sys/devices/virtual/powercap."""
+    found: dict[str, Path] = {}
+    pending = [root]
+    for _ in range(4):
+        level: list[Path] = []
+        for folder in pending:
+            try:
+                children = sorted(folder.iterdir())
+            except OSError:
+                continue
+            for child in children:
+                if child.name.startswith("intel-rapl") and child.name not in found:
+                    found[child.name] = child
+                    level.append(child)
+        pending = level
+    return {name: folder for name, folder in found.items() if ":" in name}
+
+
+class RaplMeter:
+    """RAPL domains of this host, read from sysfs."""
+
+    name = "rapl"
+
+    def __init__(self, domains: list[Domain], folders: Mapping[str, Path], notes: list[str]) -> None:
+        self._domains = domains
+        self._files = [folders[d.zone.id] / "energy_uj" for d in domains]
+        self._samples: list[list[CounterSample]] = [[] for _ in domains]
+        self._notes = notes
+        ranges = [d.zone.range_uj for d in domains if d.zone.range_uj is not None]
+        self.max_interval_s: float | None = min(ranges) * 1e-6 / _WORST_WATTS / 2 if ranges else None
+
+    def sample(self, now_s: float) -> None:
+        for domain, file, samples in zip(self._domains, self._files, self._samples, strict=True):
+            try:
+                value = read_int(file)
+            except PowerprofError:
+                samples.append(CounterSample(now_s, None, "unreadable" if file.exists() else "gone"))
+                continue
+            known = domain.zone.modulus is not None
+            samples.append(CounterSample(now_s, value if known else None, None if known else "no_range"))
+
+    def is_counting(self) -> bool | None:
+        if len(self._samples[0]) < 2:
+            return None
+        return any(len({s.value for s in samples if s.value is not None}) > 1 for samples in self._samples)
+
+    def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
+        return [
+            DomainEnergy(
+                domain.label,
+                counter_energy(
+                    samples, _JOULES_PER_UNIT, domain.zone.modulus, start_s, end_s, self.max_interval_s
+                ),
+                domain.inside,
+            )
+            for domain, samples in zip(self._domains, self._samples, strict=True)
+        ]
+
+    def notes(self) -> list[str]:
+        return list(self._notes)
+
+    def close(self) -> None:
+        self._samples = [[] for _ in self._domains]
+
+
+def open_rapl() -> RaplMeter:
+    """The RAPL domains of this host. Raises CapabilityError where there are none that this user may read."""
+    root = paths.sysfs() / "class/powercap"
+    folders = _zone_folders(root)
+    zones: list[Zone] = []
+    refused: list[Path] = []
+    for zone_id, folder in folders.items():
+        counter = folder / "energy_uj"
+        if not counter.exists():
+            continue
+        if try_int(counter) is None:
+            refused.append(counter)
+            continue
+        texts = {name: try_text(folder / name) for name in ("name", "max_energy_range_uj")}
+        zone = zone_of(zone_id, {"energy_uj": "", **{k: v for k, v in texts.items() if v is not None}})
+        if zone is not None:
+            zones.append(zone)
+    domains, notes = select_domains(zones)
+    if not domains and refused:
+        raise CapabilityError(
+            f"rapl: {refused[0]} cannot be read: only root may since Linux 5.10",
+            "run as root, or: chmod -R a+r /sys/class/powercap/intel-rapl:*/energy_uj",
+        )
+    if not domains:
+        raise CapabilityError(
+            f"rapl: no RAPL energy counters in {root} (a virtual machine, or the driver is not loaded)",
+            "modprobe intel_rapl_msr; where that fails take another meter (--meter-log FILE) or the estimate",
+        )
+    notes += [f"rapl: {path} cannot be read and is left out" for path in refused]
+    return RaplMeter(domains, folders, notes)
