@@ -97,9 +97,9 @@ def open_source(name: str) -> ResidencySource:
     if name not in get_args(Name):
         raise UsageError(f"no residency source {name!r}", f"one of: {', '.join(get_args(Name))}")
     if not paths.is_this_host():
-        raise UsageError(f"{name} measures this host only, and POWERPROF_SYSFS or POWERPROF_PROCFS is set")
+        raise UsageError(f"{name} measures this host, but POWERPROF_SYSFS or POWERPROF_PROCFS is set")
     if name == "powertop":
-        from powerprof.sources.powertop import PowertopResidency
+        from powerprof.sources.powertop_run import PowertopResidency
 
         return PowertopResidency()
     from powerprof.sources.turbostat_run import TurbostatResidency

@@ -1,0 +1,191 @@
+"""Parses PowerTOP's CSV report.
+
+The report is a text of sections made for people (src/report/report-formatter-csv.cpp of PowerTOP 2.14):
+blocks of `Package;0`, `;Core 0`, `CPU;0;CPU;2` and below them `STATE;percent;average ms` for each CPU side by
+side. States of CPUs are what the kernel requested; `C6 (pc6)`, `C7 (cc7)` are what the hardware did.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from powerprof.errors import DataError
+from powerprof.files import read_outside_text
+
+Scope = Literal["package", "core"]
+
+_LIMIT_BYTES = 32 << 20
+_LONGEST = 64 << 10
+_PERCENT = re.compile(r"\s*(-?[\d.]+|-?nan|-?inf)\s*%\s*", re.I)
+_MS = re.compile(r"\s*([\d.]+)\s*ms\s*")
+_WAKEUPS = re.compile(r"System:\s*([\d.]+) wakeup/s")
+_HARDWARE = re.compile(r".*\((?:pc|cc)\d+\)")
+_USAGE = re.compile(r"\s*([\d.]+) (us|ms)/s\s*")
+
+
+@dataclass
+class CpuStates:
+    """One CPU's column: percent and average residency (None where not printed) by state; PowerTOP's own C0.
+    """
+
+    active_percent: float | None = None
+    states: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PowertopCause:
+    """A row of the overview: events a second that PowerTOP credits with ending idle, CPU time in ms a second.
+    """
+
+    category: str
+    description: str
+    pid: int | None
+    wakeups_hz: float | None
+    cpu_ms_per_s: float | None
+
+
+@dataclass(frozen=True)
+class PowertopReport:
+    """A whole report. `hardware` is by (package or core, id), then by state."""
+
+    path: str
+    version: str | None
+    wakeups_hz: float | None
+    cpus: dict[int, CpuStates]
+    hardware: dict[tuple[Scope, str], dict[str, float]]
+    causes: tuple[PowertopCause, ...]
+
+
+def parse_powertop(text: str, path: Path | str) -> PowertopReport:
+    """Parse PowerTOP's CSV. Raises DataError(path, reason, line) where it is none or damaged."""
+    version: str | None = None
+    wakeups: float | None = None
+    idle: list[tuple[int, str]] = []
+    overview: list[tuple[int, str]] = []
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > _LONGEST:
+            raise DataError(path, "line too long", number)
+        if line.startswith(" *  *  *"):
+            section = line.strip(" *")
+        elif line.startswith("PowerTOP Version;"):
+            version = line.split(";", 1)[1].split(" ran at ")[0].strip()
+        elif (match := _WAKEUPS.search(line)) and wakeups is None and line.startswith("Target:"):
+            wakeups = _number(match[1], path, number)
+        elif section == "Processor Idle State Report":
+            idle.append((number, line))
+        elif section == "Overview of Software Power Consumers":
+            overview.append((number, line))
+    if not idle:
+        raise DataError(path, "no PowerTOP idle state report in it")
+    cpus, hardware = _idle_states(idle, path)
+    if not cpus:
+        raise DataError(path, "no CPU in PowerTOP's idle state report", idle[0][0])
+    return PowertopReport(str(path), version, wakeups, cpus, hardware, _causes(overview, path))
+
+
+def read_powertop(path: Path) -> PowertopReport:
+    """As `parse_powertop`, from a file."""
+    return parse_powertop(read_outside_text(path, _LIMIT_BYTES), path)
+
+
+def is_hardware_state(name: str) -> bool:
+    """`C6 (pc6)`, `C7 (cc7)`: counted by the hardware. A guest's package block repeats the requested states.
+    """
+    return _HARDWARE.fullmatch(name) is not None
+
+
+def _number(text: str, path: Path | str, line: int, most: float = 1e9) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value <= most:
+        raise DataError(path, f"not a figure from 0 to {most:g} ({text.strip()[:30]!r})", line)
+    return value
+
+
+def _percent(cell: str, path: Path | str, line: int) -> float:
+    match = _PERCENT.fullmatch(cell)
+    if match is None:
+        raise DataError(path, f"not a percentage ({cell.strip()[:30]!r})", line)
+    # PowerTOP overshoots by its clocks' difference; far more is damage.
+    return _number(match[1], path, line, most=110.0)
+
+
+def _idle_states(
+    lines: list[tuple[int, str]], path: Path | str,
+) -> tuple[dict[int, CpuStates], dict[tuple[Scope, str], dict[str, float]]]:
+    cpus: dict[int, CpuStates] = {}
+    hardware: dict[tuple[Scope, str], dict[str, float]] = {}
+    columns: list[CpuStates] = []
+    block: dict[str, float] | None = None
+    package = "0"
+    for number, line in lines:
+        cells = line.split(";")
+        if not line.strip("; _"):
+            continue
+        if cells[0] == "CPU":
+            columns, block = _cpu_columns(cells, cpus, path, number), None
+        elif cells[0] == "Package" and len(cells) > 1:
+            package = cells[1].strip()[:16]
+            columns, block = [], hardware.setdefault(("package", package), {})
+        elif cells[0] == "" and cells[1].startswith("Core "):
+            columns, block = [], hardware.setdefault(("core", f"{package}:{cells[1][5:].strip()[:16]}"), {})
+        elif cells[0] == "" and cells[1].startswith("GPU"):
+            columns, block = [], None
+        elif columns:
+            _state_row(cells, columns, path, number)
+        elif block is not None and len(cells) > 1:
+            block[cells[0].strip()[:64]] = _percent(cells[1], path, number)
+    return cpus, hardware
+
+
+def _cpu_columns(
+    cells: list[str], cpus: dict[int, CpuStates], path: Path | str, line: int,
+) -> list[CpuStates]:
+    columns = []
+    for word, cell in zip(cells[::2], cells[1::2], strict=False):
+        if word.strip() != "CPU" or not re.fullmatch(r"\s*\d{1,6}\s*", cell):
+            raise DataError(path, f"damaged CPU header ({word[:10]};{cell[:20]})", line)
+        if int(cell) in cpus:
+            raise DataError(path, f"CPU {int(cell)} is there twice", line)
+        columns.append(cpus.setdefault(int(cell), CpuStates()))
+    return columns
+
+
+def _state_row(cells: list[str], columns: list[CpuStates], path: Path | str, line: int) -> None:
+    name, figures = cells[0].strip()[:64], cells[1:]
+    if name == "C0 active":
+        for column, cell in zip(columns, figures, strict=False):
+            column.active_percent = _percent(cell, path, line)
+        return
+    if len(figures) < 2 * len(columns):
+        raise DataError(path, f"{name}: {len(figures)} figures for {len(columns)} CPUs", line)
+    for column, percent, average in zip(columns, figures[::2], figures[1::2], strict=False):
+        match = _MS.fullmatch(average)
+        ms = _number(match[1], path, line) if match else None
+        if name in column.states:
+            raise DataError(path, f"state {name} is there twice", line)
+        column.states[name] = (_percent(percent, path, line), ms)
+
+
+def _causes(lines: list[tuple[int, str]], path: Path | str) -> tuple[PowertopCause, ...]:
+    found = []
+    for number, line in lines:
+        cells = line.split(";")
+        usage = _USAGE.fullmatch(cells[0])
+        if len(cells) < 7 or (usage is None and cells[0].strip()):
+            continue  # the table's header and the lines of the battery below it
+        wakeups = _number(cells[1], path, number) if cells[1].strip() else None
+        scale = 1.0 if usage and usage[2] == "ms" else 1e-3
+        pid = re.match(r"\[PID (\d{1,10})\] ?(.*)", cells[6])
+        found.append(PowertopCause(
+            cells[5].strip()[:40], (pid[2] if pid else cells[6]).strip()[:200], int(pid[1]) if pid else None,
+            wakeups, _number(usage[1], path, number) * scale if usage else None,
+        ))
+    return tuple(found)

@@ -1,0 +1,85 @@
+"""PowerTOP as a residency source: `powertop --csv`, run as long as the window, and its report as a window."""
+
+from __future__ import annotations
+
+import math
+
+from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.records import AchievedResidency, StateResidency, Window
+from powerprof.sources.base import is_polling
+from powerprof.sources.powertop import PowertopReport, is_hardware_state, read_powertop
+from powerprof.sources.timed_program import TimedProgram
+
+
+def _state(report: PowertopReport, name: str) -> StateResidency:
+    cells = [cpu.states[name] for cpu in report.cpus.values() if name in cpu.states]
+    percent = sum(cell[0] for cell in cells) / len(report.cpus)
+    # Entries go as percent ÷ average; their sum gives the average over the CPUs, where each is known.
+    used = [(share, ms) for share, ms in cells if share > 0]
+    known = [(share, ms) for share, ms in used if ms]
+    complete = bool(known) and len(known) == len(used)
+    average = sum(share for share, _ in known) / sum(share / ms for share, ms in known) if complete else None
+    polling = is_polling(name, "")
+    return StateResidency(
+        name=name, polling=polling, residency_percent=0.0 if polling else percent,
+        polling_percent=percent if polling else None, average_residency_ms=average, entries_hz=None,
+    )
+
+
+def window_from(report: PowertopReport, started_at: str, window_s: float | None) -> Window:
+    """The report as a window: means over the CPUs. C0 is what the requested states leave of the time, as in
+    every source; PowerTOP's own `C0 active` (from APERF and MPERF, where they exist) is among the achieved
+    ones."""
+    names = list(dict.fromkeys(name for cpu in report.cpus.values() for name in cpu.states))
+    states = [_state(report, name) for name in names]
+    idle = sum(state.residency_percent or 0.0 for state in states) if states else None
+    achieved = [
+        AchievedResidency(scope=scope, name=f"{scope} {number}: {name}", residency_percent=percent)
+        for (scope, number), block in report.hardware.items()
+        for name, percent in block.items() if is_hardware_state(name)
+    ]
+    achieved += [AchievedResidency(scope="cpu", name=f"CPU {cpu}: C0 active", residency_percent=one.active_percent)
+                 for cpu, one in report.cpus.items() if one.active_percent is not None]
+    version = f"PowerTOP {report.version}" if report.version else "PowerTOP"
+    return Window(
+        started_at=started_at, window_s=window_s, cpus=len(report.cpus), states=states, achieved=achieved,
+        c0_percent=None if idle is None else max(0.0, 100.0 - idle),
+        idle_percent=None if idle is None else min(100.0, idle),
+        residual_percent=None if idle is None else max(0.0, idle - 100.0), wakeups_hz=report.wakeups_hz,
+        residency_source="powertop",
+        notes=[f"as {version} counts: residency to 0.1 %, wake-ups are the events that it credits"],
+    )
+
+
+class PowertopResidency:
+    """Runs `powertop --csv` as long as the window, in whole seconds.
+
+    Raises CapabilityError where it is not installed or we are not root. `report` has the causes too.
+    """
+
+    def __init__(self) -> None:
+        self._program = TimedProgram("powertop", "powertop")
+        self._seconds = 0
+        self.report: PowertopReport | None = None
+
+    def start(self, duration_s: float | None) -> None:
+        if duration_s is None:
+            raise PowerprofError("powertop must know the length of the window beforehand")
+        self._seconds = max(1, math.ceil(duration_s))
+        report = self._program.path("report.csv")
+        self._program.launch([f"--csv={report}", f"--time={self._seconds}"], duration_s)
+
+    def finish(self, started_at: str) -> Window:
+        outcome = self._program.outcome()
+        if outcome is None:
+            return self._program.unknown_window(started_at)
+        if outcome.returncode != 0:
+            reason = outcome.said[0] if outcome.said else f"exit {outcome.returncode}"
+            if "root privileges" in reason:
+                raise CapabilityError("powertop needs root", "run with sudo, or --residency-source cpuidle")
+            raise PowerprofError(f"powertop failed: {reason[:200]}")
+        self.report = read_powertop(self._program.path("report.csv"))
+        return window_from(self.report, started_at, float(self._seconds))
+
+    def close(self) -> None:
+        self._program.close()

@@ -1,0 +1,81 @@
+"""An outside program that measures as long as a window does, and leaves a file in a private folder."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerprof.errors import PowerprofError
+from powerprof.programs import need, start, stop
+from powerprof.records import Window
+
+_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How it ended: exit status, and what it said in lines."""
+
+    returncode: int
+    said: list[str]
+
+
+class TimedProgram:
+    """Starts the program with a window, waits for it at the window's end, removes its folder.
+
+    Raises CapabilityError where the program is not installed.
+    """
+
+    def __init__(self, name: str, package: str) -> None:
+        self._name = name
+        self._program = need(name, package)
+        self._folder = tempfile.TemporaryDirectory(prefix=f"powerprof-{name}-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end_s = 0.0
+        self.start_s = 0.0
+
+    def path(self, name: str) -> Path:
+        """A file in the private folder."""
+        return Path(self._folder.name) / name
+
+    def launch(self, arguments: Sequence[str], duration_s: float) -> None:
+        """Start it; it is expected to end by itself after `duration_s`."""
+        with self.path("said").open("wb") as said:
+            self._process = start([self._program, *arguments], stdout=said, stderr=said, cwd=self.path(""))
+        self.start_s = time.monotonic()
+        self._end_s = self.start_s + duration_s
+
+    def outcome(self) -> Outcome | None:
+        """Wait for its end. None where the window ended early: it was stopped, and has no figures.
+
+        Raises PowerprofError where it does not end.
+        """
+        if self._process is None:
+            raise PowerprofError("the window was never opened")
+        if self._process.poll() is None and time.monotonic() < self._end_s - 0.5:
+            stop(self._process, patience_s=2.0)
+            return None
+        try:
+            code = self._process.wait(_PATIENCE_S + max(0.0, self._end_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise PowerprofError(f"{self._name} did not finish") from None
+        said = self.path("said").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return Outcome(code, said)
+
+    def unknown_window(self, started_at: str) -> Window:
+        """The window that ended too early for the program to say anything."""
+        return Window(
+            started_at=started_at, window_s=time.monotonic() - self.start_s, cpus=0, c0_percent=None,
+            idle_percent=None, wakeups_hz=None, states=[], residency_source=self._name,
+            notes=[f"the window ended before {self._name} had measured: nothing is known"],
+        )
+
+    def close(self) -> None:
+        """Stop it if it still runs, and remove its folder."""
+        if self._process is not None:
+            stop(self._process, patience_s=2.0)
+        self._folder.cleanup()
