@@ -66,10 +66,9 @@ def run(
     words = tuple(str(word) for word in argv)
     try:
         done = subprocess.run(
-            words, input=stdin, capture_output=True, timeout=timeout_s, check=False, cwd=cwd,
+            words, input=stdin or "", capture_output=True, timeout=timeout_s, check=False, cwd=cwd,
             env=None if env is None else {**os.environ, **env}, encoding="utf-8", errors="replace",
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - no threads hold locks that prctl needs
-            **({} if stdin is not None else {"stdin": subprocess.DEVNULL}),  # type: ignore[arg-type]
+            preexec_fn=_die_with_parent,
         )
     except FileNotFoundError as error:
         raise PowerprofError(f"cannot run {words[0]} (no such program)") from error

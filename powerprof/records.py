@@ -5,7 +5,7 @@ Collecting fills them, `runs` saves them, statistics and reports read them. Unkn
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -136,3 +136,75 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     mean: float
     low: float | None
     high: float | None
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """The windows of one phase of a run, put together. Intervals are 95 % over the repeated windows.
+
+    The plain figures are means over `windows`. Causes and their conservation come from a traced window of its own
+    (`traced_window_s`), so that tracing is in no headline figure.
+    """
+
+    name: str
+    window_s: float | None
+    cpus: int
+    c0_percent: float | None
+    idle_percent: float | None
+    wakeups_hz: float | None
+    states: list[StateResidency]
+    steal_percent: float | None = None
+    energy: list[EnergyReading] = []
+    causes: list[Cause] = []
+    conservation: Conservation | None = None
+    traced_window_s: float | None = None
+    intervals: dict[str, Estimate] = {}
+    windows: list[Window] = []
+    notes: list[str] = []
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """How a figure changed from one phase to another, with its 95 % interval."""
+
+    metric: str
+    from_phase: str
+    to_phase: str
+    difference: Estimate
+
+
+class ToolCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What powerprof itself used. `bpf_s` is time in its BPF programs during traced windows, None if unknown."""
+
+    version: str
+    cpu_s: float | None
+    wakeups_hz: float | None
+    cpu_percent: float | None = None
+    bpf_s: float | None = None
+    lost_count: int | None = None
+    memory_bytes: int | None = None
+
+
+class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The database server of a run."""
+
+    version: str
+    private: bool
+    pid: int | None = None
+    settings: dict[str, str] = {}
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A saved run: `powerprof.run/1`."""
+
+    id: str | None
+    command: str
+    started_at: str
+    host: dict[str, Any]
+    tool: ToolCost
+    phases: list[Phase]
+    deltas: list[Delta] = []
+    server: ServerInfo | None = None
+    options: dict[str, Any] = {}
+    drift: list[Delta] = []
+    notes: list[str] = []
+    interrupted: bool = False
+    schema: Literal["powerprof.run/1"] = "powerprof.run/1"

@@ -45,16 +45,11 @@ def console(stream: IO[str] | None = None) -> Console:
     return Console(file=out, highlight=False, soft_wrap=not is_terminal, width=None if is_terminal else 100)
 
 
-def encode_json(record: Any) -> bytes:
-    """A record as indented JSON with a final newline."""
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-
-
 def write_json(record: Any, target: str) -> None:
     """Write `record` to a file, or to stdout for `-`. Raises PowerprofError where the file cannot be written."""
-    data = encode_json(record)
+    from powerprof.runs import encode
+
+    data = encode(record)
     if target == "-":
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

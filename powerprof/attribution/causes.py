@@ -1,0 +1,139 @@
+"""Pure: idle exits grouped by mechanism and by the thread that ran because of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from powerprof.attribution.idle import DEVICE, IPI, MECHANISMS, TICK, TIMER, UNKNOWN, Array
+from powerprof.records import Cause, Mechanism
+from powerprof.tracing.layout import SOFTIRQS, Evidence, Flag, WakerContext
+from powerprof.tracing.tasks import Task
+
+LookUp = Callable[[int, int | None, str], Task]
+_Label = tuple[Mechanism, str | None, str, int | None, str | None]
+_IPI_NAMES = {
+    Evidence.RESCHEDULE: "reschedule",
+    Evidence.CALL_FUNCTION: "function call",
+    Evidence.IRQ_WORK: "irq work",
+}
+_KEY = np.dtype([
+    ("mechanism", "u1"), ("evidence", "u1"), ("softirq", "u1"), ("irq", "<u4"), ("timer", "<u8"), ("work", "<u8"),
+    ("tid", "<u4"), ("tgid", "<u4"),
+])  # fmt: skip
+
+
+def period_ms(times_ns: Array) -> float | None:
+    """The period of something that happens regularly, None for what does not.
+
+    Regular means: of at least five intervals four in five are the median interval or, since a wake-up that finds
+    its CPU running ends no idle period, twice or three times it (each within 10 %).
+    """
+    if len(times_ns) < 6:
+        return None
+    gaps: Array = np.diff(np.sort(times_ns).astype(np.int64)).astype(np.float64)
+    base = float(np.median(gaps))
+    if base <= 0:
+        return None
+    multiples = np.round(gaps / base)
+    fits = (multiples >= 1) & (multiples <= 3) & (np.abs(gaps - multiples * base) <= 0.1 * base)
+    if np.count_nonzero(fits) < 0.8 * len(gaps):
+        return None
+    return float(np.sum(gaps[fits]) / np.sum(multiples[fits]) / 1e6)
+
+
+def blamed(exits: Array) -> tuple[Array, Array]:
+    """Thread and process of each exit: the one that ran, else the one that an interrupt woke for another CPU."""
+    ran = exits["next_tid"] != 0
+    return np.where(ran, exits["next_tid"], exits["woken_tid"]), np.where(ran, exits["next_tgid"], 0)
+
+
+def _keys(exits: Array, found: Array) -> Array:
+    keys = np.zeros(len(exits), dtype=_KEY)
+    keys["mechanism"] = found
+    keys["tid"], keys["tgid"] = blamed(exits)
+    keys["work"] = exits["work_function"]
+    timer = np.isin(found, (TIMER, TICK))
+    by_timer = (exits["flags"] & Flag.WAKER != 0) & (exits["waker_context"] == WakerContext.TIMER)
+    function = np.where(by_timer, exits["waker_timer_function"], exits["timer_function"])
+    keys["timer"] = np.where(timer, function, 0)
+    keys["irq"] = np.where(found == DEVICE, exits["irq"], 0)
+    keys["evidence"] = np.where(np.isin(found, (IPI, DEVICE)), exits["evidence"], 0)
+    keys["softirq"] = np.where((found == UNKNOWN) & (exits["evidence"] == Evidence.SOFTIRQ), exits["irq"] + 1, 0)
+    return keys
+
+
+def _name(key: Any, functions: Mapping[int, str], interrupts: Mapping[int, str]) -> str | None:
+    mechanism = int(key["mechanism"])
+    if mechanism == DEVICE:
+        if int(key["evidence"]) == Evidence.OTHER_VECTOR:
+            return f"vector {int(key['irq']):#x}"
+        return interrupts.get(int(key["irq"]), f"irq {int(key['irq'])}")
+    if mechanism == IPI:
+        return _IPI_NAMES.get(Evidence(int(key["evidence"])))
+    if mechanism in (TIMER, TICK) and key["timer"]:
+        return functions.get(int(key["timer"]), f"{int(key['timer']):#x}")
+    if int(key["softirq"]):
+        number = int(key["softirq"]) - 1
+        return f"softirq {SOFTIRQS[number] if number < len(SOFTIRQS) else number}"
+    return None
+
+
+def _thread(task: Task, work: int, functions: Mapping[int, str], server_names: Mapping[int, str]) -> str:
+    if task.tid in server_names:
+        return server_names[task.tid].removeprefix("thread/")
+    if task.is_kernel and task.comm.startswith("kworker"):
+        # Work items wander between workers: the work is the name that means something.
+        return f"kworker {functions[work]}" if work in functions else "kworker"
+    return task.comm
+
+
+def summarise(
+    exits: Array,
+    found: Array,
+    window_s: float,
+    look_up: LookUp,
+    *,
+    functions: Mapping[int, str],
+    interrupts: Mapping[int, str],
+    server_names: Mapping[int, str] | None = None,
+    own_pid: int | None = None,
+) -> list[Cause]:
+    """One row per mechanism, name and thread, most frequent first; `percent` is of all exits given.
+
+    `server_names` maps thread ids to performance_schema names. Threads of `own_pid` are called powerprof.
+    """
+    unique, index = np.unique(_keys(exits, found), return_inverse=True)
+    comms: dict[int, str] = {}
+    for tid, comm in zip(exits["next_tid"].tolist(), exits["next_comm"].tolist(), strict=True):
+        comms[tid] = comm.decode("utf-8", "replace")
+    groups: dict[_Label, list[int]] = {}
+    tids: dict[_Label, set[int]] = {}
+    for number, key in enumerate(unique):
+        tid = int(key["tid"])
+        task = look_up(tid, int(key["tgid"]) or None, comms.get(tid, ""))
+        process = "powerprof" if own_pid is not None and task.pid == own_pid else task.process
+        thread = _thread(task, int(key["work"]), functions, server_names or {}) if tid else None
+        label: _Label = (
+            MECHANISMS[int(key["mechanism"])], _name(key, functions, interrupts), process,
+            None if task.is_kernel else task.pid, thread,
+        )
+        groups.setdefault(label, []).append(number)
+        tids.setdefault(label, set()).add(tid)
+    causes = []
+    running = np.where(exits["next_ns"] > exits["exit_ns"], exits["next_ns"] - exits["exit_ns"], 0)
+    for label, members in groups.items():
+        rows = np.isin(index, members)
+        count = int(np.count_nonzero(rows))
+        only = tids[label]
+        mechanism, name, process, pid, thread = label
+        causes.append(Cause(
+            mechanism=mechanism, name=name, process=process, pid=pid, thread=thread,
+            wakeups_hz=count / window_s, percent=100.0 * count / len(exits), count=count,
+            tid=next(iter(only)) if len(only) == 1 and pid is not None else None,
+            period_ms=period_ms(exits["exit_ns"][rows]) if len(only) == 1 else None,
+            c0_ms=float(running[rows].sum()) / 1e6,
+        ))  # fmt: skip
+    return sorted(causes, key=lambda cause: (-cause.count, str(cause.process), str(cause.thread), str(cause.name)))

@@ -1,0 +1,90 @@
+"""Pure: what ended each idle exit, and whether all of them are accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from powerprof.records import Conservation, Mechanism
+from powerprof.tracing.layout import Evidence, Flag, WakerContext
+
+Array = npt.NDArray[Any]
+
+MECHANISMS: tuple[Mechanism, ...] = ("unknown", "timer", "device", "ipi", "no_ipi", "tick")
+UNKNOWN, TIMER, DEVICE, IPI, NO_IPI, TICK = range(len(MECHANISMS))
+
+_BY_EVIDENCE = {
+    Evidence.LOCAL_TIMER: TIMER,
+    Evidence.HRTIMER: TIMER,
+    Evidence.DEVICE: DEVICE,
+    Evidence.RESCHEDULE: IPI,
+    Evidence.CALL_FUNCTION: IPI,
+    Evidence.IRQ_WORK: IPI,
+    Evidence.OTHER_VECTOR: DEVICE,
+    Evidence.NO_IPI: NO_IPI,
+}
+
+
+@dataclass(frozen=True)
+class CpuEdge:
+    """One CPU's window: CLOCK_MONOTONIC at both edges, and how many idle exits its cpuidle counters saw (Δusage).
+
+    `usage_delta_count` is None where cpuidle has no counters.
+    """
+
+    start_ns: int
+    end_ns: int
+    usage_delta_count: int | None
+
+
+def in_window(exits: Array, edges: Mapping[int, CpuEdge]) -> Array:
+    """The exits that fall into their own CPU's window."""
+    size = int(exits["cpu"].max(initial=0)) + 1
+    start = np.full(size, np.iinfo(np.uint64).max, dtype=np.uint64)
+    end = np.zeros(size, dtype=np.uint64)
+    for cpu, edge in edges.items():
+        if cpu < size:
+            start[cpu], end[cpu] = edge.start_ns, edge.end_ns
+    cpus = exits["cpu"]
+    inside: Array = exits[(exits["exit_ns"] >= start[cpus]) & (exits["exit_ns"] <= end[cpus])]
+    return inside
+
+
+def mechanisms(exits: Array) -> Array:
+    """An index into MECHANISMS for each exit.
+
+    A timer interrupt in which only the scheduler tick ran is a tick. Where nothing was seen but the thread that
+    ran was woken from another CPU, the flag was set without an interrupt (a polling or MWAITing CPU).
+    """
+    table = np.zeros(max(Evidence) + 1, dtype=np.int8)
+    for evidence, mechanism in _BY_EVIDENCE.items():
+        table[evidence] = mechanism
+    found: Array = table[np.minimum(exits["evidence"], max(Evidence))]
+    flags = exits["flags"]
+    found[(found == TIMER) & (flags & Flag.TICK != 0) & (exits["timer_function"] == 0)] = TICK
+    woken = flags & Flag.WAKER != 0
+    found[(found == UNKNOWN) & woken & (exits["waker_cpu"] != exits["cpu"])] = NO_IPI
+    # Woken on this very CPU by a timer that was seen although its interrupt was not.
+    found[(found == UNKNOWN) & woken & (exits["waker_context"] == WakerContext.TIMER)] = TIMER
+    return found
+
+
+def conserve(
+    exits: Array, found: Array, lost_count: int, edges: Mapping[int, CpuEdge]
+) -> Conservation:
+    """classified + unknown + lost, beside what cpuidle itself counted over the same windows."""
+    unknown = int(np.count_nonzero(found == UNKNOWN))
+    total = len(exits) + lost_count
+    deltas = [edge.usage_delta_count for edge in edges.values()]
+    return Conservation(
+        idle_exits_count=total,
+        cpuidle_usage_delta_count=None if None in deltas else sum(d for d in deltas if d is not None),
+        classified_count=len(exits) - unknown,
+        unknown_count=unknown,
+        lost_count=lost_count,
+        coverage_percent=100.0 * (len(exits) - unknown) / total if total else None,
+    )

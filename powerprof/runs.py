@@ -1,0 +1,164 @@
+"""The run store: one folder a run, `run.json` in it, and what else a command wants to keep.
+
+Files are written beside their place and renamed, so that a run is there whole or not at all. Runs come from other
+machines too: they are read as hostile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from powerprof import paths
+from powerprof.errors import DataError, PowerprofError, UsageError
+from powerprof.files import read_outside_text, reason_of
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_NAME = re.compile(r"[a-z][a-z-]*-\d{4,}")
+_RUN_FILE = "run.json"
+_LIMIT_BYTES = 256 << 20
+
+
+class _Head(msgspec.Struct):
+    schema: str
+    command: str | None = None
+    started_at: str | None = None
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A line of `powerprof runs`. `problem` says why a run cannot be read."""
+
+    id: str
+    path: Path
+    schema: str | None
+    started_at: str | None
+    interrupted: bool
+    problem: str | None = None
+
+
+def decode(path: Path, kind: type[T]) -> T:
+    """Read one record. Raises DataError with the field that does not fit."""
+    text = read_outside_text(path, _LIMIT_BYTES)
+    try:
+        return msgspec.json.decode(text.encode(), type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DataError(path, f"not a {kind.__name__.lower()} of powerprof ({error})") from None
+
+
+def schema_of(path: Path) -> str:
+    """The schema that a record names. Raises DataError."""
+    return decode(path, _Head).schema
+
+
+class RunStore:
+    """Saved runs below one directory (default: the state directory of the caller)."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory or paths.state_dir() / "runs"
+
+    def create(self, command: str) -> tuple[str, Path]:
+        """A new empty run folder and its id, such as idle-0042. Raises PowerprofError where it cannot be made."""
+        paths.private_directory(self.directory)
+        taken = [int(name.rsplit("-", 1)[1]) for name in self._names() if name.rsplit("-", 1)[0] == command]
+        number = max(taken, default=0) + 1
+        while True:
+            name = f"{command}-{number:04d}"
+            folder = self.directory / name
+            try:
+                folder.mkdir(mode=0o700)
+            except FileExistsError:
+                number += 1
+                continue
+            except OSError as error:
+                raise self._cannot(error) from error
+            paths.give_to_caller(folder)
+            return name, folder
+
+    def write(self, folder: Path, name: str, data: bytes) -> Path:
+        """Write one file of a run, whole or not at all. Raises PowerprofError (disk full, no permission)."""
+        handle, temporary = -1, ""
+        try:
+            handle, temporary = tempfile.mkstemp(dir=folder, prefix=".")
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            paths.give_to_caller(Path(temporary))
+            Path(temporary).replace(folder / name)
+        except OSError as error:
+            if temporary:
+                Path(temporary).unlink(missing_ok=True)
+            raise self._cannot(error) from error
+        return folder / name
+
+    def save(self, command: str, record: T, extra: dict[str, bytes] | None = None) -> T:
+        """Save a record that has an `id` field, with other files beside it; returns it with its id."""
+        name, folder = self.create(command)
+        named = msgspec.structs.replace(record, id=name)
+        try:
+            for file, data in (extra or {}).items():
+                self.write(folder, file, data)
+            self.write(folder, _RUN_FILE, encode(named))
+        except PowerprofError:
+            for leftover in folder.iterdir():
+                leftover.unlink(missing_ok=True)
+            folder.rmdir()
+            raise
+        return named
+
+    def find(self, name: str) -> Path:
+        """The record's file for a run id, a run folder or a JSON file. Raises UsageError where there is none."""
+        if _NAME.fullmatch(name) and (self.directory / name / _RUN_FILE).is_file():
+            return self.directory / name / _RUN_FILE
+        path = Path(name)
+        if path.is_dir() and (path / _RUN_FILE).is_file():
+            return path / _RUN_FILE
+        if path.is_file():
+            return path
+        raise UsageError(f"no run {name!r} in {self.directory}", "powerprof runs lists them")
+
+    def load(self, name: str, kind: type[T]) -> T:
+        """Read a run by id, folder or file."""
+        return decode(self.find(name), kind)
+
+    def list(self) -> list[RunInfo]:
+        """All runs, oldest first; damaged ones too, with the reason."""
+        found = []
+        for name in self._names():
+            path = self.directory / name / _RUN_FILE
+            if not path.is_file():
+                continue
+            try:
+                head = decode(path, _Head)
+            except DataError as error:
+                found.append(RunInfo(name, path, None, None, False, error.reason))
+            else:
+                found.append(RunInfo(name, path, head.schema, head.started_at, head.interrupted))
+        return sorted(found, key=lambda run: (run.started_at or "", run.id))
+
+    def _names(self) -> Iterator[str]:
+        try:
+            names = sorted(entry.name for entry in self.directory.iterdir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise PowerprofError(f"cannot read {self.directory} ({reason_of(error)})") from error
+        yield from (name for name in names if _NAME.fullmatch(name))
+
+    def _cannot(self, error: OSError) -> PowerprofError:
+        return PowerprofError(
+            f"cannot save the run in {self.directory} ({reason_of(error)})", "make room there, or use --runs-dir DIR"
+        )
+
+
+def encode(record: Any) -> bytes:
+    """A record as indented JSON with a final newline: the same record, the same bytes."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"

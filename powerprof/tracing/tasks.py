@@ -1,0 +1,50 @@
+"""Who a thread is: its process, whether it is the kernel's, and what to call it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from powerprof.files import try_text
+from powerprof.paths import procfs
+
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thread. `process` is the main thread's comm."""
+
+    tid: int
+    pid: int | None
+    comm: str
+    process: str
+    is_kernel: bool
+
+
+def clean(comm: str | bytes) -> str:
+    """A comm is whatever a process chose: control characters must not reach a terminal."""
+    text = comm.decode("utf-8", "replace") if isinstance(comm, bytes) else comm
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def look_up(tid: int, pid: int | None = None, comm: str = "") -> Task:
+    """The thread as /proc shows it now; for one that has gone what the trace itself knew."""
+    if tid == 0:
+        return Task(0, 0, "idle", "kernel", True)
+    root = procfs()
+    stat = try_text(root / str(tid) / "stat")
+    if stat is None:
+        is_kernel = comm.startswith(("kworker/", "ksoftirqd/", "migration/", "rcu_"))
+        process = "kernel" if is_kernel else comm or f"pid {pid or tid}"
+        return Task(tid, pid, comm or f"thread {tid}", process, is_kernel)
+    name, _, rest = stat.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    flags = int(fields[6]) if len(fields) > 6 and fields[6].lstrip("-").isdigit() else 0
+    if pid is None:
+        status = try_text(root / str(tid) / "status") or ""
+        pid = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("Tgid:")), tid)
+    own = clean(comm) if comm else clean(name)
+    if flags & _PF_KTHREAD:
+        return Task(tid, pid, own, "kernel", True)
+    process = try_text(root / str(pid) / "comm")
+    return Task(tid, pid, own, clean(process) if process else own, False)

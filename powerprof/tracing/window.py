@@ -1,0 +1,72 @@
+"""One traced window: edges that leave no idle period open, and everything that ended one in between."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from powerprof import paths
+from powerprof.attribution.idle import CpuEdge
+from powerprof.errors import Interrupted, PowerprofError
+from powerprof.sources.base import Snapshot
+from powerprof.sources.cpuidle import CpuidleReader
+from powerprof.sources.edges import edge_snapshot
+from powerprof.tracing.idle import IdleTrace, IdleTracer
+
+# The ring buffer holds four seconds of 10,000 exits a second; each drain costs about one wake-up.
+DRAIN_EVERY_S = 2.0
+
+
+@dataclass(frozen=True)
+class TracedWindow:
+    """A trace with the window of each CPU. `tool_cpu_s` is powerprof's own CPU time in it."""
+
+    trace: IdleTrace
+    edges: dict[int, CpuEdge]
+    window_s: float
+    tool_cpu_s: float
+    interrupted: bool = False
+
+
+def _edges(before: Snapshot, after: Snapshot) -> dict[int, CpuEdge]:
+    edges = {}
+    for cpu, start in before.cpus.items():
+        end = after.cpus.get(cpu)
+        if end is None or start.at_ns is None or end.at_ns is None:
+            continue
+        delta = sum(end.usage) - sum(start.usage) if start.states else None
+        edges[cpu] = CpuEdge(start.at_ns, end.at_ns, delta)
+    return edges
+
+
+class TraceWindow:
+    """Measures traced windows with one tracer; the counters stay open between them."""
+
+    def __init__(self, tracer: IdleTracer) -> None:
+        """Raises PowerprofError where the host is a recorded one: what is traced is the running kernel."""
+        if not paths.is_this_host():
+            raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
+        self._tracer = tracer
+        self._reader = CpuidleReader()
+
+    def measure(self, duration_s: float, drain_every_s: float = DRAIN_EVERY_S) -> TracedWindow:
+        """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`."""
+        started = time.process_time()
+        before = edge_snapshot(self._reader)
+        self._tracer.begin()
+        interrupted = False
+        try:
+            deadline = time.monotonic() + duration_s
+            while (left := deadline - time.monotonic()) > 0:
+                time.sleep(min(left, drain_every_s))
+                if left > drain_every_s:
+                    self._tracer.drain()
+        except Interrupted:
+            interrupted = True
+        after = edge_snapshot(self._reader)
+        tool_cpu_s = time.process_time() - started
+        trace = self._tracer.finish()
+        edges = _edges(before, after)
+        spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
+        window_s = sum(spans) / len(spans) / 1e9 if spans else duration_s
+        return TracedWindow(trace, edges, window_s, tool_cpu_s, interrupted)

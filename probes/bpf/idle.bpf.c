@@ -1,0 +1,317 @@
+/* Idle exits: what ended them, which thread ran, and where that thread had slept.
+ *
+ * Question: which thread and call path made this CPU leave idle?
+ * Cost: about 1 µs per idle exit; with stacks 0.5 µs more per sleep of a target thread while its CPU sees fewer
+ *       than LOADED_PER_10MS of them, one in SAMPLE_1_IN above that, and nothing but a test when no CPU idles.
+ * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
+ * Checked against programs that sleep at prime-numbered rates (tests/root).
+ *
+ * The loader puts in front: NR_CPUS, OFFSET_*, HAVE_*, TICK_*, STACKS, and where STACKS the TARGET_* settings.
+ */
+#include "idle_exit.h"
+
+#define WAKING_SLOTS 16384   /* direct-mapped by thread id: a collision loses one waker's name, never a count */
+#define EXIT_NONE ((u32)-1)
+
+BPF_ARRAY(cpus, struct cpu_state, NR_CPUS);
+BPF_ARRAY(wakings, struct waking, WAKING_SLOTS);
+BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
+BPF_PERCPU_ARRAY(counters, u64, 8);
+BPF_ARRAY(shared, s64, 4);
+
+enum counter { COUNT_EXITS, COUNT_LOST_EXITS, COUNT_STACKS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS };
+enum shared_value { SHARED_IDLE_CPUS, SHARED_REGS_OFFSET };
+
+#define RB_NO_WAKEUP 1
+
+static __always_inline void count(int what)
+{
+    u64 *value = counters.lookup(&what);
+    if (value)
+        *value += 1;
+}
+
+static __always_inline struct cpu_state *this_cpu(void)
+{
+    int cpu = bpf_get_smp_processor_id();
+    return cpus.lookup(&cpu);
+}
+
+static __always_inline s64 *shared_at(int index)
+{
+    return shared.lookup(&index);
+}
+
+static __always_inline u32 read_u32(u64 address)
+{
+    u32 value = 0;
+    bpf_probe_read_kernel(&value, sizeof(value), (void *)address);
+    return value;
+}
+
+static __always_inline u64 read_u64(u64 address)
+{
+    u64 value = 0;
+    bpf_probe_read_kernel(&value, sizeof(value), (void *)address);
+    return value;
+}
+
+static __always_inline void send_exit(struct cpu_state *cpu)
+{
+    struct idle_exit *record = exits.ringbuf_reserve(sizeof(struct idle_exit));
+    count(COUNT_EXITS);
+    if (!record) {
+        count(COUNT_LOST_EXITS);
+        return;
+    }
+    __builtin_memcpy(record, &cpu->period, sizeof(*record));
+    exits.ringbuf_submit(record, RB_NO_WAKEUP);
+}
+
+RAW_TRACEPOINT_PROBE(cpu_idle)
+{
+    u32 state = ctx->args[0];
+    u32 number = ctx->args[1];
+    u64 now = bpf_ktime_get_ns();
+    int index = number;
+    struct cpu_state *cpu = cpus.lookup(&index);
+    s64 *idle = shared_at(SHARED_IDLE_CPUS);
+
+    if (!cpu || !idle)
+        return 0;
+    if (state == EXIT_NONE) {
+        if (cpu->phase == PHASE_IDLE)
+            __sync_fetch_and_add(idle, -1);
+        idle_leave(cpu, now);
+        return 0;
+    }
+    if (cpu->phase != PHASE_IDLE)
+        __sync_fetch_and_add(idle, 1);
+    if (idle_enter(cpu, now))
+        send_exit(cpu);
+    cpu->hardirq = 0;
+    cpu->softirq = 0;
+    cpu->timer_active = 0;
+    idle_restart(cpu, now, number, state);
+    return 0;
+}
+
+#define VECTOR_PROBE(tracepoint, evidence)              \
+    RAW_TRACEPOINT_PROBE(tracepoint)                    \
+    {                                                   \
+        struct cpu_state *cpu = this_cpu();             \
+        if (cpu)                                        \
+            idle_evidence(cpu, evidence, (u32)ctx->args[0]); \
+        return 0;                                       \
+    }
+
+#ifdef HAVE_local_timer_entry
+VECTOR_PROBE(local_timer_entry, EVIDENCE_LOCAL_TIMER)
+#endif
+#ifdef HAVE_reschedule_entry
+VECTOR_PROBE(reschedule_entry, EVIDENCE_RESCHEDULE)
+#endif
+#ifdef HAVE_call_function_entry
+VECTOR_PROBE(call_function_entry, EVIDENCE_CALL_FUNCTION)
+#endif
+#ifdef HAVE_call_function_single_entry
+VECTOR_PROBE(call_function_single_entry, EVIDENCE_CALL_FUNCTION)
+#endif
+#ifdef HAVE_irq_work_entry
+VECTOR_PROBE(irq_work_entry, EVIDENCE_IRQ_WORK)
+#endif
+#ifdef HAVE_x86_platform_ipi_entry
+VECTOR_PROBE(x86_platform_ipi_entry, EVIDENCE_OTHER_VECTOR)
+#endif
+#ifdef HAVE_thermal_apic_entry
+VECTOR_PROBE(thermal_apic_entry, EVIDENCE_OTHER_VECTOR)
+#endif
+#ifdef HAVE_threshold_apic_entry
+VECTOR_PROBE(threshold_apic_entry, EVIDENCE_OTHER_VECTOR)
+#endif
+#ifdef HAVE_deferred_error_apic_entry
+VECTOR_PROBE(deferred_error_apic_entry, EVIDENCE_OTHER_VECTOR)
+#endif
+#ifdef HAVE_ipi_entry
+RAW_TRACEPOINT_PROBE(ipi_entry)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (cpu)
+        idle_evidence(cpu, EVIDENCE_CALL_FUNCTION, 0);
+    return 0;
+}
+#endif
+
+RAW_TRACEPOINT_PROBE(irq_handler_entry)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (!cpu)
+        return 0;
+    cpu->hardirq = (u32)ctx->args[0] + 1;
+    idle_evidence(cpu, EVIDENCE_DEVICE, (u32)ctx->args[0]);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(irq_handler_exit)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (!cpu)
+        return 0;
+    cpu->hardirq = 0;
+    cpu->hardirq_end_ns = bpf_ktime_get_ns();
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(softirq_entry)
+{
+    struct cpu_state *cpu = this_cpu();
+    s64 *idle = shared_at(SHARED_IDLE_CPUS);
+    if (!cpu || !idle || (*idle <= 0 && !is_open(cpu)))
+        return 0;
+    cpu->softirq = (u32)ctx->args[0] + 1;
+    /* Softirqs that an interrupt raised run on its way out; others run where a task re-enables them, and that
+     * task is their cause. 20 µs is well above the gap of the first kind. */
+    cpu->softirq_after_irq = bpf_ktime_get_ns() - cpu->hardirq_end_ns < 20000;
+    idle_evidence(cpu, EVIDENCE_SOFTIRQ, (u32)ctx->args[0]);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(softirq_exit)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (cpu)
+        cpu->softirq = 0;
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(hrtimer_expire_entry)
+{
+    struct cpu_state *cpu = this_cpu();
+    u64 function;
+    if (!cpu)
+        return 0;
+    function = read_u64(ctx->args[0] + OFFSET_hrtimer_function);
+    idle_timer(cpu, function, function == TICK_HANDLER, 0);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(hrtimer_expire_exit)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (cpu)
+        cpu->timer_active = 0;
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(timer_expire_entry)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (!cpu)
+        return 0;
+    idle_timer(cpu, read_u64(ctx->args[0] + OFFSET_timer_list_function), 0, 1);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(timer_expire_exit)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (cpu)
+        cpu->timer_active = 0;
+    return 0;
+}
+
+#ifdef HAVE_sched_wake_idle_without_ipi
+RAW_TRACEPOINT_PROBE(sched_wake_idle_without_ipi)
+{
+    int target = ctx->args[0];   /* runs on the waker's CPU: the CPU that is woken is the argument */
+    struct cpu_state *cpu = cpus.lookup(&target);
+    if (cpu)
+        idle_evidence(cpu, EVIDENCE_NO_IPI, 0);
+    return 0;
+}
+#endif
+
+#ifdef HAVE_workqueue_execute_start
+RAW_TRACEPOINT_PROBE(workqueue_execute_start)
+{
+    struct cpu_state *cpu = this_cpu();
+    u32 tid = bpf_get_current_pid_tgid();
+    if (cpu && cpu->phase == PHASE_RUNNING && cpu->period.next_tid == tid && !cpu->period.work_function)
+        cpu->period.work_function = read_u64(ctx->args[0] + OFFSET_work_struct_func);
+    return 0;
+}
+#endif
+
+#if STACKS
+#include "stacks.bpf.h"
+#endif
+
+RAW_TRACEPOINT_PROBE(sched_waking)
+{
+    struct cpu_state *cpu = this_cpu();
+    s64 *idle = shared_at(SHARED_IDLE_CPUS);
+    u64 task = ctx->args[0];
+    struct waking *waking;
+    u64 pid_tgid;
+    u32 tid, irq;
+    int slot;
+
+    /* With every CPU busy no waking ends an idle period: the common case of a loaded server ends here. */
+    if (!cpu || !idle || (*idle <= 0 && !is_open(cpu)))
+        return 0;
+    tid = read_u32(task + OFFSET_task_struct_pid);
+    slot = tid & (WAKING_SLOTS - 1);
+    waking = wakings.lookup(&slot);
+    if (!waking)
+        return 0;
+    pid_tgid = bpf_get_current_pid_tgid();
+    waking->at_ns = bpf_ktime_get_ns();
+    waking->wakee_tid = tid;
+    waking->waker_tid = (u32)pid_tgid;
+    waking->waker_tgid = pid_tgid >> 32;
+    waking->waker_cpu = bpf_get_smp_processor_id();
+    waking->context = idle_context(cpu, &irq);
+    waking->irq = irq;
+    waking->timer_function = cpu->timer_active;
+    waking->ip = 0;
+    bpf_get_current_comm(waking->waker_comm, COMM_BYTES);
+    if (is_open(cpu) && !cpu->period.woken_tid)
+        cpu->period.woken_tid = tid;
+#if STACKS
+    if (waking->context == WAKER_TASK)
+        note_waker(cpu, waking);
+#endif
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(sched_switch)
+{
+    struct cpu_state *cpu = this_cpu();
+    u64 next = ctx->args[2];
+    struct waking *waking;
+    u32 tid, tgid;
+    int slot;
+
+    if (!cpu)
+        return 0;
+    if ((u32)bpf_get_current_pid_tgid() != 0) {
+#if STACKS
+        note_sleep(cpu, ctx->args[1]);
+#endif
+        return 0;
+    }
+    if (!is_open(cpu))
+        return 0;
+    tid = read_u32(next + OFFSET_task_struct_pid);
+    if (!tid)
+        return 0;
+    tgid = read_u32(next + OFFSET_task_struct_tgid);
+    slot = tid & (WAKING_SLOTS - 1);
+    waking = wakings.lookup(&slot);
+    idle_switch(cpu, bpf_ktime_get_ns(), tid, tgid, waking);
+    bpf_probe_read_kernel_str(cpu->period.next_comm, COMM_BYTES, (void *)(next + OFFSET_task_struct_comm));
+#if STACKS
+    note_site(cpu, next, tid, tgid);
+#endif
+    return 0;
+}

@@ -1,0 +1,226 @@
+/* The idle-exit state machine: what ended each idle period of a CPU, and who ran because of it.
+ *
+ * Question: why did this CPU leave idle, and which thread ran?
+ * It is plain C without helpers, so that the very code that runs in the kernel is compiled natively by the tests
+ * and fed with recorded event streams.
+ *
+ * One period runs from one idle entry to the next. Everything seen on the CPU between the entry and the first
+ * switch to a task (or the next entry) is evidence about its end, whether it comes before the exit event (HLT:
+ * handlers run inside the halt) or after it (MWAIT entered with interrupts off): no order is assumed.
+ * The first piece of evidence names the mechanism. A period is reported when the CPU idles again, so that the
+ * running time that followed is part of it. A CPU's first period is cut by the start and never reported.
+ */
+#ifndef POWERPROF_IDLE_EXIT_H
+#define POWERPROF_IDLE_EXIT_H
+
+#define COMM_BYTES 16
+
+enum phase { PHASE_UNKNOWN = 0, PHASE_IDLE = 1, PHASE_LEFT = 2, PHASE_RUNNING = 3 };
+
+/* What was first seen to end the idle period. */
+enum evidence {
+    EVIDENCE_NONE = 0,
+    EVIDENCE_LOCAL_TIMER = 1,      /* the CPU's own timer interrupt */
+    EVIDENCE_DEVICE = 2,           /* irq_handler_entry: `irq` is its number */
+    EVIDENCE_RESCHEDULE = 3,       /* IPI */
+    EVIDENCE_CALL_FUNCTION = 4,    /* IPI, single or many: remote wake-ups mostly come this way */
+    EVIDENCE_IRQ_WORK = 5,         /* self-IPI */
+    EVIDENCE_OTHER_VECTOR = 6,     /* another traced vector: `irq` is its number */
+    EVIDENCE_NO_IPI = 7,           /* sched_wake_idle_without_ipi: the flag was set while the CPU polled or MWAITed */
+    EVIDENCE_HRTIMER = 8,          /* an hrtimer expired though no timer vector was traced (paravirtual clocks) */
+    EVIDENCE_SOFTIRQ = 9,          /* a softirq ran though no interrupt was traced: `irq` is its number */
+};
+
+enum idle_flags {
+    IDLE_TICK = 1,          /* the scheduler tick ran */
+    IDLE_NO_TASK = 2,       /* the CPU idled again without a switch to a task */
+    IDLE_WAKER = 4,         /* the waker_* fields are known */
+    IDLE_TIMER_WHEEL = 8,   /* timer_function comes from the timer wheel, not from an hrtimer */
+    IDLE_SITE = 16,         /* site_* name the sleeper's user registers */
+    IDLE_SITE_FRESH = 32,   /* site_code was hashed at the very switch-out that this wake-up ended */
+    IDLE_WAKER_SITE = 64,   /* waker_ip and waker_sp are known */
+    IDLE_OPEN = 128,        /* the CPU had not idled again when the window was read */
+};
+
+/* In whose context the waking was done. */
+enum waker_context { WAKER_TASK = 0, WAKER_DEVICE = 1, WAKER_TIMER = 2, WAKER_SOFTIRQ = 3, WAKER_INTERRUPT = 4 };
+
+/* One waking, kept until its wakee runs. */
+struct waking {
+    u64 at_ns;
+    u64 timer_function;
+    u64 ip;               /* the waker's user registers, 0 when unknown */
+    u64 sp;
+    u32 wakee_tid;
+    u32 waker_tid;
+    u32 waker_tgid;
+    u32 waker_cpu;
+    u32 context;          /* enum waker_context */
+    u32 irq;              /* interrupt number (WAKER_DEVICE) or softirq number (WAKER_SOFTIRQ) */
+    char waker_comm[COMM_BYTES];
+    u64 code;             /* hash of the waker's call path, 0 when unknown */
+};
+
+/* The record that leaves the kernel: one idle period. */
+struct idle_exit {
+    u64 enter_ns;
+    u64 exit_ns;
+    u64 next_ns;          /* when the CPU idled again; 0 with IDLE_OPEN */
+    u64 timer_function;   /* kernel address of the first timer callback that is not the tick */
+    u64 work_function;    /* first work item that a kworker ran because of it */
+    u64 site_ip;          /* user registers of the thread that ran */
+    u64 site_sp;
+    u64 site_code;
+    u64 waking_ns;
+    u64 waker_timer_function;
+    u64 waker_ip;
+    u64 waker_sp;
+    u64 waker_code;
+    u32 cpu;
+    u32 state;            /* cpuidle state index */
+    u32 evidence;
+    u32 irq;
+    u32 flags;
+    u32 next_tid;
+    u32 next_tgid;
+    u32 waker_tid;
+    u32 waker_tgid;
+    u32 waker_cpu;
+    u32 waker_context;
+    u32 waker_irq;
+    u32 woken_tid;        /* first task that an interrupt on this CPU woke */
+    u32 sequence;         /* counts the CPU's periods: a gap is a loss */
+    char next_comm[COMM_BYTES];
+    char waker_comm[COMM_BYTES];
+};
+
+struct cpu_state {
+    struct idle_exit period;
+    u32 phase;
+    u32 hardirq;             /* 1 + number of the device interrupt being handled, else 0 */
+    u32 softirq;             /* 1 + number of the softirq being handled, else 0 */
+    u32 softirq_after_irq;   /* that softirq came straight from an interrupt */
+    u64 hardirq_end_ns;
+    u64 timer_active;        /* callback of the timer being run, else 0 */
+    u64 switch_window_ns;    /* load meter of target switch-outs */
+    u32 switch_window_count;
+    u32 unused;
+};
+
+static __attribute__((always_inline)) inline int is_open(struct cpu_state *cpu)
+{
+    return cpu->phase == PHASE_IDLE || cpu->phase == PHASE_LEFT;
+}
+
+/* The CPU goes idle. Returns 1 when the period before is whole: the caller then sends a copy of cpu->period
+ * before idle_restart(). */
+static __attribute__((always_inline)) inline int idle_enter(struct cpu_state *cpu, u64 now)
+{
+    int whole = cpu->phase == PHASE_LEFT || cpu->phase == PHASE_RUNNING;
+
+    if (cpu->phase == PHASE_LEFT)
+        cpu->period.flags |= IDLE_NO_TASK;
+    cpu->period.next_ns = now;
+    return whole;
+}
+
+/* Begin the next period. */
+static __attribute__((always_inline)) inline void idle_restart(struct cpu_state *cpu, u64 now, u32 cpu_number, u32 state)
+{
+    struct idle_exit *period = &cpu->period;
+    u32 sequence = period->sequence + 1;
+
+    __builtin_memset(period, 0, sizeof(*period));
+    period->enter_ns = now;
+    period->cpu = cpu_number;
+    period->state = state;
+    period->sequence = sequence;
+    cpu->phase = PHASE_IDLE;
+}
+
+static __attribute__((always_inline)) inline void idle_leave(struct cpu_state *cpu, u64 now)
+{
+    if (cpu->phase != PHASE_IDLE)
+        return;
+    cpu->period.exit_ns = now;
+    cpu->phase = PHASE_LEFT;
+}
+
+/* The first evidence wins: what comes later is a consequence, or came too late to matter. */
+static __attribute__((always_inline)) inline void idle_evidence(struct cpu_state *cpu, u32 evidence, u32 irq)
+{
+    if (!is_open(cpu) || cpu->period.evidence)
+        return;
+    cpu->period.evidence = evidence;
+    cpu->period.irq = irq;
+}
+
+/* A timer callback starts. The tick is only a flag: what else expires in the same interrupt is the better name. */
+static __attribute__((always_inline)) inline void idle_timer(struct cpu_state *cpu, u64 function, int is_tick, int is_wheel)
+{
+    cpu->timer_active = function;
+    if (!is_open(cpu))
+        return;
+    if (!is_wheel)
+        idle_evidence(cpu, EVIDENCE_HRTIMER, 0);
+    if (is_tick) {
+        cpu->period.flags |= IDLE_TICK;
+    } else if (!cpu->period.timer_function) {
+        cpu->period.timer_function = function;
+        if (is_wheel)
+            cpu->period.flags |= IDLE_TIMER_WHEEL;
+    }
+}
+
+/* A task is woken from this CPU; says in whose context. */
+static __attribute__((always_inline)) inline u32 idle_context(struct cpu_state *cpu, u32 *irq)
+{
+    *irq = 0;
+    if (cpu->timer_active)
+        return WAKER_TIMER;
+    if (cpu->hardirq) {
+        *irq = cpu->hardirq - 1;
+        return WAKER_DEVICE;
+    }
+    if (cpu->softirq && (is_open(cpu) || cpu->softirq_after_irq)) {
+        *irq = cpu->softirq - 1;
+        return WAKER_SOFTIRQ;
+    }
+    /* `current` is the idle task, so the waker is an interrupt that no tracepoint shows. */
+    return is_open(cpu) ? WAKER_INTERRUPT : WAKER_TASK;
+}
+
+/* The CPU switches from the idle task to a task; `waking` may be null. Returns 1 if this ended an idle period. */
+static __attribute__((always_inline)) inline int idle_switch(struct cpu_state *cpu, u64 now, u32 tid, u32 tgid, struct waking *waking)
+{
+    struct idle_exit *period = &cpu->period;
+
+    if (!is_open(cpu))
+        return 0;
+    if (cpu->phase == PHASE_IDLE)
+        period->exit_ns = now;   /* the exit event was not seen: the switch is the latest it can have been */
+    cpu->phase = PHASE_RUNNING;
+    period->next_tid = tid;
+    period->next_tgid = tgid;
+    /* A waking long before this idle period is another story (the task has run since). */
+    if (waking && waking->wakee_tid == tid && waking->at_ns + 1000000ULL >= period->enter_ns) {
+        period->flags |= IDLE_WAKER;
+        period->waking_ns = waking->at_ns;
+        period->waker_timer_function = waking->timer_function;
+        period->waker_tid = waking->waker_tid;
+        period->waker_tgid = waking->waker_tgid;
+        period->waker_cpu = waking->waker_cpu;
+        period->waker_context = waking->context;
+        period->waker_irq = waking->irq;
+        if (waking->ip) {
+            period->flags |= IDLE_WAKER_SITE;
+            period->waker_ip = waking->ip;
+            period->waker_sp = waking->sp;
+            period->waker_code = waking->code;
+        }
+        __builtin_memcpy(period->waker_comm, waking->waker_comm, COMM_BYTES);
+    }
+    return 1;
+}
+
+#endif

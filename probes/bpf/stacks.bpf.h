@@ -1,0 +1,240 @@
+/* Where the target's threads sleep and from where they wake others: user registers, call path and stack bytes.
+ *
+ * A site is (thread, user ip, user sp, hash of the call path). The registers of a sleeper are read from the top of
+ * its kernel stack when it ends an idle period; the call path is hashed and, for a new site, the stack copied at
+ * the switch-out, while its memory is the current one. Two calls of sleep() from one frame share ip and sp, so the
+ * return addresses near the top of the stack are hashed too: words that point into mapped code.
+ *
+ * Under load (more than LOADED_PER_10MS switch-outs of target threads on a CPU) only one switch-out in SAMPLE_1_IN
+ * is looked at, besides threads whose wake-up was blamed on a site not yet seen.
+ */
+#define SITE_SLOTS 16384
+#define HASHED_BYTES 1024
+#define STACK_BYTES 0x4000
+
+enum stack_kind { STACK_SLEEPER = 0, STACK_WAKER = 1 };
+
+/* Where a process has code: its own text, and the hull of its libraries. */
+struct target {
+    u64 text_low, text_bytes;
+    u64 library_low, library_bytes;
+};
+
+struct site {
+    u64 ip, sp, code;
+    u32 tid, unused;
+};
+
+struct site_key {
+    u64 ip, sp, code;
+    u32 tid, kind;
+};
+
+struct stack_record {
+    u64 at_ns;
+    u64 ip, sp, code;
+    u32 tid, tgid, kind, bytes;
+    u64 registers[REGISTER_COUNT];
+    u8 stack[STACK_BYTES + 0x1000];
+};
+
+BPF_HASH(targets, u32, struct target, 8192);
+BPF_ARRAY(sites, struct site, SITE_SLOTS);
+BPF_ARRAY(wanted, u32, SITE_SLOTS);
+BPF_TABLE("lru_hash", struct site_key, u64, seen, 32768);
+BPF_PERCPU_ARRAY(scratch, struct stack_record, 1);
+BPF_RINGBUF_OUTPUT(stacks, STACK_PAGES);
+
+static __always_inline struct target *target_of(u32 tgid)
+{
+    return targets.lookup(&tgid);
+}
+
+/* More switch-outs than this are not all looked at: 0 says "skip this one". */
+static __always_inline int affordable(struct cpu_state *cpu, u64 now, u32 tid)
+{
+    int slot = tid & (SITE_SLOTS - 1);
+    u32 *asked;
+
+    if (now - cpu->switch_window_ns > 10000000ULL) {
+        cpu->switch_window_ns = now;
+        cpu->switch_window_count = 0;
+    }
+    cpu->switch_window_count++;
+    if (cpu->switch_window_count <= LOADED_PER_10MS || cpu->switch_window_count % SAMPLE_1_IN == 0)
+        return 1;
+    asked = wanted.lookup(&slot);
+    if (asked && *asked == tid) {
+        *asked = 0;
+        return 1;
+    }
+    count(COUNT_LOADED);
+    return 0;
+}
+
+static __always_inline int is_code(struct target *target, u64 word)
+{
+    return word - target->text_low < target->text_bytes || word - target->library_low < target->library_bytes;
+}
+
+static __always_inline u64 call_path(struct target *target, struct stack_record *record)
+{
+    u64 *words = (u64 *)record->stack;
+    u64 hash = 0xcbf29ce484222325ULL;
+    int i;
+
+#pragma unroll
+    for (i = 0; i < HASHED_BYTES / 8; i++) {
+        u64 word = words[i];
+        if (is_code(target, word))
+            hash = (hash ^ word) * 0x100000001b3ULL;
+    }
+    return hash;
+}
+
+static __always_inline void send_stack(struct stack_record *record)
+{
+    u32 read = 0;
+    int i;
+
+#pragma unroll
+    for (i = 0; i < STACK_BYTES / 1024; i++) {
+        if (bpf_probe_read_user(record->stack + (read & (STACK_BYTES - 1)), 1024, (void *)(record->sp + read)))
+            break;
+        read += 1024;
+    }
+    /* The stack's end is seldom a round distance away, and the thread's start lies there. */
+#pragma unroll
+    for (i = 512; i >= 8; i >>= 1) {
+        if (read < STACK_BYTES &&
+            !bpf_probe_read_user(record->stack + (read & (STACK_BYTES - 1)), i, (void *)(record->sp + read)))
+            read += i;
+    }
+    if (read > STACK_BYTES)
+        read = STACK_BYTES;
+    record->bytes = read;
+    count(COUNT_STACKS);
+    if (stacks.ringbuf_output(record, offsetof(struct stack_record, stack) + read, RB_NO_WAKEUP))
+        count(COUNT_LOST_STACKS);
+}
+
+static __always_inline u64 user_registers(u64 task)
+{
+    s64 *offset = shared_at(SHARED_REGS_OFFSET);
+    if (!offset || !*offset)
+        return 0;
+    return read_u64(task + OFFSET_task_struct_stack) + *offset;
+}
+
+/* Registers, call path and (for a new site) stack bytes of the current thread. Returns the scratch record. */
+static __always_inline struct stack_record *look_at_current(struct target *target, u64 task, u64 now, u32 kind)
+{
+    int zero = 0;
+    struct stack_record *record = scratch.lookup(&zero);
+    struct site_key key = {};
+    u64 registers, one = 1, *times;
+    u64 pid_tgid = bpf_get_current_pid_tgid();
+    s64 *offset = shared_at(SHARED_REGS_OFFSET);
+
+    if (!record || !offset)
+        return 0;
+    if (!*offset)
+        *offset = bpf_task_pt_regs(bpf_get_current_task_btf()) - (s64)read_u64(task + OFFSET_task_struct_stack);
+    registers = user_registers(task);
+    if (bpf_probe_read_kernel(record->registers, sizeof(record->registers), (void *)registers))
+        return 0;
+    record->at_ns = now;
+    record->ip = record->registers[REGISTER_IP];
+    record->sp = record->registers[REGISTER_SP];
+    record->tid = (u32)pid_tgid;
+    record->tgid = pid_tgid >> 32;
+    record->kind = kind;
+    if (bpf_probe_read_user(record->stack, HASHED_BYTES, (void *)record->sp))
+        record->code = 1;
+    else
+        record->code = call_path(target, record);
+    key.ip = record->ip;
+    key.sp = record->sp;
+    key.code = record->code;
+    key.tid = record->tid;
+    key.kind = kind;
+    times = seen.lookup(&key);
+    if (times) {
+        __sync_fetch_and_add(times, 1);
+        return record;
+    }
+    seen.update(&key, &one);
+    send_stack(record);
+    return record;
+}
+
+/* A target thread goes to sleep. */
+static __always_inline void note_sleep(struct cpu_state *cpu, u64 task)
+{
+    u64 pid_tgid = bpf_get_current_pid_tgid();
+    u64 now;
+    struct target *target = target_of(pid_tgid >> 32);
+    struct stack_record *record;
+    struct site *site;
+    int slot = (u32)pid_tgid & (SITE_SLOTS - 1);
+
+    if (!target)
+        return;
+    now = bpf_ktime_get_ns();
+    if (!affordable(cpu, now, (u32)pid_tgid))
+        return;
+    if (!read_u32(task + OFFSET_task_struct_state))
+        return;   /* preempted, not asleep */
+    count(COUNT_SLEEPS);
+    record = look_at_current(target, task, now, STACK_SLEEPER);
+    site = sites.lookup(&slot);
+    if (!record || !site)
+        return;
+    site->tid = record->tid;
+    site->ip = record->ip;
+    site->sp = record->sp;
+    site->code = record->code;
+}
+
+/* A thread that an idle CPU switches to: where had it slept? */
+static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, u32 tgid)
+{
+    u64 registers;
+    struct site *site;
+    int slot = tid & (SITE_SLOTS - 1);
+    u32 *asked;
+
+    if (!target_of(tgid))
+        return;
+    registers = user_registers(task);
+    if (!registers)
+        return;
+    cpu->period.site_ip = read_u64(registers + 8 * REGISTER_IP);
+    cpu->period.site_sp = read_u64(registers + 8 * REGISTER_SP);
+    cpu->period.flags |= IDLE_SITE;
+    site = sites.lookup(&slot);
+    if (site && site->tid == tid && site->ip == cpu->period.site_ip && site->sp == cpu->period.site_sp) {
+        cpu->period.site_code = site->code;
+        cpu->period.flags |= IDLE_SITE_FRESH;
+        return;
+    }
+    asked = wanted.lookup(&slot);
+    if (asked)
+        *asked = tid;
+}
+
+/* The current thread wakes another: from where? */
+static __always_inline void note_waker(struct cpu_state *cpu, struct waking *waking)
+{
+    struct target *target = target_of(waking->waker_tgid);
+    struct stack_record *record;
+
+    if (!target || !affordable(cpu, waking->at_ns, waking->waker_tid))
+        return;
+    record = look_at_current(target, bpf_get_current_task(), waking->at_ns, STACK_WAKER);
+    if (!record)
+        return;
+    waking->ip = record->ip;
+    waking->sp = record->sp;
+    waking->code = record->code;
+}
