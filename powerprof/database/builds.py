@@ -20,16 +20,16 @@ Setting = str | int | float | bool | None | Sequence[str]
 _PACKAGES = {"libaio.so.1": "libaio1", "libncurses.so.5": "libncurses5", "libtinfo.so.5": "libtinfo5"}
 # These make the server private: powerprof sets them, a workload may not.
 _OURS = frozenset({
-    "no_defaults", "defaults_file", "defaults_extra_file", "datadir", "basedir", "socket", "port", "bind_address",
-    "skip_networking", "pid_file", "log_error", "init_file", "user", "tmpdir", "bootstrap", "daemonize", "chroot",
-    "skip_grant_tables", "lc_messages_dir", "language",
+    "no_defaults", "defaults_file", "defaults_extra_file", "datadir", "basedir", "socket", "port",
+    "bind_address", "networking", "pid_file", "log_error", "init_file", "user", "tmpdir", "bootstrap",
+    "daemonize", "chroot", "grant_tables", "lc_messages_dir", "language",
 })
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
 class ServerBuild:
-    """A server program: `basedir` where it is not installed in the system, `template` where its empty data came ready."""
+    """A server program. `basedir`: it is not a system one; `template`: its empty data came with it."""
 
     binary: Path
     family: Family
@@ -62,7 +62,7 @@ def find_build(
 ) -> ServerBuild:
     """The server to start: `binary`, or one below `basedir`, or mariadbd or mysqld of this host.
 
-    Raises CapabilityError where there is none or a library of it is missing, PowerprofError where it does not run.
+    Raises CapabilityError where there is none or a library is missing, PowerprofError where it does not run.
     """
     if binary is None and basedir is not None:
         names = ("bin/mariadbd", "sbin/mariadbd", "bin/mysqld", "sbin/mysqld", "libexec/mysqld")
@@ -111,7 +111,7 @@ def initialise_command(build: ServerBuild, datadir: Path, user: str | None) -> l
     """The command that makes an empty data directory. Raises CapabilityError where its program is absent."""
     as_user = [f"--user={user}"] if user else []
     base = [f"--basedir={build.basedir}"] if build.basedir else []
-    # A small redo log makes the template small; a server with the default size grows its own at the first start.
+    # A small redo log makes a small template; the server makes one of the size it is set to when it starts.
     small = "--innodb-log-file-size=16M"
     if build.family == "mysql":
         return [str(build.binary), "--no-defaults", *base, *as_user, f"--datadir={datadir}", small,
@@ -124,7 +124,7 @@ def initialise_command(build: ServerBuild, datadir: Path, user: str | None) -> l
         script = programs.which(names[0]) or programs.which(names[1])
     if script is None:
         raise CapabilityError("mariadb-install-db is not installed", "apt install mariadb-server")
-    # root only through unix_socket: nobody logs in by it without being root here; powerprof has its own account.
+    # root by unix_socket: only root of this host can use it; powerprof has an account of its own.
     return [str(script), "--no-defaults", *base, *as_user, f"--datadir={datadir}", small, "--skip-test-db",
             "--skip-name-resolve", "--auth-root-authentication-method=socket", "--auth-root-socket-user=root"]
 
@@ -143,11 +143,16 @@ def account_sql(build: ServerBuild, user: str, password: str) -> str:
     if build.family == "mysql":
         # MySQL's empty data let everybody in as root, and 5.5 without any name at all.
         if build.version < (5, 7, 6):
-            lines.append(f"DELETE FROM mysql.user WHERE user <> '{user}';")
+            lines.append(f"DELETE FROM mysql.user WHERE user <> '{user}';")  # noqa: S608 - a constant of ours
             lines.append("FLUSH PRIVILEGES;")
         else:
             lines.append(f"ALTER USER 'root'@'localhost' IDENTIFIED BY '{password}';")
     return "\n".join(lines) + "\n"
+
+
+def own_arguments(build: ServerBuild) -> list[str]:
+    """Options that the build itself needs."""
+    return [f"--basedir={build.basedir}"] if build.basedir is not None else []
 
 
 def setting_arguments(settings: Mapping[str, Setting]) -> list[str]:

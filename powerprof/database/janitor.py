@@ -1,11 +1,11 @@
 """The process that cleans up when powerprof no longer can (kill -9, a crash, the out-of-memory killer).
 
-`runtree.RunTree` starts this file as a script of its own: standard library only, no site packages (8 MB resident,
-2.6 MB of it private). It makes the run tree itself, so that there is no instant at which a tree exists that nobody
-would remove. Then it sleeps in poll() without a time-out and costs no wake-up until powerprof closes the pipe or
-dies. Everything that runs for a tree carries POWERPROF_TREE=<tree> in its environment; that mark, and not a list
-of pids, says what to kill: it covers grandchildren and what was forked an instant ago, and a random name can
-belong to nobody else.
+`runtree.RunTree` starts this file as a script of its own: standard library only, no site packages, about
+10 MB resident. It makes the run tree itself, so that there is no instant at which a tree exists that nobody
+would remove. Then it sleeps in poll() without a time-out and costs no wake-up until powerprof closes the pipe
+or dies. Everything that runs for a tree carries POWERPROF_TREE=<tree> in its environment; that mark, and not
+a list of pids, says what to kill: it covers grandchildren and what was forked an instant ago, and a random
+name can belong to nobody else.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _make_tree(base: str) -> str:
 
 
 def _watch(parent: int, trees: list[str]) -> None:
-    """Sleep until powerprof closes its end or dies; meanwhile learn what else is to be removed (`+path`, `-path`)."""
+    """Sleep until powerprof closes its end or dies; learn what else is to be removed (`+path`, `-path`)."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     try:
@@ -109,7 +109,7 @@ def _watch(parent: int, trees: list[str]) -> None:
 
 
 def main() -> None:
-    """Arguments: powerprof's pid and the directory to make the tree in. Stdin is the pipe, stdout takes the answer."""
+    """Arguments: powerprof's pid, and where to make the tree. Stdin is the pipe, stdout takes the answer."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")

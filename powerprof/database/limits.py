@@ -10,7 +10,8 @@ from powerprof import files, paths
 from powerprof.errors import PowerprofError, UsageError
 
 MAX_CLIENTS = 60_000
-_SPARE_FILES = 512
+# MariaDB and MySQL lower max_connections where fewer than 10 + 2 × 400 files are left for tables.
+SPARE_FILES = 1500
 _SPARE_THREADS = 200
 
 
@@ -23,8 +24,8 @@ def check_clients(count: int) -> None:
 
 
 def raise_open_files(needed: int) -> None:
-    """Raise RLIMIT_NOFILE of this process and its children to `needed` and some spare. Raises PowerprofError."""
-    needed += _SPARE_FILES
+    """Raise RLIMIT_NOFILE of this process and of its children-to-be. Raises PowerprofError."""
+    needed += SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
@@ -41,43 +42,44 @@ def raise_open_files(needed: int) -> None:
     )
 
 
-def check_threads(count: int, *, private_user: int | None = None) -> None:
+def check_threads(count: int, *, server_uid: int | None = None) -> None:
     """A server on this host runs one thread per connection: refuse what the host's limits forbid.
 
-    `private_user` is the user id the server runs as. Raises PowerprofError naming the limit.
+    `server_uid` is the user id the server runs as. Raises PowerprofError naming the limit.
     """
     needed = count + _SPARE_THREADS
-    system = _thread_room()
-    for name, room in system:
-        if room is not None and room < needed:
+    for name, room in _thread_room():
+        if room < needed:
             raise PowerprofError(
                 f"{count} connections need {count} server threads, and {name} leaves {room}",
                 f"raise {name}, or use fewer --clients",
             )
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     # The kernel does not hold root to RLIMIT_NPROC (copy_process, CAP_SYS_RESOURCE).
-    if private_user not in (None, 0) and soft != resource.RLIM_INFINITY and soft < needed:
+    if server_uid not in (None, 0) and soft != resource.RLIM_INFINITY and soft < needed:
         raise PowerprofError(
             f"{count} connections need {count} server threads, and the process limit is {soft}",
             f"ulimit -u {needed}, or use fewer --clients",
         )
 
 
-def _thread_room() -> list[tuple[str, int | None]]:
+def _thread_room() -> list[tuple[str, int]]:
     kernel = paths.procfs() / "sys"
     running = _running_threads()
     maps = files.try_int(kernel / "vm/max_map_count")
-    room: list[tuple[str, int | None]] = [
-        (f"kernel.{name.replace('_', '-') if name == 'threads-max' else name}", None if most is None else most - running)
-        for name in ("threads-max", "pid_max") if (most := files.try_int(kernel / "kernel" / name)) is not None
-    ]
-    # A thread's stack and its guard page are two mappings; a server without connections has about 1,000.
-    room.append(("vm.max_map_count", None if maps is None else (maps - 1500) // 2))
+    room = []
+    for name in ("threads-max", "pid_max"):
+        most = files.try_int(kernel / "kernel" / name)
+        if most is not None:
+            room.append((f"kernel.{name}", most - running))
+    if maps is not None:
+        # A thread's stack and its guard page are two mappings; the server itself has some hundred.
+        room.append(("vm.max_map_count", (maps - 1500) // 2))
     for group in _pids_groups():
-        most = files.try_text(group / "pids.max")
+        allowed = files.try_int(group / "pids.max")
         current = files.try_int(group / "pids.current")
-        if most and most.isdigit() and current is not None:
-            room.append((f"{group}/pids.max", int(most) - current))
+        if allowed is not None and current is not None:
+            room.append((f"{group}/pids.max", allowed - current))
     return room
 
 

@@ -34,7 +34,8 @@ def connect(login: Login, *, timeout_s: float = 10.0, **options: Any) -> Sql:
     try:
         return pymysql.connect(**{
             "user": login.user, "password": login.password, "database": login.database, "autocommit": True,
-            "connect_timeout": max(1, min(int(timeout_s), 3600)), "charset": "utf8mb4", "program_name": "powerprof",
+            "connect_timeout": max(1, min(int(timeout_s), 3600)), "charset": "utf8mb4",
+            "program_name": "powerprof",
             **place, **tls, **options,
         })
     except (pymysql.MySQLError, OSError, ValueError, RuntimeError) as error:

@@ -17,7 +17,7 @@ from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
 
 _NEEDED_BYTES = 80 << 20
-_ROOM_HINT = "make room, or set TMPDIR (servers) and XDG_CACHE_HOME (template) to a larger disk"
+ROOM_HINT = "make room, or set TMPDIR (servers) and XDG_CACHE_HOME (template) to a larger disk"
 # copy_file_range refuses some pairs of file systems (copy_file_range(2)); sendfile takes them.
 _NO_REFLINK = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 _LIMIT_FILES = 5000
@@ -33,7 +33,6 @@ def template_for(build: ServerBuild, tree: RunTree) -> Path:
         return finished
     work = tree.path / f"template-{secrets.token_hex(4)}"
     work.mkdir(0o700)
-    # As root mariadb-install-db gives this directory to the user it runs the server as.
     _initialise(build, work, tree)
     partial = shelf / f".{build.key}.{secrets.token_hex(4)}"
     tree.also_remove(partial)
@@ -53,11 +52,9 @@ def template_for(build: ServerBuild, tree: RunTree) -> Path:
 
 def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> None:
     need_room(work, _NEEDED_BYTES)
-    user = None
-    if os.geteuid() == 0:
-        user = "root"
-    command = builds.initialise_command(build, work, user)
-    done = programs.run(command, timeout_s=180, env={**tree.environment, "TMPDIR": str(tree.path)}, check=False)
+    command = builds.initialise_command(build, work, "root" if os.geteuid() == 0 else None)
+    environment = {**tree.environment, "TMPDIR": str(tree.path)}
+    done = programs.run(command, timeout_s=180, env=environment, check=False)
     if done.returncode != 0:
         builds.refuse_missing_library(done.stderr, build.binary)
         need_room(work, 8 << 20)
@@ -72,8 +69,13 @@ def need_room(directory: Path, needed_bytes: int) -> None:
         raise PowerprofError(
             f"not enough room for a server in {directory.parent} ({free >> 20} MiB free, "
             f"{-(-needed_bytes >> 20)} MiB needed)",
-            _ROOM_HINT,
+            ROOM_HINT,
         )
+
+
+def room_hint(error: OSError) -> str | None:
+    """What to do about an error that means a full disk; None for others."""
+    return ROOM_HINT if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
 
 
 def size_of(directory: Path) -> int:
@@ -90,8 +92,9 @@ def clone(source: Path, target: Path, owner: tuple[int, int] | None) -> None:
     try:
         _clone_directory(source, target, owner, [_LIMIT_FILES])
     except OSError as error:
-        hint = _ROOM_HINT if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
-        raise PowerprofError(f"cannot copy the server's data to {target} ({reason_of(error)})", hint) from error
+        raise PowerprofError(
+            f"cannot copy the server's data to {target} ({reason_of(error)})", room_hint(error)
+        ) from error
 
 
 def _clone_directory(source: Path, target: Path, owner: tuple[int, int] | None, left: list[int]) -> None:

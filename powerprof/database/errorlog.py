@@ -1,0 +1,36 @@
+"""The end of a server's error log in one line, for an error message."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from powerprof.files import reason_of
+
+_TAIL_BYTES = 65536
+# MariaDB `2026-11-20 10:45:24 0 `, MySQL 5.5 `261120 10:45:24 `, 8.0 `2026-11-20T10:45:24.123456Z 0 `.
+_STAMP = re.compile(r"^(\d{4}-\d\d-\d\d[ T]+\d{1,2}:\d\d:\d\d\S*|\d{6} +\d{1,2}:\d\d:\d\d)\s+(\d+ )?")
+# Consequences, not causes.
+_EMPTY_WORDS = ("Aborting", "Plugin 'InnoDB' init function returned error.",
+                "Plugin 'InnoDB' registration as a STORAGE ENGINE failed.",
+                "Unknown/unsupported storage engine: InnoDB")
+
+
+def tail(path: Path, lines: int = 3) -> str:
+    """The last errors in the log, or its last lines where it has none; at most 600 printable characters."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            text = file.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError as error:
+        return f"its log cannot be read ({reason_of(error)})"
+    plain = [_plain(line) for line in text.splitlines() if line.strip()]
+    errors = [line.replace("[ERROR] ", "") for line in plain if "[ERROR]" in line]
+    causes = [line for line in errors if not line.endswith(_EMPTY_WORDS)]
+    return " / ".join((causes or errors or plain)[-lines:])[:600] or "it said nothing"
+
+
+def _plain(line: str) -> str:
+    """Without time and thread number; a control character becomes a blank."""
+    return "".join(char if char.isprintable() else " " for char in _STAMP.sub("", line)).strip()[:300]
