@@ -7,6 +7,7 @@ span of time its figure really covers.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ def counter_units(values: Sequence[int], modulus: int | None) -> int | None:
     Without a modulus a step backwards cannot be read: None. (powercap: modulus = max_energy_range_uj + 1.)
     """
     total = 0
-    for old, new in zip(values, values[1:], strict=False):
+    for old, new in itertools.pairwise(values):
         step = new - old
         if step < 0:
             if modulus is None or not 0 <= old < modulus or new < 0:
@@ -82,7 +83,7 @@ def counter_units(values: Sequence[int], modulus: int | None) -> int | None:
 
 
 def counter_energy(
-    samples: Sequence[CounterSample], joules_per_unit: float, modulus: int | None, start_s: float, end_s: float,
+    samples: Sequence[CounterSample], start_s: float, end_s: float, *, joules_per_unit: float, modulus: int | None,
     max_step_s: float | None = None,
 ) -> Energy:
     """Energy of a counter between the samples nearest to the two edges.
@@ -107,7 +108,7 @@ def counter_energy(
     units = counter_units([s.value for s in good if s.value is not None], modulus)
     if units is None:
         return Energy(None, start_s, end_s, dropped + 1, (*notes, "the counter went backwards: no joules are given",))
-    steps = [b.time_s - a.time_s for a, b in zip(good, good[1:], strict=False)]
+    steps = [b.time_s - a.time_s for a, b in itertools.pairwise(good)]
     if max_step_s is not None and max(steps) > 2 * max_step_s:
         notes.append(f"{max(steps):.0f} s without a sample: the counter may have wrapped unseen")
     joules = units * joules_per_unit
@@ -130,7 +131,7 @@ def power_energy(
     notes = [f"{dropped} of {len(inside)} samples had no reading and were dropped"] if dropped else []
     if len(good) < 2:
         return Energy(None, start_s, end_s, dropped, (*notes, "fewer than two samples in the window"))
-    pairs = list(zip(good, good[1:], strict=False))
+    pairs = list(itertools.pairwise(good))
     joules = sum((a[1] + b[1]) / 2 * (b[0] - a[0]) for a, b in pairs)
     gaps = [b[0] - a[0] for a, b in pairs if max_gap_s is not None and b[0] - a[0] > max_gap_s]
     if gaps:

@@ -134,7 +134,7 @@ class HwmonMeter:
         for channel, counters, powers in zip(self._channels, self._counters, self._powers, strict=True):
             if channel.is_energy:
                 # The file is a 64-bit accumulation of the driver's; a step back means that it was reset.
-                energy = counter_energy(counters, 1e-6, None, start_s, end_s)
+                energy = counter_energy(counters, start_s, end_s, joules_per_unit=1e-6, modulus=None)
             else:
                 energy = power_energy(powers, start_s, end_s, 5 * _POWER_INTERVAL_S)
             result.append(DomainEnergy(channel.domain, energy, channel.inside))

@@ -6,6 +6,7 @@ Live by `ipmitool dcmi power reading`; recorded as series of that, or of `ipmito
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,9 +27,8 @@ _SDR_POWER = re.compile(r"([^|]+?)\s*\|\s*([\d.]+)\s*Watts\s*\|\s*(\w+)\s*", re.
 _DCMI_POWER = re.compile(r"\s*Instantaneous power reading:\s*(\d+)\s*Watts", re.I)
 _DCMI_STAMP = re.compile(r"\s*IPMI timestamp:\s*(.+?)\s*$", re.I)
 # The sensors that stand for the whole server, as Supermicro, Dell, HPE, Lenovo and Intel name them.
-_WHOLE = re.compile(r"pwr consumption|system level|total[ _]?power|power meter|sys[ _]?power|system power|pw consumption",
-                    re.I)
-_SUPPLY = re.compile(r"(ps|psu|power supply)\s*_?\d+.*(pwr|power|p)[ _]*in|(ps|psu|power supply)\s*_?\d+.*input", re.I)
+_WHOLE = re.compile(r"p(w|wr) consumption|system level|total[ _]?power|power meter|sys(tem)?[ _]?power", re.I)
+_SUPPLY = re.compile(r"(ps|psu|power supply)\s*_?\d+.*(p(wr|ower)?[ _]*in|input)", re.I)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def parse_ipmi(text: str, path: Path | str) -> IpmiLog:
     if len(names) > 1:
         raise DataError(path, f"the power sensor changes within the log ({', '.join(sorted(names))})")
     notes = (f"{silent} listings without a power reading were left out",) if silent else ()
-    steps = sorted(b.time_s - a.time_s for a, b in zip(samples, samples[1:], strict=False)) or [0.0]
+    steps = sorted(b.time_s - a.time_s for a, b in itertools.pairwise(samples)) or [0.0]
     return IpmiLog(str(path), tuple(samples), names.pop(), steps[len(steps) // 2], notes)
 
 

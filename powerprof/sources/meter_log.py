@@ -7,6 +7,7 @@ time. Loggers end their file with a farewell ("Interrupted, exiting") or half a 
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 import time
 from collections.abc import Sequence
@@ -86,7 +87,7 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2) -> MeterLog:
         raise DataError(path, "fewer than two samples")
     if naive:
         notes.append("its times carry no zone and are taken as this machine's local time")
-    steps = sorted(b.time_s - a.time_s for a, b in zip(samples, samples[1:], strict=False)) or [0.0]
+    steps = sorted(b.time_s - a.time_s for a, b in itertools.pairwise(samples)) or [0.0]
     return MeterLog(str(path), tuple(samples), steps[len(steps) // 2], tuple(notes))
 
 

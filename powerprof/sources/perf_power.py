@@ -124,7 +124,10 @@ class PerfPowerMeter:
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         return [
             DomainEnergy(
-                counter.label, counter_energy(samples, counter.joules_per_unit, _MODULUS, start_s, end_s),
+                counter.label,
+                counter_energy(
+                    samples, start_s, end_s, joules_per_unit=counter.joules_per_unit, modulus=_MODULUS
+                ),
                 counter.inside,
             )
             for counter, samples in zip(self._counters, self._samples, strict=True)

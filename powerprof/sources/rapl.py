@@ -139,7 +139,8 @@ class RaplMeter:
             DomainEnergy(
                 domain.label,
                 counter_energy(
-                    samples, _JOULES_PER_UNIT, domain.zone.modulus, start_s, end_s, self.max_interval_s
+                    samples, start_s, end_s, joules_per_unit=_JOULES_PER_UNIT, modulus=domain.zone.modulus,
+                    max_step_s=self.max_interval_s,
                 ),
                 domain.inside,
             )

@@ -1,0 +1,192 @@
+"""Opens the meters that a person chose, or the best that this host has, and turns their samples to readings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from powerprof import paths
+from powerprof.energy.domains import contained, reconcile
+from powerprof.energy.meter import DomainEnergy, Meter
+from powerprof.energy.series import in_window
+from powerprof.errors import CapabilityError, UsageError
+from powerprof.records import EnergyReading
+
+# What `auto` tries, and in this order: exact counters of the CPUs first, then wider and coarser meters. turbostat
+# reads the same registers as RAPL's two others and disturbs more; IPMI needs windows of half a minute.
+_AUTO = ("rapl", "perf_power", "turbostat", "hwmon", "battery", "ipmi")
+NAMES = (*_AUTO, "powertop", "meter_log")
+# RAPL counters move every millisecond; some firmwares and hypervisors take longer, none that count take this long.
+_PROBE_S = 0.4
+_SHORT_S = 0.1
+
+
+def _openers(meter_log: Path | None) -> dict[str, Callable[[], Meter]]:
+    from powerprof.energy.powertop_meter import open_powertop
+    from powerprof.energy.turbostat_meter import open_turbostat
+    from powerprof.sources.battery import open_battery
+    from powerprof.sources.hwmon import open_hwmon
+    from powerprof.sources.ipmi import open_ipmi
+    from powerprof.sources.meter_log import open_meter_log
+    from powerprof.sources.perf_power import open_perf_power
+    from powerprof.sources.rapl import open_rapl
+
+    return {
+        "rapl": open_rapl, "perf_power": open_perf_power, "turbostat": open_turbostat, "hwmon": open_hwmon,
+        "battery": open_battery, "ipmi": open_ipmi, "powertop": open_powertop,
+        "meter_log": lambda: open_meter_log(meter_log),
+    }
+
+
+class MeterSet:
+    """The open meters of a measurement; a context manager that closes them. `names` is empty where none is there.
+
+    `sample` is to be called at both edges of every window and, within, at least every `max_interval_s`.
+    """
+
+    def __init__(self, meters: list[Meter], why: str) -> None:
+        self._meters = meters
+        self.why = why
+        self._notes: list[str] = []
+
+    def __enter__(self) -> MeterSet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sources that are read."""
+        return tuple(meter.name for meter in self._meters)
+
+    @property
+    def max_interval_s(self) -> float | None:
+        """The longest time between two samples that loses nothing; None where only the edges matter."""
+        limits = [meter.max_interval_s for meter in self._meters if meter.max_interval_s is not None]
+        return min(limits) if limits else None
+
+    def sample(self) -> None:
+        """Read every meter once, now."""
+        for meter in self._meters:
+            meter.sample(time.monotonic())
+
+    def readings(self, start_s: float, end_s: float) -> list[EnergyReading]:
+        """Energy by domain between two moments of CLOCK_MONOTONIC, from the samples nearest to them.
+
+        A figure that cannot be had is None and `notes` says why; a counter that stood still is not 0 W.
+        """
+        self._notes = []
+        result: list[EnergyReading] = []
+        for meter in self._meters:
+            energies = meter.energies(start_s, end_s)
+            made, notes = make_readings(meter.name, energies, start_s, end_s)
+            result += made
+            self._notes += [*notes, *meter.notes()]
+            if end_s - start_s < _SHORT_S and meter.name in ("rapl", "perf_power"):
+                self._notes.append(f"{meter.name}: windows under 100 ms are mostly noise")
+        result = contained(result)
+        self._notes += reconcile(result)
+        return result
+
+    def notes(self) -> list[str]:
+        """What is to be known of the last `readings`: dropped samples, gaps, what contains what."""
+        return list(dict.fromkeys(self._notes))
+
+    def close(self) -> None:
+        """Close all meters; harmless twice."""
+        while self._meters:
+            self._meters.pop().close()
+
+
+def make_readings(
+    source: str, energies: list[DomainEnergy], start_s: float, end_s: float,
+) -> tuple[list[EnergyReading], list[str]]:
+    """Readings of one source in a window, and their notes. A domain that read 0 throughout has no figure."""
+    readings, notes = [], []
+    for item in energies:
+        joules, watts = in_window(item.energy, start_s, end_s)
+        if joules == 0:
+            joules = watts = None
+            notes.append(f"{source}: {item.domain} is there but does not count (reads 0): no figure")
+        notes += [f"{source}: {item.domain} {note}" for note in item.energy.notes]
+        readings.append(EnergyReading(
+            source=source, domain=item.domain, kind="estimated" if source == "powertop" else "measured",
+            joules=joules, watts=watts, contained_in=item.inside, dropped_samples_count=item.energy.dropped,
+        ))
+    return readings, notes
+
+
+def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
+    """Open the meters of `--energy-source`: `auto`, `none`, or NAME[,NAME]; a named log is read in any case.
+
+    Raises UsageError on an unknown name, CapabilityError where a named meter is missing or does not count.
+    """
+    words = [word.strip() for word in choice.split(",") if word.strip()]
+    unknown = [word for word in words if word not in (*NAMES, "auto", "none", "model")]
+    if unknown or not words or (len(words) > 1 and {"auto", "none", "model"} & set(words)):
+        raise UsageError(f"--energy-source {choice}: {unknown[0] if unknown else 'this'} is no choice",
+                         f"auto, none, model, or one or more of {', '.join(NAMES)} (a comma between)")
+    openers = _openers(meter_log)
+    meters: list[Meter] = []
+    try:
+        if words == ["auto"]:
+            why = _open_best(openers, meters)
+        elif words in (["none"], ["model"]):
+            why = "no meter was asked for"
+        else:
+            for name in dict.fromkeys(words):
+                meters.append(_open_counting(name, openers))
+            why = f"{', '.join(m.name for m in meters)} as asked"
+        if meter_log is not None and all(m.name != "meter_log" for m in meters):
+            meters.append(openers["meter_log"]())
+            why += f"; meter_log: {meter_log}"
+    except BaseException:
+        for meter in meters:
+            meter.close()
+        raise
+    return MeterSet(meters, why)
+
+
+def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> str:
+    reasons: list[str] = []
+    for name in _AUTO:
+        try:
+            meters.append(_open_counting(name, openers))
+        except CapabilityError as error:
+            message = error.message
+            reasons.append(message if message.startswith(f"{name}:") else f"{name}: {message}")
+            continue
+        passed = f" (passed over: {'; '.join(reasons)})" if reasons else ""
+        return f"{name} is the most exact meter that counts here{passed}"
+    return f"no meter on this host: {'; '.join(reasons)}"
+
+
+def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:
+    """Open a meter and see that it moves while a CPU works; a moved sysfs is another machine's and is not tried."""
+    meter = openers[name]()
+    if not paths.is_this_host() or name in ("meter_log", "powertop"):
+        return meter
+    try:
+        if not _moves(meter):
+            raise CapabilityError(f"{name}: present but it does not count (reads 0)",
+                                  "take another meter (--meter-log FILE), or the estimate (--energy-source model)")
+    except BaseException:
+        meter.close()
+        raise
+    return meter
+
+
+def _moves(meter: Meter) -> bool:
+    end = time.monotonic() + _PROBE_S
+    meter.sample(time.monotonic())
+    while time.monotonic() < end:
+        if meter.is_counting():
+            return True
+        sum(range(20_000))  # some half a millisecond of work: an idle package may be too slow to show
+        meter.sample(time.monotonic())
+    return bool(meter.is_counting())
