@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof import paths, programs
+from powerprof.errors import CapabilityError
 from powerprof.files import try_text
 from powerprof.host import kernel
 from powerprof.host.capability import Capability, limited, missing, none, ok
 from powerprof.host.describe import virtualisation
+from powerprof.sources.perf_power import open_perf_power
 
+_LOOK_S = 0.1  # RAPL counters move every millisecond
 
 def _readable(path: Path) -> bool:
     """Whether a reading can really be taken: modes do not tell for root in a container."""
@@ -30,6 +34,32 @@ def rapl() -> Capability:
     if not all(_readable(zone) for zone in zones):
         return limited("rapl", f"only root may read {', '.join(names)}", kernel.run_as_root())
     return ok("rapl", f"powercap: {', '.join(names)}")
+
+
+def perf_power() -> Capability:
+    """RAPL by perf. Present is not enough: some guests offer an event that opens and never counts."""
+    name = "perf_power"
+    events = (paths.sysfs() / "bus/event_source/devices/power/events").glob("energy-*")
+    names = ", ".join(sorted(path.name for path in events if not path.suffix))
+    if not names:
+        return none(name, f"no PMU named power {'in this guest' if virtualisation() else 'on this host'}")
+    if not paths.is_this_host():
+        return kernel.not_this_host(name)
+    try:
+        meter = open_perf_power()
+    except CapabilityError as error:
+        if not kernel.is_privileged():
+            return limited(name, f"only root may open {names}", kernel.run_as_root())
+        return limited(name, error.message.removeprefix(f"{name}: "))
+    try:
+        meter.sample(time.monotonic())
+        time.sleep(_LOOK_S)
+        meter.sample(time.monotonic())
+        if not meter.is_counting():
+            return limited(name, f"{names}: present but does not count")
+    finally:
+        meter.close()
+    return ok(name, names)
 
 
 def hwmon() -> Capability:

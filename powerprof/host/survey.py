@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
-from powerprof.host import bpf, kernel, meters, perf_power, tools
+from powerprof.host import bpf, kernel, meters, tools
 from powerprof.host.capability import Capability, missing
 
 
@@ -24,7 +24,7 @@ def capabilities() -> list[Capability]:
     """What this host can do: about a second, most of it the BPF program that is tried. Changes nothing."""
     of_energy = [
         _look("rapl", meters.rapl),
-        _look("perf-power", perf_power.perf_power),
+        _look("perf_power", meters.perf_power),
         _look("hwmon", meters.hwmon),
         _look("battery", meters.battery),
         _look("ipmi", meters.ipmi),

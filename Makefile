@@ -1,0 +1,42 @@
+# Everything starts here: `make` prints the targets. Fresh Debian 12, as root or as a user who may sudo.
+
+PYTHON := /usr/bin/python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench soak lint clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what is needed (packages of the system, .venv); quick the second time
+	@.ci/packages
+	@$(MAKE) --no-print-directory $(STAMP)
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv --system-site-packages $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+demo: setup ## measure an idle private MariaDB with 16 clients and print the report
+	$(BIN)/powerprof idle --clients 16
+
+test: setup ## run all tests but the soak; those of tests/root need root and BPF
+	@test "$$(id -u)" = 0 || echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all"
+	$(BIN)/python -m pytest -m "not soak"
+
+bench: setup ## measure powerprof's own cost beside other tools
+	$(BIN)/python -m tests.bench
+
+soak: setup ## run the long tests
+	$(BIN)/python -m pytest -m soak
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean: ## remove .venv and everything that is built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

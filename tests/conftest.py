@@ -1,0 +1,135 @@
+"""What tests share: recordings, the command line in a process of its own, and capabilities."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from powerprof import programs
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def recordings() -> Path:
+    """Recorded machines: $POWERPROF_RECORDINGS, else `../shared/recordings` beside the checkout."""
+    folder = Path(os.environ.get("POWERPROF_RECORDINGS") or REPOSITORY.parent / "shared/recordings")
+    if not folder.is_dir():
+        pytest.skip(f"no recordings at {folder} (POWERPROF_RECORDINGS)")
+    return folder
+
+
+@dataclass(frozen=True)
+class CliResult:
+    """How one command line ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Cli:
+    """Runs `powerprof …` in a process of its own, with its own XDG directories below `home`."""
+
+    home: Path
+
+    def environment(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment of the command: this one's without what could steer powerprof or its colours."""
+        inherited = {
+            name: value for name, value in os.environ.items()
+            if not name.startswith(("POWERPROF_", "XDG_", "SUDO_", "NO_COLOR", "FORCE_COLOR"))
+        }
+        private = {f"XDG_{kind}_HOME": str(self.home / kind.lower()) for kind in ("STATE", "CACHE", "CONFIG")}
+        return {**inherited, **private, "HOME": str(self.home), **(env or {})}
+
+    def start(self, args: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start it, both outputs piped; the caller ends it."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "powerprof", *args], env=self.environment(env), cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+        )
+
+    def __call__(
+        self, args: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 120
+    ) -> CliResult:
+        """Run it to its end. One that hangs gets SIGTERM, so that it stops the server that it started."""
+        process = self.start(args, env)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGTERM)
+            try:
+                out, err = process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, err = process.communicate()
+            pytest.fail(f"powerprof {' '.join(args)} did not end in {timeout:g} s\n{out}\n{err}")
+        return CliResult(process.returncode, out, err)
+
+
+@pytest.fixture
+def powerprof_cli(tmp_path: Path) -> Cli:
+    """`powerprof_cli(["doctor"], env={…}, timeout=…)` → CliResult."""
+    return Cli(tmp_path / "home")
+
+
+@pytest.fixture(scope="session")
+def mariadbd() -> Path:
+    """The server that the host has."""
+    found = programs.which("mariadbd") or programs.which("mysqld")
+    if found is None:
+        pytest.skip("no capability: mariadbd (apt install mariadb-server)")
+    return found
+
+
+@pytest.fixture(scope="session")
+def sysbench() -> Path:
+    """The load generator."""
+    found = programs.which("sysbench")
+    if found is None:
+        pytest.skip("no capability: sysbench (apt install sysbench)")
+    return found
+
+
+@pytest.fixture(scope="session")
+def root_bpf() -> None:
+    """BPF programs can be loaded: tried once a session."""
+    from powerprof.host import bpf
+
+    tried = bpf.tracing()
+    if tried.status != "ok":
+        pytest.skip(f"no capability: BPF ({tried.detail}; {tried.remedy or 'no remedy known'})")
+
+
+@pytest.fixture
+def root() -> None:
+    """This process is root."""
+    if os.geteuid() != 0:
+        pytest.skip("no capability: root (sudo make test)")
+
+
+@pytest.fixture
+def fake_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], Path]:
+    """`fake_tree({"sys/…": text, "proc/…": text})` makes a host of files and moves sysfs and procfs to it."""
+    host = tmp_path / "host"
+
+    def make(contents: Mapping[str, str]) -> Path:
+        for folder in ("sys", "proc"):
+            (host / folder).mkdir(parents=True, exist_ok=True)
+        for name, text in contents.items():
+            path = host / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        monkeypatch.setenv("POWERPROF_SYSFS", str(host / "sys"))
+        monkeypatch.setenv("POWERPROF_PROCFS", str(host / "proc"))
+        return host
+
+    return make

@@ -1,0 +1,94 @@
+"""Every command explains itself, and a wrong command line is one line of error, one of hint, exit code 2."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from powerprof.cli.app import build_app
+from tests.conftest import Cli
+
+
+def command_names() -> list[str]:
+    group = typer.main.get_command(build_app())
+    return sorted(group.commands)  # type: ignore[attr-defined]
+
+
+def assert_usage_error(code: int, out: str, err: str) -> None:
+    assert code == 2, err
+    assert out == ""
+    lines = err.splitlines()
+    assert lines[0].startswith("error: ")
+    assert len(lines) <= 2
+    assert all(line.startswith("hint: ") for line in lines[1:])
+
+
+def test_the_help_lists_every_command_with_a_line(powerprof_cli: Cli) -> None:
+    done = powerprof_cli(["--help"])
+    assert done.code == 0
+    listed = re.findall(r"^  ([a-z-]+) {2,}(\S.*)$", done.out.partition("Commands:")[2], re.MULTILINE)
+    assert sorted(name for name, _ in listed) == command_names()
+    assert all(len(text) > 10 for _, text in listed)
+
+
+@pytest.mark.parametrize("name", command_names())
+def test_each_command_has_help_of_its_own(powerprof_cli: Cli, name: str) -> None:
+    done = powerprof_cli([name, "--help"])
+    assert done.code == 0
+    assert done.err == ""
+    assert done.out.lstrip().startswith(f"Usage: powerprof {name}")
+    assert len(done.out.splitlines()) > 5
+
+
+@pytest.mark.parametrize("name", command_names())
+def test_an_unknown_option_is_named(powerprof_cli: Cli, name: str) -> None:
+    done = powerprof_cli([name, "--no-such-option"])
+    assert_usage_error(done.code, done.out, done.err)
+    assert "--no-such-option" in done.err
+    assert f"powerprof {name} --help" in done.err
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    (["nosuch"], "nosuch"), (["--nosuch"], "--nosuch"), (["doctor", "more"], "more"),
+    (["doctor", "--json"], "--json"), (["doctor", "--json", "/nonexistent/x.json"], "/nonexistent"),
+    (["--debug"], "command"),
+])
+def test_a_wrong_command_line_says_what_is_wrong(powerprof_cli: Cli, args: list[str], said: str) -> None:
+    done = powerprof_cli(args)
+    assert_usage_error(done.code, done.out, done.err)
+    assert said in done.err
+
+
+def test_control_characters_of_the_command_line_do_not_reach_the_terminal(powerprof_cli: Cli) -> None:
+    done = powerprof_cli(["\x1b[31mred"])
+    assert_usage_error(done.code, done.out, done.err)
+    assert "\x1b" not in done.err
+
+
+def test_without_a_command_the_help_is_shown_as_an_error(powerprof_cli: Cli) -> None:
+    done = powerprof_cli([])
+    assert (done.code, done.out) == (2, "")
+    assert "Commands:" in done.err
+
+
+def test_the_version_is_that_of_the_package(powerprof_cli: Cli) -> None:
+    done = powerprof_cli(["--version"])
+    assert done.code == 0
+    assert re.fullmatch(r"powerprof \d+\.\d+\.\d+\n", done.out)
+
+
+def test_help_does_not_import_what_is_slow(tmp_path: Path) -> None:
+    """Starting quickly is a promise: BPF, plotting and statistics libraries are loaded where they are used."""
+    import subprocess
+    import sys
+
+    program = "import sys; sys.argv=['powerprof', '--help']\nfrom powerprof.cli import main\n" \
+        "try: main()\nexcept SystemExit: pass\n" \
+        "print(sorted({'bcc','drgn','numpy','scipy','plotly','jinja2','pymysql','rich'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", cwd=tmp_path, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,147 @@
+"""What a host can do is a value, for every host: this one, a recorded one, and one with nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from powerprof.cli.doctor import render
+from powerprof.host import capabilities, describe
+from powerprof.host.capability import Capability, missing, ok
+
+Make = Callable[[Mapping[str, str]], Path]
+
+GUEST = (
+    "processor : 0\nvendor_id : AuthenticAMD\ncpu family : 25\nmodel : 17\nmodel name : EPYC\n"
+    "flags : fpu hypervisor\n"
+)
+METAL = GUEST.replace(" hypervisor", "")
+CPU = "sys/devices/system/cpu"
+RAPL = "sys/class/powercap/intel-rapl:0"
+
+
+def survey() -> dict[str, Capability]:
+    return {capability.name: capability for capability in capabilities()}
+
+
+def test_a_host_with_nothing_is_surveyed_all_the_same(fake_tree: Make) -> None:
+    fake_tree({})
+    found = survey()
+    assert found["residency"].status == "missing"
+    assert found["energy"] == Capability(
+        name="energy", status="none", detail="no meter on this host; estimates only", remedy=None
+    )
+    assert found["tracing"].status == "none"
+    assert found["btf"].status == "missing"
+    assert len(found) == 19
+
+
+def test_residency_names_the_driver_and_each_set_of_states(fake_tree: Make) -> None:
+    states = {f"{CPU}/cpuidle/current_driver": "intel_idle\n", f"{CPU}/online": "0-1\n"}
+    for cpu, names in ((0, ["POLL", "C1", "C6"]), (1, ["POLL", "C1"])):
+        for index, name in enumerate(names):
+            for file, text in (("name", name), ("time", "1"), ("usage", "1")):
+                states[f"{CPU}/cpu{cpu}/cpuidle/state{index}/{file}"] = text
+    fake_tree(states)
+    assert survey()["residency"] == ok("residency", "cpuidle, driver intel_idle: POLL, C1 · POLL, C1, C6")
+
+
+def test_without_a_driver_residency_is_limited_to_proc_stat(fake_tree: Make) -> None:
+    fake_tree({f"{CPU}/online": "0\n", "proc/stat": "cpu  1 2 3 4 5 6 7 8 9 0\n"})
+    found = survey()["residency"]
+    assert (found.status, found.detail) == (
+        "limited", "no cpuidle driver: idle time from /proc/stat, states unknown"
+    )
+
+
+def test_rapl_of_a_host_and_of_a_guest(fake_tree: Make) -> None:
+    fake_tree({"proc/cpuinfo": GUEST})
+    assert survey()["rapl"].detail == "no RAPL in this guest"
+    fake_tree({
+        "proc/cpuinfo": METAL, f"{RAPL}/name": "package-0\n", f"{RAPL}/energy_uj": "12\n",
+        f"{RAPL}:0/name": "core\n", f"{RAPL}:0/energy_uj": "3\n",
+    })
+    found = survey()
+    assert found["rapl"] == ok("rapl", "powercap: core, package-0")
+    assert found["energy"] == ok("energy", "measured by rapl")
+
+
+def test_a_counter_that_cannot_be_read_is_limited(fake_tree: Make) -> None:
+    host = fake_tree({f"{RAPL}/name": "package-0\n"})
+    # A folder cannot be read by anybody; permissions would not stop root.
+    (host / RAPL / "energy_uj").mkdir()
+    found = survey()["rapl"]
+    assert found.status == "limited"
+    assert found.remedy is not None
+    assert found.remedy.startswith("sudo ")
+
+
+def test_battery_counts_only_while_it_discharges(fake_tree: Make) -> None:
+    supply = "sys/class/power_supply/BAT0"
+    fake_tree({f"{supply}/type": "Battery\n", f"{supply}/status": "Charging\n"})
+    assert survey()["battery"].status == "limited"
+    fake_tree({f"{supply}/status": "Discharging\n"})
+    assert survey()["battery"] == ok("battery", "BAT0, discharging")
+
+
+def test_hwmon_names_chips_with_power_only(fake_tree: Make) -> None:
+    chips = "sys/class/hwmon"
+    fake_tree({
+        f"{chips}/hwmon0/name": "coretemp\n", f"{chips}/hwmon0/temp1_input": "40000\n",
+        f"{chips}/hwmon1/name": "power_meter\n", f"{chips}/hwmon1/power1_average": "95000000\n",
+    })
+    assert survey()["hwmon"] == ok("hwmon", "power_meter")
+
+
+def test_tracefs_is_found_where_it_is_mounted(fake_tree: Make) -> None:
+    fake_tree({"proc/mounts": "tracefs /sys/kernel/tracing tracefs rw 0 0\n"})
+    assert survey()["tracefs"] == ok("tracefs", "mounted at /sys/kernel/tracing")
+
+
+@pytest.mark.parametrize(("mask", "status", "lacking"), [
+    ("000001ffffffffff", "ok", ""), ("0000000000280000", "ok", ""),
+    ("0000000000200000", "missing", "CAP_SYS_PTRACE"), ("0000000000000000", "missing", "CAP_BPF, CAP_PERFMON"),
+    ("000000c000080000", "ok", ""),
+])
+def test_privileges_by_capability_bits(fake_tree: Make, mask: str, status: str, lacking: str) -> None:
+    fake_tree({"proc/self/status": f"Name:\tx\nCapEff:\t{mask}\n"})
+    found = survey()["privileges"]
+    assert found.status == status
+    assert lacking in found.detail
+
+
+def test_describe_reads_one_tree_only(fake_tree: Make) -> None:
+    fake_tree({
+        "proc/cpuinfo": GUEST, "proc/meminfo": "MemTotal:  2048 kB\n", "proc/sys/kernel/hostname": "db7\n",
+        "proc/sys/kernel/osrelease": "6.1.0-9\n", f"{CPU}/online": "0-3,8\n", f"{CPU}/smt/active": "1\n",
+        f"{CPU}/cpuidle/current_driver": "none\n", f"{CPU}/cpuidle/current_governor_ro": "menu\n",
+        f"{CPU}/vulnerabilities/mds": "Not affected\n", f"{CPU}/vulnerabilities/retbleed": "Vulnerable\n",
+        "sys/class/dmi/id/sys_vendor": "QEMU\n",
+    })
+    host = describe()
+    assert (host.hostname, host.kernel, host.cpus, host.memory_bytes) == ("db7", "6.1.0-9", 5, 2 << 20)
+    assert (host.cpu_vendor, host.cpu_family, host.cpu_model_number) == ("AuthenticAMD", 25, 17)
+    assert (host.idle_driver, host.idle_governor, host.smt_active) == (None, "menu", True)
+    assert host.virtualisation == "hypervisor (QEMU)"
+    assert host.mitigations == {"retbleed": "Vulnerable"}
+    assert (host.machine, host.distribution, host.boot_id, host.container) == (None, None, None, None)
+
+
+def test_a_host_without_a_hypervisor_is_metal(fake_tree: Make) -> None:
+    fake_tree({"proc/cpuinfo": METAL, "sys/class/dmi/id/sys_vendor": "Dell Inc.\n"})
+    assert describe().virtualisation is None
+
+
+def test_the_doctor_keeps_to_80_columns_and_commands_whole() -> None:
+    command = "apt install linux-headers-amd64"
+    text = render([
+        ok("residency", "a driver and " + "state, " * 30),
+        missing("tracing", "kernel headers for bcc are not installed", command),
+        missing("x", "short", "fix"),
+    ])
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.endswith(f"→ {command}") for line in lines)
+    assert lines[-1] == "x          missing  short → fix"
