@@ -36,7 +36,10 @@ class StateResidency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AchievedResidency(msgspec.Struct, frozen=True, kw_only=True):
-    """What the hardware says it did, where a source knows: `cpuidle` counts requests only."""
+    """What the hardware says it did, where a source knows: `cpuidle` counts requests only.
+
+    The mean over all units of that scope.
+    """
 
     scope: Literal["cpu", "core", "package"]
     name: str
@@ -104,6 +107,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     the idle time and C0 is unknown. `residual_percent` is what had to be added to C0 to bring it to 0 (states
     that sum to more than the wall time, where idle periods were open at an edge): 0 in a sound window. The
     idle exits that reading the counters caused are `edge_exits_count` and nowhere else.
+    `tool_cpu_s` and `tool_wakeups_count` are what powerprof's own process used and how often it woke.
     """
 
     started_at: str
@@ -125,6 +129,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     percent_of: Literal["wall_time", "idle_time"] = "wall_time"
     residency_source: str = "cpuidle"
     achieved: list[AchievedResidency] = []
+    tool_cpu_s: float | None = None
+    tool_wakeups_count: int | None = None
     energy: list[EnergyReading] = []
     processes: list[ProcessTime] = []
     notes: list[str] = []

@@ -6,6 +6,7 @@ the measurement. What is costly to read (/proc/stat, frequencies, meters) is rea
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -57,6 +58,7 @@ class WindowMeter:
         self._times: dict[str, dict[int, int]] = {}
         self._suspend_ns = 0
         self._start_s = 0.0
+        self._own = _own_use()
 
     def __enter__(self) -> WindowMeter:
         return self
@@ -76,9 +78,11 @@ class WindowMeter:
             self._meters.sample()
         self._start_s = time.monotonic()
         self._source.start(duration_s)
+        self._own = _own_use()
 
     def close_window(self) -> Window:
         """End, and say what happened in between. Raises PowerprofError where a counter cannot be read."""
+        own = _own_use()
         window = self._source.finish(self._started_at)
         end_s = time.monotonic()
         energy = []
@@ -94,7 +98,8 @@ class WindowMeter:
             notes.append(f"the host was suspended for {suspended_s:.1f} s: that time is in no figure")
         return msgspec.structs.replace(
             window, energy=energy, processes=processes, notes=merge_notes(window.notes, notes),
-            frequency_mhz=procfs.frequency_mhz() if _has_proc() else None,
+            frequency_mhz=window.frequency_mhz or (procfs.frequency_mhz() if _has_proc() else None),
+            tool_cpu_s=own[0] - self._own[0], tool_wakeups_count=own[1] - self._own[1],
             **({} if spent is None else {
                 "user_percent": spent.user_percent, "system_percent": spent.system_percent,
                 "irq_percent": spent.irq_percent, "steal_percent": spent.steal_percent,
@@ -142,6 +147,12 @@ def measure_window(
     """
     with WindowMeter(meters=meters, groups=groups, residency_source=residency_source) as meter:
         return meter.measure(duration_s, stop)
+
+
+def _own_use() -> tuple[float, int]:
+    """CPU seconds of this process, and how often it gave the CPU up: each time a wake-up follows."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime, used.ru_nvcsw
 
 
 def _has_proc() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.records import AchievedResidency, StateResidency, Window
@@ -26,6 +27,20 @@ def _state(report: PowertopReport, name: str) -> StateResidency:
     )
 
 
+def _achieved(report: PowertopReport) -> list[AchievedResidency]:
+    """Means over all packages, cores and CPUs."""
+    found: dict[tuple[Literal["cpu", "core", "package"], str], list[float]] = {}
+    for (scope, _), block in report.hardware.items():
+        for name, percent in block.items():
+            if is_hardware_state(name):
+                found.setdefault((scope, name), []).append(percent)
+    for cpu in report.cpus.values():
+        if cpu.active_percent is not None:
+            found.setdefault(("cpu", "C0 active"), []).append(cpu.active_percent)
+    return [AchievedResidency(scope=scope, name=name, residency_percent=sum(values) / len(values))
+            for (scope, name), values in found.items()]
+
+
 def window_from(report: PowertopReport, started_at: str, window_s: float | None) -> Window:
     """The report as a window: means over the CPUs. C0 is what the requested states leave of the time, as in
     every source; PowerTOP's own `C0 active` (from APERF and MPERF, where they exist) is among the achieved
@@ -33,13 +48,7 @@ def window_from(report: PowertopReport, started_at: str, window_s: float | None)
     names = list(dict.fromkeys(name for cpu in report.cpus.values() for name in cpu.states))
     states = [_state(report, name) for name in names]
     idle = sum(state.residency_percent or 0.0 for state in states) if states else None
-    achieved = [
-        AchievedResidency(scope=scope, name=f"{scope} {number}: {name}", residency_percent=percent)
-        for (scope, number), block in report.hardware.items()
-        for name, percent in block.items() if is_hardware_state(name)
-    ]
-    achieved += [AchievedResidency(scope="cpu", name=f"CPU {cpu}: C0 active", residency_percent=one.active_percent)
-                 for cpu, one in report.cpus.items() if one.active_percent is not None]
+    achieved = _achieved(report)
     version = f"PowerTOP {report.version}" if report.version else "PowerTOP"
     return Window(
         started_at=started_at, window_s=window_s, cpus=len(report.cpus), states=states, achieved=achieved,

@@ -43,7 +43,7 @@ def _states(log: TurbostatLog, cpus: int) -> list[StateResidency]:
         states.append(StateResidency(
             name=name, polling=polling, residency_percent=0.0 if polling and percent is not None else percent,
             polling_percent=percent if polling else None, entries_hz=entries,
-            average_residency_ms=busy_ms / entries if busy_ms is not None and entries else None,
+            average_residency_ms=busy_ms / entries if busy_ms and entries else None,
         ))
     return states
 

@@ -1,0 +1,105 @@
+"""How long do the CPUs stay in each idle state, and how often do they wake?
+
+Measures this host; needs no root and no server. With --from it computes the same from recordings: two dumps
+of cpuidle's counters (BEFORE AFTER; they carry no wall time, say it with --elapsed), or one dump, turbostat
+log or PowerTOP report.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from powerprof.cli.options import (
+    Duration,
+    Json,
+    NoSave,
+    Quiet,
+    RunsDir,
+    check_json_target,
+    progress,
+    write_json,
+)
+from powerprof.errors import Interrupted, UsageError
+
+if TYPE_CHECKING:
+    from powerprof.records import Run, Window
+
+Before = Annotated[Path | None, typer.Option("--from", metavar="BEFORE", help="A recording instead of this host.")]
+After = Annotated[Path | None, typer.Argument(metavar="[AFTER]", help="The second dump of --from.", show_default=False)]
+Elapsed = Annotated[
+    float | None,
+    typer.Option("--elapsed", metavar="S", min=0.001, max=1e9, help="Wall time between two dumps in seconds."),
+]
+SourceName = Annotated[
+    str | None,
+    typer.Option("--residency-source", metavar="NAME", help="cpuidle (default), powertop, turbostat or procfs."),
+]
+
+
+def command(
+    *, before: Before = None, after: After = None, elapsed: Elapsed = None, duration: Duration = 5.0,
+    residency_source: SourceName = None, json: Json = None, quiet: Quiet = False, runs_dir: RunsDir = None,
+    no_save: NoSave = False,
+) -> None:
+    """Measure or read, save, print."""
+    check_json_target(json)
+    if before is None and (after is not None or elapsed is not None):
+        raise UsageError("AFTER and --elapsed belong to --from BEFORE", "powerprof residency --help")
+    if before is not None:
+        _replay(before, after, elapsed=elapsed, source=residency_source, json=json, quiet=quiet)
+    else:
+        _measure(
+            duration, source=residency_source or "cpuidle", json=json, quiet=quiet, runs_dir=runs_dir,
+            no_save=no_save,
+        )
+
+
+def _replay(
+    before: Path, after: Path | None, *, elapsed: float | None, source: str | None, json: str | None, quiet: bool,
+) -> None:
+    from powerprof.sampling import now_text
+    from powerprof.sources.recorded import read_recording
+    from powerprof.summary import run_of
+
+    recording = read_recording(before, after, source=source, elapsed_s=elapsed, read_at=now_text())
+    host = {"recordings": [str(path) for path in (before, after) if path is not None]}
+    _show(run_of(recording.window, host=host), recording.window, recording.driver, json, quiet)
+
+
+def _measure(
+    duration: float, *, source: str, json: str | None, quiet: bool, runs_dir: Path | None, no_save: bool,
+) -> None:
+    from powerprof.runs import RunStore
+    from powerprof.sampling import WindowInterrupted, measure_window
+    from powerprof.sources import cpuidle
+    from powerprof.summary import host_of, run_of
+
+    interrupted: Interrupted | None = None
+    progress(f"measuring for {duration:g} s", quiet)
+    try:
+        window = measure_window(duration, residency_source=source)
+    except WindowInterrupted as error:
+        if error.partial is None:
+            raise
+        window, interrupted = error.partial, error
+    run = run_of(window, host=host_of(), interrupted=interrupted is not None)
+    if not no_save:
+        run = RunStore(runs_dir).save("residency", run)
+    driver = cpuidle.driver()
+    _show(run, window, f"driver {driver}" if driver else None, json, quiet)
+    if interrupted is not None:
+        raise Interrupted("interrupted", f"what was measured is saved as {run.id}" if run.id else None)
+
+
+def _show(run: Run, window: Window, driver: str | None, json: str | None, quiet: bool) -> None:
+    if json is not None:
+        write_json(run, json)
+    if json != "-" and not quiet:
+        from powerprof.report.residency import render
+
+        print(render(window, driver))
+        if run.id:
+            print(f"Saved as {run.id}.")
