@@ -13,10 +13,11 @@ help: ## print this list
 
 setup: ## install what is needed (packages of the system, .venv); quick the second time
 	@.ci/packages
-	@$(MAKE) --no-print-directory $(STAMP)
+	@$(MAKE) --silent --no-print-directory $(STAMP)
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv --system-site-packages $(VENV)
+	@echo "setup: installing Python packages into $(VENV)" >&2
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@
 
