@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from powerprof.records import Run, Window
 
 Before = Annotated[Path | None, typer.Option("--from", metavar="BEFORE", help="A recording instead of this host.")]
-After = Annotated[Path | None, typer.Argument(metavar="[AFTER]", help="The second dump of --from.", show_default=False)]
+After = Annotated[Path | None, typer.Argument(metavar="AFTER", help="The second dump of --from.", show_default=False)]
 Elapsed = Annotated[
     float | None,
     typer.Option("--elapsed", metavar="S", min=0.001, max=1e9, help="Wall time between two dumps in seconds."),
