@@ -117,8 +117,11 @@ def summarise(
         process = "powerprof" if own_pid is not None and task.pid == own_pid else task.process
         thread = _thread(task, int(key["work"]), functions, server_names or {}) if tid else None
         label: _Label = (
-            MECHANISMS[int(key["mechanism"])], _name(key, functions, interrupts), process,
-            None if task.is_kernel else task.pid, thread,
+            MECHANISMS[int(key["mechanism"])],
+            _name(key, functions, interrupts),
+            process,
+            None if task.is_kernel else task.pid,
+            thread,
         )
         groups.setdefault(label, []).append(number)
         tids.setdefault(label, set()).add(tid)

@@ -73,9 +73,7 @@ def mechanisms(exits: Array) -> Array:
     return found
 
 
-def conserve(
-    exits: Array, found: Array, lost_count: int, edges: Mapping[int, CpuEdge]
-) -> Conservation:
+def conserve(exits: Array, found: Array, lost_count: int, edges: Mapping[int, CpuEdge]) -> Conservation:
     """classified + unknown + lost, beside what cpuidle itself counted over the same windows."""
     unknown = int(np.count_nonzero(found == UNKNOWN))
     total = len(exits) + lost_count

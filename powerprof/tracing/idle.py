@@ -133,8 +133,11 @@ class IdleTracer:
         lost = self.program.per_cpu_sum("counters")[1] - self._lost_before
         closed = np.frombuffer(b"".join(self._chunks), dtype=IDLE_EXIT)
         exits = np.concatenate([closed[np.argsort(closed["exit_ns"], kind="stable")], self._open_periods()])
-        wanted = {int(value) for name in ("timer_function", "work_function", "waker_timer_function") for value in
-                  np.unique(exits[name])} - {0}
+        wanted = {
+            int(value)
+            for name in ("timer_function", "work_function", "waker_timer_function")
+            for value in np.unique(exits[name])
+        } - {0}
         return IdleTrace(exits, lost, self.program.run_time_s(), kernel_functions(wanted))
 
     def _open_periods(self) -> npt.NDArray[Any]:

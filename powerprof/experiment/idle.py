@@ -1,0 +1,264 @@
+"""What an idle database server costs: baseline, server, clients that are connected and silent, baseline again.
+
+Every phase is measured in repeated windows without tracing; one traced window more says what woke the CPUs.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from powerprof import __version__, paths
+from powerprof.database.base import Server
+from powerprof.errors import CapabilityError, Interrupted, PowerprofError
+from powerprof.experiment import phases
+from powerprof.records import Cause, Conservation, Phase, Run, ServerInfo, ToolCost, Window
+from powerprof.sampling import WindowInterrupted, WindowMeter, now_text
+from powerprof.sources.base import Meters
+
+Say = Callable[[str], None]
+# InnoDB's start-up work (buffer pool load, purge, first checkpoint) is over well within this on an empty server.
+SETTLE_S = 2.0
+
+
+@dataclass(frozen=True)
+class IdlePlan:
+    """What to measure. `trace`: look for causes as well. `baseline`: the server can be absent (a private one)."""
+
+    clients: int
+    duration_s: float
+    repeat: int
+    trace: bool = True
+    residency_source: str = "cpuidle"
+    settle_s: float = SETTLE_S
+
+
+@dataclass
+class _Traced:
+    causes: list[Cause] = field(default_factory=list)
+    conservation: Conservation | None = None
+    window_s: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Tool:
+    """powerprof's own cost, summed over windows."""
+
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    exits: int = 0
+    traced_s: float = 0.0
+    bpf_s: float | None = 0.0
+    lost: int = 0
+    cpus: int = 1
+
+    def record(self) -> ToolCost:
+        traced = self.traced_s > 0
+        return ToolCost(
+            version=__version__,
+            cpu_s=self.cpu_s,
+            wakeups_hz=self.exits / self.traced_s if traced else None,
+            cpu_percent=100.0 * self.cpu_s / self.wall_s / self.cpus if self.wall_s else None,
+            bpf_s=self.bpf_s if traced else None,
+            lost_count=self.lost if traced else None,
+            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        )
+
+
+class IdleExperiment:
+    """Runs the phases and keeps what it has, so that an interrupt loses nothing that was measured."""
+
+    def __init__(
+        self,
+        plan: IdlePlan,
+        *,
+        server: Callable[[], Any],
+        given: bool,
+        hold: Callable[[Server, int], Any],
+        meters: Meters | None,
+        complete: Callable[[Window], Window],
+        say: Say,
+    ) -> None:
+        """`server()` and `hold(server, n)` are context managers: the server, and n silent connections to it.
+
+        `complete` adds to a window what is computed from it (the energy estimate). `given`: the server was there
+        before, so there is no baseline.
+        """
+        self._plan = plan
+        self._open_server = server
+        self._given = given
+        self._hold = hold
+        self._meters = meters
+        self._complete = complete
+        self._say = say
+        self._tool = _Tool()
+        self._server: ServerInfo | None = None
+        self._notes: list[str] = []
+        self._phases: list[Phase] = []
+        self._started_at = now_text()
+
+    def run(self) -> Run:
+        """All phases. An interrupt ends them early: the run then says `interrupted`."""
+        interrupted = False
+        try:
+            self._measure()
+        except Interrupted:
+            interrupted = True
+        return self._record(interrupted)
+
+    def _measure(self) -> None:
+        plan = self._plan
+        if self._given:
+            self._notes.append("a given server: there is no baseline without it")
+        else:
+            self._phase("baseline", None, plan.repeat)
+        with self._open_server() as server:
+            self._server = ServerInfo(version=server.version, private=server.private, pid=server.pid)
+            time.sleep(plan.settle_s)
+            self._phase("server", server, plan.repeat)
+            if plan.clients:
+                self._say(f"connecting {plan.clients} clients")
+                with self._hold(server, plan.clients) as held:
+                    time.sleep(min(1.0, plan.settle_s))
+                    self._phase("clients", server, plan.repeat)
+                    lost = held.lost()
+                    if lost:
+                        self._notes.append(f"{lost} of {plan.clients} connections were closed by the server")
+        if not self._given:
+            time.sleep(min(1.0, plan.settle_s))
+            self._phase("baseline-after", None, max(2, plan.repeat // 2), trace=False)
+
+    def _phase(self, name: str, server: Server | None, repeat: int, *, trace: bool | None = None) -> None:
+        plan = self._plan
+        groups: dict[str, list[int]] = {"powerprof": [os.getpid()]}
+        if server is not None and server.pid:
+            groups["mysqld"] = [server.pid]
+        windows: list[Window] = []
+        traced = _Traced()
+        try:
+            with WindowMeter(meters=self._meters, groups=groups, residency_source=plan.residency_source) as meter:
+                for number in range(repeat):
+                    self._say(f"{name}: window {number + 1} of {repeat}, {plan.duration_s:g} s")
+                    windows.append(self._add(meter.measure(plan.duration_s)))
+                    if server is not None:
+                        server.check()
+            if plan.trace if trace is None else trace:
+                self._say(f"{name}: what wakes the CPUs, {plan.duration_s:g} s")
+                traced = self._trace(server)
+        except WindowInterrupted as error:
+            if error.partial is not None and error.partial.window_s:
+                windows.append(self._add(error.partial))
+            raise
+        finally:
+            if windows:
+                self._phases.append(
+                    phases.combine(
+                        name,
+                        windows,
+                        causes=traced.causes,
+                        conservation=traced.conservation,
+                        traced_window_s=traced.window_s,
+                        notes=traced.notes,
+                    )
+                )
+
+    def _add(self, window: Window) -> Window:
+        own = next((group.cpu_s for group in window.processes if group.name == "powerprof"), 0.0)
+        self._tool.cpu_s += own
+        self._tool.wall_s += window.window_s or 0.0
+        self._tool.cpus = window.cpus or 1
+        return self._complete(window)
+
+    def _trace(self, server: Server | None) -> _Traced:
+        from powerprof.attribution import causes, idle
+        from powerprof.tracing.idle import IdleTracer, interrupt_names
+        from powerprof.tracing.tasks import look_up
+        from powerprof.tracing.window import TraceWindow
+
+        names: Mapping[int, str] = {}
+        if server is not None:
+            # Asked before the window: the question itself would wake the server.
+            names = server.thread_names()
+        try:
+            with IdleTracer() as tracer:
+                window = TraceWindow(tracer).measure(self._plan.duration_s)
+        except CapabilityError as error:
+            note = f"causes unknown: {error.message}" + (f" ({error.hint})" if error.hint else "")
+            if note not in self._notes:
+                self._notes.append(note)
+            return _Traced()
+        exits = idle.in_window(window.trace.exits, window.edges)
+        found = idle.mechanisms(exits)
+        rows = causes.summarise(
+            exits, found, window.window_s, look_up, functions=window.trace.addresses, interrupts=interrupt_names(),
+            server_names=names, own_pid=os.getpid(),
+        ) if len(exits) else []  # fmt: skip
+        tool = self._tool
+        tool.exits += sum(row.count for row in rows if row.process == "powerprof")
+        tool.traced_s += window.window_s
+        tool.lost += window.trace.lost_count
+        spent = window.trace.run_time_s
+        tool.bpf_s = None if spent is None or tool.bpf_s is None else tool.bpf_s + spent
+        conservation = idle.conserve(exits, found, window.trace.lost_count, window.edges)
+        if window.interrupted:
+            raise Interrupted("interrupted")
+        return _Traced(rows, conservation, window.window_s)
+
+    def _record(self, interrupted: bool) -> Run:
+        from powerprof.host.describe import describe
+
+        by_name = {phase.name: phase for phase in self._phases}
+        order = [name for name in ("baseline", "server", "clients") if name in by_name]
+        pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]
+        drift = []
+        if "baseline" in by_name and "baseline-after" in by_name:
+            drift = phases.deltas(by_name["baseline"], by_name["baseline-after"])
+        options = {**msgspec.structs.asdict(_Options.of(self._plan)), "sysfs": str(paths.sysfs())}
+        return Run(
+            id=None,
+            command="idle",
+            started_at=self._started_at,
+            host=msgspec.to_builtins(describe()),
+            tool=self._tool.record(),
+            phases=self._phases,
+            deltas=[delta for a, b in pairs for delta in phases.deltas(by_name[a], by_name[b])],
+            server=self._server,
+            options=options,
+            drift=drift,
+            notes=self._notes,
+            interrupted=interrupted,
+        )
+
+
+class _Options(msgspec.Struct, frozen=True):
+    clients_count: int
+    duration_s: float
+    repeat_count: int
+    residency_source: str
+
+    @classmethod
+    def of(cls, plan: IdlePlan) -> _Options:
+        return cls(plan.clients, plan.duration_s, plan.repeat, plan.residency_source)
+
+
+@contextmanager
+def already_open(server: Server) -> Iterator[Server]:
+    """A given server as a context: it is not ours to stop."""
+    with ExitStack():
+        yield server
+
+
+def require_phases(run: Run) -> None:
+    """Raises PowerprofError where an interrupt came before anything was measured."""
+    if run.interrupted and not run.phases:
+        raise Interrupted("interrupted before anything was measured")
+    if not run.phases:
+        raise PowerprofError("nothing was measured")

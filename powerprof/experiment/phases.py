@@ -1,0 +1,175 @@
+"""Pure: repeated windows put together into a phase, and the differences between phases with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from powerprof.records import Cause, Conservation, Delta, EnergyReading, Estimate, Phase, StateResidency, Window
+from powerprof.residency import merge_notes
+
+COMPARED = ("c0_percent", "wakeups_hz")
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean; None where any value is unknown, or there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean with its 95 % Student interval; one value alone has none."""
+    mean = sum(values) / len(values)
+    if len(values) < 2:
+        return Estimate(mean=mean, low=None, high=None)
+    from scipy import stats
+
+    spread = (sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values)) ** 0.5
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * spread
+    return Estimate(mean=mean, low=mean - half, high=mean + half)
+
+
+def difference(before: Sequence[float], after: Sequence[float]) -> Estimate:
+    """mean(after) − mean(before) with Welch's 95 % interval (unequal variances)."""
+    mean = sum(after) / len(after) - sum(before) / len(before)
+    if len(before) < 2 or len(after) < 2:
+        return Estimate(mean=mean, low=None, high=None)
+    if len(set(before)) == 1 and len(set(after)) == 1:
+        return Estimate(mean=mean, low=mean, high=mean)
+    from scipy import stats
+
+    interval = stats.ttest_ind(after, before, equal_var=False).confidence_interval(0.95)
+    return Estimate(mean=mean, low=float(interval.low), high=float(interval.high))
+
+
+def _states(windows: Sequence[Window]) -> list[StateResidency]:
+    names = list(dict.fromkeys(state.name for window in windows for state in window.states))
+    return [
+        _state([state for window in windows for state in window.states if state.name == name], windows)
+        for name in names
+    ]
+
+
+def _state(parts: Sequence[StateResidency], windows: Sequence[Window]) -> StateResidency:
+    entries = sum(part.entries_count for part in parts)
+    time_us = sum(part.time_us for part in parts)
+    every = len(parts) == len(windows)
+
+    def mean(field: str) -> float | None:
+        return mean_of([getattr(part, field) for part in parts]) if every else None
+
+    counted = entries > 0 and time_us > 0
+    return StateResidency(
+        name=parts[0].name,
+        polling=parts[0].polling,
+        time_us=time_us,
+        entries_count=entries,
+        residency_percent=mean("residency_percent"),
+        polling_percent=mean("polling_percent"),
+        average_residency_ms=time_us / entries / 1e3 if counted else mean("average_residency_ms"),
+        entries_hz=mean("entries_hz"),
+        above_hz=mean("above_hz"),
+        below_hz=mean("below_hz"),
+        rejected_hz=mean("rejected_hz"),
+    )
+
+
+def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
+    """Joules add up over the windows; watts are their mean. A domain missing in one window is left out."""
+    import msgspec
+
+    found = []
+    for reading in windows[0].energy:
+        same = [
+            other
+            for window in windows
+            for other in window.energy
+            if (other.source, other.domain, other.kind) == (reading.source, reading.domain, reading.kind)
+        ]
+        if len(same) != len(windows):
+            continue
+        joules = [other.joules for other in same]
+        found.append(
+            msgspec.structs.replace(
+                reading,
+                joules=None if None in joules else sum(value for value in joules if value is not None),
+                watts=mean_of([other.watts for other in same]),
+                low_watts=mean_of([other.low_watts for other in same]),
+                high_watts=mean_of([other.high_watts for other in same]),
+                dropped_samples_count=sum(other.dropped_samples_count for other in same),
+            )
+        )
+    return found
+
+
+def values(windows: Sequence[Window], metric: str) -> list[float]:
+    """A figure of every window; empty where any does not know it."""
+    found: list[Any] = [getattr(window, metric) for window in windows]
+    return [] if None in found else found
+
+
+def watts_of(windows: Sequence[Window], source: str, domain: str) -> list[float]:
+    """Watts of one domain in every window; empty where any does not know it."""
+    found = [
+        next((r.watts for r in window.energy if r.source == source and r.domain == domain), None) for window in windows
+    ]
+    return [watts for watts in found if watts is not None] if None not in found else []
+
+
+def combine(
+    name: str,
+    windows: Sequence[Window],
+    *,
+    causes: Sequence[Cause] = (),
+    conservation: Conservation | None = None,
+    traced_window_s: float | None = None,
+    notes: Sequence[str] = (),
+) -> Phase:
+    """One phase from at least one window."""
+    intervals = {metric: estimate(found) for metric in COMPARED if (found := values(windows, metric))}
+    return Phase(
+        name=name,
+        window_s=mean_of([window.window_s for window in windows]),
+        cpus=windows[0].cpus,
+        c0_percent=mean_of([window.c0_percent for window in windows]),
+        idle_percent=mean_of([window.idle_percent for window in windows]),
+        wakeups_hz=mean_of([window.wakeups_hz for window in windows]),
+        states=_states(windows),
+        steal_percent=mean_of([window.steal_percent for window in windows]),
+        energy=_energy(windows),
+        causes=list(causes),
+        conservation=conservation,
+        traced_window_s=traced_window_s,
+        intervals=intervals,
+        windows=list(windows),
+        notes=merge_notes(*(window.notes for window in windows), notes),
+    )
+
+
+def deltas(before: Phase, after: Phase) -> list[Delta]:
+    """What changed from one phase to another: C0, wake-ups, every common idle state, and watts of every meter."""
+    found = []
+
+    def add(metric: str, old: Sequence[float], new: Sequence[float]) -> None:
+        if old and new:
+            found.append(
+                Delta(metric=metric, from_phase=before.name, to_phase=after.name, difference=difference(old, new))
+            )
+
+    for metric in COMPARED:
+        add(metric, values(before.windows, metric), values(after.windows, metric))
+    for state in after.states:
+        if not state.polling:
+            add(f"{state.name} residency_percent", *(_residencies(p, state.name) for p in (before, after)))
+    for reading in after.energy:
+        metric = f"{reading.source} {reading.domain} watts"
+        add(metric, *(watts_of(p.windows, reading.source, reading.domain) for p in (before, after)))
+    return found
+
+
+def _residencies(phase: Phase, name: str) -> list[float]:
+    found = [
+        next((state.residency_percent for state in window.states if state.name == name), None)
+        for window in phase.windows
+    ]
+    return [value for value in found if value is not None] if None not in found else []

@@ -1,0 +1,216 @@
+"""`powerprof idle` for a terminal: the answer, the phases side by side, what woke the CPUs, cost and doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from powerprof.energy.domains import total
+from powerprof.records import Cause, Delta, Phase, Run
+from powerprof.report import text
+
+_SHOWN_CAUSES = 12
+_TITLES = {"server": "server", "baseline": "baseline"}
+
+
+def _phase(run: Run, name: str) -> Phase | None:
+    return next((phase for phase in run.phases if phase.name == name), None)
+
+
+def _delta(run: Run, before: str, after: str, metric: str) -> Delta | None:
+    return next((d for d in run.deltas if (d.from_phase, d.to_phase, d.metric) == (before, after, metric)), None)
+
+
+def _shown(run: Run) -> list[Phase]:
+    return [phase for name in ("baseline", "server", "clients") if (phase := _phase(run, name))]
+
+
+def _clients(run: Run) -> int:
+    return int(run.options.get("clients_count", 0))
+
+
+def _title(run: Run, phase: Phase) -> str:
+    return f"{_clients(run)} clients" if phase.name == "clients" else phase.name
+
+
+def headline(run: Run) -> str:
+    """The answer in one sentence: what the last phase costs over the first."""
+    shown = _shown(run)
+    if len(shown) < 2:
+        return (
+            "Interrupted before there was anything to compare." if run.interrupted else "Only one phase was measured."
+        )
+    first, last = shown[0], shown[-1]
+    wakeups, c0 = (_delta(run, first.name, last.name, metric) for metric in ("wakeups_hz", "c0_percent"))
+    if last.name != "clients":
+        what = "An idle server costs"
+    elif first.name == "baseline":
+        what = f"An idle server with {_clients(run)} silent connections costs"
+    else:
+        what = f"{_clients(run)} silent connections cost"
+    costs = []
+    if wakeups:
+        costs.append(f"{text.plus_minus(wakeups.difference, 1)} wake-ups/s")
+    if c0:
+        costs.append(f"{text.plus_minus(c0.difference)} points of C0")
+    return f"{what} {' and '.join(costs)}." if costs else "C0 and wake-ups are unknown on this host."
+
+
+def _context(run: Run) -> str:
+    shown = _shown(run) or run.phases
+    first = shown[0]
+    kind = "private" if run.server and run.server.private else "given"
+    server = f"{run.server.version}, {kind} · " if run.server else ""
+    driver = run.host.get("idle_driver") or "no cpuidle driver"
+    return (
+        f"{server}{first.cpus} CPUs, {driver} · {len(first.windows)} × "
+        f"{text.number(first.window_s, 1).removesuffix('.0')} s windows a phase"
+    )
+
+
+def _table(run: Run) -> list[str]:
+    shown = _shown(run)
+    first, last = shown[0], shown[-1]
+    compare = len(shown) > 1
+    rows = [
+        ["", *(_title(run, phase) for phase in shown), *([f"{_title(run, last)} − {first.name}"] if compare else [])]
+    ]
+
+    def row(label: str, cells: Sequence[str], metric: str | None = None, digits: int = 2, unit: str = "") -> None:
+        change = _delta(run, first.name, last.name, metric) if compare and metric else None
+        rows.append(
+            [label, *cells, *([text.plus_minus(change.difference, digits, sign=True) + unit] if change else [])]
+        )
+
+    row("C0 (running)", [text.number(p.c0_percent, 2, " %") for p in shown], "c0_percent", 2, " pt")
+    for state in first.states:
+        if state.polling and not state.entries_count:
+            continue
+        same = [next((s for s in p.states if s.name == state.name), None) for p in shown]
+        metric = None if state.polling else f"{state.name} residency_percent"
+        percent = [
+            text.number(None if s is None else s.polling_percent if s.polling else s.residency_percent, 2, " %")
+            for s in same
+        ]
+        row(state.name, percent, metric, 2, " pt")
+        if not state.polling:
+            row("  average residency", [text.number(s.average_residency_ms if s else None, 1, " ms") for s in same])
+    row("wake-ups from idle", [text.number(p.wakeups_hz, 1, "/s") for p in shown], "wakeups_hz", 1, " /s")
+    lines = text.columns([*rows, *_power(run, shown)])
+    return lines + _power_note(shown)
+
+
+def _power(run: Run, shown: Sequence[Phase]) -> list[list[str]]:
+    sums = [total(phase.energy) for phase in shown]
+    if not sums or sums[0].source is None:
+        return []
+    kind = "estimated" if sums[0].kind == "estimated" else f"{sums[0].source}"
+    digits = 2 if all((s.watts or 0) < 100 for s in sums) else 1
+    cells = [text.number(s.watts, digits, " W") for s in sums]
+    change = None
+    if len(sums) > 1 and len(sums[0].domains) == 1:
+        change = _delta(run, shown[0].name, shown[-1].name, f"{sums[0].source} {sums[0].domains[0]} watts")
+    return [
+        [f"power, {kind}", *cells, *([text.plus_minus(change.difference, digits, sign=True) + " W"] if change else [])]
+    ]
+
+
+def _power_note(shown: Sequence[Phase]) -> list[str]:
+    sums = total(shown[0].energy)
+    reading = next((r for r in shown[0].energy if r.domain in sums.domains and r.source == sums.source), None)
+    if reading is None:
+        return ["  no energy figure: no meter and no model for this CPU (powerprof doctor)"]
+    if reading.kind == "estimated":
+        span = ""
+        if reading.low_watts is not None and reading.high_watts is not None:
+            span = f", between {text.number(reading.low_watts)} and {text.number(reading.high_watts)} W"
+        return text.wrap(f"no meter here; model “{reading.model}”{span} (powerprof doctor)", 76, "  ")
+    return [f"  measured by {reading.source}: {', '.join(sums.domains)}"]
+
+
+def _cause_rows(causes: Sequence[Cause], width: int) -> list[str]:
+    rows = [["/s", "%", "why", "who", ""]]
+    for cause in causes[:_SHOWN_CAUSES]:
+        who = f"{cause.process or UNKNOWN_WHO}  {cause.thread or ''}".rstrip()
+        if cause.thread is None or cause.thread == cause.process:
+            who = f"{cause.process or UNKNOWN_WHO}  {cause.name or ''}".rstrip()
+        why = f"{cause.mechanism} {cause.name}" if cause.mechanism == "device" and cause.name else cause.mechanism
+        rows.append(
+            [
+                text.number(cause.wakeups_hz, 1),
+                text.number(cause.percent, 1),
+                why.replace("_", "-"),
+                who,
+                text.period(cause.period_ms),
+            ]
+        )
+    why_width = max(len(row[2]) for row in rows)
+    room = max(20, width - 7 - 7 - why_width - 4)
+    lines = []
+    for hz, percent, why, who, every in rows:
+        tail = text.cut(who, room - len(every) - 2) if every else text.cut(who, room)
+        gap = " " * max(2, room - len(tail) - len(every)) if every else ""
+        lines.append(f"{hz:>7}  {percent:>5}  {why:<{why_width}}  {tail}{gap}{every}".rstrip())
+    left = causes[_SHOWN_CAUSES:]
+    if left:
+        rest = sum(cause.wakeups_hz for cause in left)
+        lines.append(f"{text.number(rest, 1):>7}  {'':>5}  {len(left)} more causes")
+    return lines
+
+
+UNKNOWN_WHO = "unknown"
+
+
+def _causes(run: Run, width: int) -> list[str]:
+    phase = next((phase for phase in reversed(_shown(run)) if phase.causes), None)
+    if phase is None or phase.conservation is None:
+        return []
+    c = phase.conservation
+    title = f"What woke the CPUs, {_title(run, phase)}"
+    named = f"{text.number(c.coverage_percent, 1)} % of {c.idle_exits_count:,} idle exits named"
+    usage = "?" if c.cpuidle_usage_delta_count is None else f"{c.cpuidle_usage_delta_count:,}"
+    balance = (
+        f"{c.classified_count:,} classified + {c.unknown_count:,} unknown + {c.lost_count:,} lost = "
+        f"{c.idle_exits_count:,}; cpuidle counted {usage}."
+    )
+    heading = f"{title}{named.rjust(max(len(named) + 2, width - len(title)))}"
+    return ["", heading, *_cause_rows(phase.causes, width), *text.wrap(balance, width - 2, "  ")]
+
+
+def _cost(run: Run) -> str:
+    tool = run.tool
+    parts = [f"{text.number(tool.cpu_percent, 3)} % CPU"]
+    if tool.wakeups_hz is not None:
+        parts.append(f"{text.number(tool.wakeups_hz, 1)} wake-ups/s while tracing")
+    if tool.lost_count is not None:
+        parts.append(f"{tool.lost_count} events lost")
+    return f"powerprof itself: {', '.join(parts)}."
+
+
+def _drift(run: Run) -> list[str]:
+    drift = next((delta for delta in run.drift if delta.metric == "c0_percent"), None)
+    wakeups = next((delta for delta in run.drift if delta.metric == "wakeups_hz"), None)
+    if drift is None:
+        return []
+    more = f" and {text.plus_minus(wakeups.difference, 1, sign=True)} wake-ups/s" if wakeups else ""
+    return [f"Baseline drift, end − begin: {text.plus_minus(drift.difference, sign=True)} points of C0{more}."]
+
+
+def lines(run: Run, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """The whole report. `width` is the terminal's."""
+    found = [
+        *text.wrap(headline(run), width),
+        *text.wrap(_context(run), width),
+        "",
+        *_table(run),
+        *_causes(run, width),
+        "",
+    ]
+    found += text.wrap(_cost(run), width)
+    for drift in _drift(run):
+        found += text.wrap(drift, width)
+    notes = list(dict.fromkeys([*run.notes, *(note for phase in run.phases for note in phase.notes)]))
+    for note in notes:
+        found += text.wrap(f"Note: {note}.", width)
+    if run.interrupted:
+        found.append("Interrupted: this is what was measured until then.")
+    return found

@@ -1,0 +1,127 @@
+"""Feeds recorded events to the kernel's own state machine, compiled natively."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from powerprof import paths
+from powerprof.tracing.layout import IDLE_EXIT, Evidence
+
+HERE = Path(__file__).parent
+FUNCTIONS = {"tick_nohz_handler": 1, "hrtimer_wakeup": 2, "process_timeout": 3, "timerfd_tmrproc": 4}
+Event = tuple[int, int, str, tuple[str, ...]]  # CPU, ns, event, arguments
+
+
+def build(folder: Path) -> ctypes.CDLL:
+    """Compile probes/bpf/idle_exit.h with the wrappers of native.c."""
+    library = folder / "idle_exit.so"
+    header = paths.data_dir("probes") / "bpf"
+    subprocess.run(
+        ["gcc", "-O1", "-Wall", "-Wno-unused-function", "-shared", "-fPIC", f"-I{header}", "-o", library,
+         HERE / "native.c"], check=True,
+    )  # fmt: skip
+    found = ctypes.CDLL(str(library))
+    for name in ("state_bytes", "record_bytes", "phase_offset", "waking_bytes"):
+        getattr(found, name).restype = ctypes.c_ulong
+    return found
+
+
+def recorded(path: Path) -> list[Event]:
+    """`CPU ns event arguments…` lines."""
+    events = []
+    for line in path.read_text().splitlines():
+        cpu, at, name, *arguments = line.split()
+        events.append((int(cpu), int(at) + 10**9, name, tuple(arguments)))
+    return events
+
+
+def function_address(name: str) -> int:
+    return 0x1000 + FUNCTIONS.setdefault(name, len(FUNCTIONS) + 1)
+
+
+class Machine:
+    """All CPUs of one recording."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._c = library
+        self._cpus: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        self._wakings: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        self._records: list[bytes] = []
+
+    def run(self, events: Iterable[Event]) -> np.ndarray:
+        """The records of all whole idle periods, in order of their idle exits."""
+        for cpu, at, name, arguments in events:
+            self._feed(cpu, at, name, arguments)
+        records = np.frombuffer(b"".join(self._records), dtype=IDLE_EXIT)
+        return records[np.argsort(records["exit_ns"], kind="stable")]
+
+    def _feed(self, cpu: int, at: int, name: str, arguments: tuple[str, ...]) -> None:
+        state = self._cpus.setdefault(cpu, ctypes.create_string_buffer(self._c.state_bytes()))
+        now = ctypes.c_uint64(at)
+        c = self._c
+        if name == "idle":
+            number = int(arguments[0])
+            if number == 2**32 - 1:
+                c.leave(state, now)
+                return
+            out = ctypes.create_string_buffer(c.record_bytes())
+            if c.enter(state, now, cpu, number, out):
+                self._records.append(out.raw)
+        elif name == "local_timer_entry":
+            c.evidence(state, Evidence.LOCAL_TIMER, 0)
+        elif name == "reschedule_entry":
+            c.evidence(state, Evidence.RESCHEDULE, 0)
+        elif name == "call_function_single_entry":
+            c.evidence(state, Evidence.CALL_FUNCTION, 0)
+        elif name == "wake_idle_without_ipi":
+            target = self._cpus.setdefault(int(arguments[0]), ctypes.create_string_buffer(c.state_bytes()))
+            c.evidence(target, Evidence.NO_IPI, 0)
+        elif name == "irq_handler_entry":
+            c.hardirq(state, int(arguments[0]))
+        elif name == "irq_handler_exit":
+            c.hardirq_end(state, now)
+        elif name == "softirq_entry":
+            c.softirq(state, now, int(arguments[0]))
+        elif name == "softirq_exit":
+            c.softirq_end(state)
+        elif name in ("hrtimer_expire_entry", "timer_expire_entry"):
+            tick = arguments[0] == "tick_nohz_handler"
+            function = ctypes.c_uint64(function_address(arguments[0]))
+            c.timer(state, function, int(tick), int(name == "timer_expire_entry"))
+        elif name in ("hrtimer_expire_exit", "timer_expire_exit"):
+            c.timer_end(state)
+        elif name == "sched_waking":
+            waking = ctypes.create_string_buffer(c.waking_bytes())
+            c.waking(state, waking, now, cpu, int(arguments[0]), int(arguments[1]))
+            self._wakings[int(arguments[0])] = waking
+        elif name == "sched_switch" and arguments[0] == "0":
+            c.switch_to(state, now, int(arguments[1]), self._wakings.get(int(arguments[1])))
+        elif name != "sched_switch":
+            raise AssertionError(name)
+
+
+def with_handlers_after_exit(events: list[Event]) -> list[Event]:
+    """The same events as a machine orders them whose idle (MWAIT) is entered with interrupts off: each exit
+    comes first, what its handlers did comes right after it."""
+    result: list[Event] = []
+    held: dict[int, list[Event]] = {}
+    for event in events:
+        cpu, at, name, arguments = event
+        if name == "idle" and int(arguments[0]) != 2**32 - 1:
+            result.append(event)
+            held[cpu] = []
+        elif name == "idle":
+            handlers = held.pop(cpu, [])
+            first = handlers[0][1] if handlers else at
+            result.append((cpu, first, name, arguments))
+            result += [(c, t + 1, n, a) for c, t, n, a in handlers]
+        elif cpu in held:
+            held[cpu].append(event)
+        else:
+            result.append(event)
+    return sorted(result, key=lambda event: event[1])

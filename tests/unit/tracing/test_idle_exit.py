@@ -1,0 +1,208 @@
+"""The state machine that runs in the kernel, on recorded events, in both orders of handlers and exit event."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from powerprof.attribution.idle import IPI, MECHANISMS, NO_IPI, TICK, TIMER, UNKNOWN, mechanisms
+from powerprof.tracing import layout
+from powerprof.tracing.layout import IDLE_EXIT, Evidence, Flag, WakerContext
+
+from . import machine
+
+EXIT = str(2**32 - 1)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return machine.build(tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture
+def recording() -> list[machine.Event]:
+    return machine.recorded(machine.HERE / "hlt-stream.txt")
+
+
+def test_the_python_layout_is_the_layout_of_the_c_structures(library: ctypes.CDLL) -> None:
+    assert library.record_bytes() == IDLE_EXIT.itemsize
+    assert library.state_bytes() == layout.CPU_STATE_BYTES
+    assert library.phase_offset() == layout.CPU_STATE_PHASE_OFFSET
+
+
+def whole_periods(events: list[machine.Event]) -> int:
+    """Counted the simple way: idle entries of a CPU after its first, if an exit came in between."""
+    seen: dict[int, bool] = {}
+    count = 0
+    for cpu, _, name, arguments in events:
+        if name != "idle":
+            continue
+        if arguments[0] == EXIT:
+            if cpu in seen:
+                seen[cpu] = True
+        else:
+            count += seen.get(cpu, False)
+            seen[cpu] = False
+    return count
+
+
+@pytest.mark.parametrize("order", ["handlers before the exit event", "handlers after it"])
+def test_a_recorded_stream_is_classified_whole_in_either_order(
+    library: ctypes.CDLL, recording: list[machine.Event], order: str
+) -> None:
+    events = recording if order.startswith("handlers before") else machine.with_handlers_after_exit(recording)
+    records = machine.Machine(library).run(events)
+    assert len(records) == whole_periods(events)
+    found = mechanisms(records)
+    assert np.count_nonzero(found == UNKNOWN) == 0
+    assert np.all(records["exit_ns"] > records["enter_ns"])
+    assert np.all(records["next_ns"] > records["exit_ns"])
+
+
+def test_both_orders_give_the_same_causes(library: ctypes.CDLL, recording: list[machine.Event]) -> None:
+    before = machine.Machine(library).run(recording)
+    after = machine.Machine(library).run(machine.with_handlers_after_exit(recording))
+    key = ["cpu", "enter_ns", "evidence", "timer_function", "next_tid", "waker_tid", "woken_tid", "irq"]
+    assert sorted(before[key].tolist()) == sorted(after[key].tolist())
+
+
+def run(library: ctypes.CDLL, text: str) -> np.ndarray:
+    """Records of a hand-written stream on CPU 0 (`cpu ns event arguments…`), opened and closed by idle entries."""
+    lines = ["0 100 idle 1", *(line.strip() for line in text.strip().splitlines()), "0 900000 idle 1"]
+    events = []
+    for line in lines:
+        cpu, at, name, *arguments = line.split()
+        events.append((int(cpu), int(at) + 10**9, name, tuple(arguments)))
+    return machine.Machine(library).run(events)
+
+
+HLT = """
+0 5000 local_timer_entry
+0 5100 hrtimer_expire_entry {function}
+0 5200 sched_waking 77 0
+0 5300 hrtimer_expire_exit
+0 5400 idle {exit}
+0 5500 sched_switch 0 77
+"""
+MWAIT = """
+0 4900 idle {exit}
+0 5000 local_timer_entry
+0 5100 hrtimer_expire_entry {function}
+0 5200 sched_waking 77 0
+0 5300 hrtimer_expire_exit
+0 5500 sched_switch 0 77
+"""
+
+
+@pytest.mark.parametrize("stream", [HLT, MWAIT])
+def test_a_sleeper_that_armed_a_timer(library: ctypes.CDLL, stream: str) -> None:
+    (record,) = run(library, stream.format(function="hrtimer_wakeup", exit=EXIT))
+    assert record["evidence"] == Evidence.LOCAL_TIMER
+    assert record["timer_function"] == machine.function_address("hrtimer_wakeup")
+    assert record["next_tid"] == 77
+    assert record["flags"] & Flag.WAKER and record["waker_context"] == WakerContext.TIMER
+    assert record["waker_timer_function"] == machine.function_address("hrtimer_wakeup")
+    assert mechanisms(np.array([record]))[0] == TIMER
+
+
+@pytest.mark.parametrize("order", [("4800", "5400"), ("4800", "4700")])
+def test_an_exit_with_nothing_but_the_tick(library: ctypes.CDLL, order: tuple[str, str]) -> None:
+    handler, leave = order
+    lines = sorted([
+        f"0 {handler} local_timer_entry", f"0 {int(handler) + 10} hrtimer_expire_entry tick_nohz_handler",
+        f"0 {int(handler) + 20} hrtimer_expire_exit", f"0 {leave} idle {EXIT}",
+    ], key=lambda line: int(line.split()[1]))  # fmt: skip
+    (record,) = run(library, "\n".join(lines))
+    assert record["flags"] & Flag.NO_TASK and record["flags"] & Flag.TICK
+    assert mechanisms(np.array([record]))[0] == TICK
+
+
+def test_a_timer_beside_the_tick_is_the_better_name(library: ctypes.CDLL) -> None:
+    (record,) = run(library, f"""
+        0 5000 local_timer_entry
+        0 5010 hrtimer_expire_entry tick_nohz_handler
+        0 5020 hrtimer_expire_exit
+        0 5030 hrtimer_expire_entry hrtimer_wakeup
+        0 5040 sched_waking 77 0
+        0 5050 hrtimer_expire_exit
+        0 5060 idle {EXIT}
+        0 5070 sched_switch 0 77""")
+    assert record["timer_function"] == machine.function_address("hrtimer_wakeup")
+    assert mechanisms(np.array([record]))[0] == TIMER
+
+
+def test_a_remote_waking_by_ipi_names_the_waker(library: ctypes.CDLL) -> None:
+    (record,) = run(library, f"""
+        1 5000 sched_waking 77 4711
+        0 5100 call_function_single_entry
+        0 5200 idle {EXIT}
+        0 5300 sched_switch 0 77""")
+    assert record["waker_tid"] == 4711 and record["waker_cpu"] == 1
+    assert record["waker_context"] == WakerContext.TASK
+    assert mechanisms(np.array([record]))[0] == IPI
+
+
+def test_a_waking_without_ipi_is_seen_on_the_wakers_cpu(library: ctypes.CDLL) -> None:
+    (record,) = run(library, f"""
+        1 5000 sched_waking 77 4711
+        1 5010 wake_idle_without_ipi 0
+        0 5200 idle {EXIT}
+        0 5300 sched_switch 0 77""")
+    assert record["evidence"] == Evidence.NO_IPI and record["waker_tid"] == 4711
+    assert mechanisms(np.array([record]))[0] == NO_IPI
+
+
+def test_a_device_interrupt_wakes_a_waiter_through_its_softirq(library: ctypes.CDLL) -> None:
+    (record,) = run(library, f"""
+        0 5000 irq_handler_entry 38
+        0 5010 irq_handler_exit
+        0 5020 softirq_entry 3
+        0 5030 sched_waking 77 0
+        0 5040 softirq_exit
+        0 5060 idle {EXIT}
+        0 5070 sched_switch 0 77""")
+    assert record["evidence"] == Evidence.DEVICE and record["irq"] == 38
+    assert record["waker_context"] == WakerContext.SOFTIRQ and record["waker_irq"] == 3
+    assert MECHANISMS[mechanisms(np.array([record]))[0]] == "device"
+
+
+def test_an_interrupt_on_a_busy_cpu_is_the_waker_not_the_task_it_interrupts(library: ctypes.CDLL) -> None:
+    (record,) = run(library, f"""
+        1 4000 irq_handler_entry 38
+        1 4010 sched_waking 77 4711
+        1 4020 irq_handler_exit
+        0 5100 call_function_single_entry
+        0 5200 idle {EXIT}
+        0 5300 sched_switch 0 77""")
+    assert record["waker_context"] == WakerContext.DEVICE and record["waker_irq"] == 38
+
+
+def test_nothing_seen_stays_unknown(library: ctypes.CDLL) -> None:
+    (record,) = run(library, f"0 5200 idle {EXIT}\n0 5300 sched_switch 0 77")
+    assert record["evidence"] == Evidence.NONE
+    assert mechanisms(np.array([record]))[0] == UNKNOWN
+
+
+def test_an_old_waking_of_the_same_thread_is_not_the_cause(library: ctypes.CDLL) -> None:
+    events = [
+        (1, 10**9 - 2_000_000, "sched_waking", ("77", "4711")), (0, 10**9 + 100, "idle", ("1",)),
+        (0, 10**9 + 5000, "reschedule_entry", ()), (0, 10**9 + 5100, "idle", (EXIT,)),
+        (0, 10**9 + 5200, "sched_switch", ("0", "77")), (0, 10**9 + 6000, "idle", ("1",)),
+    ]  # fmt: skip
+    (record,) = machine.Machine(library).run(events)
+    assert not record["flags"] & Flag.WAKER and record["next_tid"] == 77
+
+
+def test_the_period_cut_by_the_start_is_not_reported(library: ctypes.CDLL) -> None:
+    events = [
+        (0, 10**9, "idle", (EXIT,)), (0, 10**9 + 10, "sched_switch", ("0", "5")), (0, 10**9 + 20, "idle", ("1",)),
+    ]  # fmt: skip
+    assert len(machine.Machine(library).run(events)) == 0
+
+
+def test_the_running_time_that_followed_is_part_of_the_record(library: ctypes.CDLL) -> None:
+    (record,) = run(library, HLT.format(function="hrtimer_wakeup", exit=EXIT))
+    assert int(record["next_ns"] - record["exit_ns"]) == 900000 - 5400
+    assert record["sequence"] == 1
