@@ -1,0 +1,140 @@
+"""Idle clients: N connections that are opened, say nothing, and are closed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from powerprof.database import limits, sql
+from powerprof.database.base import Server
+from powerprof.errors import PowerprofError
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Sql
+
+# Packet of length 1, sequence 0, COM_QUIT (client/server protocol): the server need not log an aborted client.
+_QUIT = b"\x01\x00\x00\x00\x01"
+_EVENTS = select.POLLIN | select.POLLRDHUP
+
+
+class IdleConnections:
+    """`with IdleConnections(server, 16) as clients:` holds 16 connections open; nothing is sent meanwhile.
+
+    Only the file descriptors are kept: 10,000 PyMySQL connections would be 90 MB. `hold_s` is how long they are
+    going to be held: where the server would close them earlier, `notes` says so. `progress` is called with the
+    number open. Raises UsageError, or PowerprofError where this host or the server does not allow so many.
+    """
+
+    def __init__(
+        self, server: Server, count: int, *, hold_s: float | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        limits.check_clients(count)
+        self.count = count
+        self.notes: list[str] = []
+        self._server = server
+        self._hold_s = hold_s
+        self._progress = progress
+        self._handles: list[int] = []
+        self._encrypted: list[Sql] = []
+
+    def __enter__(self) -> IdleConnections:
+        if self.count == 0:
+            return self
+        limits.raise_open_files(self.count)
+        self._ask_server()
+        try:
+            self._open_all()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask_server(self) -> None:
+        """Refuse before the first connection what the server would refuse at the last."""
+        with self._server.connect() as connection:
+            most, per_user, timeout_s = sql.rows(
+                connection, "SELECT @@max_connections, @@max_user_connections, @@session.wait_timeout"
+            )[0]
+            status = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'")
+        room = int(most) - (int(status[0][1]) - 1 if status else 0)
+        if self.count > room:
+            raise PowerprofError(
+                f"the server has room for {room} more connections, {self.count} are wanted (max_connections {most})",
+                f"SET GLOBAL max_connections={int(most) + self.count - room}, or use fewer --clients",
+            )
+        if 0 < int(per_user) < self.count:
+            raise PowerprofError(
+                f"the server allows {per_user} connections a user, {self.count} are wanted",
+                "raise max_user_connections, or use fewer --clients",
+            )
+        if self._server.pid is not None and not self._server.private:
+            limits.check_threads(self.count)
+        if self._hold_s is not None and self._hold_s >= int(timeout_s):
+            self.notes.append(
+                f"the server closes idle connections after {timeout_s} s (wait_timeout), "
+                f"they are to be held for {self._hold_s:.0f} s"
+            )
+
+    def _open_all(self) -> None:
+        # Each handshake waits for the server twice or more: eight at a time take a quarter of the time of one.
+        workers = ThreadPoolExecutor(min(8, self.count))
+        try:
+            for number, _ in enumerate(workers.map(self._open, range(self.count)), 1):
+                if self._progress is not None and number % 100 == 0:
+                    self._progress(number)
+        finally:
+            workers.shutdown(cancel_futures=True)
+
+    def _open(self, number: int) -> None:
+        try:
+            connection = self._server.connect(autocommit=None)
+        except PowerprofError as error:
+            raise PowerprofError(f"client {number + 1} of {self.count}: {error.message}", error.hint) from error
+        channel = _channel(connection)
+        if hasattr(channel, "context"):
+            # TLS keeps its keys outside the kernel: the whole connection has to stay.
+            self._encrypted.append(connection)
+        else:
+            # The duplicate stays open when PyMySQL's object is dropped.
+            self._handles.append(os.dup(channel.fileno()))
+            channel.close()
+
+    def lost_count(self) -> int:
+        """How many the server has closed, or written to, which it does only to say that it closes."""
+        poll = select.poll()
+        handles: list[int] = [*self._handles, *(_channel(one).fileno() for one in self._encrypted)]
+        for handle in handles:
+            poll.register(handle, _EVENTS)
+        return len(poll.poll(0))
+
+    def close(self) -> None:
+        """Say good-bye and close them all."""
+        for connection in self._encrypted:
+            with contextlib.suppress(Exception):
+                connection.close()
+        for handle in self._handles:
+            with contextlib.suppress(OSError):
+                os.write(handle, _QUIT)
+            os.close(handle)
+        self._handles.clear()
+        self._encrypted.clear()
+
+
+def _channel(connection: Sql) -> socket.socket:
+    # PyMySQL has no public name for its socket.
+    channel = connection._sock  # type: ignore[attr-defined]
+    if not isinstance(channel, socket.socket):
+        raise PowerprofError("a client was closed while it was opened")
+    return channel
