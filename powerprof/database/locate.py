@@ -1,0 +1,86 @@
+"""Which process of this host is the server at the other end of a connection."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from powerprof import files, paths
+from powerprof.database import sql
+from powerprof.database.base import Login
+from powerprof.errors import PowerprofError
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Sql
+
+_NAMES = ("mariadbd", "mysqld", "mysqld-debug")
+
+
+def server_pid(connection: Sql, login: Login) -> int | None:
+    """The server's process id; None where it runs elsewhere or cannot be found out."""
+    channel = connection._sock  # type: ignore[attr-defined]
+    if login.socket is not None and isinstance(channel, socket.socket):
+        pid = _peer(channel)
+        if _is_server(pid):
+            return pid
+    elif isinstance(channel, socket.socket):
+        address, port = channel.getpeername()[:2]
+        if not _is_ours(str(address)):
+            return None
+        listener = _listener(int(port))
+        if listener is not None:
+            # A tunnel or container proxy may listen for a server of another host.
+            return listener if _is_server(listener) else None
+    return _from_pid_file(connection)
+
+
+def _peer(channel: socket.socket) -> int:
+    """Who called listen() on the other end (SO_PEERCRED, unix(7)); under socket activation that is systemd."""
+    pid, _, _ = struct.unpack("3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid)
+
+
+def _is_server(pid: int) -> bool:
+    return pid > 0 and files.try_text(paths.procfs() / str(pid) / "comm") in _NAMES
+
+
+def _is_ours(address: str) -> bool:
+    """True for a loopback address and those of this host's interfaces."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if ip.is_loopback:
+        return True
+    family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _listener(port: int) -> int | None:
+    import psutil
+
+    try:
+        found = psutil.net_connections("tcp")
+    except (psutil.Error, OSError):
+        return None
+    return next((one.pid for one in found if one.status == "LISTEN" and one.laddr and one.laddr.port == port), None)
+
+
+def _from_pid_file(connection: Sql) -> int | None:
+    """What the server's own pid file says, where this host has it and such a process."""
+    try:
+        name = sql.scalar(connection, "SELECT @@pid_file")
+        text = files.read_outside_text(Path(str(name)), 64).strip()
+    except (PowerprofError, ValueError):
+        return None
+    pid = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
+    return pid if _is_server(pid) else None
