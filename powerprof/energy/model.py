@@ -1,0 +1,140 @@
+"""The estimate where no meter is: watts from C0 and idle-state residency, and a table of watts a CPU. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from powerprof.energy.cpu import CpuIdentity, this_cpu
+from powerprof.energy.models_file import CpuMatch, PowerModel, StateWatts, shipped_models, user_models
+from powerprof.records import EnergyReading, StateResidency
+
+# Means of neighbouring generations differ by up to 1.8 times (models/published.toml).
+_NEIGHBOUR = 2.0
+_GENERIC = "generic"
+# Residency of states that a calibrated model does not know, up to which it is still used.
+_UNKNOWN_STATES_PERCENT = 5.0
+
+
+@dataclass(frozen=True)
+class ChosenModel:
+    """A model for one CPU: its title says whose neighbour it is, `doubts` why the figure may be off."""
+
+    model: PowerModel
+    title: str
+    doubts: tuple[str, ...]
+    widening: float = 1.0
+
+
+def load_models() -> list[PowerModel]:
+    """The user's models, then the shipped table. Raises DataError where a user's file is damaged."""
+    return user_models() + shipped_models()
+
+
+def choose_model(models: Sequence[PowerModel], cpu: CpuIdentity) -> ChosenModel:
+    """The first model for exactly this CPU, or a neighbour's, or the generic one with the widest interval."""
+    matches = [(model, match) for model in models for match in model.cpus if _matches(match, cpu)]
+    matches.sort(key=lambda pair: pair[1].nearest is not None)
+    if matches:
+        model, match = matches[0]
+        if match.nearest is None:
+            return ChosenModel(model, model.name, (*_doubts(model), *model.doubts))
+        doubt = f"no published figure for {match.nearest}: its nearest neighbour's stands in, the interval is doubled"
+        return ChosenModel(
+            model, f"{model.name}, nearest to {match.nearest}", (doubt, *_doubts(model), *model.doubts), _NEIGHBOUR
+        )
+    model = next(m for m in reversed(models) if m.name == _GENERIC)
+    doubt = f"{cpu} is not in the table: the median of all its CPUs stands in, with the widest interval"
+    return ChosenModel(model, model.name, (doubt, *_doubts(model)))
+
+
+def model_for_this_host() -> ChosenModel:
+    """The model for this host's CPU. Raises DataError where a user's model file is damaged."""
+    return choose_model(load_models(), this_cpu())
+
+
+def _matches(match: CpuMatch, cpu: CpuIdentity) -> bool:
+    if match.vendor != cpu.vendor or match.family != cpu.family or cpu.model is None:
+        return False
+    if match.models and cpu.model not in match.models:
+        return False
+    if match.steppings is None:
+        return True
+    return cpu.stepping is not None and match.steppings[0] <= cpu.stepping <= match.steppings[1]
+
+
+def _doubts(model: PowerModel) -> list[str]:
+    if model.range_from == "fit":
+        return []
+    doubts = ["watts are this guest's CPUs' share of a whole server of that kind, power supply and memory included"]
+    if model.range_from == "mean":
+        doubts.append("only a mean is published for it: the range is another generation's")
+    doubts.append("a guest sees its own idle states, not what the hardware or its neighbours do")
+    return doubts
+
+
+def estimate(
+    chosen: ChosenModel, cpus: int, window_s: float, c0_percent: float | None, states: Sequence[StateResidency],
+) -> EnergyReading:
+    """Energy of `cpus` CPUs in a window of which they ran `c0_percent`; kind estimated, with low and high watts.
+
+    Per state where the model was calibrated and knows the states, else between idle and full load by C0 (the
+    interpolation of Cloud Carbon Footprint and others). Without C0 only the interval is given.
+    """
+    model, factor = chosen.model, chosen.widening
+    if c0_percent is None:
+        watts, low, high = None, model.idle_range_watts[0], model.full_range_watts[1]
+    else:
+        busy = min(max(c0_percent, 0.0), 100.0) / 100
+        watts, low, high = _by_state(model, busy, cpus, window_s, states) or _by_load(model, busy)
+    return EnergyReading(
+        source="model", domain="cpus", kind="estimated", model=chosen.title,
+        joules=None if watts is None else watts * cpus * window_s, watts=None if watts is None else watts * cpus,
+        low_watts=low / factor * cpus, high_watts=high * factor * cpus,
+    )
+
+
+def _by_load(model: PowerModel, busy: float) -> tuple[float, float, float]:
+    def between(idle: float, full: float) -> float:
+        return idle + (full - idle) * busy
+
+    return (
+        between(model.idle_watts, model.full_watts),
+        between(model.idle_range_watts[0], model.full_range_watts[0]),
+        between(model.idle_range_watts[1], model.full_range_watts[1]),
+    )
+
+
+def _by_state(
+    model: PowerModel, busy: float, cpus: int, window_s: float, states: Sequence[StateResidency],
+) -> tuple[float, float, float] | None:
+    """Watts a CPU from its states; None where the model has none or does not know those that were used."""
+    known = {state.name: state for state in model.states}
+    idle = [(known.get(s.name), s.residency_percent or 0.0) for s in states if not s.polling]
+    unknown = sum(share for state, share in idle if state is None)
+    used: list[tuple[StateWatts, float]] = [(state, share) for state, share in idle if state is not None]
+    share = sum(part for _, part in used)
+    if not used or share <= 0 or unknown > _UNKNOWN_STATES_PERCENT:
+        return None
+    # Rounding and the edges leave idle + C0 a little off 100 %: the idle shares are scaled to what C0 leaves.
+    scale = (1 - busy) / share
+    rate = sum(s.entries_hz or 0.0 for s in states if not s.polling) / max(cpus, 1)
+    wakeup = (model.wakeup.joules, *model.wakeup.range_joules) if model.wakeup else (0.0, 0.0, 0.0)
+
+    def total(full: float, of_state: list[float], per_wakeup: float) -> float:
+        idle_watts = sum(w * part for w, (_, part) in zip(of_state, used, strict=True))
+        return busy * full + scale * idle_watts + per_wakeup * rate
+
+    return (
+        total(model.full_watts, [s.watts for s, _ in used], wakeup[0]),
+        total(model.full_range_watts[0], [s.range_watts[0] for s, _ in used], wakeup[1]),
+        total(model.full_range_watts[1], [s.range_watts[1] for s, _ in used], wakeup[2]),
+    )
+
+
+def describe(chosen: ChosenModel, reading: EnergyReading) -> str:
+    """One line: the model, and how good the figure is."""
+    if reading.watts is None or reading.low_watts is None or reading.high_watts is None:
+        return f'estimated by the model "{chosen.title}"'
+    return (f'estimated by the model "{chosen.title}": {reading.watts:.2f} W, '
+            f"between {reading.low_watts:.2f} and {reading.high_watts:.2f} W")

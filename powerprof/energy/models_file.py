@@ -1,0 +1,152 @@
+"""Power models in TOML: what one may say, and how a file from outside is refused."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from powerprof import paths
+from powerprof.errors import DataError
+from powerprof.files import read_outside_text
+
+SCHEMA = "powerprof.model/1"
+_LIMIT_BYTES = 1 << 20
+_MAX_MODELS = 500
+
+Watts = Annotated[float, msgspec.Meta(ge=0, le=10_000)]
+Joules = Annotated[float, msgspec.Meta(ge=0, le=1_000)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=120)]
+Text = Annotated[str, msgspec.Meta(max_length=1000)]
+
+
+class CpuMatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """CPUs that a model is for; `models` empty means all of the family. `nearest` says whose neighbour stands in."""
+
+    vendor: Name
+    family: int | None = None
+    models: list[int] = []
+    steppings: tuple[int, int] | None = None
+    nearest: Name | None = None
+
+
+class StateWatts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Watts of one CPU while it is in one idle state, with a 95 % interval."""
+
+    name: Name
+    watts: Watts
+    range_watts: tuple[Watts, Watts]
+
+
+class WakeupJoules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Energy of one wake-up, with a 95 % interval."""
+
+    joules: Joules
+    range_joules: tuple[Joules, Joules]
+
+
+class PowerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Watts of one logical CPU: asleep (`idle_watts`, its deepest state) and running (`full_watts`).
+
+    `range_from`: `results` (lowest and highest published), `mean` (only a mean is published), `fit` (a 95 % interval
+    of a calibration) or `user`. `cross_validated_percent`: the mean error of a calibration on windows it did not see.
+    """
+
+    name: Name
+    idle_watts: Watts
+    full_watts: Watts
+    idle_range_watts: tuple[Watts, Watts]
+    full_range_watts: tuple[Watts, Watts]
+    source: Text
+    range_from: Literal["results", "mean", "fit", "user"] = "user"
+    cpus: list[CpuMatch] = []
+    states: list[StateWatts] = []
+    wakeup: WakeupJoules | None = None
+    cross_validated_percent: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    scope: Text = "a share of the whole server at the wall"
+    doubts: list[Text] = []
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    schema: Literal["powerprof.model/1"]
+    model: Annotated[list[PowerModel], msgspec.Meta(min_length=1, max_length=_MAX_MODELS)]
+
+
+def parse_models(text: str, path: Path | str) -> list[PowerModel]:
+    """Models of a TOML text. Raises DataError with the line of a syntax error, or the key of a wrong value."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"line (\d+)", str(error))
+        raise DataError(path, f"not TOML: {error}", int(line[1]) if line else None) from None
+    except RecursionError:
+        raise DataError(path, "not TOML that a model needs: nested too deeply") from None
+    try:
+        models = msgspec.convert(data, _File).model
+    except msgspec.ValidationError as error:
+        raise DataError(path, _plain(str(error))) from None
+    for index, model in enumerate(models):
+        _check(model, f"model[{index}] ({model.name})", path)
+    return models
+
+
+def _plain(message: str) -> str:
+    """msgspec's `… - at `$.model[0].idle_watts`` with the key first."""
+    text, _, where = message.partition(" - at `$.")
+    return f"{where.rstrip('`')}: {text}" if where else text
+
+
+def _check(model: PowerModel, where: str, path: Path | str) -> None:
+    for key, value, (low, high) in (
+        ("idle_range_watts", model.idle_watts, model.idle_range_watts),
+        ("full_range_watts", model.full_watts, model.full_range_watts),
+        *((f"states.{s.name}.range_watts", s.watts, s.range_watts) for s in model.states),
+        *((("wakeup.range_joules", model.wakeup.joules, model.wakeup.range_joules),) if model.wakeup else ()),
+    ):
+        # Written as not-less so that NaN, which TOML allows, is refused too.
+        if not low <= value <= high:
+            raise DataError(path, f"{where}.{key}: {value:g} is not within [{low:g}, {high:g}]")
+    if not model.idle_watts <= model.full_watts:
+        raise DataError(path, f"{where}.full_watts: below idle_watts")
+    names = [state.name for state in model.states]
+    if len(set(names)) < len(names):
+        raise DataError(path, f"{where}.states: a name is there twice")
+
+
+def shipped_models() -> list[PowerModel]:
+    """The table that comes with powerprof."""
+    from importlib.resources import files
+
+    file = files("powerprof.energy").joinpath("models", "published.toml")
+    return parse_models(file.read_text(encoding="utf-8"), "published.toml")
+
+
+def user_models() -> list[PowerModel]:
+    """The models of `*.toml` in the configuration's `models` folder, by file name. Raises DataError."""
+    folder = paths.config_dir() / "models"
+    models: list[PowerModel] = []
+    for file in sorted(folder.glob("*.toml")):
+        models += parse_models(read_outside_text(file, _LIMIT_BYTES), file)
+    return models
+
+
+def encode_model(model: PowerModel) -> str:
+    """One model as the TOML that `parse_models` reads."""
+    lines = [f'schema = "{SCHEMA}"', "", "[[model]]"]
+    fields = msgspec.to_builtins(model)
+    lines += [f"{key} = {_toml(value)}" for key, value in fields.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, str):
+        # TOML's basic strings have JSON's escapes (toml.io v1.0.0).
+        return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return repr(value)
