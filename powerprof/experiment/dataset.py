@@ -1,0 +1,119 @@
+"""Making and removing the schema of a workload: only one that powerprof made is ever dropped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from powerprof import programs
+from powerprof.database import sql
+from powerprof.errors import PowerprofError, UsageError
+from powerprof.files import read_outside_text
+from powerprof.workloads import world
+from powerprof.workloads.definition import Dataset
+from powerprof.workloads.reading import Case, Loaded
+from powerprof.workloads.sqltext import split_statements
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Server, Sql
+
+_MARK = "powerprof_made_this"
+_LOAD_TIMEOUT_S = 900.0
+_LIMIT_BYTES = 256 << 20
+
+
+def schema_of(workload: Loaded) -> str | None:
+    """The schema that powerprof makes for a workload; None where it brings no tables."""
+    dataset = workload.definition.dataset
+    if dataset.kind == "world":
+        return world.SCHEMA_NAME
+    if dataset.kind == "sql":
+        return "powerprof_" + re.sub(r"[^a-z0-9_]", "_", workload.definition.name)
+    return None
+
+
+def database_of(case: Case) -> str | None:
+    """The schema in which the load runs: the load's own, or the one made for the workload."""
+    return case.load.database or schema_of(case.workload)
+
+
+def make(server: Server, workload: Loaded, dataset: Dataset, world_sql: Path | None = None) -> None:
+    """Create and fill the workload's schema. Raises PowerprofError, UsageError where it is somebody else's."""
+    name = schema_of(workload)
+    if name is None:
+        return
+    with server.connect() as connection:
+        remove(connection, name)
+        sql.execute(
+            connection,
+            f"CREATE DATABASE `{name}` DEFAULT CHARACTER SET latin1",
+            f"USE `{name}`",
+            f"CREATE TABLE {_MARK} (made TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)",
+        )
+        if dataset.kind == "world":
+            _make_world(server, connection, dataset, world_sql)
+        else:
+            for file in dataset.files:
+                path = workload.folder / file
+                _run(connection, split_statements(read_outside_text(path, _LIMIT_BYTES)), str(path))
+
+
+def _make_world(server: Server, connection: Sql, dataset: Dataset, world_sql: Path | None) -> None:
+    sql.execute(connection, *world.schema_statements(dataset.engine))
+    if world_sql is None:
+        _run(connection, world.row_statements(dataset.seed), "the world dataset")
+    else:
+        source = load_official(server, world_sql)
+        _run(connection, world.official_statements(source), str(world_sql))
+        sql.execute(connection, f"DROP DATABASE `{source}`")
+    _run(connection, world.huge_statements(dataset.huge_copies), "city_huge")
+    sql.execute(connection, "ANALYZE TABLE City, Country, CountryLanguage, city_huge")
+
+
+def load_official(server: Server, path: Path) -> str:
+    """Load the official world.sql, which makes a schema `world`; returns its name.
+
+    Raises UsageError on a given server: the file drops whatever `world` it finds there.
+    """
+    if not server.private:
+        raise UsageError("world.sql drops a schema called world", "load it into a private server (the default)")
+    text = read_outside_text(path, _LIMIT_BYTES)
+    program = programs.which("mariadb") or programs.which("mysql")
+    if program is None:
+        program = programs.need("mariadb", "mariadb-client")
+    login = server.login
+    programs.run(
+        [program, "--no-defaults", f"--user={login.user}", f"--socket={login.socket}", "--local-infile=0"],
+        stdin=text,
+        env={"MYSQL_PWD": login.password},
+        timeout_s=_LOAD_TIMEOUT_S,
+    )
+    with server.connect() as connection:
+        found = sql.rows(connection, "SHOW TABLES FROM world")
+    if "city" not in {str(row[0]) for row in found}:
+        raise PowerprofError(f"{path} made no table world.city", "is it the official world.sql?")
+    return "world"
+
+
+def remove(connection: Sql, name: str) -> None:
+    """Drop the schema if powerprof made it. Raises UsageError where it is somebody else's."""
+    there = sql.rows(connection, "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", [name])
+    if not there:
+        return
+    ours = sql.rows(
+        connection,
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+        [name, _MARK],
+    )
+    if not ours:
+        raise UsageError(f"the server has a schema {name} that powerprof did not make", "rename or drop it")
+    sql.execute(connection, f"DROP DATABASE `{name}`")
+
+
+def _run(connection: Sql, statements: Iterable[str], what: str) -> None:
+    try:
+        sql.execute(connection, *statements)
+    except PowerprofError as error:
+        raise PowerprofError(f"cannot load {what}: {error.message}", error.hint) from error

@@ -1,0 +1,8 @@
+"""What drives a server during a block: one module for each kind of load, all behind `Load`."""
+
+from __future__ import annotations
+
+from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order, Running
+from powerprof.experiment.loads.choose import start_load
+
+__all__ = ["Context", "LoadFailed", "LoadResult", "Order", "Running", "start_load"]

@@ -1,0 +1,68 @@
+"""What every kind of load is to the runner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from powerprof.database.base import Login
+from powerprof.errors import PowerprofError
+
+
+class LoadFailed(PowerprofError):
+    """The client ended before it should have, or with an error: the block is worth repeating."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """How much to run: for `duration_s` at `rate_hz` (None: as fast as it goes), or `queries` in all.
+
+    With both a rate and a number of queries they are spread at that rate.
+    """
+
+    duration_s: float | None = None
+    rate_hz: float | None = None
+    queries: int | None = None
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where the load runs: the account, a private directory for files, and the CPUs of the client."""
+
+    login: Login
+    directory: Path
+    affinity: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    """What the client says afterwards. Latencies include the time in the queue; None where it cannot tell."""
+
+    queries: int | None
+    elapsed_s: float
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    mean_ms: float | None = None
+    errors: int = 0
+    client_cpu_s: float | None = None
+
+
+class Running(Protocol):
+    """A load under way."""
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The client's processes; empty where powerprof itself is the client."""
+
+    def alive(self) -> bool:
+        """False once it has ended."""
+
+    def finish(self, timeout_s: float) -> LoadResult:
+        """Wait for its end. Raises LoadFailed where it failed or does not end."""
+
+    def kill(self) -> None:
+        """End it now; does nothing where it has ended."""

@@ -1,0 +1,18 @@
+"""From the kind of a load to what runs it."""
+
+from __future__ import annotations
+
+from powerprof.experiment.loads import command, idle, slap, sysbench
+from powerprof.experiment.loads.base import Context, Order, Running
+from powerprof.workloads.reading import Case
+
+
+def start_load(case: Case, context: Context, order: Order) -> Running:
+    """Start the load of `case`. Raises CapabilityError, LoadFailed, UsageError."""
+    if case.load.kind == "idle":
+        return idle.IdleLoad(case.load, context)
+    if case.load.kind == "slap":
+        return slap.start(case, context, order)
+    if case.load.kind == "command":
+        return command.start(case, context, order)
+    return sysbench.start(case.load, case.load_statements(), context, order)

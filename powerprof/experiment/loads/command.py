@@ -1,0 +1,75 @@
+"""Any program as the client: it is told where the server is, and may say how many queries it ran."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from powerprof.errors import UsageError
+from powerprof.experiment.loads.base import Context, LoadResult, Order
+from powerprof.experiment.loads.process import ProcessLoad, private_file
+from powerprof.workloads.reading import Case
+
+_PLACE = re.compile(r"\{([a-z_]+)\}")
+_COUNT = re.compile(r"^(queries|p50_ms|p95_ms|p99_ms)[=: ]+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
+
+
+def start(case: Case, context: Context, order: Order) -> ProcessLoad:
+    """Start the command of `load.argv` with its {places} filled. Raises UsageError for an unknown place.
+
+    The password is in MYSQL_PWD and in {defaults_file}, never an argument. A first word with a slash is
+    looked for in the workload's folder.
+    """
+    login = context.login
+    defaults = private_file(
+        context.directory,
+        "client.cnf",
+        (f'[client]\nuser={login.user}\npassword="{login.password}"\n' + _place_lines(context)).encode(),
+    )
+    places = {
+        "socket": str(login.socket or ""),
+        "host": login.host or "localhost",
+        "port": str(login.port or 3306),
+        "user": login.user,
+        "database": case.load.database or login.database or "",
+        "defaults_file": str(defaults),
+        "clients": str(case.load.clients),
+        "rate_hz": f"{order.rate_hz:g}" if order.rate_hz else "0",
+        "duration_s": f"{order.duration_s:g}" if order.duration_s else "0",
+        "queries": str(order.queries or 0),
+        "seed": str(order.seed),
+        "folder": str(case.workload.folder),
+    }
+    argv = [_fill(word, places) for word in case.load.argv]
+    program = Path(argv[0])
+    if "/" in argv[0] and not program.is_absolute():
+        argv[0] = str((case.workload.folder / program).resolve())
+    return ProcessLoad(argv, context, parse, env={"MYSQL_PWD": login.password})
+
+
+def _place_lines(context: Context) -> str:
+    login = context.login
+    if login.socket is not None:
+        return f"socket={login.socket}\n"
+    return f"host={login.host or '127.0.0.1'}\nport={login.port or 3306}\n"
+
+
+def _fill(word: str, places: dict[str, str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in places:
+            raise UsageError(f"load.argv: no such place {found[0]}", "one of " + ", ".join(sorted(places)))
+        return places[found[1]]
+
+    return _PLACE.sub(value, word)
+
+
+def parse(text: str, elapsed_s: float) -> LoadResult:
+    """Lines such as `queries=1000` and `p95_ms=2.5`, last of each; what is not said is unknown."""
+    said = {name: float(value) for name, value in _COUNT.findall(text)}
+    return LoadResult(
+        queries=int(said["queries"]) if "queries" in said else None,
+        elapsed_s=elapsed_s,
+        p50_ms=said.get("p50_ms"),
+        p95_ms=said.get("p95_ms"),
+        p99_ms=said.get("p99_ms"),
+    )

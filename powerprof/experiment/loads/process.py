@@ -1,0 +1,102 @@
+"""A client that is a program: started with its output in a private file, waited for, its CPU time kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from powerprof import programs
+from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult
+
+_OUTPUT_LIMIT_BYTES = 8 << 20
+
+
+def private_file(directory: Path, name: str, data: bytes = b"") -> Path:
+    """A file that only we can read, in our private directory; one of the same name is replaced."""
+    path = directory / name
+    path.unlink(missing_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+    return path
+
+
+class ProcessLoad:
+    """A program under way. `parse` turns its standard output into a result."""
+
+    def __init__(
+        self,
+        argv: Sequence[str | Path],
+        context: Context,
+        parse: Callable[[str, float], LoadResult],
+        env: dict[str, str] | None = None,
+        stdin: Path | None = None,
+    ) -> None:
+        self._name = Path(argv[0]).name
+        self._parse = parse
+        self._output = private_file(context.directory, "load.out")
+        self._children_s = _children_cpu_s()
+        self._started_s = time.monotonic()
+        with self._output.open("wb") as output:
+            source = stdin.open("rb") if stdin else None
+            try:
+                self._process: subprocess.Popen[bytes] = programs.start(
+                    argv,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    stdin=source if source else subprocess.DEVNULL,
+                    env=env,
+                    cwd=context.directory,
+                    affinity=context.affinity,
+                )
+            finally:
+                if source:
+                    source.close()
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The client's process."""
+        return (self._process.pid,)
+
+    def alive(self) -> bool:
+        """False once it has ended."""
+        return self._process.poll() is None
+
+    def finish(self, timeout_s: float) -> LoadResult:
+        """Wait for its end and read what it said. Raises LoadFailed."""
+        try:
+            code = self._process.wait(max(0.1, timeout_s))
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise LoadFailed(f"{self._name} did not end in {timeout_s:.0f} s") from None
+        elapsed_s = time.monotonic() - self._started_s
+        # One client runs at a time and servers are not waited for, so what was reaped since is the client.
+        cpu_s = _children_cpu_s() - self._children_s
+        text = self._text()
+        if code != 0:
+            said = [line.strip() for line in text.splitlines() if "FATAL" in line or "rror" in line][:2]
+            reason = " / ".join(said)[:300] or "it said nothing"
+            how = f"was killed by signal {-code}" if code < 0 else f"failed with {code}"
+            raise LoadFailed(f"{self._name} {how}: {reason}")
+        from dataclasses import replace
+
+        return replace(self._parse(text, elapsed_s), client_cpu_s=cpu_s)
+
+    def kill(self) -> None:
+        """End it now."""
+        if self._process.poll() is None:
+            programs.stop(self._process, patience_s=1.0)
+
+    def _text(self) -> str:
+        with self._output.open("rb") as file:
+            return file.read(_OUTPUT_LIMIT_BYTES).decode("utf-8", errors="replace")
+
+
+def _children_cpu_s() -> float:
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,63 @@
+"""mariadb-slap as the client. It knows no rate: it runs a number of queries as fast as it can."""
+
+from __future__ import annotations
+
+import re
+
+from pathlib import Path
+
+from powerprof import programs
+from powerprof.errors import UsageError
+from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
+from powerprof.experiment.loads.process import ProcessLoad, private_file
+from powerprof.workloads.definition import Load
+from powerprof.workloads.reading import Case
+
+_DELIMITER = ";\n"
+
+
+def start(case: Case, context: Context, order: Order) -> ProcessLoad:
+    """Start mariadb-slap with `order.queries` queries. Raises CapabilityError where it is not installed."""
+    program = programs.which("mariadb-slap") or programs.which("mysqlslap")
+    if program is None:
+        program = programs.need("mariadb-slap", "mariadb-client")
+    if order.queries is None:
+        raise UsageError("mariadb-slap runs a number of queries, not a rate", "use --design work")
+    load = case.load
+    config = private_file(context.directory, "slap.cnf", _config(context).encode())
+    statements = case.load_statements()
+    query = private_file(context.directory, "slap.sql", _DELIMITER.join(statements).encode())
+    argv: list[str | Path] = [
+        program,
+        f"--defaults-file={config}",
+        f"--concurrency={load.clients}",
+        "--iterations=1",
+        f"--number-of-queries={order.queries}",
+        f"--query={query}",
+        "--delimiter=;",
+        f"--create-schema={load.database or context.login.database or 'mysql'}",
+        "--no-drop",
+    ]
+    if load.session:
+        argv.append(f"--init-command={'; '.join(load.session)}")
+    queries = order.queries
+    return ProcessLoad(argv, context, lambda text, elapsed_s: parse(text, elapsed_s, queries, load))
+
+
+def _config(context: Context) -> str:
+    login = context.login
+    place = (
+        f"socket={login.socket}"
+        if login.socket is not None
+        else f"host={login.host or '127.0.0.1'}\nport={login.port or 3306}"
+    )
+    return f'[client]\nuser={login.user}\npassword="{login.password}"\n{place}\n'
+
+
+def parse(text: str, elapsed_s: float, queries: int, load: Load) -> LoadResult:
+    """mariadb-slap's report. Raises LoadFailed where it is not one."""
+    found = re.search(r"Average number of seconds to run all queries:\s+(\d+\.\d+) seconds", text)
+    if not found:
+        raise LoadFailed(f"mariadb-slap gave no report: {' '.join(text.split())[-200:]}")
+    each = queries // load.clients * load.clients
+    return LoadResult(queries=each or queries, elapsed_s=float(found[1]) or elapsed_s)

@@ -1,0 +1,105 @@
+"""sysbench as the client: statements through its Lua, open loop with --rate.
+
+Checked with 1.0.20: with --rate a generator of its own puts events into a queue at exponentially distributed
+times, whether or not the workers keep up, and the latency histogram counts from there. That is an open loop:
+waiting is not left out. --time takes whole seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from pathlib import Path
+
+from powerprof import programs
+from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
+from powerprof.experiment.loads.process import ProcessLoad, private_file
+from powerprof.paths import data_dir
+from powerprof.workloads.definition import Load
+
+_BUCKET = re.compile(r"^\s+(\d+\.\d+) \|.*?\s(\d+)$", re.MULTILINE)
+
+
+def start(load: Load, statements: Sequence[str], context: Context, order: Order) -> ProcessLoad:
+    """Start sysbench on these statements. Raises CapabilityError where it is not installed."""
+    program = programs.need("sysbench", "sysbench")
+    texts = private_file(context.directory, "statements.nul", _nul(statements))
+    session = private_file(context.directory, "session.nul", _nul(load.session))
+    config = private_file(context.directory, "sysbench.cnf", _config(load, context).encode())
+    seconds = math.ceil(order.duration_s) if order.duration_s else 0
+    argv: list[str | Path] = [
+        program,
+        f"--config-file={config}",
+        f"--threads={load.clients}",
+        f"--time={seconds}",
+        f"--events={order.queries or 0}",
+        f"--rate={max(1, round(order.rate_hz)) if order.rate_hz else 0}",
+        f"--rand-seed={order.seed}",
+        "--rand-type=uniform",
+        "--histogram=on",
+        f"--statements={texts}",
+        f"--session={session}",
+        f"--protocol={load.protocol}",
+        f"--reconnect={'on' if load.reconnect else 'off'}",
+        f"--unique={order.seed}",
+        data_dir("workloads") / "lib" / "statements.lua",
+        "run",
+    ]
+    return ProcessLoad(argv, context, parse)
+
+
+def _nul(statements: Sequence[str]) -> bytes:
+    return b"\0".join(text.replace("\0", " ").encode() for text in statements)
+
+
+def _config(load: Load, context: Context) -> str:
+    """The account in a file: a password on the command line would be everybody's to read."""
+    login = context.login
+    lines = ["db-driver=mysql", f"mysql-user={login.user}", f"mysql-password={login.password}"]
+    if login.socket is not None:
+        lines.append(f"mysql-socket={login.socket}")
+    else:
+        lines += [f"mysql-host={login.host or '127.0.0.1'}", f"mysql-port={login.port or 3306}"]
+    lines.append(f"mysql-db={load.database or login.database or 'mysql'}")
+    if login.tls:
+        lines.append("mysql-ssl=on")
+    return "\n".join(lines) + "\n"
+
+
+def parse(text: str, elapsed_s: float) -> LoadResult:
+    """sysbench's report. Raises LoadFailed where it is not one."""
+    events = re.search(r"total number of events:\s+(\d+)", text)
+    total = re.search(r"total time:\s+(\d+(?:\.\d+)?)s", text)
+    if not events or not total:
+        raise LoadFailed(f"sysbench gave no report: {' / '.join(text.split()[-20:])[:200]}")
+    mean = re.search(r"^\s+avg:\s+(\d+\.\d+)", text, re.MULTILINE)
+    errors = re.search(r"ignored errors:\s+(\d+)", text)
+    buckets = [(float(value), int(count)) for value, count in _BUCKET.findall(text)]
+    return LoadResult(
+        queries=int(events[1]),
+        elapsed_s=float(total[1]) or elapsed_s,
+        p50_ms=percentile(buckets, 50),
+        p95_ms=percentile(buckets, 95),
+        p99_ms=percentile(buckets, 99),
+        mean_ms=float(mean[1]) if mean and int(events[1]) else None,
+        errors=int(errors[1]) if errors else 0,
+    )
+
+
+def percentile(buckets: Sequence[tuple[float, int]], percent: float) -> float | None:
+    """The value of a histogram below which `percent` of the counts lie; None for an empty one.
+
+    The buckets are 2 % apart (1,024 of them from 0.001 ms to 100 s, sysbench's sb_histogram), which is the
+    resolution.
+    """
+    total = sum(count for _, count in buckets)
+    if not total:
+        return None
+    seen = 0
+    for value, count in buckets:
+        seen += count
+        if seen >= total * percent / 100:
+            return value
+    return buckets[-1][0]

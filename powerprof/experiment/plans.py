@@ -1,0 +1,96 @@
+"""The server's plans, asserted before anything is measured, and its own counts of what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from powerprof.database import sql
+from powerprof.errors import PowerprofError
+from powerprof.workloads.definition import Explain, PlanStep
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Sql
+
+# Rows that the storage engine handed over: every Handler_read_* counts one (MariaDB, Server Status
+# Variables).
+_ROWS = (
+    "Handler_read_first",
+    "Handler_read_key",
+    "Handler_read_last",
+    "Handler_read_next",
+    "Handler_read_prev",
+    "Handler_read_rnd",
+    "Handler_read_rnd_next",
+)
+_COUNTED = ("Questions", "Qcache_hits", "Com_stmt_prepare", "Com_stmt_execute", "Connections", *_ROWS)
+
+
+class PlanMismatch(PowerprofError):
+    """The server does not run the statement as the workload says it must."""
+
+
+def explain(connection: Sql, statement: str) -> list[dict[str, Any]]:
+    """The rows of EXPLAIN with lower-case names. Raises PowerprofError."""
+    import pymysql
+
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("EXPLAIN " + statement)
+            names = [column[0].lower() for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    except (pymysql.MySQLError, OSError) as error:
+        raise sql.failure(f"cannot explain {statement[:60]!r}", error) from error
+
+
+def check_plan(condition: str, wanted: Explain, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Every step of the workload must be in the plan. Raises PlanMismatch, which says what is there instead."""
+    for step in wanted.plan:
+        if not any(_fits(step, row) for row in rows):
+            found = "; ".join(plan_text(row) for row in rows)
+            raise PlanMismatch(
+                f"{condition}: the plan is not the one to measure: wanted {_step_text(step)}, found {found}",
+                "another server version, setting or table size may plan differently",
+            )
+
+
+def _fits(step: PlanStep, row: Mapping[str, Any]) -> bool:
+    if step.table != row.get("table"):
+        return False
+    if step.type and row.get("type") not in step.type:
+        return False
+    if step.select_type and row.get("select_type") not in step.select_type:
+        return False
+    return step.key is None or step.key == row.get("key")
+
+
+def _step_text(step: PlanStep) -> str:
+    words = [step.table, "/".join(step.select_type), "/".join(step.type), f"on {step.key}" if step.key else ""]
+    return " ".join(word for word in words if word)
+
+
+def plan_text(row: Mapping[str, Any]) -> str:
+    """One row of EXPLAIN in words: `city_huge ref on name_btree, 5 rows`."""
+    words = [str(row.get("table")), str(row.get("type"))]
+    if row.get("key"):
+        words.append(f"on {row['key']}")
+    rows = row.get("rows")
+    count = f", {int(rows):,} rows" if rows is not None else ""
+    return " ".join(words) + count
+
+
+def counters(connection: Sql) -> dict[str, int]:
+    """The server's counters of statements and rows; the reading itself adds to them. Raises PowerprofError."""
+    names = ", ".join(f"'{name}'" for name in _COUNTED)
+    found = sql.rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})")
+    return {str(name): int(value) for name, value in found}
+
+
+def queries_between(before: Mapping[str, int], after: Mapping[str, int]) -> int:
+    """Statements that the clients ran in between: all but the second reading."""
+    return max(0, after.get("Questions", 0) - before.get("Questions", 0) - 1)
+
+
+def rows_between(before: Mapping[str, int], after: Mapping[str, int]) -> int:
+    """Rows that the storage engines handed over in between."""
+    return sum(max(0, after.get(name, 0) - before.get(name, 0)) for name in _ROWS)

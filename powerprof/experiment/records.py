@@ -1,0 +1,157 @@
+"""What a comparison is made of: the JSON of `powerprof.comparison/1`. Unknown is None, never 0."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from powerprof.records import Kind, Window
+from powerprof.statistics import Verdict
+
+Arm = Literal["a", "b"]
+Design = Literal["rate", "work"]
+Range = tuple[float, float]
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """One window of one condition. `queries` were finished in it, by the server's own count.
+
+    `dropped`: warm-up, in no figure. `attempts_count` is above 1 where it had to be repeated. With the
+    design `work` the window lasts longer than the work, whose time is `solution_s`, and `solution_joules`
+    its energy.
+    """
+
+    pair: int
+    arm: Arm
+    dropped: bool
+    attempts_count: int
+    queries: int | None
+    offered_hz: float | None
+    window: Window
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    mean_ms: float | None = None
+    errors_count: int = 0
+    client_cpu_s: float | None = None
+    solution_s: float | None = None
+    solution_joules: float | None = None
+    rows_examined: int | None = None
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean of a metric in one condition, its 95 % interval, and the value of each pair."""
+
+    mean: float | None
+    ci95: Range | None
+    values: list[float | None] = []
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """b − a over the pairs, with its 95 % interval; `percent` is of a."""
+
+    b_minus_a: float | None
+    ci95: Range | None
+    percent: float | None
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """b / a over the pairs."""
+
+    b_over_a: float
+    ci95: Range | None
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric of both conditions and what can be said of it."""
+
+    name: str
+    unit: str
+    kind: Kind
+    a: Side
+    b: Side
+    difference: Difference
+    verdict: Verdict
+    minimum_detectable_percent: float | None
+    ratio: Ratio | None = None
+    source: str | None = None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's plan of one statement of a condition, as EXPLAIN gave it; `asserted` where the workload did."""
+
+    arm: Arm
+    statement: str
+    rows: list[dict[str, Any]]
+    asserted: bool
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """What was run under a name. `work` identifies it: only runs of the same work can be compared."""
+
+    name: str
+    workload: str
+    title: str
+    load: dict[str, Any]
+    settings: dict[str, Any]
+    work: str
+
+
+class Threat(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that could have made the difference. `serious` ones are said in the answer."""
+
+    name: str
+    text: str
+    serious: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer in a sentence, by the primary metric; what it says of speed and of power apart from that."""
+
+    metric: str | None
+    text: str
+    speed: str | None = None
+    power: str | None = None
+
+
+class Control(msgspec.Struct, frozen=True, kw_only=True):
+    """A against A. `sound` where no difference was found; `half_width_percent` is what can be resolved."""
+
+    kind: Literal["own_blocks", "run"]
+    pairs_count: int
+    sound: bool
+    half_width_percent: float | None
+    text: str
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two conditions compared: `powerprof.comparison/1`."""
+
+    id: str | None
+    command: str
+    started_at: str
+    a: Condition
+    b: Condition
+    design: Design
+    order: list[Arm]
+    blocks_count: int
+    metrics: list[Metric]
+    verdict: Answer
+    seed: int
+    offered_hz: float | None = None
+    queries_per_block: int | None = None
+    plans: list[Plan] = []
+    threats: list[Threat] = []
+    control: Control | None = None
+    differences: list[str] = []
+    baseline: list[Window] = []
+    baseline_after: list[Window] = []
+    blocks: list[Block] = []
+    host: dict[str, Any] = {}
+    server: dict[str, Any] = {}
+    tool: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    notes: list[str] = []
+    interrupted: bool = False
+    schema: Literal["powerprof.comparison/1"] = "powerprof.comparison/1"
