@@ -15,7 +15,7 @@ import typer
 from powerprof import __version__
 from powerprof.errors import Interrupted, PowerprofError, UsageError
 
-_COMMANDS = ("doctor", "residency")
+_COMMANDS = ("idle", "residency", "doctor", "runs", "report")
 
 
 def _version(value: bool) -> None:

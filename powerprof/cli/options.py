@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from powerprof.errors import PowerprofError, UsageError
+from powerprof.errors import Interrupted, PowerprofError, UsageError
 
 if TYPE_CHECKING:
+    import msgspec
     from rich.console import Console
+
+R = TypeVar("R", bound="msgspec.Struct")
 
 MAX_DURATION_S = 7 * 24 * 3600.0
 
@@ -36,6 +40,27 @@ RunsDir = Annotated[
 NoSave = Annotated[bool, typer.Option("--no-save", help="Do not save the run.")]
 
 
+ResidencySource = Annotated[
+    str,
+    typer.Option("--residency-source", metavar="NAME", help="cpuidle (default), powertop, turbostat or procfs."),
+]
+EnergySource = Annotated[
+    str,
+    typer.Option("--energy-source", metavar="NAME[,NAME]", help="auto, or the meters to read (powerprof doctor)."),
+]
+MeterLog = Annotated[
+    Path | None, typer.Option("--meter-log", metavar="FILE", help="CSV log that an external meter is writing.")
+]
+ServerUrl = Annotated[
+    str | None,
+    typer.Option("--server", metavar="URL", help="Your server: mysql://user@host:port/ (the password elsewhere)."),
+]
+Socket = Annotated[Path | None, typer.Option("--socket", metavar="PATH", help="Your server's unix socket.")]
+DefaultsFile = Annotated[
+    Path | None, typer.Option("--defaults-file", metavar="FILE", help="Option file with user, password, socket.")
+]
+
+
 def console(stream: IO[str] | None = None) -> Console:
     """A console that wraps at the terminal's width, keeps long lines in pipes, and obeys NO_COLOR."""
     from rich.console import Console
@@ -58,6 +83,53 @@ def write_json(record: Any, target: str) -> None:
         Path(target).write_bytes(data)
     except OSError as error:
         raise PowerprofError(f"cannot write {target} ({(error.strerror or str(error)).lower()})") from error
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 80 in a pipe."""
+    import shutil
+
+    return max(40, shutil.get_terminal_size((80, 24)).columns) if sys.stdout.isatty() else 80
+
+
+def save_and_show(
+    run: R, command: str, lines: Callable[[R, int], list[str]], *, json: str | None, quiet: bool,
+    runs_dir: Path | None, no_save: bool, next_step: str | None = None, extra: dict[str, bytes] | None = None,
+) -> R:
+    """Save a measured run, write its JSON, print its report; an interrupted one then ends with 130.
+
+    What was measured is shown even where it cannot be saved: that error comes last.
+    """
+    from powerprof.runs import RunStore
+
+    problem: PowerprofError | None = None
+    if not no_save:
+        try:
+            run = RunStore(runs_dir).save(command, run, extra)
+        except PowerprofError as error:
+            problem = error
+    if json is not None:
+        write_json(run, json)
+    if json != "-" and not quiet:
+        found = lines(run, terminal_width())
+        saved = getattr(run, "id", None)
+        last = " ".join(part for part in (f"Saved as {saved}." if saved else None, next_step) if part)
+        show([*found, *([last] if last else [])])
+    if problem is not None:
+        raise problem
+    if getattr(run, "interrupted", False):
+        saved = getattr(run, "id", None)
+        raise Interrupted("interrupted", f"what was measured is saved as {saved}" if saved else None)
+    return run
+
+
+def show(lines: Sequence[str]) -> None:
+    """Print a report: the first line, the answer, is bold on a terminal that has colours."""
+    from rich.text import Text
+
+    out = console()
+    for number, line in enumerate(lines):
+        out.print(Text(line, style="bold" if number == 0 else ""), soft_wrap=True)
 
 
 def check_json_target(target: str | None) -> None:

@@ -8,16 +8,21 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 
 import msgspec
 
 from powerprof import __version__, paths
 from powerprof.database.base import Server
-from powerprof.errors import CapabilityError, Interrupted, PowerprofError
+from powerprof.database.client import connect_given
+from powerprof.database.connections import IdleConnections
+from powerprof.database.limits import check_clients
+from powerprof.database.server import PrivateServer
+from powerprof.energy.windows import WindowEnergy
+from powerprof.errors import CapabilityError, Interrupted, UsageError
 from powerprof.experiment import phases
 from powerprof.records import Cause, Conservation, Phase, Run, ServerInfo, ToolCost, Window
 from powerprof.sampling import WindowInterrupted, WindowMeter, now_text
@@ -30,14 +35,28 @@ SETTLE_S = 2.0
 
 @dataclass(frozen=True)
 class IdlePlan:
-    """What to measure. `trace`: look for causes as well. `baseline`: the server can be absent (a private one)."""
+    """What to measure and on which server: a private one unless a URL, socket or option file names another.
+
+    `trace`: look for causes as well.
+    """
 
     clients: int
     duration_s: float
     repeat: int
     trace: bool = True
     residency_source: str = "cpuidle"
+    energy_source: str = "auto"
+    meter_log: Path | None = None
+    server_binary: Path | None = None
+    server_url: str | None = None
+    socket: Path | None = None
+    defaults_file: Path | None = None
     settle_s: float = SETTLE_S
+
+    @property
+    def given(self) -> bool:
+        """True where the server is the user's."""
+        return any(part is not None for part in (self.server_url, self.socket, self.defaults_file))
 
 
 @dataclass
@@ -80,22 +99,14 @@ class IdleExperiment:
         self,
         plan: IdlePlan,
         *,
-        server: Callable[[], Any],
-        given: bool,
-        hold: Callable[[Server, int], Any],
+        server: Callable[[], AbstractContextManager[Server]],
         meters: Meters | None,
         complete: Callable[[Window], Window],
         say: Say,
     ) -> None:
-        """`server()` and `hold(server, n)` are context managers: the server, and n silent connections to it.
-
-        `complete` adds to a window what is computed from it (the energy estimate). `given`: the server was there
-        before, so there is no baseline.
-        """
+        """`server()` opens the server; `complete` adds to a window what is computed from it (the energy estimate)."""
         self._plan = plan
         self._open_server = server
-        self._given = given
-        self._hold = hold
         self._meters = meters
         self._complete = complete
         self._say = say
@@ -105,18 +116,19 @@ class IdleExperiment:
         self._phases: list[Phase] = []
         self._started_at = now_text()
 
-    def run(self) -> Run:
+    def run(self, notes: Sequence[str] = ()) -> Run:
         """All phases. An interrupt ends them early: the run then says `interrupted`."""
         interrupted = False
         try:
             self._measure()
         except Interrupted:
             interrupted = True
+        self._notes += notes
         return self._record(interrupted)
 
     def _measure(self) -> None:
         plan = self._plan
-        if self._given:
+        if plan.given:
             self._notes.append("a given server: there is no baseline without it")
         else:
             self._phase("baseline", None, plan.repeat)
@@ -126,13 +138,13 @@ class IdleExperiment:
             self._phase("server", server, plan.repeat)
             if plan.clients:
                 self._say(f"connecting {plan.clients} clients")
-                with self._hold(server, plan.clients) as held:
+                with IdleConnections(server, plan.clients) as held:
                     time.sleep(min(1.0, plan.settle_s))
                     self._phase("clients", server, plan.repeat)
-                    lost = held.lost()
+                    lost = held.lost_count()
                     if lost:
                         self._notes.append(f"{lost} of {plan.clients} connections were closed by the server")
-        if not self._given:
+        if not plan.given:
             time.sleep(min(1.0, plan.settle_s))
             self._phase("baseline-after", None, max(2, plan.repeat // 2), trace=False)
 
@@ -249,16 +261,22 @@ class _Options(msgspec.Struct, frozen=True):
         return cls(plan.clients, plan.duration_s, plan.repeat, plan.residency_source)
 
 
-@contextmanager
-def already_open(server: Server) -> Iterator[Server]:
-    """A given server as a context: it is not ours to stop."""
-    with ExitStack():
-        yield server
+def _server(plan: IdlePlan) -> AbstractContextManager[Server]:
+    if plan.given:
+        return connect_given(plan.server_url, plan.socket, plan.defaults_file)
+    return PrivateServer(connections=max(1, plan.clients), binary=plan.server_binary)
 
 
-def require_phases(run: Run) -> None:
-    """Raises PowerprofError where an interrupt came before anything was measured."""
-    if run.interrupted and not run.phases:
-        raise Interrupted("interrupted before anything was measured")
+def measure_idle(plan: IdlePlan, say: Say) -> Run:
+    """Run the experiment on this host. Raises PowerprofError where nothing could be measured at all."""
+    if plan.given and plan.server_binary is not None:
+        raise UsageError("--server-binary is for a private server", "leave out --server, --socket and --defaults-file")
+    check_clients(plan.clients)
+    with WindowEnergy(plan.energy_source, plan.meter_log) as energy:
+        experiment = IdleExperiment(
+            plan, server=lambda: _server(plan), meters=energy.meters, complete=energy.complete, say=say
+        )
+        run = experiment.run(energy.notes)
     if not run.phases:
-        raise PowerprofError("nothing was measured")
+        raise Interrupted("interrupted before anything was measured")
+    return run

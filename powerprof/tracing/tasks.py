@@ -46,5 +46,5 @@ def look_up(tid: int, pid: int | None = None, comm: str = "") -> Task:
     own = clean(comm) if comm else clean(name)
     if flags & _PF_KTHREAD:
         return Task(tid, pid, own, "kernel", True)
-    process = try_text(root / str(pid) / "comm")
-    return Task(tid, pid, own, clean(process) if process else own, False)
+    leader = try_text(root / str(pid) / "comm")
+    return Task(tid, pid, own, clean(leader) if leader else own, False)
