@@ -1,0 +1,253 @@
+"""One window of one condition: the load started, a moment of running in, the window, the counts."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from powerprof.errors import PowerprofError
+from powerprof.experiment import plans
+from powerprof.experiment.bench import Bench
+from powerprof.experiment.calibrate import Offer
+from powerprof.experiment.loads import LoadFailed, LoadResult, Order, Running, start_load
+from powerprof.experiment.metrics import watts_of
+from powerprof.experiment.options import RAMP_S, ExperimentOptions
+from powerprof.experiment.records import Arm, Block
+from powerprof.records import Window
+from powerprof.sampling import WindowMeter
+from powerprof.sources.base import Meters
+from powerprof.workloads.reading import Case
+
+# How long a query that was begun in the window may take to end, beyond the window's own length.
+_PATIENCE_S = 60.0
+_TAIL_S = 0.15
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Which block this is, and how it is to be run."""
+
+    pair: int
+    arm: Arm
+    dropped: bool
+    seed: int
+
+
+@dataclass(frozen=True)
+class Apparatus:
+    """What blocks are measured with. `complete` adds to a window what is computed from it (the energy estimate)."""
+
+    bench: Bench
+    options: ExperimentOptions
+    offer: Offer
+    meters: Meters | None
+    complete: Callable[[Window], Window]
+    horizon_s: float | None = None
+
+
+def measure_block(apparatus: Apparatus, case: Case, slot: Slot, attempts: int) -> Block:
+    """Run one block. Raises LoadFailed or PowerprofError where client or server failed: it may be repeated."""
+    bench = apparatus.bench
+    bench.enter(case)
+    with bench.connect(case) as control:
+        if apparatus.offer.design == "work":
+            block = _work(apparatus, case, slot, attempts, lambda: plans.counters(control))
+        else:
+            block = _rate(apparatus, case, slot, attempts, lambda: plans.counters(control))
+    bench.leave(case)
+    return block
+
+
+def _meter(apparatus: Apparatus, case: Case, running: Running) -> WindowMeter:
+    pid = apparatus.bench.server(case).pid
+    groups = {"server": [pid] if pid else [], "client": list(running.pids), "powerprof": [os.getpid()]}
+    return WindowMeter(meters=apparatus.meters, groups=groups, residency_source=apparatus.options.residency_source)
+
+
+def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:
+    """The same rate for the same time: the window lies within the load."""
+    window_s = apparatus.options.window_s
+    order = Order(duration_s=math.ceil(RAMP_S + window_s + _TAIL_S), rate_hz=apparatus.offer.rate_hz, seed=slot.seed)
+    running = start_load(case, apparatus.bench.context(case), order)
+    try:
+        time.sleep(RAMP_S)
+        if not running.alive():
+            running.finish(0.1)
+            raise LoadFailed(f"{case.qualified}: the client ended at once")
+        with _meter(apparatus, case, running) as meter:
+            before = count()
+            window = meter.measure(window_s)
+            after = count()
+        if not running.alive() and not (window.window_s and window.window_s >= 0.98 * window_s):
+            raise LoadFailed(f"{case.qualified}: the client ended before the window did")
+        result = running.finish(window_s + _PATIENCE_S)
+    finally:
+        running.kill()
+    if result.errors:
+        raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
+    idle = case.load.kind == "idle"
+    return _block(
+        apparatus,
+        slot,
+        attempts,
+        apparatus.complete(window),
+        result,
+        before,
+        after,
+        queries=None if idle else plans.queries_between(before, after),
+    )
+
+
+def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:
+    """The same work: the window is from its start to the longer one's usual end, the rest of it idle."""
+    before = count()
+    own = WindowMeter(
+        meters=apparatus.meters,
+        groups={"server": [apparatus.bench.server(case).pid or 0], "powerprof": [os.getpid()]},
+        residency_source=apparatus.options.residency_source,
+    )
+    with own as meter:
+        meter.open_window()
+        start_s = time.monotonic()
+        running = start_load(
+            case, apparatus.bench.context(case), Order(queries=apparatus.offer.queries, rate_hz=None, seed=slot.seed)
+        )
+        try:
+            result = running.finish(max(_PATIENCE_S, 20 * apparatus.options.window_s))
+        finally:
+            running.kill()
+        solution_s = time.monotonic() - start_s
+        solution = apparatus.complete(meter.close_window())
+        after = count()
+        left_s = (apparatus.horizon_s or 0.0) - solution_s
+        window = solution
+        if left_s > 0.05:
+            window = joined(solution, apparatus.complete(meter.measure(left_s)))
+    if result.errors:
+        raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
+    reading = watts_of(solution)
+    return _block(
+        apparatus,
+        slot,
+        attempts,
+        window,
+        result,
+        before,
+        after,
+        queries=plans.queries_between(before, after),
+        solution_s=solution_s,
+        solution_joules=reading.joules if reading else None,
+    )
+
+
+def joined(first: Window, second: Window) -> Window:
+    """Two windows that follow one another as one. Rates and shares are weighted by time, energies summed."""
+    import msgspec
+
+    one, two = first.window_s or 0.0, second.window_s or 0.0
+    total = one + two
+    if not total:
+        return first
+
+    def mean(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else (a * one + b * two) / total
+
+    later = {(reading.source, reading.domain): reading for reading in second.energy}
+    energy = []
+    for reading in first.energy:
+        other = later.get((reading.source, reading.domain))
+        joules = None
+        if other is not None and other.joules is not None and reading.joules is not None:
+            joules = reading.joules + other.joules
+        energy.append(msgspec.structs.replace(reading, joules=joules, watts=None if joules is None else joules / total))
+    more = {process.name: process for process in second.processes}
+    processes = []
+    for process in first.processes:
+        cpu_s = process.cpu_s + (more[process.name].cpu_s if process.name in more else 0.0)
+        share = 100 * cpu_s / (total * first.cpus) if first.cpus else None
+        processes.append(msgspec.structs.replace(process, cpu_s=cpu_s, percent=share))
+    others = {state.name: state for state in second.states}
+    states = []
+    for state in first.states:
+        same = others.get(state.name)
+        if same is None:
+            continue
+        time_us, entries = state.time_us + same.time_us, state.entries_count + same.entries_count
+        states.append(
+            msgspec.structs.replace(
+                state,
+                time_us=time_us,
+                entries_count=entries,
+                entries_hz=entries / total,
+                residency_percent=mean(state.residency_percent, same.residency_percent),
+                average_residency_ms=time_us / entries / 1e3 if entries else None,
+                above_hz=mean(state.above_hz, same.above_hz),
+                below_hz=mean(state.below_hz, same.below_hz),
+                rejected_hz=mean(state.rejected_hz, same.rejected_hz),
+            )
+        )
+    rates = (
+        "c0_percent",
+        "idle_percent",
+        "wakeups_hz",
+        "steal_percent",
+        "user_percent",
+        "system_percent",
+        "irq_percent",
+        "interrupts_hz",
+        "context_switches_hz",
+        "residual_percent",
+    )
+    return msgspec.structs.replace(
+        first,
+        window_s=total,
+        energy=energy,
+        processes=processes,
+        states=states,
+        edge_exits_count=first.edge_exits_count + second.edge_exits_count,
+        notes=list(dict.fromkeys([*first.notes, *second.notes])),
+        **{name: mean(getattr(first, name), getattr(second, name)) for name in rates},
+    )
+
+
+def _block(
+    apparatus: Apparatus,
+    slot: Slot,
+    attempts: int,
+    window: Window,
+    result: LoadResult,
+    before: Mapping[str, int],
+    after: Mapping[str, int],
+    *,
+    queries: int | None,
+    solution_s: float | None = None,
+    solution_joules: float | None = None,
+) -> Block:
+    if queries == 0:
+        raise LoadFailed("no query was finished in the window")
+    return Block(
+        pair=slot.pair,
+        arm=slot.arm,
+        dropped=slot.dropped,
+        attempts_count=attempts,
+        queries=queries,
+        offered_hz=apparatus.offer.rate_hz,
+        window=window,
+        p50_ms=result.p50_ms,
+        p95_ms=result.p95_ms,
+        p99_ms=result.p99_ms,
+        mean_ms=result.mean_ms,
+        errors_count=result.errors,
+        client_cpu_s=result.client_cpu_s,
+        solution_s=solution_s,
+        solution_joules=solution_joules,
+        rows_examined=None if queries is None else plans.rows_between(before, after),
+    )
+
+
+def is_worth_repeating(error: PowerprofError) -> bool:
+    """A client or server that failed; a host that cannot, or a wrong command, stays wrong."""
+    return error.exit_code == 1

@@ -1,0 +1,55 @@
+"""How an experiment is to be run; everything has a default that ends in five minutes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from powerprof.errors import UsageError
+
+# Default windows: 11 pairs (one is warm-up) of 2 × 8 s are 3 minutes; calibration and baselines add half a
+# minute.
+WINDOW_S = 7.5
+PAIRS = 10
+RAMP_S = 0.4
+MOST_PAIRS_FACTOR = 4
+
+
+@dataclass(frozen=True)
+class ExperimentOptions:
+    """`design` None: rate where both conditions keep up. `precision_percent`: go on until the interval is so narrow.
+
+    `pairs` counts those that are kept. `rate_hz` None: found by calibration. Raises UsageError for
+    senseless values.
+    """
+
+    pairs: int = PAIRS
+    window_s: float = WINDOW_S
+    seed: int = 1
+    design: Literal["rate", "work"] | None = None
+    rate_hz: float | None = None
+    queries: int | None = None
+    precision_percent: float | None = None
+    control: bool = False
+    warm_up_pairs: int = 1
+    baseline_windows: int = 3
+    calibration_s: float = 2.0
+    energy_source: str = "auto"
+    meter_log: Path | None = None
+    residency_source: str = "cpuidle"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.pairs <= 1000:
+            raise UsageError(f"--pairs {self.pairs}: must be between 1 and 1000")
+        if self.precision_percent is not None and not 0 < self.precision_percent < 100:
+            raise UsageError(f"--precision {self.precision_percent:g}: must be between 0 and 100 %")
+        if self.design == "work" and self.rate_hz is not None:
+            raise UsageError("--rate belongs to --design rate", "leave one of the two out")
+        if self.design == "rate" and self.queries is not None:
+            raise UsageError("--queries belongs to --design work", "leave one of the two out")
+
+    @property
+    def most_pairs(self) -> int:
+        """Where `--precision` gives up."""
+        return self.pairs if self.precision_percent is None else self.pairs * MOST_PAIRS_FACTOR

@@ -1,0 +1,221 @@
+"""Running a comparison: servers, calibration, baselines, blocks in their order; ended early it keeps what it has."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from powerprof.errors import Interrupted, PowerprofError
+from powerprof.experiment.bench import Bench, BenchOptions
+from powerprof.experiment.block import Apparatus, Slot, is_worth_repeating, measure_block
+from powerprof.experiment.calibrate import Offer, calibrate
+from powerprof.experiment.judge import MINIMUM_PAIRS, half_width_percent, judge, pairs_of
+from powerprof.experiment.metrics import Baseline, baseline_of
+from powerprof.experiment.options import ExperimentOptions
+from powerprof.experiment.plan import block_order
+from powerprof.experiment.records import Arm, Block
+from powerprof.records import Window
+from powerprof.sampling import WindowMeter, now_text
+from powerprof.workloads.reading import Case
+
+Say = Callable[[str], None]
+_ATTEMPTS = 3
+# A run whose blocks fail again and again has no answer to give.
+_MOST_FAILURES = 10
+
+
+@dataclass
+class Collected:
+    """All that a comparison measured, judged by nobody yet."""
+
+    cases: tuple[Case, Case]
+    primary: str
+    options: ExperimentOptions
+    started_at: str
+    offer: Offer | None = None
+    before: list[Window] = field(default_factory=list)
+    after: list[Window] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    control: list[Block] = field(default_factory=list)
+    plans: dict[str, list[tuple[object, list[dict[str, object]]]]] = field(default_factory=dict)
+    server_version: str = ""
+    server_private: bool = True
+    notes: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    own_cpu_s: float = 0.0
+    own_wall_s: float = 0.0
+
+    @property
+    def baseline(self) -> Baseline:
+        """What the idle host does."""
+        return baseline_of([*self.before, *self.after])
+
+
+def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say) -> Collected:
+    """Measure. Raises PowerprofError where nothing could be measured; after the first pair it keeps what there is."""
+    from powerprof.energy.windows import WindowEnergy
+
+    primary = case_a.workload.definition.primary_metric
+    found = Collected((case_a, case_b), primary, options, now_text())
+    started_cpu_s, started_s = time.process_time(), time.monotonic()
+    try:
+        with WindowEnergy(options.energy_source, options.meter_log) as energy:
+            found.notes += energy.notes
+            say("starting the server and loading its tables")
+            with Bench([case_a, case_b], bench_options) as bench:
+                found.plans = {name: list(rows) for name, rows in bench.plans.items()}
+                found.server_version = bench.server(case_a).version
+                found.server_private = bench.server(case_a).private
+                _Run(bench, found, energy.meters, energy.complete, say).run()
+    except Interrupted:
+        found.interrupted = True
+        if not found.blocks:
+            raise
+    except PowerprofError as error:
+        if not pairs_of(found.blocks) or error.exit_code != 1:
+            raise
+        found.notes.append(f"ended early: {error.message}")
+        found.interrupted = True
+    finally:
+        found.own_cpu_s, found.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
+    return found
+
+
+class _Run:
+    """One comparison on a bench that is up."""
+
+    def __init__(
+        self, bench: Bench, found: Collected, meters: object, complete: Callable[[Window], Window], say: Say
+    ) -> None:
+        self._bench = bench
+        self._found = found
+        self._options = found.options
+        self._say = say
+        self._failures = 0
+        self._meters = meters
+        self._complete = complete
+        self._apparatus: Apparatus | None = None
+
+    def run(self) -> None:
+        found, options = self._found, self._options
+        found.offer = calibrate(self._bench, found.cases, options, self._say)
+        found.notes += found.offer.notes
+        self._apparatus = Apparatus(
+            bench=self._bench,
+            options=options,
+            offer=found.offer,
+            meters=self._meters,  # type: ignore[arg-type]
+            complete=self._complete,
+            horizon_s=self._horizon(found.offer),
+        )
+        self._baseline(found.before, "before")
+        try:
+            self._pairs(found.cases, found.blocks, options.pairs, options.warm_up_pairs, options.seed)
+            if options.precision_percent is not None:
+                self._go_on()
+            if options.control:
+                self._control()
+        finally:
+            # Also after a failure or an interrupt that left pairs behind: a drift is then still seen.
+            if not found.interrupted and pairs_of(found.blocks):
+                self._baseline_after()
+
+    def _horizon(self, offer: Offer) -> float | None:
+        """How long a window of equal work lasts: a little more than the slower one took in the calibration."""
+        known = [capacity for capacity in offer.capacities_hz if capacity]
+        if offer.design != "work" or offer.queries is None or not known:
+            return None
+        return 1.1 * offer.queries / min(known)
+
+    def _baseline(self, windows: list[Window], when: str) -> None:
+        self._bench.rest()
+        time.sleep(0.5)
+        with WindowMeter(
+            meters=self._meters,  # type: ignore[arg-type]
+            groups={"server": list(self._bench.server_pids), "powerprof": [os.getpid()]},
+            residency_source=self._options.residency_source,
+        ) as meter:
+            for number in range(self._options.baseline_windows):
+                self._say(f"idle baseline {when}, {number + 1} of {self._options.baseline_windows}")
+                length_s = max(0.5, min(self._options.window_s, 4.0))
+                windows.append(self._complete(meter.measure(length_s)))
+
+    def _baseline_after(self) -> None:
+        import sys
+
+        if isinstance(sys.exc_info()[1], BaseException):
+            return
+        self._baseline(self._found.after, "after")
+
+    def _pairs(
+        self, cases: Sequence[Case], blocks: list[Block], pairs: int, warm_up: int, seed: int, first: int = 0
+    ) -> None:
+        warming = block_order(warm_up, seed + 1_000_003) if warm_up else []
+        order = [*((pair, True) for pair in warming), *((pair, False) for pair in block_order(pairs, seed))]
+        for number, (pair, dropped) in enumerate(order, first):
+            for position, arm in enumerate(pair):
+                case = cases[0 if arm == "a" else 1]
+                label = "warm-up" if dropped else f"pair {number - warm_up + 1} of {first + pairs}"
+                self._say(f"{label}: {case.name}")
+                # Both halves of a pair draw the same random numbers.
+                slot = Slot(number, arm, dropped, seed=1 + 1000 * seed + number)
+                blocks.append(self._block(case, slot, position))
+
+    def _block(self, case: Case, slot: Slot, position: int) -> Block:
+        attempt = 1
+        while True:
+            try:
+                return measure_block(self._there(), case, slot, attempt)
+            except PowerprofError as error:
+                if not is_worth_repeating(error):
+                    raise
+                self._failures += 1
+                self._found.notes.append(f"pair {slot.pair}, {case.name}, attempt {attempt}: {error.message}")
+                if attempt >= _ATTEMPTS or self._failures > _MOST_FAILURES:
+                    raise
+                self._say(f"{error.message}: the block is repeated")
+                self._bench.revive(case)
+                attempt += 1
+
+    def _there(self) -> Apparatus:
+        if self._apparatus is None:
+            raise PowerprofError("nothing is calibrated yet")
+        return self._apparatus
+
+    def _go_on(self) -> None:
+        """More pairs until the interval is as narrow as asked, in fours, so that the blocks stay balanced."""
+        found, options = self._found, self._options
+        wanted = options.precision_percent or 0.0
+        done = options.pairs
+        while True:
+            metrics = judge(found.blocks, found.baseline, found.primary, options.seed)
+            width = half_width_percent(metrics[0]) if metrics and metrics[0].name == found.primary else None
+            if width is not None and width <= wanted:
+                found.notes.append(f"±{width:.2g} % reached after {done} pairs")
+                return
+            if done + 4 > options.most_pairs:
+                said = "unknown" if width is None else f"±{width:.2g} %"
+                needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would do"
+                found.notes.append(f"±{wanted:g} % was not reached in {done} pairs: the interval is {said}{needed}")
+                return
+            first = options.warm_up_pairs + done
+            self._pairs(found.cases, found.blocks, 4, 0, options.seed + done, first)
+            done += 4
+
+    def _control(self) -> None:
+        found, options = self._found, self._options
+        pairs = max(MINIMUM_PAIRS, 6, options.pairs // 2)
+        self._say("control: A against itself")
+        self._pairs((found.cases[0], found.cases[0]), found.control, pairs, 0, options.seed + 77)
+
+
+def control_case(case: Case) -> Case:
+    """The same condition under a second name, for `compare X X`."""
+    return replace(case, name=f"{case.name} (again)")
+
+
+def arms(blocks: Sequence[Block]) -> list[Arm]:
+    """The order in which the blocks that count were run."""
+    return [block.arm for block in blocks if not block.dropped]
