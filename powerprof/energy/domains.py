@@ -56,11 +56,12 @@ def tier(reading: EnergyReading) -> str:
 
 
 def contained(readings: Sequence[EnergyReading]) -> list[EnergyReading]:
-    """The readings with `contained_in` filled in: the nearest domain around each that was metered too."""
+    """The readings from the outside in, with `contained_in` filled in: the nearest metered domain around each."""
+    order = (*_TIERS, "device", "model")
     return [
         reading if reading.contained_in is not None
         else msgspec.structs.replace(reading, contained_in=_container(reading, readings))
-        for reading in readings
+        for reading in sorted(readings, key=lambda r: order.index(tier(r)))
     ]
 
 

@@ -113,7 +113,8 @@ def make_readings(
         if joules == 0:
             joules = watts = None
             notes.append(f"{source}: {item.domain} is there but does not count (reads 0): no figure")
-        notes += [f"{source}: {item.domain} {note}" for note in item.energy.notes]
+        else:
+            notes += [f"{source}: {item.domain} {note}" for note in item.energy.notes]
         readings.append(EnergyReading(
             source=source, domain=item.domain, kind="estimated" if source == "powertop" else "measured",
             joules=joules, watts=watts, contained_in=item.inside, dropped_samples_count=item.energy.dropped,

@@ -1,0 +1,63 @@
+"""How much energy does this host use, and which meter says so?
+
+Reads every meter that --energy-source names (auto: the best one that counts), or estimates from idle states
+where there is none. With --from it computes the same from recordings: powercap dumps in their order (say the
+seconds between them with --elapsed), turbostat logs, IPMI logs, a wall meter's CSV.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from powerprof.cli.options import Duration, EnergySource, Json, MeterLog, Quiet, check_json_target, progress, write_json
+from powerprof.errors import Interrupted, UsageError
+
+if TYPE_CHECKING:
+    from powerprof.energy.result import EnergyResult
+
+From = Annotated[
+    list[Path] | None, typer.Option("--from", metavar="FILE…", help="Recordings instead of this host's meters.")
+]
+More = Annotated[list[Path] | None, typer.Argument(metavar="[FILE…]", help="More of --from.", show_default=False)]
+Elapsed = Annotated[
+    float | None,
+    typer.Option("--elapsed", metavar="S", min=0.001, max=1e9, help="Seconds between two powercap dumps."),
+]
+
+
+def command(
+    *, recordings: From = None, more: More = None, elapsed: Elapsed = None, duration: Duration = 5.0,
+    energy_source: EnergySource = "auto", meter_log: MeterLog = None, json: Json = None, quiet: Quiet = False,
+) -> None:
+    """Measure or read, print."""
+    check_json_target(json)
+    if not recordings and (more or elapsed is not None):
+        raise UsageError("files and --elapsed belong to --from FILE…", "powerprof energy --help")
+    if recordings:
+        from powerprof.energy.replay import replay
+
+        if energy_source != "auto" or meter_log is not None:
+            raise UsageError("--energy-source and --meter-log choose this host's meters, --from reads recordings")
+        _show(replay([*recordings, *(more or [])], elapsed), json, quiet)
+        return
+    from powerprof.energy.session import EnergyInterrupted, measure
+
+    progress(f"measuring for {duration:g} s", quiet)
+    try:
+        result = measure(energy_source, duration, meter_log=meter_log)
+    except EnergyInterrupted as error:
+        _show(error.result, json, quiet)
+        raise Interrupted("interrupted", "the figures are those until then") from None
+    _show(result, json, quiet)
+
+
+def _show(result: EnergyResult, json: str | None, quiet: bool) -> None:
+    if json is not None:
+        write_json(result, json)
+    if json != "-" and not quiet:
+        from powerprof.energy.text import render
+
+        print(render(result))

@@ -1,0 +1,130 @@
+"""Splits a host's energy: idle floor, then processes, threads and functions by C0 time and wake-ups. Pure.
+
+joules = idle floor + Σ parts + residual, to the last bit that floating point has; the residual is a line of its
+own and may be negative. What this cannot know: two SMT siblings that run together share a core's power, so a CPU
+second there costs less than one alone, and both are charged the same; frequency differs between CPUs and is
+charged the same; stolen time runs other guests and is taken out of C0 before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from powerprof.records import Kind
+
+UNATTRIBUTED = "cannot be attributed"
+
+
+class Consumer(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that ran: CPU seconds in C0 and idle exits that are blamed on it, its own parts below it."""
+
+    name: str
+    c0_s: float
+    wakeups_count: float = 0.0
+    children: tuple[Consumer, ...] = ()
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer's joules above the idle floor. `residual_joules`: what its children do not account for."""
+
+    name: str
+    joules: float
+    percent: float | None
+    c0_s: float
+    wakeups_count: float
+    children: list[Part] = []
+    residual_joules: float | None = None
+
+
+class EnergySplit(msgspec.Struct, frozen=True, kw_only=True):
+    """idle_joules + Σ parts + residual_joules = total_joules. `rate_watts` is one running CPU above the floor."""
+
+    total_joules: float
+    kind: Kind
+    source: str
+    idle_joules: float | None
+    active_joules: float | None
+    parts: list[Part]
+    residual_joules: float
+    rate_watts: float | None = None
+    wakeup_joules: float | None = None
+    notes: list[str] = []
+
+
+def split_energy(
+    total_joules: float, window_s: float, *, idle_watts: float | None, c0_s: float, consumers: Sequence[Consumer],
+    kind: Kind, source: str, wakeups_count: float = 0.0, wakeup_joules: float | None = None, steal_s: float = 0.0,
+    smt: bool = False,
+) -> EnergySplit:
+    """Split `total_joules` of a window.
+
+    `idle_watts` is what the host draws asleep, None where unknown: then nothing can be attributed. `c0_s` and
+    `wakeups_count` are those of all CPUs, whoever caused them; `wakeup_joules` comes from a calibrated model, and
+    without it wake-ups cost the C0 time that follows them.
+    """
+    notes: list[str] = []
+    if idle_watts is None:
+        notes.append(f"the idle floor is unknown: {total_joules:.3f} J {UNATTRIBUTED}")
+        return EnergySplit(total_joules=total_joules, kind=kind, source=source, idle_joules=None, active_joules=None,
+                           parts=[], residual_joules=total_joules, notes=notes)
+    idle = idle_watts * window_s
+    active = total_joules - idle
+    running_s = max(c0_s - steal_s, 0.0)
+    if steal_s > 0:
+        notes.append(f"{steal_s:.3f} s of stolen time ran other guests and is left out of C0")
+    if smt:
+        notes.append("SMT siblings share a core: a CPU second is charged the same alone and beside a sibling")
+    rate, per_wakeup = _prices(active, running_s, wakeups_count, wakeup_joules, notes)
+    parts = [_part(consumer, rate, per_wakeup, active) for consumer in consumers]
+    residual = total_joules - math.fsum([idle, *(part.joules for part in parts)])
+    if residual < 0 and active >= 0:
+        notes.append("the parts were seen to run longer than the CPUs: the residual is negative")
+    return EnergySplit(
+        total_joules=total_joules, kind=kind, source=source, idle_joules=idle, active_joules=active, parts=parts,
+        residual_joules=residual, rate_watts=rate, wakeup_joules=per_wakeup, notes=notes,
+    )
+
+
+def _prices(
+    active: float, running_s: float, wakeups: float, wakeup_joules: float | None, notes: list[str],
+) -> tuple[float | None, float]:
+    """Joules of a CPU second above the floor (None where nothing can be priced) and of a wake-up."""
+    if active <= 0:
+        notes.append(f"the host drew {-active:.3f} J less than its idle floor: {UNATTRIBUTED}")
+        return None, 0.0
+    per_wakeup = wakeup_joules or 0.0
+    if per_wakeup * wakeups > active:
+        notes.append("wake-ups at the model's price cost more than was drawn: their price is lowered to fit")
+        return 0.0, active / wakeups
+    if running_s <= 0:
+        notes.append(f"no CPU ran: {active - per_wakeup * wakeups:.3f} J above the idle floor {UNATTRIBUTED}")
+        return (0.0 if per_wakeup else None), per_wakeup
+    return (active - per_wakeup * wakeups) / running_s, per_wakeup
+
+
+def _part(consumer: Consumer, rate: float | None, per_wakeup: float, active: float) -> Part:
+    joules = (rate or 0.0) * consumer.c0_s + per_wakeup * consumer.wakeups_count
+    children = [_part(child, rate, per_wakeup, active) for child in consumer.children]
+    residual = joules - math.fsum(child.joules for child in children) if children else None
+    return Part(
+        name=consumer.name, joules=joules, percent=100 * joules / active if active > 0 else None,
+        c0_s=consumer.c0_s, wakeups_count=consumer.wakeups_count, children=children, residual_joules=residual,
+    )
+
+
+def conservation_error(split: EnergySplit) -> float:
+    """|idle + Σ parts + residual − total| as a share of the total, over every level of the tree."""
+    top = abs(math.fsum([split.idle_joules or 0.0, *(p.joules for p in split.parts), split.residual_joules,
+                         -split.total_joules]))
+    scale = max(abs(split.total_joules), 1e-12)
+    return max([top / scale, *(_tree_error(part, scale) for part in split.parts)])
+
+
+def _tree_error(part: Part, scale: float) -> float:
+    if not part.children:
+        return 0.0
+    own = abs(math.fsum([*(c.joules for c in part.children), part.residual_joules or 0.0, -part.joules])) / scale
+    return max([own, *(_tree_error(child, scale) for child in part.children)])

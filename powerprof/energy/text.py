@@ -1,0 +1,51 @@
+"""The terminal's view of an `EnergyResult`: the answer, the meters, then what is to be known of them."""
+
+from __future__ import annotations
+
+import textwrap
+
+from powerprof.energy.result import EnergyResult
+from powerprof.records import EnergyReading
+
+_WIDTH = 80
+
+
+def render(result: EnergyResult) -> str:
+    """The whole report, at most 80 columns wide where names allow it."""
+    lines = textwrap.wrap(_answer(result), _WIDTH)
+    if result.meters:
+        width = max(24, *(len(_name(r)) + 2 for r in result.meters))
+        lines += ["", f"{'':{width}}{'watts':>10}{'joules':>13}   inside"]
+        lines += [_row(reading, width) for reading in result.meters]
+    if result.notes:
+        lines.append("")
+        for note in result.notes:
+            lines += textwrap.wrap(note, _WIDTH, initial_indent="· ", subsequent_indent="  ", break_long_words=False)
+    return "\n".join(lines)
+
+
+def _answer(result: EnergyResult) -> str:
+    found = result.total
+    window = "" if result.window_s is None else f" over {result.window_s:.1f} s"
+    if found.watts is None or found.joules is None:
+        return f"No energy figure{window}."
+    of = " + ".join(found.domains)
+    text = f"{_figure(found.watts)} W{window}, {found.kind}: {of} by {found.source}"
+    if found.low_watts is not None and found.high_watts is not None:
+        text += f", between {_figure(found.low_watts)} and {_figure(found.high_watts)} W"
+    return text + "."
+
+
+def _name(reading: EnergyReading) -> str:
+    return f"{reading.domain} ({reading.source})"
+
+
+def _row(reading: EnergyReading, width: int) -> str:
+    watts = "no figure" if reading.watts is None else _figure(reading.watts)
+    joules = "" if reading.joules is None else f"{reading.joules:,.1f}"
+    kind = "estimated" if reading.kind == "estimated" else reading.contained_in or ""
+    return f"{_name(reading):{width}}{watts:>10}{joules:>13}   {kind}".rstrip()
+
+
+def _figure(watts: float) -> str:
+    return f"{watts:.1f}" if watts >= 10 else f"{watts:.2f}"
