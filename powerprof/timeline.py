@@ -144,7 +144,8 @@ class Sampler:
         Deadlines lie on a fixed grid, so that lateness does not add up; those that were missed are a gap.
         """
         names: list[tuple[str, Column]] = [
-            (f"{source.name}.{column.name}" if source.name else column.name, column) for source in self._sources for column in source.columns
+            (f"{source.name}.{column.name}" if source.name else column.name, column)
+            for source in self._sources for column in source.columns
         ]
         rows = _Rows(len(names) + 1)
         gaps: list[Gap] = []

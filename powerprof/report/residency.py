@@ -10,6 +10,7 @@ _WIDTH = 80
 _SEPARATOR = " · "
 _HARD_SPACE = "\N{NO-BREAK SPACE}"
 _REJECTED = 6  # the column
+_NAME = 16
 
 
 def render(window: Window, driver: str | None = None) -> str:
@@ -70,9 +71,9 @@ def _table(window: Window) -> list[str]:
         known = [index for index in known if index != _REJECTED]
     rows = [[row[index] for index in known] for row in rows]
     widths = [max(len(row[index]) for row in rows) for index in range(len(known))]
-    widths[0] = min(widths[0], 24)
+    widths[0] = min(widths[0], _NAME)
     return [
-        "  ".join([f"{row[0][:24]:<{widths[0]}}"] + [
+        "  ".join([f"{row[0][:_NAME]:<{widths[0]}}"] + [
             f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)
         ]).rstrip()
         for row in rows
@@ -91,7 +92,7 @@ def _row(state: StateResidency, counted: bool) -> list[str]:
 
 def _accounting(window: Window) -> list[str]:
     named = (("user", window.user_percent), ("system", window.system_percent), ("interrupts", window.irq_percent),
-             ("stolen by the hypervisor", window.steal_percent))
+             ("stolen", window.steal_percent))
     parts = [f"{name} {_percent(value)}" for name, value in named if value is not None]
     lines = [""] if parts or window.edge_exits_count or window.residual_percent or window.notes else []
     if parts:
@@ -109,8 +110,10 @@ def _percent(value: float | None) -> str:
 
 
 def _rate(value: float | None) -> str:
-    return "" if value is None else f"{value:,.1f}/s"
+    return "" if value is None else f"{value:,.0f}/s" if value >= 1000 else f"{value:.1f}/s"
 
 
 def _time(ms: float) -> str:
+    if ms < 1:
+        return f"{ms * 1e3:.3g} µs"
     return f"{ms / 1e3:,.1f} s" if ms >= 10_000 else f"{ms:.3g} ms" if ms < 100 else f"{ms:,.0f} ms"

@@ -85,6 +85,8 @@ def _collect(text: str, path: Path) -> tuple[dict[int, dict[int, dict[str, Cell]
             continue
         if leaf in _COUNTERS and (not _NUMBER.fullmatch(value) or int(value) >= 1 << 64):
             raise DataError(path, f"{short} is not a counter ({value[:30]!r})", line)
+        if not value.isprintable():
+            raise DataError(path, f"{short} is not text ({value[:30]!r})", line)
         files = cpus.setdefault(cpu, {}).setdefault(state, {})
         if leaf in files:
             raise DataError(path, f"{short} is there twice, first on line {files[leaf][1]}", line)

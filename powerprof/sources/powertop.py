@@ -109,6 +109,18 @@ def _number(text: str, path: Path | str, line: int, most: float = 1e9) -> float:
     return value
 
 
+def _plain(text: str) -> str:
+    """A command line as it may be printed: processes choose theirs, also with control sequences in it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text).strip()
+
+
+def _state_name(cell: str, path: Path | str, line: int) -> str:
+    name = cell.strip()
+    if not name or len(name) > 64 or not name.isprintable():
+        raise DataError(path, f"not the name of a state ({cell[:30]!r})", line)
+    return name
+
+
 def _percent(cell: str, path: Path | str, line: int) -> float:
     match = _PERCENT.fullmatch(cell)
     if match is None:
@@ -141,7 +153,7 @@ def _idle_states(
         elif columns:
             _state_row(cells, columns, path, number)
         elif block is not None and len(cells) > 1:
-            block[cells[0].strip()[:64]] = _percent(cells[1], path, number)
+            block[_state_name(cells[0], path, number)] = _percent(cells[1], path, number)
     return cpus, hardware
 
 
@@ -159,7 +171,7 @@ def _cpu_columns(
 
 
 def _state_row(cells: list[str], columns: list[CpuStates], path: Path | str, line: int) -> None:
-    name, figures = cells[0].strip()[:64], cells[1:]
+    name, figures = _state_name(cells[0], path, line), cells[1:]
     if name == "C0 active":
         for column, cell in zip(columns, figures, strict=False):
             column.active_percent = _percent(cell, path, line)
@@ -185,7 +197,7 @@ def _causes(lines: list[tuple[int, str]], path: Path | str) -> tuple[PowertopCau
         scale = 1.0 if usage and usage[2] == "ms" else 1e-3
         pid = re.match(r"\[PID (\d{1,10})\] ?(.*)", cells[6])
         found.append(PowertopCause(
-            cells[5].strip()[:40], (pid[2] if pid else cells[6]).strip()[:200], int(pid[1]) if pid else None,
-            wakeups, _number(usage[1], path, number) * scale if usage else None,
+            _plain(cells[5])[:40], _plain(pid[2] if pid else cells[6])[:200], int(pid[1]) if pid else None, wakeups,
+            _number(usage[1], path, number) * scale if usage else None,
         ))
     return tuple(found)
