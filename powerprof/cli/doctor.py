@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from powerprof.cli.options import Json, check_json_target, write_json
-from powerprof.host.capability import Capability
+
+if TYPE_CHECKING:
+    from powerprof.host.capability import Capability
 
 _WIDTH = 80
 
