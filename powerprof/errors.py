@@ -35,10 +35,19 @@ class WorseError(PowerprofError):
     exit_code = 4
 
 
-class Interrupted(PowerprofError):
-    """SIGINT or SIGTERM arrived; what was measured until then was saved."""
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM arrived; what was measured until then was saved.
+
+    No PowerprofError and no Exception, as KeyboardInterrupt is none: it is raised at any instant, also inside a
+    `try` whose `except` turns a failure into "not there" or "not yet", and would be lost there.
+    """
 
     exit_code = 130
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
 
 
 class DataError(PowerprofError):

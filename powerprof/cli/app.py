@@ -54,7 +54,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     raise Interrupted("interrupted")
 
 
-def _say(error: PowerprofError) -> None:
+def _say(error: PowerprofError | Interrupted) -> None:
     print(f"error: {error.message}", file=sys.stderr)
     if error.hint:
         print(f"hint: {error.hint}", file=sys.stderr)
@@ -95,7 +95,7 @@ def run_app(arguments: Sequence[str]) -> int:
         if isinstance(end.__context__, BrokenPipeError):
             return _reader_gone()  # Typer answers it with an exit of its own
         return end.code if isinstance(end.code, int) else 1
-    except PowerprofError as error:
+    except (PowerprofError, Interrupted) as error:
         if os.environ.get("POWERPROF_DEBUG"):
             raise
         _say(error)

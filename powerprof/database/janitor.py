@@ -118,10 +118,10 @@ def main() -> None:
     except OSError as error:
         os.write(1, f"!{error.strerror}\n".encode())
         return
+    trees = [tree]
     try:
         os.write(1, os.fsencode(tree) + b"\n")
         os.close(1)
-        trees = [tree]
         _watch(int(sys.argv[1]), trees)
     finally:
         sweep(trees)
