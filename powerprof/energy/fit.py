@@ -143,14 +143,14 @@ def _least_squares(design: Matrix, watts: Matrix) -> tuple[Matrix, Matrix, float
 
     count, unknowns = design.shape
     freedom = count - unknowns
-    values, *_ = np.linalg.lstsq(design, watts, rcond=None)
+    values = np.asarray(np.linalg.lstsq(design, watts, rcond=None)[0], dtype=np.float64)
     residuals = watts - design @ values
     variance = float(residuals @ residuals) / freedom
     # (XᵀX)⁻¹ = R⁻¹R⁻ᵀ by QR, which keeps the digits that forming XᵀX would lose.
     inverse = np.linalg.inv(np.linalg.qr(design)[1])
     errors = np.sqrt(variance * (inverse**2).sum(axis=1))
     quantile = float(stats.t.ppf(1 - (1 - _CONFIDENCE) / (2 * unknowns), freedom))
-    return values, errors, variance**0.5, quantile
+    return values, np.asarray(errors, dtype=np.float64), variance**0.5, quantile
 
 
 def _cross_validated(windows: Sequence[MeteredWindow], names: Sequence[str]) -> float | None:
