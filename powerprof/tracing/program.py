@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -56,6 +57,16 @@ def struct_definitions(btf: Btf, fields: Mapping[str, tuple[str, str]]) -> dict[
     return {f"OFFSET_{name}": btf.field_offset(*where) for name, where in fields.items()}
 
 
+def _source(name: str) -> str:
+    """A shipped program with its own headers put in: bcc translates table operations in the main text only."""
+    folder = paths.data_dir("probes") / "bpf"
+
+    def header(match: re.Match[str]) -> str:
+        return (folder / match[1]).read_text()
+
+    return re.sub(r'^#include "([\w.]+)"$', header, (folder / name).read_text(), flags=re.MULTILINE)
+
+
 class Program:
     """A loaded and attached BPF program; leaving the context detaches and frees all of it."""
 
@@ -70,15 +81,14 @@ class Program:
             import bcc
         except ImportError:
             raise CapabilityError("bcc is not installed", "apt install python3-bpfcc") from None
-        folder = paths.data_dir("probes") / "bpf"
-        source = (folder / name).read_text()
+        source = _source(name)
         prelude = "".join(f"#define {key} {value}\n" for key, value in definitions.items())
         headers = kernel_headers()
         if headers is not None:
             os.environ["BCC_KERNEL_SOURCE"] = str(headers)
         with _captured_stderr() as said:
             try:
-                self.bpf: Any = bcc.BPF(text=prelude + source, cflags=[f"-I{folder}", "-Wno-macro-redefined"])
+                self.bpf: Any = bcc.BPF(text=prelude + source, cflags=["-Wno-macro-redefined"])
             except Exception as error:
                 raise self._explain(error, said()) from error
 

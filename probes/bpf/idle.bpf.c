@@ -68,6 +68,10 @@ static __always_inline void send_exit(struct cpu_state *cpu)
     exits.ringbuf_submit(record, RB_NO_WAKEUP);
 }
 
+#if STACKS
+#include "stacks.bpf.h"
+#endif
+
 RAW_TRACEPOINT_PROBE(cpu_idle)
 {
     u32 state = ctx->args[0];
@@ -242,10 +246,6 @@ RAW_TRACEPOINT_PROBE(workqueue_execute_start)
 }
 #endif
 
-#if STACKS
-#include "stacks.bpf.h"
-#endif
-
 RAW_TRACEPOINT_PROBE(sched_waking)
 {
     struct cpu_state *cpu = this_cpu();
@@ -279,7 +279,7 @@ RAW_TRACEPOINT_PROBE(sched_waking)
         cpu->period.woken_tid = tid;
 #if STACKS
     if (waking->context == WAKER_TASK)
-        note_waker(cpu, waking);
+        note_waker(cpu, waking, bpf_get_current_task(), pid_tgid);
 #endif
     return 0;
 }
@@ -288,15 +288,17 @@ RAW_TRACEPOINT_PROBE(sched_switch)
 {
     struct cpu_state *cpu = this_cpu();
     u64 next = ctx->args[2];
+    u64 pid_tgid = bpf_get_current_pid_tgid();
+    u64 now = bpf_ktime_get_ns();
     struct waking *waking;
     u32 tid, tgid;
     int slot;
 
     if (!cpu)
         return 0;
-    if ((u32)bpf_get_current_pid_tgid() != 0) {
+    if ((u32)pid_tgid != 0) {
 #if STACKS
-        note_sleep(cpu, ctx->args[1]);
+        note_sleep(cpu, ctx->args[1], pid_tgid, now);
 #endif
         return 0;
     }
@@ -308,7 +310,7 @@ RAW_TRACEPOINT_PROBE(sched_switch)
     tgid = read_u32(next + OFFSET_task_struct_tgid);
     slot = tid & (WAKING_SLOTS - 1);
     waking = wakings.lookup(&slot);
-    idle_switch(cpu, bpf_ktime_get_ns(), tid, tgid, waking);
+    idle_switch(cpu, now, tid, tgid, waking);
     bpf_probe_read_kernel_str(cpu->period.next_comm, COMM_BYTES, (void *)(next + OFFSET_task_struct_comm));
 #if STACKS
     note_site(cpu, next, tid, tgid);

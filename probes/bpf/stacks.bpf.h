@@ -118,6 +118,19 @@ static __always_inline void send_stack(struct stack_record *record)
         count(COUNT_LOST_STACKS);
 }
 
+/* Where pt_regs lies above the bottom of a kernel stack (THREAD_SIZE is in no BTF): taken once from a helper that
+ * serves the current task only. The verifier forbids arithmetic on its result until it has been through a map. Not
+ * taken from the idle task: the boot CPU's has its stack elsewhere. */
+static __always_inline void find_registers(struct stack_record *record, u64 task)
+{
+    s64 *offset = shared_at(SHARED_REGS_OFFSET);
+
+    if (!offset || *offset)
+        return;
+    *(volatile u64 *)&record->at_ns = bpf_task_pt_regs(bpf_get_current_task_btf());
+    *offset = *(volatile u64 *)&record->at_ns - read_u64(task + OFFSET_task_struct_stack);
+}
+
 static __always_inline u64 user_registers(u64 task)
 {
     s64 *offset = shared_at(SHARED_REGS_OFFSET);
@@ -127,21 +140,18 @@ static __always_inline u64 user_registers(u64 task)
 }
 
 /* Registers, call path and (for a new site) stack bytes of the current thread. Returns the scratch record. */
-static __always_inline struct stack_record *look_at_current(struct target *target, u64 task, u64 now, u32 kind)
+static __always_inline struct stack_record *look_at_current(struct target *target, u64 task, u64 pid_tgid, u64 now, u32 kind)
 {
     int zero = 0;
     struct stack_record *record = scratch.lookup(&zero);
     struct site_key key = {};
     u64 registers, one = 1, *times;
-    u64 pid_tgid = bpf_get_current_pid_tgid();
-    s64 *offset = shared_at(SHARED_REGS_OFFSET);
 
-    if (!record || !offset)
+    if (!record)
         return 0;
-    if (!*offset)
-        *offset = bpf_task_pt_regs(bpf_get_current_task_btf()) - (s64)read_u64(task + OFFSET_task_struct_stack);
+    find_registers(record, task);
     registers = user_registers(task);
-    if (bpf_probe_read_kernel(record->registers, sizeof(record->registers), (void *)registers))
+    if (!registers || bpf_probe_read_kernel(record->registers, sizeof(record->registers), (void *)registers))
         return 0;
     record->at_ns = now;
     record->ip = record->registers[REGISTER_IP];
@@ -169,10 +179,8 @@ static __always_inline struct stack_record *look_at_current(struct target *targe
 }
 
 /* A target thread goes to sleep. */
-static __always_inline void note_sleep(struct cpu_state *cpu, u64 task)
+static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_tgid, u64 now)
 {
-    u64 pid_tgid = bpf_get_current_pid_tgid();
-    u64 now;
     struct target *target = target_of(pid_tgid >> 32);
     struct stack_record *record;
     struct site *site;
@@ -180,13 +188,12 @@ static __always_inline void note_sleep(struct cpu_state *cpu, u64 task)
 
     if (!target)
         return;
-    now = bpf_ktime_get_ns();
     if (!affordable(cpu, now, (u32)pid_tgid))
         return;
     if (!read_u32(task + OFFSET_task_struct_state))
         return;   /* preempted, not asleep */
     count(COUNT_SLEEPS);
-    record = look_at_current(target, task, now, STACK_SLEEPER);
+    record = look_at_current(target, task, pid_tgid, now, STACK_SLEEPER);
     site = sites.lookup(&slot);
     if (!record || !site)
         return;
@@ -224,14 +231,14 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
 }
 
 /* The current thread wakes another: from where? */
-static __always_inline void note_waker(struct cpu_state *cpu, struct waking *waking)
+static __always_inline void note_waker(struct cpu_state *cpu, struct waking *waking, u64 task, u64 pid_tgid)
 {
     struct target *target = target_of(waking->waker_tgid);
     struct stack_record *record;
 
     if (!target || !affordable(cpu, waking->at_ns, waking->waker_tid))
         return;
-    record = look_at_current(target, bpf_get_current_task(), waking->at_ns, STACK_WAKER);
+    record = look_at_current(target, task, pid_tgid, waking->at_ns, STACK_WAKER);
     if (!record)
         return;
     waking->ip = record->ip;
