@@ -1,0 +1,97 @@
+"""Separate debug files: by build id, by .gnu_debuglink with its checksum, by debuginfod."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path, PurePosixPath
+
+from powerprof.errors import DataError
+from powerprof.paths import procfs
+from powerprof.stacks.debuginfod import fetch
+from powerprof.stacks.elf import Elf, read_elf, section_bytes
+from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.opening import Opened, open_in_root
+
+MAX_DEBUG_FILE_BYTES = 4 << 30
+_DEBUG_ROOT = "/usr/lib/debug"
+
+
+def find_debug_file(image: ProcessImage, mapping: Mapping, elf: Elf | None) -> Opened | None:
+    """The separate debug file of a module, verified to be its own; the caller closes it. None where there is none.
+
+    The process's own root is looked at before this system's: a container brings its own debug files. `elf` is the
+    module's file, needed for .gnu_debuglink only.
+    """
+    roots = [procfs() / str(image.pid) / "root", Path("/")]
+    build_id = mapping.build_id
+    if build_id and len(build_id) > 2:
+        name = f"{_DEBUG_ROOT}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+        for root in roots:
+            found = _open(root, name)
+            if found is not None and _has_build_id(found, build_id):
+                return found
+            _close(found)
+    link = _debuglink(elf) if elf is not None else None
+    if link is not None:
+        name, checksum = link
+        folder = str(PurePosixPath(mapping.path).parent)
+        for root in roots:
+            for place in (f"{folder}/{name}", f"{folder}/.debug/{name}", f"{_DEBUG_ROOT}{folder}/{name}"):
+                found = _open(root, place) if place != mapping.path else None
+                if found is not None and _checksum(found) == checksum:
+                    return found
+                _close(found)
+    if build_id:
+        path = fetch(build_id)
+        found = _open(Path("/"), str(path)) if path is not None else None
+        if found is not None and _has_build_id(found, build_id):
+            return found
+        _close(found)
+    return None
+
+
+def _open(root: Path, name: str) -> Opened | None:
+    found = open_in_root(root, name)
+    return found if isinstance(found, Opened) else None
+
+
+def _close(opened: Opened | None) -> None:
+    if opened is not None:
+        os.close(opened.fd)
+
+
+def _has_build_id(opened: Opened, build_id: str) -> bool:
+    try:
+        return read_elf(opened.fd, "debug file").build_id == build_id
+    except DataError:
+        return False
+
+
+def _debuglink(elf: Elf) -> tuple[str, int] | None:
+    """(file name, CRC-32) of .gnu_debuglink; None where there is none, or where it names a path."""
+    section = elf.section(".gnu_debuglink")
+    if section is None:
+        return None
+    try:
+        data = section_bytes(elf, section, 4096)
+    except DataError:
+        return None
+    end = data.find(b"\0")
+    at = (end + 4) & ~3
+    if end <= 0 or at + 4 > len(data) or b"/" in data[:end] or data[:end] in (b".", b".."):
+        return None
+    return data[:end].decode("utf-8", "replace"), struct.unpack_from("<I", data, at)[0]
+
+
+def _checksum(opened: Opened) -> int | None:
+    if opened.size_bytes > MAX_DEBUG_FILE_BYTES:
+        return None
+    crc, at = 0, 0
+    while True:
+        chunk = os.pread(opened.fd, 4 << 20, at)
+        if not chunk:
+            return crc
+        crc = zlib.crc32(chunk, crc)
+        at += len(chunk)

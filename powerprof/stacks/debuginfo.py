@@ -1,0 +1,91 @@
+"""What debug information adds to a module: the full symbol table, inlined calls, source lines."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerprof.errors import DataError, PowerprofError
+from powerprof.paths import private_directory
+from powerprof.stacks.debugfiles import find_debug_file
+from powerprof.stacks.elf import Elf, read_elf
+from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.inline import InlineReader, is_trusted, open_inline
+from powerprof.stacks.opening import Opened
+from powerprof.stacks.store import TableStore, open_module, save_tables
+from powerprof.stacks.symtab import SymbolTable
+
+
+@dataclass(frozen=True)
+class DebugInfo:
+    """What was found beside the module itself. `notes` say what was left out and why."""
+
+    symbols: SymbolTable | None
+    inline: InlineReader | None
+    notes: tuple[str, ...] = ()
+
+
+def read_debug(
+    store: TableStore, image: ProcessImage, mapping: Mapping, span: tuple[int, int], *, inline: bool
+) -> DebugInfo:
+    """The debug information of a module: its own DWARF, else that of its separate debug file, whose symbols count.
+
+    `span` are the module's link-time addresses.
+    """
+    symbols: SymbolTable | None = None
+    reader: InlineReader | None = None
+    notes: list[str] = []
+    with ExitStack() as stack:
+        own = open_module(image, mapping)
+        own_elf = _enter(stack, own, mapping, notes)
+        separate = find_debug_file(image, mapping, own_elf)
+        separate_elf = _enter(stack, separate, mapping, notes)
+        if isinstance(separate, Opened) and separate_elf is not None:
+            try:
+                symbols = store.debug_symbols(separate, separate_elf)
+            except DataError as error:
+                notes.append(error.reason)
+        for opened, elf in ((own, own_elf), (separate, separate_elf)):
+            if not inline or reader is not None or not isinstance(opened, Opened) or elf is None:
+                continue
+            if elf.section(".debug_info") is not None and not is_trusted(opened):
+                notes.append("inlined calls not shown (other users may write its debug information)")
+            reader = open_inline(opened, elf, span[0], span[1], mapping.path)
+    return DebugInfo(symbols, reader, tuple(notes))
+
+
+def _enter(stack: ExitStack, opened: Opened | str | None, mapping: Mapping, notes: list[str]) -> Elf | None:
+    if not isinstance(opened, Opened):
+        return None
+    stack.enter_context(opened)
+    try:
+        return read_elf(opened.fd, mapping.path)
+    except DataError as error:
+        notes.append(error.reason)
+        return None
+
+
+def export_tables(store: TableStore, image: ProcessImage, directory: Path) -> int:
+    """Save unwind and symbol tables of all modules with a build id, for `TableStore((directory,))` elsewhere.
+
+    Returns how many. Raises PowerprofError where the directory cannot be written.
+    """
+    import msgspec
+
+    private_directory(directory)
+    saved = 0
+    for build_id, mapping in {one.build_id: one for one in image.mappings if one.build_id}.items():
+        found = store.tables(image, mapping)
+        if isinstance(found, str) or os.sep in build_id:
+            continue
+        span = (found.unwind.low, found.unwind.high)
+        info = read_debug(store, image, mapping, span, inline=False) if store.reads_files else None
+        whole = msgspec.structs.replace(found, debug=info.symbols) if info and info.symbols else found
+        try:
+            save_tables(whole, directory, f"{build_id}.tables")
+        except OSError as error:
+            raise PowerprofError(f"cannot write {directory} ({error.strerror})") from error
+        saved += 1
+    return saved

@@ -1,0 +1,254 @@
+"""A small bounded reader of 64-bit ELF files: what is not plainly sound is refused before anything native sees it.
+
+Files come from processes that we do not trust. Everything is read by pread, never mapped: a file that is truncated
+while it is read gives a short read, not SIGBUS. Layout: System V ABI, "Object Files" and gABI "Compressed Sections".
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import zlib
+from dataclasses import dataclass, field
+
+from powerprof.errors import DataError
+from powerprof.files import reason_of
+
+EM_X86_64 = 62
+ET_EXEC, ET_DYN = 2, 3
+PT_LOAD, PT_NOTE = 1, 4
+PF_X = 1
+SHT_SYMTAB, SHT_STRTAB, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 2, 3, 7, 8, 11
+SHF_COMPRESSED = 1 << 11
+NT_GNU_BUILD_ID = 3
+
+MAX_SECTIONS = 65_535
+MAX_SEGMENTS = 512
+MAX_SECTION_BYTES = 512 << 20
+_EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
+_PHDR = struct.Struct("<IIQQQQQQ")
+_SHDR = struct.Struct("<IIQQQQIIQQ")
+_CHDR = struct.Struct("<IIQQ")
+_ADDRESS_LIMIT = 1 << 63
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One program header."""
+
+    kind: int
+    flags: int
+    offset: int
+    vaddr: int
+    file_bytes: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section header."""
+
+    name: str
+    kind: int
+    flags: int
+    vaddr: int
+    offset: int
+    size: int
+    link: int
+    entry_bytes: int
+
+
+@dataclass(frozen=True)
+class Elf:
+    """The validated headers of one file. `data` is set for an image in memory, `fd` for a file; one of the two."""
+
+    path: str
+    size: int
+    kind: int
+    entry: int
+    segments: tuple[Segment, ...]
+    sections: tuple[Section, ...]
+    build_id: str | None
+    fd: int = -1
+    data: bytes | None = field(default=None, repr=False)
+
+    def section(self, name: str) -> Section | None:
+        """The first section of that name that has bytes in the file."""
+        for section in self.sections:
+            if section.name == name and section.kind != SHT_NOBITS and section.size:
+                return section
+        return None
+
+    def loads(self) -> tuple[Segment, ...]:
+        """The loadable segments in file order."""
+        return tuple(segment for segment in self.segments if segment.kind == PT_LOAD)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Exactly `size` bytes at a file offset. Raises DataError where the file has fewer."""
+        if self.data is not None:
+            got = self.data[offset : offset + size]
+        else:
+            got = _pread(self.fd, size, offset, self.path)
+        if len(got) != size:
+            raise DataError(self.path, f"ends inside of what it promises ({size} bytes at {offset:#x})")
+        return got
+
+
+def _pread(fd: int, size: int, offset: int, path: str) -> bytes:
+    parts = []
+    try:
+        while size > 0:
+            part = os.pread(fd, min(size, 64 << 20), offset)
+            if not part:
+                break
+            parts.append(part)
+            size -= len(part)
+            offset += len(part)
+    except OSError as error:
+        raise DataError(path, f"cannot be read ({reason_of(error)})") from error
+    return b"".join(parts)
+
+
+def read_elf(fd: int, path: str) -> Elf:
+    """The headers of an open file, which stays open and must outlive the result. Raises DataError."""
+    try:
+        status = os.fstat(fd)
+    except OSError as error:
+        raise DataError(path, f"cannot be read ({reason_of(error)})") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise DataError(path, "not a regular file")
+    return _parse(Elf(path, status.st_size, 0, 0, (), (), None, fd))
+
+
+def parse_elf(data: bytes, path: str) -> Elf:
+    """The headers of an ELF image in memory (vdso, .gnu_debugdata). Raises DataError."""
+    return _parse(Elf(path, len(data), 0, 0, (), (), None, -1, data))
+
+
+def _parse(raw: Elf) -> Elf:
+    path, size = raw.path, raw.size
+    if size < _EHDR.size:
+        raise DataError(path, "too short for an ELF file")
+    (ident, kind, machine, _version, entry, phoff, shoff, _flags, _ehsize, phentsize, phnum, shentsize, shnum,
+     shstrndx) = _EHDR.unpack(raw.read(0, _EHDR.size))
+    if ident[:4] != b"\x7fELF":
+        raise DataError(path, "not an ELF file")
+    if ident[4] != 2 or ident[5] != 1:
+        raise DataError(path, "not a 64-bit little-endian ELF file")
+    if machine != EM_X86_64:
+        raise DataError(path, f"ELF of another machine (e_machine {machine}; x86-64 is 62)")
+    if kind not in (ET_EXEC, ET_DYN):
+        raise DataError(path, f"neither program nor library (e_type {kind})")
+    segments: list[Segment] = []
+    if phnum:
+        if phentsize != _PHDR.size or phnum > MAX_SEGMENTS or not _inside(phoff, phnum * _PHDR.size, size):
+            raise DataError(path, "program headers out of range")
+        for words in _PHDR.iter_unpack(raw.read(phoff, phnum * _PHDR.size)):
+            p_type, p_flags, offset, vaddr, _paddr, filesz, memsz, _align = words
+            segment = Segment(p_type, p_flags, offset, vaddr, filesz, memsz)
+            # A separate debug file keeps the program headers of its program, whose bytes it does not hold.
+            if p_type == PT_LOAD and (memsz >= _ADDRESS_LIMIT or vaddr >= _ADDRESS_LIMIT
+                                      or vaddr + memsz >= _ADDRESS_LIMIT or filesz > memsz):
+                raise DataError(path, f"segment of impossible size ({memsz:#x} bytes at {vaddr:#x})")
+            segments.append(segment)
+    sections = _sections(raw, shoff, shentsize, shnum, shstrndx)
+    found = Elf(path, size, kind, entry, tuple(segments), sections, None, raw.fd, raw.data)
+    return Elf(path, size, kind, entry, found.segments, sections, _build_id(found), raw.fd, raw.data)
+
+
+def _inside(offset: int, length: int, size: int) -> bool:
+    return 0 <= offset <= size and 0 <= length <= size - offset
+
+
+def _sections(raw: Elf, shoff: int, shentsize: int, shnum: int, shstrndx: int) -> tuple[Section, ...]:
+    # A stripped-to-nothing file (sstrip) has no section headers: valid.
+    if not shoff or (not shnum and shoff >= raw.size):
+        return ()
+    if shentsize != _SHDR.size or not _inside(shoff, max(shnum, 1) * _SHDR.size, raw.size):
+        raise DataError(raw.path, "section headers out of range")
+    first = _SHDR.unpack(raw.read(shoff, _SHDR.size))
+    count = shnum or first[5]
+    names_index = first[6] if shstrndx == 0xFFFF else shstrndx
+    if count > MAX_SECTIONS or not _inside(shoff, count * _SHDR.size, raw.size):
+        raise DataError(raw.path, f"section headers out of range ({count} of them)")
+    headers = list(_SHDR.iter_unpack(raw.read(shoff, count * _SHDR.size)))
+    names = b""
+    if 0 < names_index < count:
+        kind, offset, size = headers[names_index][1], headers[names_index][4], headers[names_index][5]
+        if kind == SHT_STRTAB and size <= 16 << 20 and _inside(offset, size, raw.size):
+            names = raw.read(offset, size)
+    sections = []
+    for name, kind, flags, vaddr, offset, size, link, _info, _align, entry_bytes in headers:
+        if kind != SHT_NOBITS and not _inside(offset, size, raw.size):
+            raise DataError(raw.path, f"a section lies outside of the file ({size:#x} bytes at {offset:#x})")
+        sections.append(Section(_string(names, name), kind, flags, vaddr, offset, size, link, entry_bytes))
+    return tuple(sections)
+
+
+def _string(table: bytes, offset: int, limit: int = 256) -> str:
+    if offset >= len(table):
+        return ""
+    end = table.find(b"\0", offset, offset + limit)
+    return table[offset : end if end >= 0 else offset + limit].decode("utf-8", "replace")
+
+
+def _build_id(elf: Elf) -> str | None:
+    places = [(note.offset, note.size) for note in elf.sections if note.kind == SHT_NOTE]
+    places += [(note.offset, note.file_bytes) for note in elf.segments if note.kind == PT_NOTE]
+    for offset, size in places:
+        if size <= 1 << 16 and _inside(offset, size, elf.size):
+            found = build_id_of_notes(elf.read(offset, size))
+            if found:
+                return found
+    return None
+
+
+def build_id_of_notes(notes: bytes) -> str | None:
+    """The GNU build id, in hexadecimal, among ELF notes; None where there is none."""
+    position = 0
+    while position + 12 <= len(notes):
+        name_size, size, kind = struct.unpack_from("<III", notes, position)
+        name_at = position + 12
+        at = name_at + (name_size + 3 & ~3)
+        if at + size > len(notes):
+            return None
+        if kind == NT_GNU_BUILD_ID and notes[name_at : name_at + name_size] == b"GNU\0" and 2 <= size <= 64:
+            return notes[at : at + size].hex()
+        position = at + (size + 3 & ~3)
+    return None
+
+
+def section_bytes(elf: Elf, section: Section, limit_bytes: int = MAX_SECTION_BYTES) -> bytes:
+    """The contents of a section, decompressed where it is compressed. Raises DataError past `limit_bytes`."""
+    if section.kind == SHT_NOBITS:
+        return b""
+    if section.size > limit_bytes:
+        raise DataError(elf.path, f"{section.name} is larger than {limit_bytes >> 20} MiB")
+    data = elf.read(section.offset, section.size)
+    if not section.flags & SHF_COMPRESSED:
+        return data
+    if len(data) < _CHDR.size:
+        raise DataError(elf.path, f"{section.name} is too short for its compression header")
+    kind, _reserved, size, _align = _CHDR.unpack_from(data)
+    if kind != 1:
+        raise DataError(elf.path, f"{section.name} is compressed by method {kind}; zlib (1) is understood")
+    if size > limit_bytes:
+        raise DataError(elf.path, f"{section.name} is larger than {limit_bytes >> 20} MiB")
+    try:
+        plain = zlib.decompressobj().decompress(data[_CHDR.size :], max(size, 1))
+    except zlib.error as error:
+        raise DataError(elf.path, f"{section.name} cannot be decompressed ({error})") from error
+    if len(plain) != size:
+        raise DataError(elf.path, f"{section.name} decompresses to another size than it promises")
+    return plain
+
+
+def file_offset_to_vaddr(elf: Elf, offset: int) -> int | None:
+    """The link-time address of a byte of the file that is loaded; None where no segment holds it."""
+    for segment in elf.loads():
+        # The kernel maps whole pages: the bytes before p_offset in its page are mapped as well.
+        start = segment.offset & ~0xFFF
+        if start <= offset < segment.offset + max(segment.file_bytes, 1):
+            return segment.vaddr - (segment.offset - offset)
+    return None

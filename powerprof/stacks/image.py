@@ -1,0 +1,233 @@
+"""A snapshot of one process's address space: enough to unwind and name its stacks when the process is gone."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from powerprof.errors import DataError, PowerprofError
+from powerprof.files import read_outside_text, reason_of
+from powerprof.paths import procfs
+from powerprof.stacks.elf import Elf, file_offset_to_vaddr, read_elf
+from powerprof.stacks.opening import Opened, open_mapped
+
+MAX_MAPPINGS = 200_000
+VDSO_LIMIT_BYTES = 1 << 16
+_LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)")
+_DELETED = " (deleted)"
+
+
+class Mapping(msgspec.Struct, frozen=True, kw_only=True):
+    """One executable mapping. `bias` is load address − link-time address, None where the file could not be read.
+
+    `note` says why a file could not be read.
+    """
+
+    start: int
+    end: int
+    offset: int
+    path: str
+    device: str
+    inode: int
+    deleted: bool = False
+    build_id: str | None = None
+    bias: int | None = None
+    size_bytes: int | None = None
+    mtime_ns: int | None = None
+    note: str | None = None
+
+    @property
+    def module(self) -> str:
+        """The file's name as a reader knows it: `libc.so.6`, `[vdso]`, `[anonymous]`."""
+        return self.path.rpartition("/")[2] or "[anonymous]"
+
+
+class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
+    """The executable mappings of one process at one moment, sorted and disjoint.
+
+    `started_ticks` (clock ticks after boot) tells a process from a later one of the same pid.
+    """
+
+    pid: int
+    started_ticks: int
+    executable: str
+    mappings: tuple[Mapping, ...]
+    vdso: bytes | None = None
+    namespace_pid: int | None = None
+
+    def mapping_at(self, address: int) -> Mapping | None:
+        """The executable mapping that holds an address."""
+        low, high = 0, len(self.mappings)
+        while low < high:
+            middle = (low + high) // 2
+            if self.mappings[middle].start <= address:
+                low = middle + 1
+            else:
+                high = middle
+        if low and address < self.mappings[low - 1].end:
+            return self.mappings[low - 1]
+        return None
+
+    @property
+    def build_id(self) -> str | None:
+        """The build id of the executable."""
+        return next((one.build_id for one in self.mappings if one.path == self.executable), None)
+
+
+def snapshot(pid: int) -> ProcessImage:
+    """The process as it is now. Raises PowerprofError where it is gone or may not be looked at."""
+    base = procfs() / str(pid)
+    try:
+        started = _started_ticks(base)
+        text = (base / "maps").read_text(encoding="utf-8", errors="surrogateescape")
+        executable = os.readlink(base / "exe").removesuffix(_DELETED)
+        namespace_pid = _namespace_pid(base)
+    except FileNotFoundError as error:
+        raise PowerprofError(f"process {pid} is gone") from error
+    except ProcessLookupError as error:
+        raise PowerprofError(f"process {pid} is gone") from error
+    except (OSError, ValueError, IndexError) as error:
+        why = reason_of(error) if isinstance(error, OSError) else str(error)
+        raise PowerprofError(f"cannot look at process {pid} ({why})", "run as root or as its user") from error
+    mappings = parse_maps(text, str(base / "maps"))
+    known: dict[tuple[str, int, str], _Read] = {}
+    described = []
+    for one in mappings:
+        if one.inode:
+            key = (one.device, one.inode, one.path)
+            if key not in known:
+                known[key] = _read(base, one)
+            described.append(_describe(one, known[key]))
+        else:
+            described.append(one)
+    vdso_at = next((one for one in described if one.path == "[vdso]"), None)
+    vdso = _vdso(base, vdso_at) if vdso_at else None
+    if vdso_at and vdso:
+        # The vdso is linked at 0 and mapped whole.
+        place = described.index(vdso_at)
+        described[place] = msgspec.structs.replace(vdso_at, bias=vdso_at.start)
+    return ProcessImage(pid=pid, started_ticks=started, executable=executable, mappings=tuple(described), vdso=vdso,
+                        namespace_pid=namespace_pid)
+
+
+def _started_ticks(base: Path) -> int:
+    # Field 22 of stat; the command in field 2 may hold spaces and parentheses.
+    return int((base / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19])
+
+
+def _namespace_pid(base: Path) -> int | None:
+    for line in (base / "status").read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return None
+
+
+def parse_maps(text: str, path: str) -> tuple[Mapping, ...]:
+    """The executable mappings of a /proc/PID/maps. Raises DataError where it is none."""
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line:
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise DataError(path, "not a line of /proc/PID/maps", number)
+        low, high, permissions, offset, major, minor, inode, name = match.groups()
+        if "x" not in permissions:
+            continue
+        deleted = name.endswith(_DELETED)
+        clean = name.removesuffix(_DELETED).replace("\\012", "\n").encode("utf-8", "surrogateescape")
+        found.append(Mapping(
+            start=int(low, 16), end=int(high, 16), offset=int(offset, 16), path=clean.decode("utf-8", "replace"),
+            device=f"{major}:{minor}", inode=int(inode), deleted=deleted,
+        ))
+        if len(found) > MAX_MAPPINGS:
+            raise DataError(path, f"more than {MAX_MAPPINGS:,} executable mappings")
+    return tuple(sorted(found, key=lambda one: one.start))
+
+
+class _Read(msgspec.Struct, frozen=True):
+    elf: Elf | None
+    size_bytes: int | None
+    mtime_ns: int | None
+    note: str | None
+
+
+def _read(base: Path, mapping: Mapping) -> _Read:
+    opened = open_mapped(base, mapping.start, mapping.end, mapping.path, mapping.inode)
+    if not isinstance(opened, Opened):
+        return _Read(None, None, None, opened)
+    with opened:
+        try:
+            return _Read(read_elf(opened.fd, mapping.path), opened.size_bytes, opened.mtime_ns, None)
+        except DataError as error:
+            return _Read(None, opened.size_bytes, opened.mtime_ns, error.reason)
+
+
+def _describe(mapping: Mapping, read: _Read) -> Mapping:
+    bias = None
+    note = read.note
+    if read.elf is not None:
+        vaddr = file_offset_to_vaddr(read.elf, mapping.offset)
+        bias = None if vaddr is None else mapping.start - vaddr
+        note = None if bias is not None else "no segment of the file is loaded from there"
+    return msgspec.structs.replace(
+        mapping, build_id=read.elf.build_id if read.elf else None, bias=bias, size_bytes=read.size_bytes,
+        mtime_ns=read.mtime_ns, note=note,
+    )
+
+
+def _vdso(base: Path, mapping: Mapping) -> bytes | None:
+    size = min(mapping.end - mapping.start, VDSO_LIMIT_BYTES)
+    try:
+        with (base / "mem").open("rb", buffering=0) as memory:
+            return os.pread(memory.fileno(), size, mapping.start) or None
+    except OSError:
+        return None
+
+
+def merge(older: ProcessImage, newer: ProcessImage) -> ProcessImage:
+    """Both snapshots of one process: what the newer shows, and what only the older does where nothing took its place.
+
+    Libraries that were unloaded between the two stay known. After an exec (another executable) the older is dropped,
+    as it is for another process of the same pid.
+    """
+    same = (older.pid, older.started_ticks, older.executable) == (newer.pid, newer.started_ticks, newer.executable)
+    if not same:
+        return newer
+    kept = list(newer.mappings)
+    for old in older.mappings:
+        if all(old.end <= new.start or old.start >= new.end for new in newer.mappings):
+            kept.append(old)
+    kept.sort(key=lambda one: one.start)
+    return msgspec.structs.replace(newer, mappings=tuple(kept), vdso=newer.vdso or older.vdso)
+
+
+def save(images: tuple[ProcessImage, ...], path: Path) -> None:
+    """Write snapshots for a replay elsewhere, as JSON."""
+    path.write_bytes(msgspec.json.encode(images))
+
+
+def load(path: Path) -> tuple[ProcessImage, ...]:
+    """Snapshots that `save` wrote. Raises DataError where the file is damaged."""
+    try:
+        images = msgspec.json.decode(read_outside_text(path).encode(), type=tuple[ProcessImage, ...])
+    except msgspec.MsgspecError as error:
+        raise DataError(path, f"not process images ({error})") from error
+    for image in images:
+        check(image, path)
+    return images
+
+
+def check(image: ProcessImage, path: object) -> ProcessImage:
+    """An image that came from outside. Raises DataError where its mappings are impossible."""
+    end = 0
+    for one in image.mappings:
+        if not end <= one.start < one.end <= 1 << 64 or len(one.path) > 4096:
+            raise DataError(path, f"mappings of process {image.pid} overlap or are impossible at {one.start:#x}")
+        if one.bias is not None and not -(1 << 63) < one.bias < 1 << 64:
+            raise DataError(path, f"mapping of process {image.pid} at {one.start:#x} has an impossible bias")
+        end = one.end
+    return image

@@ -1,0 +1,184 @@
+"""Perf maps: the names that a just-in-time compiler writes for its code, read as the hostile text they are.
+
+Format (Linux tools/perf/Documentation/jit-interface.txt): `START SIZE name` per line, numbers in
+hexadecimal. The file belongs to the profiled process, which may write anything into it at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerprof.errors import DataError
+from powerprof.paths import procfs
+from powerprof.stacks.image import ProcessImage
+from powerprof.stacks.opening import Opened, open_in_root
+
+MAX_ENTRIES = 1_000_000
+MAX_BYTES = 128 << 20
+MAX_SECONDS = 5.0
+MAX_LINE_BYTES = 4096
+MAX_NAMES_BYTES = 64 << 20
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class PerfMap:
+    """Disjoint [start, end) → name, sorted. `notes` say what was left out and why."""
+
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    names: tuple[str, ...]
+    malformed_count: int
+    notes: tuple[str, ...]
+
+    def lookup(self, address: int) -> tuple[str, int] | None:
+        """(name, start) of the code that covers an address."""
+        at = bisect_right(self.starts, address) - 1
+        if at >= 0 and address < self.ends[at]:
+            return self.names[at], self.starts[at]
+        return None
+
+
+EMPTY = PerfMap((), (), (), 0, ())
+
+
+def read_perf_map(image: ProcessImage) -> PerfMap:
+    """The perf map of a living process; EMPTY, with a note where there is a file that may not be used."""
+    base = procfs() / str(image.pid)
+    path = f"/tmp/perf-{image.namespace_pid or image.pid}.map"  # noqa: S108 - the name is the interface
+    opened = open_in_root(base / "root", path, follow=False)
+    if not isinstance(opened, Opened):
+        absent = opened == "no such file"
+        return EMPTY if absent else PerfMap((), (), (), 0, (f"{path}: not read ({opened})",))
+    with opened:
+        try:
+            owner = base.stat().st_uid
+        except OSError:
+            return EMPTY
+        # Anybody may create the name in /tmp before the process does.
+        if opened.uid not in (0, owner):
+            return PerfMap((), (), (), 0, (f"{path}: not read (owned by user {opened.uid})",))
+        return _parse(opened.fd, path)
+
+
+def parse_file(path: Path) -> PerfMap:
+    """A perf map of one's own. Raises DataError where it is no regular file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise DataError(path, (error.strerror or str(error)).lower()) from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise DataError(path, "not a regular file")
+        return _parse(fd, str(path))
+    finally:
+        os.close(fd)
+
+
+def _parse(fd: int, path: str) -> PerfMap:
+    found: list[tuple[int, int, str]] = []
+    malformed = total = names = 0
+    notes: list[str] = []
+    rest = b""
+    skipping = False
+    deadline = time.monotonic() + MAX_SECONDS
+    while True:
+        try:
+            chunk = os.read(fd, _CHUNK_BYTES)
+        except OSError as error:
+            notes.append(f"{path}: cannot be read further ({error.strerror})")
+            break
+        if not chunk:
+            break
+        total += len(chunk)
+        lines = (rest + chunk).split(b"\n")
+        rest = lines.pop()
+        for line in lines:
+            if skipping:
+                skipping = False
+                continue
+            entry = _entry(line)
+            if entry is None:
+                malformed += bool(line.strip())
+                continue
+            names += len(entry[2])
+            found.append(entry)
+        if len(rest) > MAX_LINE_BYTES:
+            malformed += not skipping
+            rest, skipping = b"", True
+        over = (
+            f"{MAX_BYTES >> 20} MiB" if total >= MAX_BYTES
+            else f"{MAX_ENTRIES:,} entries" if len(found) >= MAX_ENTRIES
+            else f"{MAX_NAMES_BYTES >> 20} MiB of names" if names >= MAX_NAMES_BYTES
+            else f"{MAX_SECONDS:g} s" if time.monotonic() > deadline
+            else None
+        )
+        if over:
+            notes.append(f"{path}: read only the first {over}; later code has no names")
+            rest = b""
+            break
+    last = None if skipping else _entry(rest)
+    if last is not None:
+        found.append(last)
+    if malformed:
+        notes.append(f"{path}: {malformed:,} malformed lines were skipped")
+    return _disjoint(found[:MAX_ENTRIES], malformed, notes)
+
+
+def _entry(line: bytes) -> tuple[int, int, str] | None:
+    if len(line) > MAX_LINE_BYTES:
+        return None
+    parts = line.split(None, 2)
+    if len(parts) != 3 or len(parts[0]) > 18 or len(parts[1]) > 18:
+        return None
+    try:
+        start, size = int(parts[0], 16), int(parts[1], 16)
+    except ValueError:
+        return None
+    if not 0 < size <= 1 << 32 or not 0 <= start < 1 << 63:
+        return None
+    name = "".join(one if one.isprintable() else "?" for one in parts[2].strip().decode("utf-8", "replace"))
+    return (start, start + size, name) if name else None
+
+
+def _disjoint(found: list[tuple[int, int, str]], malformed: int, notes: list[str]) -> PerfMap:
+    """Later lines win where entries overlap: the compiler reuses memory and appends what it put there."""
+    ordered = sorted(range(len(found)), key=lambda index: found[index][0])
+    if all(found[a][1] <= found[b][0] for a, b in zip(ordered, ordered[1:], strict=False)):
+        kept = [found[index] for index in ordered]
+    else:
+        kept = _sweep(found)
+    return PerfMap(tuple(one[0] for one in kept), tuple(one[1] for one in kept),
+                   tuple(one[2] for one in kept), malformed, tuple(notes))
+
+
+def _sweep(found: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    # Over all edges in order, the youngest entry that is open owns the stretch to the next edge.
+    import heapq
+
+    edges = sorted({edge for start, end, _ in found for edge in (start, end)})
+    by_start = sorted(range(len(found)), key=lambda index: found[index][0])
+    kept: list[tuple[int, int, str]] = []
+    live: list[int] = []
+    coming = 0
+    owner = -1
+    for low, high in zip(edges, edges[1:], strict=False):
+        while coming < len(by_start) and found[by_start[coming]][0] <= low:
+            heapq.heappush(live, -by_start[coming])
+            coming += 1
+        while live and found[-live[0]][1] <= low:
+            heapq.heappop(live)
+        if not live:
+            owner = -1
+            continue
+        if -live[0] == owner and kept and kept[-1][1] == low:
+            kept[-1] = (kept[-1][0], high, kept[-1][2])
+        else:
+            owner = -live[0]
+            kept.append((low, high, found[owner][2]))
+    return kept

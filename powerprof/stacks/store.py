@@ -1,0 +1,198 @@
+"""Unwind and symbol tables of the modules of processes: from their files, the user's cache, or a saved directory."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from powerprof.errors import DataError, PowerprofError
+from powerprof.paths import cache_dir, give_to_caller, private_directory, procfs
+from powerprof.stacks import symtab, tables
+from powerprof.stacks.elf import Elf, parse_elf, read_elf
+from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.opening import Opened, open_in_root, open_mapped
+from powerprof.stacks.symtab import SymbolTable
+from powerprof.stacks.tables import UnwindTable
+
+_SCHEMA = 1
+_LIMIT_BYTES = 768 << 20
+
+
+class ModuleTables(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one ELF file says: it is what the caches hold."""
+
+    schema: int
+    key: str
+    unwind: UnwindTable
+    symbols: SymbolTable
+    debug: SymbolTable | None = None
+
+
+def decode(data: bytes, path: object, key: str | None = None) -> ModuleTables:
+    """Tables that `save_tables` wrote. Raises DataError where they are damaged or of another file than `key`."""
+    try:
+        found = msgspec.msgpack.decode(data, type=ModuleTables)
+    except msgspec.MsgspecError as error:
+        raise DataError(path, f"not a saved table ({error})") from error
+    if found.schema != _SCHEMA or (key is not None and found.key != key):
+        raise DataError(path, "a table of another file or version")
+    tables.check(found.unwind, path)
+    symtab.check(found.symbols, path)
+    if found.debug is not None:
+        symtab.check(found.debug, path)
+    return found
+
+
+def save_tables(found: ModuleTables | SymbolTable, directory: Path, name: str) -> None:
+    """Write tables in one step, readable by the owner only. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(prefix=".tables-", dir=directory)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.msgpack.encode(found))
+        give_to_caller(Path(temporary))
+        Path(temporary).replace(directory / name)
+    except BaseException:
+        with suppress(OSError):
+            Path(temporary).unlink()
+        raise
+
+
+class TableStore:
+    """Finds tables, each read once. `directories` hold tables of a saved run, named by build id.
+
+    `use_files` False finds nothing in the file system, for a replay that must not depend on this machine.
+    """
+
+    def __init__(self, directories: Sequence[Path] = (), *, use_files: bool = True, use_cache: bool = True) -> None:
+        self._directories = tuple(directories)
+        self.reads_files = use_files
+        self._use_cache = use_cache and use_files
+        self._known: dict[tuple[str, str, str | None, bool], ModuleTables | str] = {}
+
+    def unwind_table(self, image: ProcessImage, mapping: Mapping) -> UnwindTable | str:
+        """A module's unwind table, or why there is none."""
+        found = self.tables(image, mapping)
+        return found if isinstance(found, str) else found.unwind
+
+    def tables(self, image: ProcessImage, mapping: Mapping) -> ModuleTables | str:
+        """What a module's file says, or why it is not known."""
+        if mapping.path == "[vdso]" and image.vdso:
+            key: tuple[str, str, str | None, bool] = (f"[vdso] {hash(image.vdso):x}", "", None, False)
+        elif not mapping.inode:
+            return "code that no file holds"
+        else:
+            key = (f"{mapping.device}-{mapping.inode}-{mapping.size_bytes}-{mapping.mtime_ns}", mapping.path,
+                   mapping.build_id, mapping.bias is None)
+        if key not in self._known:
+            self._known[key] = self._find(image, mapping)
+        return self._known[key]
+
+    def _find(self, image: ProcessImage, mapping: Mapping) -> ModuleTables | str:
+        try:
+            if mapping.path == "[vdso]":
+                return _extract(parse_elf(image.vdso or b"", "[vdso]"), "vdso")
+            for directory in self._directories:
+                path = directory / f"{mapping.build_id}.tables"
+                if mapping.build_id and path.is_file():
+                    return decode(_bounded(path), path)
+            if mapping.bias is None:
+                return mapping.note or "its file could not be read"
+            if not self.reads_files:
+                return "its file is not in the saved run"
+            opened = open_module(image, mapping)
+            if not isinstance(opened, Opened):
+                return opened
+            with opened:
+                return self._of_file(opened, mapping)
+        except DataError as error:
+            return error.reason
+        except OSError as error:
+            return (error.strerror or str(error)).lower()
+
+    def _of_file(self, opened: Opened, mapping: Mapping) -> ModuleTables:
+        directory = _cache_directory() if self._use_cache else None
+        name = f"{mapping.build_id or 'none'}-{opened.key}.tables"
+        if directory is not None:
+            with suppress(DataError, OSError):
+                return decode(_bounded(directory / name), name, opened.key)
+        found = _extract(read_elf(opened.fd, mapping.path), opened.key)
+        if directory is not None:
+            with suppress(OSError):
+                save_tables(found, directory, name)
+        return found
+
+    def debug_symbols(self, opened: Opened, elf: Elf) -> SymbolTable:
+        """The symbols of a separate debug file, cached as the others are. Raises DataError where it is damaged."""
+        directory = _cache_directory() if self._use_cache else None
+        name = f"{elf.build_id or 'none'}-{opened.key}.debug"
+        if directory is not None:
+            with suppress(DataError, OSError, msgspec.MsgspecError):
+                found = msgspec.msgpack.decode(_bounded(directory / name), type=SymbolTable)
+                return symtab.check(found, name)
+        found = symtab.read_symbols(elf)
+        if directory is not None:
+            with suppress(OSError):
+                save_tables(found, directory, name)
+        return found
+
+
+def _extract(elf: Elf, key: str) -> ModuleTables:
+    try:
+        symbols = symtab.read_symbols(elf)
+    except DataError:
+        # A damaged symbol table costs the names only.
+        symbols = symtab.EMPTY
+    return ModuleTables(schema=_SCHEMA, key=key, unwind=tables.extract(elf, symbols), symbols=symbols)
+
+
+def _bounded(path: Path) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LIMIT_BYTES:
+            raise DataError(path, "not a saved table")
+        return file.read(_LIMIT_BYTES)
+
+
+def _cache_directory() -> Path | None:
+    """Where tables are kept between runs; None where it cannot be ours alone."""
+    try:
+        directory = private_directory(cache_dir() / "symbols")
+        status = directory.stat()
+    except (PowerprofError, OSError):
+        return None
+    return directory if not status.st_mode & 0o022 else None
+
+
+def open_module(image: ProcessImage, mapping: Mapping) -> Opened | str:
+    """The file of a mapping: of the living process, else by its name here where the build id is the same."""
+    base = procfs() / str(image.pid)
+    found = open_mapped(base, mapping.start, mapping.end, mapping.path, mapping.inode)
+    if isinstance(found, Opened):
+        if _is_same(found, mapping):
+            return found
+        os.close(found.fd)
+    if mapping.build_id is None:
+        return found if isinstance(found, str) else "changed on disk since it was started"
+    here = open_in_root(Path("/"), mapping.path)
+    if isinstance(here, Opened):
+        if _is_same(here, mapping):
+            return here
+        os.close(here.fd)
+        return "replaced on disk since it was started"
+    return here
+
+
+def _is_same(opened: Opened, mapping: Mapping) -> bool:
+    if mapping.build_id is None:
+        return (opened.size_bytes, opened.mtime_ns) == (mapping.size_bytes, mapping.mtime_ns)
+    try:
+        return read_elf(opened.fd, mapping.path).build_id == mapping.build_id
+    except DataError:
+        return False

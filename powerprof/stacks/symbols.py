@@ -1,0 +1,161 @@
+"""Addresses → frames: the function that covers an address, never the nearest."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from powerprof.stacks.debuginfo import read_debug
+from powerprof.stacks.demangle import demangle
+from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.inline import InlineReader
+from powerprof.stacks.perfmap import EMPTY as NO_PERF_MAP
+from powerprof.stacks.perfmap import PerfMap, read_perf_map
+from powerprof.stacks.store import ModuleTables, TableStore
+from powerprof.stacks.symtab import SymbolTable
+from powerprof.stacks.walker import Unwound
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One function of a stack.
+
+    `address` is the pc in the process; `vaddr` the same in the file (link-time). `function_start` is the link-time
+    start of the function, by its symbol or by the unwind table, and `offset` is the pc's distance from it.
+    `function` is None where no symbol covers the pc.
+    """
+
+    function: str | None
+    module: str
+    address: int
+    offset: int | None
+    function_start: int | None
+    inlined: bool = False
+    source: str | None = None
+    vaddr: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The function's name, else `module+0x…` at the start of the function, else at the pc."""
+        if self.function is not None:
+            return self.function
+        place = self.function_start if self.function_start is not None else self.vaddr
+        return f"{self.module}+{place:#x}" if place is not None else f"{self.module} {self.address:#x}"
+
+
+@dataclass(frozen=True)
+class _Module:
+    bias: int
+    tables: ModuleTables
+    debug: SymbolTable | None
+    inline: InlineReader | None
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    def fde_start(self, vaddr: int) -> int | None:
+        at = bisect_right(self.starts, vaddr) - 1
+        return self.starts[at] if at >= 0 and vaddr < self.ends[at] else None
+
+
+class Symbolizer:
+    """Names the addresses of one process, each once. Files are opened when an address first falls into them.
+
+    `inline` False leaves out inlined calls and source lines. `perf_map` replaces the process's own.
+    """
+
+    def __init__(
+        self, image: ProcessImage, store: TableStore | None = None, *, inline: bool = True,
+        perf_map: PerfMap | None = None,
+    ) -> None:
+        self.image = image
+        self.store = store or TableStore()
+        self._inline = inline
+        self._perf_map = perf_map
+        self._modules: dict[int, _Module | str] = {}
+        self._frames: dict[tuple[int, bool], tuple[Frame, ...]] = {}
+        self._notes: dict[str, None] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be read, `module: reason`, each once."""
+        return tuple(self._notes)
+
+    def frames(self, pc: int, exact: bool = True) -> tuple[Frame, ...]:
+        """The frames of one address, innermost inlined call first; at least one.
+
+        `exact` False takes it for a return address: the call lies before it.
+        """
+        key = (pc, exact)
+        found = self._frames.get(key)
+        if found is None:
+            found = self._frames[key] = self._resolve(pc, pc if exact else pc - 1)
+        return found
+
+    def stack(self, unwound: Unwound) -> tuple[Frame, ...]:
+        """All frames of a stack, innermost first."""
+        return tuple(
+            frame for pc, exact in zip(unwound.pcs, unwound.exact, strict=True) for frame in self.frames(pc, exact)
+        )
+
+    def _resolve(self, pc: int, at: int) -> tuple[Frame, ...]:
+        mapping = self.image.mapping_at(at)
+        if mapping is None:
+            return (Frame(None, "[unmapped]", pc, None, None),)
+        module = self._module(mapping)
+        if isinstance(module, str):
+            return (self._without_file(mapping, pc, at),)
+        vaddr = at - module.bias
+        hit = module.tables.symbols.lookup(vaddr)
+        if module.debug is not None:
+            # The full table of the debug file knows local functions where .dynsym only knows exported ones.
+            hit = module.debug.lookup(vaddr) or hit
+        name, start = (demangle(hit[0]), hit[1]) if hit else (None, module.fde_start(vaddr))
+        own = pc - module.bias
+        offset = own - start if start is not None else None
+        levels = module.inline.levels(vaddr) if module.inline else ()
+        source = levels[-1].source if levels else None
+        inner = tuple(
+            Frame(one.name, mapping.module, pc, None, None, True, one.source, own)
+            for one in levels[:-1] if one.inlined
+        )
+        return (*inner, Frame(name, mapping.module, pc, offset, start, False, source, own))
+
+    def _without_file(self, mapping: Mapping, pc: int, at: int) -> Frame:
+        vaddr = pc - mapping.bias if mapping.bias is not None else None
+        if not mapping.inode or mapping.path.startswith(("/memfd:", "/dev/zero", "//anon")):
+            if self._perf_map is None:
+                self._perf_map = read_perf_map(self.image) if self.store.reads_files else NO_PERF_MAP
+                self._notes.update(dict.fromkeys(self._perf_map.notes))
+            hit = self._perf_map.lookup(at)
+            if hit is not None:
+                return Frame(hit[0], f"perf-{self.image.pid}.map", pc, pc - hit[1], hit[1], vaddr=pc)
+        if vaddr is None:
+            vaddr = pc - mapping.start + mapping.offset
+        return Frame(None, mapping.module, pc, None, None, vaddr=vaddr)
+
+    def _module(self, mapping: Mapping) -> _Module | str:
+        known = self._modules.get(mapping.start)
+        if known is None:
+            known = self._modules[mapping.start] = self._load(mapping)
+            if isinstance(known, str) and mapping.inode:
+                self._notes[f"{mapping.module}: {known}"] = None
+        return known
+
+    def _load(self, mapping: Mapping) -> _Module | str:
+        import numpy as np
+
+        tables = self.store.tables(self.image, mapping)
+        if isinstance(tables, str):
+            return tables
+        if mapping.bias is None:
+            return mapping.note or "its place in memory is not known"
+        table = tables.unwind
+        debug, inline = tables.debug, None
+        if self.store.reads_files and mapping.inode:
+            info = read_debug(self.store, self.image, mapping, (table.low, table.high), inline=self._inline)
+            debug, inline = info.symbols or debug, info.inline
+            self._notes.update(dict.fromkeys(f"{mapping.module}: {note}" for note in info.notes))
+        return _Module(
+            mapping.bias, tables, debug, inline, tuple(np.frombuffer(table.starts, "<u8").tolist()),
+            tuple(np.frombuffer(table.ends, "<u8").tolist()),
+        )

@@ -1,0 +1,148 @@
+"""What one ELF file says about unwinding: a table that can be saved, moved and given to drgn without the file.
+
+Drgn is native code: it never sees a file of a process that we do not trust, only an ELF image that is written here
+around the bytes of .eh_frame, in a sealed memory file that nobody can truncate under it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from bisect import bisect_right
+
+import msgspec
+
+from powerprof.errors import DataError
+from powerprof.stacks import fde
+from powerprof.stacks.elf import EM_X86_64, ET_DYN, PF_X, PT_LOAD, Elf, section_bytes
+from powerprof.stacks.symtab import SymbolTable, read_symbols
+
+UNWIND_LIMIT_BYTES = 256 << 20
+# The bottom of a stack by name, where no unwind table covers the function (assembler without CFI, as in musl).
+_PLAIN_BOTTOMS = frozenset({"_start", "_start_c", "__clone", "clone", "start_thread", "_dl_start_user"})
+# Go's unwind table does not mark its own: a goroutine returns to goexit, a thread's own stack begins in mstart, and
+# mcall and rt0_go switch to that stack.
+_GO_BOTTOMS = frozenset({f"runtime.{name}{abi}" for name in ("goexit", "mcall", "mstart", "rt0_go", "systemstack_switch")
+                         for abi in ("", ".abi0")})
+_EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
+_PHDR = struct.Struct("<IIQQQQQQ")
+_SHDR = struct.Struct("<IIQQQQIIQQ")
+_SEALS = 0x0001 | 0x0002 | 0x0004 | 0x0008  # F_SEAL_SEAL, _SHRINK, _GROW, _WRITE
+_F_ADD_SEALS = 1033
+
+
+class UnwindTable(msgspec.Struct, frozen=True, kw_only=True):
+    """One file's unwind table. Addresses are link-time (vaddr); `starts` and `ends` are little-endian u64 arrays.
+
+    `bottoms` are [start, end) of functions that nothing called. `missing` says why `eh_frame` is empty.
+    """
+
+    build_id: str | None
+    low: int
+    high: int
+    eh_frame: bytes
+    eh_frame_vaddr: int
+    starts: bytes
+    ends: bytes
+    bottoms: tuple[tuple[int, int], ...]
+    missing: str | None = None
+
+
+def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
+    """The unwind table of a validated file. Raises DataError where the file is damaged."""
+    import numpy as np
+
+    loads = [load for load in elf.loads() if load.memory_bytes]
+    if not loads:
+        raise DataError(elf.path, "nothing in it is loaded")
+    low = min(load.vaddr for load in loads) & ~0xFFF
+    high = max(load.vaddr + load.memory_bytes for load in loads)
+    data, vaddr, missing = b"", 0, None
+    section = elf.section(".eh_frame")
+    debug = elf.section(".debug_frame")
+    found: list[fde.Fde] = []
+    if section is not None:
+        data, vaddr = section_bytes(elf, section, UNWIND_LIMIT_BYTES), section.vaddr
+        found = fde.functions(data, vaddr, elf.path)
+    if not found and debug is not None:
+        data = fde.from_debug_frame(section_bytes(elf, debug, UNWIND_LIMIT_BYTES), elf.path)
+        # Its addresses are absolute, so where it would lie does not matter: past everything that is loaded.
+        vaddr = (high + 0xFFF) & ~0xFFF
+        found = fde.functions(data, vaddr, elf.path)
+    if not found:
+        data, missing = b"", "no .eh_frame"
+    bottoms = {(one.start, one.end) for one in found if one.bottom}
+    at_entry = [one for one in found if one.start <= elf.entry < one.end]
+    if elf.entry:
+        bottoms.add((at_entry[-1].start, at_entry[-1].end) if at_entry else (elf.entry, elf.entry + 64))
+    names = symbols if symbols is not None else read_symbols(elf)
+    bottoms |= names.ranges_of(_GO_BOTTOMS)
+    starts = [one.start for one in found]
+    for low, high in names.ranges_of(_PLAIN_BOTTOMS):
+        at = bisect_right(starts, low) - 1
+        if at < 0 or low >= found[at].end:
+            bottoms.add((low, high))
+    return UnwindTable(
+        build_id=elf.build_id, low=low, high=high, eh_frame=data, eh_frame_vaddr=vaddr,
+        starts=np.array(starts, "<u8").tobytes(),
+        ends=np.array([one.end for one in found], "<u8").tobytes(), bottoms=tuple(sorted(bottoms)), missing=missing,
+    )
+
+
+def check(table: UnwindTable, path: object) -> UnwindTable:
+    """The table as it came from a file. Raises DataError where it contradicts itself."""
+    sizes = len(table.starts) == len(table.ends) and len(table.starts) % 8 == 0
+    if not sizes or not 0 <= table.low <= table.high < 1 << 63 or not 0 <= table.eh_frame_vaddr < 1 << 63:
+        raise DataError(path, "damaged unwind table")
+    fde.entries(table.eh_frame, str(path))
+    return table
+
+
+def elf_image(table: UnwindTable) -> bytes:
+    """A minimal ELF file around the table: one loadable segment, .text without bytes, .eh_frame, build id."""
+    names = b"\0.text\0.eh_frame\0.shstrtab\0.note.gnu.build-id\0"
+    note = b""
+    if table.build_id:
+        raw = bytes.fromhex(table.build_id)
+        note = struct.pack("<III", 4, len(raw), 3) + b"GNU\0" + raw + bytes(-len(raw) % 4)
+    frame_at = _EHDR.size + _PHDR.size
+    # A terminator ends the table for readers that do not stop at the end of the section.
+    frame = table.eh_frame + b"\0\0\0\0"
+    note_at = (frame_at + len(frame) + 7) & ~7
+    names_at = note_at + len(note)
+    sections_at = (names_at + len(names) + 7) & ~7
+    ident = b"\x7fELF\x02\x01\x01" + bytes(9)
+    header = _EHDR.pack(ident, ET_DYN, EM_X86_64, 1, 0, _EHDR.size, sections_at, 0, _EHDR.size, _PHDR.size, 1,
+                        _SHDR.size, 5, 3)
+    segment = _PHDR.pack(PT_LOAD, PF_X | 4, 0, table.low, table.low, 0, table.high - table.low, 0x1000)
+    sections = b"".join((
+        bytes(_SHDR.size),
+        # drgn calls a file loadable only where a section that is allocated has bytes: .eh_frame below.
+        _SHDR.pack(1, 8, 6, table.low, frame_at, table.high - table.low, 0, 0, 16, 0),
+        _SHDR.pack(7, 1, 2, table.eh_frame_vaddr, frame_at, len(frame), 0, 0, 8, 0),
+        _SHDR.pack(17, 3, 0, 0, names_at, len(names), 0, 0, 1, 0),
+        _SHDR.pack(27, 7, 0, 0, note_at, len(note), 0, 0, 4, 0),
+    ))
+    out = bytearray(sections_at + len(sections))
+    out[: _EHDR.size] = header
+    out[_EHDR.size : frame_at] = segment
+    out[frame_at : frame_at + len(frame)] = frame
+    out[note_at : note_at + len(note)] = note
+    out[names_at : names_at + len(names)] = names
+    out[sections_at:] = sections
+    return bytes(out)
+
+
+def sealed_file(data: bytes, name: str) -> int:
+    """A file descriptor of a memory file that holds `data` and can no longer change. The caller closes it."""
+    fd = os.memfd_create(name[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        fcntl.fcntl(fd, _F_ADD_SEALS, _SEALS)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd

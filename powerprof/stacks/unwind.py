@@ -1,0 +1,117 @@
+"""Saved registers and stack bytes → return addresses, offline, each distinct stack once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from powerprof.stacks.image import ProcessImage
+from powerprof.stacks.registers import SP, STACK_LIMIT_BYTES, SavedStack, steady, words
+from powerprof.stacks.store import TableStore
+from powerprof.stacks.walker import Unwound, Walker
+
+_MEMO_LIMIT = 50_000
+_VARIANTS = 8
+_WALKERS = 128
+
+
+@dataclass(frozen=True)
+class UnwindCounts:
+    """What became of the stacks: captured = complete + truncated + failed; `walked` were not seen before."""
+
+    captured: int = 0
+    complete: int = 0
+    truncated: int = 0
+    failed: int = 0
+    walked: int = 0
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A walk and the stack words that it read: another stack with the same words unwinds the same."""
+
+    reads: tuple[tuple[int, bytes], ...]
+    size: int
+    result: Unwound
+
+
+class Unwinder:
+    """Unwinds the stacks of any number of processes and counts what became of them.
+
+    `store` finds unwind tables; the default reads the processes' files and the user's cache.
+    """
+
+    def __init__(self, store: TableStore | None = None) -> None:
+        self.store = store or TableStore()
+        self._walkers: dict[int, Walker] = {}
+        self._memo: dict[tuple[int, tuple[int, ...]], list[_Seen]] = {}
+        self._captured = self._complete = self._truncated = self._failed = self._walked = 0
+
+    @property
+    def counts(self) -> UnwindCounts:
+        """The counters now."""
+        return UnwindCounts(self._captured, self._complete, self._truncated, self._failed, self._walked)
+
+    def prepare(self, image: ProcessImage) -> tuple[str, ...]:
+        """Read every module's unwind table now, while the process lives; returns what could not be read and why."""
+        return self._walker(image).load_all()
+
+    def unwind(self, image: ProcessImage, saved: SavedStack) -> Unwound:
+        """The return addresses of one saved stack. Raises DataError where the registers are of another machine."""
+        values = words(saved.registers)
+        stack = saved.stack[:STACK_LIMIT_BYTES]
+        walker = self._walker(image)
+        key = (id(walker), steady(values))
+        result = self._seen(key, stack)
+        if result is None:
+            result, reads = walker.walk(saved.registers, values[SP], stack)
+            self._walked += 1
+            if len(self._memo) >= _MEMO_LIMIT:
+                self._memo.clear()
+            variants = self._memo.setdefault(key, [])
+            if len(variants) < _VARIANTS:
+                variants.append(_Seen(reads, len(stack), result))
+        self._captured += 1
+        if result.complete:
+            self._complete += 1
+        elif len(result.pcs) > 1:
+            self._truncated += 1
+        else:
+            self._failed += 1
+        return result
+
+    def _seen(self, key: tuple[int, tuple[int, ...]], stack: bytes) -> Unwound | None:
+        for seen in self._memo.get(key, ()):
+            # A walk that wanted bytes beyond its copy may get further in a longer one.
+            if (seen.result.complete or seen.size == len(stack)) and all(
+                stack[at : at + len(data)] == data for at, data in seen.reads
+            ):
+                return seen.result
+        return None
+
+    def _walker(self, image: ProcessImage) -> Walker:
+        walker = self._walkers.get(id(image))
+        if walker is not None and walker.image is image:
+            return walker
+        for known in self._walkers.values():
+            if known.image == image:
+                self._walkers[id(image)] = known
+                return known
+        if len(self._walkers) >= _WALKERS:
+            # Memo keys name walkers by identity, which a later walker may be given again.
+            self._walkers.clear()
+            self._memo.clear()
+        walker = Walker(image, self.store)
+        self._walkers[id(image)] = walker
+        return walker
+
+
+def unwind(image: ProcessImage, registers: bytes, sp: int, stack: bytes, store: TableStore | None = None) -> Unwound:
+    """One stack: `stack` are the bytes from `sp` up. See `Unwinder` for many."""
+    words(registers)
+    return Walker(image, store or TableStore()).walk(registers, sp, stack[:STACK_LIMIT_BYTES])[0]
+
+
+def lookups(result: Unwound) -> Sequence[tuple[int, bool]]:
+    """(pc, exact) of each frame: a pc that is not exact is a return address, whose call lies before it."""
+    return [(pc, exact) for pc, exact in zip(result.pcs, result.exact, strict=True)]
