@@ -22,7 +22,7 @@ from powerprof.cli.options import (
     progress,
     write_json,
 )
-from powerprof.errors import Interrupted, UsageError
+from powerprof.errors import Interrupted, PowerprofError, UsageError
 
 if TYPE_CHECKING:
     from powerprof.records import Run, Window
@@ -86,10 +86,16 @@ def _measure(
             raise
         window, interrupted = error.partial, error
     run = run_of(window, host=host_of(), interrupted=interrupted is not None)
+    failed: PowerprofError | None = None
     if not no_save:
-        run = RunStore(runs_dir).save("residency", run)
+        try:
+            run = RunStore(runs_dir).save("residency", run)
+        except PowerprofError as error:
+            failed = error  # what was measured is shown all the same
     driver = cpuidle.driver()
     _show(run, window, f"driver {driver}" if driver else None, json, quiet)
+    if failed is not None:
+        raise failed
     if interrupted is not None:
         raise Interrupted("interrupted", f"what was measured is saved as {run.id}" if run.id else None)
 

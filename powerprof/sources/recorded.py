@@ -36,6 +36,8 @@ def read_recording(
     if after is None and source != "cpuidle":
         text = read_outside_text(before, _LIMIT_BYTES)
         if source == "turbostat" or (source is None and turbostat.looks_like_turbostat(text)):
+            if elapsed_s is not None:
+                raise UsageError("--elapsed is for cpuidle dumps: a turbostat log has its own times")
             log = turbostat.parse_turbostat(text, before)
             return Recording(turbostat_run.window_from(log, read_at), log.header.idle_driver)
         if source == "powertop" or (source is None and "P o w e r T O P" in text[:1000]):

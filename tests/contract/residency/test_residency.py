@@ -164,6 +164,14 @@ def test_unreadable_counters_are_one_line(powerprof_cli: Cli, tmp_path: Path) ->
     assert result.err == f"error: cannot read {cpus.state(0, 1)}/time (not a number: b'junk\\n')\n"
 
 
+def test_what_cannot_be_saved_is_shown_all_the_same(powerprof_cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = powerprof_cli(["residency", "--duration", "0.1", "--runs-dir", str(tmp_path / "file/runs")])
+    assert result.code == 1
+    assert result.out.startswith("The CPUs ran ")
+    assert result.err.startswith("error: cannot create ")
+
+
 def test_a_host_without_idle_states(powerprof_cli: Cli, tmp_path: Path) -> None:
     """A container without cpuidle in its sysfs, whose /proc/stat stands still: unknown, and it says so."""
     FakeCpus(tmp_path / "sys", [[], []], driver="none")

@@ -91,3 +91,6 @@ def test_a_source_that_does_not_fit_two_dumps(tmp_path: Path) -> None:
     for source in ("turbostat", "powertop", "procfs"):
         with pytest.raises(UsageError):
             read_recording(tmp_path, tmp_path, source=source, elapsed_s=None, read_at="")
+    (tmp_path / "log").write_text(LOG)
+    with pytest.raises(UsageError, match="a turbostat log has its own times"):
+        read_recording(tmp_path / "log", None, source=None, elapsed_s=3.0, read_at="")
