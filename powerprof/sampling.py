@@ -85,10 +85,11 @@ class WindowMeter:
         own = _own_use()
         window = self._source.finish(self._started_at)
         end_s = time.monotonic()
-        energy = []
+        energy, meter_notes = [], []
         if self._meters is not None:
             self._meters.sample()
             energy = self._meters.readings(self._start_s, end_s)
+            meter_notes = self._meters.notes()
         wall_cpu_s = window.window_s * window.cpus if window.window_s else None
         processes, notes = procfs.process_times(self._times, self._processes.read(), wall_cpu_s)
         stat = _stat()
@@ -97,7 +98,7 @@ class WindowMeter:
         if suspended_s > _SUSPENDED_S:
             notes.append(f"the host was suspended for {suspended_s:.1f} s: that time is in no figure")
         return msgspec.structs.replace(
-            window, energy=energy, processes=processes, notes=merge_notes(window.notes, notes),
+            window, energy=energy, processes=processes, notes=merge_notes(window.notes, notes, meter_notes),
             frequency_mhz=window.frequency_mhz or (procfs.frequency_mhz() if _has_proc() else None),
             tool_cpu_s=own[0] - self._own[0], tool_wakeups_count=own[1] - self._own[1],
             **({} if spent is None else {

@@ -42,6 +42,10 @@ class Meters(Protocol):
 
     def readings(self, start_s: float, end_s: float) -> list[EnergyReading]: ...
 
+    def notes(self) -> list[str]:
+        """What is to be known of the last `readings`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StateInfo:

@@ -79,6 +79,9 @@ class CountingMeters:
         return [EnergyReading(source="rapl", domain="package-0", kind="measured", watts=watts,
                               joules=watts * (end_s - start_s))]
 
+    def notes(self) -> list[str]:
+        return ["rapl: a note"]
+
 
 def test_meters_are_sampled_around_the_window_and_before_they_wrap() -> None:
     meters = CountingMeters()
@@ -86,6 +89,7 @@ def test_meters_are_sampled_around_the_window_and_before_they_wrap() -> None:
     # Both ends, and up to four in between: fewer where the host wakes us late.
     assert 3 <= len(meters.sampled_s) <= 6
     assert window.window_s is not None and window.energy[0].joules == pytest.approx(2.0 * window.window_s, abs=0.2)
+    assert window.notes == ["rapl: a note"]
 
 
 def test_a_host_without_driver_is_measured_by_proc_stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
