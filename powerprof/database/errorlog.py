@@ -31,6 +31,11 @@ def tail(path: Path, lines: int = 3) -> str:
     return " / ".join((causes or errors or plain)[-lines:])[:600] or "it said nothing"
 
 
+def disk_full(said: str) -> bool:
+    """True where the log speaks of ENOSPC (28) or EDQUOT (122)."""
+    return re.search(r"No space left|out of disk space|err(or|no):? (28|122)\b", said) is not None
+
+
 def _plain(line: str) -> str:
     """Without time and thread number; a control character becomes a blank."""
     return "".join(char if char.isprintable() else " " for char in _STAMP.sub("", line)).strip()[:300]

@@ -117,10 +117,9 @@ class PrivateServer:
         builds.refuse_missing_library(said, self.build.binary)
         if _IN_USE in said and self._port is not None:
             raise port_taken(self._port)
-        full = "No space left" in said or "rror: 28" in said or "rrno: 28" in said
         raise PowerprofError(
             f"the private server did not start, it {self._ending()}: {self.log_tail()}",
-            template.ROOM_HINT if full else None,
+            template.ROOM_HINT if errorlog.disk_full(said) else None,
         )
 
     def stop(self) -> None:

@@ -1,0 +1,124 @@
+"""Private servers in a room of their own: TMPDIR and cache are this session's, so that what is left shows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+# What a script needs to behave as the command line does: a signal is an exception, an error is one line.
+_PRELUDE = """
+import signal, sys
+from powerprof.errors import Interrupted, PowerprofError
+def on_signal(number, frame):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Interrupted("interrupted")
+signal.signal(signal.SIGINT, on_signal)
+signal.signal(signal.SIGTERM, on_signal)
+def main():
+{body}
+try:
+    main()
+except (PowerprofError, Interrupted) as error:
+    print(f"error: {{error.message}}", f"hint: {{error.hint}}", sep="\\n", file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+@dataclass(frozen=True)
+class Room:
+    """A TMPDIR that the server's user may enter, and the programs that have been started below it."""
+
+    path: Path
+
+    def trees(self) -> list[Path]:
+        """Run trees that exist."""
+        return list(self.path.glob("powerprof-*"))
+
+    def processes(self) -> list[int]:
+        """Processes that belong to a run tree of this room, and janitors that watch over one."""
+        found = []
+        mark = f"POWERPROF_TREE={self.path}/".encode()
+        watched = str(self.path).encode()
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                environment = (entry / "environ").read_bytes()
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            janitor = watched in words and any(word.endswith(b"janitor.py") for word in words)
+            if mark in environment or janitor:
+                found.append(int(entry.name))
+        return found
+
+    def wait_empty(self, patience_s: float = 20.0) -> None:
+        """Fails where a process or tree is still there after a while: that is the promise that is tested."""
+        deadline = time.monotonic() + patience_s
+        while self.trees() or self.processes():
+            assert time.monotonic() < deadline, f"left: {self.trees()} {self.processes()}"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
+    """TMPDIR for one test; whatever is left in it at the end is a failure."""
+    path = Path(tempfile.mkdtemp(prefix="room-", dir="/tmp"))
+    path.chmod(0o755)
+    monkeypatch.setenv("TMPDIR", str(path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    room = Room(path)
+    try:
+        yield room
+        room.wait_empty()
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache shared by the session: the template is made once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _private_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+
+
+Script = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def script(mariadbd: Path) -> Iterator[Script]:
+    """`script(body, prefix=(), **environment)` runs Python lines as powerprof would, in a process of its own."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(body: str, *, prefix: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[str]:
+        lines = textwrap.indent(textwrap.dedent(body), "    ")
+        process = subprocess.Popen(
+            [*prefix, sys.executable, "-c", _PRELUDE.format(body=lines)], env={**os.environ, **environment},
+            cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)

@@ -1,0 +1,54 @@
+"""A server that powerprof did not start (here: one that it did, looked at from outside)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from powerprof.database import sql
+from powerprof.database.client import connect_given
+from powerprof.database.connections import IdleConnections
+from powerprof.database.server import PrivateServer
+from powerprof.errors import PowerprofError
+from tests.integration.database.conftest import Room
+
+pytestmark = pytest.mark.usefixtures("mariadbd")
+
+
+def test_by_socket_and_by_port(room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with PrivateServer(port="ephemeral") as theirs:
+        with theirs.connect() as connection:
+            sql.execute(connection, "CREATE USER 'monitor'@'127.0.0.1' IDENTIFIED BY 'pa\"ss'",
+                        "CREATE USER monitor@localhost IDENTIFIED BY 'other'")
+        options = tmp_path / "my.cnf"
+        options.write_text("[client]\nuser=monitor\npassword=other\n")
+        with connect_given(socket=theirs.socket, defaults_file=options) as server:
+            assert server.pid == theirs.pid
+            assert server.version == theirs.version
+            assert not server.private
+            assert server.thread_names() == {}, "this account may not read performance_schema"
+            server.check()
+            with IdleConnections(server, 20) as clients:
+                assert clients.lost_count() == 0
+        monkeypatch.setenv("MYSQL_PWD", 'pa"ss')
+        with connect_given(f"mysql://monitor@127.0.0.1:{theirs.port}/") as server:
+            assert server.pid == theirs.pid
+            with IdleConnections(server, 3) as clients:
+                assert clients.lost_count() == 0
+        with theirs.connect() as connection:
+            schemas = {str(row[0]) for row in sql.rows(connection, "SHOW DATABASES")}
+        assert schemas == {"information_schema", "mysql", "performance_schema", "sys"}, "nothing was changed"
+
+
+def test_failures_are_one_line_with_a_remedy(room: Room, tmp_path: Path) -> None:
+    options = tmp_path / "my.cnf"
+    options.write_text("[client]\nuser=stranger\n")
+    with PrivateServer() as theirs:
+        with pytest.raises(PowerprofError, match="Access denied") as caught:
+            connect_given(socket=theirs.socket, defaults_file=options, ask_password=lambda _: "wrong").__enter__()
+        assert "--defaults-file" in str(caught.value.hint)
+        gone = theirs.socket
+    with pytest.raises(PowerprofError, match="cannot connect to") as caught:
+        connect_given(socket=gone).__enter__()
+    assert "is the server running" in str(caught.value.hint)

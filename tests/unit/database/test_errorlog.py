@@ -1,0 +1,47 @@
+"""The end of an error log in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from powerprof.database import errorlog
+
+
+def _tail(tmp_path: Path, text: bytes) -> str:
+    path = tmp_path / "error.log"
+    path.write_bytes(text)
+    return errorlog.tail(path)
+
+
+def test_errors_come_before_what_follows_from_them(tmp_path: Path) -> None:
+    said = _tail(tmp_path, (
+        b"2026-11-20 10:45:24 0 [Note] Starting MariaDB\n"
+        b"2026-11-20 10:45:25 0 [ERROR] /usr/sbin/mariadbd: unknown variable 'x=1'\n"
+        b"2026-11-20 10:45:25 0 [ERROR] Aborting\n"
+    ))
+    assert said == "/usr/sbin/mariadbd: unknown variable 'x=1'"
+
+
+def test_time_stamps_of_all_generations_go(tmp_path: Path) -> None:
+    said = _tail(tmp_path, (
+        b"261120 10:45:24 [ERROR] one\n261120  9:05:24 [ERROR] two\n2026-11-20T10:45:24.123456Z 0 [ERROR] three\n"
+    ))
+    assert said == "one / two / three"
+
+
+def test_without_errors_the_last_lines(tmp_path: Path) -> None:
+    assert _tail(tmp_path, b"a\n\nb\nc\nd\n") == "b / c / d"
+
+
+def test_hostile_bytes_stay_one_printable_line(tmp_path: Path) -> None:
+    said = _tail(tmp_path, b"\x1b[31m[ERROR] red\x07\xff\n" + b"x" * 200_000)
+    assert said.isprintable()
+    assert len(said) <= 600
+    assert _tail(tmp_path, b"") == "it said nothing"
+    assert errorlog.tail(tmp_path / "absent") == "its log cannot be read (no such file)"
+
+
+def test_a_full_disk_is_told_from_other_errors() -> None:
+    assert errorlog.disk_full("preallocating 314572800 bytes for file ./ibdata2 failed with error 28")
+    assert errorlog.disk_full("Error writing file (Errcode: 28 \"No space left on device\")")
+    assert not errorlog.disk_full("failed with error 280")

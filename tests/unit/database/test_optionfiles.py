@@ -1,0 +1,91 @@
+"""Option files as people write them, and as they should be refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from powerprof.database import optionfiles
+from powerprof.errors import DataError
+
+
+def _write(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.chmod(0o600)
+    return path
+
+
+def _values(path: Path) -> dict[str, str]:
+    return {name: option.value for name, option in optionfiles.read(path).items()}
+
+
+def test_groups_quotes_escapes_and_comments(tmp_path: Path) -> None:
+    path = _write(tmp_path / "my.cnf", r"""
+# a comment
+[mysqld]
+user = mysql
+[client]
+user=alice   # who
+password = "pa#ss \" word"
+socket=/run/mysqld/mysqld.sock
+ssl_ca = '/etc/ca.pem'
+unknown = 1
+skip-reconnect
+[client-mariadb]
+port=3307
+[powerprof]
+user = power\sprof
+""")
+    assert _values(path) == {
+        "user": "power prof", "password": 'pa#ss " word', "socket": "/run/mysqld/mysqld.sock",
+        "ssl-ca": "/etc/ca.pem", "port": "3307",
+    }
+
+
+def test_included_files_are_read_where_they_stand(tmp_path: Path) -> None:
+    folder = tmp_path / "conf.d"
+    folder.mkdir()
+    _write(folder / "20.cnf", "[client]\nuser=twenty\nhost=h\n")
+    _write(folder / "10.cnf", "[client]\nuser=ten\n")
+    _write(folder / "30.txt", "[client]\nuser=no\n")
+    one = _write(tmp_path / "one.cnf", "[client]\nport=1\n")
+    path = _write(tmp_path / "my.cnf", f"[client]\nuser=me\n!includedir {folder}\n!include {one}\n")
+    assert _values(path) == {"user": "twenty", "host": "h", "port": "1"}
+
+
+@pytest.mark.parametrize(("text", "line", "reason"), [
+    ("user=x\n", 1, "an option outside of a group: 'user'"),
+    ("[client]\n[client\n", 2, "a group without ]"),
+    ("[client]\nuser='x\n", 2, "a quoted value without its closing quote"),
+    ("[client]\n\n!import /x\n", 3, "not a directive"),
+    ("!includedir /nowhere/at/all\n", 1, "no such directory"),
+    (b"[client]\nuser=\xff\xfe\n", 2, "not text"),
+])
+def test_damage_is_refused_with_its_line(tmp_path: Path, text: str | bytes, line: int, reason: str) -> None:
+    path = _write(tmp_path / "my.cnf", text)
+    with pytest.raises(DataError, match=reason) as caught:
+        optionfiles.read(path)
+    assert caught.value.message.startswith(f"{path}:{line}: ")
+
+
+def test_a_file_that_includes_itself_ends(tmp_path: Path) -> None:
+    path = tmp_path / "my.cnf"
+    _write(path, f"!include {path}\n")
+    with pytest.raises(DataError, match="include one another"):
+        optionfiles.read(path)
+
+
+def test_what_everybody_may_write_is_not_trusted(tmp_path: Path) -> None:
+    path = _write(tmp_path / "my.cnf", "[client]\n")
+    path.chmod(0o606)
+    with pytest.raises(DataError, match="everybody may write"):
+        optionfiles.read(path)
+
+
+@pytest.mark.parametrize("name", ["absent", "folder", "huge"])
+def test_no_option_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    _write(tmp_path / "huge", b"#" * (2 << 20))
+    with pytest.raises(DataError, match=r"no such file|not a regular file|larger than 1 MiB"):
+        optionfiles.read(tmp_path / name)
