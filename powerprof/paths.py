@@ -64,10 +64,10 @@ def private_directory(path: Path) -> Path:
     owner = _caller()
     missing = []
     probe = path
-    while not probe.exists():
-        missing.append(probe)
-        probe = probe.parent
     try:
+        while not probe.exists():
+            missing.append(probe)
+            probe = probe.parent
         for directory in reversed(missing):
             directory.mkdir(mode=0o700, exist_ok=True)
             if os.geteuid() == 0 and owner.uid != 0:
@@ -89,7 +89,7 @@ def give_to_caller(path: Path) -> None:
 
 def _xdg(variable: str, default: str) -> Path:
     base = os.environ.get(variable)
-    root = Path(base) if base and os.path.isabs(base) else _caller().home / default
+    root = Path(base) if base and Path(base).is_absolute() else _caller().home / default
     return root / "powerprof"
 
 

@@ -6,6 +6,7 @@ machines too: they are read as hostile.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tempfile
@@ -66,9 +67,17 @@ class RunStore:
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = directory or paths.state_dir() / "runs"
 
+    def prepare(self) -> None:
+        """Make the directory. Raises PowerprofError where it cannot be made or written."""
+        paths.private_directory(self.directory)
+        if not self.directory.is_dir():
+            raise self._cannot(NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+        if not os.access(self.directory, os.W_OK | os.X_OK):
+            raise self._cannot(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
     def create(self, command: str) -> tuple[str, Path]:
         """A new empty run folder and its id, such as idle-0042. Raises PowerprofError where it cannot be made."""
-        paths.private_directory(self.directory)
+        self.prepare()
         taken = [int(name.rsplit("-", 1)[1]) for name in self._names() if name.rsplit("-", 1)[0] == command]
         number = max(taken, default=0) + 1
         while True:

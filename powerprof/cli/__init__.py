@@ -7,9 +7,19 @@ from __future__ import annotations
 
 import sys
 
-from powerprof.cli.app import run_app
+from powerprof import interrupts
+from powerprof.errors import Interrupted
 
 
 def main() -> None:
     """Entry point of the `powerprof` script."""
-    sys.exit(run_app(sys.argv[1:]))
+    interrupts.install()
+    try:
+        # Half of a short command's time is spent in this import: an interrupt there must be no traceback either.
+        from powerprof.cli.app import run_app
+
+        code = run_app(sys.argv[1:])
+    except Interrupted as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        code = error.exit_code
+    sys.exit(code)

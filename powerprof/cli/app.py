@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from types import FrameType
 from typing import cast
 
 import typer
@@ -47,13 +45,6 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _on_signal(number: int, frame: FrameType | None) -> None:
-    # A second signal must not break the clean-up that the first one started.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Interrupted("interrupted")
-
-
 def _say(error: PowerprofError | Interrupted) -> None:
     print(f"error: {error.message}", file=sys.stderr)
     if error.hint:
@@ -80,8 +71,6 @@ def _usage_error(error: typer.BadParameter) -> UsageError:
 
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code of the contract."""
-    signal.signal(signal.SIGINT, _on_signal)
-    signal.signal(signal.SIGTERM, _on_signal)
     try:
         code = build_app()(args=list(arguments), prog_name="powerprof", standalone_mode=False)
         return code if isinstance(code, int) else 0

@@ -24,6 +24,7 @@ from powerprof.cli.options import (
     ServerUrl,
     Socket,
     check_json_target,
+    check_runs_dir,
     progress,
     save_and_show,
 )
@@ -46,6 +47,7 @@ def command(
 ) -> None:
     """Measure, save, print."""
     check_json_target(json)
+    check_runs_dir(runs_dir, no_save)
     from powerprof.experiment.idle import IdlePlan, measure_idle
     from powerprof.report import idle as report
 

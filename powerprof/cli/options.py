@@ -100,6 +100,7 @@ def save_and_show(
 
     What was measured is shown even where it cannot be saved: that error comes last.
     """
+    from powerprof import interrupts
     from powerprof.runs import RunStore
 
     problem: PowerprofError | None = None
@@ -108,18 +109,25 @@ def save_and_show(
             run = RunStore(runs_dir).save(command, run, extra)
         except PowerprofError as error:
             problem = error
+    saved = getattr(run, "id", None)
+    interrupted = Interrupted("interrupted", f"what was measured is saved as {saved}" if saved else None)
+    try:
+        interrupts.release()
+    except Interrupted:
+        raise interrupted from None
     if json is not None:
-        write_json(run, json)
+        try:
+            write_json(run, json)
+        except PowerprofError as error:
+            problem = problem or error
     if json != "-" and not quiet:
         found = lines(run, terminal_width())
-        saved = getattr(run, "id", None)
         last = " ".join(part for part in (f"Saved as {saved}." if saved else None, next_step) if part)
         show([*found, *([last] if last else [])])
     if problem is not None:
         raise problem
     if getattr(run, "interrupted", False):
-        saved = getattr(run, "id", None)
-        raise Interrupted("interrupted", f"what was measured is saved as {saved}" if saved else None)
+        raise interrupted
     return run
 
 
@@ -141,6 +149,14 @@ def check_json_target(target: str | None) -> None:
         raise UsageError(f"--json {target} is a directory", "name a file, or - for stdout")
     if not path.parent.is_dir():
         raise UsageError(f"--json {target}: no such directory {path.parent}", "create it first")
+
+
+def check_runs_dir(runs_dir: Path | None, no_save: bool) -> None:
+    """Refuse before the measuring where its run could not be saved. Raises PowerprofError."""
+    if not no_save:
+        from powerprof.runs import RunStore
+
+        RunStore(runs_dir).prepare()
 
 
 def progress(text: str, quiet: bool = False) -> None:

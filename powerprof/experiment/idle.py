@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof import __version__, paths
+from powerprof import __version__, interrupts, paths
 from powerprof.database.base import Server
 from powerprof.database.client import connect_given
 from powerprof.database.connections import IdleConnections
@@ -68,6 +68,27 @@ class _Traced:
 
 
 @dataclass
+class _Measured:
+    """One phase as it comes: what is in it when a signal arrives is kept."""
+
+    name: str
+    windows: list[Window] = field(default_factory=list)
+    traced: _Traced = field(default_factory=_Traced)
+
+    def add_partial(self, window: Window, complete: Callable[[Window], Window], duration_s: float) -> None:
+        """The window that a signal cut short; a stump beside whole windows would weigh as much as they do."""
+        if window.window_s and (not self.windows or window.window_s >= duration_s / 2):
+            self.windows.append(complete(window))
+
+    def phase(self) -> Phase:
+        traced = self.traced
+        return phases.combine(
+            self.name, self.windows, causes=traced.causes, conservation=traced.conservation,
+            traced_window_s=traced.window_s, notes=traced.notes,
+        )
+
+
+@dataclass
 class _Tool:
     """powerprof's own cost, summed over windows."""
 
@@ -113,16 +134,20 @@ class IdleExperiment:
         self._tool = _Tool()
         self._server: ServerInfo | None = None
         self._notes: list[str] = []
-        self._phases: list[Phase] = []
+        self._measured: list[_Measured] = []
         self._started_at = now_text()
 
     def run(self, notes: Sequence[str] = ()) -> Run:
-        """All phases. An interrupt ends them early: the run then says `interrupted`."""
+        """All phases. An interrupt ends them early: the run then says `interrupted`.
+
+        From then on signals wait, until the run is saved (`interrupts.release`).
+        """
         interrupted = False
         try:
             self._measure()
         except Interrupted:
             interrupted = True
+        interrupts.hold()
         self._notes += notes
         return self._record(interrupted)
 
@@ -153,34 +178,24 @@ class IdleExperiment:
         groups: dict[str, list[int]] = {"powerprof": [os.getpid()]}
         if server is not None and server.pid:
             groups["mysqld"] = [server.pid]
-        windows: list[Window] = []
-        traced = _Traced()
+        found = _Measured(name)
+        self._measured.append(found)
         try:
             with WindowMeter(meters=self._meters, groups=groups, residency_source=plan.residency_source) as meter:
                 for number in range(repeat):
                     self._say(f"{name}: window {number + 1} of {repeat}, {plan.duration_s:g} s")
-                    windows.append(self._add(meter.measure(plan.duration_s)))
+                    found.windows.append(self._add(meter.measure(plan.duration_s)))
                     if server is not None:
                         server.check()
-            if plan.trace if trace is None else trace:
-                self._say(f"{name}: what wakes the CPUs, {plan.duration_s:g} s")
-                traced = self._trace(server)
         except WindowInterrupted as error:
-            if error.partial is not None and error.partial.window_s:
-                windows.append(self._add(error.partial))
+            if error.partial is not None:
+                found.add_partial(error.partial, self._add, plan.duration_s)
             raise
-        finally:
-            if windows:
-                self._phases.append(
-                    phases.combine(
-                        name,
-                        windows,
-                        causes=traced.causes,
-                        conservation=traced.conservation,
-                        traced_window_s=traced.window_s,
-                        notes=traced.notes,
-                    )
-                )
+        if plan.trace if trace is None else trace:
+            self._say(f"{name}: what wakes the CPUs, {plan.duration_s:g} s")
+            self._trace(server, found.traced)
+            if server is not None:
+                server.check()
 
     def _add(self, window: Window) -> Window:
         own = next((group.cpu_s for group in window.processes if group.name == "powerprof"), 0.0)
@@ -189,7 +204,7 @@ class IdleExperiment:
         self._tool.cpus = window.cpus or 1
         return self._complete(window)
 
-    def _trace(self, server: Server | None) -> _Traced:
+    def _trace(self, server: Server | None, traced: _Traced) -> None:
         from powerprof.attribution import causes, idle
         from powerprof.tracing.idle import IdleTracer, interrupt_names
         from powerprof.tracing.tasks import look_up
@@ -200,13 +215,13 @@ class IdleExperiment:
             # Asked before the window: the question itself would wake the server.
             names = server.thread_names()
         try:
-            with IdleTracer() as tracer:
-                window = TraceWindow(tracer).measure(self._plan.duration_s)
+            with IdleTracer() as tracer, TraceWindow(tracer) as opened:
+                window = opened.measure(self._plan.duration_s)
         except CapabilityError as error:
             note = f"causes unknown: {error.message}" + (f" ({error.hint})" if error.hint else "")
             if note not in self._notes:
                 self._notes.append(note)
-            return _Traced()
+            return
         exits = idle.in_window(window.trace.exits, window.edges)
         found = idle.mechanisms(exits)
         rows = causes.summarise(
@@ -219,15 +234,17 @@ class IdleExperiment:
         tool.lost += window.trace.lost_count
         spent = window.trace.run_time_s
         tool.bpf_s = None if spent is None or tool.bpf_s is None else tool.bpf_s + spent
-        conservation = idle.conserve(exits, found, window.trace.lost_count, window.edges)
+        traced.causes = rows
+        traced.conservation = idle.conserve(exits, found, window.trace.lost_count, window.edges)
+        traced.window_s = window.window_s
         if window.interrupted:
             raise Interrupted("interrupted")
-        return _Traced(rows, conservation, window.window_s)
 
     def _record(self, interrupted: bool) -> Run:
         from powerprof.host.describe import describe
 
-        by_name = {phase.name: phase for phase in self._phases}
+        found = [measured.phase() for measured in self._measured if measured.windows]
+        by_name = {phase.name: phase for phase in found}
         order = [name for name in ("baseline", "server", "clients") if name in by_name]
         pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]
         drift = []
@@ -240,7 +257,7 @@ class IdleExperiment:
             started_at=self._started_at,
             host=msgspec.to_builtins(describe()),
             tool=self._tool.record(),
-            phases=self._phases,
+            phases=found,
             deltas=[delta for a, b in pairs for delta in phases.deltas(by_name[a], by_name[b])],
             server=self._server,
             options=options,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from types import TracebackType
 
 from powerprof import paths
 from powerprof.attribution.idle import CpuEdge
@@ -40,7 +41,7 @@ def _edges(before: Snapshot, after: Snapshot) -> dict[int, CpuEdge]:
 
 
 class TraceWindow:
-    """Measures traced windows with one tracer; the counters stay open between them."""
+    """Measures traced windows with one tracer; the counters stay open between them. A context manager."""
 
     def __init__(self, tracer: IdleTracer) -> None:
         """Raises PowerprofError where the host is a recorded one: what is traced is the running kernel."""
@@ -48,6 +49,14 @@ class TraceWindow:
             raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
         self._tracer = tracer
         self._reader = CpuidleReader()
+
+    def __enter__(self) -> TraceWindow:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reader.close()
 
     def measure(self, duration_s: float, drain_every_s: float = DRAIN_EVERY_S) -> TracedWindow:
         """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`."""
