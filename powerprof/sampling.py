@@ -77,13 +77,16 @@ class WindowMeter:
         if self._meters is not None:
             self._meters.sample()
         self._start_s = time.monotonic()
+        cpu_s, _ = _own_use()
         self._source.start(duration_s)
-        self._own = _own_use()
+        # The cost of the edges is ours too; the moves from CPU to CPU there are no wake-ups of the window.
+        self._own = cpu_s, _own_use()[1]
 
     def close_window(self) -> Window:
         """End, and say what happened in between. Raises PowerprofError where a counter cannot be read."""
-        own = _own_use()
+        _, switches = _own_use()
         window = self._source.finish(self._started_at)
+        cpu_s, _ = _own_use()
         end_s = time.monotonic()
         energy, meter_notes = [], []
         if self._meters is not None:
@@ -100,7 +103,7 @@ class WindowMeter:
         return msgspec.structs.replace(
             window, energy=energy, processes=processes, notes=merge_notes(window.notes, notes, meter_notes),
             frequency_mhz=window.frequency_mhz or (procfs.frequency_mhz() if _has_proc() else None),
-            tool_cpu_s=own[0] - self._own[0], tool_wakeups_count=own[1] - self._own[1],
+            tool_cpu_s=cpu_s - self._own[0], tool_wakeups_count=switches - self._own[1],
             **({} if spent is None else {
                 "user_percent": spent.user_percent, "system_percent": spent.system_percent,
                 "irq_percent": spent.irq_percent, "steal_percent": spent.steal_percent,
