@@ -198,8 +198,19 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
 
 
+class RunMetric(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric of a run under load: one value a window (None where unknown), and their mean with its interval."""
+
+    name: str
+    unit: str
+    kind: Kind
+    estimate: Estimate
+    values: list[float | None]
+    source: str | None = None
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A saved run: `powerprof.run/1`."""
+    """A saved run: `powerprof.run/1`. `condition` and `metrics` are those of a run under load."""
 
     id: str | None
     command: str
@@ -211,6 +222,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerInfo | None = None
     options: dict[str, Any] = {}
     drift: list[Delta] = []
+    condition: dict[str, Any] | None = None
+    metrics: list[RunMetric] = []
     notes: list[str] = []
     interrupted: bool = False
     schema: Literal["powerprof.run/1"] = "powerprof.run/1"

@@ -13,7 +13,7 @@ import typer
 from powerprof import __version__
 from powerprof.errors import Interrupted, PowerprofError, UsageError
 
-_COMMANDS = ("idle", "residency", "doctor", "runs", "report")
+_COMMANDS = ("idle", "run", "compare", "sweep", "residency", "doctor", "workloads", "runs", "report")
 
 
 def _version(value: bool) -> None:

@@ -205,7 +205,9 @@ class Bench:
 
     def context(self, case: Case) -> Context:
         """Where the load of this condition connects and keeps its files."""
-        return Context(self.login(case), self._private_tree().path / "load", self._options.client_cpus)
+        return Context(
+            self.server(case), self.login(case), self._private_tree().path / "load", self._options.client_cpus
+        )
 
     def login(self, case: Case) -> Login:
         """The account, with the condition's schema."""

@@ -93,6 +93,19 @@ def own_control(metric: Metric, seed: int) -> Control | None:
     )
 
 
+# More of these is better; of every other metric less is.
+_MORE_IS_BETTER = ("queries_hz", "residency_percent")
+
+
+def is_worse(metrics: Sequence[Metric], primary: str | None) -> bool:
+    """True where the primary metric says that B is worse, beyond its interval."""
+    metric = next((one for one in metrics if one.name == primary), None)
+    if metric is None:
+        return False
+    better = metric.name.startswith(_MORE_IS_BETTER)
+    return metric.verdict == ("b_lower" if better else "b_higher")
+
+
 def half_width_percent(metric: Metric) -> float | None:
     """Half of the interval of the difference, in percent of A: what `--precision` is held against."""
     interval = metric.difference.ci95
@@ -115,6 +128,11 @@ _WORDS = {
 }
 
 
+def words(name: str) -> str:
+    """A metric in words, for a sentence."""
+    return _WORDS.get(name, name)
+
+
 def answer(metrics: Sequence[Metric], primary: str, a: str, b: str) -> Answer:
     """The answer in one sentence, and what it says of speed and of power: one does not follow from the other."""
     chosen = next((metric for metric in metrics if metric.name == primary), None)
@@ -129,7 +147,7 @@ def answer(metrics: Sequence[Metric], primary: str, a: str, b: str) -> Answer:
 
 
 def _sentence(metric: Metric, a: str, b: str) -> str:
-    what = _WORDS.get(metric.name, metric.name)
+    what = words(metric.name)
     kind = " (estimated)" if metric.kind == "estimated" else ""
     percent, interval = metric.difference.percent, metric.difference.ci95
     if interval is None or percent is None or not metric.a.mean:
@@ -144,10 +162,12 @@ def _sentence(metric: Metric, a: str, b: str) -> str:
             f"{percent:+.1f} % ({low:+.1f} to {high:+.1f}, 95 %).{seen}"
         )
     ratio = metric.ratio
-    if ratio is not None and ratio.ci95 is not None and (ratio.b_over_a >= 1.5 or ratio.b_over_a <= 2 / 3):
+    # With few pairs the ratio has no interval of its own: that of the difference, over A's mean, stands in.
+    bounds = (1 + low / 100, 1 + high / 100) if ratio is None or ratio.ci95 is None else ratio.ci95
+    if ratio is not None and min(bounds) > 0 and (ratio.b_over_a >= 1.5 or ratio.b_over_a <= 2 / 3):
         more, less, flip = (b, a, False) if ratio.b_over_a > 1 else (a, b, True)
         value = 1 / ratio.b_over_a if flip else ratio.b_over_a
-        ends = sorted(1 / end if flip and end else end for end in ratio.ci95)
+        ends = sorted(1 / end if flip else end for end in bounds)
         return f"{more} needs {_three(value)} × {what} of {less}{kind} ({_three(ends[0])} – {_three(ends[1])}, 95 %)."
     direction = "higher" if percent > 0 else "lower"
     ends = sorted((abs(low), abs(high)))
@@ -172,12 +192,12 @@ def _apart(metrics: Sequence[Metric], names: dict[str, str], a: str, b: str) -> 
         if names is _SPEED
         else ("lower in power", "higher in power", "equal in power")
     )
-    for name, words in names.items():
+    for name, said in names.items():
         metric = next((one for one in metrics if one.name == name), None)
         if metric is None:
             continue
         kind = ", estimated" if metric.kind == "estimated" else ""
         if metric.verdict == "inconclusive":
-            return f"{a} and {b} are {adjective[2]}, as far as can be told ({words}{kind})"
-        return f"{b} is {adjective[0 if metric.verdict == 'b_lower' else 1]} ({words}{kind})"
+            return f"{a} and {b} are {adjective[2]}, as far as can be told ({said}{kind})"
+        return f"{b} is {adjective[0 if metric.verdict == 'b_lower' else 1]} ({said}{kind})"
     return None

@@ -32,12 +32,34 @@ def _run(path: Path) -> Saved:
         driver = run.host.get("idle_driver")
         text = render(run.phases[0].windows[0], f"driver {driver}" if driver else None)
         return Saved(run, lambda width: text.splitlines())
+    if run.command == "run":
+        from powerprof.report import run as loaded
+
+        return Saved(run, lambda width: loaded.lines(run, width))
     from powerprof.report import idle
 
     return Saved(run, lambda width: idle.lines(run, width))
 
 
-_READERS: dict[str, Callable[[Path], Saved]] = {"powerprof.run/1": _run}
+def _comparison(path: Path) -> Saved:
+    from powerprof.experiment.records import Comparison
+    from powerprof.report import compare
+
+    comparison = decode(path, Comparison)
+    return Saved(comparison, lambda width: compare.lines(comparison, width))
+
+
+def _sweep(path: Path) -> Saved:
+    from powerprof.experiment.sweep import Sweep
+    from powerprof.report import sweep
+
+    found = decode(path, Sweep)
+    return Saved(found, lambda width: sweep.lines(found, width))
+
+
+_READERS: dict[str, Callable[[Path], Saved]] = {
+    "powerprof.run/1": _run, "powerprof.comparison/1": _comparison, "powerprof.sweep/1": _sweep,
+}
 
 
 def load_saved(name: str, runs_dir: Path | None = None) -> Saved:

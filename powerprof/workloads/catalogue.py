@@ -19,9 +19,7 @@ def folders(extra: Sequence[Path] = ()) -> list[Path]:
         elif root.is_dir():
             found += sorted(entry.parent.resolve() for entry in root.glob("*/workload.toml"))
         else:
-            raise UsageError(
-                f"--workloads {root}: no such directory", "name a folder that holds workload folders"
-            )
+            raise UsageError(f"--workloads {root}: no such directory", "name a folder that holds workload folders")
     shipped = data_dir("workloads")
     taken = {path.name for path in found}
     found += sorted(path.parent for path in shipped.glob("*/workload.toml") if path.parent.name not in taken)
@@ -41,6 +39,21 @@ def find_workload(name: str, extra: Sequence[Path] = ()) -> Loaded:
     raise UsageError(f"no workload is called {name}", "powerprof workloads lists what there is")
 
 
+def find_one(name: str, extra: Sequence[Path] = ()) -> tuple[Loaded, str]:
+    """A condition by its name, or the only condition of a workload by the workload's. Raises UsageError."""
+    try:
+        loaded = find_workload(name, extra)
+    except UsageError:
+        return find_condition(name, extra)
+    conditions = list(loaded.definition.conditions)
+    if name in conditions:
+        return loaded, name
+    if len(conditions) > 1:
+        choices = ", ".join(f"{loaded.definition.name}:{condition}" for condition in conditions)
+        raise UsageError(f"{name} has several conditions", f"say which: {choices}")
+    return loaded, conditions[0]
+
+
 def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = None) -> tuple[Loaded, str]:
     """A condition by `condition` or `workload:condition` (the workload may be a path).
 
@@ -56,9 +69,7 @@ def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = N
                 "it has: " + ", ".join(loaded.definition.conditions),
             )
         return loaded, last
-    matches = [
-        loaded for loaded in map(read_workload, folders(extra)) if name in loaded.definition.conditions
-    ]
+    matches = [loaded for loaded in map(read_workload, folders(extra)) if name in loaded.definition.conditions]
     if len(matches) > 1 and beside is not None:
         both = [loaded for loaded in matches if beside.rpartition(":")[2] in loaded.definition.conditions]
         matches = both or matches

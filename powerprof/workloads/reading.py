@@ -132,6 +132,8 @@ def _check(loaded: Loaded, text: str) -> None:
             raise DataError(
                 path, f"conditions.{name}: the load has neither sql nor files", line_of(text, where)
             )
+        if case.load.kind == "idle" and (case.load.sql or case.load.files or case.load.session):
+            raise DataError(path, f"conditions.{name}: idle connections run no statements", line_of(text, where))
         if case.load.kind == "command" and not case.load.argv:
             raise DataError(
                 path, f"conditions.{name}: a load of kind command needs argv", line_of(text, where)

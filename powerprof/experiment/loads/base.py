@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from powerprof.database.base import Login
+from powerprof.database.base import Login, Server
 from powerprof.errors import PowerprofError
 
 
@@ -30,8 +30,9 @@ class Order:
 
 @dataclass(frozen=True)
 class Context:
-    """Where the load runs: the account, a private directory for files, and the CPUs of the client."""
+    """Where the load runs: server, account, a private directory for files, and the CPUs of the client."""
 
+    server: Server
     login: Login
     directory: Path
     affinity: Sequence[int] | None = None

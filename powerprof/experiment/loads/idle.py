@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 
-from powerprof.database import sql
-from powerprof.database.base import Sql
-from powerprof.errors import PowerprofError
+from powerprof.database.connections import IdleConnections
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult
 from powerprof.workloads.definition import Load
 
 
 class IdleLoad:
-    """Open connections. Raises LoadFailed where one is refused."""
+    """Open connections. Raises PowerprofError where one is refused."""
 
     def __init__(self, load: Load, context: Context) -> None:
-        self._connections: list[Sql] = []
         self._started_s = time.monotonic()
-        try:
-            for _ in range(load.clients):
-                connection = sql.connect(context.login)
-                self._connections.append(connection)
-                sql.execute(connection, *load.session)
-        except PowerprofError as error:
-            self.kill()
-            raise LoadFailed(error.message, error.hint) from error
+        self._held = IdleConnections(context.server, load.clients)
+        self._held.__enter__()
 
     @property
     def pids(self) -> Sequence[int]:
@@ -34,18 +24,18 @@ class IdleLoad:
         return ()
 
     def alive(self) -> bool:
-        """True until they are closed."""
-        return bool(self._connections)
+        """False once the server has closed one."""
+        return self._held.lost_count() == 0
 
     def finish(self, timeout_s: float) -> LoadResult:
-        """Close the connections."""
+        """Close the connections. Raises LoadFailed where the server has closed some before."""
+        lost = self._held.lost_count()
         elapsed_s = time.monotonic() - self._started_s
         self.kill()
+        if lost:
+            raise LoadFailed(f"the server closed {lost} idle connections")
         return LoadResult(queries=0, elapsed_s=elapsed_s)
 
     def kill(self) -> None:
         """Close the connections."""
-        for connection in self._connections:
-            with contextlib.suppress(Exception):  # the server may have gone; there is nothing to save
-                connection.close()
-        self._connections = []
+        self._held.close()

@@ -1,0 +1,40 @@
+"""List the workloads and their conditions, or explain one.
+
+A workload is a folder with a workload.toml; docs/how-to/write-a-workload.md shows how to write one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from powerprof.cli.options import Json, check_json_target, show, terminal_width, write_json
+from powerprof.cli.servers import Workloads
+
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="A workload, or the path of its folder.", show_default=False)
+]
+Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a workload.toml.")]
+
+
+def command(name: Name = None, schema: Schema = False, workloads: Workloads = None, json: Json = None) -> None:
+    """List or explain."""
+    check_json_target(json)
+    import msgspec
+
+    from powerprof.report import workloads as report
+    from powerprof.workloads.catalogue import find_workload, folders
+    from powerprof.workloads.definition import json_schema
+    from powerprof.workloads.reading import read_workload
+
+    if schema:
+        write_json(json_schema(), json or "-")
+        return
+    extra = workloads or []
+    found = [find_workload(name, extra)] if name else [read_workload(folder) for folder in folders(extra)]
+    if json is not None:
+        listed = [{"folder": str(one.folder), **msgspec.to_builtins(one.definition)} for one in found]
+        write_json({"schema": "powerprof.workloads/1", "workloads": listed}, json)
+    if json != "-":
+        show(report.explain(found[0], terminal_width()) if name else report.listing(found, terminal_width()))

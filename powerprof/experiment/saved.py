@@ -1,0 +1,269 @@
+"""Two saved runs compared: what differs around them first, refused where they did not do the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from powerprof.errors import DataError, UsageError
+from powerprof.experiment.judge import answer, judge_unpaired
+from powerprof.experiment.records import Comparison, Condition, Difference, Metric, Side, Threat
+from powerprof.records import Phase, Run
+from powerprof.runs import RunStore, decode, schema_of
+from powerprof.statistics import mean_interval
+
+# Not part of what a comparison could be confused by: names, and what is new at each boot.
+_HOST_IGNORED = ("hostname", "boot_id", "mitigations")
+
+
+@dataclass(frozen=True)
+class _Half:
+    """One side of the comparison, as read from a saved run."""
+
+    name: str
+    run_id: str
+    started_at: str
+    condition: Condition
+    metrics: list[Metric]
+    primary: str
+    host: dict[str, Any]
+    server: dict[str, Any]
+    options: dict[str, Any]
+    interrupted: bool
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    """`RUN:condition` as both; a path may have a colon only with a condition after it."""
+    run, separator, condition = name.rpartition(":")
+    return (run, condition) if separator and run else (name, None)
+
+
+def are_runs(a: str, b: str, runs_dir: Path | None) -> bool:
+    """True where both name saved runs. Raises UsageError where only one does and the other is no condition."""
+    store = RunStore(runs_dir)
+
+    def is_run(name: str) -> bool:
+        for candidate in (name, _split(name)[0]):
+            if (Path(candidate) / "workload.toml").is_file():
+                return False
+            try:
+                path = store.find(candidate)
+            except UsageError:
+                continue
+            return path.suffix == ".json"
+        return False
+
+    first, second = is_run(a), is_run(b)
+    if first != second:
+        run, other = (a, b) if first else (b, a)
+        raise UsageError(f"{run} is a saved run and {other} is not", "compare two runs, or two conditions")
+    return first
+
+
+def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Comparison:
+    """Compare two saved runs. Raises UsageError for different work, DataError for damaged runs."""
+    first, second = _read(a, runs_dir), _read(b, runs_dir)
+    _refuse_different_work(first, second)
+    metrics = judge_unpaired(first.metrics, second.metrics, ("a", "b"), seed)
+    if not metrics:
+        raise UsageError(f"{a} and {b} have no metric in common", "were they measured by the same kind of meter?")
+    primary = first.primary
+    metrics.sort(key=lambda metric: metric.name != primary)
+    names = _names(first, second)
+    listed = differences(first, second)
+    threats = [Threat(name="unpaired", text="measured at different times: nothing cancels a drift of the host")]
+    for half in (first, second):
+        if half.interrupted:
+            threats.append(Threat(name="interrupted", text=f"{half.run_id} was ended early", serious=True))
+    return Comparison(
+        id=None,
+        command="compare",
+        started_at=max(first.started_at, second.started_at),
+        a=msgspec.structs.replace(first.condition, name=names[0]),
+        b=msgspec.structs.replace(second.condition, name=names[1]),
+        design="rate",
+        order=[],
+        blocks_count=0,
+        metrics=metrics,
+        verdict=answer(metrics, primary, *names),
+        seed=seed,
+        threats=threats,
+        differences=listed,
+        host=second.host,
+        server=second.server,
+        options={"a": first.run_id, "b": second.run_id},
+    )
+
+
+def _names(first: _Half, second: _Half) -> tuple[str, str]:
+    if first.run_id != second.run_id:
+        return first.run_id, second.run_id
+    return first.name, second.name
+
+
+def _read(name: str, runs_dir: Path | None) -> _Half:
+    store = RunStore(runs_dir)
+    wanted: str | None = None
+    try:
+        path = store.find(name)
+    except UsageError:
+        run, wanted = _split(name)
+        path = store.find(run)
+    schema = schema_of(path)
+    if schema == "powerprof.comparison/1":
+        return _of_comparison(path, decode(path, Comparison), wanted)
+    if schema == "powerprof.run/1":
+        return _of_run(path, decode(path, Run))
+    raise DataError(path, f"a {schema} cannot be compared")
+
+
+def _of_comparison(path: Path, found: Comparison, wanted: str | None) -> _Half:
+    by_name = {found.a.name: "a", found.b.name: "b"}
+    if wanted is None or wanted not in by_name:
+        said = found.id or path.name
+        choices = " or ".join(f"{said}:{name}" for name in by_name)
+        raise UsageError(f"{said} is a comparison of two conditions", f"say which: {choices}")
+    side = by_name[wanted]
+    condition = found.a if side == "a" else found.b
+    metrics = [
+        msgspec.structs.replace(
+            metric, a=metric.a if side == "a" else metric.b, b=metric.a if side == "a" else metric.b
+        )
+        for metric in found.metrics
+    ]
+    options = {**found.options, "offered_hz": found.offered_hz, "design": found.design}
+    return _Half(
+        wanted,
+        f"{found.id or path.name}:{wanted}",
+        found.started_at,
+        condition,
+        metrics,
+        found.verdict.metric or "c0_ms_per_query_server",
+        found.host,
+        found.server,
+        options,
+        found.interrupted,
+    )
+
+
+def _of_run(path: Path, run: Run) -> _Half:
+    name = run.id or path.name
+    server = {} if run.server is None else msgspec.to_builtins(run.server)
+    if run.metrics and run.condition is not None:
+        try:
+            condition = msgspec.convert(run.condition, Condition)
+        except msgspec.ValidationError as error:
+            raise DataError(path, f"condition: {error}") from None
+        metrics = [_single(m.name, m.unit, m.kind, m.values, m.source) for m in run.metrics]
+        primary = str(run.options.get("primary_metric") or metrics[0].name)
+    else:
+        if not run.phases:
+            raise DataError(path, "a run without phases")
+        phase = [one for one in run.phases if one.name != "baseline-after"][-1]
+        condition = _idle_condition(run)
+        metrics, primary = _of_phase(phase), "wakeups_hz"
+    return _Half(
+        condition.name,
+        name,
+        run.started_at,
+        condition,
+        metrics,
+        primary,
+        run.host,
+        server,
+        run.options,
+        run.interrupted,
+    )
+
+
+def _idle_condition(run: Run) -> Condition:
+    clients = run.options.get("clients_count")
+    return Condition(
+        name=run.command,
+        workload=run.command,
+        title="",
+        load={"clients": clients},
+        settings={},
+        work=f"{run.command} {clients}",
+    )
+
+
+def _of_phase(phase: Phase) -> list[Metric]:
+    windows = phase.windows
+    found = [
+        _single("c0_percent", "%", "measured", [window.c0_percent for window in windows], None),
+        _single("wakeups_hz", "1/s", "measured", [window.wakeups_hz for window in windows], None),
+    ]
+    for state in phase.states:
+        if state.polling:
+            continue
+        values = [
+            next((one.residency_percent for one in window.states if one.name == state.name), None) for window in windows
+        ]
+        found.append(_single(f"residency_percent:{state.name}", "%", "measured", values, None))
+    return found
+
+
+def _single(name: str, unit: str, kind: Any, values: Sequence[float | None], source: str | None) -> Metric:
+    known = [value for value in values if value is not None]
+    interval = mean_interval(known, seed=1)
+    mean = sum(known) / len(known) if known else None
+    side = Side(mean=mean, ci95=(interval.low, interval.high) if interval else None, values=list(values))
+    return Metric(
+        name=name,
+        unit=unit,
+        kind=kind,
+        source=source,
+        a=side,
+        b=side,
+        difference=Difference(b_minus_a=None, ci95=None, percent=None),
+        verdict="inconclusive",
+        minimum_detectable_percent=None,
+    )
+
+
+def _refuse_different_work(first: _Half, second: _Half) -> None:
+    if first.condition.workload != second.condition.workload:
+        raise UsageError(
+            f"{first.run_id} ran {first.condition.workload} and {second.run_id} ran {second.condition.workload}: "
+            "different work cannot be compared",
+            "compare runs of one workload",
+        )
+    same_condition = first.condition.name == second.condition.name
+    if same_condition and first.condition.work != second.condition.work:
+        raise UsageError(
+            f"{first.run_id} and {second.run_id} ran different statements or data under the name "
+            f"{first.condition.name}",
+            "different work cannot be compared: run one of them again",
+        )
+
+
+def differences(first: _Half, second: _Half) -> list[str]:
+    """What differs in host, kernel, server and settings, one line each; first what matters most."""
+    found = []
+    for label, a, b in (
+        ("host", first.host, second.host),
+        ("server", first.server, second.server),
+        ("setting", first.condition.settings, second.condition.settings),
+        ("load", first.condition.load, second.condition.load),
+        ("option", first.options, second.options),
+    ):
+        for key in sorted({*a, *b}):
+            if key in _HOST_IGNORED or key in ("pid", "sysfs") or a.get(key) == b.get(key):
+                continue
+            found.append(f"{label} {key}: {_show(a.get(key))} → {_show(b.get(key))}")
+    if first.host.get("hostname") != second.host.get("hostname"):
+        found.insert(0, f"host: {_show(first.host.get('hostname'))} → {_show(second.host.get('hostname'))}")
+    if first.condition.work != second.condition.work:
+        found.append(f"condition: {first.condition.name} → {second.condition.name}")
+    if first.started_at[:10] != second.started_at[:10]:
+        found.append(f"date: {first.started_at[:10]} → {second.started_at[:10]}")
+    return found
+
+
+def _show(value: Any) -> str:
+    return "unknown" if value is None else str(value)[:80]

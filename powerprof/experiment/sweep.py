@@ -1,0 +1,224 @@
+"""One condition at several values of a parameter, saved after every point: `powerprof sweep`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import msgspec
+
+from powerprof.errors import DataError, Interrupted, PowerprofError, UsageError
+from powerprof.experiment import oslayer, phases
+from powerprof.experiment.bench import Bench, BenchOptions
+from powerprof.experiment.block import Apparatus, Slot, measure_block
+from powerprof.experiment.calibrate import Offer
+from powerprof.experiment.finish import condition_record
+from powerprof.experiment.metrics import Baseline, metrics_for
+from powerprof.experiment.options import ExperimentOptions
+from powerprof.experiment.oslayer import OsRates
+from powerprof.experiment.records import Block
+from powerprof.experiment.runner import Say
+from powerprof.records import RunMetric
+from powerprof.sampling import now_text
+from powerprof.workloads.definition import Value
+from powerprof.workloads.reading import Case, Loaded, resolve
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of the parameter: metrics over its windows, and what the system beneath did. `error`: it failed."""
+
+    value: Value
+    metrics: list[RunMetric] = []
+    os: list[OsRates] = []
+    blocks: list[Block] = []
+    error: str | None = None
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """A sweep, finished or not: `powerprof.sweep/1`."""
+
+    id: str | None
+    command: str
+    started_at: str
+    workload: str
+    condition: dict[str, Any]
+    parameter: str
+    key: str
+    values: list[Value]
+    points: list[Point]
+    host: dict[str, Any] = {}
+    server: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    notes: list[str] = []
+    interrupted: bool = False
+    schema: Literal["powerprof.sweep/1"] = "powerprof.sweep/1"
+
+
+def find_key(workload: Loaded, parameter: str) -> tuple[str, list[Value]]:
+    """The key that a parameter sets and the values to try by default.
+
+    `clients` and `rate` are there in every workload. Raises UsageError for another one that is not declared.
+    """
+    declared = workload.definition.parameters
+    if parameter in declared:
+        return declared[parameter].key, list(declared[parameter].values)
+    known = {"clients": "load.clients", "rate": "load.rate_hz"}
+    if parameter in known:
+        return known[parameter], []
+    choices = ", ".join(sorted({*declared, *known}))
+    raise UsageError(f"{workload.definition.name} has no parameter {parameter}", f"it has: {choices}")
+
+
+def start(
+    workload: Loaded, condition: str, parameter: str, values: Sequence[Value], options: ExperimentOptions
+) -> Sweep:
+    """An empty sweep. Raises UsageError without values, DataError for one that the key cannot take."""
+    from powerprof.host.describe import describe
+
+    key, default = find_key(workload, parameter)
+    chosen = list(values) or default
+    if not chosen:
+        raise UsageError(f"--{parameter} needs values", f"such as --{parameter} 1,2,4")
+    for value in chosen:
+        resolve(workload, condition, {key: value})
+    return Sweep(
+        id=None,
+        command="sweep",
+        started_at=now_text(),
+        workload=workload.definition.name,
+        condition=msgspec.to_builtins(condition_record(resolve(workload, condition))),
+        parameter=parameter,
+        key=key,
+        values=chosen,
+        points=[],
+        host=msgspec.to_builtins(describe()),
+        interrupted=True,
+        options={
+            "window_s": options.window_s,
+            "windows_count": options.pairs,
+            "rate_hz": options.rate_hz,
+            "energy_source": options.energy_source,
+            "residency_source": options.residency_source,
+            "seed": options.seed,
+        },
+    )
+
+
+def go_on(
+    sweep: Sweep,
+    workload: Loaded,
+    bench_options: BenchOptions,
+    options: ExperimentOptions,
+    *,
+    save: Callable[[Sweep], Sweep],
+    say: Say,
+) -> Sweep:
+    """Measure the points that are missing, saving after each. Interrupted, it returns what there is, so marked.
+
+    Raises UsageError where the workload is not the one that the sweep was begun with.
+    """
+    name = sweep.condition["name"]
+    if msgspec.to_builtins(condition_record(resolve(workload, name)))["work"] != sweep.condition["work"]:
+        raise UsageError(f"{sweep.workload}:{name} has changed since the sweep was begun", "begin a new one")
+    done = {_same(point.value) for point in sweep.points if point.error is None}
+    try:
+        for value in sweep.values:
+            if _same(value) in done:
+                say(f"{sweep.parameter} {value}: already measured")
+                continue
+            say(f"{sweep.parameter} {value}")
+            case = resolve(workload, name, {sweep.key: value})
+            point, server = _point(case, value, bench_options, options)
+            kept = [one for one in sweep.points if _same(one.value) != _same(value)]
+            order = {_same(one): index for index, one in enumerate(sweep.values)}
+            points = sorted([*kept, point], key=lambda one: order[_same(one.value)])
+            sweep = msgspec.structs.replace(sweep, points=points, server=server or sweep.server)
+            save(sweep)
+    except Interrupted:
+        return sweep
+    sweep = msgspec.structs.replace(sweep, interrupted=False)
+    save(sweep)
+    return sweep
+
+
+def options_of(sweep: Sweep, options: ExperimentOptions) -> ExperimentOptions:
+    """The options that a sweep was begun with, for going on with it. Raises DataError for a damaged record."""
+    saved = sweep.options
+    try:
+        return replace(
+            options,
+            window_s=float(saved["window_s"]),
+            pairs=int(saved["windows_count"]),
+            seed=int(saved["seed"]),
+            rate_hz=None if saved.get("rate_hz") is None else float(saved["rate_hz"]),
+            energy_source=str(saved["energy_source"]),
+            residency_source=str(saved["residency_source"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(sweep.id or "the sweep", f"options: {error} is missing or wrong") from None
+
+
+def _same(value: Value) -> str:
+    return repr(value)
+
+
+def _point(
+    case: Case, value: Value, bench_options: BenchOptions, options: ExperimentOptions
+) -> tuple[Point, dict[str, Any]]:
+    """As fast as it goes, or at the rate that is asked for. A point that fails is noted and the sweep goes on."""
+    from powerprof.energy.windows import WindowEnergy
+
+    rate = case.load.rate_hz or options.rate_hz
+    offer = Offer("rate", rate, None, (), ())
+    blocks: list[Block] = []
+    rates: list[OsRates] = []
+    server: dict[str, Any] = {}
+    try:
+        with WindowEnergy(options.energy_source, options.meter_log) as energy, Bench([case], bench_options) as bench:
+            server = {"version": bench.server(case).version, "private": bench.server(case).private}
+            apparatus = Apparatus(bench, replace(options), offer, energy.meters, energy.complete)
+            time.sleep(0.5)
+            for number in range(options.pairs + options.warm_up_pairs):
+                dropped = number < options.warm_up_pairs
+                before = oslayer.read()
+                block = measure_block(apparatus, case, Slot(number, "a", dropped, 1 + 1000 * options.seed + number), 1)
+                if not dropped:
+                    rates.append(oslayer.between(before, oslayer.read()))
+                    blocks.append(block)
+    except Interrupted:
+        raise
+    except PowerprofError as error:
+        if error.exit_code != 1:
+            raise
+        if not blocks:
+            return Point(value=value, error=error.message), server
+    metrics = []
+    for values in [*metrics_for(blocks, Baseline(None, None, None)), *_split(blocks)]:
+        each = [values.of(block) for block in blocks]
+        known = [one for one in each if one is not None]
+        metrics.append(
+            RunMetric(
+                name=values.name,
+                unit=values.unit,
+                kind=values.kind,
+                source=values.source,
+                estimate=phases.estimate(known),
+                values=each,
+            )
+        )
+    return Point(value=value, metrics=metrics, os=rates, blocks=blocks), server
+
+
+def _split(blocks: Sequence[Block]) -> list[Any]:
+    """C0 split in user, system and interrupts, and context switches."""
+    from powerprof.experiment.metrics import Values
+
+    found = [
+        Values("user_percent", "%", "measured", lambda b: b.window.user_percent),
+        Values("system_percent", "%", "measured", lambda b: b.window.system_percent),
+        Values("irq_percent", "%", "measured", lambda b: b.window.irq_percent),
+        Values("context_switches_hz", "1/s", "measured", lambda b: b.window.context_switches_hz),
+    ]
+    return [values for values in found if any(values.of(block) is not None for block in blocks)]

@@ -1,0 +1,141 @@
+"""`powerprof compare` for a terminal: the answer, the metrics side by side, plans, threats, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from powerprof.experiment.plans import plan_text
+from powerprof.experiment.records import Comparison, Metric
+from powerprof.report import text
+
+_LABELS = {
+    "c0_ms_per_query_server": "C0 ms/query, server",
+    "c0_ms_per_query": "C0 ms/query, host",
+    "c0_ms_per_query_net": "  net of idle",
+    "c0_ms_per_query_client": "C0 ms/query, client",
+    "joules_per_query": "joules/query",
+    "joules_per_query_net": "  net of idle",
+    "energy_to_solution_joules": "joules to solution",
+    "time_to_solution_s": "seconds to solution",
+    "wakeups_per_query": "wake-ups/query",
+    "latency_p50_ms": "p50 latency, ms",
+    "latency_p95_ms": "p95 latency, ms",
+    "latency_p99_ms": "p99 latency, ms",
+    "edp_joule_seconds": "EDP, J·s/query",
+    "rows_examined_per_query": "rows read/query",
+    "queries_hz": "queries/s",
+    "c0_percent": "C0, %",
+    "wakeups_hz": "wake-ups/s",
+    "watts": "watts",
+}
+_VERDICTS = {"b_lower": "lower", "b_higher": "higher", "inconclusive": "inconclusive"}
+
+
+def label_of(metric: str, kind: str) -> str:
+    """What a metric is called in a table; an estimate says so."""
+    name = _LABELS.get(metric)
+    if name is None and metric.startswith("residency_percent:"):
+        name = f"{metric.partition(':')[2]}, %"
+    return f"{name or metric}{', est.' if kind == 'estimated' else ''}"
+
+
+def figure(value: float | None) -> str:
+    """Three significant digits, whole numbers from 1,000 on."""
+    if value is None:
+        return text.UNKNOWN
+    if value and abs(value) < 0.0001:
+        return f"{value:.2e}".replace("-", "−")
+    digits = 0 if abs(value) >= 1000 else max(0, 3 - len(str(int(abs(value)))) + (1 if abs(value) < 1 else 0))
+    if 0 < abs(value) < 0.1:
+        digits = 4
+    return text.number(value, digits)
+
+
+def _signed(value: float | None) -> str:
+    shown = figure(value)
+    return shown if value is None or shown.startswith("−") else f"+{shown}"
+
+
+def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """The report, at most `width` columns."""
+    a, b = comparison.a.name, comparison.b.name
+    found = text.wrap(comparison.verdict.text, width)
+    found += text.wrap(_context(comparison), width)
+    if comparison.interrupted:
+        found += text.wrap("Ended early: this is what there was until then.", width)
+    if comparison.differences:
+        found += ["", "What differs beside the condition"]
+        for difference in comparison.differences:
+            found += text.wrap(difference, width, "  ")
+    found.append("")
+    found += _table(comparison.metrics, a, b, width)
+    found.append("")
+    for said in (comparison.verdict.speed, comparison.verdict.power):
+        if said:
+            found += text.wrap(f"{said[:1].upper()}{said[1:]}.", width)
+    plans = _plans(comparison)
+    if plans:
+        found += text.wrap("Plans: " + " · ".join(plans), width)
+    threats = [threat.text for threat in comparison.threats]
+    if threats:
+        found += text.wrap("Threats: " + "; ".join(threats) + ".", width)
+    for note in comparison.notes:
+        found += text.wrap(f"Note: {note}", width)
+    cost = comparison.tool.get("cpu_percent")
+    if isinstance(cost, float):
+        found.append(f"powerprof itself: {cost:.2f} % of one CPU.")
+    return found
+
+
+def _context(comparison: Comparison) -> str:
+    windows = [block.window.window_s for block in comparison.blocks if not block.dropped and block.window.window_s]
+    pairs = comparison.blocks_count // 2
+    parts = []
+    if pairs:
+        order = "".join(comparison.order[:4]).upper()
+        parts.append(f"{pairs} pairs, {order}…")
+    if comparison.design == "work" and comparison.queries_per_block:
+        parts.append(f"{comparison.queries_per_block:,} queries in both")
+    elif comparison.offered_hz:
+        parts.append(f"{comparison.offered_hz:,.0f} queries/s in both")
+    if windows:
+        parts.append(f"{sum(windows) / len(windows):.1f} s each")
+    energy = next((metric for metric in comparison.metrics if metric.name == "joules_per_query"), None)
+    if energy is not None:
+        parts.append(f"{energy.kind} joules ({energy.source})")
+    if comparison.control is not None:
+        parts.append(comparison.control.text)
+    version = comparison.server.get("version")
+    if version:
+        parts.append(f"{version}{', private' if comparison.server.get('private') else ''}")
+    return " · ".join(parts)
+
+
+def _table(metrics: Sequence[Metric], a: str, b: str, width: int) -> list[str]:
+    rows = [["", text.cut(a, 16), text.cut(b, 16), "difference", "(95 %)", "verdict"]]
+    for metric in metrics:
+        interval = metric.difference.ci95
+        shown = "" if interval is None else f"[{_signed(interval[0])}, {_signed(interval[1])}]"
+        rows.append(
+            [
+                label_of(metric.name, metric.kind),
+                figure(metric.a.mean),
+                figure(metric.b.mean),
+                _signed(metric.difference.b_minus_a),
+                shown,
+                _VERDICTS[metric.verdict],
+            ]
+        )
+    found = text.columns(rows, gap=2)
+    if max(map(len, found)) > width:
+        found = text.columns([row[:4] + row[5:] for row in rows], gap=2)
+    return [text.cut(line, width) for line in found]
+
+
+def _plans(comparison: Comparison) -> list[str]:
+    found: dict[str, list[str]] = {}
+    for plan in comparison.plans:
+        name = comparison.a.name if plan.arm == "a" else comparison.b.name
+        if name not in found:
+            found[name] = [plan_text(row) for row in plan.rows]
+    return [f"{name}: {', then '.join(steps)}" for name, steps in found.items()]
