@@ -86,10 +86,8 @@ class Elf:
 
     def read(self, offset: int, size: int) -> bytes:
         """Exactly `size` bytes at a file offset. Raises DataError where the file has fewer."""
-        if self.data is not None:
-            got = self.data[offset : offset + size]
-        else:
-            got = _pread(self.fd, size, offset, self.path)
+        in_memory = self.data is not None
+        got = (self.data or b"")[offset : offset + size] if in_memory else _pread(self.fd, size, offset, self.path)
         if len(got) != size:
             raise DataError(self.path, f"ends inside of what it promises ({size} bytes at {offset:#x})")
         return got
@@ -244,11 +242,15 @@ def section_bytes(elf: Elf, section: Section, limit_bytes: int = MAX_SECTION_BYT
     return plain
 
 
-def file_offset_to_vaddr(elf: Elf, offset: int) -> int | None:
-    """The link-time address of a byte of the file that is loaded; None where no segment holds it."""
+def code_vaddr(elf: Elf, offset: int) -> int | None:
+    """The link-time address of what an executable mapping shows of the file from `offset`; None where nothing is.
+
+    Only executable segments count: lld lets the last page of read-only data and the first of code share a page of the
+    file, which is mapped twice at different distances.
+    """
     for segment in elf.loads():
         # The kernel maps whole pages: the bytes before p_offset in its page are mapped as well.
         start = segment.offset & ~0xFFF
-        if start <= offset < segment.offset + max(segment.file_bytes, 1):
+        if segment.flags & PF_X and start <= offset < segment.offset + max(segment.file_bytes, 1):
             return segment.vaddr - (segment.offset - offset)
     return None

@@ -11,7 +11,7 @@ import msgspec
 from powerprof.errors import DataError, PowerprofError
 from powerprof.files import read_outside_text, reason_of
 from powerprof.paths import procfs
-from powerprof.stacks.elf import Elf, file_offset_to_vaddr, read_elf
+from powerprof.stacks.elf import Elf, code_vaddr, read_elf
 from powerprof.stacks.opening import Opened, open_mapped
 
 MAX_MAPPINGS = 200_000
@@ -83,7 +83,7 @@ def snapshot(pid: int) -> ProcessImage:
     try:
         started = _started_ticks(base)
         text = (base / "maps").read_text(encoding="utf-8", errors="surrogateescape")
-        executable = os.readlink(base / "exe").removesuffix(_DELETED)
+        executable = str((base / "exe").readlink()).removesuffix(_DELETED)
         namespace_pid = _namespace_pid(base)
     except FileNotFoundError as error:
         raise PowerprofError(f"process {pid} is gone") from error
@@ -170,9 +170,9 @@ def _describe(mapping: Mapping, read: _Read) -> Mapping:
     bias = None
     note = read.note
     if read.elf is not None:
-        vaddr = file_offset_to_vaddr(read.elf, mapping.offset)
+        vaddr = code_vaddr(read.elf, mapping.offset)
         bias = None if vaddr is None else mapping.start - vaddr
-        note = None if bias is not None else "no segment of the file is loaded from there"
+        note = None if bias is not None else "no code of the file is loaded from there"
     return msgspec.structs.replace(
         mapping, build_id=read.elf.build_id if read.elf else None, bias=bias, size_bytes=read.size_bytes,
         mtime_ns=read.mtime_ns, note=note,

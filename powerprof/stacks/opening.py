@@ -106,7 +106,7 @@ def open_mapped(base: Path, start: int, end: int, path: str, inode: int) -> Open
     """
     link = base / "map_files" / f"{start:x}-{end:x}"
     try:
-        if stat.S_ISREG(os.stat(link).st_mode):
+        if stat.S_ISREG(link.stat().st_mode):
             opened = _opened(os.open(link, _READ))
             if opened is not None:
                 return opened

@@ -11,6 +11,7 @@ import stat
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from powerprof.errors import DataError
@@ -149,7 +150,7 @@ def _entry(line: bytes) -> tuple[int, int, str] | None:
 def _disjoint(found: list[tuple[int, int, str]], malformed: int, notes: list[str]) -> PerfMap:
     """Later lines win where entries overlap: the compiler reuses memory and appends what it put there."""
     ordered = sorted(range(len(found)), key=lambda index: found[index][0])
-    if all(found[a][1] <= found[b][0] for a, b in zip(ordered, ordered[1:], strict=False)):
+    if all(found[a][1] <= found[b][0] for a, b in pairwise(ordered)):
         kept = [found[index] for index in ordered]
     else:
         kept = _sweep(found)
@@ -167,7 +168,7 @@ def _sweep(found: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     live: list[int] = []
     coming = 0
     owner = -1
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         while coming < len(by_start) and found[by_start[coming]][0] <= low:
             heapq.heappush(live, -by_start[coming])
             coming += 1

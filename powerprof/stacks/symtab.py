@@ -29,7 +29,7 @@ _LOOK_BACK = 64
 
 
 class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Function symbols of one file, sorted by address. Arrays are little-endian: u64 starts, u64 ends, u32 name offsets.
+    """Function symbols of one file, sorted by address. Arrays are little-endian: u64 starts and ends, u32 name places.
 
     `names` holds UTF-8 names ended by NUL.
     """

@@ -23,8 +23,9 @@ UNWIND_LIMIT_BYTES = 256 << 20
 _PLAIN_BOTTOMS = frozenset({"_start", "_start_c", "__clone", "clone", "start_thread", "_dl_start_user"})
 # Go's unwind table does not mark its own: a goroutine returns to goexit, a thread's own stack begins in mstart, and
 # mcall and rt0_go switch to that stack.
-_GO_BOTTOMS = frozenset({f"runtime.{name}{abi}" for name in ("goexit", "mcall", "mstart", "rt0_go", "systemstack_switch")
-                         for abi in ("", ".abi0")})
+_GO_BOTTOMS = frozenset(
+    f"runtime.{name}{abi}" for name in ("goexit", "mcall", "mstart", "rt0_go", "systemstack_switch") for abi in ("", ".abi0")
+)
 _EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 _PHDR = struct.Struct("<IIQQQQQQ")
 _SHDR = struct.Struct("<IIQQQQIIQQ")
@@ -79,10 +80,10 @@ def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
     names = symbols if symbols is not None else read_symbols(elf)
     bottoms |= names.ranges_of(_GO_BOTTOMS)
     starts = [one.start for one in found]
-    for low, high in names.ranges_of(_PLAIN_BOTTOMS):
-        at = bisect_right(starts, low) - 1
-        if at < 0 or low >= found[at].end:
-            bottoms.add((low, high))
+    for begin, end in names.ranges_of(_PLAIN_BOTTOMS):
+        at = bisect_right(starts, begin) - 1
+        if at < 0 or begin >= found[at].end:
+            bottoms.add((begin, end))
     return UnwindTable(
         build_id=elf.build_id, low=low, high=high, eh_frame=data, eh_frame_vaddr=vaddr,
         starts=np.array(starts, "<u8").tobytes(),

@@ -16,14 +16,14 @@ MAX_NAME = 128
 class Cursor(Protocol):
     """What is used of a DB-API cursor."""
 
-    def execute(self, query: str) -> Any: ...  # noqa: D102
-    def fetchall(self) -> Sequence[Sequence[Any]]: ...  # noqa: D102
+    def execute(self, query: str) -> Any: ...
+    def fetchall(self) -> Sequence[Sequence[Any]]: ...
 
 
 class Connection(Protocol):
     """What is used of a DB-API connection (pymysql)."""
 
-    def cursor(self) -> Any: ...  # noqa: D102
+    def cursor(self) -> Any: ...
 
 
 def names_from_rows(rows: Iterable[Sequence[Any]]) -> dict[int, str]:

@@ -1,0 +1,81 @@
+"""Compiles the ground-truth programs, each at most once per session."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerprof.programs import need, start, stop
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one variant of a program is made; `package` is what apt calls the compiler."""
+
+    source: str
+    compiler: str
+    package: str
+    flags: tuple[str, ...]
+    # Sections to take out afterwards.
+    remove: tuple[str, ...] = ()
+
+
+_C = ("-O2", "-Wall", "-Wextra", "-Werror", "-pthread")
+RECIPES: Mapping[str, Recipe] = {
+    "sleepers": Recipe("sleepers.c", "gcc", "gcc", (*_C, "-fomit-frame-pointer")),
+    "sleepers-stripped": Recipe("sleepers.c", "gcc", "gcc", (*_C, "-fomit-frame-pointer", "-s")),
+    "sleepers-fp-no-eh": Recipe("sleepers.c", "gcc", "gcc", (
+        *_C, "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"),
+        (".eh_frame", ".eh_frame_hdr")),
+    "sleepers-no-eh": Recipe("sleepers.c", "gcc", "gcc", (
+        *_C, "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"),
+        (".eh_frame", ".eh_frame_hdr")),
+    "sleepers-debug-frame": Recipe("sleepers.c", "gcc", "gcc", (
+        *_C, "-g", "-gz", "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"),
+        (".eh_frame", ".eh_frame_hdr")),
+    "sleepers-static": Recipe("sleepers.c", "gcc", "gcc", (*_C, "-fomit-frame-pointer", "-static")),
+    "sleepers-cpp": Recipe("sleepers.cpp", "g++", "g++", (*_C, "-g", "-fomit-frame-pointer")),
+    "sleepers-cpp-fp": Recipe("sleepers.cpp", "g++", "g++", (*_C, "-fno-omit-frame-pointer")),
+    "sleepers-rust": Recipe("sleepers.rs", "rustc", "rustc", ("-O", "--edition=2021")),
+    "sleepers-rust-v0": Recipe("sleepers.rs", "rustc", "rustc", (
+        "-O", "--edition=2021", "-C", "symbol-mangling-version=v0")),
+    "sleepers-go": Recipe("sleepers.go", "go", "golang-go", ("build",)),
+    "signals": Recipe("signals.c", "gcc", "gcc", (*_C, "-fomit-frame-pointer")),
+}
+
+
+def build(name: str, directory: Path) -> Path:
+    """The compiled program in `directory`, compiled now where it is not there yet.
+
+    Raises CapabilityError naming the apt package of a compiler that is absent.
+    """
+    recipe = RECIPES[name]
+    target = directory / name
+    if target.exists():
+        return target
+    compiler = need(recipe.compiler, recipe.package)
+    environment = {**os.environ, "GOCACHE": str(directory / "go-cache"), "GOFLAGS": "-mod=mod", "GO111MODULE": "off"}
+    subprocess.run([compiler, *recipe.flags, "-o", target, HERE / recipe.source], check=True, env=environment)
+    for section in recipe.remove:
+        subprocess.run([need("objcopy", "binutils"), "--remove-section", section, target], check=True)
+    return target
+
+
+@contextmanager
+def running(program: Path, duration_s: float = 60.0, *rates: str) -> Iterator[dict[str, object]]:
+    """The program while it runs: what it printed about itself (pid; threads: name → tid, rate_hz)."""
+    process = start([program, f"{duration_s:g}", *rates], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+    finally:
+        stop(process)
+        if process.stdout is not None:
+            process.stdout.close()
