@@ -28,7 +28,9 @@ _RUN_FILE = "run.json"
 _LIMIT_BYTES = 256 << 20
 
 
-class _Head(msgspec.Struct):
+class _Record(msgspec.Struct):
+    """What all records begin with."""
+
     schema: str
     command: str | None = None
     started_at: str | None = None
@@ -53,12 +55,12 @@ def decode(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(text.encode(), type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise DataError(path, f"not a {kind.__name__.lower()} of powerprof ({error})") from None
+        raise DataError(path, f"not a {kind.__name__.strip('_').lower()} of powerprof ({error})") from None
 
 
 def schema_of(path: Path) -> str:
     """The schema that a record names. Raises DataError."""
-    return decode(path, _Head).schema
+    return decode(path, _Record).schema
 
 
 class RunStore:
@@ -146,7 +148,7 @@ class RunStore:
             if not path.is_file():
                 continue
             try:
-                head = decode(path, _Head)
+                head = decode(path, _Record)
             except DataError as error:
                 found.append(RunInfo(name, path, None, None, False, error.reason))
             else:

@@ -11,6 +11,7 @@ from typing import cast
 import typer
 
 from powerprof import __version__
+from powerprof.cli.options import printable
 from powerprof.errors import Interrupted, PowerprofError, UsageError
 
 _COMMANDS = ("idle", "run", "compare", "sweep", "residency", "doctor", "workloads", "runs", "report")
@@ -46,9 +47,9 @@ def build_app() -> typer.Typer:
 
 
 def _say(error: PowerprofError | Interrupted) -> None:
-    print(f"error: {error.message}", file=sys.stderr)
+    print(printable(f"error: {error.message}"), file=sys.stderr)
     if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
+        print(printable(f"hint: {error.hint}"), file=sys.stderr)
 
 
 def _reader_gone() -> int:

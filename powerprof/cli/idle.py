@@ -56,6 +56,6 @@ def command(
         energy_source=energy_source, meter_log=meter_log, server_binary=server_binary, server_url=server,
         socket=socket, defaults_file=defaults_file,
     )  # fmt: skip
-    run = measure_idle(plan, lambda text: progress(text, quiet))
-    save_and_show(run, "idle", report.lines, json=json, quiet=quiet, runs_dir=runs_dir, no_save=no_save,
-                  next_step="Which function? sudo powerprof attribute --pid mysqld")
+    result = measure_idle(plan, lambda text: progress(text, quiet))
+    save_and_show(result.run, "idle", report.lines, json=json, quiet=quiet, runs_dir=runs_dir, no_save=no_save,
+                  next_step="Which function? sudo powerprof attribute --pid mysqld", failure=result.failure)

@@ -95,22 +95,26 @@ def terminal_width() -> int:
 def save_and_show(
     run: R, command: str, lines: Callable[[R, int], list[str]], *, json: str | None, quiet: bool,
     runs_dir: Path | None, no_save: bool, next_step: str | None = None, extra: dict[str, bytes] | None = None,
+    failure: PowerprofError | None = None,
 ) -> R:
     """Save a measured run, write its JSON, print its report; an interrupted one then ends with 130.
 
-    What was measured is shown even where it cannot be saved: that error comes last.
+    What was measured is shown even where it cannot be saved, or where `failure` broke it off: that error comes last.
     """
     from powerprof import interrupts
     from powerprof.runs import RunStore
 
-    problem: PowerprofError | None = None
+    problem = failure
     if not no_save:
         try:
             run = RunStore(runs_dir).save(command, run, extra)
         except PowerprofError as error:
-            problem = error
+            problem = problem or error
     saved = getattr(run, "id", None)
-    interrupted = Interrupted("interrupted", f"what was measured is saved as {saved}" if saved else None)
+    kept = f"what was measured is saved as {saved}" if saved else None
+    if failure is not None:
+        failure.hint = failure.hint or kept
+    interrupted = Interrupted("interrupted", kept)
     try:
         interrupts.release()
     except Interrupted:
@@ -131,13 +135,18 @@ def save_and_show(
     return run
 
 
+def printable(text: str) -> str:
+    """Names come from other processes and from other people's files: no escape sequence of theirs gets out."""
+    return "".join(char if char.isprintable() or char == "\xa0" else "?" for char in text)
+
+
 def show(lines: Sequence[str]) -> None:
     """Print a report: the first line, the answer, is bold on a terminal that has colours."""
     from rich.text import Text
 
     out = console()
     for number, line in enumerate(lines):
-        out.print(Text(line, style="bold" if number == 0 else ""), soft_wrap=True)
+        out.print(Text(printable(line), style="bold" if number == 0 else ""), soft_wrap=True)
 
 
 def check_json_target(target: str | None) -> None:

@@ -22,7 +22,7 @@ from powerprof.database.connections import IdleConnections
 from powerprof.database.limits import check_clients
 from powerprof.database.server import PrivateServer
 from powerprof.energy.windows import WindowEnergy
-from powerprof.errors import CapabilityError, Interrupted, UsageError
+from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.experiment import phases
 from powerprof.records import Cause, Conservation, Phase, Run, ServerInfo, ToolCost, Window
 from powerprof.sampling import WindowInterrupted, WindowMeter, now_text
@@ -57,6 +57,14 @@ class IdlePlan:
     def given(self) -> bool:
         """True where the server is the user's."""
         return any(part is not None for part in (self.server_url, self.socket, self.defaults_file))
+
+
+@dataclass(frozen=True)
+class IdleResult:
+    """The run, and what broke it off where something did (the server died, a disk was full)."""
+
+    run: Run
+    failure: PowerprofError | None
 
 
 @dataclass
@@ -137,19 +145,25 @@ class IdleExperiment:
         self._measured: list[_Measured] = []
         self._started_at = now_text()
 
-    def run(self, notes: Sequence[str] = ()) -> Run:
-        """All phases. An interrupt ends them early: the run then says `interrupted`.
+    def run(self, notes: Sequence[str] = ()) -> IdleResult:
+        """All phases. An interrupt, or a failure after the first window, ends them early: the run then says
+        `interrupted`.
 
-        From then on signals wait, until the run is saved (`interrupts.release`).
+        From then on signals wait, until the run is saved (`interrupts.release`). Raises PowerprofError where
+        nothing was measured.
         """
-        interrupted = False
+        interrupted, failure = False, None
         try:
             self._measure()
         except Interrupted:
             interrupted = True
+        except PowerprofError as error:
+            if not any(measured.windows for measured in self._measured):
+                raise
+            failure = error
         interrupts.hold()
-        self._notes += notes
-        return self._record(interrupted)
+        self._notes += [*notes, *([f"broken off: {failure.message}"] if failure else [])]
+        return IdleResult(self._record(interrupted or failure is not None), failure)
 
     def _measure(self) -> None:
         plan = self._plan
@@ -284,7 +298,7 @@ def _server(plan: IdlePlan) -> AbstractContextManager[Server]:
     return PrivateServer(connections=max(1, plan.clients), binary=plan.server_binary)
 
 
-def measure_idle(plan: IdlePlan, say: Say) -> Run:
+def measure_idle(plan: IdlePlan, say: Say) -> IdleResult:
     """Run the experiment on this host. Raises PowerprofError where nothing could be measured at all."""
     if plan.given and plan.server_binary is not None:
         raise UsageError("--server-binary is for a private server", "leave out --server, --socket and --defaults-file")
@@ -293,7 +307,7 @@ def measure_idle(plan: IdlePlan, say: Say) -> Run:
         experiment = IdleExperiment(
             plan, server=lambda: _server(plan), meters=energy.meters, complete=energy.complete, say=say
         )
-        run = experiment.run(energy.notes)
-    if not run.phases:
+        result = experiment.run(energy.notes)
+    if not result.run.phases:
         raise Interrupted("interrupted before anything was measured")
-    return run
+    return result

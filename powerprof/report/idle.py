@@ -21,11 +21,12 @@ def _delta(run: Run, before: str, after: str, metric: str) -> Delta | None:
 
 
 def _shown(run: Run) -> list[Phase]:
-    return [phase for name in ("baseline", "server", "clients") if (phase := _phase(run, name))]
+    return [phase for name in ("baseline", "server", "clients") if (phase := _phase(run, name))] or run.phases[:1]
 
 
-def _clients(run: Run) -> int:
-    return int(run.options.get("clients_count", 0))
+def _clients(run: Run) -> str:
+    given = run.options.get("clients_count")
+    return text.count(given if isinstance(given, int) else None)
 
 
 def _title(run: Run, phase: Phase) -> str:
@@ -56,8 +57,7 @@ def headline(run: Run) -> str:
 
 
 def _context(run: Run) -> str:
-    shown = _shown(run) or run.phases
-    first = shown[0]
+    first = _shown(run)[0]
     kind = "private" if run.server and run.server.private else "given"
     server = f"{run.server.version}, {kind} · " if run.server else ""
     driver = run.host.get("idle_driver") or "no cpuidle driver"
@@ -91,7 +91,7 @@ def _table(run: Run) -> list[str]:
             text.number(None if s is None else s.polling_percent if s.polling else s.residency_percent, 2, " %")
             for s in same
         ]
-        row(state.name, percent, metric, 2, " pt")
+        row(text.cut(state.name, 24), percent, metric, 2, " pt")
         if not state.polling:
             row("  average residency", [text.number(s.average_residency_ms if s else None, 1, " ms") for s in same])
     row("wake-ups from idle", [text.number(p.wakeups_hz, 1, "/s") for p in shown], "wakeups_hz", 1, " /s")
@@ -166,11 +166,11 @@ def _causes(run: Run, width: int) -> list[str]:
         return []
     c = phase.conservation
     title = f"What woke the CPUs, {_title(run, phase)}"
-    named = f"{text.number(c.coverage_percent, 1)} % of {c.idle_exits_count:,} idle exits named"
-    usage = "?" if c.cpuidle_usage_delta_count is None else f"{c.cpuidle_usage_delta_count:,}"
+    named = f"{text.number(c.coverage_percent, 1)} % of {text.count(c.idle_exits_count)} idle exits named"
     balance = (
-        f"{c.classified_count:,} classified + {c.unknown_count:,} unknown + {c.lost_count:,} lost = "
-        f"{c.idle_exits_count:,}; cpuidle counted {usage}."
+        f"{text.count(c.classified_count)} classified + {text.count(c.unknown_count)} unknown + "
+        f"{text.count(c.lost_count)} lost = {text.count(c.idle_exits_count)}; "
+        f"cpuidle counted {text.count(c.cpuidle_usage_delta_count)}."
     )
     heading = f"{title}{named.rjust(max(len(named) + 2, width - len(title)))}"
     return ["", heading, *_cause_rows(phase.causes, width), *text.wrap(balance, width - 2, "  ")]

@@ -27,6 +27,8 @@ def _run(path: Path) -> Saved:
     if not run.phases:
         raise DataError(path, "a run without phases")
     if run.command == "residency":
+        if not run.phases[0].windows:
+            raise DataError(path, "a residency run without windows")
         from powerprof.report.residency import render
 
         driver = run.host.get("idle_driver")
@@ -68,6 +70,6 @@ def load_saved(name: str, runs_dir: Path | None = None) -> Saved:
     schema = schema_of(path)
     reader: Any = _READERS.get(schema)
     if reader is None:
-        raise DataError(path, f"there is no report for {schema!r}")
+        raise DataError(path, f"there is no report for {schema[:40]!r}")
     saved: Saved = reader(path)
     return saved

@@ -8,16 +8,24 @@ from powerprof.records import Estimate
 
 UNKNOWN = "?"
 DEFAULT_WIDTH = 80
+_ABSURD = 1e15  # no figure of a real run has more digits; a damaged record must not fill the screen
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:
     """A figure with a real minus sign; ? where it is unknown."""
     if value is None:
         return UNKNOWN
+    if abs(value) >= _ABSURD:
+        return f"{value:.3g}{unit}"
     text = f"{value:,.{digits}f}"
     if float(text.replace(",", "")) == 0.0:
         text = text.lstrip("-")
     return text.replace("-", "−") + unit
+
+
+def count(value: int | None) -> str:
+    """A whole number with thousands apart; ? where it is unknown or absurd."""
+    return UNKNOWN if value is None or abs(value) >= _ABSURD else f"{value:,}".replace("-", "−")
 
 
 def signed(value: float | None, digits: int = 2, unit: str = "") -> str:
