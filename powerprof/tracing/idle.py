@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -107,7 +107,7 @@ class IdleTracer:
         self._lost_before = 0
         self.begin()
 
-    def __enter__(self) -> IdleTracer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

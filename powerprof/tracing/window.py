@@ -9,6 +9,9 @@ from types import TracebackType
 from powerprof import paths
 from powerprof.attribution.idle import CpuEdge
 from powerprof.errors import Interrupted, PowerprofError
+from powerprof.records import Window
+from powerprof.residency import compute
+from powerprof.sampling import now_text
 from powerprof.sources.base import Snapshot
 from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.sources.edges import edge_snapshot
@@ -25,6 +28,7 @@ class TracedWindow:
     trace: IdleTrace
     edges: dict[int, CpuEdge]
     window_s: float
+    residency: Window
     tool_cpu_s: float
     interrupted: bool = False
 
@@ -60,7 +64,7 @@ class TraceWindow:
 
     def measure(self, duration_s: float, drain_every_s: float = DRAIN_EVERY_S) -> TracedWindow:
         """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`."""
-        started = time.process_time()
+        started, started_at = time.process_time(), now_text()
         before = edge_snapshot(self._reader)
         self._tracer.begin()
         interrupted = False
@@ -78,4 +82,5 @@ class TraceWindow:
         edges = _edges(before, after)
         spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
         window_s = sum(spans) / len(spans) / 1e9 if spans else duration_s
-        return TracedWindow(trace, edges, window_s, tool_cpu_s, interrupted)
+        residency = compute(before, after, started_at=started_at)
+        return TracedWindow(trace, edges, window_s, residency, tool_cpu_s, interrupted)

@@ -12,7 +12,7 @@
 #define HASHED_BYTES 1024
 #define STACK_BYTES 0x4000
 
-enum stack_kind { STACK_SLEEPER = 0, STACK_WAKER = 1 };
+enum stack_kind { STACK_SLEEPER = 0, STACK_WAKER = 1, STACK_REGISTERS = 2 };
 
 /* Where a process has code: its own text, and the hull of its libraries. */
 struct target {
@@ -47,7 +47,13 @@ BPF_RINGBUF_OUTPUT(stacks, STACK_PAGES);
 
 static __always_inline struct target *target_of(u32 tgid)
 {
-    return targets.lookup(&tgid);
+    struct target *found = targets.lookup(&tgid);
+#if TARGET_ALL
+    u32 everyone = 0;
+    if (!found && tgid != OWN_PID)
+        found = targets.lookup(&everyone);
+#endif
+    return found;
 }
 
 /* More switch-outs than this are not all looked at: 0 says "skip this one". */
@@ -121,11 +127,16 @@ static __always_inline void send_stack(struct stack_record *record)
 /* Where pt_regs lies above the bottom of a kernel stack (THREAD_SIZE is in no BTF): taken once from a helper that
  * serves the current task only. The verifier forbids arithmetic on its result until it has been through a map. Not
  * taken from the idle task: the boot CPU's has its stack elsewhere. */
-static __always_inline void find_registers(struct stack_record *record, u64 task)
+static __always_inline void find_registers(u64 task)
 {
+    int zero = 0;
     s64 *offset = shared_at(SHARED_REGS_OFFSET);
+    struct stack_record *record;
 
     if (!offset || *offset)
+        return;
+    record = scratch.lookup(&zero);
+    if (!record)
         return;
     *(volatile u64 *)&record->at_ns = bpf_task_pt_regs(bpf_get_current_task_btf());
     *offset = *(volatile u64 *)&record->at_ns - read_u64(task + OFFSET_task_struct_stack);
@@ -149,13 +160,14 @@ static __always_inline struct stack_record *look_at_current(struct target *targe
 
     if (!record)
         return 0;
-    find_registers(record, task);
     registers = user_registers(task);
     if (!registers || bpf_probe_read_kernel(record->registers, sizeof(record->registers), (void *)registers))
         return 0;
     record->at_ns = now;
     record->ip = record->registers[REGISTER_IP];
     record->sp = record->registers[REGISTER_SP];
+    if (!record->ip || record->ip >> 56)
+        return 0;   /* a kernel thread has no user registers */
     record->tid = (u32)pid_tgid;
     record->tgid = pid_tgid >> 32;
     record->kind = kind;
@@ -186,6 +198,7 @@ static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_
     struct site *site;
     int slot = (u32)pid_tgid & (SITE_SLOTS - 1);
 
+    find_registers(task);
     if (!target)
         return;
     if (!affordable(cpu, now, (u32)pid_tgid))
@@ -203,21 +216,22 @@ static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_
     site->code = record->code;
 }
 
-/* A thread that an idle CPU switches to: where had it slept? */
+/* A thread that an idle CPU switches to: where had it slept? Where its switch-out was not looked at (it slept before the
+ * trace began, or the CPU was loaded) its registers are sent, to be joined with stack bytes read otherwise. */
 static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, u32 tgid)
 {
-    u64 registers;
+    int zero = 0, slot = tid & (SITE_SLOTS - 1);
+    u64 registers = user_registers(task);
+    struct stack_record *record;
     struct site *site;
-    int slot = tid & (SITE_SLOTS - 1);
     u32 *asked;
 
-    if (!target_of(tgid))
-        return;
-    registers = user_registers(task);
-    if (!registers)
+    if (!registers || !target_of(tgid))
         return;
     cpu->period.site_ip = read_u64(registers + 8 * REGISTER_IP);
     cpu->period.site_sp = read_u64(registers + 8 * REGISTER_SP);
+    if (!cpu->period.site_ip || cpu->period.site_ip >> 56)
+        return;
     cpu->period.flags |= IDLE_SITE;
     site = sites.lookup(&slot);
     if (site && site->tid == tid && site->ip == cpu->period.site_ip && site->sp == cpu->period.site_sp) {
@@ -226,8 +240,22 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
         return;
     }
     asked = wanted.lookup(&slot);
-    if (asked)
-        *asked = tid;
+    record = scratch.lookup(&zero);
+    if (!asked || !record)
+        return;
+    *asked = tid;
+    if (bpf_probe_read_kernel(record->registers, sizeof(record->registers), (void *)registers))
+        return;
+    record->at_ns = cpu->period.enter_ns;
+    record->ip = cpu->period.site_ip;
+    record->sp = cpu->period.site_sp;
+    record->code = 0;
+    record->tid = tid;
+    record->tgid = tgid;
+    record->kind = STACK_REGISTERS;
+    record->bytes = 0;
+    if (stacks.ringbuf_output(record, offsetof(struct stack_record, stack), RB_NO_WAKEUP))
+        count(COUNT_LOST_STACKS);
 }
 
 /* The current thread wakes another: from where? */

@@ -1,0 +1,149 @@
+"""A traced window, saved raw: the same attribution can be made from it later, without root, on another machine."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from powerprof.attribution.idle import CpuEdge
+from powerprof.attribution.records import TargetInfo
+from powerprof.errors import DataError
+from powerprof.files import reason_of
+from powerprof.records import ToolCost
+from powerprof.stacks.image import ProcessImage, check
+from powerprof.stacks.registers import PT_REGS_BYTES
+from powerprof.tracing.layout import IDLE_EXIT
+
+_LIMIT_BYTES = 1 << 30
+_STACK_LIMIT_BYTES = 0x4000
+FILE = "capture.bin"
+
+
+class Site(msgspec.Struct, frozen=True, array_like=True):
+    """A saved stack: see tracing.stacks.SavedSite."""
+
+    at_ns: int
+    pid: int
+    tid: int
+    kind: int
+    ip: int
+    sp: int
+    code: int
+    registers: bytes
+    stack: bytes
+
+
+class Sleeping(msgspec.Struct, frozen=True, array_like=True):
+    """Stack bytes of a thread that slept when the window began."""
+
+    pid: int
+    tid: int
+    ip: int
+    sp: int
+    stack: bytes
+
+
+class Edge(msgspec.Struct, frozen=True, array_like=True):
+    """One CPU's window."""
+
+    cpu: int
+    start_ns: int
+    end_ns: int
+    usage_delta_count: int | None
+
+
+class TaskName(msgspec.Struct, frozen=True, array_like=True):
+    """Who a thread was: tracing.tasks.Task."""
+
+    tid: int
+    pid: int | None
+    comm: str
+    process: str
+    is_kernel: bool
+
+
+class Sleeps(msgspec.Struct, frozen=True, array_like=True):
+    """How often a thread went to sleep at a site."""
+
+    tid: int
+    ip: int
+    sp: int
+    code: int
+    count: int
+
+
+class Capture(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that an attribution is made from. `exits` are records of layout.IDLE_EXIT."""
+
+    started_at: str
+    window_s: float
+    target: TargetInfo
+    host: dict[str, Any]
+    tool: ToolCost
+    exits: bytes
+    lost_count: int
+    edges: list[Edge]
+    states: dict[int, list[str]]
+    functions: dict[int, str]
+    interrupts: dict[int, str]
+    tasks: list[TaskName]
+    server_names: dict[int, str]
+    sites: list[Site]
+    sleeping: list[Sleeping]
+    images: list[ProcessImage]
+    sleeps: list[Sleeps]
+    stacks_lost_count: int
+    loaded_count: int
+    own_pid: int
+    c0_percent: float | None = None
+    notes: list[str] = []
+    interrupted: bool = False
+    version: int = 1
+
+    def exit_records(self) -> npt.NDArray[Any]:
+        """The idle exits as a numpy array."""
+        return np.frombuffer(self.exits, dtype=IDLE_EXIT)
+
+    def cpu_edges(self) -> dict[int, CpuEdge]:
+        """Each CPU's window."""
+        return {edge.cpu: CpuEdge(edge.start_ns, edge.end_ns, edge.usage_delta_count) for edge in self.edges}
+
+
+def encode(capture: Capture) -> bytes:
+    """Packed and compressed."""
+    return zlib.compress(msgspec.msgpack.encode(capture), 6)
+
+
+def load(path: Path) -> Capture:
+    """Read a capture as hostile. Raises DataError."""
+    try:
+        if not path.is_file():
+            raise DataError(path, "no such file")
+        packed = path.read_bytes()
+    except OSError as error:
+        raise DataError(path, f"cannot be read ({reason_of(error)})") from error
+    unpacker = zlib.decompressobj()
+    try:
+        data = unpacker.decompress(packed, _LIMIT_BYTES)
+        if unpacker.unconsumed_tail or not unpacker.eof:
+            raise DataError(path, f"cut off, or larger than {_LIMIT_BYTES >> 20} MiB")
+        capture = msgspec.msgpack.decode(data, type=Capture)
+    except (zlib.error, msgspec.MsgspecError, RecursionError) as error:
+        raise DataError(path, f"not a capture ({error})") from None
+    if len(capture.exits) % IDLE_EXIT.itemsize or capture.version != 1:
+        raise DataError(path, "a capture of another version")
+    stacks = [one.stack for one in capture.sites] + [one.stack for one in capture.sleeping]
+    if any(len(stack) > _STACK_LIMIT_BYTES for stack in stacks):
+        raise DataError(path, f"a stack of more than {_STACK_LIMIT_BYTES >> 10} KiB")
+    if any(len(one.registers) != PT_REGS_BYTES for one in capture.sites):
+        raise DataError(path, "registers of another machine")
+    if not 0 < capture.window_s < 1e9:
+        raise DataError(path, "a window without length")
+    for image in capture.images:
+        check(image, path)
+    return capture

@@ -1,0 +1,113 @@
+"""Takes a capture on this host: target, tracer, window, and every name while the processes still live."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from powerprof import __version__
+from powerprof.attribution.capture import Capture, Edge, Site, Sleeping, Sleeps, TaskName
+from powerprof.attribution.idle import Array
+from powerprof.attribution.records import TargetInfo
+from powerprof.errors import PowerprofError
+from powerprof.records import ToolCost
+from powerprof.sources.cpuidle import CpuidleReader
+from powerprof.stacks.image import ProcessImage
+from powerprof.tracing.idle import interrupt_names
+from powerprof.tracing.stacks import StackTracer
+from powerprof.tracing.targets import Target
+from powerprof.tracing.tasks import look_up
+from powerprof.tracing.window import TraceWindow
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CapturePlan:
+    """What to capture. `ring_pages` is the size of the stacks' ring buffer in pages of 4 KiB."""
+
+    target: Target
+    duration_s: float
+    ring_pages: int = 4096
+    count_run_time: bool = True
+
+
+def _tasks(exits: Array) -> list[TaskName]:
+    """Every thread of the trace, by what /proc says now and the trace knew then."""
+    known: dict[int, tuple[int | None, str]] = {}
+    for prefix in ("waker", "next"):
+        trio = zip(exits[f"{prefix}_tid"].tolist(), exits[f"{prefix}_tgid"].tolist(), exits[f"{prefix}_comm"].tolist(),
+                   strict=True)  # fmt: skip
+        for tid, pid, comm in set(trio):
+            if tid:
+                known[tid] = (pid, comm.decode("utf-8", "replace"))
+    for tid in set(exits["woken_tid"].tolist()) - set(known) - {0}:
+        known[tid] = (None, "")
+    named = [look_up(tid, pid, comm) for tid, (pid, comm) in known.items()]
+    return [TaskName(task.tid, task.pid, task.comm, task.process, task.is_kernel) for task in named]
+
+
+def _target_info(target: Target, tracer_images: Mapping[int, list[ProcessImage]]) -> TargetInfo:
+    images = {pid: versions[-1] for pid, versions in tracer_images.items() if versions}
+    only = next(iter(images.values())) if len(images) == 1 and not target.system else None
+    pids = sorted(images) if not target.system else []
+    threads = None
+    if not target.system:
+        threads = sum(len(list(folder.iterdir())) for pid in pids if (folder := Path(f"/proc/{pid}/task")).is_dir())
+    return TargetInfo(
+        pid=only.pid if only else None, executable=only.executable if only else None,
+        build_id=only.build_id if only else None, label=target.label, pids=pids, system=target.system,
+        threads_count=threads,
+    )  # fmt: skip
+
+
+def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], say: Say) -> Capture:
+    """Trace one window. Raises CapabilityError where this host cannot, PowerprofError where the target has gone."""
+    from powerprof.host.describe import describe
+
+    say("loading the tracer")
+    # Asked before and after: threads come and go, and the question itself must not fall into the window.
+    names = dict(server_names())
+    with StackTracer(plan.target, plan.ring_pages) as tracer:
+        if not plan.target.system and not tracer.images:
+            raise PowerprofError(f"{plan.target.label}: the process is gone, or is the kernel's")
+        if plan.count_run_time:
+            tracer.program.count_run_time()
+        say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
+        reader = CpuidleReader()
+        window = TraceWindow(tracer).measure(plan.duration_s)
+        stacks = tracer.stack_trace()
+        states = {cpu: [state.name for state in reading.states] for cpu, reading in reader.snapshot().cpus.items()}
+        reader.close()
+    names.update(server_names())
+    exits = window.trace.exits
+    own = int(np.count_nonzero(exits["next_tgid"] == os.getpid()))
+    tool = ToolCost(
+        version=__version__, cpu_s=window.tool_cpu_s, wakeups_hz=own / window.window_s, bpf_s=window.trace.run_time_s,
+        cpu_percent=100.0 * window.tool_cpu_s / window.window_s / max(1, len(window.edges)),
+        lost_count=window.trace.lost_count + stacks.lost_count,
+        memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )  # fmt: skip
+    gone = [] if plan.target.system else [
+        f"process {pid} ended during the window" for pid in plan.target.pids if not Path(f"/proc/{pid}").is_dir()
+    ]  # fmt: skip
+    return Capture(
+        started_at=window.residency.started_at, window_s=window.window_s,
+        target=_target_info(plan.target, stacks.images),
+        host=msgspec.to_builtins(describe()), tool=tool, exits=exits.tobytes(), lost_count=window.trace.lost_count,
+        edges=[Edge(cpu, e.start_ns, e.end_ns, e.usage_delta_count) for cpu, e in window.edges.items()], states=states,
+        functions=window.trace.addresses, interrupts=interrupt_names(), tasks=_tasks(exits), server_names=names,
+        sites=[Site(s.at_ns, s.pid, s.tid, s.kind, s.ip, s.sp, s.code, s.registers, s.stack) for s in stacks.sites],
+        sleeping=[Sleeping(s.pid, s.tid, s.ip, s.sp, s.stack) for s in stacks.sleeping],
+        images=[image for versions in stacks.images.values() for image in versions],
+        sleeps=[Sleeps(tid, ip, sp, code, count) for (tid, ip, sp, code), count in stacks.sleeps.items()],
+        stacks_lost_count=stacks.lost_count,
+        loaded_count=stacks.loaded_count, own_pid=os.getpid(), c0_percent=window.residency.c0_percent,
+        notes=[*window.residency.notes, *gone], interrupted=window.interrupted,
+    )  # fmt: skip

@@ -1,0 +1,144 @@
+"""What an attribution says: `powerprof.attribution/1`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from powerprof.records import Cause, Conservation, EnergyReading, Mechanism, ToolCost
+
+Origin = Literal["own_timer", "other_thread", "other_process", "device", "kernel"]
+
+
+class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
+    """One function, innermost first in a stack. `function` is None where no symbol covers the address.
+
+    `offset` is the address's distance from the function's start, `function_start` that start in the file.
+    """
+
+    function: str | None
+    module: str
+    address: str
+    offset: int | None = None
+    function_start: str | None = None
+    inlined: bool = False
+    source: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The name, else `module+0x…` of the function's start, else of the address."""
+        if self.function is not None:
+            return self.function
+        if self.function_start is not None:
+            return f"{self.module}+{self.function_start}"
+        return f"{self.module}+{self.address}" if self.module == "[unmapped]" else f"{self.module} {self.address}"
+
+
+class Thread(msgspec.Struct, frozen=True, kw_only=True):
+    """A thread; `server_name` is performance_schema's."""
+
+    tid: int
+    comm: str
+    server_name: str | None = None
+    pid: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The server's own name without its prefix, else the comm."""
+        return self.server_name.removeprefix("thread/") if self.server_name else self.comm
+
+
+class Waker(msgspec.Struct, frozen=True, kw_only=True):
+    """Who woke the thread, if a task did; its stack where it belongs to the target."""
+
+    pid: int
+    comm: str
+    tid: int | None = None
+    server_name: str | None = None
+    stack: list[StackFrame] = []
+    stack_complete: bool | None = None
+
+
+class Wakeup(msgspec.Struct, frozen=True, kw_only=True):
+    """Idle exits blamed on one thread, stack, origin and mechanism.
+
+    `c0_ms` is the running time that followed until those CPUs idled again. `idle_ms` is how long the periods that
+    were cut short had lasted on average; `states` counts them by idle state. `detail` names the timer's function or
+    the device.
+    """
+
+    mechanism: Mechanism
+    origin: Origin
+    count: int
+    rate_hz: float
+    wakings_count: int | None
+    period_ms: float | None
+    c0_ms: float
+    thread: Thread
+    waker: Waker | None
+    stack: list[StackFrame]
+    stack_complete: bool
+    detail: str | None = None
+    idle_ms: float | None = None
+    states: dict[str, int] = {}
+    joules: float | None = None
+    joules_kind: str | None = None
+
+
+class StackCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the stacks of blamed idle exits, counted per distinct stack."""
+
+    captured_count: int
+    complete_count: int
+    truncated_count: int
+    failed_count: int
+    lost_count: int = 0
+    exits_with_stack_percent: float | None = None
+    exits_complete_percent: float | None = None
+    unnamed_frames_percent: float | None = None
+
+
+class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose wake-ups were attributed."""
+
+    pid: int | None
+    executable: str | None
+    build_id: str | None
+    label: str
+    pids: list[int] = []
+    system: bool = False
+    threads_count: int | None = None
+
+
+class Woken(msgspec.Struct, frozen=True, kw_only=True):
+    """Idle exits that a thread of the target caused by waking a thread of another process."""
+
+    thread: Thread
+    process: str
+    count: int
+    rate_hz: float
+
+
+class Attribution(msgspec.Struct, frozen=True, kw_only=True):
+    """One traced window: conservation is over all idle exits of the host, `wakeups` are the target's, by count."""
+
+    id: str | None
+    started_at: str
+    target: TargetInfo
+    window_s: float
+    cpus: int
+    conservation: Conservation
+    wakeups: list[Wakeup]
+    stacks: StackCounts
+    tool: ToolCost
+    host: dict[str, Any] = {}
+    woken_elsewhere: list[Woken] = []
+    other_causes: list[Cause] = []
+    c0_percent: float | None = None
+    energy: list[EnergyReading] = []
+    energy_parts: list[dict[str, Any]] = []
+    notes: list[str] = []
+    interrupted: bool = False
+    command: str = "attribute"
+    schema: Literal["powerprof.attribution/1"] = "powerprof.attribution/1"

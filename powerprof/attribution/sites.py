@@ -1,0 +1,127 @@
+"""From saved registers and bytes to named stacks: each distinct site once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from powerprof.attribution.capture import Capture, Site
+from powerprof.attribution.records import StackFrame
+from powerprof.stacks.image import ProcessImage
+from powerprof.stacks.registers import SavedStack
+from powerprof.stacks.store import TableStore
+from powerprof.stacks.symbols import Frame, Symbolizer
+from powerprof.stacks.unwind import Unwinder
+
+SLEEPER, WAKER, REGISTERS = 0, 1, 2
+Key = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class NamedStack:
+    """A stack by its addresses (innermost first): the key, its frames, and whether it reaches the thread's start."""
+
+    pcs: tuple[int, ...]
+    frames: tuple[StackFrame, ...]
+    complete: bool
+    reason: str | None
+    captured: bool = True
+
+
+@dataclass
+class StackTally:
+    """Distinct stacks by what became of them."""
+
+    captured: int = 0
+    complete: int = 0
+    truncated: int = 0
+    failed: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+def _frame(frame: Frame) -> StackFrame:
+    start = None if frame.function_start is None else f"{frame.function_start:#x}"
+    return StackFrame(
+        function=frame.function, module=frame.module, address=f"{frame.address:#x}", offset=frame.offset,
+        function_start=start, inlined=frame.inlined, source=frame.source,
+    )  # fmt: skip
+
+
+class SiteStacks:
+    """The stacks of a capture. A site whose bytes were never copied yields its one known address, not complete."""
+
+    def __init__(self, capture: Capture, store: TableStore | None = None) -> None:
+        self._store = store or TableStore()
+        self._unwinder = Unwinder(self._store)
+        self._symbolizers: dict[int, Symbolizer] = {}
+        self._images: dict[int, list[ProcessImage]] = {}
+        for image in capture.images:
+            self._images.setdefault(image.pid, []).append(image)
+        self._exact: dict[tuple[int, Key], Site] = {}
+        self._near: dict[tuple[int, int, int, int], Site] = {}
+        self._registers: dict[tuple[int, int, int], Site] = {}
+        self._sleeping = {(one.tid, one.ip, one.sp): one for one in capture.sleeping}
+        for site in capture.sites:
+            place = (site.tid, site.ip, site.sp)
+            if site.kind == REGISTERS:
+                self._registers.setdefault(place, site)
+                continue
+            self._exact[(site.kind, (*place, site.code))] = site
+            self._near.setdefault((site.kind, *place), site)
+        self._named: dict[tuple[int, int, Key], NamedStack] = {}
+        self.tally = StackTally()
+
+    def find(self, kind: int, pid: int, key: Key) -> NamedStack:
+        """The stack of a site; `key` is (tid, ip, sp, code), code 0 where the call path was not hashed."""
+        memo = (kind, pid, key)
+        found = self._named.get(memo)
+        if found is None:
+            found = self._named[memo] = self._name(kind, pid, key)
+        return found
+
+    def notes(self) -> list[str]:
+        """What could not be read of the processes' files, and why stacks were cut."""
+        unread = [note for symbolizer in self._symbolizers.values() for note in symbolizer.notes]
+        cut = [f"{count} stacks cut short: {reason}" for reason, count in sorted(self.tally.reasons.items())]
+        return list(dict.fromkeys([*unread, *cut]))
+
+    def _saved(self, kind: int, pid: int, key: Key) -> SavedStack | None:
+        tid, ip, sp, code = key
+        site = self._exact.get((kind, key)) if code else None
+        if site is None and kind == SLEEPER:
+            asleep, registers = self._sleeping.get((tid, ip, sp)), self._registers.get((tid, ip, sp))
+            if asleep is not None and registers is not None:
+                return SavedStack(pid, tid, registers.registers, asleep.stack)
+        site = site or self._near.get((kind, tid, ip, sp))
+        return None if site is None else SavedStack(pid, tid, site.registers, site.stack)
+
+    def _name(self, kind: int, pid: int, key: Key) -> NamedStack:
+        images = self._images.get(pid, [])
+        saved = self._saved(kind, pid, key)
+        ip = key[1]
+        if not images:
+            self._count(False, "the process was gone before it could be looked at", captured=saved is not None)
+            frame = StackFrame(function=None, module="[unknown]", address=f"{ip:#x}")
+            return NamedStack((ip,), (frame,), False, "the process is gone", saved is not None)
+        if saved is None:
+            image = images[-1]
+            self._count(False, "its bytes were not copied", captured=False)
+            frames = tuple(_frame(frame) for frame in self._symbolizer(image).frames(ip))
+            return NamedStack((ip,), frames, False, "its bytes were not copied", False)
+        # After an exec only one of the process's images fits: the one in which the walk gets furthest.
+        walks = [(image, self._unwinder.unwind(image, saved)) for image in reversed(images)]
+        image, walked = max(walks, key=lambda walk: (walk[1].complete, len(walk[1].pcs)))
+        self._count(walked.complete, walked.reason, captured=True)
+        frames = tuple(_frame(frame) for frame in self._symbolizer(image).stack(walked))
+        return NamedStack(walked.pcs, frames, walked.complete, walked.reason)
+
+    def _symbolizer(self, image: ProcessImage) -> Symbolizer:
+        return self._symbolizers.setdefault(id(image), Symbolizer(image, self._store))
+
+    def _count(self, complete: bool, reason: str | None, *, captured: bool) -> None:
+        tally = self.tally
+        tally.captured += captured
+        tally.complete += complete
+        tally.truncated += captured and not complete
+        tally.failed += not captured
+        if reason is not None and not complete:
+            tally.reasons[reason] = tally.reasons.get(reason, 0) + 1

@@ -1,0 +1,55 @@
+"""Asks a server process of this host for the names of its threads, if it lets us in by its own unix socket."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+
+from powerprof import paths
+from powerprof.database import sql
+from powerprof.database.base import Login
+from powerprof.errors import PowerprofError
+from powerprof.files import try_text
+from powerprof.tracing.targets import name_of
+
+_SERVERS = ("mysqld", "mariadbd")
+_LISTENING = "00010000"  # __SO_ACCEPTCON, include/uapi/linux/net.h
+_PATIENCE_S = 2.0
+
+
+def listening_sockets(pid: int) -> list[Path]:
+    """The unix sockets on which a process listens, as paths that can be opened from here (containers too)."""
+    base = paths.procfs() / str(pid)
+    inodes = set()
+    try:
+        for entry in (base / "fd").iterdir():
+            try:
+                target = str(entry.readlink())
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
+    except OSError:
+        return []
+    found = []
+    for line in (try_text(base / "net/unix") or "").splitlines()[1:]:
+        words = line.split(maxsplit=7)
+        if len(words) == 8 and words[3] == _LISTENING and words[6] in inodes and words[7].startswith("/"):
+            found.append(base / "root" / words[7].lstrip("/"))
+    return found
+
+
+def names_of_local_server(pid: int) -> dict[int, str]:
+    """Kernel thread id → performance_schema name; empty for what is no server, or one that does not let us in.
+
+    Logs in as the system user (unix_socket authentication), without a password, and asks nothing of the terminal.
+    """
+    if name_of(pid) not in _SERVERS:
+        return {}
+    for place in listening_sockets(pid):
+        try:
+            with sql.connect(Login(user=getpass.getuser(), socket=place), timeout_s=_PATIENCE_S) as connection:
+                return sql.thread_names(connection)
+        except (PowerprofError, OSError):
+            continue
+    return {}
