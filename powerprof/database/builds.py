@@ -131,7 +131,7 @@ def initialise_command(build: ServerBuild, datadir: Path, user: str | None) -> l
 
 def account_sql(build: ServerBuild, user: str, password: str) -> str:
     """Statements for --init-file, one per line, that make powerprof's own account (locally only)."""
-    lines = []
+    lines = ["SET SESSION sql_log_bin=0;"]
     for host in ("localhost", "127.0.0.1"):
         if build.family == "mysql" and build.version < (5, 7, 6):
             lines.append(f"GRANT ALL PRIVILEGES ON *.* TO '{user}'@'{host}' IDENTIFIED BY '{password}' "
@@ -148,11 +148,6 @@ def account_sql(build: ServerBuild, user: str, password: str) -> str:
         else:
             lines.append(f"ALTER USER 'root'@'localhost' IDENTIFIED BY '{password}';")
     return "\n".join(lines) + "\n"
-
-
-def own_arguments(build: ServerBuild) -> list[str]:
-    """Options that the build itself needs."""
-    return [f"--basedir={build.basedir}"] if build.basedir is not None else []
 
 
 def setting_arguments(settings: Mapping[str, Setting]) -> list[str]:

@@ -25,7 +25,7 @@ def marked_pids(tree: str) -> list[int]:
     """Processes of the tree that still run. A zombie has no environment any more and is not counted."""
     mark = f"{MARK}={tree}".encode()
     found = []
-    for entry in os.listdir("/proc"):  # noqa: PTH208 - pathlib would double the janitor's memory
+    for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid() and _is_marked(int(entry), mark):
             found.append(int(entry))
     return found

@@ -88,16 +88,24 @@ def _write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def command(build: ServerBuild, options: ServerOptions, directory: Path, port: int | None) -> list[str]:
-    """The server's command line: as built, but for what makes it private and what was asked for."""
+def command(
+    build: ServerBuild, options: ServerOptions, directory: Path, port: int | None
+) -> tuple[Path, list[str]]:
+    """Where to start the server, and its command line: as built, but for what makes it private and what was asked."""
+    place, binary, basedir = _reach(build, directory)
     words = [
-        str(build.binary), "--no-defaults", f"--datadir={directory}/data", f"--socket={directory}/{SOCKET}",
+        binary, "--no-defaults", f"--datadir={directory}/data", f"--socket={directory}/{SOCKET}",
         f"--pid-file={directory}/mysqld.pid", f"--tmpdir={directory / 'tmp'}", "--skip-name-resolve",
-        f"--init-file={directory}/{INIT_SQL}", "--performance-schema=ON", *builds.own_arguments(build),
+        f"--init-file={directory}/{INIT_SQL}",
     ]
+    if build.names_threads:
+        # Elsewhere it would cost memory and name no thread.
+        words.append("--performance-schema=ON")
+    if basedir is not None:
+        words.append(f"--basedir={basedir}")
     if server_account() is None and os.geteuid() == 0:
         words.append("--user=root")
-    words += ["--skip-networking"] if port is None else [f"--port={port}", "--bind-address=127.0.0.1"]
+    words += ["--skip-networking"] if port is None else [f"--port={port}", f"--bind-address={options.address}"]
     if options.connections > 100:
         words += [
             f"--max-connections={options.connections + _SPARE_CONNECTIONS}",
@@ -105,7 +113,26 @@ def command(build: ServerBuild, options: ServerOptions, directory: Path, port: i
             # Thousands arrive at once and none may be turned away (listen(2), net.core.somaxconn).
             "--back-log=1024",
         ]
-    return words + builds.setting_arguments(options.settings)
+    return place, words + builds.setting_arguments(options.settings)
+
+
+def _reach(build: ServerBuild, directory: Path) -> tuple[Path, str, Path | None]:
+    """Working directory, program and base directory, such that the server's user gets at them.
+
+    A fetched server lies in a cache that only its owner may enter. The program is then started from its own
+    directory, for which that does not matter, and keeps its name and path; its messages are copied.
+    """
+    account = server_account()
+    if account is None or may_enter(build.binary.parent, *account) is None:
+        return Path("/"), str(build.binary), build.basedir
+    if build.basedir is None:
+        return build.binary.parent, f"./{build.binary.name}", None
+    near = directory / "base"
+    if not near.exists():
+        near.mkdir(0o700)
+        template.clone(build.basedir / "share", near / "share", account)
+        os.chown(near, *account)
+    return build.binary.parent, f"./{build.binary.name}", near
 
 
 def write_back(directory: Path) -> None:

@@ -25,7 +25,8 @@ class ServerOptions:
     `name` is its directory in the tree. `port` "ephemeral" is a free one on 127.0.0.1, None no TCP at all.
     `connections` is how many clients are going to be held open. `settings` is a my.cnf fragment (see
     `builds.setting_arguments`); `environment` is added to ours; `affinity` are the CPUs that it may use.
-    `binary`, `basedir` or a `build` choose another server. It may take `timeout_s` to become ready.
+    `binary`, `basedir` or a `build` choose another server. `namespace` (see `netns`) and `address` place it in
+    a network of its own. It may take `timeout_s` to become ready.
     Raises UsageError for senseless values.
     """
 
@@ -38,6 +39,8 @@ class ServerOptions:
     binary: Path | None = None
     basedir: Path | None = None
     build: ServerBuild | None = None
+    namespace: int | None = None
+    address: str = "127.0.0.1"
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -60,26 +63,26 @@ class ServerOptions:
                 )
 
 
-def choose_port(port: Port) -> int | None:
-    """A port that is free on 127.0.0.1 now. Raises PowerprofError where `port` is taken or forbidden."""
+def choose_port(port: Port, address: str = "127.0.0.1") -> int | None:
+    """A port that is free there now. Raises PowerprofError where `port` is taken or forbidden."""
     if port is None:
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As the server does; without it a port whose last connection ended a minute ago would count as taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", 0 if port == "ephemeral" else port))
+            probe.bind((address, 0 if port == "ephemeral" else port))
         except PermissionError as error:
             raise PowerprofError(
                 f"port {port} may not be used ({reason_of(error)})", "use one above 1023"
             ) from error
         except OSError:
-            raise port_taken(int(port)) from None
+            raise port_taken(int(port), address) from None
         return int(probe.getsockname()[1])
 
 
-def port_taken(port: int) -> PowerprofError:
+def port_taken(port: int, address: str) -> PowerprofError:
     """The error for a port that another program has."""
     return PowerprofError(
-        f"port {port} on 127.0.0.1 is taken", f"choose another; who has it: ss -ltnp sport = :{port}"
+        f"port {port} on {address} is taken", f"choose another; who has it: ss -ltnp sport = :{port}"
     )

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from powerprof import programs
-from powerprof.database import builds, errorlog, launch, limits, sql, template
+from powerprof.database import builds, errorlog, launch, limits, netns, sql, template
 from powerprof.database.base import Login
 from powerprof.database.builds import ServerBuild
 from powerprof.database.options import ServerOptions, choose_port, port_taken
@@ -76,12 +76,13 @@ class PrivateServer:
         self._launch()
 
     def _launch(self) -> None:
-        self._port = choose_port(self.options.port)
-        words = launch.command(self.build, self.options, self.directory, self._port)
-        with self.error_log.open("ab") as log:
+        options = self.options
+        with netns.inside(options.namespace), self.error_log.open("ab") as log:
+            self._port = choose_port(options.port, options.address)
+            place, words = launch.command(self.build, options, self.directory, self._port)
             self._process = programs.start(
-                words, stdout=log, stderr=log, cwd=Path("/"), affinity=self.options.affinity,
-                env={**self.options.environment, **self._tree.environment}, user=launch.server_account(),
+                words, stdout=log, stderr=log, cwd=place, affinity=options.affinity,
+                env={**options.environment, **self._tree.environment}, user=launch.server_account(),
             )
 
     def wait_ready(self) -> None:
@@ -116,7 +117,7 @@ class PrivateServer:
         said = self.log_tail(20)
         builds.refuse_missing_library(said, self.build.binary)
         if _IN_USE in said and self._port is not None:
-            raise port_taken(self._port)
+            raise port_taken(self._port, self.options.address)
         raise PowerprofError(
             f"the private server did not start, it {self._ending()}: {self.log_tail()}",
             template.ROOM_HINT if errorlog.disk_full(said) else None,
@@ -190,7 +191,7 @@ class PrivateServer:
 
     @property
     def port(self) -> int | None:
-        """Its port on 127.0.0.1; None without TCP."""
+        """Its port on `options.address`; None without TCP."""
         return self._port
 
     @property

@@ -21,6 +21,14 @@ _HINTS = {
 }
 
 
+class StatementError(PowerprofError):
+    """The server refused a statement; `number` is its error code."""
+
+    def __init__(self, message: str, hint: str | None, number: int) -> None:
+        super().__init__(message, hint)
+        self.number = number
+
+
 def connect(login: Login, *, timeout_s: float = 10.0, **options: Any) -> Sql:
     """A connection with autocommit; `options` go to PyMySQL. Raises PowerprofError."""
     import pymysql
@@ -55,6 +63,19 @@ def rows(connection: Sql, statement: str, arguments: Sequence[Any] | None = None
         raise failure(f"{statement.split(None, 1)[0].upper()} failed", error) from error
 
 
+def records(connection: Sql, statement: str) -> list[dict[str, Any]]:
+    """As `rows`, by column name."""
+    import pymysql
+
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    except (pymysql.MySQLError, OSError) as error:
+        raise failure(f"{statement.split(None, 1)[0].upper()} failed", error) from error
+
+
 def execute(connection: Sql, *statements: str) -> None:
     """Run statements whose rows do not matter. Raises PowerprofError."""
     for statement in statements:
@@ -67,22 +88,20 @@ def scalar(connection: Sql, statement: str) -> Any:
     return found[0][0] if found else None
 
 
-def failure(what: str, error: Exception) -> PowerprofError:
+def failure(what: str, error: Exception) -> StatementError:
     """A PyMySQL error as one line with its remedy."""
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     reason = str(error.args[1]) if number and len(error.args) > 1 else str(error)
     reason = " ".join(reason.split())[:300] or type(error).__name__
-    return PowerprofError(f"{what} ({reason})", _HINTS.get(number))
+    return StatementError(f"{what} ({reason})", _HINTS.get(number), number)
 
 
 def thread_names(connection: Sql) -> dict[int, str]:
     """Kernel thread id → performance_schema name; empty where the schema is off, absent or forbidden."""
-    import pymysql
-
     try:
         found = rows(connection, "SELECT THREAD_OS_ID, NAME FROM performance_schema.threads")
-    except PowerprofError as error:
-        if isinstance(error.__cause__, pymysql.err.OperationalError) and error.__cause__.args[0] > 2000:
+    except StatementError as error:
+        if error.number >= 2000:  # the connection was lost
             raise
         return {}
     return {int(tid): str(name) for tid, name in found if tid}
