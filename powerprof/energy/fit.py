@@ -72,11 +72,11 @@ def fit_windows(windows: Sequence[MeteredWindow]) -> Fit:
     notes: list[str] = []
     names = _columns(windows, notes)
     watts = np.array([w.joules / w.window_s for w in windows])
+    if len(windows) <= len(names):
+        raise PowerprofError(f"{len(windows)} windows cannot fit {len(names)} figures", "add levels or --repeats")
     names = _solvable(windows, names, notes)
     zero: dict[str, Coefficient] = {}
     while True:
-        if len(windows) <= len(names):
-            raise PowerprofError(f"{len(windows)} windows cannot fit {len(names)} figures", "add levels or --repeats")
         values, errors, residual, quantile = _least_squares(_design(windows, names), watts)
         worst = int(np.argmin(values))
         if values[worst] >= 0:

@@ -81,7 +81,9 @@ def parse_models(text: str, path: Path | str) -> list[PowerModel]:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"line (\d+)", str(error))
-        raise DataError(path, f"not TOML: {error}", int(line[1]) if line else None) from None
+        # What is missing at the end has no line in tomllib's words: it is the last one.
+        number = int(line[1]) if line else max(len(text.splitlines()), 1)
+        raise DataError(path, f"not TOML: {error}", number) from None
     except RecursionError:
         raise DataError(path, "not TOML that a model needs: nested too deeply") from None
     try:

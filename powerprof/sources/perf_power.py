@@ -41,7 +41,7 @@ class PowerEvent:
 
 
 @dataclass(frozen=True)
-class _Counter:
+class OpenCounter:
     descriptor: int
     label: str
     inside: str | None
@@ -101,7 +101,7 @@ class PerfPowerMeter:
     name = "perf_power"
     max_interval_s: float | None = None
 
-    def __init__(self, counters: Sequence[_Counter], notes: list[str]) -> None:
+    def __init__(self, counters: Sequence[OpenCounter], notes: list[str]) -> None:
         self._counters = list(counters)
         self._samples: list[list[CounterSample]] = [[] for _ in counters]
         self._notes = notes
@@ -165,7 +165,7 @@ def open_perf_power() -> PerfPowerMeter:
             plan.append((event, cpu, name, parent))
     labels = distinct_names([(name, parent) for _, _, name, parent in plan])
     measured = {label for (_, _, name, _), label in zip(plan, labels, strict=True) if name.startswith("package-")}
-    counters: list[_Counter] = []
+    counters: list[OpenCounter] = []
     notes: list[str] = []
     refusal: OSError | None = None
     for (event, cpu, name, parent), label in zip(plan, labels, strict=True):
@@ -176,7 +176,7 @@ def open_perf_power() -> PerfPowerMeter:
             notes.append(f"perf_power: {event.name} on CPU {cpu} cannot be opened ({reason_of(error)})")
             continue
         inside = parent if name in ("core", "uncore") and parent in measured else None
-        counters.append(_Counter(descriptor, label, inside, event.joules_per_unit))
+        counters.append(OpenCounter(descriptor, label, inside, event.joules_per_unit))
     if not counters:
         reason = reason_of(refusal) if refusal else "no energy events"
         raise CapabilityError(

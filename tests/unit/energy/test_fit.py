@@ -1,0 +1,152 @@
+"""Calibration recovers known watts from a noisy meter, within the interval that it states."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from powerprof.energy.calibrate import default_name, metered, model_of, save_model
+from powerprof.energy.cpu import CpuIdentity
+from powerprof.energy.fit import Fit, MeteredWindow, fit_windows
+from powerprof.energy.model import choose_model, estimate
+from powerprof.energy.models_file import parse_models, shipped_models
+from powerprof.errors import PowerprofError, UsageError
+from powerprof.records import EnergyReading, StateResidency, Window
+
+TRUE = {"C0": 6.0, "C1": 2.2, "C1E": 1.4, "C6": 0.6}
+WAKEUP_JOULES = 30e-6
+CPUS = 4
+GENOA = CpuIdentity("AuthenticAMD", 25, 17, 1)
+
+
+def simulate(seed: int, *, noise_watts: float = 0.08, levels: int = 12, repeats: int = 2) -> list[MeteredWindow]:
+    """A host whose meter errs by Gaussian noise; every level has its own mix of states."""
+    rng = random.Random(seed)
+    windows = []
+    for level in range(levels):
+        weights = {name: rng.random() ** 2 for name in TRUE}
+        wakeups = rng.uniform(50, 30_000)
+        for _ in range(repeats):
+            jittered = {name: w * rng.uniform(0.95, 1.05) for name, w in weights.items()}
+            scale = CPUS / sum(jittered.values())
+            cpus = {name: w * scale for name, w in jittered.items()}
+            watts = sum(TRUE[name] * share for name, share in cpus.items()) + WAKEUP_JOULES * wakeups
+            watts += rng.gauss(0.0, noise_watts)
+            running = cpus.pop("C0")
+            windows.append(MeteredWindow(f"level {level}", 5.0, watts * 5.0, running, cpus, wakeups))
+    return windows
+
+
+def covers(fit: Fit) -> bool:
+    return all(fit.states[name].low <= watts <= fit.states[name].high for name, watts in TRUE.items()) and (
+        fit.wakeup is not None and fit.wakeup.low <= WAKEUP_JOULES <= fit.wakeup.high
+    )
+
+
+def test_known_watts_are_within_their_interval_in_93_of_100_trials() -> None:
+    # All five figures at once: the intervals are simultaneous. 95 of 100 are expected.
+    fits = [fit_windows(simulate(seed)) for seed in range(100)]
+    assert sum(covers(fit) for fit in fits) >= 93
+    # And they are worth something: a tenth of a watt each side, not everything from 0 up.
+    widths = [fit.states["C6"].high - fit.states["C6"].low for fit in fits]
+    assert sorted(widths)[50] < 0.4
+    errors = [fit.cross_validated_percent or 100.0 for fit in fits]
+    assert sorted(errors)[50] < 3.0
+
+
+def test_a_noiseless_meter_gives_the_figures_back() -> None:
+    fit = fit_windows(simulate(1, noise_watts=0.0))
+    for name, watts in TRUE.items():
+        assert fit.states[name].value == pytest.approx(watts, rel=1e-6)
+    assert fit.wakeup is not None
+    assert fit.wakeup.value == pytest.approx(WAKEUP_JOULES, rel=1e-6)
+    assert fit.cross_validated_percent == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_figure_below_zero_is_taken_as_zero_and_keeps_its_interval() -> None:
+    rng = random.Random(5)
+    windows = []
+    for level in range(10):
+        running = rng.random() * 2
+        watts = 5.0 * running + rng.gauss(0, 0.1) - 0.02 * (2 - running)
+        windows.append(MeteredWindow(str(level), 1.0, watts, running, {"C6": 2 - running}, 0.0 if level else 1.0))
+    fit = fit_windows(windows)
+    assert fit.states["C6"].value == 0.0
+    assert fit.states["C6"].high > 0
+    assert any("C6 came out below 0" in note for note in fit.notes)
+
+
+def test_wakeups_that_move_with_a_state_are_not_told_apart() -> None:
+    windows = []
+    for level in range(8):
+        running = 0.2 + level * 0.2
+        idle = 2.0 - running
+        windows.append(MeteredWindow(str(level), 1.0, 6 * running + idle, running, {"C1": idle}, 1000.0 * idle))
+    fit = fit_windows(windows)
+    assert fit.wakeup is None
+    assert any("do not tell wake-ups" in note for note in fit.notes)
+    assert fit.states["C1"].value == pytest.approx(1.0)
+
+
+def test_a_state_that_was_hardly_entered_is_left_out() -> None:
+    windows = [
+        MeteredWindow(w.level, w.window_s, w.joules, w.running_cpus, {**w.states, "C10": 0.001}, w.wakeups_hz)
+        for w in simulate(2)
+    ]
+    fit = fit_windows(windows)
+    assert "C10" not in fit.states
+    assert "C10 was hardly entered and is not fitted" in fit.notes
+
+
+@pytest.mark.parametrize(("windows", "reason"), [
+    (simulate(1)[:4], "4 windows cannot fit 5 figures"),
+    ([MeteredWindow("idle", 1.0, 1.0, 0.0, {"C1": 2.0}, 10.0)] * 5, "hardly ran"),
+    ([MeteredWindow("same", 1.0, 5.0, 1.0, {"C1": 1.0}, 10.0)] * 9, "do not tell C0, C1 apart"),
+])
+def test_windows_that_tell_nothing_are_refused(windows: list[MeteredWindow], reason: str) -> None:
+    with pytest.raises(PowerprofError, match=reason):
+        fit_windows(windows)
+
+
+def test_a_calibrated_model_estimates_what_the_meter_would_say(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    model = model_of(fit_windows(simulate(7)), "bench", GENOA, "package-0 by rapl", "2026-01-31")
+    path = save_model(model, None)
+    assert path.name == "bench.toml"
+    assert parse_models(path.read_text(), path) == [model]
+    with pytest.raises(UsageError, match="exists"):
+        save_model(model, None)
+    chosen = choose_model([model, *shipped_models()], GENOA)
+    window = simulate(8, noise_watts=0.0)[0]
+    states = [
+        StateResidency(name=name, residency_percent=100 * cpus / CPUS, average_residency_ms=None,
+                       entries_hz=window.wakeups_hz / len(window.states))
+        for name, cpus in window.states.items()
+    ]
+    reading = estimate(chosen, CPUS, 5.0, 100 * window.running_cpus / CPUS, states)
+    assert reading.joules == pytest.approx(window.joules, rel=0.02)
+    assert (reading.low_watts or 0) <= window.joules / 5.0 <= (reading.high_watts or 0)
+    assert model.source == "calibrated 2026-01-31 over 24 windows of package-0 by rapl"
+    assert default_name(GENOA).startswith("AuthenticAMD family 25 model 17, calibrated 20")
+
+
+def test_a_meter_that_does_not_follow_the_load_makes_no_model() -> None:
+    windows = [MeteredWindow(w.level, w.window_s, 5.0 * (8 - w.running_cpus), w.running_cpus, w.states, w.wakeups_hz)
+               for w in simulate(3)]
+    with pytest.raises(PowerprofError, match="cheaper than idle"):
+        model_of(fit_windows(windows), "bad", GENOA, "x", "y")
+
+
+def test_windows_of_measuring_become_windows_of_the_fit() -> None:
+    energy = [EnergyReading(source="rapl", domain="package-0", kind="measured", joules=50.0, watts=10.0)]
+    window = Window(
+        started_at="", window_s=5.0, cpus=2, c0_percent=25.0, idle_percent=75.0, wakeups_hz=100.0, energy=energy,
+        states=[
+            StateResidency(name="POLL", residency_percent=5.0, average_residency_ms=None, entries_hz=1.0, polling=True),
+            StateResidency(name="C6", residency_percent=75.0, average_residency_ms=None, entries_hz=99.0),
+        ],
+    )
+    assert metered(window, "x") == MeteredWindow("x", 5.0, 50.0, 0.5, {"C6": 1.5}, 100.0)

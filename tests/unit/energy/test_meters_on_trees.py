@@ -1,0 +1,348 @@
+"""One synthetic machine a test: exact joules, nothing twice, nothing invented."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from powerprof.energy import open_meters
+from powerprof.energy.domains import total
+from powerprof.energy.meters import MeterSet
+from powerprof.errors import CapabilityError, UsageError
+from powerprof.records import EnergyReading
+from powerprof.sources.rapl import Zone, select_domains
+from tests.unit.energy.meter_trees import RANGE_UJ, Tree
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    monkeypatch.setenv("POWERPROF_SYSFS", str(tmp_path))
+    return Tree(tmp_path)
+
+
+def window(meters: MeterSet, change: object = None) -> list[EnergyReading]:
+    """Sample, let `change` happen to the machine, sample: the readings in between."""
+    meters.sample()
+    start_s = time.monotonic()
+    time.sleep(0.2)
+    if callable(change):
+        change()
+    end_s = time.monotonic()
+    meters.sample()
+    return meters.readings(start_s, end_s)
+
+
+def joules(readings: list[EnergyReading]) -> dict[str, float | None]:
+    return {r.domain: r.joules if r.joules is None else round(r.joules, 6) for r in readings}
+
+
+def test_two_sockets_with_wrap(tree: Tree) -> None:
+    tree.zone("intel-rapl:0", "package-0", RANGE_UJ - 1_000_000)
+    tree.zone("intel-rapl:0:0", "core", 0)
+    tree.zone("intel-rapl:0:1", "dram", 100)
+    tree.zone("intel-rapl:1", "package-1", 5_000_000)
+    tree.zone("intel-rapl:1:0", "core", 0)
+    tree.zone("intel-rapl:1:1", "dram", 100)
+
+    def change() -> None:
+        tree.count("intel-rapl:0", 999_999)  # wraps: 1 J to the end, one unit over it, 999,999 µJ after it
+        tree.count("intel-rapl:0:0", 500_000)
+        tree.count("intel-rapl:0:1", 300_100)
+        tree.count("intel-rapl:1", 8_000_000)
+        tree.count("intel-rapl:1:0", 700_000)
+        tree.count("intel-rapl:1:1", 400_100)
+
+    with open_meters("rapl") as meters:
+        readings = window(meters, change)
+    assert joules(readings) == {
+        "package-0": 2.0, "package-0/dram": 0.3, "package-1": 3.0, "package-1/dram": 0.4,
+        "package-0/core": 0.5, "package-1/core": 0.7,
+    }
+    contained = {r.domain: r.contained_in for r in readings}
+    assert contained["package-0/core"] == "package-0"
+    assert contained["package-1/core"] == "package-1"
+    assert contained["package-0/dram"] is None
+    found = total(readings)
+    assert found.domains == ["package-0", "package-0/dram", "package-1", "package-1/dram"]
+    assert found.joules == pytest.approx(5.7)
+
+
+def test_psys_contains_all_and_is_the_total(tree: Tree) -> None:
+    tree.zone("intel-rapl:0", "package-0", 0)
+    tree.zone("intel-rapl:0:0", "uncore", 0)
+    tree.zone("intel-rapl:1", "psys", 0)
+
+    def change() -> None:
+        tree.count("intel-rapl:0", 2_000_000)
+        tree.count("intel-rapl:0:0", 250_000)
+        tree.count("intel-rapl:1", 6_500_000)
+
+    with open_meters("rapl") as meters:
+        readings = window(meters, change)
+        assert any("package-0 (rapl)" in n and "inside psys" in n and "W outside" in n for n in meters.notes())
+    assert joules(readings) == {"psys": 6.5, "package-0": 2.0, "uncore": 0.25}
+    assert {r.domain: r.contained_in for r in readings} == {"psys": None, "package-0": "psys", "uncore": "package-0"}
+    assert total(readings).domains == ["psys"]
+    assert total(readings).joules == pytest.approx(6.5)
+
+
+def test_a_psys_that_sees_less_than_its_packages_is_not_used(tree: Tree) -> None:
+    tree.zone("intel-rapl:0", "package-0", 0)
+    tree.zone("intel-rapl:1", "package-1", 0)
+    tree.zone("intel-rapl:2", "psys", 0)
+
+    def change() -> None:
+        tree.count("intel-rapl:0", 3_000_000)
+        tree.count("intel-rapl:1", 3_000_000)
+        tree.count("intel-rapl:2", 4_000_000)
+
+    with open_meters("rapl") as meters:
+        readings = window(meters, change)
+        assert any("does not contain them" in note for note in meters.notes())
+    assert total(readings).domains == ["package-0", "package-1"]
+    assert total(readings).joules == pytest.approx(6.0)
+
+
+def test_mmio_repeats_are_counted_once(tree: Tree) -> None:
+    tree.zone("intel-rapl-mmio:0", "package-0", 0)
+    tree.zone("intel-rapl:0", "package-0", 0)
+
+    def change() -> None:
+        tree.count("intel-rapl-mmio:0", 1_500_000)
+        tree.count("intel-rapl:0", 1_500_000)
+
+    with open_meters("rapl") as meters:
+        readings = window(meters, change)
+        assert "rapl: intel-rapl-mmio:0 (package-0) repeats intel-rapl:0 and is not counted" in meters.notes()
+    assert joules(readings) == {"package-0": 1.5}
+
+
+def test_amd_has_package_and_core(tree: Tree) -> None:
+    # 15.3 µJ units: the counter wraps at 65,536 J, after 65 s at 1 kW.
+    tree.zone("intel-rapl:0", "package-0", 65_532_610_987, 65_532_610_987)
+    tree.zone("intel-rapl:0:0", "core", 7, 65_532_610_987)
+
+    def change() -> None:
+        tree.count("intel-rapl:0", 1_999_999)
+        tree.count("intel-rapl:0:0", 40_007)
+
+    with open_meters("rapl") as meters:
+        assert meters.max_interval_s == pytest.approx(65_532.610987 / 1000 / 2)
+        readings = window(meters, change)
+    assert joules(readings) == {"package-0": 2.0, "core": 0.04}
+    assert total(readings).joules == pytest.approx(2.0)
+
+
+def test_nested_folders_of_sysfs_devices(tree: Tree) -> None:
+    tree.zone("intel-rapl/intel-rapl:0", "package-0", 0)
+    tree.zone("intel-rapl/intel-rapl:0/intel-rapl:0:0", "core", 0)
+
+    def change() -> None:
+        tree.count("intel-rapl/intel-rapl:0", 1_000_000)
+        tree.count("intel-rapl/intel-rapl:0/intel-rapl:0:0", 10_000)
+
+    with open_meters("rapl") as meters:
+        assert joules(window(meters, change)) == {"package-0": 1.0, "core": 0.01}
+
+
+def test_unreadable_range_drops_the_samples_and_says_it(tree: Tree) -> None:
+    tree.zone("intel-rapl:0", "package-0", 0, range_uj=None)
+    with open_meters("rapl") as meters:
+        readings = window(meters, lambda: tree.count("intel-rapl:0", 5_000_000))
+        assert any("wrap point cannot be read" in note for note in meters.notes())
+    assert readings[0].joules is None
+    assert readings[0].dropped_samples_count == 2
+
+
+def test_a_package_that_is_unplugged_is_marked_and_the_total_is_unknown(tree: Tree) -> None:
+    tree.zone("intel-rapl:0", "package-0", 0)
+    second = tree.zone("intel-rapl:1", "package-1", 0)
+
+    def change() -> None:
+        tree.count("intel-rapl:0", 1_000_000)
+        second.unlink()
+
+    with open_meters("rapl") as meters:
+        readings = window(meters, change)
+        assert any(note.startswith("rapl: package-1 went away") for note in meters.notes())
+    assert joules(readings) == {"package-0": 1.0, "package-1": None}
+    assert total(readings).joules is None
+
+
+def test_a_counter_that_stands_still_is_not_zero_watts(tree: Tree) -> None:
+    tree.zone("intel-rapl:0", "package-0", 240_422_366_267)
+    with open_meters("auto") as meters:
+        readings = window(meters)
+        assert any("does not count (reads 0)" in note for note in meters.notes())
+    assert readings[0].joules is None
+    assert readings[0].watts is None
+    assert total(readings).joules is None
+
+
+@pytest.fixture
+def nobody() -> Iterator[Path]:
+    """A folder that others may enter, and no root while the test runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        root = os.geteuid() == 0
+        yield Path(folder)
+        if root:
+            os.seteuid(0)
+
+
+def test_energy_uj_is_root_only(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POWERPROF_SYSFS", str(nobody))
+    Tree(nobody).zone("intel-rapl:0", "package-0", 0).chmod(0)
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    with pytest.raises(CapabilityError, match=r"energy_uj cannot be read: only root may since Linux 5\.10") as caught:
+        open_meters("rapl")
+    assert "run as root" in str(caught.value.hint)
+    with open_meters("auto") as meters:
+        assert meters.names == ()
+        assert "only root may" in meters.why
+
+
+def test_arm_board_with_hwmon_only(tree: Tree) -> None:
+    # Two rails below a total, one energy counter beside a power channel of the same label, a disk and a battery.
+    tree.write("class/hwmon/hwmon0/name", "soc_power")
+    tree.write("class/hwmon/hwmon0/power1_label", "total power")
+    tree.write("class/hwmon/hwmon0/power1_average", 12_000_000)
+    tree.write("class/hwmon/hwmon0/power1_input", 99_000_000)
+    tree.write("class/hwmon/hwmon0/power2_label", "VDD_CPU")
+    tree.write("class/hwmon/hwmon0/power2_input", 5_000_000)
+    tree.write("class/hwmon/hwmon0/energy1_label", "VDD_DDR")
+    energy = tree.write("class/hwmon/hwmon0/energy1_input", 1_000_000)
+    tree.write("class/hwmon/hwmon1/name", "nvme")
+    tree.write("class/hwmon/hwmon1/power1_input", 3_000_000)
+    tree.write("class/hwmon/hwmon2/name", "BAT0")
+    tree.write("class/hwmon/hwmon2/power1_input", 7_000_000)
+    with open_meters("auto") as meters:
+        assert meters.names == ("hwmon",)
+        meters.sample()
+        start_s = time.monotonic()
+        time.sleep(0.2)
+        energy.write_text("1600000\n")
+        end_s = time.monotonic()
+        meters.sample()
+        readings = meters.readings(start_s, end_s)
+    by_name = {r.domain: r for r in readings}
+    assert set(by_name) == {"total power", "VDD_CPU", "VDD_DDR", "device/nvme"}
+    assert by_name["total power"].watts == pytest.approx(12.0)
+    assert by_name["VDD_CPU"].watts == pytest.approx(5.0)
+    assert by_name["VDD_DDR"].joules == pytest.approx(0.6)
+    assert by_name["VDD_CPU"].contained_in == by_name["VDD_DDR"].contained_in == "total power"
+    found = total(readings)
+    assert found.domains == ["total power"]
+    assert found.watts == pytest.approx(12.0)
+
+
+def test_amd_energy_sums_cores_in_sockets(tree: Tree) -> None:
+    tree.write("class/hwmon/hwmon0/name", "amd_energy")
+    for index, label in enumerate(("Ecore000", "Ecore001", "Esocket0"), 1):
+        tree.write(f"class/hwmon/hwmon0/energy{index}_label", label)
+        tree.write(f"class/hwmon/hwmon0/energy{index}_input", 0)
+
+    def change() -> None:
+        for index, value in ((1, 100_000), (2, 200_000), (3, 900_000)):
+            tree.write(f"class/hwmon/hwmon0/energy{index}_input", value)
+
+    with open_meters("hwmon") as meters:
+        readings = window(meters, change)
+    assert total(readings).domains == ["package-0"]
+    assert total(readings).joules == pytest.approx(0.9)
+
+
+def battery(tree: Tree, name: str, status: str, **values: int) -> None:
+    tree.write(f"class/power_supply/{name}/type", "Battery")
+    tree.write(f"class/power_supply/{name}/status", status)
+    for key, value in values.items():
+        tree.write(f"class/power_supply/{name}/{key}", value)
+
+
+def test_laptop_on_battery(tree: Tree) -> None:
+    battery(tree, "BAT0", "Discharging", power_now=8_000_000)
+    battery(tree, "BAT1", "Discharging", current_now=500_000, voltage_now=12_000_000)
+    battery(tree, "mouse", "Discharging", power_now=1)
+    tree.write("class/power_supply/mouse/scope", "Device")
+    with open_meters("auto") as meters:
+        assert meters.names == ("battery",)
+        readings = window(meters)
+    assert {r.domain: r.watts for r in readings} == {"BAT0": pytest.approx(8.0), "BAT1": pytest.approx(6.0)}
+    assert total(readings).watts == pytest.approx(14.0)
+
+
+def test_mains_plugged_in_while_measuring_is_a_dropped_sample(tree: Tree) -> None:
+    battery(tree, "BAT0", "Discharging", power_now=8_000_000)
+    with open_meters("battery") as meters:
+        readings = window(meters, lambda: battery(tree, "BAT0", "Charging", power_now=30_000_000))
+    assert readings[0].joules is None
+    assert readings[0].dropped_samples_count == 1
+
+
+def test_battery_that_charges_is_no_meter(tree: Tree) -> None:
+    battery(tree, "BAT0", "Charging", power_now=30_000_000)
+    with pytest.raises(CapabilityError, match="not discharging"):
+        open_meters("battery")
+
+
+def test_no_meter_at_all(tree: Tree) -> None:
+    with open_meters("auto") as meters:
+        assert meters.names == ()
+        assert meters.max_interval_s is None
+        assert meters.readings(0.0, 1.0) == []
+        assert meters.why.startswith("no meter on this host: rapl: no RAPL energy counters")
+
+
+@pytest.mark.parametrize("name", ["rapl", "perf_power", "turbostat", "hwmon", "battery", "powertop", "meter_log"])
+def test_an_absent_meter_by_name_is_a_missing_capability(tree: Tree, name: str) -> None:
+    with pytest.raises(CapabilityError) as caught:
+        open_meters(name)
+    assert caught.value.message.startswith(f"{name}: ")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("choice", ["rapol", "", ",", "auto,rapl", "none,rapl"])
+def test_unknown_choices_name_the_known_ones(choice: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_meters(choice)
+    assert "rapl, perf_power, turbostat" in str(caught.value.hint)
+
+
+_ZONES = [
+    ("package-0", None, 5), ("package-1", None, 7), ("core", 0, 2), ("core", 1, 3), ("dram", 0, 1), ("dram", 1, 1),
+    ("uncore", 0, 1),
+]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(order=st.permutations(range(len(_ZONES))), numbers=st.permutations("0123456789abcdef"), mmio=st.booleans())
+def test_order_and_numbering_of_zones_change_nothing(order: list[int], numbers: list[str], mmio: bool) -> None:
+    ids: dict[int, str] = {0: f"intel-rapl:{numbers[0]}", 1: f"intel-rapl:{numbers[1]}"}
+    for index, (_, parent, _) in enumerate(_ZONES):
+        if parent is not None:
+            ids[index] = f"{ids[parent]}:{numbers[index]}"
+    zones = [
+        Zone(ids[i], _ZONES[i][0], None if _ZONES[i][1] is None else ids[_ZONES[i][1]], RANGE_UJ) for i in order
+    ]
+    if mmio:
+        zones.insert(0, Zone("intel-rapl-mmio:0", "package-0", None, RANGE_UJ))
+    domains, _ = select_domains(zones)
+    watts = {ids[i]: float(_ZONES[i][2]) for i in range(len(_ZONES))}
+    readings = [
+        EnergyReading(
+            source="rapl", domain=d.label, kind="measured", joules=watts[d.zone.id], watts=watts[d.zone.id],
+            contained_in=d.inside,
+        )
+        for d in domains
+    ]
+    found = total(readings)
+    assert found.joules == 14.0
+    assert found.domains == ["package-0", "package-0/dram", "package-1", "package-1/dram"]

@@ -1,0 +1,159 @@
+"""Wall meters' CSV and IPMI listings: found by their headers, units understood, damage refused with its line."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from powerprof.energy import open_meters
+from powerprof.errors import CapabilityError, DataError
+from powerprof.sources.ipmi import parse_ipmi, read_ipmi
+from powerprof.sources.meter_log import looks_like_meter_log, parse_meter_log, read_meter_log
+
+
+@pytest.mark.parametrize(("text", "first"), [
+    ("T,P,I,V,S,Q\n1737461935.5, 327.37, 1.4, 230, 333, -64\n1737461936.5,300,1,1,1,1\n", (1737461935.5, 327.37)),
+    ("timestamp,watts\n2025-01-21T12:18:55Z,10.5\n2025-01-21T12:18:56Z,11\n", (1737461935.0, 10.5)),
+    ("Time;Power (kW)\n1737461935;0,25\n1737461936;0,26\n", (1737461935.0, 250.0)),
+    ("epoch\tpower_mW\n1737461935000\t1500\n1737461936000\t1600\n", (1737461935.0, 1.5)),
+    ("date,active power [W],voltage\n2025-01-21T13:18:55+01:00,5,1\n2025-01-21T13:18:56+01:00,6,1\n",
+     (1737461935.0, 5.0)),
+    ("1737461935,20\n1737461936,21\n", (1737461935.0, 20.0)),
+])
+def test_headers_units_and_times(text: str, first: tuple[float, float]) -> None:
+    assert looks_like_meter_log(text)
+    log = parse_meter_log(text, "log")
+    assert (log.samples[0].time_s, log.samples[0].watts) == (pytest.approx(first[0]), pytest.approx(first[1]))
+    assert log.step_s == pytest.approx(1.0)
+    assert log.notes == ()
+
+
+def test_times_without_a_zone_are_local_and_said() -> None:
+    log = parse_meter_log("time,watts\n2025-01-21 12:18:55,1\n2025-01-21 12:18:56,1\n", "log")
+    assert log.notes == ("its times carry no zone and are taken as this machine's local time",)
+
+
+@pytest.mark.parametrize(("text", "line", "reason"), [
+    ("", None, "empty"),
+    ("time,volts\n1,2\n", 1, "no column of time and power"),
+    ("time,watts\n1737461935,2\nx,3\n1737461937,3\n", 3, "not a time: 'x'"),
+    ("time,watts\n1737461935,2\n1737461936,x\n1737461937,3\n", 3, "not a power: 'x'"),
+    ("time,watts\n1737461935,2\n1737461936,nan\n1737461937,3\n", 3, "not a power: 'nan'"),
+    ("time,watts\n1737461935,2\n1737461936,-3\n1737461937,3\n", 3, "not a power: '-3'"),
+    ("time,watts\n1737461935,2\n1737461935,3\n1737461937,3\n", 3, "time does not advance"),
+    ("time,watts\n1737461935,2\n1737461936\n1737461937,3\n", 3, "1 columns, the header has more"),
+    ("time,watts\n1737461935,2\n", None, "fewer than two samples"),
+])
+def test_damaged_logs_are_refused(text: str, line: int | None, reason: str) -> None:
+    with pytest.raises(DataError) as caught:
+        parse_meter_log(text, "log")
+    assert caught.value.line == line
+    assert reason in caught.value.reason
+
+
+def test_a_loggers_farewell_is_no_damage() -> None:
+    log = parse_meter_log("time,watts\n1737461935,2\n1737461936,3\nInterrupted, exiting\n", "log")
+    assert len(log.samples) == 2
+    assert log.notes == ("the last line is no sample and was left out: 'Interrupted, exiting'",)
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text(max_size=60))
+def test_no_text_ends_in_a_traceback(text: str) -> None:
+    for content in (text, "time,watts\n" + text, "Timestamp | 1737461935\n" + text):
+        for parse in (parse_meter_log, parse_ipmi):
+            try:
+                parse(content, "log")
+            except DataError as error:
+                assert error.message.startswith("log")
+
+
+def test_a_log_that_grows_while_we_measure(tmp_path: Path) -> None:
+    path = tmp_path / "wall.csv"
+    path.write_text("time,watts\n")
+    with open_meters("meter_log", meter_log=path) as meters:
+        meters.sample()
+        start_s = time.monotonic()
+        now = time.time()
+        with path.open("a") as file:
+            for step in range(11):
+                file.write(f"{now + step / 10:.6f},{100 + step}\n")
+        meters.sample()
+        readings = meters.readings(start_s, start_s + 1.0)
+    assert readings[0].domain == "wall"
+    assert readings[0].watts == pytest.approx(105.0, abs=0.5)
+
+
+def test_a_log_of_another_day_gives_no_figure(tmp_path: Path) -> None:
+    path = tmp_path / "wall.csv"
+    path.write_text("time,watts\n1737461935,2\n1737461936,3\n")
+    with open_meters("meter_log", meter_log=path) as meters:
+        meters.sample()
+        readings = meters.readings(time.monotonic() - 1, time.monotonic())
+        assert readings[0].joules is None
+        assert meters.notes() == ["meter_log: wall fewer than two samples in the window"]
+
+
+def test_no_log_named() -> None:
+    with pytest.raises(CapabilityError, match="no log was named"):
+        open_meters("meter_log")
+
+
+SDR = """Timestamp | 1737461849.451402
+PS1 Power In     | 44 Watts          | ok
+PS2 Power In     | 12 Watts          | ok
+PS1 Curr Out %   | 5 percent         | ok
+
+Timestamp | 1737461854.5
+PS1 Power In     | 16 Watts          | ok
+PS2 Power In     | disabled          | ns
+"""
+
+
+def test_power_supplies_are_added_up() -> None:
+    with pytest.raises(DataError, match="the power sensor changes"):
+        parse_ipmi(SDR, "log")
+    log = parse_ipmi(SDR.replace("disabled          | ns", "4 Watts           | ok"), "log")
+    assert [s.watts for s in log.samples] == [56.0, 20.0]
+    assert log.sensor == "PS1 Power In + PS2 Power In"
+
+
+def test_the_whole_servers_sensor_wins() -> None:
+    log = parse_ipmi(
+        "Timestamp | 1.5\nPS1 Power In | 99 Watts | ok\nPwr Consumption  | 312 Watts         | ok\n", "log"
+    )
+    assert (log.sensor, log.samples[0].watts) == ("Pwr Consumption", 312.0)
+
+
+def test_dcmi_readings() -> None:
+    block = """
+    Instantaneous power reading:                   {watts} Watts
+    Minimum during sampling period:                 10 Watts
+    IPMI timestamp:                           Tue Jan 21 12:18:{second} 2025
+    Sampling period:                          00000005 Seconds.
+"""
+    log = parse_ipmi(block.format(watts=220, second=55) + block.format(watts=230, second=59), "log")
+    assert [(s.time_s, s.watts) for s in log.samples] == [(1737461935.0, 220.0), (1737461939.0, 230.0)]
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    ("Timestamp | now\nPwr Consumption | 3 Watts | ok\n", 1),
+    ("Timestamp | 5\nPwr Consumption | 3 Watts | ok\nTimestamp | 4\nPwr Consumption | 3 Watts | ok\n", 3),
+])
+def test_damaged_listings_are_refused(text: str, line: int) -> None:
+    with pytest.raises(DataError) as caught:
+        parse_ipmi(text, "log")
+    assert caught.value.line == line
+
+
+def test_recorded_logs(recordings: Path) -> None:
+    wall = read_meter_log(recordings / "genoa0/acpower.raw.txt")
+    assert len(wall.samples) == 115
+    assert wall.samples[0].watts == 327.37
+    assert len(wall.notes) == 1
+    assert read_ipmi(recordings / "genoa0/ipmi-inband.raw.txt").samples[0].watts == 312.0
+    assert read_ipmi(recordings / "bdwup0/ipmi-inband.raw.txt").sensor == "PS1 Power In + PS2 Power In"

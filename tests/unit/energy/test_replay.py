@@ -1,0 +1,185 @@
+"""Recorded meters through the live code: layouts, time axes, containment, nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from powerprof.energy.replay import replay
+from powerprof.energy.text import render
+from powerprof.errors import DataError, UsageError
+from powerprof.sources.powercap_dump import parse_powercap
+from powerprof.sources.turbostat import read_turbostat
+
+ROOT = "/sys/class/powercap"
+
+
+def bars(package: int, core: int, *, ranges: bool = True) -> str:
+    top = f"{ROOT}/intel-rapl:0/max_energy_range_uj|262143328850\n" if ranges else ""
+    return (
+        f"{ROOT}/intel-rapl/enabled|1\n{ROOT}/intel-rapl:0/constraint_0_name|long_term\n"
+        f"{ROOT}/intel-rapl:0/name|package-0\n{ROOT}/intel-rapl:0/energy_uj|{package}\n{top}"
+        f"{ROOT}/intel-rapl:0:0/name|core\n{ROOT}/intel-rapl:0:0/energy_uj|{core}\n"
+        f"{ROOT}/intel-rapl:0:0/max_energy_range_uj|262143328850\n"
+    )
+
+
+def blocks(package: int) -> str:
+    return (
+        f"{ROOT}/intel-rapl:0/name:\npackage-0\n\n{ROOT}/intel-rapl:0/energy_uj:\n{package}\n\n"
+        f"{ROOT}/intel-rapl:0/max_energy_range_uj:\n262143328850\n\n"
+    )
+
+
+def grep(package: int) -> str:
+    return (
+        f"{ROOT}/intel-rapl:0/name:package-0\n{ROOT}/intel-rapl:0/energy_uj:{package}\n"
+        f"{ROOT}/intel-rapl:0/max_energy_range_uj:262143328850\n"
+    )
+
+
+def save(folder: Path, *texts: str) -> list[Path]:
+    paths = []
+    for number, text in enumerate(texts):
+        path = folder / f"{number}.txt"
+        path.write_text(text)
+        paths.append(path)
+    return paths
+
+
+def test_powercap_dumps_in_series(tmp_path: Path) -> None:
+    files = save(tmp_path, bars(262_143_000_000, 0), bars(671_149, 500_000), bars(5_671_149, 600_000))
+    result = replay(files, 2.0)
+    assert result.window_s == 4.0
+    by_name = {r.domain: r for r in result.meters}
+    # 328,851 units to the wrap and 671,149 after it, then 5 J.
+    assert by_name["package-0"].joules == 6.0
+    assert by_name["package-0"].watts == 1.5
+    assert by_name["core"].joules == pytest.approx(0.6)
+    assert by_name["core"].contained_in == "package-0"
+    assert result.total.domains == ["package-0"]
+    assert result.total.joules == 6.0
+
+
+@pytest.mark.parametrize("layout", [blocks, grep])
+def test_other_layouts_and_stamps_within_one_file(tmp_path: Path, layout: object) -> None:
+    assert callable(layout)
+    text = f"Timestamp | 1000.5\n{layout(0)}Timestamp | 1002.5\n{layout(3_000_000)}"
+    result = replay(save(tmp_path, text))
+    assert result.window_s == 2.0
+    assert result.total.watts == 1.5
+
+
+def test_dumps_one_after_the_other_in_one_file() -> None:
+    assert len(parse_powercap(grep(1) + grep(2) + grep(3), "dump")) == 3
+
+
+def test_an_unreadable_range_drops_the_samples(tmp_path: Path) -> None:
+    result = replay(save(tmp_path, bars(0, 0, ranges=False), bars(9, 1_000_000, ranges=False)), 1.0)
+    package = next(r for r in result.meters if r.domain == "package-0")
+    assert package.joules is None
+    assert package.dropped_samples_count == 2
+    assert result.total.joules is None
+    assert any("wrap point cannot be read" in note for note in result.notes)
+
+
+def test_a_package_missing_in_a_dump_is_marked(tmp_path: Path) -> None:
+    second = bars(0, 0).replace("intel-rapl:0", "intel-rapl:1").replace("package-0", "package-1")
+    moved = bars(1_000_000, 0).replace("intel-rapl:0", "intel-rapl:1").replace("package-0", "package-1")
+    files = save(tmp_path, bars(0, 0) + second, bars(1_000_000, 0), bars(2_000_000, 0) + moved)
+    result = replay(files, 1.0)
+    by_name = {r.domain: r.joules for r in result.meters}
+    assert by_name["package-0"] == 2.0
+    assert by_name["package-1"] is None
+    assert result.total.joules is None
+    assert any("package-1 went away" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("texts", "elapsed", "error", "reason"), [
+    ((bars(0, 0),), 1.0, UsageError, "one powercap dump has no energy in it"),
+    ((bars(0, 0), bars(1, 0)), None, UsageError, "powercap dumps carry no time"),
+    (("time,watts\n1,2\n2,3\n",), 1.0, UsageError, "--elapsed is the time between powercap dumps"),
+    (("nothing of use\n",), None, DataError, "no energy recording"),
+    ((bars(0, 0), bars(1, 0).replace("|1\n", "|x1\n")), 1.0, DataError, "is not a counter"),
+    ((bars(0, 0), bars(1, 0).replace("|core", "|dram")), 1.0, DataError, "intel-rapl:0:0 is dram here and core before"),
+    (("time,watts\n1,2\n2,3\n",) * 2, None, UsageError, "two wall meter logs"),
+    (("Timestamp | 5\n" + grep(0), "Timestamp | 4\n" + grep(1)), None, DataError, "time does not advance"),
+])
+def test_what_makes_no_sense_is_refused(
+    tmp_path: Path, texts: tuple[str, ...], elapsed: float | None, error: type[Exception], reason: str,
+) -> None:
+    with pytest.raises(error, match=reason.replace("(", r"\(")):
+        replay(save(tmp_path, *texts), elapsed)
+
+
+def test_without_a_common_time_each_has_its_own(tmp_path: Path) -> None:
+    files = save(tmp_path, bars(0, 0), bars(10_000_000, 0), "time,watts\n1000,20\n1010,20\n")
+    result = replay(files, 1.0)
+    assert result.window_s is None
+    assert {r.domain: r.watts for r in result.meters} == {"wall": 20.0, "package-0": 10.0, "core": None}
+    assert any(note.startswith("no common time") for note in result.notes)
+
+
+def test_logs_that_do_not_overlap_have_no_common_time(tmp_path: Path) -> None:
+    ipmi = "Timestamp | 2000\nPwr Consumption | 30 Watts | ok\nTimestamp | 2010\nPwr Consumption | 30 Watts | ok\n"
+    result = replay(save(tmp_path, "time,watts\n1000,20\n1010,20\n", ipmi))
+    assert result.window_s is None
+    assert any(note.startswith("no common time") for note in result.notes)
+
+
+@settings(max_examples=100, deadline=None)
+@given(place=st.integers(0, 800), junk=st.text(max_size=6))
+def test_no_damaged_dump_ends_in_a_traceback(place: int, junk: str) -> None:
+    text = bars(5, 6) + grep(7) + blocks(8)
+    try:
+        parse_powercap(text[:place] + junk + text[place:], "dump")
+    except DataError as error:
+        assert error.message.startswith("dump")
+
+
+def test_recorded_server_by_three_meters(recordings: Path) -> None:
+    folder = recordings / "genoa0"
+    result = replay([folder / name for name in ("turbostat.raw.txt", "ipmi-inband.raw.txt", "acpower.raw.txt")])
+    assert result.window_s is not None
+    assert 110 < result.window_s < 113
+    readings = {r.domain: r for r in result.meters}
+    assert {name: r.contained_in for name, r in readings.items()} == {
+        "wall": None, "server": "wall", "package-0": "server", "package-1": "server",
+        "package-0/core": "package-0", "package-1/core": "package-1",
+    }
+    # The log's own figure is its summary row's PkgWatt, over the intervals within the window.
+    log = read_turbostat(folder / "turbostat.raw.txt")
+    rows = [i.system.values["PkgWatt"] for i in log.intervals[1:] if i.system]
+    packages = (readings["package-0"].watts or 0) + (readings["package-1"].watts or 0)
+    assert packages == pytest.approx(sum(rows) / len(rows), rel=0.005)
+    assert result.total.domains == ["wall"]
+    assert result.total.joules == readings["wall"].joules
+    gap = (readings["wall"].watts or 0) - packages
+    assert f"package-0 + package-1 (turbostat) {packages:.1f} W inside wall (meter_log) " in "\n".join(result.notes)
+    assert f"{gap:.1f} W outside" in "\n".join(result.notes)
+    assert 80 < gap < 110
+    assert "289.7 W over 111.5 s, measured: wall by meter_log." in render(result)
+
+
+def test_recorded_turbostat_alone_agrees_with_its_summary(recordings: Path) -> None:
+    path = recordings / "genoa0/turbostat.raw.txt"
+    result = replay([path])
+    rows = [i.system.values["PkgWatt"] for i in read_turbostat(path).intervals if i.system]
+    assert result.total.watts == pytest.approx(sum(rows) / len(rows), rel=0.005)
+    assert result.total.domains == ["package-0", "package-1"]
+
+
+def test_recorded_mmio_duplicate(recordings: Path, tmp_path: Path) -> None:
+    before = (recordings / "sysfs-trees/kepler-powercap-mmio.txt").read_text()
+    after = before.replace("|240422366267", "|240425366267").replace("|118821284256", "|118822284256")
+    result = replay(save(tmp_path, before, after), 3.0)
+    assert {r.domain: r.joules for r in result.meters} == {"package-0": 3.0, "package-10": 3.0, "core": 1.0}
+    assert any("intel-rapl-mmio:0 (package-0) repeats intel-rapl:0" in note for note in result.notes)
+
+
+def test_recorded_damaged_log_is_refused(recordings: Path) -> None:
+    with pytest.raises(DataError, match=r"turbostat\.raw\.txt:64: damaged table header"):
+        replay([recordings / "corrupted/turbostat.raw.txt"])

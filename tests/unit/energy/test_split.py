@@ -1,0 +1,146 @@
+"""Energy that is split is conserved at every level; what is left is shown, also when it is negative."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from powerprof.energy.split import Consumer, EnergySplit, Part, conservation_error, split_energy
+
+joules = st.floats(0, 1e6)
+seconds = st.floats(0, 1e5)
+counts = st.integers(0, 10**7)
+
+
+def leaf(name: str) -> st.SearchStrategy[Consumer]:
+    return st.builds(Consumer, name=st.just(name), c0_s=seconds, wakeups_count=counts)
+
+
+trees = st.recursive(
+    leaf("function"),
+    lambda below: st.builds(
+        Consumer, name=st.just("thread"), c0_s=seconds, wakeups_count=counts,
+        children=st.lists(below, max_size=4).map(tuple),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    total=joules, window_s=st.floats(0.1, 1e4), idle=st.one_of(st.none(), st.floats(0, 1e3)), c0_s=seconds,
+    consumers=st.lists(trees, max_size=6), wakeups=counts,
+    wakeup_joules=st.one_of(st.none(), st.floats(0, 1e-3)), steal_s=seconds,
+)
+def test_parts_and_residual_sum_to_the_total(
+    total: float, window_s: float, idle: float | None, c0_s: float, consumers: list[Consumer], wakeups: int,
+    wakeup_joules: float | None, steal_s: float,
+) -> None:
+    split = split_energy(
+        total, window_s, idle_watts=idle, c0_s=c0_s, consumers=consumers, kind="measured", source="rapl",
+        wakeups_count=wakeups, wakeup_joules=wakeup_joules, steal_s=steal_s,
+    )
+    # Parts of consumers that "ran" far longer than the CPUs dwarf the total; the sum is exact to their rounding.
+    largest = max([abs(total), *(abs(p) for p in figures(split))])
+    assert conservation_error(split) * max(abs(total), 1e-12) <= 1e-9 * max(largest, 1e-12)
+    if split.residual_joules < 0:
+        assert split.notes
+
+
+def figures(split: EnergySplit) -> list[float]:
+    def below(part: Part) -> list[float]:
+        return [part.joules, *(f for child in part.children for f in below(child))]
+
+    return [split.idle_joules or 0.0, *(f for part in split.parts for f in below(part))]
+
+
+@settings(max_examples=100, deadline=None)
+@given(shares=st.lists(st.floats(0.001, 1.0), min_size=1, max_size=8), total=st.floats(10, 1e5))
+def test_consumers_that_explain_all_c0_leave_no_residual(shares: list[float], total: float) -> None:
+    consumers = [Consumer(name=str(i), c0_s=share) for i, share in enumerate(shares)]
+    split = split_energy(
+        total, 10.0, idle_watts=0.5, c0_s=sum(shares), consumers=consumers, kind="measured", source="rapl"
+    )
+    assert abs(split.residual_joules) <= 1e-9 * total
+    assert math.isclose(sum(p.percent or 0 for p in split.parts), 100.0, rel_tol=1e-9)
+
+
+def test_the_floor_comes_first_and_time_in_c0_shares_the_rest() -> None:
+    split = split_energy(
+        30.0, 10.0, idle_watts=1.0, c0_s=4.0, kind="measured", source="rapl",
+        consumers=[Consumer(name="mariadbd", c0_s=2.0), Consumer(name="sysbench", c0_s=1.0)],
+    )
+    assert split.idle_joules == 10.0
+    assert split.active_joules == 20.0
+    assert split.rate_watts == 5.0
+    assert [(p.name, p.joules, p.percent) for p in split.parts] == [("mariadbd", 10.0, 50.0), ("sysbench", 5.0, 25.0)]
+    assert split.residual_joules == 5.0
+
+
+def test_functions_below_threads_below_processes() -> None:
+    functions = (Consumer(name="mtr_commit", c0_s=0.5, wakeups_count=10), Consumer(name="log_write", c0_s=0.25))
+    thread = Consumer(name="page_cleaner", c0_s=1.0, wakeups_count=10, children=functions)
+    split = split_energy(
+        12.0, 10.0, idle_watts=1.0, c0_s=1.5, wakeups_count=100, wakeup_joules=5e-3, kind="estimated", source="model",
+        consumers=[Consumer(name="mariadbd", c0_s=1.5, wakeups_count=50, children=(thread,))],
+    )
+    process = split.parts[0]
+    assert split.rate_watts == 1.0  # 2 J active, half a joule of it for 100 wake-ups
+    assert process.joules == pytest.approx(1.75)
+    assert split.residual_joules == pytest.approx(0.25)  # the other 50 wake-ups
+    page_cleaner = process.children[0]
+    assert page_cleaner.joules == pytest.approx(1.05)
+    assert process.residual_joules == pytest.approx(0.7)
+    assert [f.joules for f in page_cleaner.children] == [pytest.approx(0.55), pytest.approx(0.25)]
+    assert page_cleaner.residual_joules == pytest.approx(0.25)
+    assert conservation_error(split) < 1e-12
+
+
+def test_an_unknown_floor_attributes_nothing() -> None:
+    split = split_energy(5.0, 1.0, idle_watts=None, c0_s=1.0, kind="measured", source="rapl",
+                         consumers=[Consumer(name="x", c0_s=1.0)])
+    assert split.parts == []
+    assert split.residual_joules == 5.0
+    assert split.notes == ["the idle floor is unknown: 5.000 J cannot be attributed"]
+
+
+def test_less_than_the_floor_is_a_negative_residual() -> None:
+    split = split_energy(9.0, 10.0, idle_watts=1.0, c0_s=1.0, kind="measured", source="rapl",
+                         consumers=[Consumer(name="x", c0_s=1.0)])
+    assert split.parts[0].joules == 0.0
+    assert split.residual_joules == -1.0
+    assert split.notes == ["the host drew 1.000 J less than its idle floor: cannot be attributed"]
+
+
+def test_parts_that_ran_longer_than_the_cpus_leave_a_negative_residual() -> None:
+    split = split_energy(20.0, 10.0, idle_watts=1.0, c0_s=1.0, kind="measured", source="rapl",
+                         consumers=[Consumer(name="x", c0_s=1.5)])
+    assert split.residual_joules == pytest.approx(-5.0)
+    assert split.notes == ["the parts were seen to run longer than the CPUs: the residual is negative"]
+
+
+def test_no_cpu_ran() -> None:
+    split = split_energy(20.0, 10.0, idle_watts=1.0, c0_s=0.0, kind="measured", source="rapl", consumers=[])
+    assert split.residual_joules == 10.0
+    assert split.notes == ["no CPU ran: 10.000 J above the idle floor cannot be attributed"]
+
+
+def test_wakeups_never_cost_more_than_was_drawn() -> None:
+    split = split_energy(11.0, 10.0, idle_watts=1.0, c0_s=1.0, wakeups_count=1000, wakeup_joules=0.01,
+                         kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.0, wakeups_count=500)])
+    assert split.parts[0].joules == pytest.approx(0.5)
+    assert split.wakeup_joules == pytest.approx(1e-3)
+    assert "their price is lowered" in split.notes[0]
+
+
+def test_steal_and_smt_are_said() -> None:
+    split = split_energy(20.0, 10.0, idle_watts=1.0, c0_s=3.0, steal_s=1.0, smt=True, kind="measured", source="rapl",
+                         consumers=[Consumer(name="x", c0_s=1.0)])
+    assert split.rate_watts == 5.0
+    assert split.notes == [
+        "1.000 s of stolen time ran other guests and is left out of C0",
+        "SMT siblings share a core: a CPU second is charged the same alone and beside a sibling",
+    ]
