@@ -234,7 +234,8 @@ def section_bytes(elf: Elf, section: Section, limit_bytes: int = MAX_SECTION_BYT
     if size > limit_bytes:
         raise DataError(elf.path, f"{section.name} is larger than {limit_bytes >> 20} MiB")
     try:
-        plain = zlib.decompressobj().decompress(data[_CHDR.size :], max(size, 1))
+        worker = zlib.decompressobj()
+        plain = worker.decompress(data[_CHDR.size :], size + 1)
     except zlib.error as error:
         raise DataError(elf.path, f"{section.name} cannot be decompressed ({error})") from error
     if len(plain) != size:

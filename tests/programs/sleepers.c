@@ -40,6 +40,8 @@ static double duration_s;
 static struct timespec deadline;
 static int pipe_ends[2];
 static uint32_t futex_word;
+/* Threads that are past the barrier: whoever sleeps from then on sleeps in its chain. */
+static int started;
 
 static double seconds(struct timespec t) { return (double)t.tv_sec + (double)t.tv_nsec / 1e9; }
 static struct timespec now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t; }
@@ -160,6 +162,7 @@ NOINLINE void wait_futex(struct task *task)
         pthread_setname_np(pthread_self(), task->name);                                      \
         pthread_barrier_wait(&ready);                                                        \
         pthread_barrier_wait(&ready);                                                        \
+        __atomic_add_fetch(&started, 1, __ATOMIC_SEQ_CST);                                   \
         while (!over()) {                                                                    \
             advance(task);                                                                   \
             chain##_level1(task);                                                            \
@@ -229,17 +232,20 @@ int main(int argc, char **argv)
     deadline = start;
     deadline.tv_sec += (time_t)duration_s;
     deadline.tv_nsec += (long)((duration_s - (double)(time_t)duration_s) * 1e9);
-    printf("{\"pid\": %d, \"threads\": {", (int)getpid());
     for (int i = 0; i < COUNT; i++) {
         /* Spread the phases, so that two tasks seldom expire in one interrupt. */
         int64_t ns = start.tv_nsec + (i + 1) * 777777;
         tasks[i].next = (struct timespec){ start.tv_sec + ns / 1000000000, ns % 1000000000 };
+    }
+    pthread_barrier_wait(&ready);
+    while (__atomic_load_n(&started, __ATOMIC_SEQ_CST) < COUNT)
+        usleep(1000);
+    printf("{\"pid\": %d, \"threads\": {", (int)getpid());
+    for (int i = 0; i < COUNT; i++)
         printf("%s\"%s\": {\"tid\": %d, \"rate_hz\": %.6g}", i ? ", " : "", tasks[i].name, (int)tasks[i].tid,
                tasks[i].rate_hz);
-    }
     printf("}}\n");
     fflush(stdout);
-    pthread_barrier_wait(&ready);
     struct timespec end = deadline;
     end.tv_sec += 1;
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, NULL);

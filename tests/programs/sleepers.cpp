@@ -3,6 +3,7 @@
 //     sleepers-cpp DURATION_S [condvar=RATE_HZ] [poll=RATE_HZ]
 //
 // Chains: Worker<I>::run() -> outer -> [inlined: middle] -> deepest -> libc. Deadlines are absolute.
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +18,8 @@
 static volatile uint64_t sink;
 static pthread_barrier_t ready;
 static timespec deadline;
+// Threads that are past the barrier: whoever sleeps from then on sleeps in its chain.
+static std::atomic<int> started;
 
 static int64_t nanoseconds(const timespec &t) { return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec; }
 static int64_t now()
@@ -66,6 +69,7 @@ template <typename Way> struct Worker {
         pthread_setname_np(pthread_self(), name);
         pthread_barrier_wait(&ready);
         pthread_barrier_wait(&ready);
+        started++;
         for (uint64_t count = 1; now() < nanoseconds(deadline); count++)
             outer(start + int64_t(double(count) * 1e9 / rate_hz));
     }
@@ -97,10 +101,12 @@ int main(int argc, char **argv)
     condvar.start = now() + 777777;
     poller.start = now() + 1555554;
     deadline = as_timespec(now() + int64_t(duration_s * 1e9));
+    pthread_barrier_wait(&ready);
+    while (started < 2)
+        usleep(1000);
     printf("{\"pid\": %d, \"threads\": {\"condvar\": {\"tid\": %d, \"rate_hz\": %g}, \"poll\": {\"tid\": %d, \"rate_hz\": %g}}}\n",
            int(getpid()), int(condvar.tid), condvar.rate_hz, int(poller.tid), poller.rate_hz);
     fflush(stdout);
-    pthread_barrier_wait(&ready);
     timespec end = as_timespec(nanoseconds(deadline) + 1000000000);
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, nullptr);
 }

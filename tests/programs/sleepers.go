@@ -56,7 +56,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: sleepers-go DURATION_S [timerfd=RATE_HZ]")
 		os.Exit(2)
 	}
-	tid := make(chan int)
+	tid := make(chan int, 1)
 	go timerfdThread(rate, tid)
 	fmt.Printf("{\"pid\": %d, \"threads\": {\"timerfd\": {\"tid\": %d, \"rate_hz\": %g}}}\n", os.Getpid(), <-tid, rate)
 	time.Sleep(time.Duration(duration * 1e9))

@@ -4,9 +4,13 @@
 //
 // Chains: std::thread -> NAME_level1 -> NAME_level2 -> wait_NAME -> std. `park` waits on a condition variable.
 use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+
+// Threads that are past the barrier: whoever sleeps from then on sleeps in its chain.
+static STARTED: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" {
     fn gettid() -> i32;
@@ -79,6 +83,7 @@ fn main() {
             .spawn(move || {
                 sender.send(unsafe { gettid() }).unwrap();
                 ready.wait();
+                STARTED.fetch_add(1, Ordering::SeqCst);
                 let mut count = 0u32;
                 while Instant::now() < end {
                     count += 1;
@@ -89,6 +94,9 @@ fn main() {
         described.push(format!("\"{}\": {{\"tid\": {}, \"rate_hz\": {}}}", name, receiver.recv().unwrap(), rate));
     }
     ready.wait();
+    while STARTED.load(Ordering::SeqCst) < tasks.len() {
+        thread::sleep(Duration::from_millis(1));
+    }
     println!("{{\"pid\": {}, \"threads\": {{{}}}}}", std::process::id(), described.join(", "));
     thread::sleep(end + Duration::from_secs(1) - Instant::now());
 }

@@ -1,0 +1,56 @@
+"""ELF files made by hand: sound ones to be bent."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+EHDR, PHDR, SHDR = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQQQ"), struct.Struct("<IIQQQQIIQQ")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One section: `link` is the index of another (1 is the first given)."""
+
+    name: str
+    kind: int
+    data: bytes
+    flags: int = 0
+    link: int = 0
+    entry_bytes: int = 0
+    vaddr: int = 0
+
+
+def symbol(name_at: int, value: int, size: int, info: int = 0x12, index: int = 1) -> bytes:
+    """A .symtab entry; info 0x12 is a global function."""
+    return struct.pack("<IBBHQQ", name_at, info, 0, index, value, size)
+
+
+def make(parts: list[Part], *, machine: int = 62, kind: int = 3, entry: int = 0, memory_bytes: int = 0x10000) -> bytes:
+    """An ELF file with one executable segment at 0 and the sections."""
+    names = b"\0" + b"".join(part.name.encode() + b"\0" for part in parts) + b".shstrtab\0"
+    body = bytearray(EHDR.size + PHDR.size)
+    headers = [bytes(SHDR.size)]
+    for part in [*parts, Part(".shstrtab", 3, names)]:
+        at = len(body)
+        name_at = names.index(b"\0" + part.name.encode() + b"\0") + 1
+        headers.append(SHDR.pack(name_at, part.kind, part.flags, part.vaddr, at, len(part.data), part.link, 0, 8,
+                                 part.entry_bytes))
+        body += part.data
+        body += bytes(-len(body) % 8)
+    sections_at = len(body)
+    body += b"".join(headers)
+    body[: EHDR.size] = EHDR.pack(b"\x7fELF\x02\x01\x01" + bytes(9), kind, machine, 1, entry, EHDR.size, sections_at, 0,
+                                  EHDR.size, PHDR.size, 1, SHDR.size, len(headers), len(headers) - 1)
+    body[EHDR.size : EHDR.size + PHDR.size] = PHDR.pack(1, 5, 0, 0, 0, len(body), max(memory_bytes, len(body)), 4096)
+    return bytes(body)
+
+
+def with_symbols(entries: list[tuple[str, int, int, int]], section: str = ".symtab", kind: int = 2) -> bytes:
+    """A file whose table has (name, value, size, info)."""
+    strings = bytearray(b"\0")
+    rows = [bytes(24)]
+    for name, value, size, info in entries:
+        rows.append(symbol(len(strings), value, size, info))
+        strings += name.encode() + b"\0"
+    return make([Part(section, kind, b"".join(rows), link=2, entry_bytes=24), Part(".strtab", 3, bytes(strings))])

@@ -1,0 +1,173 @@
+"""ELF files that lie: refused in words, and never handed to native code."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import random
+import struct
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from powerprof.errors import DataError
+from powerprof.stacks import fde
+from powerprof.stacks.elf import parse_elf, read_elf, section_bytes
+from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.registers import SavedStack, pack
+from powerprof.stacks.store import TableStore
+from powerprof.stacks.symbols import Symbolizer
+from powerprof.stacks.symtab import read_symbols
+from powerprof.stacks.tables import extract
+from powerprof.stacks.unwind import Unwinder
+from tests.unit.stacks.elves import Part, make, with_symbols
+
+
+def bend(data: bytes, at: int, shape: str, value: int) -> bytes:
+    out = bytearray(data)
+    struct.pack_into(shape, out, at, value)
+    return bytes(out)
+
+
+SOUND = with_symbols([("f", 0x100, 16, 0x12)])
+
+
+@pytest.mark.parametrize(("data", "reason"), [
+    (b"", "too short"),
+    (b"#!/bin/sh\n" * 10, "not an ELF file"),
+    (SOUND[:100], "program headers out of range|section headers out of range"),
+    (bend(SOUND, 4, "<B", 1), "not a 64-bit"),
+    (bend(SOUND, 18, "<H", 183), "another machine"),
+    (bend(SOUND, 16, "<H", 1), "neither program nor library"),
+    (bend(SOUND, 32, "<Q", 1 << 62), "program headers out of range"),
+    (bend(SOUND, 40, "<Q", len(SOUND) - 8), "section headers out of range"),
+    (bend(SOUND, 40, "<Q", (1 << 64) - 1), "section headers out of range"),
+    (bend(SOUND, 54, "<H", 1), "program headers out of range"),
+    (bend(SOUND, 60, "<H", 0xFFFF), "section headers out of range"),
+    (bend(SOUND, 64 + 40, "<Q", (1 << 64) - 1), "impossible size"),
+])
+def test_a_bent_header_is_refused(data, reason):
+    with pytest.raises(DataError, match=reason):
+        parse_elf(data, "bent")
+
+
+def test_a_section_outside_of_the_file_is_refused():
+    at = struct.unpack_from("<Q", SOUND, 40)[0] + 64
+    with pytest.raises(DataError, match="lies outside"):
+        parse_elf(bend(SOUND, at + 32, "<Q", 1 << 40), "bent")
+
+
+def test_a_file_cut_while_it_is_read_is_refused(tmp_path):
+    path = tmp_path / "cut"
+    path.write_bytes(SOUND)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        elf = read_elf(fd, "cut")
+        os.truncate(path, 80)
+        with pytest.raises(DataError, match="ends inside"):
+            read_symbols(elf)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("link", [0, 1, 99])
+def test_a_symbol_table_linked_to_nonsense_is_refused(link):
+    elf = parse_elf(make([Part(".symtab", 2, bytes(48), link=link, entry_bytes=24), Part(".strtab", 1, b"\0f\0")]), "x")
+    with pytest.raises(DataError, match="symbol table"):
+        read_symbols(elf)
+
+
+def test_a_compressed_section_may_not_grow_past_its_promise():
+    bomb = struct.pack("<IIQQ", 1, 0, 100, 1) + zlib.compress(bytes(10_000_000))
+    elf = parse_elf(make([Part(".debug_frame", 1, bomb, flags=1 << 11)]), "bomb")
+    with pytest.raises(DataError, match="another size than it promises"):
+        section_bytes(elf, elf.section(".debug_frame"))
+    huge = struct.pack("<IIQQ", 1, 0, 1 << 50, 1) + zlib.compress(b"x")
+    elf = parse_elf(make([Part(".debug_frame", 1, huge, flags=1 << 11)]), "bomb")
+    with pytest.raises(DataError, match="larger than"):
+        section_bytes(elf, elf.section(".debug_frame"))
+
+
+def test_a_debugdata_bomb_is_refused(monkeypatch):
+    monkeypatch.setattr("powerprof.stacks.symtab.DEBUGDATA_LIMIT_BYTES", 1 << 16)
+    elf = parse_elf(make([Part(".gnu_debugdata", 1, lzma.compress(bytes(1 << 20)))]), "bomb")
+    with pytest.raises(DataError, match="larger than"):
+        read_symbols(elf)
+    elf = parse_elf(make([Part(".gnu_debugdata", 1, b"not xz at all, by no means")]), "bomb")
+    with pytest.raises(DataError, match="cannot be decompressed"):
+        read_symbols(elf)
+
+
+def cie_and_fde(start: int, size: int) -> bytes:
+    cie = struct.pack("<I", 0) + b"\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01\0\0"
+    cie = struct.pack("<I", len(cie)) + cie
+    at = len(cie)
+    body = struct.pack("<IiIB", at + 4, start - (0x8000 + at + 8), size, 0) + b"\0\0\0"
+    return cie + struct.pack("<I", len(body)) + body
+
+
+def test_an_fde_gives_the_function_it_covers():
+    assert fde.functions(cie_and_fde(0x1000, 0x40), 0x8000, "x") == [fde.Fde(0x1000, 0x1040, False)]
+
+
+def test_a_broken_chain_of_entries_is_refused():
+    with pytest.raises(DataError, match="broken at byte"):
+        fde.functions(struct.pack("<I", 1 << 20) + b"x" * 64, 0, "x")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=200))
+def test_random_unwind_bytes_never_crash_the_reader(data):
+    try:
+        fde.functions(data, 0x1000, "x")
+        fde.from_debug_frame(data, "x")
+    except DataError:
+        pass
+
+
+def image_of(path, size_bytes: int, mtime_ns: int, inode: int) -> ProcessImage:
+    mapping = Mapping(start=0x10000, end=0x20000, offset=0, path=str(path), device="0:0", inode=inode, bias=0x10000,
+                      size_bytes=size_bytes, mtime_ns=mtime_ns, build_id="00")
+    return ProcessImage(pid=4194303, started_ticks=1, executable=str(path), mappings=(mapping,))
+
+
+def test_random_damage_to_an_unwind_table_never_crashes_the_walk(tmp_path):
+    rng = random.Random(20240)
+    sound = cie_and_fde(0x1000, 0x40)
+    for round_number in range(60):
+        table = bytearray(sound)
+        for _ in range(rng.randrange(1, 6)):
+            table[rng.randrange(len(table))] = rng.randrange(256)
+        note = struct.pack("<III", 4, 1, 3) + b"GNU\0" + b"\0\0\0\0"
+        data = make([Part(".eh_frame", 1, bytes(table), flags=2, vaddr=0x8000), Part(".note", 7, note)])
+        path = tmp_path / f"{round_number}"
+        path.write_bytes(data)
+        status = path.stat()
+        image = image_of(path, status.st_size, status.st_mtime_ns, status.st_ino)
+        unwinder = Unwinder(TableStore(use_cache=False))
+        registers = pack({"ip": 0x11010, "sp": 0x7000_0000, "bp": 0x7000_0020})
+        result = unwinder.unwind(image, SavedStack(1, 1, registers, rng.randbytes(256)))
+        assert result.pcs[:1] == (0x11010,)
+        assert not result.complete or result.reason is None
+
+
+def test_a_file_that_is_no_elf_costs_its_names_only(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("hello" * 100)
+    status = path.stat()
+    image = image_of(path, status.st_size, status.st_mtime_ns, status.st_ino)
+    store = TableStore(use_cache=False)
+    unwinder = Unwinder(store)
+    result = unwinder.unwind(image, SavedStack(1, 1, pack({"ip": 0x11010, "sp": 8}), b""))
+    assert (result.complete, len(result.pcs)) == (False, 1)
+    symbolizer = Symbolizer(image, store)
+    assert symbolizer.stack(result)[0].label == "text+0x1010"
+    assert len(symbolizer.notes) == 1
+
+
+def test_extract_refuses_a_file_that_loads_nothing():
+    data = bend(make([]), 64, "<I", 0)
+    with pytest.raises(DataError, match="nothing in it is loaded"):
+        extract(parse_elf(data, "x"))

@@ -1,0 +1,196 @@
+"""Snapshots of processes, thread names and kernel names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from powerprof.errors import CapabilityError, DataError, PowerprofError
+from powerprof.programs import start, stop
+from powerprof.stacks import image as images
+from powerprof.stacks.elf import read_elf
+from powerprof.stacks.image import Mapping, ProcessImage, load, merge, parse_maps, save, snapshot
+from powerprof.stacks.kernel import kernel_symbols
+from powerprof.stacks.opening import Opened, open_in_root
+from powerprof.stacks.threads import THREADS_QUERY, names_from_rows, thread_names
+
+
+def test_a_snapshot_knows_the_libraries_and_the_vdso():
+    found = snapshot(os.getpid())
+    libc = next(one for one in found.mappings if one.module == "libc.so.6")
+    fd = os.open(libc.path, os.O_RDONLY)
+    try:
+        elf = read_elf(fd, libc.path)
+    finally:
+        os.close(fd)
+    assert libc.build_id == elf.build_id
+    assert libc.bias is not None
+    assert libc.bias % 4096 == 0
+    assert found.vdso[:4] == b"\x7fELF"
+    assert found.mapping_at(libc.start) == libc
+    assert found.mapping_at(libc.end - 1) == libc
+    assert found.mapping_at(0) is None
+
+
+def test_a_process_that_is_gone_is_an_error_of_ours():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    with pytest.raises(PowerprofError, match=f"process {child.pid} is gone"):
+        snapshot(child.pid)
+
+
+def test_maps_with_odd_names_are_read():
+    text = ("1000-2000 r-xp 00000000 08:01 5 /a b (deleted) (deleted)\n"
+            "2000-3000 r--p 00000000 08:01 5 /data\n"
+            "4000-5000 rwxp 00000000 00:00 0 \n"
+            "6000-7000 r-xp 00001000 00:0f 9 /with\\012newline\n")
+    found = parse_maps(text, "maps")
+    assert [(one.path, one.deleted) for one in found] == [("/a b (deleted)", True), ("", False), ("/with\nnewline", False)]
+    assert found[1].module == "[anonymous]"
+    with pytest.raises(DataError, match="maps:2: not a line"):
+        parse_maps("1000-2000 r-xp 00000000 08:01 5 /a\nnonsense\n", "maps")
+
+
+def mapping(low: int, high: int, path: str = "/lib") -> Mapping:
+    return Mapping(start=low, end=high, offset=0, path=path, device="8:1", inode=3, bias=low)
+
+
+def process(*mappings: Mapping, executable: str = "/x", ticks: int = 1) -> ProcessImage:
+    return ProcessImage(pid=1, started_ticks=ticks, executable=executable, mappings=mappings, vdso=b"v")
+
+
+def test_merging_keeps_unloaded_libraries_until_something_takes_their_place():
+    older = process(mapping(0, 10, "/x"), mapping(20, 30, "/plugin"), mapping(40, 50, "/gone"))
+    newer = process(mapping(0, 10, "/x"), mapping(25, 35, "/new"))
+    merged = merge(older, newer)
+    assert [(one.path, one.start) for one in merged.mappings] == [("/x", 0), ("/new", 25), ("/gone", 40)]
+
+
+def test_merging_drops_what_was_before_an_exec_and_other_processes_of_that_pid():
+    older = process(mapping(0, 10, "/x"), mapping(20, 30, "/old"))
+    for newer in (process(mapping(0, 10), executable="/y"), process(mapping(0, 10), ticks=2)):
+        assert merge(older, newer) == newer
+
+
+def test_images_are_saved_and_hostile_ones_refused(tmp_path):
+    path = tmp_path / "images.json"
+    image = process(mapping(0, 10), mapping(20, 30))
+    save((image,), path)
+    assert load(path) == (image,)
+    overlapping = process(mapping(0, 30), mapping(20, 40))
+    save((overlapping,), path)
+    with pytest.raises(DataError, match="overlap"):
+        load(path)
+    for damage in (b"", b"[1]", msgspec.json.encode([{"pid": "x"}])):
+        path.write_bytes(damage)
+        with pytest.raises(DataError, match="not process images"):
+            load(path)
+
+
+def test_names_are_resolved_inside_of_the_root(tmp_path):
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/passwd").write_text("inner")
+    (tmp_path / "absolute").symlink_to("/etc/passwd")
+    (tmp_path / "climbing").symlink_to("../../../../../../etc/passwd")
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("/absolute", "/climbing"):
+        opened = open_in_root(tmp_path, name)
+        assert isinstance(opened, Opened)
+        with opened:
+            assert os.read(opened.fd, 100) == b"inner"
+    assert open_in_root(tmp_path, "/fifo") == "not a regular file"
+    assert open_in_root(tmp_path, "/absent") == "no such file"
+    assert isinstance(open_in_root(tmp_path, "/absolute", follow=False), str)
+
+
+def test_a_program_replaced_on_disk_is_not_taken_for_the_running_one(tmp_path, monkeypatch):
+    program = tmp_path / "sleeper"
+    program.write_bytes(open("/bin/sleep", "rb").read())
+    program.chmod(0o700)
+    process_ = start([program, "30"])
+    try:
+        while os.readlink(f"/proc/{process_.pid}/exe") != str(program):
+            pass
+        new = tmp_path / "new"
+        new.write_bytes(open("/bin/true", "rb").read())
+        new.replace(program)
+        found = next(one for one in snapshot(process_.pid).mappings if one.module == "sleeper")
+        if os.geteuid() == 0:
+            fd = os.open("/bin/sleep", os.O_RDONLY)
+            assert found.build_id == read_elf(fd, "sleep").build_id
+            os.close(fd)
+        else:
+            assert (found.build_id, found.bias) == (None, None)
+            assert "replaced on disk" in found.note or "permission" in found.note
+    finally:
+        stop(process_)
+
+
+def test_server_thread_names_come_from_performance_schema():
+    rows = [(11, "thread/sql/main"), ("12", b"thread/innodb/page_cleaner_thread"), (None, "x"), (0, "zero"), (13, None),
+            ("a", "b"), (14,), (15, "evil\x1b[2J" + "x" * 500)]
+    found = names_from_rows(rows)
+    assert found[11] == "thread/sql/main"
+    assert found[12] == "thread/innodb/page_cleaner_thread"
+    assert set(found) == {11, 12, 15}
+    assert found[15].startswith("evil?[2Jx")
+    assert len(found[15]) == 128
+
+
+class Server:
+    """The DB-API as far as it is used, over fixed rows."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def cursor(self):
+        return self
+
+    def execute(self, query):
+        assert query == THREADS_QUERY
+
+    def fetchall(self):
+        return self.rows
+
+
+def test_threads_without_a_server_name_keep_the_kernels(tmp_path, monkeypatch):
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    for tid, inner, comm in ((100, 7, "mariadbd"), (101, 8, "ib_io")):
+        task = tmp_path / f"100/task/{tid}"
+        task.mkdir(parents=True)
+        (task / "comm").write_text(f"{comm}\n")
+        (task / "status").write_text(f"Name:\t{comm}\nNSpid:\t{tid}\t{inner}\n")
+    assert thread_names(None, 100) == {100: "mariadbd", 101: "ib_io"}
+    # THREAD_OS_ID is the id inside of the container.
+    assert thread_names(Server([(7, "thread/sql/main")]), 100) == {100: "thread/sql/main", 101: "ib_io"}
+    with pytest.raises(PowerprofError, match="cannot list the threads"):
+        thread_names(None, 999)
+
+
+def test_kernel_functions_end_where_the_next_symbol_begins(tmp_path, monkeypatch):
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    with pytest.raises(CapabilityError, match="cannot be read"):
+        kernel_symbols()
+    (tmp_path / "kallsyms").write_text("0000000000000000 T hidden\n0000000000000000 t hidden_too\n")
+    with pytest.raises(CapabilityError, match="shows no addresses"):
+        kernel_symbols()
+    (tmp_path / "kallsyms").write_text(
+        "ffffffff81000000 T _stext\nffffffff81000000 T start\nffffffff81000100 t tick\nffffffff81000200 d data\n"
+        "ffffffffc0000000 t probe\t[virtio]\nffffffffc0000100 t last\t[virtio]\nbroken\nzz T x\n")
+    found = kernel_symbols()
+    assert found.lookup(0xFFFFFFFF81000010) == ("start", "vmlinux", 0xFFFFFFFF81000000)
+    assert found.lookup(0xFFFFFFFF810001FF)[0] == "tick"
+    assert found.lookup(0xFFFFFFFF81000210) is None
+    assert found.lookup(0xFFFFFFFFC0000010) == ("probe", "virtio", 0xFFFFFFFFC0000000)
+    assert found.lookup(0x1000) is None
+
+
+def test_a_mapping_list_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(images, "MAX_MAPPINGS", 3)
+    text = "".join(f"{low:x}000-{low:x}fff r-xp 00000000 08:01 5 /a\n" for low in range(1, 9))
+    with pytest.raises(DataError, match="more than 3"):
+        parse_maps(text, "maps")

@@ -1,0 +1,108 @@
+"""Perf maps: whatever a process writes into its own."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from powerprof.errors import DataError
+from powerprof.stacks import perfmap
+from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.perfmap import parse_file, read_perf_map
+from powerprof.stacks.symbols import Symbolizer
+
+
+def written(tmp_path, text: str | bytes):
+    path = tmp_path / "perf.map"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_an_address_is_named_by_the_entry_that_covers_it(tmp_path):
+    found = parse_file(written(tmp_path, "1000 20 LazyCompile:~add app.js:3\n0x2000 0x10 stub\n"))
+    assert found.lookup(0x1000) == ("LazyCompile:~add app.js:3", 0x1000)
+    assert found.lookup(0x101F)[0] == "LazyCompile:~add app.js:3"
+    assert found.lookup(0x1020) is None
+    assert found.lookup(0x2008) == ("stub", 0x2000)
+
+
+def test_the_later_of_two_overlapping_entries_wins(tmp_path):
+    found = parse_file(written(tmp_path, "1000 100 old\n1040 20 new\n3000 10 a\n3000 10 b\n"))
+    assert [found.lookup(at)[0] for at in (0x1000, 0x1040, 0x105F, 0x1060, 0x10FF)] == ["old", "new", "new", "old", "old"]
+    assert found.lookup(0x3000)[0] == "b"
+    assert all(low < high for low, high in zip(found.starts, found.ends, strict=True))
+    assert all(end <= start for end, start in zip(found.ends, found.starts[1:], strict=False))
+
+
+def test_malformed_lines_are_skipped_and_counted(tmp_path):
+    text = b"zz 10 a\n1000\n1000 0 empty\n-5 10 minus\n1000 ffffffffffffffffffff huge\n\n2000 10 good\xff\x1b[31m\n" + b"9" * 9000
+    found = parse_file(written(tmp_path, text + b"\n3000 10 after\n"))
+    assert found.malformed_count == 6
+    assert found.names == ("good�?[31m", "after")
+    assert any("6 malformed lines" in note for note in found.notes)
+
+
+def test_a_huge_map_is_read_within_limits_and_says_so(tmp_path, monkeypatch):
+    path = tmp_path / "huge.map"
+    with path.open("wb") as file:
+        file.write(b"1000 10 first\n")
+        # A sparse gigabyte: one endless line.
+        file.truncate(1 << 30)
+    monkeypatch.setattr(perfmap, "MAX_BYTES", 8 << 20)
+    found = parse_file(path)
+    assert found.lookup(0x1000) == ("first", 0x1000)
+    assert any("first 8 MiB" in note for note in found.notes)
+    monkeypatch.setattr(perfmap, "MAX_ENTRIES", 1000)
+    many = parse_file(written(tmp_path, "".join(f"{at * 16:x} 10 f{at}\n" for at in range(1, 5000))))
+    assert len(many.starts) == 1000
+    assert any("1,000 entries" in note for note in many.notes)
+
+
+def test_only_a_regular_file_is_read(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(written(tmp_path, "1000 10 f\n"))
+    for name in ("fifo", "link", "absent"):
+        with pytest.raises(DataError):
+            parse_file(tmp_path / name)
+
+
+def fake_process(tmp_path, monkeypatch, pid: int = 77):
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path / "proc"))
+    (tmp_path / f"proc/{pid}/root/tmp").mkdir(parents=True)
+    mapping = Mapping(start=0x1000, end=0x2000, offset=0, path="", device="0:0", inode=0)
+    return ProcessImage(pid=pid, started_ticks=1, executable="/jit", mappings=(mapping,), namespace_pid=5), \
+        tmp_path / f"proc/{pid}/root/tmp/perf-5.map"
+
+
+def test_the_map_is_found_in_the_processs_root_by_its_own_pid(tmp_path, monkeypatch):
+    image, path = fake_process(tmp_path, monkeypatch)
+    path.write_text("1000 100 jitted\n")
+    frame = Symbolizer(image).frames(0x1010)[0]
+    assert (frame.function, frame.module, frame.offset) == ("jitted", "perf-77.map", 0x10)
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_trap_in_place_of_the_map_is_not_followed(tmp_path, monkeypatch, kind):
+    image, path = fake_process(tmp_path, monkeypatch)
+    if kind == "link":
+        (path.parent / "secret").write_text("1000 100 secret\n")
+        path.symlink_to("secret")
+    else:
+        os.mkfifo(path)
+    found = read_perf_map(image)
+    assert found.starts == ()
+    assert len(found.notes) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_strangers_map_is_not_read(tmp_path, monkeypatch):
+    image, path = fake_process(tmp_path, monkeypatch)
+    path.write_text("1000 100 jitted\n")
+    os.chown(path, 12345, 12345)
+    assert "owned by user 12345" in read_perf_map(image).notes[0]
+
+
+def test_code_without_a_map_keeps_its_address(tmp_path, monkeypatch):
+    image, _path = fake_process(tmp_path, monkeypatch)
+    assert Symbolizer(image).frames(0x1010)[0].label == "[anonymous]+0x10"

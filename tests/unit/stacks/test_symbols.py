@@ -1,0 +1,197 @@
+"""Names: only from a symbol that covers the address."""
+
+from __future__ import annotations
+
+import http.server
+import lzma
+import shutil
+import threading
+
+import pytest
+
+from powerprof.errors import DataError
+from powerprof.programs import run
+from powerprof.stacks import symtab
+from powerprof.stacks.demangle import demangle
+from powerprof.stacks.elf import parse_elf
+from powerprof.stacks.image import snapshot
+from powerprof.stacks.registers import SavedStack
+from powerprof.stacks.rustnames import legacy, v0
+from powerprof.stacks.store import TableStore, decode
+from powerprof.stacks.symbols import Frame, Symbolizer
+from powerprof.stacks.symtab import read_symbols
+from powerprof.stacks.unwind import Unwinder
+from tests.programs.ground_truth import running
+from tests.programs.ptracing import capture, wait_asleep
+from tests.unit.stacks.elves import Part, make, with_symbols
+
+RUST_IMPL = "_$LT$alloc..vec..Vec$LT$T$GT$$u20$as$u20$core..ops..Drop$GT$"
+
+
+def table(entries):
+    return read_symbols(parse_elf(with_symbols(entries), "x"))
+
+
+def test_a_name_counts_only_inside_of_its_symbol():
+    found = table([("f", 0x100, 0x10, 0x12), ("g", 0x200, 0x10, 0x12)])
+    assert found.lookup(0x100) == ("f", 0x100, 0x110)
+    assert found.lookup(0x10F) == ("f", 0x100, 0x110)
+    assert found.lookup(0x110) is None
+    assert found.lookup(0xFF) is None
+    assert found.lookup(0x210) is None
+
+
+def test_symbols_without_size_and_data_name_nothing():
+    found = table([("label", 0x100, 0, 0x12), ("data", 0x200, 8, 0x11), ("ifunc", 0x300, 8, 0x1A)])
+    assert found.lookup(0x100) is None
+    assert found.lookup(0x200) is None
+    assert found.lookup(0x300) == ("ifunc", 0x300, 0x308)
+
+
+def test_a_nested_symbol_wins_and_the_outer_one_resumes():
+    found = table([("outer", 0x100, 0x100, 0x12), ("inner", 0x140, 0x10, 0x12)])
+    assert found.lookup(0x148)[0] == "inner"
+    assert found.lookup(0x150)[0] == "outer"
+
+
+def test_the_public_alias_is_shown_without_its_version():
+    found = table([("__pthread_cond_timedwait", 0x100, 16, 0x12), ("pthread_cond_timedwait@@GLIBC_2.3.2", 0x100, 16, 0x12),
+                   ("local_alias", 0x200, 8, 0x02), ("weak", 0x200, 8, 0x22), ("global", 0x200, 8, 0x12)])
+    assert found.lookup(0x100)[0] == "pthread_cond_timedwait"
+    assert found.lookup(0x200)[0] == "global"
+
+
+def test_minidebuginfo_adds_local_functions():
+    inner = with_symbols([("hidden", 0x400, 32, 0x02)])
+    outer = make([Part(".gnu_debugdata", 1, lzma.compress(inner))])
+    assert read_symbols(parse_elf(outer, "x")).lookup(0x410) == ("hidden", 0x400, 0x420)
+
+
+@pytest.mark.parametrize(("name", "shown"), [
+    ("main", "main"),
+    ("_ZN4core3ptr13drop_in_place17h0123456789abcdefE", "core::ptr::drop_in_place"),
+    (f"_ZN{len(RUST_IMPL)}{RUST_IMPL}4drop17h0123456789abcdefE",
+     "<alloc::vec::Vec<T> as core::ops::Drop>::drop"),
+    ("_ZN3foo3barEv", "foo::bar()"),
+    ("_ZN3foo3barEv.part.0", "foo::bar() [part.0]"),
+    ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back(int const&)"),
+    ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
+    ("_RNvMs_CsKxQ_7mycrateNtB4_3Foo3bar", "<mycrate::Foo>::bar"),
+    ("_RNCNvCs1_1a1fs_0", "a::f::{closure#1}"),
+    ("_RINvCs1_1a1fhReE", "a::f::<u8, &str>"),
+    ("_RNvXCs1_1aNtB2_1SNtB2_1T1m", "<a::S as a::T>::m"),
+    ("_Znonsense", "_Znonsense"),
+    ("_R", "_R"),
+])
+def test_names_are_demangled(name, shown):
+    assert demangle(name) == shown
+
+
+def test_hostile_names_end_soon():
+    # Each level doubles the one before: written out it would be 2^60 long.
+    bomb = "_Z1f" + "".join(f"St4pairI{'S' + str(i) + '_' if i else 'i'}S{i}_E" for i in range(60))
+    assert len(demangle(bomb)) <= 4096
+    assert demangle("_Z" + "N" * 100_000)[:3] == "_ZN"
+    assert v0("_R" + "B" * 5000) is None
+    assert v0("_RI" * 3000) is None
+    assert legacy("_ZN99999999999999999999E") is None
+
+
+def test_frames_without_a_name_say_where_they_are():
+    assert Frame(None, "mariadbd", 0x1000, 5, 0x6E0F80).label == "mariadbd+0x6e0f80"
+    assert Frame(None, "mariadbd", 0x1000, None, None, vaddr=0x77).label == "mariadbd+0x77"
+
+
+def split(program, directory):
+    """(stripped program, its debug file) in `directory`."""
+    directory.mkdir()
+    stripped, debug = directory / "split", directory / "split.debug"
+    run(["objcopy", "--only-keep-debug", program, debug])
+    run(["objcopy", "--strip-all", f"--add-gnu-debuglink={debug}", program, stripped])
+    return stripped, debug
+
+
+def names_of(program):
+    with running(program) as info:
+        tid = info["threads"]["poll"]["tid"]
+        wait_asleep(info["pid"], tid)
+        image = snapshot(info["pid"])
+        result = Unwinder().unwind(image, SavedStack(info["pid"], tid, *capture(info["pid"], tid)))
+        return [frame.function for frame in Symbolizer(image).stack(result) if frame.module == "split"]
+
+
+CHAIN = ["wait_poll", "poll_level2", "poll_level1", "poll_thread"]
+
+
+def test_a_linked_debug_file_names_a_stripped_program_if_its_checksum_fits(built, tmp_path):
+    stripped, debug = split(built("sleepers"), tmp_path / "d")
+    assert names_of(stripped) == CHAIN
+    hidden = debug.parent / ".debug"
+    hidden.mkdir()
+    shutil.move(debug, hidden / debug.name)
+    assert names_of(stripped) == CHAIN
+    with (hidden / debug.name).open("ab") as file:
+        file.write(b"changed")
+    assert names_of(stripped) == [None] * 4
+
+
+def test_debuginfod_is_asked_by_build_id_and_only_once(built, tmp_path, monkeypatch):
+    stripped, debug = split(built("sleepers"), tmp_path / "d")
+    data = debug.read_bytes()
+    debug.unlink()
+    build_id = parse_elf(stripped.read_bytes(), "x").build_id
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            good = self.path == f"/buildid/{build_id}/debuginfo"
+            self.send_response(200 if good else 404)
+            self.end_headers()
+            if good:
+                self.wfile.write(data)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("DEBUGINFOD_URLS", f"file:///etc http://127.0.0.1:{server.server_port}/")
+        assert names_of(stripped) == CHAIN
+        before = len(asked)
+        assert names_of(stripped) == CHAIN
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert asked.count(f"/buildid/{build_id}/debuginfo") == 1
+    # What no server has is not asked for again either.
+    assert len(asked) == before
+
+
+def test_damaged_cache_files_are_refused_and_made_again(built, own_cache, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with running(built("sleepers")) as info:
+        image = snapshot(info["pid"])
+        mapping = next(one for one in image.mappings if one.module == "sleepers")
+        first = TableStore().tables(image, mapping)
+        (cached,) = (tmp_path / "powerprof/symbols").glob(f"{mapping.build_id}*")
+        assert cached.stat().st_mode & 0o777 == 0o600
+        assert cached.parent.stat().st_mode & 0o777 == 0o700
+        assert decode(cached.read_bytes(), cached) == first
+        for damage in (b"", b"junk", cached.read_bytes()[:-7]):
+            cached.write_bytes(damage)
+            with pytest.raises(DataError):
+                decode(damage, cached)
+            assert TableStore().tables(image, mapping) == first
+
+
+def test_a_cached_table_that_contradicts_itself_is_refused():
+    good = table([("f", 0x100, 16, 0x12), ("g", 0x200, 16, 0x12)])
+    bad = symtab.SymbolTable(starts=good.ends, ends=good.starts, offsets=good.offsets, names=good.names)
+    with pytest.raises(DataError, match="damaged"):
+        symtab.check(bad, "x")
+    short = symtab.SymbolTable(starts=good.starts[:8], ends=good.ends, offsets=good.offsets, names=good.names)
+    with pytest.raises(DataError, match="damaged"):
+        symtab.check(short, "x")

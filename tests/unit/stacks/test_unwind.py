@@ -1,0 +1,230 @@
+"""Stacks of sleeping threads, taken by ptrace, against the chains that the programs are known to sleep in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from powerprof.errors import DataError
+from powerprof.stacks.debuginfo import export_tables
+from powerprof.stacks.image import load, save, snapshot
+from powerprof.stacks.registers import SavedStack
+from powerprof.stacks.store import TableStore
+from powerprof.stacks.symbols import Frame, Symbolizer
+from powerprof.stacks.unwind import Unwinder, unwind
+from tests.programs.ground_truth import running
+from tests.programs.ptracing import capture, wait_asleep
+
+C_NAMES = ("nanosleep", "poll", "epoll", "condvar", "timerfd", "pipe_waker", "pipe", "futex_waker", "futex")
+
+
+def expected(name: str) -> list[str]:
+    wait = f"wake_{name.removesuffix('_waker')}" if name.endswith("_waker") else f"wait_{name}"
+    return [wait, f"{name}_level2", f"{name}_level1", f"{name}_thread"]
+
+
+def saved(pid: int, tid: int) -> SavedStack:
+    wait_asleep(pid, tid)
+    return SavedStack(pid, tid, *capture(pid, tid))
+
+
+def own(frames: tuple[Frame, ...], module: str) -> list[str]:
+    return [frame.label for frame in frames if frame.module == module and not frame.inlined]
+
+
+@pytest.mark.parametrize("program", ["sleepers", "sleepers-fp-no-eh", "sleepers-debug-frame"])
+def test_every_sleep_is_walked_to_the_threads_start(built, program):
+    with running(built(program)) as info:
+        image = snapshot(info["pid"])
+        unwinder = Unwinder()
+        symbolizer = Symbolizer(image, unwinder.store, inline=False)
+        for name in C_NAMES:
+            result = unwinder.unwind(image, saved(info["pid"], info["threads"][name]["tid"]))
+            frames = symbolizer.stack(result)
+            assert (result.complete, result.reason) == (True, None)
+            assert own(frames, program) == expected(name)
+            assert frames[0].module == "libc.so.6"
+        counts = unwinder.counts
+    assert (counts.captured, counts.complete, counts.truncated, counts.failed) == (9, 9, 0, 0)
+
+
+def test_a_static_program_is_walked_to_the_threads_start(built):
+    with running(built("sleepers-static")) as info:
+        image = snapshot(info["pid"])
+        result = Unwinder().unwind(image, saved(info["pid"], info["threads"]["condvar"]["tid"]))
+        names = [frame.label for frame in Symbolizer(image).stack(result)]
+    assert result.complete
+    assert names[-6:] == [*expected("condvar"), "start_thread", "clone3"]
+
+
+def test_a_stripped_program_keeps_its_functions_apart(built):
+    with running(built("sleepers-stripped")) as info:
+        image = snapshot(info["pid"])
+        unwinder = Unwinder()
+        symbolizer = Symbolizer(image, unwinder.store)
+        frames = {
+            name: [one for one in symbolizer.stack(unwinder.unwind(image, saved(info["pid"], thread["tid"])))
+                   if one.module == "sleepers-stripped"]
+            for name, thread in info["threads"].items()
+        }
+    assert all(len(chain) == 4 for chain in frames.values())
+    starts = {one.function_start for chain in frames.values() for one in chain}
+    # 9 threads, 4 functions each, none shared.
+    assert len(starts) == 36
+    for chain in frames.values():
+        for one in chain:
+            assert one.function is None
+            assert one.label == f"sleepers-stripped+{one.function_start:#x}"
+            assert 0 < one.offset < 400
+
+
+def test_without_unwind_table_and_frame_pointers_the_stack_ends_with_a_reason(built):
+    with running(built("sleepers-no-eh")) as info:
+        image = snapshot(info["pid"])
+        unwinder = Unwinder()
+        result = unwinder.unwind(image, saved(info["pid"], info["threads"]["nanosleep"]["tid"]))
+        names = [frame.label for frame in Symbolizer(image, unwinder.store).stack(result)]
+    assert not result.complete
+    assert names[-1] == "wait_nanosleep"
+    assert "sleepers-no-eh: no .eh_frame" in result.reason
+    assert unwinder.counts.truncated == 1
+
+
+@pytest.mark.parametrize("program", ["sleepers-cpp", "sleepers-cpp-fp"])
+def test_cpp_methods_are_demangled(built, program):
+    with running(built(program)) as info:
+        image = snapshot(info["pid"])
+        result = Unwinder().unwind(image, saved(info["pid"], info["threads"]["condvar"]["tid"]))
+        frames = Symbolizer(image).stack(result)
+    assert result.complete
+    names = [name.partition("(")[0] for name in own(frames, program)]
+    assert names == ["ground::Condvar::deepest", "ground::Worker<ground::Condvar>::outer",
+                     "ground::Worker<ground::Condvar>::run", "ground::Worker<ground::Condvar>::body"]
+    inlined = [frame.function for frame in frames if frame.inlined and frame.module == program]
+    # Only the variant with -g can tell that `middle` was inlined.
+    assert inlined == (["middle"] if program == "sleepers-cpp" else [])
+
+
+@pytest.mark.parametrize("program", ["sleepers-rust", "sleepers-rust-v0"])
+def test_rust_functions_are_named_without_hashes(built, program):
+    with running(built(program)) as info:
+        image = snapshot(info["pid"])
+        for name in ("sleep", "park"):
+            result = Unwinder().unwind(image, saved(info["pid"], info["threads"][name]["tid"]))
+            names = own(Symbolizer(image).stack(result), program)
+            assert result.complete
+            at = names.index(f"sleepers::wait_{name}")
+            assert names[at : at + 3] == [f"sleepers::wait_{name}", f"sleepers::{name}_level2", f"sleepers::{name}_level1"]
+
+
+def test_go_is_unwound_by_its_compressed_debug_frame(built):
+    with running(built("sleepers-go")) as info:
+        image = snapshot(info["pid"])
+        names: list[str] = []
+        # Go's scheduler may put the thread to sleep elsewhere on its way there.
+        for _ in range(50):
+            result = Unwinder().unwind(image, saved(info["pid"], info["threads"]["timerfd"]["tid"]))
+            names = own(Symbolizer(image).stack(result), "sleepers-go")
+            assert result.complete
+            if "main.waitTimerfd" in names:
+                break
+    at = names.index("main.waitTimerfd")
+    assert names[at : at + 3] == ["main.waitTimerfd", "main.timerfdLevel1", "main.timerfdThread"]
+    assert names[-1].startswith("runtime.goexit")
+
+
+def test_a_signal_frame_is_crossed_and_the_interrupted_pc_is_exact(built):
+    with running(built("signals")) as info:
+        image = snapshot(info["pid"])
+        result = Unwinder().unwind(image, saved(info["pid"], info["threads"]["handler"]["tid"]))
+        frames = Symbolizer(image).stack(result)
+    assert result.complete
+    assert own(frames, "signals") == ["handler", "raise_level2", "raise_level1", "thread"]
+    at = next(index for index, frame in enumerate(frames) if frame.function == "raise_level2")
+    # `ud2` is the first instruction of raise_level2: the byte before it is another function.
+    assert frames[at].offset == 0
+    assert [exact for _pc, exact in zip(result.pcs, result.exact, strict=True)].count(True) == 2
+
+
+def test_a_stack_cut_short_says_so(built):
+    with running(built("sleepers")) as info:
+        image = snapshot(info["pid"])
+        stack = saved(info["pid"], info["threads"]["nanosleep"]["tid"])
+    result = unwind(image, stack.registers, 0, b"")
+    assert (result.complete, len(result.pcs)) == (False, 1)
+    sp = int.from_bytes(stack.registers[19 * 8 : 20 * 8], "little")
+    short = unwind(image, stack.registers, sp, stack.stack[:64])
+    assert not short.complete
+    assert short.reason == "the copied stack ends after 64 bytes"
+
+
+def test_the_same_stack_is_walked_once_whatever_lies_between_its_frames(built):
+    with running(built("sleepers")) as info:
+        image = snapshot(info["pid"])
+        stack = saved(info["pid"], info["threads"]["nanosleep"]["tid"])
+    unwinder = Unwinder()
+    first = unwinder.unwind(image, stack)
+    # The far end of the copy holds nothing that the walk reads.
+    garbage = SavedStack(stack.pid, stack.tid, stack.registers, stack.stack[:-8] + b"\xee" * 8)
+    assert unwinder.unwind(image, garbage) == first
+    assert (unwinder.counts.captured, unwinder.counts.walked) == (2, 1)
+    # Another saved return address is another stack.
+    broken = SavedStack(stack.pid, stack.tid, stack.registers, b"\x01" * len(stack.stack))
+    assert unwinder.unwind(image, broken) != first
+    assert unwinder.counts.walked == 2
+
+
+def test_registers_of_another_shape_are_refused(built):
+    with running(built("sleepers")) as info:
+        image = snapshot(info["pid"])
+    with pytest.raises(DataError, match="34 registers|272 bytes"):
+        Unwinder().unwind(image, SavedStack(1, 1, bytes(272), b""))
+
+
+def test_a_saved_run_is_replayed_without_the_process_and_its_files(built, tmp_path):
+    with running(built("sleepers")) as info:
+        pid = info["pid"]
+        image = snapshot(pid)
+        stack = saved(pid, info["threads"]["epoll"]["tid"])
+        live = Symbolizer(image, inline=False).stack(Unwinder().unwind(image, stack))
+        assert export_tables(TableStore(), image, tmp_path / "tables") >= 3
+    save((image,), tmp_path / "images.json")
+    (again,) = load(tmp_path / "images.json")
+    assert again == image
+    store = TableStore((tmp_path / "tables",), use_files=False)
+    unwinder = Unwinder(store)
+    replayed = Symbolizer(again, store).stack(unwinder.unwind(again, stack))
+    assert [frame.label for frame in replayed] == [frame.label for frame in live]
+    # Without the tables nothing is guessed.
+    bare = TableStore(use_files=False)
+    result = Unwinder(bare).unwind(again, stack)
+    assert not result.complete
+    assert "not in the saved run" in result.reason
+    frame = Symbolizer(again, bare).frames(stack_ip(stack))[0]
+    assert (frame.function, frame.module, frame.function_start) == (None, "libc.so.6", None)
+    assert frame.label == f"libc.so.6+{frame.vaddr:#x}"
+
+
+def stack_ip(stack: SavedStack) -> int:
+    return int.from_bytes(stack.registers[16 * 8 : 17 * 8], "little")
+
+
+def test_a_deleted_program_is_still_read(built, tmp_path):
+    if os.geteuid() != 0:
+        # map_files needs CAP_CHECKPOINT_RESTORE: without it the reason is what is promised.
+        wanted = False
+    else:
+        wanted = True
+    copy = Path(tmp_path / "gone")
+    copy.write_bytes(built("sleepers").read_bytes())
+    copy.chmod(0o700)
+    with running(copy) as info:
+        copy.unlink()
+        image = snapshot(info["pid"])
+        result = Unwinder().unwind(image, saved(info["pid"], info["threads"]["poll"]["tid"]))
+        names = own(Symbolizer(image).stack(result), "gone")
+    mapping = next(one for one in image.mappings if one.module == "gone")
+    assert mapping.deleted
+    assert (result.complete, names == expected("poll")) == (wanted, wanted)
