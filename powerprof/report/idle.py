@@ -9,6 +9,8 @@ from powerprof.records import Cause, Delta, Phase, Run
 from powerprof.report import text
 
 _SHOWN_CAUSES = 12
+_WHY = 24
+_STATE_NAME = 16  # CPUIDLE_NAME_LEN, include/linux/cpuidle.h
 _TITLES = {"server": "server", "baseline": "baseline"}
 
 
@@ -67,12 +69,12 @@ def _context(run: Run) -> str:
     )
 
 
-def _table(run: Run) -> list[str]:
+def _table(run: Run, width: int) -> list[str]:
     shown = _shown(run)
     first, last = shown[0], shown[-1]
     compare = len(shown) > 1
     rows = [
-        ["", *(_title(run, phase) for phase in shown), *([f"{_title(run, last)} − {first.name}"] if compare else [])]
+        ["", *(_title(run, phase) for phase in shown), *([f"{last.name} − {first.name}"] if compare else [])]
     ]
 
     def row(label: str, cells: Sequence[str], metric: str | None = None, digits: int = 2, unit: str = "") -> None:
@@ -91,11 +93,14 @@ def _table(run: Run) -> list[str]:
             text.number(None if s is None else s.polling_percent if s.polling else s.residency_percent, 2, " %")
             for s in same
         ]
-        row(text.cut(state.name, 24), percent, metric, 2, " pt")
+        row(text.cut(state.name, _STATE_NAME), percent, metric, 2, " pt")
         if not state.polling:
             row("  average residency", [text.number(s.average_residency_ms if s else None, 1, " ms") for s in same])
     row("wake-ups from idle", [text.number(p.wakeups_hz, 1, "/s") for p in shown], "wakeups_hz", 1, " /s")
-    lines = text.columns([*rows, *_power(run, shown)])
+    rows += _power(run, shown)
+    lines = text.columns(rows)
+    if max(map(len, lines)) > width:
+        lines = text.columns(rows, gap=1)
     return lines + _power_note(shown)
 
 
@@ -138,22 +143,23 @@ def _cause_rows(causes: Sequence[Cause], width: int) -> list[str]:
             [
                 text.number(cause.wakeups_hz, 1),
                 text.number(cause.percent, 1),
-                why.replace("_", "-"),
+                text.cut(why.replace("_", "-"), _WHY),
                 who,
                 text.period(cause.period_ms),
             ]
         )
+    hz_width = max(7, *(len(row[0]) for row in rows))
     why_width = max(len(row[2]) for row in rows)
-    room = max(20, width - 7 - 7 - why_width - 4)
+    room = max(20, width - hz_width - 7 - why_width - 4)
     lines = []
     for hz, percent, why, who, every in rows:
         tail = text.cut(who, room - len(every) - 2) if every else text.cut(who, room)
         gap = " " * max(2, room - len(tail) - len(every)) if every else ""
-        lines.append(f"{hz:>7}  {percent:>5}  {why:<{why_width}}  {tail}{gap}{every}".rstrip())
+        lines.append(f"{hz:>{hz_width}}  {percent:>5}  {why:<{why_width}}  {tail}{gap}{every}".rstrip())
     left = causes[_SHOWN_CAUSES:]
     if left:
         rest = sum(cause.wakeups_hz for cause in left)
-        lines.append(f"{text.number(rest, 1):>7}  {'':>5}  {len(left)} more causes")
+        lines.append(f"{text.number(rest, 1):>{hz_width}}  {'':>5}  {len(left)} more causes")
     return lines
 
 
@@ -201,7 +207,7 @@ def lines(run: Run, width: int = text.DEFAULT_WIDTH) -> list[str]:
         *text.wrap(headline(run), width),
         *text.wrap(_context(run), width),
         "",
-        *_table(run),
+        *_table(run, width),
         *_causes(run, width),
         "",
     ]
