@@ -24,7 +24,9 @@ _PLAIN_BOTTOMS = frozenset({"_start", "_start_c", "__clone", "clone", "start_thr
 # Go's unwind table does not mark its own: a goroutine returns to goexit, a thread's own stack begins in mstart, and
 # mcall and rt0_go switch to that stack.
 _GO_BOTTOMS = frozenset(
-    f"runtime.{name}{abi}" for name in ("goexit", "mcall", "mstart", "rt0_go", "systemstack_switch") for abi in ("", ".abi0")
+    f"runtime.{name}{abi}"
+    for name in ("goexit", "mcall", "mstart", "rt0_go", "systemstack_switch")
+    for abi in ("", ".abi0")
 )
 _EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 _PHDR = struct.Struct("<IIQQQQQQ")

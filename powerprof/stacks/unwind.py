@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from powerprof.stacks.image import ProcessImage
@@ -43,7 +42,8 @@ class Unwinder:
 
     def __init__(self, store: TableStore | None = None) -> None:
         self.store = store or TableStore()
-        self._walkers: dict[int, Walker] = {}
+        # The image is held beside its walker: an identity may be given again once its object is gone.
+        self._walkers: dict[int, tuple[ProcessImage, Walker]] = {}
         self._memo: dict[tuple[int, tuple[int, ...]], list[_Seen]] = {}
         self._captured = self._complete = self._truncated = self._failed = self._walked = 0
 
@@ -90,19 +90,16 @@ class Unwinder:
         return None
 
     def _walker(self, image: ProcessImage) -> Walker:
-        walker = self._walkers.get(id(image))
-        if walker is not None and walker.image is image:
-            return walker
-        for known in self._walkers.values():
-            if known.image == image:
-                self._walkers[id(image)] = known
-                return known
+        known = self._walkers.get(id(image))
+        if known is not None:
+            return known[1]
         if len(self._walkers) >= _WALKERS:
             # Memo keys name walkers by identity, which a later walker may be given again.
             self._walkers.clear()
             self._memo.clear()
-        walker = Walker(image, self.store)
-        self._walkers[id(image)] = walker
+        walker = next((other for seen, other in self._walkers.values() if seen == image), None)
+        walker = walker or Walker(image, self.store)
+        self._walkers[id(image)] = (image, walker)
         return walker
 
 
@@ -111,7 +108,3 @@ def unwind(image: ProcessImage, registers: bytes, sp: int, stack: bytes, store: 
     words(registers)
     return Walker(image, store or TableStore()).walk(registers, sp, stack[:STACK_LIMIT_BYTES])[0]
 
-
-def lookups(result: Unwound) -> Sequence[tuple[int, bool]]:
-    """(pc, exact) of each frame: a pc that is not exact is a return address, whose call lies before it."""
-    return [(pc, exact) for pc, exact in zip(result.pcs, result.exact, strict=True)]

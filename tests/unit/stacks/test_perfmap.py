@@ -29,15 +29,16 @@ def test_an_address_is_named_by_the_entry_that_covers_it(tmp_path):
 
 def test_the_later_of_two_overlapping_entries_wins(tmp_path):
     found = parse_file(written(tmp_path, "1000 100 old\n1040 20 new\n3000 10 a\n3000 10 b\n"))
-    assert [found.lookup(at)[0] for at in (0x1000, 0x1040, 0x105F, 0x1060, 0x10FF)] == ["old", "new", "new", "old", "old"]
+    names = [found.lookup(at)[0] for at in (0x1000, 0x1040, 0x105F, 0x1060, 0x10FF)]
+    assert names == ["old", "new", "new", "old", "old"]
     assert found.lookup(0x3000)[0] == "b"
     assert all(low < high for low, high in zip(found.starts, found.ends, strict=True))
     assert all(end <= start for end, start in zip(found.ends, found.starts[1:], strict=False))
 
 
 def test_malformed_lines_are_skipped_and_counted(tmp_path):
-    text = b"zz 10 a\n1000\n1000 0 empty\n-5 10 minus\n1000 ffffffffffffffffffff huge\n\n2000 10 good\xff\x1b[31m\n" + b"9" * 9000
-    found = parse_file(written(tmp_path, text + b"\n3000 10 after\n"))
+    text = b"zz 10 a\n1000\n1000 0 empty\n-5 10 minus\n1000 ffffffffffffffffffff huge\n\n2000 10 good\xff\x1b[31m\n"
+    found = parse_file(written(tmp_path, text + b"9" * 9000 + b"\n3000 10 after\n"))
     assert found.malformed_count == 6
     assert found.names == ("good�?[31m", "after")
     assert any("6 malformed lines" in note for note in found.notes)

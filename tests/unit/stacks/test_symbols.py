@@ -55,7 +55,8 @@ def test_a_nested_symbol_wins_and_the_outer_one_resumes():
 
 
 def test_the_public_alias_is_shown_without_its_version():
-    found = table([("__pthread_cond_timedwait", 0x100, 16, 0x12), ("pthread_cond_timedwait@@GLIBC_2.3.2", 0x100, 16, 0x12),
+    found = table([("__pthread_cond_timedwait", 0x100, 16, 0x12),
+                   ("pthread_cond_timedwait@@GLIBC_2.3.2", 0x100, 16, 0x12),
                    ("local_alias", 0x200, 8, 0x02), ("weak", 0x200, 8, 0x22), ("global", 0x200, 8, 0x12)])
     assert found.lookup(0x100)[0] == "pthread_cond_timedwait"
     assert found.lookup(0x200)[0] == "global"

@@ -10,7 +10,7 @@ import pytest
 from powerprof.errors import DataError
 from powerprof.stacks.debuginfo import export_tables
 from powerprof.stacks.image import load, save, snapshot
-from powerprof.stacks.registers import SavedStack
+from powerprof.stacks.registers import SavedStack, pack
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer
 from powerprof.stacks.unwind import Unwinder, unwind
@@ -116,7 +116,8 @@ def test_rust_functions_are_named_without_hashes(built, program):
             names = own(Symbolizer(image).stack(result), program)
             assert result.complete
             at = names.index(f"sleepers::wait_{name}")
-            assert names[at : at + 3] == [f"sleepers::wait_{name}", f"sleepers::{name}_level2", f"sleepers::{name}_level1"]
+            wanted = [f"wait_{name}", f"{name}_level2", f"{name}_level1"]
+            assert names[at : at + 3] == [f"sleepers::{one}" for one in wanted]
 
 
 def test_go_is_unwound_by_its_compressed_debug_frame(built):
@@ -179,7 +180,7 @@ def test_the_same_stack_is_walked_once_whatever_lies_between_its_frames(built):
 def test_registers_of_another_shape_are_refused(built):
     with running(built("sleepers")) as info:
         image = snapshot(info["pid"])
-    with pytest.raises(DataError, match="34 registers|272 bytes"):
+    with pytest.raises(DataError, match="272 bytes"):
         Unwinder().unwind(image, SavedStack(1, 1, bytes(272), b""))
 
 
@@ -211,12 +212,24 @@ def stack_ip(stack: SavedStack) -> int:
     return int.from_bytes(stack.registers[16 * 8 : 17 * 8], "little")
 
 
+def test_a_return_through_the_vdso_is_walked_and_named():
+    image = snapshot(os.getpid())
+    vdso = next(one for one in image.mappings if one.path == "[vdso]")
+    libc = next(one for one in image.mappings if one.module == "libc.so.6")
+    tables = TableStore().tables(image, vdso)
+    (start, _end), *_ = sorted(tables.symbols.ranges_of({"__vdso_clock_gettime", "clock_gettime"}))
+    # At its first instruction the return address lies at sp.
+    stack = (libc.start + 64).to_bytes(8, "little") + bytes(512)
+    result = unwind(image, pack({"ip": vdso.start + start, "sp": 0x7000_0000}), 0x7000_0000, stack)
+    assert result.pcs[:2] == (vdso.start + start, libc.start + 64)
+    frame = Symbolizer(image).stack(result)[0]
+    assert (frame.module, frame.offset) == ("[vdso]", 0)
+    assert frame.function.endswith("clock_gettime")
+
+
 def test_a_deleted_program_is_still_read(built, tmp_path):
-    if os.geteuid() != 0:
-        # map_files needs CAP_CHECKPOINT_RESTORE: without it the reason is what is promised.
-        wanted = False
-    else:
-        wanted = True
+    # map_files needs root: without it the stack ends there, with its reason.
+    wanted = os.geteuid() == 0
     copy = Path(tmp_path / "gone")
     copy.write_bytes(built("sleepers").read_bytes())
     copy.chmod(0o700)
