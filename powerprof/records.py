@@ -144,6 +144,33 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
 
 
+class EnergyPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer's joules above the idle floor. `residual_joules`: what its children do not account for."""
+
+    name: str
+    joules: float
+    percent: float | None
+    c0_s: float
+    wakeups_count: float
+    children: list[EnergyPart] = []
+    residual_joules: float | None = None
+
+
+class EnergySplit(msgspec.Struct, frozen=True, kw_only=True):
+    """idle_joules + Σ parts + residual_joules = total_joules. `rate_watts` is one running CPU above the floor."""
+
+    total_joules: float
+    kind: Kind
+    source: str
+    idle_joules: float | None
+    active_joules: float | None
+    parts: list[EnergyPart]
+    residual_joules: float
+    rate_watts: float | None = None
+    wakeup_joules: float | None = None
+    notes: list[str] = []
+
+
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """The windows of one phase of a run, put together. Intervals are 95 % over the repeated windows.
 
@@ -160,6 +187,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     states: list[StateResidency]
     steal_percent: float | None = None
     energy: list[EnergyReading] = []
+    energy_split: EnergySplit | None = None
     causes: list[Cause] = []
     conservation: Conservation | None = None
     traced_window_s: float | None = None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from powerprof.attribution import causes, idle
@@ -14,7 +15,9 @@ from powerprof.attribution.capture import Capture
 from powerprof.attribution.idle import MECHANISMS, Array
 from powerprof.attribution.records import Attribution, Origin, StackCounts, Thread, Waker, Wakeup, Woken
 from powerprof.attribution.sites import SLEEPER, WAKER, NamedStack, SiteStacks
-from powerprof.records import Mechanism
+from powerprof.energy.domains import total
+from powerprof.energy.split import Consumer, split_energy
+from powerprof.records import EnergySplit, Mechanism
 from powerprof.tracing.layout import SOFTIRQS, Flag, WakerContext
 from powerprof.tracing.tasks import Task
 
@@ -199,6 +202,39 @@ def _stack_counts(stacks: SiteStacks, rows: list[_Row], lost: int) -> StackCount
     )  # fmt: skip
 
 
+def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -> EnergySplit | None:
+    """The host's energy in the window onto the target's rows, powerprof and the rest, by the C0 time that followed."""
+    whole = total(capture.energy)
+    if whole.joules is None or whole.kind is None or whole.source is None or capture.c0_percent is None:
+        return None
+    own = others["next_tgid"] == capture.own_pid
+    rows = tuple(
+        Consumer(
+            name=f"{row.thread.label} · {row.stack[0].label if row.stack else row.origin}",
+            c0_s=row.c0_ms / 1e3, wakeups_count=row.count,
+        )
+        for row in wakeups
+    )  # fmt: skip
+    target = Consumer(
+        name=capture.target.label, c0_s=sum(row.c0_s for row in rows),
+        wakeups_count=sum(row.wakeups_count for row in rows), children=rows,
+    )  # fmt: skip
+    rest = tuple(
+        Consumer(name=name, c0_s=_running_s(exits), wakeups_count=len(exits))
+        for name, exits in (("powerprof", others[own]), ("other wake-ups", others[~own]))
+    )
+    return split_energy(
+        whole.joules, capture.window_s, idle_watts=capture.idle_watts,
+        c0_s=capture.c0_percent / 100 * cpus * capture.window_s, consumers=(target, *rest), kind=whole.kind,
+        source=whole.source, wakeups_count=float(len(others) + sum(row.count for row in wakeups)),
+    )  # fmt: skip
+
+
+def _running_s(exits: Array) -> float:
+    ended = exits[exits["next_ns"] > exits["exit_ns"]]
+    return float((ended["next_ns"] - ended["exit_ns"]).sum()) / 1e9
+
+
 def _task_of(capture: Capture) -> Callable[[int, int | None, str], Task]:
     known = {one.tid: Task(one.tid, one.pid, one.comm, one.process, one.is_kernel) for one in capture.tasks}
     known[0] = Task(0, 0, "idle", "kernel", True)
@@ -225,6 +261,13 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
         interrupts=capture.interrupts, own_pid=capture.own_pid,
     ) if len(others) else []  # fmt: skip
     wakeups = [blamer.wakeup(row, exits) for row in rows]
+    split = _energy(capture, wakeups, others, len(edges))
+    if split is not None and split.rate_watts is not None:
+        parts = split.parts[0].children
+        wakeups = [
+            msgspec.structs.replace(wakeup, joules=part.joules, joules_kind=split.kind)
+            for wakeup, part in zip(wakeups, parts, strict=True)
+        ]
     notes = [*capture.notes, *stacks.notes()]
     if capture.loaded_count:
         notes.append(
@@ -234,6 +277,6 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
         id=None, started_at=capture.started_at, target=capture.target, window_s=capture.window_s,
         cpus=len(edges), conservation=idle.conserve(exits, found, capture.lost_count, edges), wakeups=wakeups,
         stacks=_stack_counts(stacks, rows, capture.stacks_lost_count), tool=capture.tool, host=capture.host,
-        woken_elsewhere=blamer.woken_elsewhere(exits), other_causes=other_causes, c0_percent=capture.c0_percent,
+        woken_elsewhere=blamer.woken_elsewhere(exits), other_causes=other_causes, c0_percent=capture.c0_percent, energy=capture.energy, energy_split=split,
         notes=notes, interrupted=capture.interrupted,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from powerprof.attribution.idle import CpuEdge
 from powerprof.attribution.records import TargetInfo
 from powerprof.errors import DataError
 from powerprof.files import reason_of
-from powerprof.records import ToolCost
+from powerprof.records import EnergyReading, ToolCost
 from powerprof.stacks.image import ProcessImage, check
 from powerprof.stacks.registers import PT_REGS_BYTES
 from powerprof.tracing.layout import IDLE_EXIT
@@ -101,6 +101,8 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     loaded_count: int
     own_pid: int
     c0_percent: float | None = None
+    energy: list[EnergyReading] = []
+    idle_watts: float | None = None
     notes: list[str] = []
     interrupted: bool = False
     version: int = 1

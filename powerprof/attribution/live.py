@@ -15,6 +15,7 @@ from powerprof import __version__
 from powerprof.attribution.capture import Capture, Edge, Site, Sleeping, Sleeps, TaskName
 from powerprof.attribution.idle import Array
 from powerprof.attribution.records import TargetInfo
+from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError
 from powerprof.records import ToolCost
 from powerprof.sources.cpuidle import CpuidleReader
@@ -35,6 +36,8 @@ class CapturePlan:
     target: Target
     duration_s: float
     ring_pages: int = 4096
+    energy_source: str = "auto"
+    meter_log: Path | None = None
     count_run_time: bool = True
 
 
@@ -74,14 +77,19 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
     say("loading the tracer")
     # Asked before and after: threads come and go, and the question itself must not fall into the window.
     names = dict(server_names())
-    with StackTracer(plan.target, plan.ring_pages) as tracer:
+    with (
+        WindowEnergy(plan.energy_source, plan.meter_log) as energy,
+        StackTracer(plan.target, plan.ring_pages) as tracer,
+    ):
         if not plan.target.system and not tracer.images:
             raise PowerprofError(f"{plan.target.label}: the process is gone, or is the kernel's")
         if plan.count_run_time:
             tracer.program.count_run_time()
         say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
         reader = CpuidleReader()
-        window = TraceWindow(tracer).measure(plan.duration_s)
+        window = TraceWindow(tracer, energy.meters).measure(plan.duration_s)
+        completed = energy.complete(window.residency)
+        idle_watts = energy.idle_watts(window.residency.cpus)
         stacks = tracer.stack_trace()
         states = {cpu: [state.name for state in reading.states] for cpu, reading in reader.snapshot().cpus.items()}
         reader.close()
@@ -108,6 +116,8 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         images=[image for versions in stacks.images.values() for image in versions],
         sleeps=[Sleeps(tid, ip, sp, code, count) for (tid, ip, sp, code), count in stacks.sleeps.items()],
         stacks_lost_count=stacks.lost_count,
-        loaded_count=stacks.loaded_count, own_pid=os.getpid(), c0_percent=window.residency.c0_percent,
-        notes=[*window.residency.notes, *gone], interrupted=window.interrupted,
+        loaded_count=stacks.loaded_count, own_pid=os.getpid(), c0_percent=completed.c0_percent,
+        energy=completed.energy,
+        idle_watts=idle_watts,
+        notes=[*completed.notes, *energy.notes, *gone], interrupted=window.interrupted,
     )  # fmt: skip

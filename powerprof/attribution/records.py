@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.records import Cause, Conservation, EnergyReading, Mechanism, ToolCost
+from powerprof.records import Cause, Conservation, EnergyReading, EnergySplit, Mechanism, ToolCost
 
 Origin = Literal["own_timer", "other_thread", "other_process", "device", "kernel"]
 
@@ -137,7 +137,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     other_causes: list[Cause] = []
     c0_percent: float | None = None
     energy: list[EnergyReading] = []
-    energy_parts: list[dict[str, Any]] = []
+    energy_split: EnergySplit | None = None
     notes: list[str] = []
     interrupted: bool = False
     command: str = "attribute"

@@ -32,6 +32,8 @@ class Request:
     server_url: str | None = None
     socket: Path | None = None
     defaults_file: Path | None = None
+    energy_source: str = "auto"
+    meter_log: Path | None = None
 
 
 def take(request: Request, say: Callable[[str], None]) -> capture.Capture:
@@ -42,7 +44,9 @@ def take(request: Request, say: Callable[[str], None]) -> capture.Capture:
     if pages * _PAGE_KIB != request.stack_buffer_kib or pages & (pages - 1):
         raise UsageError(f"--stack-buffer {request.stack_buffer_kib} is not a power of two", "for example 16384")
     target = resolve(request.words, cgroup=request.cgroup, system=request.system)
-    plan = live.CapturePlan(target, request.duration_s, pages)
+    plan = live.CapturePlan(
+        target, request.duration_s, pages, energy_source=request.energy_source, meter_log=request.meter_log
+    )
     return live.capture(plan, _names_of(request, target), say)
 
 

@@ -13,7 +13,9 @@ import typer
 from powerprof.cli.options import (
     DefaultsFile,
     Duration,
+    EnergySource,
     Json,
+    MeterLog,
     NoSave,
     Quiet,
     RunsDir,
@@ -50,6 +52,8 @@ def command(
     server: ServerUrl = None,
     socket: Socket = None,
     defaults_file: DefaultsFile = None,
+    energy_source: EnergySource = "auto",
+    meter_log: MeterLog = None,
     stack_buffer: RingKib = 16384,
     json: Json = None,
     quiet: Quiet = False,
@@ -73,7 +77,18 @@ def command(
         no_save = True
     else:
         taken = session.take(
-            session.Request(tuple(pid or ()), cgroup, system, duration, stack_buffer, server, socket, defaults_file),
+            session.Request(
+                tuple(pid or ()),
+                cgroup,
+                system,
+                duration,
+                stack_buffer,
+                server,
+                socket,
+                defaults_file,
+                energy_source,
+                meter_log,
+            ),
             lambda text: progress(text, quiet),
         )
         record, raw = session.analyse(taken), {capture.FILE: capture.encode(taken)}

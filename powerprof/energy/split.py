@@ -13,9 +13,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from powerprof.records import Kind
+from powerprof.records import EnergyPart, EnergySplit, Kind
 
 UNATTRIBUTED = "cannot be attributed"
+# cpuidle counts in microseconds: less C0 than one of them is none.
+_CLOCK_S = 1e-6
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,33 +27,6 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
     c0_s: float
     wakeups_count: float = 0.0
     children: tuple[Consumer, ...] = ()
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer's joules above the idle floor. `residual_joules`: what its children do not account for."""
-
-    name: str
-    joules: float
-    percent: float | None
-    c0_s: float
-    wakeups_count: float
-    children: list[Part] = []
-    residual_joules: float | None = None
-
-
-class EnergySplit(msgspec.Struct, frozen=True, kw_only=True):
-    """idle_joules + Σ parts + residual_joules = total_joules. `rate_watts` is one running CPU above the floor."""
-
-    total_joules: float
-    kind: Kind
-    source: str
-    idle_joules: float | None
-    active_joules: float | None
-    parts: list[Part]
-    residual_joules: float
-    rate_watts: float | None = None
-    wakeup_joules: float | None = None
-    notes: list[str] = []
 
 
 def split_energy(
@@ -99,17 +74,17 @@ def _prices(
     if per_wakeup * wakeups > active:
         notes.append("wake-ups at the model's price cost more than was drawn: their price is lowered to fit")
         return 0.0, active / wakeups
-    if running_s <= 0:
+    if running_s < _CLOCK_S:
         notes.append(f"no CPU ran: {active - per_wakeup * wakeups:.3f} J above the idle floor {UNATTRIBUTED}")
         return (0.0 if per_wakeup else None), per_wakeup
     return (active - per_wakeup * wakeups) / running_s, per_wakeup
 
 
-def _part(consumer: Consumer, rate: float | None, per_wakeup: float, active: float) -> Part:
+def _part(consumer: Consumer, rate: float | None, per_wakeup: float, active: float) -> EnergyPart:
     joules = (rate or 0.0) * consumer.c0_s + per_wakeup * consumer.wakeups_count
     children = [_part(child, rate, per_wakeup, active) for child in consumer.children]
     residual = joules - math.fsum(child.joules for child in children) if children else None
-    return Part(
+    return EnergyPart(
         name=consumer.name, joules=joules, percent=100 * joules / active if active > 0 else None,
         c0_s=consumer.c0_s, wakeups_count=consumer.wakeups_count, children=children, residual_joules=residual,
     )
@@ -123,7 +98,7 @@ def conservation_error(split: EnergySplit) -> float:
     return max([top / scale, *(_tree_error(part, scale) for part in split.parts)])
 
 
-def _tree_error(part: Part, scale: float) -> float:
+def _tree_error(part: EnergyPart, scale: float) -> float:
     if not part.children:
         return 0.0
     own = abs(math.fsum([*(c.joules for c in part.children), part.residual_joules or 0.0, -part.joules])) / scale

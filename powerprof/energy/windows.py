@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
+from powerprof.energy.domains import total
 from powerprof.energy.meters import MeterSet, open_meters
 from powerprof.energy.model import ChosenModel, estimate, model_for_this_host
-from powerprof.records import Window
+from powerprof.energy.split import Consumer, split_energy
+from powerprof.records import EnergyReading, EnergySplit, Window
 
 
 class WindowEnergy:
@@ -41,6 +44,28 @@ class WindowEnergy:
         """How the source was chosen, and the reasons to doubt an estimate."""
         doubts = list(self._model.doubts) if self._model else []
         return [f"energy: {self._set.why}", *(f"estimate: {doubt}" for doubt in doubts)]
+
+    def idle_watts(self, cpus: int) -> float | None:
+        """What the host would draw asleep: the estimate's floor, or a calibrated model's; None where neither is known."""
+        model = self._model
+        if model is None and self._set.names:
+            here = model_for_this_host()
+            model = here if here.model.range_from == "fit" else None
+        return None if model is None else estimate(model, cpus, 1.0, 0.0, []).watts
+
+    def split(
+        self, energy: Sequence[EnergyReading], window_s: float, cpus: int, c0_percent: float | None,
+        consumers: Sequence[Consumer], *, wakeups_count: float = 0.0, steal_percent: float | None = None,
+    ) -> EnergySplit | None:
+        """The host's energy over a window, split onto `consumers`; None where there is no figure to split."""
+        whole = total(energy)
+        if whole.joules is None or whole.kind is None or whole.source is None or c0_percent is None:
+            return None
+        return split_energy(
+            whole.joules, window_s, idle_watts=self.idle_watts(cpus), c0_s=c0_percent / 100 * cpus * window_s,
+            consumers=consumers, kind=whole.kind, source=whole.source, wakeups_count=wakeups_count,
+            steal_s=(steal_percent or 0.0) / 100 * cpus * window_s,
+        )  # fmt: skip
 
     def complete(self, window: Window) -> Window:
         """The window with the estimate added where no meter gave a figure, and with the meters' notes."""

@@ -5,6 +5,7 @@ Every phase is measured in repeated windows without tracing; one traced window m
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import resource
 import time
@@ -21,6 +22,7 @@ from powerprof.database.client import connect_given
 from powerprof.database.connections import IdleConnections
 from powerprof.database.limits import check_clients
 from powerprof.database.server import PrivateServer
+from powerprof.energy.split import Consumer
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.experiment import phases
@@ -308,6 +310,26 @@ def measure_idle(plan: IdlePlan, say: Say) -> IdleResult:
             plan, server=lambda: _server(plan), meters=energy.meters, complete=energy.complete, say=say
         )
         result = experiment.run(energy.notes)
-    if not result.run.phases:
-        raise Interrupted("interrupted before anything was measured")
-    return result
+        if not result.run.phases:
+            raise Interrupted("interrupted before anything was measured")
+        split = [with_energy_split(phase, energy) for phase in result.run.phases]
+    return dataclasses.replace(result, run=msgspec.structs.replace(result.run, phases=split))
+
+
+def with_energy_split(phase: Phase, energy: WindowEnergy) -> Phase:
+    """The phase with its joules split onto the groups of processes whose CPU time was read, and the rest of C0."""
+    window_s = sum(window.window_s or 0.0 for window in phase.windows)
+    used: dict[str, float] = {}
+    for window in phase.windows:
+        for group in window.processes:
+            if group.name != "rest":
+                used[group.name] = used.get(group.name, 0.0) + group.cpu_s
+    c0_s = (phase.c0_percent or 0.0) / 100 * phase.cpus * window_s
+    # Process clocks and idle counters are read at slightly different moments: the rest is never negative.
+    rest = max(0.0, c0_s - sum(used.values()))
+    consumers = [Consumer(name=name, c0_s=cpu_s) for name, cpu_s in used.items()]
+    split = energy.split(
+        phase.energy, window_s, phase.cpus, phase.c0_percent, [*consumers, Consumer(name="rest of the system", c0_s=rest)],
+        steal_percent=phase.steal_percent,
+    )  # fmt: skip
+    return msgspec.structs.replace(phase, energy_split=split)

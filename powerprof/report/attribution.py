@@ -141,6 +141,21 @@ def _evidence(record: Attribution) -> list[str]:
     return lines
 
 
+def _energy(record: Attribution) -> list[str]:
+    """What the target's wake-ups cost, beside the idle floor and what could not be attributed."""
+    split = record.energy_split
+    if split is None:
+        return ["Energy: no meter and no model for this CPU (powerprof doctor)."]
+    kind = "estimated" if split.kind == "estimated" else f"measured by {split.source}"
+    if split.idle_joules is None or not split.parts:
+        return [f"Energy, {kind}: {text.number(split.total_joules, 2)} J in all; {'; '.join(split.notes)}."]
+    parts = ", ".join(f"{part.name} {text.number(part.joules, 3)} J" for part in split.parts)
+    return [
+        f"Energy, {kind}: {text.number(split.total_joules, 2)} J = idle floor {text.number(split.idle_joules, 2)} J, "
+        f"{parts}, cannot be attributed {text.number(split.residual_joules, 3)} J."
+    ]
+
+
 def _elsewhere(record: Attribution) -> list[str]:
     count = sum(one.count for one in record.woken_elsewhere)
     if not count:
@@ -188,7 +203,14 @@ def lines(record: Attribution, width: int = text.DEFAULT_WIDTH, *, by: str = "st
     else:
         found.append("Nothing of it ended an idle period in this window.")
     found.append("")
-    for line in (*_elsewhere(record), *_others(record), *_evidence(record), *_unnamed(record), _cost(record)):
+    for line in (
+        *_energy(record),
+        *_elsewhere(record),
+        *_others(record),
+        *_evidence(record),
+        *_unnamed(record),
+        _cost(record),
+    ):
         found += text.wrap(line, width)
     for note in record.notes:
         found += text.wrap(f"Note: {note}.", width)

@@ -6,13 +6,15 @@ import time
 from dataclasses import dataclass
 from types import TracebackType
 
+import msgspec
+
 from powerprof import paths
 from powerprof.attribution.idle import CpuEdge
 from powerprof.errors import Interrupted, PowerprofError
 from powerprof.records import Window
 from powerprof.residency import compute
 from powerprof.sampling import now_text
-from powerprof.sources.base import Snapshot
+from powerprof.sources.base import Meters, Snapshot
 from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.sources.edges import edge_snapshot
 from powerprof.tracing.idle import IdleTrace, IdleTracer
@@ -47,11 +49,12 @@ def _edges(before: Snapshot, after: Snapshot) -> dict[int, CpuEdge]:
 class TraceWindow:
     """Measures traced windows with one tracer; the counters stay open between them. A context manager."""
 
-    def __init__(self, tracer: IdleTracer) -> None:
+    def __init__(self, tracer: IdleTracer, meters: Meters | None = None) -> None:
         """Raises PowerprofError where the host is a recorded one: what is traced is the running kernel."""
         if not paths.is_this_host():
             raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
         self._tracer = tracer
+        self._meters = meters
         self._reader = CpuidleReader()
 
     def __enter__(self) -> TraceWindow:
@@ -65,6 +68,11 @@ class TraceWindow:
     def measure(self, duration_s: float, drain_every_s: float = DRAIN_EVERY_S) -> TracedWindow:
         """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`."""
         started, started_at = time.process_time(), now_text()
+        meters = self._meters
+        if meters is not None:
+            meters.sample()
+            drain_every_s = min(drain_every_s, meters.max_interval_s or drain_every_s)
+        start_s = time.monotonic()
         before = edge_snapshot(self._reader)
         self._tracer.begin()
         interrupted = False
@@ -74,13 +82,20 @@ class TraceWindow:
                 time.sleep(min(left, drain_every_s))
                 if left > drain_every_s:
                     self._tracer.drain()
+                    if meters is not None:
+                        meters.sample()
         except Interrupted:
             interrupted = True
         after = edge_snapshot(self._reader)
+        end_s = time.monotonic()
+        if meters is not None:
+            meters.sample()
         tool_cpu_s = time.process_time() - started
         trace = self._tracer.finish()
         edges = _edges(before, after)
         spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
         window_s = sum(spans) / len(spans) / 1e9 if spans else duration_s
         residency = compute(before, after, started_at=started_at)
+        if meters is not None:
+            residency = msgspec.structs.replace(residency, energy=meters.readings(start_s, end_s))
         return TracedWindow(trace, edges, window_s, residency, tool_cpu_s, interrupted)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.split import Consumer, EnergySplit, Part, conservation_error, split_energy
+from powerprof.energy.split import Consumer, EnergyPart, EnergySplit, conservation_error, split_energy
 
 joules = st.floats(0, 1e6)
 seconds = st.floats(0, 1e5)
@@ -51,7 +51,7 @@ def test_parts_and_residual_sum_to_the_total(
 
 
 def figures(split: EnergySplit) -> list[float]:
-    def below(part: Part) -> list[float]:
+    def below(part: EnergyPart) -> list[float]:
         return [part.joules, *(f for child in part.children for f in below(child))]
 
     return [split.idle_joules or 0.0, *(f for part in split.parts for f in below(part))]
