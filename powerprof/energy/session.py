@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from powerprof.energy.domains import total
@@ -11,6 +12,7 @@ from powerprof.energy.result import EnergyResult
 from powerprof.errors import CapabilityError
 from powerprof.records import EnergyReading, Window
 from powerprof.sampling import WindowInterrupted, measure_window
+from powerprof.sources.cpuidle import online_cpus
 
 _STEAL_SAID_PERCENT = 0.1
 
@@ -29,17 +31,22 @@ def measure(choice: str, duration_s: float, *, meter_log: Path | None = None) ->
     Raises CapabilityError where a named meter is missing or gives no figure, EnergyInterrupted on SIGINT and SIGTERM.
     """
     with open_meters(choice, meter_log=meter_log) as meters:
+        start_s = time.monotonic()
         try:
             window = measure_window(duration_s, meters=meters)
         except WindowInterrupted as error:
             if error.partial is None:
                 raise
-            raise EnergyInterrupted(error.message, error.partial, judge(error.partial, meters, choice)) from error
-        return judge(window, meters, choice)
+            result = judge(error.partial, meters, choice, time.monotonic() - start_s)
+            raise EnergyInterrupted(error.message, error.partial, result) from error
+        return judge(window, meters, choice, time.monotonic() - start_s)
 
 
-def judge(window: Window, meters: MeterSet, choice: str) -> EnergyResult:
-    """The result of a window: its readings, or an estimate beside them where none of them has a figure."""
+def judge(window: Window, meters: MeterSet, choice: str, elapsed_s: float) -> EnergyResult:
+    """The result of a window: its readings, or an estimate beside them where none of them has a figure.
+
+    `elapsed_s` stands for the window's length where its idle counters gave none.
+    """
     readings = list(window.energy)
     notes = [f"energy source: {meters.why}", *meters.notes()]
     if choice not in ("auto", "none", "model"):
@@ -55,7 +62,8 @@ def judge(window: Window, meters: MeterSet, choice: str) -> EnergyResult:
         reading, said = estimate_window(window)
         readings.append(reading)
         notes += said
-    return EnergyResult(window_s=window.window_s, meters=readings, total=total(readings), notes=notes)
+    window_s = elapsed_s if window.window_s is None else window.window_s
+    return EnergyResult(window_s=window_s, meters=readings, total=total(readings), notes=notes)
 
 
 def estimate_window(window: Window, chosen: ChosenModel | None = None) -> tuple[EnergyReading, list[str]]:
@@ -67,7 +75,9 @@ def estimate_window(window: Window, chosen: ChosenModel | None = None) -> tuple[
     stolen = window.steal_percent or 0.0
     # A CPU that the hypervisor gave to another guest is not idle to us, and burns nothing for us.
     c0_percent = None if window.c0_percent is None else max(window.c0_percent - stolen, 0.0)
-    reading = estimate(model, window.cpus, window.window_s or 0.0, c0_percent, window.states)
+    # Where no CPU left an idle state the window has none: they slept all along, and draw their floor or more.
+    cpus = window.cpus or len(online_cpus())
+    reading = estimate(model, cpus, window.window_s or 0.0, c0_percent, window.states)
     notes = [describe(model, reading), *(f"doubt: {doubt}" for doubt in model.doubts)]
     if stolen >= _STEAL_SAID_PERCENT:
         notes.append(f"doubt: {stolen:.1f} % of the time was stolen by other guests and is not counted as running")

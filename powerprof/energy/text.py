@@ -28,7 +28,11 @@ def _answer(result: EnergyResult) -> str:
     found = result.total
     window = "" if result.window_s is None else f" over {result.window_s:.1f} s"
     if found.watts is None or found.joules is None:
-        return f"No energy figure{window}."
+        bounds = next((r for r in result.meters if r.low_watts is not None and r.high_watts is not None), None)
+        if bounds is None or bounds.low_watts is None or bounds.high_watts is None:
+            return f"No energy figure{window}."
+        low, high = _figure(bounds.low_watts), _figure(bounds.high_watts)
+        return f"Between {low} and {high} W{window}, estimated: how long the CPUs ran is unknown."
     of = " + ".join(found.domains)
     text = f"{_figure(found.watts)} W{window}, {found.kind}: {of} by {found.source}"
     if found.low_watts is not None and found.high_watts is not None:

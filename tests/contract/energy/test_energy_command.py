@@ -1,0 +1,177 @@
+"""What `powerprof energy` and `powerprof calibrate` promise: JSON, exit codes, one line an error, 80 columns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Cli
+from tests.unit.energy.meter_trees import Tree
+from tests.unit.sources.fake_cpu import C1, POLL, FakeCpus
+
+READING = {
+    "source", "domain", "kind", "joules", "watts", "contained_in", "low_watts", "high_watts", "model",
+    "dropped_samples_count",
+}
+
+
+def energy_of(text: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(text)
+    assert result["schema"] == "powerprof.energy/1"
+    assert set(result) == {"schema", "window_s", "meters", "total", "notes"}
+    for meter in result["meters"]:
+        assert set(meter) == READING
+        assert meter["kind"] in ("measured", "estimated")
+    assert {"source", "domains", "joules", "watts", "kind"} <= set(result["total"])
+    return result
+
+
+@pytest.fixture
+def bare(fake_tree: Callable[[dict[str, str]], Path], monkeypatch: pytest.MonkeyPatch) -> tuple[Tree, dict[str, str]]:
+    """A machine of files without any meter: an EPYC Genoa with two CPUs, and the environment that names it."""
+    host = fake_tree({
+        "proc/cpuinfo": "vendor_id : AuthenticAMD\ncpu family : 25\nmodel : 17\nstepping : 1\n",
+        "proc/stat": "cpu0 10 0 0 90 0 0 0 0 0 0\ncpu1 10 0 0 90 0 0 0 0 0 0\nintr 1\nctxt 1\n",
+    })
+    FakeCpus(host / "sys", [[POLL, C1]] * 2)
+    environment = {name: os.environ[name] for name in ("POWERPROF_SYSFS", "POWERPROF_PROCFS")}
+    return Tree(host / "sys"), environment
+
+
+def test_no_meter_at_all_is_an_estimate_with_model_and_interval(
+    powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]],
+) -> None:
+    tree, environment = bare
+    cpus = tree.root / "devices/system/cpu"
+    process = powerprof_cli.start(["energy", "--duration", "2", "--json", "-"], env=environment)
+    time.sleep(1.2)  # the window is open
+    for cpu in (0, 1):
+        for counter, value in (("time", 1_000_000), ("usage", 50)):
+            (cpus / f"cpu{cpu}/cpuidle/state1/{counter}").write_text(f"{value}\n")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    found = energy_of(out)
+    (meter,) = found["meters"]
+    assert (meter["source"], meter["kind"], meter["model"]) == ("model", "estimated", "AMD EPYC Genoa")
+    assert meter["low_watts"] < meter["watts"] < meter["high_watts"]
+    assert found["total"]["kind"] == "estimated"
+    assert found["notes"][0].startswith("energy source: no meter on this host: rapl: ")
+    assert any(note.startswith("doubt: ") for note in found["notes"])
+
+
+def test_unknown_c0_leaves_only_the_interval(powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]]) -> None:
+    text = powerprof_cli(["energy", "--duration", "0.2"], env=bare[1])
+    assert text.code == 0
+    assert text.out.startswith("Between 0.60 and 4.31 W over 0.")
+    # A long path is not broken: it is to be copied.
+    assert max(len(line) for line in text.out.splitlines() if str(tree_of(bare)) not in line) <= 80
+
+
+def tree_of(bare: tuple[Tree, dict[str, str]]) -> Path:
+    return bare[0].root
+
+
+@pytest.mark.parametrize("name", ["rapl", "hwmon", "battery"])
+def test_an_absent_meter_by_name_ends_with_3(
+    powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]], name: str,
+) -> None:
+    result = powerprof_cli(["energy", "--duration", "0.2", "--energy-source", name], env=bare[1])
+    assert (result.code, result.out) == (3, "")
+    error, hint = result.err.splitlines()
+    assert error.startswith(f"error: {name}: ")
+    assert hint.startswith("hint: ")
+
+
+def test_a_counter_that_stands_still_is_never_0_watts(
+    powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]],
+) -> None:
+    bare[0].zone("intel-rapl:0", "package-0", 77)
+    named = powerprof_cli(["energy", "--duration", "0.2", "--energy-source", "rapl"], env=bare[1])
+    assert named.code == 3
+    assert "rapl: package-0 is there but does not count (reads 0)" in named.err
+    chosen = powerprof_cli(["energy", "--duration", "0.2", "--json", "-"], env=bare[1])
+    assert chosen.code == 0
+    rapl, model = energy_of(chosen.out)["meters"]
+    assert (rapl["source"], rapl["joules"], rapl["watts"]) == ("rapl", None, None)
+    assert model["kind"] == "estimated"
+
+
+def test_a_counter_that_moves_is_measured(powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]]) -> None:
+    tree, environment = bare
+    tree.zone("intel-rapl:0", "package-0", 262_143_328_850)
+    process = powerprof_cli.start(["energy", "--duration", "2", "--json", "-"], env=environment)
+    time.sleep(1.2)  # interpreter start-up is long over and the window is open; it lasts 2 s
+    tree.count("intel-rapl:0", 4_999_999)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    found = energy_of(out)
+    assert found["meters"][0]["joules"] == 5.0
+    assert found["total"] | {"watts": None} == {
+        "source": "rapl", "domains": ["package-0"], "joules": 5.0, "watts": None, "kind": "measured",
+        "low_watts": None, "high_watts": None,
+    }
+
+
+def test_an_interrupt_keeps_what_was_measured(powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]]) -> None:
+    process = powerprof_cli.start(["energy", "--duration", "60", "--json", "-"], env=bare[1])
+    time.sleep(2.0)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.startswith("error: interrupted\n")
+    assert 0 < energy_of(out)["window_s"] < 30
+
+
+def test_recordings_in_series(powerprof_cli: Cli, tmp_path: Path) -> None:
+    names = []
+    for number, value in enumerate((0, 3_000_000, 9_000_000)):
+        path = tmp_path / f"{number}.txt"
+        root = "/sys/class/powercap/intel-rapl:0"
+        path.write_text(f"{root}/name|package-0\n{root}/energy_uj|{value}\n{root}/max_energy_range_uj|262143328850\n")
+        names.append(str(path))
+    result = powerprof_cli(["energy", "--from", *names, "--elapsed", "3", "--json", "-"])
+    assert (result.code, result.err) == (0, "")
+    assert energy_of(result.out)["total"]["joules"] == 9.0
+    assert energy_of(result.out)["window_s"] == 6.0
+    again = powerprof_cli(["energy", "--from", *names, "--elapsed", "3", "--json", "-"])
+    assert again.out == result.out
+
+
+def test_recorded_server(powerprof_cli: Cli, recordings: Path) -> None:
+    folder = recordings / "genoa0"
+    files = [str(folder / name) for name in ("turbostat.raw.txt", "acpower.raw.txt", "ipmi-inband.raw.txt")]
+    result = powerprof_cli(["energy", "--from", *files])
+    assert (result.code, result.err) == (0, "")
+    assert result.out.splitlines()[0] == "289.7 W over 111.5 s, measured: wall by meter_log."
+    assert max(len(line) for line in result.out.splitlines() if str(folder) not in line) <= 80
+
+
+def test_a_damaged_recording_is_refused_with_line_and_reason(powerprof_cli: Cli, recordings: Path) -> None:
+    path = recordings / "corrupted/turbostat.raw.txt"
+    result = powerprof_cli(["energy", "--from", str(path)])
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(f"error: {path}:64: damaged table header")
+
+
+@pytest.mark.parametrize("arguments", [
+    ["--elapsed", "3"], ["some.txt"], ["--from", "x", "--energy-source", "rapl"], ["--energy-source", "rapol"],
+    ["--duration", "0"],
+])
+def test_what_makes_no_sense_is_usage(powerprof_cli: Cli, arguments: list[str]) -> None:
+    result = powerprof_cli(["energy", *arguments])
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: ")
+
+
+def test_calibrate_needs_a_meter(powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]]) -> None:
+    result = powerprof_cli(["calibrate"], env=bare[1])
+    assert (result.code, result.out) == (3, "")
+    assert result.err.startswith("error: calibrate needs a meter: no meter on this host: ")
+    assert "--meter-log FILE" in result.err.splitlines()[1]
