@@ -16,7 +16,9 @@ from powerprof.experiment.loads import LoadFailed, LoadResult, Order, Running, s
 from powerprof.experiment.metrics import watts_of
 from powerprof.experiment.options import RAMP_S, ExperimentOptions
 from powerprof.experiment.records import Arm, Block
-from powerprof.records import Window
+from powerprof.files import try_text
+from powerprof.paths import procfs
+from powerprof.records import ProcessTime, Window
 from powerprof.sampling import WindowMeter
 from powerprof.sources.base import Meters
 from powerprof.workloads.reading import Case
@@ -24,6 +26,7 @@ from powerprof.workloads.reading import Case
 # How long a query that was begun in the window may take to end, beyond the window's own length.
 _PATIENCE_S = 60.0
 _TAIL_S = 0.15
+_FAULTS = "minor_faults"
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,28 @@ def measure_block(apparatus: Apparatus, case: Case, slot: Slot, attempts: int) -
     bench = apparatus.bench
     bench.enter(case)
     with bench.connect(case) as control:
-        if apparatus.offer.design == "work":
-            block = _work(apparatus, case, slot, attempts, lambda: plans.counters(control))
-        else:
-            block = _rate(apparatus, case, slot, attempts, lambda: plans.counters(control))
+        pid = bench.server(case).pid
+
+        def count() -> dict[str, int]:
+            faults = minor_faults(pid)
+            return {**plans.counters(control), **({} if faults is None else {_FAULTS: faults})}
+
+        measure = _work if apparatus.offer.design == "work" else _rate
+        block = measure(apparatus, case, slot, attempts, count)
     bench.leave(case)
     return block
+
+
+def minor_faults(pid: int | None) -> int | None:
+    """Pages that a process, with the threads that have ended, was given without reading; None where unknown.
+
+    Field 10 of /proc/PID/stat; the name in field 2 may have blanks and brackets (proc(5)).
+    """
+    text = try_text(procfs() / str(pid) / "stat") if pid else None
+    if text is None:
+        return None
+    words = text.rpartition(")")[2].split()
+    return int(words[7]) if len(words) > 7 and words[7].isdigit() else None
 
 
 def _meter(apparatus: Apparatus, case: Case, running: Running) -> WindowMeter:
@@ -97,7 +116,7 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         result,
         before,
         after,
-        queries=None if idle else plans.queries_between(before, after),
+        counted=not idle,
     )
 
 
@@ -126,6 +145,7 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         window = solution
         if left_s > 0.05:
             window = joined(solution, apparatus.complete(meter.measure(left_s)))
+    window = with_client(window, result.client_cpu_s)
     if result.errors:
         raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
     reading = watts_of(solution)
@@ -137,10 +157,20 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         result,
         before,
         after,
-        queries=plans.queries_between(before, after),
         solution_s=solution_s,
         solution_joules=reading.joules if reading else None,
     )
+
+
+def with_client(window: Window, cpu_s: float | None) -> Window:
+    """The client ended within the window: its CPU time is what the kernel said when it was waited for."""
+    import msgspec
+
+    if cpu_s is None or not window.window_s or not window.cpus:
+        return window
+    share = 100 * cpu_s / (window.window_s * window.cpus)
+    client = ProcessTime(name="client", cpu_s=cpu_s, percent=share)
+    return msgspec.structs.replace(window, processes=[*window.processes, client])
 
 
 def joined(first: Window, second: Window) -> Window:
@@ -222,10 +252,12 @@ def _block(
     before: Mapping[str, int],
     after: Mapping[str, int],
     *,
-    queries: int | None,
+    counted: bool = True,
     solution_s: float | None = None,
     solution_joules: float | None = None,
 ) -> Block:
+    moved = plans.between(before, after)
+    queries = plans.queries_in(moved) if counted else None
     if queries == 0:
         raise LoadFailed("no query was finished in the window")
     return Block(
@@ -244,7 +276,9 @@ def _block(
         client_cpu_s=result.client_cpu_s,
         solution_s=solution_s,
         solution_joules=solution_joules,
-        rows_examined=None if queries is None else plans.rows_between(before, after),
+        rows_examined=None if queries is None else plans.rows_in(moved),
+        minor_faults_count=moved.pop(_FAULTS, None),
+        status=moved,
     )
 
 

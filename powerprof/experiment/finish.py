@@ -20,6 +20,10 @@ from powerprof.workloads.reading import Case
 # What changes how a load is driven and not what is asked of the server.
 _NOT_WORK = ("rate_hz", "maximum_rate_hz", "queries", "clients")
 
+# A busy neighbour or a change of frequency moves figures by tens of percent, hardly by more.
+_DISTURBANCES = ("steal", "frequency", "other_load")
+_NOT_BY_CHANCE_PERCENT = 100.0
+
 
 def condition_record(case: Case) -> Condition:
     """A condition as it is saved; `work` is a digest of statements, protocol, schema and dataset."""
@@ -129,7 +133,9 @@ def _control(found: Collected, metrics: list[Metric]) -> Control | None:
 def _answer(found: Collected, metrics: list[Metric], threats: list[Threat], control: Control | None) -> Answer:
     case_a, case_b = found.cases
     said = answer(metrics, found.primary, case_a.name, case_b.name)
-    doubts = [threat.text for threat in threats if threat.serious]
+    primary = next((metric for metric in metrics if metric.name == found.primary), None)
+    large = primary is not None and abs(primary.difference.percent or 0.0) > _NOT_BY_CHANCE_PERCENT
+    doubts = [threat.text for threat in threats if threat.serious and not (large and threat.name in _DISTURBANCES)]
     if control is not None and control.kind == "run" and not control.sound:
         doubts.append(control.text)
     if not pairs_of(found.blocks):

@@ -155,11 +155,11 @@ def _sentence(metric: Metric, a: str, b: str) -> str:
     low, high = (100 * end / abs(metric.a.mean) for end in interval)
     if metric.verdict == "inconclusive":
         could = metric.minimum_detectable_percent
-        seen = f" A difference of {could:.2g} % would have been found." if could is not None else ""
+        seen = f" A difference of {_three(could)} % would have been found." if could is not None else ""
         plain = what.rstrip(",")
         return (
             f"No difference found between {a} and {b} in {plain}{kind}: "
-            f"{percent:+.1f} % ({low:+.1f} to {high:+.1f}, 95 %).{seen}"
+            f"{_signed(percent)} % ({_signed(low)} to {_signed(high)}, 95 %).{seen}"
         )
     ratio = metric.ratio
     # With few pairs the ratio has no interval of its own: that of the difference, over A's mean, stands in.
@@ -173,9 +173,13 @@ def _sentence(metric: Metric, a: str, b: str) -> str:
     ends = sorted((abs(low), abs(high)))
     plain = what.rstrip(",")
     return (
-        f"With {b} {plain} is {abs(percent):.1f} % {direction} than with {a}{kind} "
-        f"({ends[0]:.1f} – {ends[1]:.1f}, 95 %)."
+        f"With {b} {plain} is {abs(percent):,.1f} % {direction} than with {a}{kind} "
+        f"({ends[0]:,.1f} – {ends[1]:,.1f}, 95 %)."
     )
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+,.1f}".replace("-", "−")
 
 
 def _three(value: float) -> str:

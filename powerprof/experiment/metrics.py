@@ -82,8 +82,6 @@ def _c0_ms(window: Window, less_percent: float | None = 0.0) -> float | None:
 
 def cpu_ms(block: Block, group: str) -> float | None:
     """CPU time in ms of a group of processes (server, client, powerprof) in the window; None where unknown."""
-    if group == "client" and block.client_cpu_s is not None and block.solution_s is not None:
-        return block.client_cpu_s * 1e3
     for process in block.window.processes:
         if process.name == group:
             return process.cpu_s * 1e3
@@ -138,6 +136,7 @@ def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
         Values("latency_p99_ms", "ms", "measured", lambda b: b.p99_ms),
         Values("edp_joule_seconds", "J·s", kind, _edp, source),
         Values("rows_examined_per_query", "rows", "measured", lambda b: _per_query(b.rows_examined, b)),
+        Values("minor_faults_per_query", "1", "measured", lambda b: _per_query(b.minor_faults_count, b)),
         Values("queries_hz", "1/s", "measured", _rate),
         Values("c0_percent", "%", "measured", lambda b: b.window.c0_percent),
         Values("wakeups_hz", "1/s", "measured", lambda b: b.window.wakeups_hz),

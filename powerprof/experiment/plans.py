@@ -86,11 +86,19 @@ def counters(connection: Sql) -> dict[str, int]:
     return {str(name): int(value) for name, value in found}
 
 
-def queries_between(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """Statements that the clients ran in between: all but the second reading."""
-    return max(0, after.get("Questions", 0) - before.get("Questions", 0) - 1)
+def between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """How far each counter moved."""
+    return {name: max(0, after[name] - before[name]) for name in after if name in before}
 
 
-def rows_between(before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """Rows that the storage engines handed over in between."""
-    return sum(max(0, after.get(name, 0) - before.get(name, 0)) for name in _ROWS)
+def queries_in(moved: Mapping[str, int]) -> int:
+    """Statements that the clients ran: Questions less the second reading and the COM_QUIT of each connection.
+
+    Checked with 10.11: 1,000 statements over 4 connections count 1,005. Prepares and closes are no Questions.
+    """
+    return max(0, moved.get("Questions", 0) - 1 - moved.get("Connections", 0))
+
+
+def rows_in(moved: Mapping[str, int]) -> int:
+    """Rows that the storage engines handed over; a dozen of them are the reading's own."""
+    return sum(moved.get(name, 0) for name in _ROWS)

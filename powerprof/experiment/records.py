@@ -19,7 +19,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
     `dropped`: warm-up, in no figure. `attempts_count` is above 1 where it had to be repeated. With the
     design `work` the window lasts longer than the work, whose time is `solution_s`, and `solution_joules`
-    its energy.
+    its energy. `status`: how far the server's counters moved.
     """
 
     pair: int
@@ -38,6 +38,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     solution_s: float | None = None
     solution_joules: float | None = None
     rows_examined: int | None = None
+    minor_faults_count: int | None = None
+    status: dict[str, int] = {}
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

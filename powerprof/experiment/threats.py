@@ -84,7 +84,8 @@ def _drift(blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Wi
     drift = drift_of(blocks, before, after)
     if drift is None:
         return Threat(name="drift", text="no idle baseline at both ends")
-    text = f"idle baseline drift {drift.points:+.2f} points of C0"
+    points = f"{drift.points:+.2f}".replace("-", "−")
+    text = f"idle baseline drift {points} points of C0"
     return Threat(name="drift", text=text + (": too much" if drift.failed else ""), serious=drift.failed)
 
 

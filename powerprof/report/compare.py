@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from powerprof.experiment.metrics import rest_percent
 from powerprof.experiment.plans import plan_text
 from powerprof.experiment.records import Comparison, Metric
 from powerprof.report import text
@@ -23,6 +24,7 @@ _LABELS = {
     "latency_p99_ms": "p99 latency, ms",
     "edp_joule_seconds": "EDP, J·s/query",
     "rows_examined_per_query": "rows read/query",
+    "minor_faults_per_query": "page faults/query",
     "queries_hz": "queries/s",
     "c0_percent": "C0, %",
     "wakeups_hz": "wake-ups/s",
@@ -72,18 +74,32 @@ def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     found.append("")
     for said in (comparison.verdict.speed, comparison.verdict.power):
         if said:
-            found += text.wrap(f"{said[:1].upper()}{said[1:]}.", width)
+            found += text.wrap(f"{said}.", width)
+    shares = _shares(comparison)
+    if shares:
+        found += text.wrap("C0, % of all CPUs: " + " · ".join(shares), width)
     plans = _plans(comparison)
     if plans:
         found += text.wrap("Plans: " + " · ".join(plans), width)
     threats = [threat.text for threat in comparison.threats]
     if threats:
         found += text.wrap("Threats: " + "; ".join(threats) + ".", width)
-    for note in comparison.notes:
-        found += text.wrap(f"Note: {note}", width)
+    found += notes_of(comparison.notes, width)
     cost = comparison.tool.get("cpu_percent")
     if isinstance(cost, float):
         found.append(f"powerprof itself: {cost:.2f} % of one CPU.")
+    return found
+
+
+def notes_of(notes: Sequence[str], width: int) -> list[str]:
+    """Notes of a run; of those on the energy source one line, the rest is doctor's and the JSON's."""
+    estimated = next((note for note in notes if note.startswith("estimate: ")), None)
+    found = []
+    if estimated is not None:
+        found += text.wrap(f"Note: no meter here: {estimated} (powerprof doctor).", width)
+    for note in notes:
+        if not note.startswith(("energy: ", "estimate: ")):
+            found += text.wrap(f"Note: {note}", width)
     return found
 
 
@@ -112,24 +128,45 @@ def _context(comparison: Comparison) -> str:
 
 
 def _table(metrics: Sequence[Metric], a: str, b: str, width: int) -> list[str]:
-    rows = [["", text.cut(a, 16), text.cut(b, 16), "difference", "(95 %)", "verdict"]]
+    """The difference with its interval beside it, or without where the terminal is too narrow."""
+    names = ["", text.cut(a, 12), text.cut(b, 12)]
+    wide = [[*names, "difference (95 %)", "verdict"]]
+    narrow = [[*names, "difference", "verdict"]]
     for metric in metrics:
-        interval = metric.difference.ci95
-        shown = "" if interval is None else f"[{_signed(interval[0])}, {_signed(interval[1])}]"
-        rows.append(
-            [
-                label_of(metric.name, metric.kind),
-                figure(metric.a.mean),
-                figure(metric.b.mean),
-                _signed(metric.difference.b_minus_a),
-                shown,
-                _VERDICTS[metric.verdict],
-            ]
-        )
-    found = text.columns(rows, gap=2)
+        ends, apart = metric.difference.ci95, _signed(metric.difference.b_minus_a)
+        both = apart if ends is None else f"{apart} [{_signed(ends[0])}, {_signed(ends[1])}]"
+        cells = [label_of(metric.name, metric.kind), figure(metric.a.mean), figure(metric.b.mean)]
+        wide.append([*cells, both, _VERDICTS[metric.verdict]])
+        narrow.append([*cells, apart, _VERDICTS[metric.verdict]])
+    found = text.columns(wide, gap=2)
     if max(map(len, found)) > width:
-        found = text.columns([row[:4] + row[5:] for row in rows], gap=2)
+        found = text.columns(wide, gap=1)
+    if max(map(len, found)) > width:
+        found = text.columns(narrow, gap=2)
+    if max(map(len, found)) > width:
+        found = text.columns(narrow, gap=1)
     return [text.cut(line, width) for line in found]
+
+
+def _shares(comparison: Comparison) -> list[str]:
+    """Whose C0 it was, in percent of all CPUs: what the client costs does not hide the server."""
+    found = []
+    for arm, name in (("a", comparison.a.name), ("b", comparison.b.name)):
+        windows = [block.window for block in comparison.blocks if block.arm == arm and not block.dropped]
+        if not windows:
+            continue
+        groups = {process.name for window in windows for process in window.processes}
+        parts = []
+        for group in ("server", "client", "powerprof"):
+            if group in groups:
+                each = [p.percent or 0.0 for window in windows for p in window.processes if p.name == group]
+                parts.append(f"{group} {sum(each) / len(windows):.2f}")
+        rest = [value for window in windows if (value := rest_percent(window)) is not None]
+        if rest:
+            parts.append(f"rest {sum(rest) / len(rest):.2f}")
+        if parts:
+            found.append(f"{name}: {', '.join(parts)}")
+    return found
 
 
 def _plans(comparison: Comparison) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from powerprof.experiment.judge import words
 from powerprof.records import Run
 from powerprof.report import text
-from powerprof.report.compare import figure, label_of
+from powerprof.report.compare import figure, label_of, notes_of
 
 
 def lines(run: Run, width: int = text.DEFAULT_WIDTH) -> list[str]:
@@ -44,8 +44,7 @@ def lines(run: Run, width: int = text.DEFAULT_WIDTH) -> list[str]:
             "",
             f"Idle server: {text.number(idle.c0_percent)} % C0, {text.number(idle.wakeups_hz, 1)} wake-ups/s.",
         ]
-    for note in run.notes:
-        found += text.wrap(f"Note: {note}", width)
+    found += notes_of(run.notes, width)
     if run.tool.cpu_percent is not None:
         found.append(f"powerprof itself: {run.tool.cpu_percent:.2f} % of one CPU.")
     return found
