@@ -15,6 +15,7 @@ from typing import IO
 
 from powerprof import programs
 from powerprof.database.runtree import RunTree
+from powerprof.database.template import need_room
 from powerprof.errors import DataError, PowerprofError, UsageError
 from powerprof.files import reason_of
 
@@ -65,7 +66,7 @@ def download(artifact: Artifact, tree: RunTree) -> Path:
     """
     place = tree.path / "download"
     place.mkdir(0o700)
-    _need_room(place, 2 * artifact.size_bytes)
+    need_room(place, 2 * artifact.size_bytes)
     path = place / artifact.file_name
     maven = programs.which("mvn")
     said = ""
@@ -87,12 +88,6 @@ def download(artifact: Artifact, tree: RunTree) -> Path:
             ) from error
     check(path, artifact)
     return path
-
-
-def _need_room(place: Path, needed_bytes: int) -> None:
-    system = os.statvfs(place)
-    if system.f_bavail * system.f_frsize < needed_bytes:
-        raise PowerprofError(f"not enough room in {place.parent} ({needed_bytes >> 20} MiB needed)", "set TMPDIR")
 
 
 def _get(address: str, path: Path, limit_bytes: int) -> None:

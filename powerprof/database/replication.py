@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -63,8 +64,10 @@ def read_status(connection: Sql) -> list[ReplicationStatus]:
 
 def status_of(row: Mapping[str, Any]) -> ReplicationStatus:
     """One row of SHOW … STATUS. MySQL 8.0.22 renamed master and slave; both are read."""
+    # Replicate_Ignore_Server_Ids and its kind kept their name.
     plain = {
-        name.lower().replace("replica", "slave").replace("source", "master"): value for name, value in row.items()
+        re.sub("replica(?!te)", "slave", name.lower()).replace("source", "master"): value
+        for name, value in row.items()
     }
 
     def text(name: str) -> str | None:

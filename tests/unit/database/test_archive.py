@@ -1,0 +1,152 @@
+"""Archives from outside: pinned, bounded, and never written outside of their folder."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from powerprof.database import archive, historical
+from powerprof.database.archive import Artifact, Member
+from powerprof.database.runtree import RunTree
+from powerprof.errors import CapabilityError, DataError, PowerprofError, UsageError
+
+
+def _zip(files: dict[str, bytes]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in files.items():
+            file.writestr(name, data)
+    return made.getvalue()
+
+
+def _jar(tmp_path: Path, files: dict[str, bytes]) -> Path:
+    path = tmp_path / "a.jar"
+    path.write_bytes(_zip(files))
+    return path
+
+
+_MEMBERS = (Member("x/mysqld", "bin/mysqld", executable=True), Member("x/data.jar!mysql/", "data/mysql/"))
+
+
+def test_only_what_is_named_is_taken(tmp_path: Path) -> None:
+    inner = _zip({"mysql/user.MYD": b"rows", "META-INF/x": b"no"})
+    jar = _jar(tmp_path, {"x/mysqld": b"program", "x/data.jar": inner, "x/other": b"no"})
+    archive.unpack(jar, _MEMBERS, tmp_path / "out", 10_000)
+    files = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert files == {"bin/mysqld", "data/mysql/user.MYD"}
+    assert (tmp_path / "out/bin/mysqld").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "out/data/mysql/user.MYD").read_bytes() == b"rows"
+
+
+@pytest.mark.parametrize(("files", "said"), [
+    ({"x/mysqld": b"p", "x/data.jar": _zip({"mysql/../../evil": b"e"})}, "leads outside"),
+    ({"x/mysqld": b"p", "x/data.jar": _zip({"mysql//etc/evil": b"e"})}, "leads outside"),
+    ({"x/mysqld": b"0" * 20_000, "x/data.jar": _zip({"mysql/a": b""})}, "more than expected"),
+    ({"x/mysqld": b"p", "x/data.jar": _zip({"mysql/a": b"0" * 20_000})}, "more than expected"),
+    ({"x/mysqld": b"p", "x/data.jar": b"0" * 20_000}, "larger than expected"),
+    ({"x/mysqld": b"p", "x/data.jar": b"no zip"}, "damaged archive"),
+    ({"x/mysqld": b"p"}, "damaged archive"),
+    ({"x/data.jar": _zip({"mysql/a": b""})}, "is not in the archive"),
+    ({"x/mysqld": b"p", "x/data.jar": _zip({f"m{n}": b"" for n in range(200)})}, "larger than expected"),
+])
+def test_what_is_refused(tmp_path: Path, files: dict[str, bytes], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        archive.unpack(_jar(tmp_path, files), _MEMBERS, tmp_path / "out", 10_000)
+    assert not (tmp_path / "evil").exists()
+
+
+def test_no_zip_at_all(tmp_path: Path) -> None:
+    (tmp_path / "a.jar").write_bytes(b"\x00" * 100)
+    with pytest.raises(DataError, match="damaged archive"):
+        archive.unpack(tmp_path / "a.jar", _MEMBERS, tmp_path / "out", 10_000)
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
+    """A repository on loopback: path → file."""
+    files: dict[str, bytes] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = files.get(self.path)
+            self.send_response(200 if data is not None else 404)
+            self.end_headers()
+            self.wfile.write(data or b"")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    monkeypatch.setenv("POWERPROF_MAVEN_INDEX", f"http://127.0.0.1:{server.server_port}/maven2/")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    yield files
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+_PATH = "/maven2/org/example/thing/1.0/thing-1.0.jar"
+
+
+def _artifact(data: bytes) -> Artifact:
+    return Artifact("org.example", "thing", "1.0", len(data), hashlib.sha256(data).hexdigest())
+
+
+def test_a_download_from_the_configured_index(index: dict[str, bytes]) -> None:
+    index[_PATH] = b"archive" * 1000
+    with RunTree() as tree:
+        path = archive.download(_artifact(b"archive" * 1000), tree)
+        assert path.read_bytes() == b"archive" * 1000
+        assert path.is_relative_to(tree.path)
+
+
+@pytest.mark.parametrize("delivered", [b"other", b"archive" + b"more" * 100_000, b""])
+def test_another_file_is_refused(index: dict[str, bytes], delivered: bytes) -> None:
+    index[_PATH] = delivered
+    with RunTree() as tree:
+        with pytest.raises(DataError, match="its SHA-256 is"):
+            archive.download(_artifact(b"archive"), tree)
+        assert (tree.path / "download/thing-1.0.jar").stat().st_size <= len(b"archive") + 1
+
+
+def test_an_absent_file_and_a_wrong_index(index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunTree() as tree, pytest.raises(PowerprofError, match=r"cannot download http://127.*Not Found"):
+        archive.download(_artifact(b"x"), tree)
+    monkeypatch.setenv("POWERPROF_MAVEN_INDEX", "file:///etc")
+    with pytest.raises(UsageError, match="no http"):
+        archive.index()
+
+
+def test_nothing_is_downloaded_without_consent(
+    index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    asked: list[str] = []
+    with pytest.raises(PowerprofError, match="consent was refused"):
+        historical.fetch("mysql-5.5.9", lambda question: bool(asked.append(question)))
+    assert "GPL-2.0" in asked[0]
+    assert "140 MB" in asked[0]
+    with pytest.raises(PowerprofError, match="cannot download"):
+        historical.fetch("mysql-5.5.9", lambda question: True)
+    assert not historical.is_fetched(historical.find("mysql-5.5.9"))
+    with pytest.raises(CapabilityError, match="has not been fetched") as caught:
+        historical.build("mysql-5.5.9")
+    assert caught.value.hint == "powerprof servers fetch mysql-5.5.9"
+    with pytest.raises(UsageError, match="no server is called"):
+        historical.find("mysql-4.1")
+
+
+def test_another_machine_cannot_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(CapabilityError, match="runs on x86_64 only"):
+        historical.fetch("mysql-5.5.9", lambda question: True)
