@@ -1,0 +1,56 @@
+"""One self-contained page: templates, style and script in one file, and a policy that lets nothing else in."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from powerprof import __version__
+from powerprof.report.html.figures import Figures, clean, embedded
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+MAX_EMBEDDED_BYTES = 3 << 20
+"""Above it the record stays out of the page, which has to fit in a mail; the page says so."""
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files("powerprof.report.html") / "templates" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    # Function names, process names, host names and SQL come from outside: everything is escaped unless it is Markup.
+    environment = Environment(
+        loader=PackageLoader("powerprof.report.html", "templates"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )
+    environment.filters["clean"] = clean
+    return environment
+
+
+def page(template: str, record: msgspec.Struct | None, figures: Figures | None, **values: Any) -> str:
+    """Render a template around `record`, whose JSON is embedded for the download."""
+    from markupsafe import Markup
+
+    script = _asset("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    data = embedded(record) if record is not None else Markup()
+    fits = len(data) <= MAX_EMBEDDED_BYTES
+    functions = {} if figures is None else {"fig": figures.fig, "interval": figures.interval, "facts": figures.facts,
+                                            "at": figures.at}  # fmt: skip
+    text: str = _environment().get_template(template).render(
+        style=Markup(_asset("report.css")), script=Markup(script), digest=digest,  # noqa: S704 - our own files
+        data=data if fits else Markup(), data_bytes=len(data), data_fits=fits, version=__version__,
+        record=record, **functions, **values,
+    )  # fmt: skip
+    return text

@@ -1,0 +1,160 @@
+"""The page of a run: idle phases, one window of residency, or a load by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from markupsafe import Markup
+
+from powerprof.records import Phase, Run, StateResidency
+from powerprof.report import labels, text
+from powerprof.report.html import svg
+from powerprof.report.html.extras import Extras
+from powerprof.report.html.figures import Figures, clean, escape_pointer
+from powerprof.report.html.page import page
+from powerprof.report.html.states import looks_of
+from powerprof.report.lines import lines_of
+
+_MAIN = ("baseline", "server", "clients")
+_DIGITS = {"c0_percent": 2, "wakeups_hz": 1}
+
+
+@dataclass(frozen=True)
+class PhaseRow:
+    """A figure in every shown phase, and how it changed from the first to the last."""
+
+    label: str
+    unit: str
+    cells: tuple[Markup, ...]
+    change: Markup
+    look: str = ""
+    inner: bool = False
+
+
+def shown_phases(run: Run) -> list[int]:
+    """The phases that are compared: baseline, server, clients; else all."""
+    found = [index for name in _MAIN for index, phase in enumerate(run.phases) if phase.name == name]
+    return found or list(range(len(run.phases)))
+
+
+def phase_title(run: Run, phase: Phase) -> str:
+    """`16 clients` rather than `clients`."""
+    count = run.options.get("clients_count")
+    return f"{count} clients" if phase.name == "clients" and isinstance(count, int) else clean(phase.name, 60)
+
+
+def _change(figures: Figures, run: Run, chosen: Sequence[int], metric: str, digits: int) -> Markup:
+    first, last = run.phases[chosen[0]].name, run.phases[chosen[-1]].name
+    for index, delta in enumerate(run.deltas):
+        if len(chosen) > 1 and (delta.from_phase, delta.to_phase, delta.metric) == (first, last, metric):
+            place = f"/deltas/{index}/difference"
+            return figures.fig(f"{place}/mean", digits, sign=True) + figures.interval(
+                f"{place}/low", f"{place}/high", digits, sign=True
+            )
+    return Markup()
+
+
+def _cell(figures: Figures, place: str, pointer: str, interval: str, digits: int) -> Markup:
+    ends = f"{place}/intervals/{escape_pointer(interval)}"
+    return figures.fig(f"{place}/{pointer}", digits) + figures.interval(f"{ends}/low", f"{ends}/high", digits)
+
+
+def _state_index(phase: Phase, name: str) -> int | None:
+    return next((index for index, state in enumerate(phase.states) if state.name == name), None)
+
+
+def phase_rows(figures: Figures, run: Run, chosen: Sequence[int]) -> list[PhaseRow]:
+    """C0, every idle state with its average residency, wake-ups, steal."""
+    places = [f"/phases/{index}" for index in chosen]
+    phases = [run.phases[index] for index in chosen]
+
+    def plain(label: str, name: str, unit: str, change_unit: str) -> PhaseRow:
+        digits = _DIGITS.get(name, 2)
+        cells = tuple(_cell(figures, place, name, name, digits) for place in places)
+        return PhaseRow(label, unit, cells, _change(figures, run, chosen, name, digits), "c0" if change_unit else "")
+
+    rows = [plain("C0 (running)", "c0_percent", "%", "pt")]
+    looks = looks_of([state for phase in phases for state in phase.states])
+    for name, look in looks.items():
+        at = [_state_index(phase, name) for phase in phases]
+        states = [None if i is None else phase.states[i] for phase, i in zip(phases, at, strict=True)]
+        if all(state is None or (state.polling and not state.entries_count) for state in states):
+            continue
+        polling = any(state is not None and state.polling for state in states)
+        field = "polling_percent" if polling else "residency_percent"
+
+        def cells(field: str, interval: str, at: list[int | None] = at) -> tuple[Markup, ...]:
+            return tuple(
+                Markup("–") if i is None else _cell(figures, place, f"states/{i}/{field}", interval, 2)
+                for place, i in zip(places, at, strict=True)
+            )
+
+        change = Markup() if polling else _change(figures, run, chosen, f"{name} residency_percent", 2)
+        rows.append(PhaseRow(clean(name, 60) + (" (polling, in C0)" if polling else ""), "%",
+                             cells(field, f"residency_percent:{name}"), change, look))  # fmt: skip
+        if not polling:
+            rows.append(PhaseRow("average residency", "ms", cells("average_residency_ms", "-"), Markup(), inner=True))
+    rows.append(plain("wake-ups from idle", "wakeups_hz", "/s", ""))
+    if any(phase.steal_percent for phase in phases):
+        rows.append(plain("stolen by the hypervisor", "steal_percent", "%", ""))
+    return rows
+
+
+def _bar(phase: Phase, looks: dict[str, str]) -> list[svg.Share]:
+    polled = sum(state.polling_percent or 0.0 for state in phase.states if state.polling)
+    shares = [svg.Share("C0", max(0.0, (phase.c0_percent or 0.0) - polled), "c0")]
+    shares += [svg.Share(f"{state.name} (polling)", state.polling_percent or 0.0, "poll")
+               for state in phase.states if state.polling and state.polling_percent]  # fmt: skip
+    return shares + [
+        svg.Share(clean(state.name, 40), state.residency_percent or 0.0, looks[state.name])
+        for state in phase.states if not state.polling and _drawn(state)
+    ]  # fmt: skip
+
+
+def _drawn(state: StateResidency) -> bool:
+    return bool(state.residency_percent)
+
+
+def _course(run: Run) -> list[svg.Bar]:
+    timed = []
+    for phase in run.phases:
+        for number, window in enumerate(phase.windows, 1):
+            try:
+                start = datetime.fromisoformat(window.started_at).timestamp()
+            except ValueError:
+                continue
+            timed.append((start, phase, number, window))
+    first = min((start for start, *_ in timed), default=0.0)
+    return [
+        svg.Bar(start - first, start - first + (window.window_s or 0.0), window.c0_percent,
+                "bar-idle" if phase.name.startswith("baseline") else "bar-a" if phase.name == "server" else "bar-b",
+                f"{phase_title(run, phase)}, window {number}: C0 {text.number(window.c0_percent, 2, ' %')}")
+        for start, phase, number, window in sorted(timed, key=lambda one: one[0])
+    ]  # fmt: skip
+
+
+def render(run: Run, extras: Extras) -> str:
+    """The page."""
+    figures, said = Figures(run), lines_of(run)
+    chosen = shown_phases(run)
+    looks = looks_of([state for phase in run.phases for state in phase.states])
+    bars = [(phase_title(run, run.phases[i]), svg.state_bar(_bar(run.phases[i], looks), run.phases[i].name))
+            for i in chosen if run.phases[i].c0_percent is not None]  # fmt: skip
+    return page(
+        "run.html.j2", run, figures, title=said[0], answer=said[0], context=said[1],
+        titles=[phase_title(run, run.phases[index]) for index in chosen],
+        rows=phase_rows(figures, run, chosen) if chosen else [], bars=bars,
+        course=svg.course(_course(run), "% C0") if sum(len(phase.windows) for phase in run.phases) > 1 else Markup(),
+        traced=[(index, phase_title(run, run.phases[index])) for index in reversed(chosen) if run.phases[index].causes],
+        energies=[(index, phase_title(run, phase)) for index, phase in enumerate(run.phases) if phase.energy],
+        metric_labels=[labels.metric(metric.name) for metric in run.metrics],
+        metric_units=[labels.prefix(metric.unit, metric.estimate.mean) for metric in run.metrics],
+        label=labels.metric, notes=notes_of(run), period=text.period,
+    )  # fmt: skip
+
+
+def notes_of(run: Run) -> list[str]:
+    """The run's notes and its phases', each once."""
+    return list(dict.fromkeys([*run.notes, *(note for phase in run.phases for note in phase.notes)]))

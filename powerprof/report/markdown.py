@@ -1,0 +1,166 @@
+"""Markdown for pull requests: the answer, its table, the doubts, and where the figures are from.
+
+Names from outside are code spans: there GitHub sees no link, no mention and no HTML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from powerprof.attribution.records import Attribution
+from powerprof.errors import UsageError
+from powerprof.experiment.records import Comparison
+from powerprof.records import Cause, Conservation, Run
+from powerprof.report import labels, text
+from powerprof.report.compare import figure
+from powerprof.report.lines import lines_of
+
+_NAME_LIMIT = 120
+_STACK_LIMIT = 8
+_ROWS = 25
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!])")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
+_VERDICTS = {"b_lower": "lower", "b_higher": "higher", "inconclusive": "inconclusive"}
+
+
+def code(name: object, limit: int = _NAME_LIMIT) -> str:
+    """A code span that nothing in the name can end; `|` is escaped, since tables split at it even there."""
+    clean = text.cut(_CONTROL.sub(" ", str(name)), limit).strip() or " "
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", clean)), default=0))
+    pad = " " if clean.startswith("`") or clean.endswith("`") else ""
+    # Backslashes before a | would escape the escape.
+    inner = clean.replace("\\|", "|").replace("|", "\\|")
+    return f"{fence}{pad}{inner}{pad}{fence}"
+
+
+def plain(sentence: str, limit: int = 1000) -> str:
+    """A sentence with everything escaped that Markdown would take for its own; addresses and mentions are broken."""
+    one_line = text.cut(_CONTROL.sub(" ", sentence), limit)
+    escaped = _SPECIAL.sub(r"\\\1", one_line)
+    # A zero-width space: GitHub has no escape for mentions and bare addresses.
+    return escaped.replace("@", "@\u200b").replace("://", ":\u200b//").replace("www.", "www\u200b.")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
+    rule = ["---" if index < left else "---:" for index in range(len(head))]
+    return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{figure(low)} to {figure(high)}"
+
+
+def to_markdown(record: msgspec.Struct) -> str:
+    """The record as Markdown. Raises UsageError for a record without one."""
+    if isinstance(record, Comparison):
+        lines = _comparison(record)
+    elif isinstance(record, Attribution):
+        lines = _attribution(record)
+    elif isinstance(record, Run):
+        lines = _run(record)
+    else:
+        raise UsageError(f"there is no Markdown for a {type(record).__name__.lower()}", "use --json FILE")
+    return "\n".join(lines) + "\n"
+
+
+def _notes(notes: Iterable[str]) -> list[str]:
+    found = [f"- {plain(note)}" for note in notes]
+    return ["", *found] if found else []
+
+
+def _comparison(record: Comparison) -> list[str]:
+    said = lines_of(record)
+    rows = []
+    for metric in record.metrics:
+        ends = metric.difference.ci95
+        kind = ", estimated" if metric.kind == "estimated" else ""
+        unit = f" ({metric.unit})" if metric.unit not in ("", "1") else ""
+        percent = "" if metric.difference.percent is None else text.signed(metric.difference.percent, 1, " %")
+        verdict = _VERDICTS[metric.verdict]
+        rows.append([
+            plain(labels.metric(metric.name) + unit + kind), figure(metric.a.mean), figure(metric.b.mean),
+            figure(metric.difference.b_minus_a), _range(*ends) if ends else "", percent,
+            verdict if verdict == "inconclusive" else f"**{verdict}**",
+        ])  # fmt: skip
+    a, b = code(record.a.name, 60), code(record.b.name, 60)
+    found = [f"**{plain(record.verdict.text)}**", "", plain(said[1]), ""]
+    found += _table(["metric", f"A {a}", f"B {b}", "B − A", "95 %", "", "verdict"], rows)
+    if record.threats:
+        found += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
+    return found + _notes([*record.differences, *record.notes]) + _source(record.id)
+
+
+def _balance(found: Conservation | None) -> list[str]:
+    if found is None:
+        return []
+    usage = text.number(found.cpuidle_usage_delta_count, 0)
+    return ["", (f"{found.classified_count:,} classified + {found.unknown_count:,} unknown + {found.lost_count:,} lost "
+                 f"= {found.idle_exits_count:,} idle exits; cpuidle counted {usage}.")]  # fmt: skip
+
+
+def _causes(causes: Sequence[Cause]) -> list[str]:
+    rows = [
+        [code(f"{cause.process or 'unknown'} {cause.thread or ''}".strip()), code(cause.mechanism.replace("_", "-")),
+         text.period(cause.period_ms), text.number(cause.wakeups_hz, 1), text.number(cause.percent, 1)]
+        for cause in causes[:_ROWS]
+    ]  # fmt: skip
+    return _table(["who", "why", "", "/s", "%"], rows, left=2)
+
+
+def _run(record: Run) -> list[str]:
+    said = lines_of(record)
+    found = [f"**{plain(said[0])}**", "", plain(said[1])]
+    if record.metrics:
+        rows = [
+            [plain(labels.metric(one.name) + (", estimated" if one.kind == "estimated" else "")), plain(one.unit),
+             figure(one.estimate.mean), _range(one.estimate.low, one.estimate.high)]
+            for one in record.metrics
+        ]  # fmt: skip
+        found += ["", *_table(["metric", "unit", "mean", "95 %"], rows, left=2)]
+    if record.phases:
+        names = dict.fromkeys(state.name for phase in record.phases for state in phase.states if not state.polling)
+        rows = [["C0 (running), %", *(text.number(phase.c0_percent, 2) for phase in record.phases)]]
+        for name in names:
+            states = [next((s for s in phase.states if s.name == name), None) for phase in record.phases]
+            rows.append([code(name, 40) + ", %", *(text.number(s.residency_percent if s else None, 2) for s in states)])
+        rows.append(["wake-ups from idle, /s", *(text.number(phase.wakeups_hz, 1) for phase in record.phases)])
+        found += ["", *_table(["", *(code(phase.name, 40) for phase in record.phases)], rows)]
+    if record.deltas:
+        rows = [
+            [plain(labels.metric(d.metric)), f"{code(d.to_phase, 40)} − {code(d.from_phase, 40)}",
+             text.signed(d.difference.mean, 2), _range(d.difference.low, d.difference.high)]
+            for d in record.deltas
+        ]  # fmt: skip
+        found += ["", *_table(["change", "", "mean", "95 %"], rows, left=2)]
+    traced = next((phase for phase in reversed(record.phases) if phase.causes and phase.name != "baseline-after"), None)
+    if traced is not None:
+        found += ["", f"What woke the CPUs, {code(traced.name, 40)}:", "", *_causes(traced.causes)]
+        found += _balance(traced.conservation)
+    return found + _notes(record.notes) + _source(record.id)
+
+
+def _attribution(record: Attribution) -> list[str]:
+    said = lines_of(record)
+    rows = []
+    for row in record.wakeups[:_ROWS]:
+        frames = [frame.label for frame in row.stack[:_STACK_LIMIT]]
+        more = " ← …" if len(row.stack) > _STACK_LIMIT else ""
+        rows.append([
+            code(row.thread.label), code((" ← ".join(frames) + more) if frames else "no user stack", 400),
+            text.period(row.period_ms), text.number(row.rate_hz, 1), f"{row.count:,}", text.number(row.c0_ms, 2),
+        ])  # fmt: skip
+    found = [f"**{plain(said[0])}**", ""]
+    found += _table(["thread", "stack, innermost first", "", "/s", "exits", "C0 ms"], rows, left=2)
+    left = record.wakeups[_ROWS:]
+    if left:
+        found += ["", f"{len(left)} more rows with {sum(row.count for row in left):,} idle exits."]
+    return found + _balance(record.conservation) + _notes(record.notes) + _source(record.id)
+
+
+def _source(name: str | None) -> list[str]:
+    from powerprof import __version__
+
+    return ["", f"powerprof {__version__}" + (f", run {code(name, 60)}" if name else "")]
