@@ -6,16 +6,19 @@ stack, and nothing else. The modules are `extra` ones, whose load address is wha
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.registers import PT_REGS_BYTES
+from powerprof.stacks.registers import IP, PT_REGS_BYTES
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.tables import UnwindTable, elf_image, sealed_file
 
 MAX_FRAMES = 1024
+# How drgn names a sealed memory file.
+_MEMORY_FILE = "/memfd:"
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Walker:
         self._pt_regs = self._program.struct_type("pt_regs", PT_REGS_BYTES, (member,))
         self._object = drgn.Object
         self._drgn_errors: tuple[type[Exception], ...] = (
-            drgn.FaultError, LookupError, ValueError, OSError, OverflowError)
+            drgn.FaultError, drgn.BadDataError, LookupError, ValueError, OSError, OverflowError)
 
     def _read(self, address: int, count: int, _offset: int, _physical: bool) -> bytes:
         at = address - self._sp
@@ -128,7 +131,11 @@ class Walker:
         try:
             trace = self._program.stack_trace(self._object.from_bytes_(self._program, self._pt_regs, registers))
         except self._drgn_errors as error:
-            return Unwound((), False, f"cannot be unwound ({error})", ())
+            # A damaged unwind table: the innermost pc needs none.
+            (ip,) = struct.unpack_from("<Q", registers, IP * 8)
+            text = str(error).partition("\n")[0] or "damaged unwind table"
+            reason = text.replace(_MEMORY_FILE, "").replace(" (deleted)", "")
+            return Unwound((ip,), False, f"cannot be unwound ({reason[:200]})", (True,))
         last: Mapping | None = None
         for frame in trace:
             pc = _pc(frame)
