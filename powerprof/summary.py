@@ -20,19 +20,19 @@ _METRICS: tuple[str, ...] = (
 
 
 def estimate(values: Iterable[float | None]) -> Estimate | None:
-    """Mean and 95 % interval of Student's t over the known values: mean ± t(0.975, n − 1) · s / √n.
-
-    One value has no interval; no value no mean.
-    """
+    """As `interval` over the known values; None where there is none."""
     known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known:
-        return None
-    mean = fmean(known)
-    if len(known) < 2:
+    return interval(known) if known else None
+
+
+def interval(values: Sequence[float]) -> Estimate:
+    """Mean and 95 % interval of Student's t: mean ± t(0.975, n − 1) · s / √n. One value alone has no interval."""
+    mean = fmean(values)
+    if len(values) < 2:
         return Estimate(mean=mean, low=None, high=None)
     from scipy.special import stdtrit
 
-    half = float(stdtrit(len(known) - 1, 0.975)) * stdev(known) / math.sqrt(len(known))
+    half = float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
     return Estimate(mean=mean, low=mean - half, high=mean + half)
 
 

@@ -5,28 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from powerprof.records import Cause, Conservation, Delta, EnergyReading, Estimate, Phase, StateResidency, Window
+import msgspec
+
+from powerprof.records import Cause, Conservation, Delta, EnergyReading, Estimate, Phase, Window
 from powerprof.residency import merge_notes
+from powerprof.summary import phase_of
 
 COMPARED = ("c0_percent", "wakeups_hz")
 
 
-def mean_of(values: Sequence[float | None]) -> float | None:
+def _mean(values: Sequence[float | None]) -> float | None:
     """The mean; None where any value is unknown, or there is none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def estimate(values: Sequence[float]) -> Estimate:
-    """Mean with its 95 % Student interval; one value alone has none."""
-    mean = sum(values) / len(values)
-    if len(values) < 2:
-        return Estimate(mean=mean, low=None, high=None)
-    from scipy import stats
-
-    spread = (sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values)) ** 0.5
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * spread
-    return Estimate(mean=mean, low=mean - half, high=mean + half)
 
 
 def difference(before: Sequence[float], after: Sequence[float]) -> Estimate:
@@ -42,42 +33,8 @@ def difference(before: Sequence[float], after: Sequence[float]) -> Estimate:
     return Estimate(mean=mean, low=float(interval.low), high=float(interval.high))
 
 
-def _states(windows: Sequence[Window]) -> list[StateResidency]:
-    names = list(dict.fromkeys(state.name for window in windows for state in window.states))
-    return [
-        _state([state for window in windows for state in window.states if state.name == name], windows)
-        for name in names
-    ]
-
-
-def _state(parts: Sequence[StateResidency], windows: Sequence[Window]) -> StateResidency:
-    entries = sum(part.entries_count for part in parts)
-    time_us = sum(part.time_us for part in parts)
-    every = len(parts) == len(windows)
-
-    def mean(field: str) -> float | None:
-        return mean_of([getattr(part, field) for part in parts]) if every else None
-
-    counted = entries > 0 and time_us > 0
-    return StateResidency(
-        name=parts[0].name,
-        polling=parts[0].polling,
-        time_us=time_us,
-        entries_count=entries,
-        residency_percent=mean("residency_percent"),
-        polling_percent=mean("polling_percent"),
-        average_residency_ms=time_us / entries / 1e3 if counted else mean("average_residency_ms"),
-        entries_hz=mean("entries_hz"),
-        above_hz=mean("above_hz"),
-        below_hz=mean("below_hz"),
-        rejected_hz=mean("rejected_hz"),
-    )
-
-
 def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
     """Joules add up over the windows; watts are their mean. A domain missing in one window is left out."""
-    import msgspec
-
     found = []
     for reading in windows[0].energy:
         same = [
@@ -93,9 +50,9 @@ def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
             msgspec.structs.replace(
                 reading,
                 joules=None if None in joules else sum(value for value in joules if value is not None),
-                watts=mean_of([other.watts for other in same]),
-                low_watts=mean_of([other.low_watts for other in same]),
-                high_watts=mean_of([other.high_watts for other in same]),
+                watts=_mean([other.watts for other in same]),
+                low_watts=_mean([other.low_watts for other in same]),
+                high_watts=_mean([other.high_watts for other in same]),
                 dropped_samples_count=sum(other.dropped_samples_count for other in same),
             )
         )
@@ -125,25 +82,17 @@ def combine(
     traced_window_s: float | None = None,
     notes: Sequence[str] = (),
 ) -> Phase:
-    """One phase from at least one window."""
-    intervals = {metric: estimate(found) for metric in COMPARED if (found := values(windows, metric))}
-    return Phase(
-        name=name,
-        window_s=mean_of([window.window_s for window in windows]),
-        cpus=windows[0].cpus,
-        c0_percent=mean_of([window.c0_percent for window in windows]),
-        idle_percent=mean_of([window.idle_percent for window in windows]),
-        wakeups_hz=mean_of([window.wakeups_hz for window in windows]),
-        states=_states(windows),
-        steal_percent=mean_of([window.steal_percent for window in windows]),
+    """One phase from at least one window, with the energy of all of them."""
+    phase = phase_of(name, windows)
+    combined: Phase = msgspec.structs.replace(
+        phase,
         energy=_energy(windows),
         causes=list(causes),
         conservation=conservation,
         traced_window_s=traced_window_s,
-        intervals=intervals,
-        windows=list(windows),
-        notes=merge_notes(*(window.notes for window in windows), notes),
+        notes=merge_notes(phase.notes, notes),
     )
+    return combined
 
 
 def deltas(before: Phase, after: Phase) -> list[Delta]:

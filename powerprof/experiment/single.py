@@ -22,6 +22,7 @@ from powerprof.experiment.records import Block
 from powerprof.experiment.runner import Say
 from powerprof.records import Phase, Run, RunMetric, ServerInfo, ToolCost, Window
 from powerprof.sampling import WindowMeter, now_text
+from powerprof.summary import interval
 from powerprof.workloads.reading import Case
 
 _ATTEMPTS = 3
@@ -123,7 +124,7 @@ def _record(
                 unit=values.unit,
                 kind=values.kind,
                 source=values.source,
-                estimate=phases.estimate(known),
+                estimate=interval(known),
                 values=each,
             )
         )

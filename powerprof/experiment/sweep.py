@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from powerprof.errors import DataError, Interrupted, PowerprofError, UsageError
-from powerprof.experiment import oslayer, phases
+from powerprof.experiment import oslayer
 from powerprof.experiment.bench import Bench, BenchOptions
 from powerprof.experiment.block import Apparatus, Slot, measure_block
 from powerprof.experiment.calibrate import Offer
@@ -22,6 +22,7 @@ from powerprof.experiment.records import Block
 from powerprof.experiment.runner import Say
 from powerprof.records import RunMetric
 from powerprof.sampling import now_text
+from powerprof.summary import interval
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case, Loaded, resolve
 
@@ -204,7 +205,7 @@ def _point(
                 unit=values.unit,
                 kind=values.kind,
                 source=values.source,
-                estimate=phases.estimate(known),
+                estimate=interval(known),
                 values=each,
             )
         )
