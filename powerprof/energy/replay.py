@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from powerprof.energy.domains import contained, reconcile, total
@@ -81,7 +81,8 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
             parse_turbostat(text, path)
         elif looks_like_meter_log(text):
             wall = parse_meter_log(text, path)
-            recordings.append(_power("meter_log", "wall", str(path), wall.samples, wall.step_s, wall.notes))
+            made = _power("meter_log", "wall", str(path), wall.samples, wall.step_s, wall.notes)
+            recordings.append(replace(made, has_epoch=wall.has_epoch))
         else:
             raise DataError(path, "no energy recording: neither turbostat, powercap, IPMI nor a wall meter's CSV",
                             hint="a CSV log has a header such as time,watts")

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from powerprof import programs
+from powerprof import paths, programs
 from powerprof.energy.meter import DomainEnergy
 from powerprof.energy.series import PowerSample, power_energy
 from powerprof.errors import CapabilityError, DataError, PowerprofError
 from powerprof.files import read_outside_text
 
+_DCMI = "DCMI"
 _INTERVAL_S = 5.0  # what the controllers' own sampling period is (DCMI 1.5, 6.6.1)
 _TIMEOUT_S = 10.0
 _MAX_WATTS = 1e6
@@ -73,9 +74,11 @@ def parse_ipmi(text: str, path: Path | str) -> IpmiLog:
         raise DataError(path, "no power reading in it")
     if len(names) > 1:
         raise DataError(path, f"the power sensor changes within the log ({', '.join(sorted(names))})")
-    notes = (f"{silent} listings without a power reading were left out",) if silent else ()
+    notes = [f"{silent} listings without a power reading were left out"] if silent else []
+    if names == {_DCMI} and not _STAMP.search(text):
+        notes.append("its times are the controller's own clock, taken as UTC")
     steps = sorted(b.time_s - a.time_s for a, b in itertools.pairwise(samples)) or [0.0]
-    return IpmiLog(str(path), tuple(samples), names.pop(), steps[len(steps) // 2], notes)
+    return IpmiLog(str(path), tuple(samples), names.pop(), steps[len(steps) // 2], tuple(notes))
 
 
 def listing_watts(lines: list[str]) -> tuple[float | None, str]:
@@ -84,7 +87,7 @@ def listing_watts(lines: list[str]) -> tuple[float | None, str]:
     for line in lines:
         dcmi = _DCMI_POWER.match(line)
         if dcmi:
-            return float(dcmi[1]), "DCMI"
+            return float(dcmi[1]), _DCMI
         match = _SDR_POWER.fullmatch(line)
         if match is None or match[3].lower() != "ok":
             continue
@@ -168,6 +171,9 @@ class IpmiMeter:
 
 def open_ipmi() -> IpmiMeter:
     """IPMI DCMI by ipmitool. Raises CapabilityError where the program, the device or a reading is missing."""
+    if not paths.is_this_host():
+        raise CapabilityError("ipmi: it reads the running machine, and POWERPROF_SYSFS or POWERPROF_PROCFS is set",
+                              "unset POWERPROF_SYSFS POWERPROF_PROCFS")
     program = programs.need("ipmitool", "ipmitool")
     try:
         done = programs.run([program, "dcmi", "power", "reading"], timeout_s=_TIMEOUT_S)

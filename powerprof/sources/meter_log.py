@@ -20,8 +20,13 @@ from powerprof.energy.series import PowerSample, power_energy
 from powerprof.errors import CapabilityError, DataError
 from powerprof.files import read_outside_text
 
-_TIMES = ("t", "time", "timestamp", "epoch", "date", "datetime", "ts", "unix", "unixtime", "time_s", "seconds")
-_POWERS = ("p", "w", "kw", "mw", "power", "watt", "watts", "active power", "activepower", "real power", "pwr")
+_TIMES = ("t", "time", "timestamp", "epoch", "date", "datetime", "date time", "ts", "unix", "unixtime", "unix time",
+          "seconds")
+_POWERS = ("p", "w", "kw", "mw", "watt", "watts", "wattage", "pwr", "power", "consumption", "load", "draw")
+# What a meter logs beside the power that heats: power factor, apparent and reactive power, limits, energy.
+_OTHERS = ("factor", "apparent", "reactive", "limit", "max", "min", "energy", "va")
+# Smaller ones are seconds since the log began: 1e8 is in 1973.
+_EPOCH_S = 1e8
 _UNITS = {"mw": 1e-3, "milliwatts": 1e-3, "w": 1.0, "watt": 1.0, "watts": 1.0, "kw": 1e3, "kilowatts": 1e3}
 _MAX_WATTS = 1e6
 _DELIMITERS = (";", "\t", ",")
@@ -35,6 +40,11 @@ class MeterLog:
     samples: tuple[PowerSample, ...]
     step_s: float
     notes: tuple[str, ...] = ()
+
+    @property
+    def has_epoch(self) -> bool:
+        """Whether its times are moments, and not seconds since the log began."""
+        return not self.samples or self.samples[0].time_s >= _EPOCH_S
 
 
 def read_meter_log(path: Path, minimum: int = 2) -> MeterLog:
@@ -107,18 +117,19 @@ def _columns(cells: Sequence[str]) -> tuple[int, int, float] | None:
     factor = 1.0
     for index, cell in enumerate(cells):
         name, unit = _name_and_unit(cell)
+        words = name.split()
         if when is None and name in _TIMES:
             when = index
-        elif power is None and (name in _POWERS or (unit in _UNITS and "power" in name)):
+        elif power is None and not set(words) & set(_OTHERS) and (name in _POWERS or name.endswith("power")):
             power = index
             factor = _UNITS.get(unit, _UNITS.get(name, 1.0))
     return None if when is None or power is None else (when, power, factor)
 
 
 def _name_and_unit(cell: str) -> tuple[str, str]:
-    text = cell.strip().lstrip("\ufeff# ").lower()
-    match = re.fullmatch(r"(.+?)[ _]*[(\[](.+)[)\]]", text) or re.fullmatch(r"(power|p)[ _]+(mw|w|kw|watts?)", text)
-    return (match[1].replace("_", " ").strip(), match[2].strip()) if match else (text, "")
+    text = re.sub(r"[_\s-]+", " ", cell.strip().lstrip("\ufeff# ").lower())
+    match = re.fullmatch(r"(.+?) ?[(\[](.+)[)\]]", text) or re.fullmatch(r"(.+) (mw|w|kw|watts?|s|ms|us|ns|utc)", text)
+    return (match[1].strip(), match[2].strip()) if match else (text, "")
 
 
 def _number(cell: str) -> float | None:

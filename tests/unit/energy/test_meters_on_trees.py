@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from powerprof.energy import open_meters
 from powerprof.energy.domains import total
-from powerprof.energy.meters import MeterSet
+from powerprof.energy.meters import NAMES, MeterSet
 from powerprof.errors import CapabilityError, UsageError
 from powerprof.records import EnergyReading
 from powerprof.sources.rapl import Zone, select_domains
@@ -301,7 +301,7 @@ def test_no_meter_at_all(tree: Tree) -> None:
         assert meters.why.startswith("no meter on this host: rapl: no RAPL energy counters")
 
 
-@pytest.mark.parametrize("name", ["rapl", "perf_power", "turbostat", "hwmon", "battery", "powertop", "meter_log"])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_absent_meter_by_name_is_a_missing_capability(tree: Tree, name: str) -> None:
     with pytest.raises(CapabilityError) as caught:
         open_meters(name)

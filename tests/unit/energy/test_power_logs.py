@@ -23,6 +23,9 @@ from powerprof.sources.meter_log import looks_like_meter_log, parse_meter_log, r
     ("date,active power [W],voltage\n2025-01-21T13:18:55+01:00,5,1\n2025-01-21T13:18:56+01:00,6,1\n",
      (1737461935.0, 5.0)),
     ("1737461935,20\n1737461936,21\n", (1737461935.0, 20.0)),
+    ("Timestamp_ms,power_factor,Apparent Power (VA),Active_Power_W\n1737461935000,0.9,50,45\n1737461936000,1,50,45\n",
+     (1737461935.0, 45.0)),
+    ("time (s),Energy (Wh),wattage\n1737461935,7,45\n1737461936,7,45\n", (1737461935.0, 45.0)),
 ])
 def test_headers_units_and_times(text: str, first: tuple[float, float]) -> None:
     assert looks_like_meter_log(text)
@@ -30,6 +33,11 @@ def test_headers_units_and_times(text: str, first: tuple[float, float]) -> None:
     assert (log.samples[0].time_s, log.samples[0].watts) == (pytest.approx(first[0]), pytest.approx(first[1]))
     assert log.step_s == pytest.approx(1.0)
     assert log.notes == ()
+
+
+def test_seconds_since_the_log_began_are_no_moments() -> None:
+    assert not parse_meter_log("time,watts\n0,1\n1,2\n", "log").has_epoch
+    assert parse_meter_log("time,watts\n1737461935,1\n1737461936,2\n", "log").has_epoch
 
 
 def test_times_without_a_zone_are_local_and_said() -> None:
@@ -138,6 +146,7 @@ def test_dcmi_readings() -> None:
 """
     log = parse_ipmi(block.format(watts=220, second=55) + block.format(watts=230, second=59), "log")
     assert [(s.time_s, s.watts) for s in log.samples] == [(1737461935.0, 220.0), (1737461939.0, 230.0)]
+    assert log.notes == ("its times are the controller's own clock, taken as UTC",)
 
 
 @pytest.mark.parametrize(("text", "line"), [
