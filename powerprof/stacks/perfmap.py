@@ -19,7 +19,7 @@ from powerprof.paths import procfs
 from powerprof.stacks.image import ProcessImage
 from powerprof.stacks.opening import Opened, open_in_root
 
-# Several times what large JIT programs write. A hostile map of that many overlapping entries costs 1.5 s and 60 MB.
+# Several times what large JIT programs write. A hostile map of that many overlapping entries costs about 1 s and 60 MB.
 MAX_ENTRIES = 150_000
 MAX_BYTES = 128 << 20
 MAX_SECONDS = 5.0
