@@ -1,0 +1,156 @@
+"""A `powerprof idle` that is going to be ended by force, and what must be left of it: a saved run and nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import Cli
+from tests.integration.database.conftest import Room
+
+_SYS_BPF = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
+_BPF_PROG_GET_NEXT_ID = 11
+# Until Python itself is up a signal ends it as it ends any program.
+_INTERPRETER_S = 0.5
+
+
+def held_programs(pid: int) -> set[int]:
+    """Ids of the BPF programs that a process holds open."""
+    found = set()
+    try:
+        infos = list(Path(f"/proc/{pid}/fdinfo").iterdir())
+    except OSError:
+        return found
+    for info in infos:
+        try:
+            text = info.read_text()
+        except OSError:
+            continue
+        found |= {int(line.split()[1]) for line in text.splitlines() if line.startswith("prog_id:")}
+    return found
+
+
+def program_exists(number: int) -> bool:
+    """Whether the kernel has a BPF program of this id. Ids only grow, so none is another program's by now."""
+    attributes = ctypes.create_string_buffer(struct.pack("III", number - 1, 0, 0), 128)
+    if ctypes.CDLL(None, use_errno=True).syscall(_SYS_BPF, _BPF_PROG_GET_NEXT_ID, attributes, 128) != 0:
+        return False
+    return struct.unpack_from("I", attributes.raw, 4)[0] == number
+
+
+def wait_until(condition: Any, what: str, patience_s: float = 60.0) -> Any:
+    """What the condition gives once it gives something."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.02)
+
+
+@dataclass
+class Idle:
+    """One running `powerprof idle` in a room of its own."""
+
+    cli: Cli
+    room: Room
+    process: subprocess.Popen[str]
+    started_s: float = field(default_factory=time.monotonic)
+    programs: set[int] = field(default_factory=set)
+    out: str = ""
+    err: str = ""
+
+    @classmethod
+    def start(cls, cli: Cli, room: Room, cache: Path, args: Sequence[str] = ()) -> Idle:
+        """Short phases; the cache has the server's template already."""
+        words = ["idle", "--clients", "3", "--duration", "0.2", "--repeat", "2", "--energy-source", "none", *args]
+        environment = {"TMPDIR": str(room.path), "XDG_CACHE_HOME": str(cache)}
+        return cls(cli, room, cli.start(words, environment))
+
+    def children(self) -> dict[str, int]:
+        """`server` and `janitor` while they run."""
+        found = {}
+        for pid in self.room.processes():
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(word.endswith(b"janitor.py") for word in words):
+                found["janitor"] = pid
+            elif words[0].endswith((b"mariadbd", b"mysqld")) and b"--no-defaults" in words:
+                found["server"] = pid
+        return found
+
+    def wait_traced(self) -> set[int]:
+        """Until its BPF programs are loaded."""
+        return wait_until(lambda: held_programs(self.process.pid), "BPF programs")
+
+    def send(self, number: int, pid: int | None = None) -> None:
+        """Note what it holds, then signal it or a child."""
+        self.programs |= held_programs(self.process.pid)
+        try:
+            os.kill(pid or self.process.pid, number)
+        except ProcessLookupError:
+            assert self.process.poll() is not None or pid is not None
+
+    def end(self) -> int:
+        """Wait for its end, and see that nothing but saved runs is left. Returns its exit code."""
+        try:
+            self.out, self.err = self.process.communicate(timeout=90)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGTERM)
+            self.out, self.err = self.process.communicate(timeout=60)
+            raise
+        self.room.wait_empty()
+        assert list(self.room.path.iterdir()) == []
+        # The kernel frees a program some time after its last holder has gone (RCU).
+        wait_until(lambda: not any(map(program_exists, self.programs)), "the end of its BPF programs", 20)
+        assert "Traceback" not in self.err
+        assert "Exception ignored" not in self.err
+        return self.process.returncode
+
+    def runs(self) -> list[dict[str, Any]]:
+        """The runs that it saved."""
+        folder = self.cli.home / "state/powerprof/runs"
+        found = sorted(folder.glob("*/run.json")) if folder.exists() else []
+        left = list(folder.glob("*/.*")) if folder.exists() else []
+        assert left == []
+        return [json.loads(path.read_text()) for path in found]
+
+
+def check_interrupted(idle: Idle, number: int, moment_s: float) -> str:
+    """The promises of a SIGINT or SIGTERM at any moment; returns what had been reached."""
+    code = idle.end()
+    runs = idle.runs()
+    if code == -number:
+        assert moment_s < _INTERPRETER_S
+        return "starting"
+    if code == 0:
+        # It came too late: the report was out.
+        assert len(runs) == 1
+        assert not runs[0]["interrupted"]
+        return "done"
+    assert code == 130, idle.err
+    first = idle.err.splitlines()[0]
+    if not runs:
+        assert first.startswith("error: interrupted")
+        return "nothing measured"
+    assert first == "error: interrupted", idle.err
+    assert idle.err.splitlines()[1] == f"hint: what was measured is saved as {runs[0]['id']}"
+    names = [phase["name"] for phase in runs[0]["phases"]]
+    whole = ["baseline", "server", "clients", "baseline-after"]
+    assert names == whole[: len(names)]
+    # While it is saved a signal waits: that run is whole.
+    assert runs[0]["interrupted"] or names == whole
+    assert all(phase["windows"] for phase in runs[0]["phases"])
+    return names[-1]
