@@ -20,7 +20,10 @@ def render(result: EnergyResult) -> str:
     if result.notes:
         lines.append("")
         for note in result.notes:
-            lines += textwrap.wrap(note, _WIDTH, initial_indent="· ", subsequent_indent="  ", break_long_words=False)
+            lines += textwrap.wrap(
+                note, _WIDTH, initial_indent="· ", subsequent_indent="  ", break_long_words=False,
+                break_on_hyphens=False,  # paths are to be copied whole
+            )
     return "\n".join(lines)
 
 
