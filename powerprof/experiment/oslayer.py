@@ -17,7 +17,8 @@ _VIRTUAL_DISKS = re.compile(r"^(loop|ram|zram|dm-|md|sr|fd)")
 
 
 class OsRates(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates over one window. `waiting_tasks` is the mean number of tasks that were runnable and had no CPU.
+    """Rates over one window. `waiting_tasks` is the mean number of tasks that were runnable and had no CPU,
+    `cpu_pressure_percent` the share of time in which there was one (Documentation/accounting/psi.rst).
 
     None where this kernel does not count it.
     """
@@ -33,6 +34,7 @@ class OsRates(msgspec.Struct, frozen=True, kw_only=True):
     page_faults_hz: float | None = None
     major_faults_hz: float | None = None
     waiting_tasks: float | None = None
+    cpu_pressure_percent: float | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Reading:
     network: tuple[int, int, int] | None
     faults: tuple[int, int] | None
     run_delay_ns: int | None
+    pressure_us: int | None = None
 
 
 def read(root: Path | None = None) -> Reading:
@@ -55,6 +58,7 @@ def read(root: Path | None = None) -> Reading:
         parse_network(try_text(base / "net/dev")),
         parse_faults(try_text(base / "vmstat")),
         parse_run_delay(try_text(base / "schedstat")),
+        parse_pressure(try_text(base / "pressure/cpu")),
     )
 
 
@@ -120,6 +124,12 @@ def parse_run_delay(text: str | None) -> int | None:
     return total if seen else None
 
 
+def parse_pressure(text: str | None) -> int | None:
+    """Microseconds in which a task waited for a CPU."""
+    found = re.search(r"^some .*total=(\d+)", text or "", re.MULTILINE)
+    return int(found[1]) if found else None
+
+
 def between(before: Reading, after: Reading) -> OsRates:
     """The rates between two readings."""
     seconds = after.at_s - before.at_s
@@ -140,6 +150,9 @@ def between(before: Reading, after: Reading) -> OsRates:
     waiting = None
     if before.run_delay_ns is not None and after.run_delay_ns is not None:
         waiting = (after.run_delay_ns - before.run_delay_ns) / 1e9 / seconds
+    pressure = None
+    if before.pressure_us is not None and after.pressure_us is not None:
+        pressure = (after.pressure_us - before.pressure_us) / 1e4 / seconds
     read_sectors, written_sectors = disks[1], disks[3]
     return OsRates(
         disk_reads_hz=disks[0],
@@ -153,4 +166,5 @@ def between(before: Reading, after: Reading) -> OsRates:
         page_faults_hz=faults[0],
         major_faults_hz=faults[1],
         waiting_tasks=waiting,
+        cpu_pressure_percent=pressure,
     )

@@ -27,7 +27,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Point], float | None]], ...] = (
     ("irq", lambda p: _metric(p, "irq_percent")),
     ("wake/s", lambda p: _metric(p, "wakeups_hz")),
     ("csw/s", lambda p: _metric(p, "context_switches_hz")),
-    ("wait", lambda p: _os(p, "waiting_tasks")),
+    ("wait %", lambda p: _os(p, "cpu_pressure_percent")),
     ("disk/s", lambda p: None if (r := _os(p, "disk_reads_hz")) is None else r + (_os(p, "disk_writes_hz") or 0.0)),
 )
 
@@ -52,8 +52,8 @@ def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
     plain = [row for row in rows if len(row) > 2]
     found += [text.cut(line, width) for line in text.columns(plain, left=1, gap=1)]
     found += [line for row in rows if len(row) == 2 for line in text.wrap(f"{row[0]}: {row[1]}", width)]
-    if any(_os(point, "waiting_tasks") is not None for point in good):
-        found += ["", "wait: mean number of tasks that were runnable and had no CPU."]
+    if any(_os(point, "cpu_pressure_percent") is not None for point in good):
+        found += ["", "wait: share of time in which a task was runnable and had no CPU."]
     if sweep.interrupted:
         said = f" {sweep.id}" if sweep.id else ""
         found += ["", f"Not finished: go on with powerprof sweep --resume{said or ' RUN'}"]

@@ -127,7 +127,8 @@ def _check(loaded: Loaded, text: str) -> None:
     for name in definition.conditions:
         case = resolve(loaded, name)
         where: list[str | int] = ["conditions", name]
-        _check_files(loaded, text, case.load.files, [*where, "load", "files"])
+        own = "files" in loaded.raw["conditions"][name].get("load", {})
+        _check_files(loaded, text, case.load.files, [*where, "load", "files"] if own else ["load", "files"])
         if case.load.kind in ("statements", "slap") and not (case.load.sql or case.load.files):
             raise DataError(
                 path, f"conditions.{name}: the load has neither sql nor files", line_of(text, where)

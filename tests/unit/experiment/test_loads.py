@@ -1,0 +1,86 @@
+"""What the load generators say, and what they are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from powerprof.errors import UsageError
+from powerprof.experiment.loads import command, slap, sysbench
+from powerprof.experiment.loads.base import LoadFailed
+from powerprof.workloads.definition import Load
+
+# sysbench 1.0.20, --rate=100 --time=3 --histogram=on, shortened.
+REPORT = """\
+sysbench 1.0.20 (using system LuaJIT 2.1.0-beta3)
+
+Latency histogram (values are in milliseconds)
+       value  ------------- distribution ------------- count
+       0.100 |************                             50
+       0.200 |****************                         40
+       0.500 |****                                     6
+       1.000 |**                                       4
+
+SQL statistics:
+    ignored errors:                      2      (0.00 per sec.)
+
+General statistics:
+    total time:                          3.0162s
+    total number of events:              100
+
+Latency (ms):
+         min:                                    0.05
+         avg:                                    0.20
+         max:                                    0.46
+         95th percentile:                        0.34
+"""
+
+
+def test_a_report_of_sysbench_is_read() -> None:
+    result = sysbench.parse(REPORT, elapsed_s=3.1)
+    assert (result.queries, result.elapsed_s, result.mean_ms, result.errors) == (100, 3.0162, 0.20, 2)
+    assert (result.p50_ms, result.p95_ms, result.p99_ms) == (0.1, 0.5, 1.0)
+
+
+@pytest.mark.parametrize("text", ["", "FATAL: unable to connect", REPORT[:400]])
+def test_what_is_no_report_is_refused(text: str) -> None:
+    with pytest.raises(LoadFailed, match="gave no report"):
+        sysbench.parse(text, 1.0)
+
+
+def test_percentiles_of_a_histogram() -> None:
+    assert sysbench.percentile([(1.0, 1), (2.0, 98), (3.0, 1)], 50) == 2.0
+    assert sysbench.percentile([(1.0, 99), (3.0, 1)], 99) == 1.0
+    assert sysbench.percentile([], 50) is None
+
+
+def test_a_report_of_mariadb_slap_is_read() -> None:
+    text = "Benchmark\n\tAverage number of seconds to run all queries: 0.125 seconds\n\tNumber of clients"
+    result = slap.parse(text, 0.2, 1001, Load(clients=4))
+    assert (result.queries, result.elapsed_s) == (1000, 0.125)  # each client runs a whole share
+    with pytest.raises(LoadFailed):
+        slap.parse("error", 0.2, 10, Load())
+
+
+def test_a_command_may_say_what_it_did() -> None:
+    result = command.parse("working…\nqueries=1200\np95_ms: 2.5\n", 4.0)
+    assert (result.queries, result.p95_ms, result.p99_ms, result.elapsed_s) == (1200, 2.5, None, 4.0)
+    assert command.parse("", 1.0).queries is None
+
+
+def test_places_of_a_command_are_filled_and_unknown_ones_refused() -> None:
+    assert command._fill("--socket={socket}", {"socket": "/run/s"}) == "--socket=/run/s"
+    with pytest.raises(UsageError, match=r"no such place \{sokcet\}"):
+        command._fill("{sokcet}", {"socket": "/run/s"})
+
+
+def test_the_account_is_in_a_file_that_only_we_can_read(tmp_path: Path) -> None:
+    from powerprof.experiment.loads.process import private_file
+
+    path = private_file(tmp_path, "client.cnf", b"secret")
+    assert path.stat().st_mode & 0o777 == 0o600
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "elsewhere")
+    private_file(tmp_path, "link", b"x")
+    assert not (tmp_path / "elsewhere").exists()

@@ -1,0 +1,128 @@
+"""Saved runs: what differs is listed, different work is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from powerprof.errors import DataError, UsageError
+from powerprof.experiment.records import Condition
+from powerprof.experiment.saved import are_runs, compare_saved
+from powerprof.experiment.sweep import Sweep, find_key, go_on, options_of
+from powerprof.experiment.sweepstore import SweepStore
+from powerprof.records import Estimate, Run, RunMetric, ServerInfo, ToolCost
+from powerprof.runs import RunStore
+from powerprof.workloads.catalogue import find_workload
+
+
+def _run(
+    store: RunStore,
+    values: list[float],
+    *,
+    work: str = "abc",
+    workload: str = "city",
+    kernel: str = "6.1",
+    source: str | None = None,
+    kind: Any = "measured",
+    **options: Any,
+) -> str:
+    condition = Condition(name="index", workload=workload, title="", load={"clients": 4}, settings={}, work=work)
+    metric = RunMetric(
+        name="c0_ms_per_query_server",
+        unit="ms",
+        kind=kind,
+        source=source,
+        estimate=Estimate(mean=sum(values) / len(values), low=None, high=None),
+        values=list(values),
+    )
+    run = Run(
+        id=None,
+        command="run",
+        started_at="2026-01-01T00:00:00Z",
+        host={"hostname": "one", "kernel": kernel},
+        tool=ToolCost(version="1", cpu_s=0.1, wakeups_hz=None),
+        phases=[],
+        server=ServerInfo(version="MariaDB 10.11.19", private=True),
+        condition=msgspec.to_builtins(condition),
+        metrics=[metric],
+        options={"primary_metric": metric.name, **options},
+    )
+    return str(store.save("run", run).id)
+
+
+def test_runs_from_different_kernels_are_compared_and_the_kernel_is_said_first(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    a = _run(store, [1.00, 1.01, 0.99, 1.00, 1.02, 0.98])
+    b = _run(store, [2.00, 2.01, 1.99, 2.00, 2.02, 1.98], kernel="6.18")
+    assert are_runs(a, b, tmp_path)
+    found = compare_saved(a, b, tmp_path, seed=1)
+    assert found.differences == ["host kernel: 6.1 → 6.18"]
+    assert found.metrics[0].verdict == "b_higher"
+    assert found.metrics[0].difference.percent == pytest.approx(100.0)
+    assert f"With {b} the server's CPU time" in found.verdict.text or f"{b} needs 2 ×" in found.verdict.text
+
+
+def test_different_work_is_refused(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    a, b = _run(store, [1.0] * 3), _run(store, [1.0] * 3, work="other")
+    with pytest.raises(UsageError, match="ran different statements or data"):
+        compare_saved(a, b, tmp_path, seed=1)
+    c = _run(store, [1.0] * 3, workload="prepared")
+    with pytest.raises(UsageError, match="ran city and run-0003 ran prepared"):
+        compare_saved(a, c, tmp_path, seed=1)
+
+
+def test_measured_and_estimated_figures_are_not_compared(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    a, b = _run(store, [1.0] * 3, source="rapl"), _run(store, [1.0] * 3, source="model", kind="estimated")
+    with pytest.raises(UsageError, match="no metric in common"):
+        compare_saved(a, b, tmp_path, seed=1)
+
+
+def test_a_run_and_a_condition_do_not_mix(tmp_path: Path) -> None:
+    a = _run(RunStore(tmp_path), [1.0] * 3)
+    with pytest.raises(UsageError, match="is a saved run and no-index is not"):
+        are_runs(a, "no-index", tmp_path)
+    assert not are_runs("index", "no-index", tmp_path)
+
+
+def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    a, b = _run(store, [1.0] * 3), _run(store, [1.0] * 3)
+    path = tmp_path / b / "run.json"
+    path.write_text(path.read_text().replace('"work"', '"w"'))
+    with pytest.raises(DataError, match="condition"):
+        compare_saved(a, b, tmp_path, seed=1)
+
+
+def test_parameters_that_a_workload_does_not_have_are_refused_with_those_it_has() -> None:
+    city = find_workload("city")
+    assert find_key(city, "clients") == ("load.clients", [1, 2, 4, 8, 16])
+    with pytest.raises(UsageError) as error:
+        find_key(city, "threads")
+    assert error.value.hint == "it has: clients, rate"
+
+
+def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
+    sweep = Sweep(
+        id=None, command="sweep", started_at="2026-01-01T00:00:00Z", workload="city",
+        condition={"name": "index", "work": "other"}, parameter="clients", key="load.clients", values=[1, 2], points=[],
+        options={"window_s": 0.5, "windows_count": 2, "seed": 3, "energy_source": "none", "residency_source": "cpuidle"},
+        interrupted=True,
+    )  # fmt: skip
+    store = SweepStore(tmp_path)
+    saved = store.save(sweep)
+    assert saved.id == "sweep-0001"
+    assert store.save(saved).id == "sweep-0001"
+    again = SweepStore(tmp_path).load("sweep-0001")
+    assert again == saved
+    from powerprof.experiment.bench import BenchOptions
+    from powerprof.experiment.options import ExperimentOptions
+
+    options = options_of(again, ExperimentOptions())
+    assert (options.window_s, options.pairs, options.seed) == (0.5, 2, 3)
+    with pytest.raises(UsageError, match="has changed since the sweep was begun"):
+        go_on(again, find_workload("city"), BenchOptions(), options, save=store.save, say=lambda text: None)

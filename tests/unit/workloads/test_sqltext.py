@@ -1,0 +1,26 @@
+"""Statements are split as the client splits them."""
+
+from __future__ import annotations
+
+import pytest
+
+from powerprof.workloads.sqltext import split_statements
+
+
+@pytest.mark.parametrize(
+    ("text", "statements"),
+    [
+        ("SELECT 1; SELECT 2", ["SELECT 1", "SELECT 2"]),
+        ("SELECT ';' ;", ["SELECT ';'"]),
+        ("SELECT 'it''s; \\'x;' ; SELECT \"a;b\"", ["SELECT 'it''s; \\'x;'", 'SELECT "a;b"']),
+        ("SELECT `a;b` FROM t;", ["SELECT `a;b` FROM t"]),
+        ("-- one; two\nSELECT 1; # three;\nSELECT 2;", ["SELECT 1", "SELECT 2"]),
+        ("SELECT 1 /* a; b */ + 1;", ["SELECT 1   + 1"]),
+        ("/*!40101 SET NAMES utf8 */;", ["/*!40101 SET NAMES utf8 */"]),
+        ("SELECT 5--1;", ["SELECT 5--1"]),
+        ("delimiter //\nBEGIN; SELECT 1; END//\ndelimiter ;\nSELECT 2;", ["BEGIN; SELECT 1; END", "SELECT 2"]),
+        (" \n;;-- nothing\n", []),
+    ],
+)
+def test_statements(text: str, statements: list[str]) -> None:
+    assert split_statements(text) == statements
