@@ -227,6 +227,7 @@ def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -
         whole.joules, capture.window_s, idle_watts=capture.idle_watts,
         c0_s=capture.c0_percent / 100 * cpus * capture.window_s, consumers=(target, *rest), kind=whole.kind,
         source=whole.source, wakeups_count=float(len(others) + sum(row.count for row in wakeups)),
+        wakeup_joules=capture.wakeup_joules,
     )  # fmt: skip
 
 

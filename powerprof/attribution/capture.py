@@ -103,6 +103,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     c0_percent: float | None = None
     energy: list[EnergyReading] = []
     idle_watts: float | None = None
+    wakeup_joules: float | None = None
     notes: list[str] = []
     interrupted: bool = False
     version: int = 1

@@ -89,7 +89,7 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         reader = CpuidleReader()
         window = TraceWindow(tracer, energy.meters).measure(plan.duration_s)
         completed = energy.complete(window.residency)
-        idle_watts = energy.idle_watts(window.residency.cpus)
+        idle_watts, wakeup_joules = energy.idle_watts(window.residency.cpus), energy.wakeup_joules()
         stacks = tracer.stack_trace()
         states = {cpu: [state.name for state in reading.states] for cpu, reading in reader.snapshot().cpus.items()}
         reader.close()
@@ -119,5 +119,6 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         loaded_count=stacks.loaded_count, own_pid=os.getpid(), c0_percent=completed.c0_percent,
         energy=completed.energy,
         idle_watts=idle_watts,
+        wakeup_joules=wakeup_joules,
         notes=[*completed.notes, *energy.notes, *gone], interrupted=window.interrupted,
     )  # fmt: skip

@@ -14,7 +14,10 @@ from powerprof import __version__
 from powerprof.cli.options import printable
 from powerprof.errors import Interrupted, PowerprofError, UsageError
 
-_COMMANDS = ("idle", "run", "compare", "sweep", "residency", "doctor", "workloads", "runs", "report")
+_COMMANDS = (
+    "idle", "attribute", "run", "compare", "sweep", "residency", "energy", "calibrate",
+    "doctor", "workloads", "runs", "report",
+)  # fmt: skip
 
 
 def _version(value: bool) -> None:
