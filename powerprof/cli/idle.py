@@ -29,9 +29,7 @@ from powerprof.cli.options import (
     save_and_show,
 )
 
-Clients = Annotated[
-    int, typer.Option("--clients", metavar="N", min=0, max=100_000, help="Connections that are held open and silent.")
-]
+Clients = Annotated[int, typer.Option("--clients", metavar="N", help="Connections that are held open and silent.")]
 Repeat = Annotated[int, typer.Option("--repeat", metavar="N", min=1, max=1000, help="Windows in each phase.")]
 NoCauses = Annotated[bool, typer.Option("--no-causes", help="Do not trace what wakes the CPUs.")]
 ServerBinary = Annotated[

@@ -17,10 +17,11 @@ from pathlib import Path
 import msgspec
 
 from powerprof import __version__, interrupts, paths
+from powerprof.database import builds, limits
 from powerprof.database.base import Server
-from powerprof.database.client import connect_given
+from powerprof.database.client import GivenServer, given_login
 from powerprof.database.connections import IdleConnections
-from powerprof.database.limits import check_clients
+from powerprof.database.launch import server_account
 from powerprof.database.server import PrivateServer
 from powerprof.energy.split import Consumer
 from powerprof.energy.windows import WindowEnergy
@@ -294,20 +295,27 @@ class _Options(msgspec.Struct, frozen=True):
         return cls(plan.clients, plan.duration_s, plan.repeat, plan.residency_source)
 
 
-def _server(plan: IdlePlan) -> AbstractContextManager[Server]:
+def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
+    """How the server is opened. What would refuse it after the baseline is looked at here, before it."""
     if plan.given:
-        return connect_given(plan.server_url, plan.socket, plan.defaults_file)
-    return PrivateServer(connections=max(1, plan.clients), binary=plan.server_binary)
+        login = given_login(plan.server_url, plan.socket, plan.defaults_file)
+        return lambda: GivenServer(login)
+    build = builds.find_build(plan.server_binary)
+    account = server_account()
+    limits.check_threads(plan.clients, server_uid=account[0] if account else os.geteuid())
+    limits.raise_open_files(plan.clients)
+    return lambda: PrivateServer(connections=max(1, plan.clients), build=build)
 
 
 def measure_idle(plan: IdlePlan, say: Say) -> IdleResult:
     """Run the experiment on this host. Raises PowerprofError where nothing could be measured at all."""
     if plan.given and plan.server_binary is not None:
         raise UsageError("--server-binary is for a private server", "leave out --server, --socket and --defaults-file")
-    check_clients(plan.clients)
+    limits.check_clients(plan.clients)
+    server = _server(plan)
     with WindowEnergy(plan.energy_source, plan.meter_log) as energy:
         experiment = IdleExperiment(
-            plan, server=lambda: _server(plan), meters=energy.meters, complete=energy.complete, say=say
+            plan, server=server, meters=energy.meters, complete=energy.complete, say=say
         )
         result = experiment.run(energy.notes)
         if not result.run.phases:
@@ -328,8 +336,8 @@ def with_energy_split(phase: Phase, energy: WindowEnergy) -> Phase:
     # Process clocks and idle counters are read at slightly different moments: the rest is never negative.
     rest = max(0.0, c0_s - sum(used.values()))
     consumers = [Consumer(name=name, c0_s=cpu_s) for name, cpu_s in used.items()]
+    consumers.append(Consumer(name="rest of the system", c0_s=rest))
     split = energy.split(
-        phase.energy, window_s, phase.cpus, phase.c0_percent, [*consumers, Consumer(name="rest of the system", c0_s=rest)],
-        steal_percent=phase.steal_percent,
+        phase.energy, window_s, phase.cpus, phase.c0_percent, consumers, steal_percent=phase.steal_percent
     )  # fmt: skip
     return msgspec.structs.replace(phase, energy_split=split)

@@ -15,8 +15,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from powerprof.errors import CapabilityError
 from powerprof.files import try_text
-from powerprof.paths import procfs
+from powerprof.paths import is_this_host, procfs
 from powerprof.tracing.btf import Btf, kernel_btf
 from powerprof.tracing.layout import CPU_STATE_PHASE_OFFSET, IDLE_EXIT, Flag, Phase
 from powerprof.tracing.program import Program, possible_cpus, struct_definitions
@@ -98,7 +99,12 @@ class IdleTracer:
     """The idle-exit program, loaded and running while the context is open."""
 
     def __init__(self, extra: Mapping[str, int | str] | None = None) -> None:
-        """Load and attach. Raises CapabilityError where this host or user may not."""
+        """Load and attach. Raises CapabilityError where this host or user may not.
+
+        A recorded host cannot be traced: what is traced is the running kernel.
+        """
+        if not is_this_host():
+            raise CapabilityError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
         values = definitions(kernel_btf(), stacks=bool(extra))
         values.update(extra or {})
         self._chunks: list[bytes] = []

@@ -8,9 +8,8 @@ from types import TracebackType
 
 import msgspec
 
-from powerprof import paths
 from powerprof.attribution.idle import CpuEdge
-from powerprof.errors import Interrupted, PowerprofError
+from powerprof.errors import Interrupted
 from powerprof.records import Window
 from powerprof.residency import compute
 from powerprof.sampling import now_text
@@ -50,9 +49,6 @@ class TraceWindow:
     """Measures traced windows with one tracer; the counters stay open between them. A context manager."""
 
     def __init__(self, tracer: IdleTracer, meters: Meters | None = None) -> None:
-        """Raises PowerprofError where the host is a recorded one: what is traced is the running kernel."""
-        if not paths.is_this_host():
-            raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
         self._tracer = tracer
         self._meters = meters
         self._reader = CpuidleReader()
