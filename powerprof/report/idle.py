@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powerprof.energy.domains import total
-from powerprof.records import Cause, Delta, Phase, Run
+from powerprof.records import Cause, Delta, Estimate, Phase, Run
 from powerprof.report import text
 
 _SHOWN_CAUSES = 12
@@ -52,10 +52,19 @@ def headline(run: Run) -> str:
         what = f"{_clients(run)} silent connections cost"
     costs = []
     if wakeups:
-        costs.append(f"{text.plus_minus(wakeups.difference, 1)} wake-ups/s")
+        costs.append((wakeups.difference, f"{text.plus_minus(wakeups.difference, 1)} wake-ups/s"))
     if c0:
-        costs.append(f"{text.plus_minus(c0.difference)} points of C0")
-    return f"{what} {' and '.join(costs)}." if costs else "C0 and wake-ups are unknown on this host."
+        costs.append((c0.difference, f"{text.plus_minus(c0.difference)} points of C0"))
+    if not costs:
+        return "C0 and wake-ups are unknown on this host."
+    said = " and ".join(words for _, words in costs)
+    if all(_includes_zero(estimate) for estimate, _ in costs):
+        return f"{what} nothing that these windows can tell: {said}."
+    return f"{what} {said}."
+
+
+def _includes_zero(estimate: Estimate) -> bool:
+    return estimate.low is not None and estimate.high is not None and estimate.low <= 0.0 <= estimate.high
 
 
 def _context(run: Run) -> str:
@@ -73,9 +82,7 @@ def _table(run: Run, width: int) -> list[str]:
     shown = _shown(run)
     first, last = shown[0], shown[-1]
     compare = len(shown) > 1
-    rows = [
-        ["", *(_title(run, phase) for phase in shown), *([f"{last.name} − {first.name}"] if compare else [])]
-    ]
+    rows = [["", *(_title(run, phase) for phase in shown), *([f"{last.name} − {first.name}"] if compare else [])]]
 
     def row(label: str, cells: Sequence[str], metric: str | None = None, digits: int = 2, unit: str = "") -> None:
         change = _delta(run, first.name, last.name, metric) if compare and metric else None
@@ -201,6 +208,31 @@ def _drift(run: Run) -> list[str]:
     return [f"Baseline drift, end − begin: {text.plus_minus(drift.difference, sign=True)} points of C0{more}."]
 
 
+def _split(run: Run) -> list[str]:
+    """Where the joules of the last phase went."""
+    phase = _shown(run)[-1]
+    split = phase.energy_split
+    if split is None:
+        return []
+    if split.idle_joules is None:
+        return [f"Energy, {_title(run, phase)}: {text.number(split.total_joules)} J; {'; '.join(split.notes)}."]
+    parts = ", ".join(f"{part.name} {text.number(part.joules, 3)} J" for part in split.parts)
+    return [
+        f"Energy, {_title(run, phase)}: {text.number(split.total_joules)} J {split.kind} = idle floor "
+        f"{text.number(split.idle_joules)} J, {parts}, cannot be attributed {text.number(split.residual_joules, 3)} J."
+    ]
+
+
+def _notes(run: Run) -> list[str]:
+    """Everything that is to be known; the doubts of an estimate in one sentence."""
+    notes = list(dict.fromkeys([*run.notes, *(note for phase in run.phases for note in phase.notes)]))
+    doubts = [note.removeprefix("estimate: ") for note in notes if note.startswith("estimate: ")]
+    # Why there is no meter is doctor's to tell at length; the table says that there is none.
+    rest = [note for note in notes if not note.startswith(("estimate: ", "energy: no meter"))]
+    found = [f"Doubts about the estimate: {'; '.join(doubts)}."] if doubts else []
+    return found + [f"Note: {note}." for note in rest]
+
+
 def lines(run: Run, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The whole report. `width` is the terminal's."""
     found = [
@@ -214,9 +246,8 @@ def lines(run: Run, width: int = text.DEFAULT_WIDTH) -> list[str]:
     found += text.wrap(_cost(run), width)
     for drift in _drift(run):
         found += text.wrap(drift, width)
-    notes = list(dict.fromkeys([*run.notes, *(note for phase in run.phases for note in phase.notes)]))
-    for note in notes:
-        found += text.wrap(f"Note: {note}.", width)
+    for line in (*_split(run), *_notes(run)):
+        found += text.wrap(line, width)
     if run.interrupted:
         found.append("Interrupted: this is what was measured until then.")
     return found
