@@ -204,8 +204,12 @@ def _drift(run: Run) -> list[str]:
     wakeups = next((delta for delta in run.drift if delta.metric == "wakeups_hz"), None)
     if drift is None:
         return []
+    if not _includes_zero(drift.difference) or (wakeups and not _includes_zero(wakeups.difference)):
+        warning = " The host itself changed: trust no difference smaller than this drift."
+    else:
+        warning = ""
     more = f" and {text.plus_minus(wakeups.difference, 1, sign=True)} wake-ups/s" if wakeups else ""
-    return [f"Baseline drift, end − begin: {text.plus_minus(drift.difference, sign=True)} points of C0{more}."]
+    return [f"Baseline drift, end − begin: {text.plus_minus(drift.difference, sign=True)} points of C0{more}.{warning}"]
 
 
 def _split(run: Run) -> list[str]:
