@@ -48,7 +48,7 @@ def calibrate(bench: Bench, cases: Sequence[Case], options: ExperimentOptions, s
     capacities = []
     for case in cases:
         say(f"calibrating {case.name}")
-        capacities.append(capacity(bench, case, options.calibration_s))
+        capacities.append(capacity(bench, case, options.calibrate_s))
     return choose(design, capacities, cases, options)
 
 

@@ -162,12 +162,10 @@ def _sentence(metric: Metric, a: str, b: str) -> str:
             f"{_signed(percent)} % ({_signed(low)} to {_signed(high)}, 95 %).{seen}"
         )
     ratio = metric.ratio
-    # With few pairs the ratio has no interval of its own: that of the difference, over A's mean, stands in.
-    bounds = (1 + low / 100, 1 + high / 100) if ratio is None or ratio.ci95 is None else ratio.ci95
-    if ratio is not None and min(bounds) > 0 and (ratio.b_over_a >= 1.5 or ratio.b_over_a <= 2 / 3):
+    if ratio is not None and ratio.ci95 is not None and (ratio.b_over_a >= 1.5 or ratio.b_over_a <= 2 / 3):
         more, less, flip = (b, a, False) if ratio.b_over_a > 1 else (a, b, True)
         value = 1 / ratio.b_over_a if flip else ratio.b_over_a
-        ends = sorted(1 / end if flip else end for end in bounds)
+        ends = sorted(1 / end if flip else end for end in ratio.ci95)
         return f"{more} needs {_three(value)} × {what} of {less}{kind} ({_three(ends[0])} – {_three(ends[1])}, 95 %)."
     direction = "higher" if percent > 0 else "lower"
     ends = sorted((abs(low), abs(high)))

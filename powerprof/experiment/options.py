@@ -34,7 +34,7 @@ class ExperimentOptions:
     control: bool = False
     warm_up_pairs: int = 1
     baseline_windows: int = 3
-    calibration_s: float = 2.0
+    calibration_s: float | None = None
     energy_source: str = "auto"
     meter_log: Path | None = None
     residency_source: str = "cpuidle"
@@ -48,6 +48,11 @@ class ExperimentOptions:
             raise UsageError("--rate belongs to --design rate", "leave one of the two out")
         if self.design == "rate" and self.queries is not None:
             raise UsageError("--queries belongs to --design work", "leave one of the two out")
+
+    @property
+    def calibrate_s(self) -> float:
+        """How long each condition runs at full speed before; whole seconds, as sysbench counts."""
+        return self.calibration_s or (2.0 if self.window_s >= 2 else 1.0)
 
     @property
     def most_pairs(self) -> int:

@@ -118,16 +118,27 @@ def difference_interval(
 def ratio_interval(
     a: Sequence[float], b: Sequence[float], *, seed: int, level: float = LEVEL
 ) -> Interval | None:
-    """The interval of mean(b) / mean(a) over pairs; None below six pairs or where a is not positive."""
+    """The interval of mean(b) / mean(a) over pairs. None below three pairs or where a is not positive.
+
+    Below MINIMUM_RESAMPLED pairs it is Student's over the logarithms of the pairs' ratios, which cannot reach below 0.
+    """
     import numpy as np
+    from scipy import stats
 
     x, y = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     if x.size != y.size:
         raise ValueError("pairs need as many values of a as of b")
-    if x.size < MINIMUM_RESAMPLED or not (np.isfinite(x).all() and np.isfinite(y).all()) or (x <= 0).any():
+    if x.size < 3 or not (np.isfinite(x).all() and np.isfinite(y).all()) or (x <= 0).any():
         return None
     if np.ptp(x) == 0 and np.ptp(y) == 0:
         return Interval(float(y[0] / x[0]), float(y[0] / x[0]), "constant")
+    if x.size < MINIMUM_RESAMPLED:
+        if (y <= 0).any():
+            return None
+        logs = np.log(y / x)
+        reach = float(stats.t.ppf((1 + level) / 2, x.size - 1)) * float(stats.sem(logs))
+        centre = float(logs.mean())
+        return Interval(math.exp(centre - reach), math.exp(centre + reach), "student-log")
 
     def ratio(first: Any, second: Any, axis: int = -1) -> Any:
         return np.mean(second, axis=axis) / np.mean(first, axis=axis)

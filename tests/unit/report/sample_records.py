@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from statistics import fmean
+
+from msgspec.structs import replace
 
 from powerprof.attribution.records import (
     Attribution,
@@ -38,7 +41,8 @@ from powerprof.summary import phase_of
 
 START = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
 HOST = {
-    "hostname": "db1", "kernel": "6.1.0-32-amd64", "machine": "x86_64", "distribution": "Debian GNU/Linux 12 (bookworm)",
+    "hostname": "db1", "kernel": "6.1.0-32-amd64", "machine": "x86_64",
+    "distribution": "Debian GNU/Linux 12 (bookworm)",
     "cpu_model": "AMD EPYC 9354 32-Core Processor", "cpus": 2, "memory_bytes": 25276510208, "virtualisation": "kvm",
     "idle_driver": "haltpoll", "idle_governor": "haltpoll", "frequency_driver": None, "smt_active": False,
     "mitigations": {"spectre_v2": "Mitigation: Retpolines", "mds": "Mitigation: Clear CPU buffers"},
@@ -85,6 +89,7 @@ def _block(pair: int, arm: Arm, at_s: float, dropped: bool, chance: random.Rando
     )  # fmt: skip
 
 
+@cache
 def comparison(pairs: int = 12) -> Comparison:
     """no-index against index, judged by the product's own statistics."""
     chance = random.Random(7)
@@ -114,7 +119,8 @@ def comparison(pairs: int = 12) -> Comparison:
                     asserted=True, rows=[
                    {"id": 1, "select_type": "SIMPLE", "table": "city_huge", "type": "ALL", "key": None,
                     "key_len": None, "ref": None, "rows": 20395, "Extra": "Using where"}])],
-        threats=[Threat(name="steal", text="steal 0.1 %"), Threat(name="frequency", text="no frequency data on this host"),
+        threats=[Threat(name="steal", text="steal 0.1 %"),
+                 Threat(name="frequency", text="no frequency data on this host"),
                  Threat(name="drift", text="idle baseline drift +0.52 points of C0: too much", serious=True)],
         control=own_control(metrics[0], 11), baseline=before, baseline_after=after, blocks=blocks, host=HOST,
         server={"version": "MariaDB 10.11.19", "private": True}, tool={"version": "0.1.0", "cpu_s": 0.61,
@@ -125,37 +131,38 @@ def comparison(pairs: int = 12) -> Comparison:
 
 def causes() -> list[Cause]:
     """What woke an idle server, most frequent first."""
-    rows = [("timer", "process_timeout", None, "rcu_preempt", 101, 99.0, 0.9),
+    rows = [("timer", "process_timeout", "kernel", "rcu_preempt", 101, 99.0, 0.9),
             ("timer", "hrtimer_wakeup", "mariadbd", "mysys/statement_timer", 25, 400.0, 1.1),
             ("ipi", "reschedule", "mariadbd", "innodb/page_cleaner_thread", 10, 1000.0, 0.8),
             ("device", "virtio0-input.0", "sshd", "sshd", 7, None, 0.4),
             ("unknown", None, None, None, 1, None, None)]  # fmt: skip
     total = sum(row[4] for row in rows)
     return [
-        Cause(mechanism=mechanism, name=name, process=process, pid=8123 if process else None, thread=thread, count=count,
-              wakeups_hz=count / 10, percent=100 * count / total, period_ms=period, c0_ms=c0)
+        Cause(mechanism=mechanism, name=name, process=process, pid=8123 if process else None, thread=thread,
+              count=count, wakeups_hz=count / 10, percent=100 * count / total, period_ms=period, c0_ms=c0)
         for mechanism, name, process, thread, count, period, c0 in rows  # type: ignore[arg-type]
     ]  # fmt: skip
 
 
 def _phase(name: str, at_s: float, c0: float, wakeups: float) -> Phase:
     chance = random.Random(name)
-    windows = [window(at_s + 9 * i, c0 + chance.uniform(-0.05, 0.05), wakeups + chance.uniform(-1, 1)) for i in range(5)]
-    from msgspec.structs import replace
-
+    windows = [
+        window(at_s + 9 * i, c0 + chance.uniform(-0.05, 0.05), wakeups + chance.uniform(-1, 1)) for i in range(5)
+    ]
     return replace(
         phase_of(name, windows), causes=causes(), traced_window_s=10.0,
         conservation=Conservation(idle_exits_count=144, cpuidle_usage_delta_count=145, classified_count=143,
                                   unknown_count=1, lost_count=0, coverage_percent=99.30555),
-        energy=windows[0].energy + [EnergyReading(source="rapl", domain="core", kind="measured", joules=41.7, watts=5.2,
-                                                  contained_in="package-0")],
+        energy=[*windows[0].energy, EnergyReading(source="rapl", domain="core", kind="measured", joules=41.7,
+                                                  watts=5.2, contained_in="package-0")],
     )  # fmt: skip
 
 
 def _delta(before: Phase, after: Phase, metric: str, half: float) -> Delta:
     if metric.endswith(" residency_percent"):
         name = metric.removesuffix(" residency_percent")
-        values = [fmean(s.residency_percent or 0.0 for s in phase.states if s.name == name) for phase in (before, after)]
+        states = [[s for s in phase.states if s.name == name] for phase in (before, after)]
+        values = [fmean(s.residency_percent or 0.0 for s in same) for same in states]
     else:
         values = [getattr(phase, metric) for phase in (before, after)]
     mean = values[1] - values[0]
@@ -163,6 +170,7 @@ def _delta(before: Phase, after: Phase, metric: str, half: float) -> Delta:
                  difference=Estimate(mean=mean, low=mean - half, high=mean + half))  # fmt: skip
 
 
+@cache
 def idle_run() -> Run:
     """`powerprof idle --clients 16`."""
     phases = [_phase("baseline", 0, 0.42, 38.1), _phase("server", 60, 0.61, 44.7), _phase("clients", 120, 0.63, 44.9),
@@ -189,6 +197,7 @@ def _stack(*names: str | None, module: str = "mariadbd") -> list[StackFrame]:
     return found
 
 
+@cache
 def attribution() -> Attribution:
     """A window of an idle mariadbd."""
     waits = ("pthread_cond_timedwait", "psi_cond_timedwait")
@@ -243,7 +252,8 @@ def timeline(count: int = 300) -> list[TimelineExit]:
         leave = enter + chance.randrange(200_000, 40_000_000)
         after = leave + chance.randrange(20_000, 900_000)
         mechanism, cause, thread = chance.choice(causes_)
-        found.append(TimelineExit(cpu, enter, leave, after if number < count - 1 else None, "C6", mechanism, cause, thread))
+        end = after if number < count - 1 else None
+        found.append(TimelineExit(cpu, enter, leave, end, "C6", mechanism, cause, thread))
         now[cpu] = after
     return found
 

@@ -74,6 +74,15 @@ def test_constant_values_give_a_point() -> None:
     assert (found.low, found.high, found.method) == (3.0, 3.0, "constant")
 
 
+def test_the_ratio_of_few_pairs_is_students_over_logarithms() -> None:
+    found = ratio_interval([1.0, 1.1, 0.9], [2.0, 2.4, 1.7], seed=1)
+    logs = np.log([2.0 / 1.0, 2.4 / 1.1, 1.7 / 0.9])
+    student = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((np.exp(student.low), np.exp(student.high)))
+    assert ratio_interval([1.0, 1.1], [2.0, 2.4], seed=1) is None
+
+
 def test_a_ratio_over_a_zero_is_refused() -> None:
     assert ratio_interval([0.0, *A[1:]], B, seed=1) is None
 

@@ -1,0 +1,17 @@
+"""A server of the user's: one that the tests start themselves and powerprof is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from powerprof.database.server import PrivateServer
+
+
+@pytest.fixture
+def users_server(mariadbd: Path) -> Iterator[PrivateServer]:
+    """A running server with an account that may do everything; its password goes by MYSQL_PWD."""
+    with PrivateServer(name="theirs") as server:
+        yield server

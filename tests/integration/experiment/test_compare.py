@@ -1,0 +1,205 @@
+"""powerprof compare on a real server: the published direction, in JSON that holds what the contract says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from powerprof.database import sql
+from powerprof.database.server import PrivateServer
+from tests.conftest import Cli
+
+QUICK = ["--pairs", "2", "--duration", "0.4", "--energy-source", "none"]
+
+
+def _metric(record: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(metric for metric in record["metrics"] if metric["name"] == name)
+
+
+def test_no_index_costs_many_times_more_than_index(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+    done = powerprof_cli(["compare", "index", "no-index", "--pairs", "3", "--duration", "0.4", "--json", "-"])
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    assert record["schema"] == "powerprof.comparison/1"
+    assert record["id"] == "compare-0001"
+    assert (record["a"]["name"], record["b"]["name"]) == ("index", "no-index")
+    assert sorted(record["order"]) == ["a", "a", "a", "b", "b", "b"]
+    assert record["blocks_count"] == 6
+    assert [block["dropped"] for block in record["blocks"]][:3] == [True, True, False]
+    server = record["metrics"][0]
+    assert server["name"] == "c0_ms_per_query_server"
+    # Seen: 20 to 48 times; 5 leaves room for a host that is busy with something else.
+    assert server["b"]["mean"] > 5 * server["a"]["mean"]
+    rows = _metric(record, "rows_examined_per_query")
+    assert rows["a"]["mean"] < 20
+    assert rows["b"]["mean"] == pytest.approx(20_395, rel=0.01)
+    plans = {plan["arm"]: plan["rows"][0] for plan in record["plans"]}
+    assert (plans["a"]["type"], plans["a"]["key"]) == ("ref", "name_btree")
+    assert plans["b"]["type"] in ("ALL", "index")
+    assert {process["name"] for process in record["blocks"][2]["window"]["processes"]} == {
+        "server", "client", "powerprof",
+    }  # fmt: skip
+    assert _metric(record, "joules_per_query")["kind"] in ("measured", "estimated")
+    again = powerprof_cli(["report", "compare-0001"])
+    assert again.code == 0
+    assert "× the server's CPU time per query of index" in again.out
+    assert max(map(len, again.out.splitlines())) <= 80
+
+
+def test_equal_work_is_measured_to_its_end(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+    done = powerprof_cli(
+        ["compare", "index", "no-index", *QUICK, "--design", "work", "--queries", "60", "--json", "-", "--no-save"]
+    )
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    assert (record["design"], record["queries_per_block"], record["id"]) == ("work", 60, None)
+    kept = [block for block in record["blocks"] if not block["dropped"]]
+    assert {block["queries"] for block in kept} == {60}
+    for block in kept:
+        assert block["window"]["window_s"] >= block["solution_s"] - 0.05
+    by_arm = {arm: min(block["solution_s"] for block in kept if block["arm"] == arm) for arm in "ab"}
+    assert by_arm["b"] > by_arm["a"]
+
+
+def test_fail_if_worse_ends_with_4(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+    done = powerprof_cli(
+        ["compare", "index", "no-index", "--pairs", "3", "--duration", "0.4", "--energy-source", "none",
+         "--fail-if-worse", "--quiet"]
+    )  # fmt: skip
+    assert done.code == 4, done.err
+    assert done.err.startswith("error: no-index is worse than index")
+
+
+def test_another_plan_than_the_asserted_one_is_refused(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "wrong"
+    folder.mkdir()
+    (folder / "workload.toml").write_text(
+        'schema = "powerprof.workload/1"\nname = "wrong"\ntitle = "t"\n[dataset]\nkind = "world"\n'
+        '[load]\nsql = ["SELECT 1"]\n[conditions.left]\n[conditions.right]\n'
+        '[[conditions.right.explain]]\nstatement = "SELECT * FROM City WHERE Name = \'x\'"\n'
+        'plan = [{ table = "City", type = ["ref"] }]\n'
+    )
+    done = powerprof_cli(["compare", "left", "right", "--workloads", str(tmp_path), *QUICK])
+    assert done.code == 1
+    assert done.err.startswith("error: right: the plan is not the one to measure: wanted City ref, found City ALL")
+
+
+def _children(pid: int, word: str) -> list[int]:
+    """The programs that this powerprof has started with such an argument."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "stat").read_text().rpartition(")")[2].split()
+            arguments = (entry / "cmdline").read_text().split("\0")
+        except OSError:
+            continue
+        if int(words[1]) == pid and any(re.fullmatch(word, argument) for argument in arguments):
+            found.append(int(entry.name))
+    return found
+
+
+def _until(condition: Any, patience_s: float = 60.0) -> Any:
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+def test_a_server_that_is_killed_in_a_block_is_started_anew_and_the_block_repeated(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path
+) -> None:
+    process = powerprof_cli.start(
+        ["compare", "index", "no-index", "--pairs", "3", "--duration", "0.4", "--energy-source", "none", "--json", "-"]
+    )
+    try:
+        # Only blocks have a rate: the calibration runs as fast as it goes.
+        _until(lambda: _children(process.pid, "--rate=[1-9][0-9]*"))
+        os.kill(_children(process.pid, "--socket=.*")[0], signal.SIGKILL)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    record = json.loads(out)
+    assert record["blocks_count"] == 6
+    assert not record["interrupted"]
+    assert sum(block["attempts_count"] - 1 for block in record["blocks"]) >= 1
+    assert any("attempt 1" in note for note in record["notes"])
+
+
+def test_settings_of_a_given_server_are_put_back_whenever_powerprof_is_stopped(
+    powerprof_cli: Cli, users_server: PrivateServer, sysbench: Path, tmp_path: Path
+) -> None:
+    defaults = tmp_path / "client.cnf"
+    defaults.write_text(f"[client]\nuser={users_server.login.user}\nsocket={users_server.socket}\n")
+    names = ("query_cache_type", "query_cache_size")
+
+    def settings() -> list[Any]:
+        with users_server.connect() as connection:
+            return [sql.scalar(connection, f"SELECT @@GLOBAL.{name}") for name in names]
+
+    before = settings()
+    for delay_s in (0.4, 2.1, 4.3):
+        process = powerprof_cli.start(
+            ["compare", "query-cache", "no-query-cache", *QUICK, "--defaults-file", str(defaults), "--no-save"],
+            env={"MYSQL_PWD": users_server.login.password},
+        )
+        try:
+            # Not before it is at work: the first statement that it runs makes its schema.
+            _until(lambda: _schemas(users_server))
+            time.sleep(delay_s)
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == 130, err
+        assert settings() == before, f"after {delay_s} s"
+        assert not _schemas(users_server)
+
+
+def _schemas(server: PrivateServer) -> list[Any]:
+    with server.connect() as connection:
+        return sql.rows(connection, "SHOW DATABASES LIKE 'powerprof%'")
+
+
+def test_somebody_elses_schema_of_that_name_is_never_dropped(
+    powerprof_cli: Cli, users_server: PrivateServer, sysbench: Path, tmp_path: Path
+) -> None:
+    defaults = tmp_path / "client.cnf"
+    defaults.write_text(f"[client]\nuser={users_server.login.user}\nsocket={users_server.socket}\n")
+    with users_server.connect() as connection:
+        sql.execute(connection, "CREATE DATABASE powerprof_world", "CREATE TABLE powerprof_world.precious (a INT)")
+    done = powerprof_cli(
+        ["compare", "index", "no-index", *QUICK, "--defaults-file", str(defaults), "--no-save"],
+        env={"MYSQL_PWD": users_server.login.password},
+    )
+    assert done.code == 2
+    assert "that powerprof did not make" in done.err
+    with users_server.connect() as connection:
+        assert sql.rows(connection, "SHOW TABLES FROM powerprof_world") == [("precious",)]
+
+
+def test_conditions_that_need_their_own_server_are_refused_on_a_given_one(
+    powerprof_cli: Cli, users_server: PrivateServer, sysbench: Path, tmp_path: Path
+) -> None:
+    defaults = tmp_path / "client.cnf"
+    defaults.write_text(f"[client]\nuser={users_server.login.user}\nsocket={users_server.socket}\n")
+    done = powerprof_cli(
+        ["compare", "read-buffer-5m", "read-buffer-128k", *QUICK, "--defaults-file", str(defaults)],
+        env={"MYSQL_PWD": users_server.login.password},
+    )
+    assert done.code == 2
+    assert "needs a server started with its own settings" in done.err
