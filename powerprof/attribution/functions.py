@@ -1,0 +1,101 @@
+"""Pure: what the counts of probed functions say, with the probes' own time taken off and told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from powerprof.tracing.functions import FunctionCounts, FunctionTrace
+
+# The kernel keeps 64 return probes per thread (MAX_URETPROBE_DEPTH).
+_LIMITS = (
+    "time of a call left by longjmp or an exception runs until its thread's next probe",
+    "more than 64 nested probed calls have no returns: counted as abandoned, their time ends with the 64th",
+    "calls that began before the window are not counted; inlined calls cannot be probed",
+)
+
+
+class FunctionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One function. Self times are without the probes' own time, so they can be 0 for a tiny function.
+
+    `self_cpu_percent` is of the process's CPU time (None where that is unknown). `cpu_ms` and `wall_ms` are from entry
+    to return as measured, the probes of inner calls within. `probe_ms` is what probing this function cost.
+    """
+
+    function: str
+    module: str
+    calls_count: int
+    calls_hz: float
+    self_cpu_ms: float
+    self_cpu_percent: float | None
+    self_cpu_mean_us: float | None
+    self_wall_ms: float
+    cpu_ms: float
+    wall_ms: float
+    probe_ms: float
+    abandoned_count: int
+    unfinished_count: int
+
+
+class FunctionProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """`attribute --functions`: rows by self CPU time. `probe_cost_percent` is of one CPU over the window."""
+
+    pattern: str
+    pids: list[int]
+    window_s: float
+    functions: list[FunctionRow]
+    never_called_count: int
+    hits_count: int
+    probe_cost_ms: float
+    probe_cost_percent: float
+    probe_call_us: float
+    probe_stepped_call_us: float
+    process_cpu_ms: float | None
+    unmatched_returns_count: int
+    too_deep_count: int
+    lost_count: int
+    refused: list[tuple[str, str]]
+    notes: list[str]
+    limits: list[str]
+    method: str
+    tool_cpu_s: float
+    interrupted: bool = False
+    schema: Literal["powerprof.functions/1"] = "powerprof.functions/1"
+
+
+def _row(one: FunctionCounts, trace: FunctionTrace) -> FunctionRow:
+    own = trace.stepped_cost if one.stepped else trace.cost
+    # Of each child's probe the part before its entry and after its return lies in this function's time.
+    outside = (
+        (one.children - one.stepped_children) * (trace.cost.call_ns - trace.cost.inside_ns)
+        + one.stepped_children * (trace.stepped_cost.call_ns - trace.stepped_cost.inside_ns)
+    )
+    probes_ns = one.calls * own.inside_ns + outside
+    self_cpu_ns = max(one.self_cpu_ns - probes_ns, 0.0)
+    total_ns = trace.process_cpu_s * 1e9 if trace.process_cpu_s else None
+    return FunctionRow(
+        function=one.name, module=one.module, calls_count=one.calls, calls_hz=one.calls / trace.window_s,
+        self_cpu_ms=self_cpu_ns / 1e6,
+        self_cpu_percent=min(100.0, 100.0 * self_cpu_ns / total_ns) if total_ns else None,
+        self_cpu_mean_us=self_cpu_ns / one.calls / 1e3 if one.calls else None,
+        self_wall_ms=max(one.self_wall_ns - probes_ns, 0.0) / 1e6, cpu_ms=one.cpu_ns / 1e6, wall_ms=one.wall_ns / 1e6,
+        probe_ms=one.calls * own.call_ns / 1e6, abandoned_count=one.abandoned, unfinished_count=one.unfinished,
+    )
+
+
+def function_profile(trace: FunctionTrace) -> FunctionProfile:
+    """The report of one window."""
+    called = [_row(one, trace) for one in trace.functions if one.calls]
+    rows = sorted(called, key=lambda row: (-row.self_cpu_ms, -row.calls_count, row.function))
+    cost_ms = sum(row.probe_ms for row in rows)
+    return FunctionProfile(
+        pattern=trace.pattern, pids=trace.pids, window_s=trace.window_s, functions=rows,
+        never_called_count=len(trace.functions) - len(rows), hits_count=trace.hits_count, probe_cost_ms=cost_ms,
+        probe_cost_percent=100.0 * cost_ms / 1e3 / trace.window_s, probe_call_us=trace.cost.call_ns / 1e3,
+        probe_stepped_call_us=trace.stepped_cost.call_ns / 1e3,
+        process_cpu_ms=trace.process_cpu_s * 1e3 if trace.process_cpu_s is not None else None,
+        unmatched_returns_count=trace.unmatched_count, too_deep_count=trace.too_deep_count,
+        lost_count=trace.lost_count, refused=trace.refused, notes=trace.notes, limits=list(_LIMITS),
+        method=trace.method, tool_cpu_s=trace.tool_cpu_s, interrupted=trace.interrupted,
+    )

@@ -1,0 +1,237 @@
+"""Pure: which functions the samples of a window fell into, with the doubt that sampling leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+from typing import Literal
+
+import msgspec
+
+from powerprof.attribution.folded import folded
+from powerprof.errors import DataError
+from powerprof.stacks.registers import SavedStack
+from powerprof.stacks.store import TableStore
+from powerprof.stacks.symbols import Symbolizer
+from powerprof.stacks.unwind import Unwinder
+from powerprof.tracing.oncpu import OnCpuCapture, UserStack
+
+_Z95 = 1.959964
+
+
+class OnCpuFrame(msgspec.Struct, frozen=True):
+    """One function of a stack; `function` is None where no symbol covers the address."""
+
+    function: str | None
+    module: str
+    address: str
+    offset: int | None
+    label: str
+    kernel: bool = False
+    inlined: bool = False
+
+
+class OnCpuStack(msgspec.Struct, frozen=True, kw_only=True):
+    """One call path of one thread, innermost frame first. `stack_state`: lost stacks are counted, not named."""
+
+    pid: int
+    tid: int
+    comm: str
+    server_name: str | None
+    count: int
+    percent: float
+    c0_ms: float | None
+    stack_state: Literal["complete", "truncated", "failed", "lost", "kernel"]
+    stack: list[OnCpuFrame]
+
+
+class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
+    """One function: `self` is where it ran itself, `total` where it was anywhere on the stack.
+
+    `low_percent`, `high_percent`: 95 % interval of `self_percent` (Wilson); None for page faults, which are counted.
+    """
+
+    function: str
+    module: str
+    kernel: bool
+    self_count: int
+    self_percent: float
+    low_percent: float | None
+    high_percent: float | None
+    self_ms: float | None
+    total_count: int
+    total_percent: float
+
+
+class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """`attribute --on-cpu`. Percentages are of all C0 samples of the host for cpu-clock (`percent_of` "c0"), of the
+    targets' faults for page faults. `c0_percent` is the sampled C0 share of all CPUs, `target_percent` the targets'
+    share of it. target = named + lost.
+    """
+
+    event: str
+    pids: list[int] | None
+    window_s: float
+    cpus: int
+    percent_of: Literal["c0", "page_faults"]
+    c0_percent: float | None
+    target_count: int
+    target_percent: float | None
+    target_hz: float
+    target_c0_ms: float | None
+    functions: list[FunctionShare]
+    stacks: list[OnCpuStack]
+    complete_count: int
+    truncated_count: int
+    failed_count: int
+    lost_count: int
+    missed_count: int
+    copied_stacks_count: int
+    notes: list[str]
+    tool_cpu_s: float
+    bpf_s: float | None
+    interrupted: bool = False
+    schema: Literal["powerprof.oncpu/1"] = "powerprof.oncpu/1"
+
+    def folded(self) -> str:
+        """Folded stacks: comm first, kernel frames marked `_[k]`."""
+        return folded(
+            ((row.comm, *(f"{one.label}_[k]" if one.kernel else one.label for one in reversed(row.stack))), row.count)
+            for row in self.stacks
+        )
+
+
+class _Names:
+    """The frames of each distinct user and kernel path, each resolved once."""
+
+    def __init__(self, capture: OnCpuCapture, store: TableStore | None) -> None:
+        self._store = store or TableStore()
+        self._capture = capture
+        self._unwinder = Unwinder(self._store)
+        self._symbolizers: dict[int, Symbolizer] = {}
+        self._users: dict[tuple[int, int], UserStack] = {(one.pid, one.hash): one for one in capture.users}
+        self._known: dict[tuple[int, int], tuple[list[OnCpuFrame], str]] = {}
+
+    def user(self, pid: int, digest: int) -> tuple[list[OnCpuFrame], str]:
+        """(frames, what became of the stack)."""
+        key = (pid, digest)
+        if key not in self._known:
+            self._known[key] = self._resolve(self._users.get(key))
+        return self._known[key]
+
+    def _resolve(self, saved: UserStack | None) -> tuple[list[OnCpuFrame], str]:
+        if saved is None:
+            return [], "lost"
+        if saved.image is None or not 0 <= saved.image < len(self._capture.images):
+            return [], "failed"
+        image = self._capture.images[saved.image]
+        try:
+            unwound = self._unwinder.unwind(image, SavedStack(saved.pid, saved.tid, saved.registers, saved.stack))
+        except DataError:
+            return [], "failed"
+        symbolizer = self._symbolizers.get(saved.image)
+        if symbolizer is None:
+            symbolizer = self._symbolizers[saved.image] = Symbolizer(image, self._store)
+        frames = [
+            OnCpuFrame(one.function, one.module, f"{one.address:#x}", one.offset, one.label, False, one.inlined)
+            for one in symbolizer.stack(unwound)
+        ]
+        state = "complete" if unwound.complete else "truncated" if len(unwound.pcs) > 1 else "failed"
+        return frames, state
+
+    def kernel(self, digest: int) -> list[OnCpuFrame]:
+        """Kernel frames, innermost first."""
+        frames = []
+        for address in self._capture.kernel.get(digest, ()):
+            name = self._capture.kernel_names.get(address)
+            if name is None:
+                frames.append(OnCpuFrame(None, "vmlinux", f"{address:#x}", None, f"[kernel] {address:#x}", True))
+            else:
+                frames.append(OnCpuFrame(name[0], name[1], f"{address:#x}", address - name[2], name[0], True))
+        return frames
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be read."""
+        return list(dict.fromkeys(note for one in self._symbolizers.values() for note in one.notes))
+
+
+def on_cpu_profile(
+    capture: OnCpuCapture, store: TableStore | None = None, server_names: Mapping[int, str] | None = None
+) -> OnCpuProfile:
+    """The report of one window. `server_names` maps a tid to the server's name of the thread."""
+    names = _Names(capture, store)
+    whole = capture.busy_count if capture.event == "cpu-clock" else capture.target_count
+    merged: dict[tuple[int, tuple[str, ...], str], tuple[list[OnCpuFrame], int, int]] = {}
+    states = dict.fromkeys(("complete", "truncated", "failed", "lost", "kernel"), 0)
+    for row in sorted(capture.rows, key=lambda one: (one.pid, one.tid, one.user, one.kernel)):
+        frames = names.kernel(row.kernel) if row.kernel else []
+        state = "kernel"
+        if row.user:
+            outer, state = names.user(row.pid, row.user)
+            frames = [*frames, *outer]
+        states[state] += row.count
+        key = (row.tid, tuple(one.label for one in frames), state)
+        known = merged.get(key)
+        merged[key] = (known[0] if known else frames, row.pid, (known[2] if known else 0) + row.count)
+    stacks = [
+        OnCpuStack(
+            pid=pid, tid=tid, comm=capture.comms.get(tid, f"thread {tid}"),
+            server_name=(server_names or {}).get(tid), count=count, percent=_percent(count, whole),
+            c0_ms=_ms(count, capture), stack_state=state, stack=frames,  # type: ignore[arg-type]
+        )
+        for (tid, _, state), (frames, pid, count) in merged.items()
+    ]
+    stacks.sort(key=lambda one: (-one.count, one.pid, one.tid, [frame.label for frame in one.stack]))
+    clock = capture.event == "cpu-clock"
+    return OnCpuProfile(
+        event=capture.event, pids=capture.pids, window_s=capture.window_s, cpus=capture.cpus,
+        percent_of="c0" if clock else "page_faults",
+        c0_percent=_percent(capture.busy_count, capture.events_count) if clock and capture.events_count else None,
+        target_count=capture.target_count,
+        target_percent=_percent(capture.target_count, capture.busy_count) if clock and capture.busy_count else None,
+        target_hz=capture.target_count / capture.window_s, target_c0_ms=_ms(capture.target_count, capture),
+        functions=_functions(stacks, whole, capture), stacks=stacks,
+        complete_count=states["complete"] + states["kernel"], truncated_count=states["truncated"],
+        failed_count=states["failed"], lost_count=states["lost"] + capture.lost_rows_count,
+        missed_count=capture.missed_count, copied_stacks_count=capture.stacks_count,
+        notes=[*capture.notes, *names.notes], tool_cpu_s=capture.tool_cpu_s, bpf_s=capture.bpf_s,
+        interrupted=capture.interrupted,
+    )
+
+
+def _ms(count: int, capture: OnCpuCapture) -> float | None:
+    return count * capture.period_ms if capture.period_ms is not None else None
+
+
+def _percent(count: int, whole: int) -> float:
+    return 100.0 * count / whole if whole else 0.0
+
+
+def _functions(stacks: list[OnCpuStack], whole: int, capture: OnCpuCapture) -> list[FunctionShare]:
+    own: dict[tuple[str, str, bool], int] = {}
+    total: dict[tuple[str, str, bool], int] = {}
+    for row in stacks:
+        keys = [(one.label, one.module, one.kernel) for one in row.stack] or [("[unknown]", "", False)]
+        own[keys[0]] = own.get(keys[0], 0) + row.count
+        for key in dict.fromkeys(keys):
+            total[key] = total.get(key, 0) + row.count
+    rows = []
+    for key, count in total.items():
+        alone = own.get(key, 0)
+        low, high = wilson(alone, whole) if capture.event == "cpu-clock" and whole else (None, None)
+        rows.append(FunctionShare(
+            function=key[0], module=key[1], kernel=key[2], self_count=alone, self_percent=_percent(alone, whole),
+            low_percent=low, high_percent=high, self_ms=_ms(alone, capture), total_count=count,
+            total_percent=_percent(count, whole),
+        ))
+    rows.sort(key=lambda one: (-one.self_count, -one.total_count, one.function, one.module))
+    return rows
+
+
+def wilson(count: int, whole: int) -> tuple[float, float]:
+    """The 95 % score interval of a share, in percent (Wilson 1927): sound near 0 and 100 too."""
+    share, z2 = count / whole, _Z95 * _Z95
+    middle = (share + z2 / (2 * whole)) / (1 + z2 / whole)
+    half = _Z95 * sqrt(share * (1 - share) / whole + z2 / (4 * whole * whole)) / (1 + z2 / whole)
+    return 100.0 * max(0.0, middle - half), 100.0 * min(1.0, middle + half)

@@ -1,0 +1,286 @@
+"""Counts calls and times of chosen functions of processes by uprobes, and what that costs them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+
+import msgspec
+
+from powerprof.errors import CapabilityError, Interrupted, PowerprofError
+from powerprof.stacks.image import ProcessImage, snapshot
+from powerprof.stacks.opening import Opened
+from powerprof.stacks.store import TableStore, open_module
+from powerprof.tracing.btf import kernel_btf
+from powerprof.tracing.function_names import Found, Function, find_functions, refuse_too_many
+from powerprof.tracing.functions_cost import ProbeCost, measure_cost
+from powerprof.tracing.program import Program, struct_definitions
+from powerprof.tracing.uprobes import Site, UprobeProgram
+
+MAX_FUNCTIONS = 200
+HARD_LIMIT = 1022  # each thread carries a counter per function
+MAX_DEPTH = 128
+_THREADS = 8192
+_FRAMES = 65_536
+_FIELDS = ("calls", "returns", "abandoned", "unfinished", "wall_ns", "cpu_ns", "self_wall_ns", "self_cpu_ns",
+           "children", "stepped_children")  # enum stat_field of functions.bpf.c
+_STEPPED = 0x10000  # COOKIE_STEPPED
+_RESERVED = 2  # the calibration's
+
+
+class FunctionCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """One function's sums over the window. Times are as measured, the probes' own time within.
+
+    `wall_ns`, `cpu_ns`: from entry to return of outermost calls; `self_…`: without probed functions that it called.
+    `abandoned`: calls left without a return (longjmp, exception, or more than 64 return probes deep); `unfinished`:
+    still open at the window's end; `children`: direct calls of probed functions. `stepped`: its probe is of the
+    dear kind.
+    """
+
+    name: str
+    module: str
+    vaddr: int
+    calls: int
+    returns: int
+    abandoned: int
+    unfinished: int
+    wall_ns: int
+    cpu_ns: int
+    self_wall_ns: int
+    self_cpu_ns: int
+    children: int
+    stepped_children: int
+    stepped: bool
+
+
+class FunctionTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """A window of function counts as it was collected; `attribution.functions` makes the report of it."""
+
+    pattern: str
+    pids: list[int]
+    window_s: float
+    functions: list[FunctionCounts]
+    hits_count: int
+    cost: ProbeCost
+    stepped_cost: ProbeCost
+    process_cpu_s: float | None
+    unmatched_count: int
+    too_deep_count: int
+    lost_count: int
+    refused: list[tuple[str, str]]
+    notes: list[str]
+    method: str
+    tool_cpu_s: float
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class _Target:
+    image: ProcessImage
+    found: Found
+
+
+class FunctionTracer:
+    """Probes the functions that a pattern means in some processes; a context manager that removes every probe.
+
+    A probe costs its function 1 to 45 µs a call in a guest (`functions_cost`): never part of an energy window.
+    """
+
+    def __init__(
+        self, pids: Sequence[int], pattern: str, *, limit: int = MAX_FUNCTIONS, store: TableStore | None = None,
+        multi: bool = True,
+    ) -> None:
+        """Find the functions and load the program; nothing is probed yet.
+
+        Raises UsageError for a pattern that means nothing or more than `limit` functions, CapabilityError where
+        this host cannot, PowerprofError where a process is gone.
+        """
+        if os.uname().machine != "x86_64":
+            raise CapabilityError(f"function probes on {os.uname().machine} are not supported; x86_64 is")
+        self.pattern = pattern
+        tables = store or TableStore()
+        self._targets = [_Target(image, find_functions(image, pattern, tables)) for image in map(snapshot, pids)]
+        refuse_too_many([target.found for target in self._targets], pattern, min(limit, HARD_LIMIT))
+        names: dict[tuple[str, str, int], Function] = {}
+        for target in self._targets:
+            for module in target.found.modules:
+                for function in module.functions:
+                    names[module.mapping.device, module.mapping.path, function.vaddr] = function
+        self.functions = list(names.values())
+        self._index = {key: number for number, key in enumerate(names)}
+        self._refused = list(dict.fromkeys(why for target in self._targets for why in target.found.refused))
+        self._size = 1 << (len(self.functions) + _RESERVED - 1).bit_length()
+        self._stack = ExitStack()
+        try:
+            self._load(multi)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _load(self, multi: bool) -> None:
+        self.program = self._stack.enter_context(Program("functions.bpf.c", {
+            "FUNCTIONS": self._size, "THREADS": _THREADS, "FRAMES": _FRAMES,
+            "MAX_DEPTH": MAX_DEPTH,
+            **struct_definitions(kernel_btf(), {"task_struct_pid": ("task_struct", "pid")}),
+        }))
+        self._probes = UprobeProgram(self.program.bpf, multi=multi)
+        self._stack.callback(self._probes.close)
+        cost = measure_cost(
+            self._probes, (self._size - 2, self._size - 1 | _STEPPED), self._calibrated
+        )
+        if cost is None and self._probes.multi:
+            # Before Linux 6.10 the pid filter of uprobe_multi meant one thread instead of a process.
+            self._stack.close()
+            self._load(False)
+            return
+        if cost is None:
+            raise PowerprofError("function probes count nothing on this host")
+        self._cost, self._stepped_cost = cost
+
+    def __enter__(self) -> FunctionTracer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _calibrated(self, cookie: int) -> tuple[int, int]:
+        counts = self._counts(cookie & (self._size - 1))
+        return counts["calls"], counts["self_cpu_ns"]
+
+    def _counts(self, number: int) -> dict[str, int]:
+        values = self.program.bpf["stats"][number]
+        return {name: sum(int(cpu.value[at]) for cpu in values) for at, name in enumerate(_FIELDS)}
+
+    def measure(self, duration_s: float) -> FunctionTrace:
+        """Probe for `duration_s`. An interrupt ends the window early; the trace says so.
+
+        Raises PowerprofError where not one function can be probed.
+        """
+        for table in ("threads", "frames"):
+            self.program.bpf[table].clear()
+        before = [self._counts(number) for number in range(len(self.functions))]
+        counters = self.program.per_cpu_sum("counters")
+        refused = self._attach()
+        tool, interrupted = time.process_time(), False
+        cpu = [_process_cpu_s(target.image.pid) for target in self._targets]
+        try:
+            started = time.monotonic_ns()
+            self._enable(True)
+            try:
+                time.sleep(duration_s)
+            except Interrupted:
+                interrupted = True
+            self._enable(False)
+            ended = time.monotonic_ns()
+            cpu_after = [_process_cpu_s(target.image.pid) for target in self._targets]
+            open_frames = self._open_frames(ended)
+        finally:
+            self._enable(False)
+            self._probes.close()
+        tool_cpu_s = time.process_time() - tool
+        rows = []
+        for number, function in enumerate(self.functions):
+            counts = {name: value - before[number][name] for name, value in self._counts(number).items()}
+            for name, value in open_frames.get(number, {}).items():
+                counts[name] += value
+            rows.append(FunctionCounts(name=function.name, module=function.module, vaddr=function.vaddr,
+                                       stepped=function.stepped, **counts))
+        spent = [after - at for at, after in zip(cpu, cpu_after, strict=True) if at is not None and after is not None]
+        moved = [now - then for then, now in zip(counters, self.program.per_cpu_sum("counters"), strict=True)]
+        return FunctionTrace(
+            pattern=self.pattern, pids=[target.image.pid for target in self._targets],
+            window_s=(ended - started) / 1e9, functions=rows, hits_count=moved[0], cost=self._cost,
+            stepped_cost=self._stepped_cost,
+            process_cpu_s=sum(spent) if len(spent) == len(cpu) else None, unmatched_count=moved[1],
+            too_deep_count=moved[2], lost_count=moved[3], refused=[*self._refused, *refused], notes=self._notes(),
+            method="uprobe_multi" if self._probes.multi else "uprobe PMU", tool_cpu_s=tool_cpu_s,
+            interrupted=interrupted,
+        )
+
+    def _attach(self) -> list[tuple[str, str]]:
+        refused: list[tuple[str, str]] = []
+        attached = 0
+        try:
+            for target in self._targets:
+                for module in target.found.modules:
+                    opened = open_module(target.image, module.mapping)
+                    if not isinstance(opened, Opened):
+                        refused.append((module.mapping.module, opened))
+                        continue
+                    key = (module.mapping.device, module.mapping.path)
+                    sites = [self._site(one, self._index[*key, one.vaddr]) for one in module.functions]
+                    with opened:
+                        failed = self._probes.attach(opened.fd, target.image.pid, sites)
+                    attached += len(sites) - len(failed)
+                    refused += [(self.functions[site.cookie & (_STEPPED - 1)].name, reason) for site, reason in failed]
+        except BaseException:
+            self._probes.close()
+            raise
+        if not attached:
+            name, reason = refused[0] if refused else (self.pattern, "gone")
+            raise PowerprofError(f"{name} cannot be probed: {reason}")
+        return refused
+
+    @staticmethod
+    def _site(function: Function, number: int) -> Site:
+        return Site(function.offset, number | _STEPPED if function.stepped else number)
+
+    def _notes(self) -> list[str]:
+        throwing = sorted({module.mapping.module for target in self._targets for module in target.found.modules
+                           if module.throws})
+        if not throwing:
+            return []
+        return [f"{', '.join(throwing)} can throw C++ exceptions: one that passes a probed function ends the process"]
+
+    def _enable(self, on: bool) -> None:
+        self.program.bpf["enabled"][ctypes.c_int(0)] = ctypes.c_uint32(int(on))
+
+    def _open_frames(self, now_ns: int) -> dict[int, dict[str, int]]:
+        """Calls that have not returned at the end of the window, with their time until then."""
+        found: dict[int, dict[str, int]] = {}
+        frames = self.program.bpf["frames"]
+        for tid, thread in self.program.bpf["threads"].items():
+            off_ns = int(thread.off_ns) + (max(now_ns - int(thread.out_ns), 0) if thread.out_ns else 0)
+            below_wall = below_cpu = 0
+            rows: list[tuple[int, ...]] = []
+            for depth in range(int(thread.depth)):
+                try:
+                    frame = frames[frames.Key(tid.value, depth)]
+                except KeyError:
+                    break
+                wall = max(now_ns - int(frame.wall_ns), 0)
+                cpu = max(now_ns - off_ns - int(frame.cpu_ns), 0)
+                rows.append((int(frame.function), wall, cpu, int(frame.child_wall_ns), int(frame.child_cpu_ns),
+                             int(frame.children), int(frame.stepped_children), int(frame.stepped)))
+            for at in range(len(rows) - 1, -1, -1):
+                number, wall, cpu, child_wall, child_cpu, children, stepped_children, _ = rows[at]
+                inner = rows[at + 1] if at + 1 < len(rows) else None
+                sums = found.setdefault(number, dict.fromkeys(_FIELDS, 0))
+                sums["unfinished"] += 1
+                sums["self_wall_ns"] += max(wall - child_wall - below_wall, 0)
+                sums["self_cpu_ns"] += max(cpu - child_cpu - below_cpu, 0)
+                sums["children"] += children + (inner is not None)
+                sums["stepped_children"] += stepped_children + (inner[-1] if inner else 0)
+                if all(row[0] != number for row in rows[:at]):
+                    sums["wall_ns"] += wall
+                    sums["cpu_ns"] += cpu
+                below_wall, below_cpu = wall, cpu
+        return found
+
+
+def _process_cpu_s(pid: int) -> float | None:
+    """User and system time of a process until now; None where it is gone."""
+    import psutil
+
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return None
+    return float(times.user + times.system)

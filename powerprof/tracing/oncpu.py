@@ -1,0 +1,305 @@
+"""Samples where CPUs run, or counts where page faults are taken, and keeps what is needed to name it offline."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+import msgspec
+
+from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
+from powerprof.files import try_text
+from powerprof.paths import procfs
+from powerprof.stacks.image import ProcessImage, merge, snapshot
+from powerprof.stacks.kernel import KernelSymbols, kernel_symbols
+from powerprof.tracing.program import Program
+from powerprof.tracing.tasks import clean
+
+Event = Literal["cpu-clock", "page-faults"]
+
+SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in step with them
+MAX_HZ = 10_000
+# perf_event_open(2): PERF_TYPE_SOFTWARE and its PERF_COUNT_SW_… that sum to a process's minor and major faults.
+_SOFTWARE = 1
+_CPU_CLOCK = 0
+_FAULTS = (5, 6)
+# Processes are looked at when their first stack arrives: one that is gone by then cannot be named.
+_DRAIN_S = 0.2
+_RING_PAGES = 2048
+_MAX_CAPTURE_BYTES = 256 << 20
+_HEADER = struct.Struct("<IIQII16s168s")
+_KERNEL_HEADER = struct.Struct("<IIQ")
+_USER, _KERNEL = 0, 1
+
+
+class UserStack(msgspec.Struct, frozen=True):
+    """One user call path as it was copied. `image` is an index into `OnCpuCapture.images`, None where unknown."""
+
+    hash: int
+    pid: int
+    tid: int
+    image: int | None
+    registers: bytes
+    stack: bytes
+
+
+class SampleRow(msgspec.Struct, frozen=True):
+    """How often one thread was met on a user and a kernel path; a hash of 0 is no path."""
+
+    user: int
+    kernel: int
+    pid: int
+    tid: int
+    count: int
+
+
+class OnCpuCapture(msgspec.Struct, frozen=True, kw_only=True):
+    """What was collected in a window; can be saved and analysed elsewhere (`attribution.oncpu`).
+
+    `period_ms` is the CPU time that one sample stands for (None for page faults, whose counts are exact).
+    `busy_count` are events with a CPU not idle, of any process; `target_count` those of the targets. `kernel` maps a
+    hash to addresses, innermost first, `kernel_names` an address to (function, module, start). `missed_count` events
+    were seen by the kernel's own counter only.
+    """
+
+    event: Event
+    pids: list[int] | None
+    window_s: float
+    cpus: int
+    period_ms: float | None
+    rows: list[SampleRow]
+    users: list[UserStack]
+    images: list[ProcessImage]
+    kernel: dict[int, list[int]]
+    kernel_names: dict[int, tuple[str, str, int]]
+    comms: dict[int, str]
+    events_count: int
+    idle_count: int
+    target_count: int
+    missed_count: int
+    stacks_count: int
+    lost_stacks_count: int
+    lost_rows_count: int
+    notes: list[str]
+    tool_cpu_s: float
+    bpf_s: float | None = None
+    interrupted: bool = False
+
+    @property
+    def busy_count(self) -> int:
+        """Events while a CPU was not idle."""
+        return self.events_count - self.idle_count
+
+
+class OnCpuTracer:
+    """The sampling program, loaded; a context manager that removes it.
+
+    With cpu-clock it wakes every CPU `frequency_hz` times a second: never part of an energy window.
+    """
+
+    def __init__(
+        self, pids: Sequence[int] | None, event: Event = "cpu-clock", *, frequency_hz: int = SAMPLE_HZ,
+        ring_pages: int = _RING_PAGES,
+    ) -> None:
+        """`pids` None is every process. Threads born in the window count.
+
+        Raises CapabilityError where this host or user may not, PowerprofError where a process is gone.
+        """
+        if os.uname().machine != "x86_64":
+            raise CapabilityError(f"--on-cpu on {os.uname().machine} is not supported; x86_64 is")
+        if not 1 <= frequency_hz <= MAX_HZ:
+            raise UsageError(f"a sampling rate of {frequency_hz} Hz makes no sense", f"between 1 and {MAX_HZ:,}")
+        self._pids = list(pids) if pids is not None else None
+        self._event: Event = event
+        self._frequency_hz = frequency_hz
+        self._images: list[ProcessImage] = []
+        self._by_pid: dict[int, int | None] = {}
+        self._records: list[tuple[bytes, int | None]] = []
+        self._bytes = 0
+        self._dropped = 0
+        for pid in self._pids or ():
+            self._look_at(pid)
+        # Faults are many and taken near the leaf; samples are few, and paths that differ deep down are told apart.
+        self.program = Program("oncpu.bpf.c", {
+            "EVERY_PROCESS": int(pids is None), "HASHED_BYTES": 4096 if event == "cpu-clock" else 2048,
+            "STACK_PAGES": ring_pages,
+        })
+        try:
+            self._fill_targets()
+            self.program.count_run_time()
+            self.program.ring("stacks", self._on_record)
+        except BaseException:
+            self.program.close()
+            raise
+
+    def __enter__(self) -> OnCpuTracer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.program.close()
+
+    def _look_at(self, pid: int) -> None:
+        image = snapshot(pid)
+        self._by_pid[pid] = len(self._images)
+        self._images.append(image)
+
+    def _fill_targets(self) -> None:
+        table = self.program.bpf["targets"]
+        for pid, index in self._by_pid.items():
+            if index is not None and ctypes.c_uint32(pid) not in table:
+                text, library = code_ranges(self._images[index])
+                sizes = text[1] - text[0], library[1] - library[0]
+                table[ctypes.c_uint32(pid)] = table.Leaf(text[0], sizes[0], library[0], sizes[1])
+
+    def _attach(self) -> list[int]:
+        """Open the event on every CPU; returns the descriptors, whose counters tell what the program missed."""
+        bpf: Any = self.program.bpf
+        kinds = (_CPU_CLOCK,) if self._event == "cpu-clock" else _FAULTS
+        descriptors: list[int] = []
+        for config in kinds:
+            how = {"sample_freq": self._frequency_hz} if config == _CPU_CLOCK else {"sample_period": 1}
+            try:
+                bpf.attach_perf_event(ev_type=_SOFTWARE, ev_config=config, fn_name="on_event", **how)
+            except Exception as error:  # bcc's only kind
+                raise CapabilityError(
+                    f"cannot count {self._event} events ({error})",
+                    "run as root, or with CAP_BPF and CAP_PERFMON",
+                ) from error
+            descriptors += bpf.open_perf_events[_SOFTWARE, config].values()
+        return descriptors
+
+    def _detach(self) -> None:
+        for kind in list(self.program.bpf.open_perf_events):
+            self.program.bpf.detach_perf_event(ev_type=kind[0], ev_config=kind[1])
+
+    def measure(self, duration_s: float) -> OnCpuCapture:
+        """Collect for `duration_s`. An interrupt ends the window early; the capture says so."""
+        for name in ("samples", "seen"):
+            self.program.bpf[name].clear()
+        self._records.clear()
+        self._bytes = self._dropped = 0
+        before = self.program.per_cpu_sum("counters")
+        tool, interrupted = time.process_time(), False
+        started = time.monotonic()
+        descriptors = self._attach()
+        try:
+            # The kernel's own count is read within the program's, so that what it has more was missed for certain.
+            seen_first = self.program.per_cpu_sum("counters")[0]
+            counted_first = _read_counts(descriptors)
+            try:
+                while (left := started + duration_s - time.monotonic()) > 0:
+                    time.sleep(min(left, _DRAIN_S))
+                    self._drain()
+            except Interrupted:
+                interrupted = True
+            window_s = time.monotonic() - started
+            counted = _read_counts(descriptors) - counted_first
+            seen = self.program.per_cpu_sum("counters")[0] - seen_first
+        finally:
+            self._detach()
+        self._drain()
+        moved = [now - then for then, now in zip(before, self.program.per_cpu_sum("counters"), strict=True)]
+        # The clock's counter is in ns, the faults' in faults.
+        missed = counted - seen if self._event == "page-faults" else 0
+        return self._capture(window_s, moved, missed, time.process_time() - tool, interrupted)
+
+    def _on_record(self, data: bytes) -> None:
+        if self._bytes + len(data) > _MAX_CAPTURE_BYTES:
+            self._dropped += 1
+            return
+        self._bytes += len(data)
+        self._records.append((data, None))
+
+    def _drain(self) -> None:
+        """Take what the ring buffer holds, and look at processes while they live."""
+        first = len(self._records)
+        self.program.consume()
+        for at in range(first, len(self._records)):
+            data = self._records[at][0]
+            if int.from_bytes(data[:4], "little") != _USER:
+                continue
+            pid = int.from_bytes(data[16:20], "little")
+            ip = int.from_bytes(data[40 + 128 : 40 + 136], "little")
+            self._records[at] = (data, self._image_of(pid, ip))
+        self._fill_targets()
+
+    def _image_of(self, pid: int, ip: int) -> int | None:
+        """The image that knows `ip`: looked at anew where a library was loaded or another program was executed."""
+        index = self._by_pid.get(pid)
+        if pid in self._by_pid and (index is None or self._images[index].mapping_at(ip)):
+            return index
+        try:
+            newer = snapshot(pid)
+        except PowerprofError:
+            self._by_pid.setdefault(pid, None)
+            return index
+        if index is not None and merge(self._images[index], newer) is not newer:
+            self._images[index] = merge(self._images[index], newer)
+            return index
+        self._by_pid[pid] = len(self._images)
+        self._images.append(newer)
+        return self._by_pid[pid]
+
+    def _capture(
+        self, window_s: float, moved: list[int], missed: int, tool_cpu_s: float, interrupted: bool
+    ) -> OnCpuCapture:
+        users: list[UserStack] = []
+        kernel: dict[int, list[int]] = {}
+        comms: dict[int, str] = {}
+        for data, image in self._records:
+            if int.from_bytes(data[:4], "little") == _USER:
+                _, size, digest, pid, tid, comm, registers = _HEADER.unpack_from(data)
+                users.append(UserStack(digest, pid, tid, image, registers, data[_HEADER.size : _HEADER.size + size]))
+                comms[tid] = clean(comm.partition(b"\0")[0])
+            else:
+                _, depth, digest = _KERNEL_HEADER.unpack_from(data)
+                kernel[digest] = list(struct.unpack_from(f"<{depth}Q", data, _KERNEL_HEADER.size))
+        rows = [
+            SampleRow(int(key.user), int(key.kernel), int(key.tgid), int(key.tid), int(value.value))
+            for key, value in self.program.bpf["samples"].items()
+        ]
+        for row in rows:
+            if row.tid not in comms:
+                comm = try_text(procfs() / str(row.pid) / "task" / str(row.tid) / "comm")
+                comms[row.tid] = clean(comm) if comm else f"thread {row.tid}"
+        notes: list[str] = []
+        symbols: KernelSymbols | None = None
+        try:
+            symbols = kernel_symbols() if kernel else None
+        except CapabilityError as error:
+            notes.append(error.message)
+        names = {}
+        for address in {address for stack in kernel.values() for address in stack}:
+            found = symbols.lookup(address) if symbols is not None else None
+            if found is not None:
+                names[address] = found
+        return OnCpuCapture(
+            event=self._event, pids=self._pids, window_s=window_s, cpus=os.cpu_count() or 1,
+            period_ms=1e3 / self._frequency_hz if self._event == "cpu-clock" else None, rows=rows, users=users,
+            images=self._images, kernel=kernel, kernel_names=names, comms=comms, events_count=moved[0],
+            idle_count=moved[1], target_count=moved[2], missed_count=max(missed, 0), stacks_count=moved[3],
+            lost_stacks_count=moved[4] + self._dropped, lost_rows_count=moved[5], notes=notes, tool_cpu_s=tool_cpu_s,
+            bpf_s=self.program.run_time_s(), interrupted=interrupted,
+        )
+
+
+def _read_counts(descriptors: Sequence[int]) -> int:
+    return sum(int.from_bytes(os.read(fd, 8), "little") for fd in descriptors)
+
+
+def code_ranges(image: ProcessImage) -> tuple[tuple[int, int], tuple[int, int]]:
+    """[start, end) of the executable's own code, and the hull of its libraries' code."""
+    own = [one for one in image.mappings if one.path == image.executable]
+    others = [one for one in image.mappings if one.path != image.executable and one.start < 1 << 47]
+
+    def hull(mappings: list[Any]) -> tuple[int, int]:
+        return (mappings[0].start, max(one.end for one in mappings)) if mappings else (0, 0)
+
+    return hull(own), hull(others)

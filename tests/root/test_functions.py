@@ -1,0 +1,127 @@
+"""Function probes against a program whose call counts and CPU times are known by construction."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from powerprof.attribution.functions import FunctionProfile, FunctionRow, function_profile
+from powerprof.errors import UsageError
+from powerprof.tracing.functions import FunctionTracer
+
+SOURCE = Path(__file__).with_name("functions_truth.c")
+pytestmark = pytest.mark.usefixtures("root_bpf")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("no capability: a C compiler (apt install gcc)")
+    target = tmp_path_factory.mktemp("functions") / "truth"
+    subprocess.run(["gcc", "-O2", "-fomit-frame-pointer", "-o", target, SOURCE, "-lpthread"], check=True)
+    return target
+
+
+@pytest.fixture
+def running(program: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    yield process, int(process.stdout.readline())
+    process.kill()
+    process.wait()
+
+
+def profile(running: tuple[subprocess.Popen[str], int], pattern: str, *, multi: bool = True) -> FunctionProfile:
+    process, pid = running
+    with FunctionTracer([pid], pattern, multi=multi) as tracer:
+        def begin() -> None:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+
+        timer = threading.Timer(0.1, begin)
+        timer.start()
+        # The work takes 0.4 s of a CPU; its margin is for a machine that is busy with something else.
+        trace = tracer.measure(2.5)
+        timer.join()
+    assert process.poll() is None
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.close()
+    assert process.stdout.read() == "done\n"
+    return function_profile(trace)
+
+
+def by_name(found: FunctionProfile) -> dict[str, FunctionRow]:
+    return {row.function: row for row in found.functions}
+
+
+# calls and own CPU time of each call in µs, as functions_truth.c has them
+TRUTH = {
+    "truth_leaf": (600, 100), "truth_outer": (50, 300), "truth_inner": (150, 150), "truth_recurse": (400, 50),
+    "truth_tail_first": (60, 200), "truth_tail_second": (60, 300),
+}
+
+
+@pytest.mark.parametrize("multi", [True, False], ids=["uprobe_multi", "uprobe_pmu"])
+def test_calls_are_exact_and_self_times_are_the_functions_own(
+    running: tuple[subprocess.Popen[str], int], multi: bool
+) -> None:
+    found = profile(running, "truth_*", multi=multi)
+    rows = by_name(found)
+    assert {name: rows[name].calls_count for name in TRUTH} == {name: calls for name, (calls, _) in TRUTH.items()}
+    for name, (_, own_us) in TRUTH.items():
+        # Its clock is read every 0.2 µs, a probe's cost is known to a µs or two; a sleep and an interrupt add some.
+        assert rows[name].self_cpu_mean_us == pytest.approx(own_us, rel=0.04, abs=12), name
+        assert rows[name].abandoned_count == 0, name
+    # Off-CPU time is wall time only: 40 sleeps of 5 ms, which cost the kernel some CPU time too.
+    assert rows["truth_sleeper"].calls_count == 40
+    assert rows["truth_sleeper"].self_wall_ms >= 200
+    assert 40 * 0.095 < rows["truth_sleeper"].self_cpu_ms < 40 * 0.3
+    # Recursion counts once in the inclusive time; the time after a tail call is the second function's.
+    assert rows["truth_recurse"].cpu_ms == pytest.approx(20 * 20 * 0.05, rel=0.2)
+    assert rows["truth_tail_first"].cpu_ms == pytest.approx(60 * 0.5, rel=0.1)
+    assert found.unmatched_returns_count == found.lost_count == found.too_deep_count == 0
+
+
+def test_calls_left_by_longjmp_or_too_deep_for_the_kernel_are_abandoned(
+    running: tuple[subprocess.Popen[str], int]
+) -> None:
+    rows = by_name(profile(running, "truth_*"))
+    assert (rows["truth_jumps"].calls_count, rows["truth_jumps"].abandoned_count) == (60, 60)
+    assert (rows["truth_jumper"].calls_count, rows["truth_jumper"].abandoned_count) == (60, 0)
+    assert rows["truth_deep"].calls_count == 100
+    assert rows["truth_deep"].abandoned_count >= 36  # the kernel follows 64 returns
+
+
+def test_the_cost_of_the_probes_is_told(running: tuple[subprocess.Popen[str], int]) -> None:
+    found = profile(running, "truth_leaf")
+    assert found.hits_count == 600
+    assert 0.1 < found.probe_call_us < 200
+    assert found.probe_stepped_call_us > found.probe_call_us
+    assert found.probe_cost_ms == pytest.approx(
+        600 * (found.probe_call_us if found.functions[0].probe_ms < 600 * found.probe_stepped_call_us / 1e3
+               else found.probe_stepped_call_us) / 1e3)
+
+
+def test_patterns_that_mean_too_much_or_nothing_are_refused(running: tuple[subprocess.Popen[str], int]) -> None:
+    _, pid = running
+    with pytest.raises(UsageError, match=r"means \d+ functions; more than 3"):
+        FunctionTracer([pid], "truth_*", limit=3)
+    with pytest.raises(UsageError, match="means no function") as nothing:
+        FunctionTracer([pid], "nanosleep")
+    assert nothing.value.hint == "libc.so.6 has 1 such functions: --functions 'libc.so.6:nanosleep'"
+    with pytest.raises(UsageError, match="setjmp cannot be probed"):
+        FunctionTracer([pid], "libc.so.6:setjmp")
+    with pytest.raises(UsageError, match="IFUNC"):
+        FunctionTracer([pid], "libc.so.6:strlen")
+
+
+def test_a_function_of_a_library(running: tuple[subprocess.Popen[str], int]) -> None:
+    rows = by_name(profile(running, "libc:nanosleep"))
+    assert rows["nanosleep"].calls_count == 40
+    assert rows["nanosleep"].self_wall_ms >= 200
