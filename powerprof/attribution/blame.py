@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from powerprof.attribution import causes, idle
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.idle import MECHANISMS, Array
-from powerprof.attribution.records import Attribution, Origin, StackCounts, Thread, Waker, Wakeup, Woken
+from powerprof.attribution.records import Attribution, Origin, StackCounts, Thread, Waker, Wakeup, Waking, Woken
 from powerprof.attribution.sites import SLEEPER, WAKER, NamedStack, SiteStacks
 from powerprof.energy.domains import total
 from powerprof.energy.split import Consumer, split_energy
@@ -40,10 +40,37 @@ class _Row:
     origin: Origin
     mechanism: Mechanism
     rows: list[int] = field(default_factory=list)
-    keys: set[tuple[int, int, int, int]] = field(default_factory=set)
     wakers: Counter[tuple[int, int]] = field(default_factory=Counter)
     waker_stacks: Counter[tuple[int, ...]] = field(default_factory=Counter)
     details: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class _Woken:
+    """Wakings of one thread at one stack by one origin."""
+
+    stack: NamedStack
+    detail: str | None
+    count: int = 0
+    wakers: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+
+_WokenKey = tuple[int, tuple[int, ...], Origin]
+
+
+def _shares(rows: list[_Row], wakings: Mapping[_WokenKey, _Woken]) -> list[int]:
+    """Each row's wakings; those that ended no idle period: in the most frequent of rows that differ by mechanism."""
+    main: dict[_WokenKey, int] = {}
+    shares = [len(row.rows) for row in rows]
+    ended: Counter[_WokenKey] = Counter()
+    for number, row in enumerate(rows):
+        key = (row.thread, row.stack.pcs, row.origin)
+        main.setdefault(key, number)
+        ended[key] += len(row.rows)
+    for key, number in main.items():
+        counted = wakings[key].count if key in wakings else 0
+        shares[number] += max(0, counted - ended[key])
+    return shares
 
 
 class Blamer:
@@ -64,27 +91,51 @@ class Blamer:
 
     def origin(self, exit_: Any) -> tuple[Origin, str | None]:
         """What is behind a wake-up of a thread, and the name of the timer or device."""
-        flags, context = int(exit_["flags"]), int(exit_["waker_context"])
-        if not flags & Flag.WAKER:
+        if not int(exit_["flags"]) & Flag.WAKER:
             return "kernel", None
-        functions, interrupts = self._capture.functions, self._capture.interrupts
+        fields = ("next_tgid", "waker_context", "waker_timer_function", "waker_irq", "waker_tid", "waker_tgid")
+        return self._origin(*(int(exit_[name]) for name in fields))
+
+    def _origin(
+        self, pid: int, context: int, timer: int, irq: int, waker: int, waker_pid: int
+    ) -> tuple[Origin, str | None]:
         if context == WakerContext.TIMER:
-            name = functions.get(int(exit_["waker_timer_function"]))
+            name = self._capture.functions.get(timer)
             return ("own_timer" if name in OWN_TIMERS else "kernel"), name
         if context == WakerContext.DEVICE:
-            irq = int(exit_["waker_irq"])
-            return "device", interrupts.get(irq, f"irq {irq}")
+            return "device", self._capture.interrupts.get(irq, f"irq {irq}")
         if context == WakerContext.SOFTIRQ:
-            number = int(exit_["waker_irq"])
-            name = SOFTIRQS[number] if number < len(SOFTIRQS) else str(number)
+            name = SOFTIRQS[irq] if irq < len(SOFTIRQS) else str(irq)
             return ("kernel" if name in _TIMER_SOFTIRQS else "device"), f"softirq {name}"
-        if context == WakerContext.INTERRUPT:
+        if context in (WakerContext.INTERRUPT, WakerContext.UNSEEN):
             return "kernel", None
-        waker, pid = int(exit_["waker_tid"]), int(exit_["waker_tgid"])
         task = self._tasks.get(waker)
         if waker == 0 or (task is not None and task.is_kernel):
             return "kernel", task.comm if task is not None and waker else None
-        return ("other_thread" if pid == int(exit_["next_tgid"]) else "other_process"), None
+        return ("other_thread" if waker_pid == pid else "other_process"), None
+
+    def wakings(self) -> dict[_WokenKey, _Woken]:
+        """Every counted waking of the target's threads, by thread, stack and origin."""
+        found: dict[_WokenKey, _Woken] = {}
+        unseen: list[tuple[int, NamedStack, int]] = []
+        for one in self._capture.wakings:
+            stack = self._stacks.find(SLEEPER, one.pid, (one.tid, one.ip, one.sp, one.code))
+            if one.context == WakerContext.UNSEEN:
+                unseen.append((one.tid, stack, one.count))
+                continue
+            origin, detail = self._origin(
+                one.pid, one.context, one.timer_function, one.irq, one.waker_tid, one.waker_pid
+            )
+            woken = found.setdefault((one.tid, stack.pcs, origin), _Woken(stack, detail))
+            woken.count += one.count
+            if origin in ("other_thread", "other_process"):
+                woken.wakers[(one.waker_tid, one.waker_pid)] += one.count
+        for tid, stack, count in unseen:
+            # What ended those few sleeps is most likely what ends the others there.
+            same = [key for key in found if key[:2] == (tid, stack.pcs)]
+            key = max(same, key=lambda one: found[one].count, default=(tid, stack.pcs, "kernel"))
+            found.setdefault(key, _Woken(stack, None)).count += count
+        return found
 
     def rows(self, exits: Array, found: Array) -> list[_Row]:
         """The target's exits, one row per (thread, stack, origin, mechanism)."""
@@ -102,7 +153,6 @@ class Blamer:
                 (tid, stack.pcs, origin, mechanism), _Row(tid, stack, origin, MECHANISMS[mechanism])
             )
             row.rows.append(number)
-            row.keys.add(key)
             if detail:
                 row.details[detail] += 1
             if origin in ("other_thread", "other_process") or int(exit_["waker_context"]) == WakerContext.TASK:
@@ -121,23 +171,20 @@ class Blamer:
             self._named_wakers[(tid, *stack.pcs)] = stack
             row.waker_stacks[(tid, *stack.pcs)] += 1
 
-    def wakeup(self, row: _Row, exits: Array) -> Wakeup:
+    def wakeup(self, row: _Row, exits: Array, wakings: int | None) -> Wakeup:
         """The record of a row."""
         capture = self._capture
         own = exits[row.rows]
         count = len(own)
         times = np.where(own["waking_ns"] > 0, own["waking_ns"], own["exit_ns"])
         running = np.where(own["next_ns"] > own["exit_ns"], own["next_ns"] - own["exit_ns"], 0)
-        wakings = None
-        if not capture.loaded_count:
-            slept_here = [one.count for one in capture.sleeps if (one.tid, one.ip, one.sp, one.code) in row.keys]
-            wakings = max(count, sum(slept_here))
         slept = (own["exit_ns"] - own["enter_ns"]).astype(np.float64)
         return Wakeup(
             mechanism=row.mechanism, origin=row.origin, count=count, rate_hz=count / capture.window_s,
             wakings_count=wakings, period_ms=causes.period_ms(times), c0_ms=float(running.sum()) / 1e6,
-            thread=self.thread(row.thread), waker=self._waker(row), stack=list(row.stack.frames),
-            stack_complete=row.stack.complete, detail=row.details.most_common(1)[0][0] if row.details else None,
+            thread=self.thread(row.thread), waker=self._waker(row.wakers, row.waker_stacks),
+            stack=list(row.stack.frames), stack_complete=row.stack.complete,
+            detail=row.details.most_common(1)[0][0] if row.details else None,
             idle_ms=float(slept.mean()) / 1e6, states=self._states(own),
         )  # fmt: skip
 
@@ -148,11 +195,20 @@ class Blamer:
             counted[names[state] if state < len(names) else f"state {state}"] += 1
         return dict(counted.most_common())
 
-    def _waker(self, row: _Row) -> Waker | None:
-        if not row.wakers:
+    def without_exit(self, key: _WokenKey, woken: _Woken) -> Waking:
+        """The record of wakings of which none ended an idle period."""
+        tid, _, origin = key
+        return Waking(
+            origin=origin, wakings_count=woken.count, wakings_hz=woken.count / self._capture.window_s,
+            thread=self.thread(tid), waker=self._waker(woken.wakers, Counter()), stack=list(woken.stack.frames),
+            stack_complete=woken.stack.complete, detail=woken.detail,
+        )  # fmt: skip
+
+    def _waker(self, wakers: Counter[tuple[int, int]], waker_stacks: Counter[tuple[int, ...]]) -> Waker | None:
+        if not wakers:
             return None
-        (tid, pid), _ = row.wakers.most_common(1)[0]
-        stacks = [key for key, _ in row.waker_stacks.most_common() if key[0] == tid]
+        (tid, pid), _ = wakers.most_common(1)[0]
+        stacks = [key for key, _ in waker_stacks.most_common() if key[0] == tid]
         stack = self._named_wakers[stacks[0]] if stacks else None
         thread = self.thread(tid)
         return Waker(
@@ -261,7 +317,15 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
         others, found[~mine], capture.window_s, _task_of(capture), functions=capture.functions,
         interrupts=capture.interrupts, own_pid=capture.own_pid,
     ) if len(others) else []  # fmt: skip
-    wakeups = [blamer.wakeup(row, exits) for row in rows]
+    counted, without_exit = not capture.loaded_count and not capture.uncounted_count, []
+    shares: list[int | None] = [None] * len(rows)
+    if counted:
+        wakings = blamer.wakings()
+        shares = [*_shares(rows, wakings)]
+        ended = {(row.thread, row.stack.pcs, row.origin) for row in rows}
+        without_exit = [blamer.without_exit(key, woken) for key, woken in wakings.items() if key not in ended]
+        without_exit.sort(key=lambda one: (-one.wakings_count, one.thread.tid, [frame.address for frame in one.stack]))
+    wakeups = [blamer.wakeup(row, exits, share) for row, share in zip(rows, shares, strict=True)]
     split = _energy(capture, wakeups, others, len(edges))
     if split is not None and split.rate_watts is not None:
         parts = split.parts[0].children
@@ -272,12 +336,23 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     notes = [*capture.notes, *stacks.notes()]
     if capture.loaded_count:
         notes.append(
-            f"under load {capture.loaded_count} switch-outs of the target were not looked at: wakings are not counted"
+            f"under load {capture.loaded_count} sleeps and wakings of the target were not looked at: "
+            f"wakings_count is unknown"
         )
+    if capture.uncounted_count:
+        notes.append(f"too many call sites to count wakings at: {capture.uncounted_count} were left out")
+    if capture.stacks_lost_count:
+        notes.append(
+            f"{capture.stacks_lost_count} stacks were lost to a full buffer: those exits have no complete stack "
+            f"(a larger --stack-buffer)"
+        )
+    if capture.unsent_count:
+        notes.append(f"{capture.unsent_count} more call paths than are kept were seen: their stacks were not copied")
     return Attribution(
         id=None, started_at=capture.started_at, target=capture.target, window_s=capture.window_s,
         cpus=len(edges), conservation=idle.conserve(exits, found, capture.lost_count, edges), wakeups=wakeups,
         stacks=_stack_counts(stacks, rows, capture.stacks_lost_count), tool=capture.tool, host=capture.host,
-        woken_elsewhere=blamer.woken_elsewhere(exits), other_causes=other_causes, c0_percent=capture.c0_percent, energy=capture.energy, energy_split=split,
+        wakings_without_exit=without_exit, woken_elsewhere=blamer.woken_elsewhere(exits), other_causes=other_causes,
+        c0_percent=capture.c0_percent, energy=capture.energy, energy_split=split,
         notes=notes, interrupted=capture.interrupted,
     )  # fmt: skip

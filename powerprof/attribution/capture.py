@@ -67,13 +67,19 @@ class TaskName(msgspec.Struct, frozen=True, array_like=True):
     is_kernel: bool
 
 
-class Sleeps(msgspec.Struct, frozen=True, array_like=True):
-    """How often a thread went to sleep at a site."""
+class Wakings(msgspec.Struct, frozen=True, array_like=True):
+    """How often one thing ended a thread's sleep at a site: tracing.stacks.SiteWakings."""
 
     tid: int
+    pid: int
     ip: int
     sp: int
     code: int
+    context: int
+    timer_function: int
+    irq: int
+    waker_tid: int
+    waker_pid: int
     count: int
 
 
@@ -96,9 +102,11 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     sites: list[Site]
     sleeping: list[Sleeping]
     images: list[ProcessImage]
-    sleeps: list[Sleeps]
+    wakings: list[Wakings]
     stacks_lost_count: int
+    unsent_count: int
     loaded_count: int
+    uncounted_count: int
     own_pid: int
     c0_percent: float | None = None
     energy: list[EnergyReading] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import resource
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ import msgspec
 import numpy as np
 
 from powerprof import __version__
-from powerprof.attribution.capture import Capture, Edge, Site, Sleeping, Sleeps, TaskName
+from powerprof.attribution.capture import Capture, Edge, Site, Sleeping, TaskName, Wakings
 from powerprof.attribution.idle import Array
 from powerprof.attribution.records import TargetInfo
 from powerprof.energy.windows import WindowEnergy
@@ -21,7 +22,7 @@ from powerprof.records import ToolCost
 from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.stacks.image import ProcessImage
 from powerprof.tracing.idle import interrupt_names
-from powerprof.tracing.stacks import StackTracer
+from powerprof.tracing.stacks import SiteWakings, StackTracer
 from powerprof.tracing.targets import Target
 from powerprof.tracing.tasks import look_up
 from powerprof.tracing.window import TraceWindow
@@ -41,9 +42,13 @@ class CapturePlan:
     count_run_time: bool = True
 
 
-def _tasks(exits: Array) -> list[TaskName]:
+def _tasks(exits: Array, wakings: list[SiteWakings]) -> list[TaskName]:
     """Every thread of the trace, by what /proc says now and the trace knew then."""
     known: dict[int, tuple[int | None, str]] = {}
+    for one in wakings:
+        known[one.tid] = (one.pid, "")
+        if one.waker_tid:
+            known[one.waker_tid] = (one.waker_pid, "")
     for prefix in ("waker", "next"):
         trio = zip(exits[f"{prefix}_tid"].tolist(), exits[f"{prefix}_tgid"].tolist(), exits[f"{prefix}_comm"].tolist(),
                    strict=True)  # fmt: skip
@@ -87,7 +92,7 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
             tracer.program.count_run_time()
         say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
         reader = CpuidleReader()
-        window = TraceWindow(tracer, energy.meters).measure(plan.duration_s)
+        window = TraceWindow(tracer, energy.meters).measure(plan.duration_s, then_hold=True)
         completed = energy.complete(window.residency)
         idle_watts, wakeup_joules = energy.idle_watts(window.residency.cpus), energy.wakeup_joules()
         stacks = tracer.stack_trace()
@@ -110,13 +115,14 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         target=_target_info(plan.target, stacks.images),
         host=msgspec.to_builtins(describe()), tool=tool, exits=exits.tobytes(), lost_count=window.trace.lost_count,
         edges=[Edge(cpu, e.start_ns, e.end_ns, e.usage_delta_count) for cpu, e in window.edges.items()], states=states,
-        functions=window.trace.addresses, interrupts=interrupt_names(), tasks=_tasks(exits), server_names=names,
+        functions=window.trace.addresses, interrupts=interrupt_names(),
+        tasks=_tasks(exits, stacks.wakings), server_names=names,
         sites=[Site(s.at_ns, s.pid, s.tid, s.kind, s.ip, s.sp, s.code, s.registers, s.stack) for s in stacks.sites],
         sleeping=[Sleeping(s.pid, s.tid, s.ip, s.sp, s.stack) for s in stacks.sleeping],
         images=[image for versions in stacks.images.values() for image in versions],
-        sleeps=[Sleeps(tid, ip, sp, code, count) for (tid, ip, sp, code), count in stacks.sleeps.items()],
-        stacks_lost_count=stacks.lost_count,
-        loaded_count=stacks.loaded_count, own_pid=os.getpid(), c0_percent=completed.c0_percent,
+        wakings=[Wakings(*dataclasses.astuple(one)) for one in stacks.wakings],
+        stacks_lost_count=stacks.lost_count, unsent_count=stacks.unsent_count, loaded_count=stacks.loaded_count,
+        uncounted_count=stacks.uncounted_count, own_pid=os.getpid(), c0_percent=completed.c0_percent,
         energy=completed.energy,
         idle_watts=idle_watts,
         wakeup_joules=wakeup_joules,

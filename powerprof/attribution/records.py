@@ -63,6 +63,10 @@ class Waker(msgspec.Struct, frozen=True, kw_only=True):
 class Wakeup(msgspec.Struct, frozen=True, kw_only=True):
     """Idle exits blamed on one thread, stack, origin and mechanism.
 
+    `wakings_count` adds the times that it was woken there while a CPU ran. A waking that ends no idle period has no
+    mechanism: where rows differ by mechanism only, those are counted in the most frequent one, so that the sum over
+    rows is the number of wakings.
+
     `c0_ms` is the running time that followed until those CPUs idled again. `idle_ms` is how long the periods that
     were cut short had lasted on average; `states` counts them by idle state. `detail` names the timer's function or
     the device.
@@ -120,6 +124,19 @@ class Woken(msgspec.Struct, frozen=True, kw_only=True):
     rate_hz: float
 
 
+class Waking(msgspec.Struct, frozen=True, kw_only=True):
+    """Wakings of one thread at one stack by one origin that all found a CPU running: they ended no idle period."""
+
+    origin: Origin
+    wakings_count: int
+    wakings_hz: float
+    thread: Thread
+    waker: Waker | None
+    stack: list[StackFrame]
+    stack_complete: bool
+    detail: str | None = None
+
+
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     """One traced window: conservation is over all idle exits of the host, `wakeups` are the target's, by count."""
 
@@ -133,6 +150,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     stacks: StackCounts
     tool: ToolCost
     host: dict[str, Any] = {}
+    wakings_without_exit: list[Waking] = []
     woken_elsewhere: list[Woken] = []
     other_causes: list[Cause] = []
     c0_percent: float | None = None

@@ -107,9 +107,9 @@ class IdleTracer:
             raise CapabilityError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
         values = definitions(kernel_btf(), stacks=bool(extra))
         values.update(extra or {})
-        self._chunks: list[bytes] = []
+        self._exits = bytearray()
         self.program = Program("idle.bpf.c", values)
-        self.program.ring("exits", self._chunks.append)
+        self.program.ring("exits", self._exits.extend)
         self._lost_before = 0
         self.begin()
 
@@ -124,27 +124,32 @@ class IdleTracer:
     def begin(self) -> None:
         """Forget what came before: a new window starts."""
         self.drain()
-        self._chunks.clear()
+        self._exits.clear()
         self._lost_before = self.program.per_cpu_sum("counters")[1]
 
     def drain(self) -> None:
         """Move what the ring buffer holds into our memory."""
         self.program.consume()
 
+    def end(self) -> None:
+        """The window is over: to be called at its very edge, before `finish` collects what it left."""
+
     def finish(self) -> IdleTrace:
-        """End the window: everything collected since `begin`, with the periods that are still open."""
+        """Everything collected since `begin`, with the periods that are still open."""
         # The exits of the window's own edge are sent when those CPUs idle again.
         time.sleep(_SETTLE_S)
         self.drain()
         lost = self.program.per_cpu_sum("counters")[1] - self._lost_before
-        closed = np.frombuffer(b"".join(self._chunks), dtype=IDLE_EXIT)
+        run_time_s = self.program.run_time_s()
+        closed = np.frombuffer(bytes(self._exits), dtype=IDLE_EXIT)
+        self._exits.clear()
         exits = np.concatenate([closed[np.argsort(closed["exit_ns"], kind="stable")], self._open_periods()])
-        wanted = {
-            int(value)
-            for name in ("timer_function", "work_function", "waker_timer_function")
-            for value in np.unique(exits[name])
-        } - {0}
-        return IdleTrace(exits, lost, self.program.run_time_s(), kernel_functions(wanted))
+        return IdleTrace(exits, lost, run_time_s, kernel_functions(self._addresses(exits)))
+
+    def _addresses(self, exits: npt.NDArray[Any]) -> set[int]:
+        """Kernel functions to be named."""
+        names = ("timer_function", "work_function", "waker_timer_function")
+        return {int(value) for name in names for value in np.unique(exits[name])} - {0}
 
     def _open_periods(self) -> npt.NDArray[Any]:
         """CPUs that left idle and have been running since: their records are not sent yet."""

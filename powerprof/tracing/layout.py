@@ -80,6 +80,7 @@ class WakerContext(enum.IntEnum):
     TIMER = 2
     SOFTIRQ = 3
     INTERRUPT = 4
+    UNSEEN = 5
 
 
 SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.stacks.image import ProcessImage, merge, snapshot
@@ -17,11 +19,15 @@ from powerprof.tracing.layout import REGISTER_COUNT, REGISTER_IP, REGISTER_SP, S
 from powerprof.tracing.sleeping import SleepingStack, sleeping_stacks
 from powerprof.tracing.targets import Target, cgroup_pids, processes
 
-_COUNT_STACKS, _COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_SLEEPS = 2, 3, 4, 5
+_COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_UNSENT, _COUNT_UNCOUNTED = 3, 4, 6, 7
+_SHARED_COUNTING, _SHARED_STACK_BYTES = 2, 3
 _RING_PAGES = 4096  # 16 MiB: two thousand stacks of 8 KiB between two drains
-# At up to 5,000 switch-outs a second and CPU all are looked at (0.6 µs each); above that one in SAMPLE_1_IN.
-LOADED_PER_10MS = 50
+# At up to 15,000 switch-outs and wakings a second and CPU all are looked at; above that one in SAMPLE_1_IN.
+LOADED_PER_100MS = 1500
 SAMPLE_1_IN = 64
+# What one window may keep of stacks: five thousand threads with one site of 12 KiB, or one thread with 256 sites.
+STACK_BYTES = 64 << 20
+THREAD_STACKS = 256
 
 
 @dataclass(frozen=True)
@@ -40,15 +46,39 @@ class SavedSite:
 
 
 @dataclass(frozen=True)
+class SiteWakings:
+    """How often sleeps of one thread at one site were ended by one thing; the fields are those of struct woken_key."""
+
+    tid: int
+    pid: int
+    ip: int
+    sp: int
+    code: int
+    context: int
+    timer_function: int
+    irq: int
+    waker_tid: int
+    waker_pid: int
+    count: int
+
+
+@dataclass(frozen=True)
 class StackTrace:
-    """What came with the idle exits. `loaded_count` switch-outs were not looked at; `sleeps` counts them per site."""
+    """What came with the idle exits.
+
+    `loaded_count` switch-outs and wakings were not looked at because of load, `unsent_count` stacks not copied because
+    there were too many, `uncounted_count` wakings not counted because of too many sites, `lost_count` stacks lost to a
+    full ring buffer.
+    """
 
     sites: list[SavedSite]
     sleeping: list[SleepingStack]
     images: dict[int, list[ProcessImage]]
-    sleeps: dict[tuple[int, int, int, int], int]
+    wakings: list[SiteWakings]
     lost_count: int
     loaded_count: int
+    unsent_count: int
+    uncounted_count: int
 
 
 def _decode(data: bytes) -> SavedSite:
@@ -73,9 +103,11 @@ class StackTracer(IdleTracer):
         self.images: dict[int, list[ProcessImage]] = {}
         self._records: list[bytes] = []
         self._sleeping: list[SleepingStack] = []
+        self._wakings: list[SiteWakings] = []
         super().__init__({
             "REGISTER_COUNT": REGISTER_COUNT, "REGISTER_IP": REGISTER_IP, "REGISTER_SP": REGISTER_SP,
-            "LOADED_PER_10MS": LOADED_PER_10MS, "SAMPLE_1_IN": SAMPLE_1_IN, "STACK_PAGES": ring_pages,
+            "LOADED_PER_100MS": LOADED_PER_100MS, "SAMPLE_1_IN": SAMPLE_1_IN, "STACK_PAGES": ring_pages,
+            "THREAD_STACKS": THREAD_STACKS,
             "TARGET_ALL": int(target.system), "OWN_PID": os.getpid(),
             "OFFSET_task_struct_state": btf.field_offset("task_struct", state),
         })  # fmt: skip
@@ -125,9 +157,29 @@ class StackTracer(IdleTracer):
             return
         self._records.clear()
         self.program.bpf["seen"].clear()
+        self.program.bpf["woken"].clear()
         self._base = self.program.per_cpu_sum("counters")
+        self._share(_SHARED_STACK_BYTES, STACK_BYTES)
+        self._share(_SHARED_COUNTING, 1)
         if not self._target.system:
             self._sleeping = [stack for pid in self.images for stack in sleeping_stacks(pid)]
+
+    def end(self) -> None:
+        """Wakings from here on are not the window's."""
+        self._share(_SHARED_COUNTING, 0)
+
+    def _share(self, index: int, value: int) -> None:
+        self.program.bpf["shared"][ctypes.c_int(index)] = ctypes.c_longlong(value)
+
+    def _addresses(self, exits: npt.NDArray[Any]) -> set[int]:
+        self._wakings = [
+            SiteWakings(
+                key.tid, key.tgid, key.ip, key.sp, key.code, key.context, key.timer_function, key.irq, key.waker_tid,
+                key.waker_tgid, int(value.value),
+            )
+            for key, value in self.program.bpf["woken"].items()
+        ]  # fmt: skip
+        return super()._addresses(exits) | {one.timer_function for one in self._wakings} - {0}
 
     def drain(self) -> None:
         """As for idle exits; processes that joined the cgroup, and new programs, are looked at as well."""
@@ -140,16 +192,8 @@ class StackTracer(IdleTracer):
         sites = [_decode(data) for data in self._records]
         # Libraries may have been loaded and programs executed since; processes of the system may be new.
         self.add({site.pid for site in sites} | set(self.images))
-        counters = self.program.per_cpu_sum("counters")
-        sleeps = {}
-        for key, value in self.program.bpf["seen"].items():
-            if key.kind == 0:
-                sleeps[(key.tid, key.ip, key.sp, key.code)] = int(value.value)
+        counted = [now - then for now, then in zip(self.program.per_cpu_sum("counters"), self._base, strict=True)]
         return StackTrace(
-            sites, self._sleeping, self.images, sleeps, counters[_COUNT_LOST_STACKS] - self._base[_COUNT_LOST_STACKS],
-            counters[_COUNT_LOADED] - self._base[_COUNT_LOADED],
+            sites, self._sleeping, self.images, self._wakings, counted[_COUNT_LOST_STACKS], counted[_COUNT_LOADED],
+            counted[_COUNT_UNSENT], counted[_COUNT_UNCOUNTED],
         )  # fmt: skip
-
-    def settle(self) -> None:
-        """Let a moment pass so that threads that were awake while loading have slept once."""
-        time.sleep(0.05)

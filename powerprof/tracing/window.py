@@ -8,6 +8,7 @@ from types import TracebackType
 
 import msgspec
 
+from powerprof import interrupts
 from powerprof.attribution.idle import CpuEdge
 from powerprof.errors import Interrupted
 from powerprof.records import Window
@@ -61,8 +62,13 @@ class TraceWindow:
     ) -> None:
         self._reader.close()
 
-    def measure(self, duration_s: float, drain_every_s: float = DRAIN_EVERY_S) -> TracedWindow:
-        """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`."""
+    def measure(
+        self, duration_s: float, drain_every_s: float = DRAIN_EVERY_S, *, then_hold: bool = False
+    ) -> TracedWindow:
+        """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`.
+
+        `then_hold`: signals wait from the window's end on, until the caller has saved it (`interrupts.release`).
+        """
         started, started_at = time.process_time(), now_text()
         meters = self._meters
         if meters is not None:
@@ -80,9 +86,12 @@ class TraceWindow:
                     self._tracer.drain()
                     if meters is not None:
                         meters.sample()
+            if then_hold:
+                interrupts.hold()
         except Interrupted:
             interrupted = True
         after = edge_snapshot(self._reader)
+        self._tracer.end()
         end_s = time.monotonic()
         if meters is not None:
             meters.sample()

@@ -2,7 +2,7 @@
  *
  * Question: which thread and call path made this CPU leave idle?
  * Cost: about 1 µs per idle exit; with stacks 0.5 µs more per sleep of a target thread while its CPU sees fewer
- *       than LOADED_PER_10MS of them, one in SAMPLE_1_IN above that, and nothing but a test when no CPU idles.
+ *       than 10 × LOADED_PER_100MS of them a second, one in SAMPLE_1_IN above that; 0.1 µs per waking.
  * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
  * Checked against programs that sleep at prime-numbered rates (tests/root).
  *
@@ -19,8 +19,12 @@ BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
 BPF_PERCPU_ARRAY(counters, u64, 8);
 BPF_ARRAY(shared, s64, 4);
 
-enum counter { COUNT_EXITS, COUNT_LOST_EXITS, COUNT_STACKS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS };
-enum shared_value { SHARED_IDLE_CPUS, SHARED_REGS_OFFSET };
+enum counter {
+    COUNT_EXITS, COUNT_LOST_EXITS, COUNT_STACKS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT,
+    COUNT_UNCOUNTED,
+};
+/* SHARED_COUNTING: a window is open. SHARED_STACK_BYTES: what may still be copied in it. */
+enum shared_value { SHARED_IDLE_CPUS, SHARED_REGS_OFFSET, SHARED_COUNTING, SHARED_STACK_BYTES };
 
 #define RB_NO_WAKEUP 1
 
@@ -70,7 +74,17 @@ static __always_inline void send_exit(struct cpu_state *cpu)
 
 #if STACKS
 #include "stacks.bpf.h"
+#else
+#define is_counting(cpu) 0
 #endif
+
+/* With every CPU busy no waking ends an idle period; under load none is counted either: the common case of a loaded
+ * server ends here. */
+static __always_inline int is_watched(struct cpu_state *cpu)
+{
+    s64 *idle = shared_at(SHARED_IDLE_CPUS);
+    return is_open(cpu) || (idle && *idle > 0) || is_counting(cpu);
+}
 
 RAW_TRACEPOINT_PROBE(cpu_idle)
 {
@@ -169,8 +183,7 @@ RAW_TRACEPOINT_PROBE(irq_handler_exit)
 RAW_TRACEPOINT_PROBE(softirq_entry)
 {
     struct cpu_state *cpu = this_cpu();
-    s64 *idle = shared_at(SHARED_IDLE_CPUS);
-    if (!cpu || !idle || (*idle <= 0 && !is_open(cpu)))
+    if (!cpu || !is_watched(cpu))
         return 0;
     cpu->softirq = (u32)ctx->args[0] + 1;
     /* Softirqs that an interrupt raised run on its way out; others run where a task re-enables them, and that
@@ -253,24 +266,30 @@ RAW_TRACEPOINT_PROBE(sched_waking)
     u64 task = ctx->args[0];
     struct waking *waking;
     u64 pid_tgid;
-    u32 tid, irq;
+    u32 tid, irq, context;
     int slot;
 
-    /* With every CPU busy no waking ends an idle period: the common case of a loaded server ends here. */
-    if (!cpu || !idle || (*idle <= 0 && !is_open(cpu)))
+    if (!cpu || !idle || !is_watched(cpu))
         return 0;
     tid = read_u32(task + OFFSET_task_struct_pid);
+    pid_tgid = bpf_get_current_pid_tgid();
+    context = idle_context(cpu, &irq);
+#if STACKS
+    if (is_counting(cpu))
+        note_waking(cpu, task, tid, context, irq, pid_tgid);
+#endif
+    if (*idle <= 0 && !is_open(cpu))
+        return 0;
     slot = tid & (WAKING_SLOTS - 1);
     waking = wakings.lookup(&slot);
     if (!waking)
         return 0;
-    pid_tgid = bpf_get_current_pid_tgid();
     waking->at_ns = bpf_ktime_get_ns();
     waking->wakee_tid = tid;
     waking->waker_tid = (u32)pid_tgid;
     waking->waker_tgid = pid_tgid >> 32;
     waking->waker_cpu = bpf_get_smp_processor_id();
-    waking->context = idle_context(cpu, &irq);
+    waking->context = context;
     waking->irq = irq;
     waking->timer_function = cpu->timer_active;
     waking->ip = 0;

@@ -43,7 +43,9 @@ enum idle_flags {
 };
 
 /* In whose context the waking was done. */
-enum waker_context { WAKER_TASK = 0, WAKER_DEVICE = 1, WAKER_TIMER = 2, WAKER_SOFTIRQ = 3, WAKER_INTERRUPT = 4 };
+enum waker_context {
+    WAKER_TASK = 0, WAKER_DEVICE = 1, WAKER_TIMER = 2, WAKER_SOFTIRQ = 3, WAKER_INTERRUPT = 4, WAKER_UNSEEN = 5,
+};
 
 /* One waking, kept until its wakee runs. */
 struct waking {
@@ -102,9 +104,9 @@ struct cpu_state {
     u32 softirq_after_irq;   /* that softirq came straight from an interrupt */
     u64 hardirq_end_ns;
     u64 timer_active;        /* callback of the timer being run, else 0 */
-    u64 switch_window_ns;    /* load meter of target switch-outs */
-    u32 switch_window_count;
-    u32 unused;
+    u64 looks_window_ns;     /* load meter of looks at target threads */
+    u32 looks_count;
+    u32 looks_loaded;        /* the window before was above the limit */
 };
 
 static __attribute__((always_inline)) inline int is_open(struct cpu_state *cpu)

@@ -5,10 +5,14 @@
  * the switch-out, while its memory is the current one. Two calls of sleep() from one frame share ip and sp, so the
  * return addresses near the top of the stack are hashed too: words that point into mapped code.
  *
- * Under load (more than LOADED_PER_10MS switch-outs of target threads on a CPU) only one switch-out in SAMPLE_1_IN
- * is looked at, besides threads whose wake-up was blamed on a site not yet seen.
+ * Every waking of a target thread is counted by the site that it ends and by what woke it, idle or not.
+ *
+ * Under load (a CPU that saw more than LOADED_PER_100MS switch-outs and wakings by target threads in a tenth of a
+ * second) only one in SAMPLE_1_IN is looked at, besides threads whose wake-up was blamed on a site not yet seen, and
+ * wakings are not counted. The tenth before decides, so that a lasting load pays for the sample only.
  */
 #define SITE_SLOTS 16384
+#define WOKEN_SITES 32768
 #define HASHED_BYTES 1024
 #define STACK_BYTES 0x4000
 
@@ -22,7 +26,15 @@ struct target {
 
 struct site {
     u64 ip, sp, code;
-    u32 tid, unused;
+    u32 tid, tgid;
+    u32 asleep;       /* its waking has not been seen yet */
+    u32 sent;         /* stacks of this thread that were copied in this window */
+};
+
+/* One site and what ended the sleep there, as in struct waking. */
+struct woken_key {
+    u64 ip, sp, code, timer_function;
+    u32 tid, tgid, context, irq, waker_tgid, waker_tid;
 };
 
 struct site_key {
@@ -42,6 +54,7 @@ BPF_HASH(targets, u32, struct target, 8192);
 BPF_ARRAY(sites, struct site, SITE_SLOTS);
 BPF_ARRAY(wanted, u32, SITE_SLOTS);
 BPF_TABLE("lru_hash", struct site_key, u64, seen, 32768);
+BPF_TABLE("hash", struct woken_key, u64, woken, WOKEN_SITES);
 BPF_PERCPU_ARRAY(scratch, struct stack_record, 1);
 BPF_RINGBUF_OUTPUT(stacks, STACK_PAGES);
 
@@ -56,18 +69,24 @@ static __always_inline struct target *target_of(u32 tgid)
     return found;
 }
 
-/* More switch-outs than this are not all looked at: 0 says "skip this one". */
+static __always_inline int is_loaded(struct cpu_state *cpu)
+{
+    return cpu->looks_loaded || cpu->looks_count > LOADED_PER_100MS;
+}
+
+/* More looks than this are not all taken: 0 says "skip this one". */
 static __always_inline int affordable(struct cpu_state *cpu, u64 now, u32 tid)
 {
     int slot = tid & (SITE_SLOTS - 1);
     u32 *asked;
 
-    if (now - cpu->switch_window_ns > 10000000ULL) {
-        cpu->switch_window_ns = now;
-        cpu->switch_window_count = 0;
+    if (now - cpu->looks_window_ns > 100000000ULL) {
+        cpu->looks_loaded = cpu->looks_count > LOADED_PER_100MS && now - cpu->looks_window_ns < 200000000ULL;
+        cpu->looks_window_ns = now;
+        cpu->looks_count = 0;
     }
-    cpu->switch_window_count++;
-    if (cpu->switch_window_count <= LOADED_PER_10MS || cpu->switch_window_count % SAMPLE_1_IN == 0)
+    cpu->looks_count++;
+    if (!is_loaded(cpu) || cpu->looks_count % SAMPLE_1_IN == 0)
         return 1;
     asked = wanted.lookup(&slot);
     if (asked && *asked == tid) {
@@ -100,8 +119,19 @@ static __always_inline u64 call_path(struct target *target, struct stack_record 
 
 static __always_inline void send_stack(struct stack_record *record)
 {
+    s64 *budget = shared_at(SHARED_STACK_BYTES);
+    int slot = record->tid & (SITE_SLOTS - 1);
+    struct site *site = sites.lookup(&slot);
     u32 read = 0;
     int i;
+
+    /* Leftovers of dead frames can make call paths look new without end: neither one thread nor all of them may
+     * fill the reader's memory. */
+    if (!budget || !site || site->sent >= THREAD_STACKS || *budget <= 0) {
+        count(COUNT_UNSENT);
+        return;
+    }
+    site->sent++;
 
 #pragma unroll
     for (i = 0; i < STACK_BYTES / 1024; i++) {
@@ -119,6 +149,7 @@ static __always_inline void send_stack(struct stack_record *record)
     if (read > STACK_BYTES)
         read = STACK_BYTES;
     record->bytes = read;
+    __sync_fetch_and_add(budget, -(s64)(offsetof(struct stack_record, stack) + read));
     count(COUNT_STACKS);
     if (stacks.ringbuf_output(record, offsetof(struct stack_record, stack) + read, RB_NO_WAKEUP))
         count(COUNT_LOST_STACKS);
@@ -190,6 +221,99 @@ static __always_inline struct stack_record *look_at_current(struct target *targe
     return record;
 }
 
+/* The registers of a thread that sleeps, to be joined with stack bytes read otherwise; each once. */
+static __always_inline void send_registers(u64 registers, u64 ip, u64 sp, u32 tid, u32 tgid, u64 now)
+{
+    int zero = 0;
+    struct site_key key = {};
+    struct stack_record *record = scratch.lookup(&zero);
+    u64 one = 1;
+
+    key.ip = ip;
+    key.sp = sp;
+    key.tid = tid;
+    key.kind = STACK_REGISTERS;
+    if (!record || seen.lookup(&key))
+        return;
+    seen.update(&key, &one);
+    if (bpf_probe_read_kernel(record->registers, sizeof(record->registers), (void *)registers))
+        return;
+    record->at_ns = now;
+    record->ip = ip;
+    record->sp = sp;
+    record->code = 0;
+    record->tid = tid;
+    record->tgid = tgid;
+    record->kind = STACK_REGISTERS;
+    record->bytes = 0;
+    if (stacks.ringbuf_output(record, offsetof(struct stack_record, stack), RB_NO_WAKEUP))
+        count(COUNT_LOST_STACKS);
+}
+
+/* One more sleep at a site has ended. A full table is a number, not a gap. */
+static __always_inline void count_waking(struct site *site, u64 timer, u32 context, u32 irq, u64 waker)
+{
+    struct woken_key key = {};
+    u64 one = 1, *times;
+
+    key.ip = site->ip;
+    key.sp = site->sp;
+    key.code = site->code;
+    key.tid = site->tid;
+    key.tgid = site->tgid;
+    key.context = context;
+    key.timer_function = timer;
+    key.irq = irq;
+    if (context == WAKER_TASK) {
+        key.waker_tid = (u32)waker;
+        key.waker_tgid = waker >> 32;
+    }
+    times = woken.lookup(&key);
+    if (times)
+        __sync_fetch_and_add(times, 1);
+    else if (woken.update(&key, &one))
+        count(COUNT_UNCOUNTED);
+}
+
+static __always_inline int is_counting(struct cpu_state *cpu)
+{
+    s64 *counting = shared_at(SHARED_COUNTING);
+    return counting && *counting && !is_loaded(cpu);
+}
+
+/* A thread is being woken. One that was not seen going to sleep (it slept when the trace began) is known by its
+ * registers alone. */
+static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid, u32 context, u32 irq, u64 waker)
+{
+    int slot = tid & (SITE_SLOTS - 1);
+    struct site *site = sites.lookup(&slot);
+    struct site found = {};
+    u64 registers;
+
+    if (!site)
+        return;
+    if (site->tid == tid) {
+        if (!site->asleep)
+            return;   /* it had not gone to sleep yet */
+        site->asleep = 0;
+        count_waking(site, cpu->timer_active, context, irq, waker);
+        return;
+    }
+    found.tid = tid;
+    found.tgid = read_u32(task + OFFSET_task_struct_tgid);
+    if (!target_of(found.tgid))
+        return;
+    registers = user_registers(task);
+    if (!registers)
+        return;
+    found.ip = read_u64(registers + 8 * REGISTER_IP);
+    found.sp = read_u64(registers + 8 * REGISTER_SP);
+    if (!found.ip || found.ip >> 56)
+        return;
+    send_registers(registers, found.ip, found.sp, tid, found.tgid, bpf_ktime_get_ns());
+    count_waking(&found, cpu->timer_active, context, irq, waker);
+}
+
 /* A target thread goes to sleep. */
 static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_tgid, u64 now)
 {
@@ -206,23 +330,34 @@ static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_
     if (!read_u32(task + OFFSET_task_struct_state))
         return;   /* preempted, not asleep */
     count(COUNT_SLEEPS);
-    record = look_at_current(target, task, pid_tgid, now, STACK_SLEEPER);
     site = sites.lookup(&slot);
-    if (!record || !site)
+    if (!site)
         return;
-    site->tid = record->tid;
+    if (site->tid != (u32)pid_tgid) {
+        site->tid = 0;
+        site->sent = 0;
+    } else if (site->asleep && is_counting(cpu)) {
+        /* Woken in the instant between the switch-out and this probe: by whom is not known. */
+        count_waking(site, 0, WAKER_UNSEEN, 0, 0);
+    }
+    site->asleep = 0;
+    record = look_at_current(target, task, pid_tgid, now, STACK_SLEEPER);
+    if (!record)
+        return;
     site->ip = record->ip;
     site->sp = record->sp;
     site->code = record->code;
+    site->tgid = record->tgid;
+    site->tid = record->tid;
+    site->asleep = 1;
 }
 
 /* A thread that an idle CPU switches to: where had it slept? Where its switch-out was not looked at (it slept before the
  * trace began, or the CPU was loaded) its registers are sent, to be joined with stack bytes read otherwise. */
 static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, u32 tgid)
 {
-    int zero = 0, slot = tid & (SITE_SLOTS - 1);
+    int slot = tid & (SITE_SLOTS - 1);
     u64 registers = user_registers(task);
-    struct stack_record *record;
     struct site *site;
     u32 *asked;
 
@@ -240,22 +375,9 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
         return;
     }
     asked = wanted.lookup(&slot);
-    record = scratch.lookup(&zero);
-    if (!asked || !record)
-        return;
-    *asked = tid;
-    if (bpf_probe_read_kernel(record->registers, sizeof(record->registers), (void *)registers))
-        return;
-    record->at_ns = cpu->period.enter_ns;
-    record->ip = cpu->period.site_ip;
-    record->sp = cpu->period.site_sp;
-    record->code = 0;
-    record->tid = tid;
-    record->tgid = tgid;
-    record->kind = STACK_REGISTERS;
-    record->bytes = 0;
-    if (stacks.ringbuf_output(record, offsetof(struct stack_record, stack), RB_NO_WAKEUP))
-        count(COUNT_LOST_STACKS);
+    if (asked)
+        *asked = tid;
+    send_registers(registers, cpu->period.site_ip, cpu->period.site_sp, tid, tgid, cpu->period.enter_ns);
 }
 
 /* The current thread wakes another: from where? */
