@@ -18,6 +18,7 @@ from powerprof.experiment.plan import block_order
 from powerprof.experiment.records import Arm, Block
 from powerprof.records import Window
 from powerprof.sampling import WindowMeter, now_text
+from powerprof.sources.base import Meters
 from powerprof.workloads.reading import Case
 
 Say = Callable[[str], None]
@@ -87,7 +88,7 @@ class _Run:
     """One comparison on a bench that is up."""
 
     def __init__(
-        self, bench: Bench, found: Collected, meters: object, complete: Callable[[Window], Window], say: Say
+        self, bench: Bench, found: Collected, meters: Meters | None, complete: Callable[[Window], Window], say: Say
     ) -> None:
         self._bench = bench
         self._found = found
@@ -106,7 +107,7 @@ class _Run:
             bench=self._bench,
             options=options,
             offer=found.offer,
-            meters=self._meters,  # type: ignore[arg-type]
+            meters=self._meters,
             complete=self._complete,
             horizon_s=self._horizon(found.offer),
         )
@@ -117,10 +118,16 @@ class _Run:
                 self._go_on()
             if options.control:
                 self._control()
-        finally:
-            # Also after a failure or an interrupt that left pairs behind: a drift is then still seen.
-            if not found.interrupted and pairs_of(found.blocks):
-                self._baseline_after()
+        except PowerprofError as error:
+            if isinstance(error, Interrupted) or error.exit_code != 1 or not pairs_of(found.blocks):
+                raise
+            self._end_early(error)
+        # Also where blocks failed in the end: a drift of the host is then still seen.
+        self._baseline(found.after, "after")
+
+    def _end_early(self, error: PowerprofError) -> None:
+        self._found.notes.append(f"ended early: {error.message}")
+        self._found.interrupted = True
 
     def _horizon(self, offer: Offer) -> float | None:
         """How long a window of equal work lasts: a little more than the slower one took in the calibration."""
@@ -133,7 +140,7 @@ class _Run:
         self._bench.rest()
         time.sleep(0.5)
         with WindowMeter(
-            meters=self._meters,  # type: ignore[arg-type]
+            meters=self._meters,
             groups={"server": list(self._bench.server_pids), "powerprof": [os.getpid()]},
             residency_source=self._options.residency_source,
         ) as meter:
@@ -141,13 +148,6 @@ class _Run:
                 self._say(f"idle baseline {when}, {number + 1} of {self._options.baseline_windows}")
                 length_s = max(0.5, min(self._options.window_s, 4.0))
                 windows.append(self._complete(meter.measure(length_s)))
-
-    def _baseline_after(self) -> None:
-        import sys
-
-        if isinstance(sys.exc_info()[1], BaseException):
-            return
-        self._baseline(self._found.after, "after")
 
     def _pairs(
         self, cases: Sequence[Case], blocks: list[Block], pairs: int, warm_up: int, seed: int, first: int = 0

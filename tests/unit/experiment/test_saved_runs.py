@@ -110,7 +110,8 @@ def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
     sweep = Sweep(
         id=None, command="sweep", started_at="2026-01-01T00:00:00Z", workload="city",
         condition={"name": "index", "work": "other"}, parameter="clients", key="load.clients", values=[1, 2], points=[],
-        options={"window_s": 0.5, "windows_count": 2, "seed": 3, "energy_source": "none", "residency_source": "cpuidle"},
+        options={"window_s": 0.5, "windows_count": 2, "seed": 3, "energy_source": "none",
+                 "residency_source": "cpuidle"},
         interrupted=True,
     )  # fmt: skip
     store = SweepStore(tmp_path)

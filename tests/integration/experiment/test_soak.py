@@ -1,0 +1,64 @@
+"""Does a comparison find what is there, and nothing else? 60 real comparisons, half an hour: `make soak`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from powerprof.experiment.bench import BenchOptions
+from powerprof.experiment.compare import compare_conditions
+from powerprof.experiment.options import ExperimentOptions
+from powerprof.experiment.records import Comparison
+
+# BENCHMARK computes and reads nothing: its CPU time is proportional to its first argument. 2,000 rounds take some
+# 2 ms, beside which parsing and answering (40 µs) are small: 5 % more rounds are 4.9 % more CPU time.
+WORKLOAD = """\
+schema = "powerprof.workload/1"
+name = "burn"
+title = "CPU time of a known size"
+
+[load]
+clients = 2
+rate_hz = 120
+
+[conditions.plain]
+load.sql = ["SELECT BENCHMARK(2000, MD5(CONCAT('x', RAND())))"]
+
+[conditions.dearer]
+load.sql = ["SELECT BENCHMARK(2100, MD5(CONCAT('x', RAND())))"]
+"""
+INJECTED_PERCENT = 4.9
+
+
+def _compare(folder: Path, a: str, b: str, seed: int) -> Comparison:
+    options = ExperimentOptions(pairs=10, window_s=0.4, seed=seed, energy_source="none", baseline_windows=2)
+    return compare_conditions(a, b, BenchOptions(), options, extra=[folder], say=lambda text: None)
+
+
+@pytest.fixture
+def burn(tmp_path: Path, mariadbd: Path, sysbench: Path) -> Path:
+    """The folder of a workload whose difference is known."""
+    (tmp_path / "burn").mkdir()
+    (tmp_path / "burn/workload.toml").write_text(WORKLOAD)
+    return tmp_path
+
+
+@pytest.mark.soak
+def test_of_40_comparisons_of_a_condition_with_itself_at_most_5_find_a_difference(burn: Path) -> None:
+    verdicts = [_compare(burn, "plain", "plain", seed).metrics[0].verdict for seed in range(40)]
+    assert sum(verdict != "inconclusive" for verdict in verdicts) <= 5, verdicts
+
+
+@pytest.mark.soak
+def test_of_20_comparisons_with_5_percent_more_work_18_find_it_and_the_intervals_cover_it(burn: Path) -> None:
+    right = covered = 0
+    for seed in range(20):
+        metric = _compare(burn, "plain", "dearer", 100 + seed).metrics[0]
+        assert metric.name == "c0_ms_per_query_server"
+        right += metric.verdict == "b_higher"
+        ends, mean = metric.difference.ci95, metric.a.mean
+        assert ends is not None and mean
+        covered += ends[0] <= INJECTED_PERCENT / 100 * mean <= ends[1]
+    assert right >= 18
+    assert covered >= 17  # 85 %
