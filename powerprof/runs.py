@@ -6,6 +6,7 @@ machines too: they are read as hostile.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -26,6 +27,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 _NAME = re.compile(r"[a-z][a-z-]*-\d{4,}")
 _RUN_FILE = "run.json"
 _LIMIT_BYTES = 256 << 20
+_SHOWN_NAME = 80
 
 
 class _Record(msgspec.Struct):
@@ -130,11 +132,13 @@ class RunStore:
         if _NAME.fullmatch(name) and (self.directory / name / _RUN_FILE).is_file():
             return self.directory / name / _RUN_FILE
         path = Path(name)
-        if path.is_dir() and (path / _RUN_FILE).is_file():
-            return path / _RUN_FILE
-        if path.is_file():
-            return path
-        raise UsageError(f"no run {name!r} in {self.directory}", "powerprof runs lists them")
+        with contextlib.suppress(OSError):  # a name that is too long for a file
+            if path.is_dir() and (path / _RUN_FILE).is_file():
+                return path / _RUN_FILE
+            if path.is_file():
+                return path
+        shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
+        raise UsageError(f"no run {shown!r} in {self.directory}", "powerprof runs lists them")
 
     def load(self, name: str, kind: type[T]) -> T:
         """Read a run by id, folder or file."""

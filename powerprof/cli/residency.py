@@ -20,9 +20,9 @@ from powerprof.cli.options import (
     RunsDir,
     check_json_target,
     progress,
-    write_json,
+    save_and_show,
 )
-from powerprof.errors import Interrupted, PowerprofError, UsageError
+from powerprof.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.records import Run, Window
@@ -72,40 +72,32 @@ def _replay(
 def _measure(
     duration: float, *, source: str, json: str | None, quiet: bool, runs_dir: Path | None, no_save: bool,
 ) -> None:
-    from powerprof.runs import RunStore
+    from powerprof import interrupts
     from powerprof.sampling import WindowInterrupted, measure_window
     from powerprof.sources import cpuidle
     from powerprof.summary import host_of, run_of
 
-    interrupted: Interrupted | None = None
+    interrupted = False
     progress(f"measuring for {duration:g} s", quiet)
     try:
         window = measure_window(duration, residency_source=source)
     except WindowInterrupted as error:
         if error.partial is None:
             raise
-        window, interrupted = error.partial, error
-    run = run_of(window, host=host_of(), interrupted=interrupted is not None)
-    failed: PowerprofError | None = None
-    if not no_save:
-        try:
-            run = RunStore(runs_dir).save("residency", run)
-        except PowerprofError as error:
-            failed = error  # what was measured is shown all the same
+        window, interrupted = error.partial, True
+    interrupts.hold()
+    run = run_of(window, host=host_of(), interrupted=interrupted)
     driver = cpuidle.driver()
-    _show(run, window, f"driver {driver}" if driver else None, json, quiet)
-    if failed is not None:
-        raise failed
-    if interrupted is not None:
-        raise Interrupted("interrupted", f"what was measured is saved as {run.id}" if run.id else None)
+    _show(run, window, f"driver {driver}" if driver else None, json, quiet, runs_dir, no_save)
 
 
-def _show(run: Run, window: Window, driver: str | None, json: str | None, quiet: bool) -> None:
-    if json is not None:
-        write_json(run, json)
-    if json != "-" and not quiet:
-        from powerprof.report.residency import render
+def _show(
+    run: Run, window: Window, driver: str | None, json: str | None, quiet: bool, runs_dir: Path | None = None,
+    no_save: bool = True,
+) -> None:
+    from powerprof.report.residency import render
 
-        print(render(window, driver))
-        if run.id:
-            print(f"Saved as {run.id}.")
+    save_and_show(
+        run, "residency", lambda run, width: render(window, driver).splitlines(), json=json, quiet=quiet,
+        runs_dir=runs_dir, no_save=no_save,
+    )

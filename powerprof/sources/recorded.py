@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from powerprof import residency
-from powerprof.errors import UsageError
+from powerprof.errors import DataError, UsageError
 from powerprof.files import read_outside_text
 from powerprof.records import Window
 from powerprof.sources import powertop, powertop_run, turbostat, turbostat_run
@@ -39,7 +39,10 @@ def read_recording(
             if elapsed_s is not None:
                 raise UsageError("--elapsed is for cpuidle dumps: a turbostat log has its own times")
             log = turbostat.parse_turbostat(text, before)
-            return Recording(turbostat_run.window_from(log, read_at), log.header.idle_driver)
+            window = turbostat_run.window_from(log, read_at)
+            if not window.states and window.c0_percent is None:
+                raise DataError(before, "a turbostat log without a column of idle states")
+            return Recording(window, log.header.idle_driver)
         if source == "powertop" or (source is None and "P o w e r T O P" in text[:1000]):
             return Recording(
                 powertop_run.window_from(powertop.parse_powertop(text, before), read_at, elapsed_s), None

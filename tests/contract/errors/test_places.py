@@ -1,0 +1,142 @@
+"""Files and directories that cannot be written or read: refused before the measuring where that can be known."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, Cli
+from tests.contract.errors.conftest import QUICK, Refused
+
+
+@pytest.mark.parametrize(("target", "said"), [
+    ("/tmp", r"--json /tmp is a directory"), ("/nonexistent/run.json", r"--json .*: no such directory /nonexistent"),
+])
+@pytest.mark.parametrize("command", [["idle", *QUICK], ["residency", "--duration", "0.05"], ["doctor"], ["runs"]])
+def test_a_place_for_json(refused: Refused, command: list[str], target: str, said: str) -> None:
+    refused(2, said, [*command, "--json", target])
+
+
+def test_a_runs_directory_that_is_a_file(refused: Refused, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    refused(1, r"cannot save the run in .*/file \(not a directory\)", ["idle", *QUICK, "--runs-dir", str(file)])
+    refused(1, r"cannot create .*/file/runs \(not a directory\)", ["idle", *QUICK, "--runs-dir", f"{file}/runs"])
+
+
+def test_a_runs_directory_that_cannot_be_made(refused: Refused) -> None:
+    """/proc refuses even root."""
+    refused(1, r"cannot create /proc/runs \(", ["idle", *QUICK, "--runs-dir", "/proc/runs"])
+
+
+def test_a_runs_directory_of_somebody_else(root: None, tmp_path: Path, powerprof_cli: Cli) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o755)
+    for parent in [tmp_path, *tmp_path.parents]:
+        if parent.is_relative_to("/tmp/pytest-of-root"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    done = subprocess.run(
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "powerprof", "idle",
+         *QUICK, "--runs-dir", str(closed)],
+        env={**powerprof_cli.environment(), "PYTHONDONTWRITEBYTECODE": "1"}, cwd=REPOSITORY, capture_output=True,
+        encoding="utf-8", check=False, timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[0] == f"error: cannot save the run in {closed} (permission denied)"
+
+
+# A file system of 16 KiB, seen by this one process and gone with it.
+_SMALL_DISK = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+               'mount -t tmpfs -o size=16k none "$DISK" && head -c 16384 /dev/zero >"$DISK/full"; exec "$0" "$@"']
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    (["residency", "--duration", "0.1", "--no-save", "--json", "DISK/run.json"], "cannot write DISK/run.json"),
+    (["residency", "--duration", "0.1", "--runs-dir", "DISK"], "cannot save the run in DISK"),
+    (["idle", *QUICK, "--runs-dir", "DISK"], "cannot save the run in DISK"),
+])
+def test_a_full_disk(root: None, tmp_path: Path, powerprof_cli: Cli, args: list[str], said: str) -> None:
+    """What was measured is not lost: the report comes out, then the error."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    words = [word.replace("DISK", str(disk)) for word in args]
+    done = subprocess.run(
+        [*_SMALL_DISK, sys.executable, "-m", "powerprof", *words], cwd=REPOSITORY, capture_output=True,
+        env={**powerprof_cli.environment(), "DISK": str(disk)}, encoding="utf-8", check=False, timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert lines[0] == f"error: {said.replace('DISK', str(disk))} (no space left on device)"
+    assert all(line.startswith("hint: ") for line in lines[1:])
+    assert "%" in done.stdout
+    assert list(disk.iterdir()) == []
+
+
+def test_a_sysfs_that_is_no_directory(refused: Refused) -> None:
+    refused(1, r"cannot list /dev/null/devices/system/cpu \(not a directory\)", ["residency", "--duration", "0.05"],
+            {"POWERPROF_SYSFS": "/dev/null"})
+
+
+def test_neither_sysfs_nor_procfs(refused: Refused) -> None:
+    nothing = {"POWERPROF_SYSFS": "/nonexistent", "POWERPROF_PROCFS": "/nonexistent"}
+    refused(1, r"cannot read /nonexistent/stat \(no such file\)", ["residency", "--duration", "0.05"], nothing)
+    refused(1, r"cannot read /nonexistent/stat \(no such file\)", ["idle", *QUICK], nothing)
+
+
+@pytest.mark.parametrize(("name", "text", "said"), [
+    ("time", "not a number", r"cannot read .*/state1/time \(not a number"),
+    ("usage", "", r"cannot read .*/state1/usage \(not a number"),
+    ("usage", None, r"."),
+])
+def test_a_damaged_sysfs(refused: Refused, tmp_path: Path, name: str, text: str | None, said: str) -> None:
+    state = tmp_path / "devices/system/cpu/cpu0/cpuidle/state1"
+    state.mkdir(parents=True)
+    for counter in ("time", "usage", "above", "below", "rejected"):
+        (state / counter).write_text("5\n")
+    (state / "name").write_text("C1\n")
+    (tmp_path / "devices/system/cpu/online").write_text("0\n")
+    if text is None:
+        (state / name).unlink()
+        done = refused.cli(["residency", "--duration", "0.05"], {"POWERPROF_SYSFS": str(tmp_path)})
+        assert "Traceback" not in done.err
+        assert done.code in (0, 1)
+    else:
+        (state / name).write_text(text)
+        refused(1, said, ["residency", "--duration", "0.05"], {"POWERPROF_SYSFS": str(tmp_path)})
+
+
+def test_a_sysfs_that_may_not_be_read(root: None, tmp_path_factory: pytest.TempPathFactory, powerprof_cli: Cli) -> None:
+    """Root may read everything: nobody has to try."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        counter = Path(folder) / "devices/system/cpu/cpu0/cpuidle/state1/time"
+        counter.parent.mkdir(parents=True)
+        for name in ("name", "time", "usage"):
+            (counter.parent / name).write_text("1\n")
+        (Path(folder) / "devices/system/cpu/online").write_text("0\n")
+        counter.chmod(0)
+        done = subprocess.run(
+            ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "powerprof",
+             "residency", "--duration", "0.05", "--no-save"], cwd=REPOSITORY, capture_output=True, encoding="utf-8",
+            env={**powerprof_cli.environment({"POWERPROF_SYSFS": folder}), "PYTHONDONTWRITEBYTECODE": "1"},
+            check=False, timeout=60,
+        )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[0] == f"error: cannot read {counter} (permission denied)"
+
+
+def test_the_cache_cannot_be_made(powerprof_cli: Cli, mariadbd: Path) -> None:
+    """The baseline was measured: it is shown, and the error says that it is saved."""
+    done = powerprof_cli(["idle", *QUICK], {"XDG_CACHE_HOME": os.devnull})
+    assert done.code == 1
+    lines = done.err.splitlines()
+    assert lines[0].startswith("error: cannot create /dev/null/powerprof/server-template (not a directory)")
+    assert len(lines) == 2
+    assert "Saved as idle-0001." in done.out
