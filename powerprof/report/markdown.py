@@ -53,6 +53,10 @@ def _range(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{figure(low)} to {figure(high)}"
 
 
+def _percent(value: float) -> str:
+    return text.signed(value, 1 if abs(value) < 1000 else 0, " %")
+
+
 def to_markdown(record: msgspec.Struct) -> str:
     """The record as Markdown. Raises UsageError for a record without one."""
     if isinstance(record, Comparison):
@@ -78,7 +82,7 @@ def _comparison(record: Comparison) -> list[str]:
         ends = metric.difference.ci95
         kind = ", estimated" if metric.kind == "estimated" else ""
         unit = f" ({metric.unit})" if metric.unit not in ("", "1") else ""
-        percent = "" if metric.difference.percent is None else text.signed(metric.difference.percent, 1, " %")
+        percent = "" if metric.difference.percent is None else _percent(metric.difference.percent)
         verdict = _VERDICTS[metric.verdict]
         rows.append([
             plain(labels.metric(metric.name) + unit + kind), figure(metric.a.mean), figure(metric.b.mean),

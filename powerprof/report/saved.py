@@ -51,6 +51,14 @@ def _comparison(path: Path) -> Saved:
     return Saved(comparison, lambda width: compare.lines(comparison, width))
 
 
+def _attribution(path: Path) -> Saved:
+    from powerprof.attribution.records import Attribution
+    from powerprof.report import attribution
+
+    found = decode(path, Attribution)
+    return Saved(found, lambda width: attribution.lines(found, width))
+
+
 def _sweep(path: Path) -> Saved:
     from powerprof.experiment.sweep import Sweep
     from powerprof.report import sweep
@@ -61,6 +69,7 @@ def _sweep(path: Path) -> Saved:
 
 _READERS: dict[str, Callable[[Path], Saved]] = {
     "powerprof.run/1": _run, "powerprof.comparison/1": _comparison, "powerprof.sweep/1": _sweep,
+    "powerprof.attribution/1": _attribution,
 }
 
 

@@ -18,7 +18,8 @@ _ORIGINS = {
     "own_timer": "its own timer", "other_thread": "another thread", "other_process": "another process",
     "device": "a device", "kernel": "the kernel",
 }  # fmt: skip
-_STACK_LIMIT = 40
+_OPEN_ROWS = 20
+_OPEN_FRAMES = 9
 
 
 def why(wakeup: Wakeup) -> str:
@@ -30,12 +31,15 @@ def why(wakeup: Wakeup) -> str:
     return f"{words}, {clean(wakeup.detail, 60)}" if wakeup.detail else words
 
 
-def chain(wakeup: Wakeup) -> str:
-    """The stack in one line, innermost first."""
-    names = [clean(frame.label, 160) for frame in wakeup.stack[:_STACK_LIMIT]]
-    more = len(wakeup.stack) - len(names)
-    tail = f" ← … {more} more" if more else "" if wakeup.stack_complete or not names else " ← …"
-    return " ← ".join(names) + tail if names else "no user stack"
+def chain(wakeup: Wakeup) -> tuple[str, str]:
+    """The stack, innermost first: what is shown at once and what is behind it."""
+    names = [clean(frame.label, 160) for frame in wakeup.stack]
+    if not names:
+        return "no user stack", ""
+    if not wakeup.stack_complete:
+        names.append("…")
+    first = _OPEN_FRAMES if len(names) > _OPEN_FRAMES + 2 else len(names)
+    return " ← ".join(names[:first]), " ← ".join(names[first:])
 
 
 def render(record: Attribution, extras: Extras) -> str:
@@ -47,10 +51,11 @@ def render(record: Attribution, extras: Extras) -> str:
         flame_view(flame(exits, unit="idle exits", root=clean(record.target.label, 80)), "Idle exits", modules),
         flame_view(flame(c0, unit="ms of C0", root=clean(record.target.label, 80)), "C0 time that followed", modules),
     ]
+    rows = [(index, wakeup, why(wakeup), chain(wakeup), text.period(wakeup.period_ms))
+            for index, wakeup in enumerate(record.wakeups[:MAX_ROWS])]  # fmt: skip
     return page(
         "attribution.html.j2", record, figures, title=clean(headline(record)), answer=headline(record),
-        wakeups=[(index, wakeup, why(wakeup), chain(wakeup), text.period(wakeup.period_ms))
-                 for index, wakeup in enumerate(record.wakeups[:MAX_ROWS])],
+        groups=[rows[:_OPEN_ROWS], rows[_OPEN_ROWS:]],
         left=record.wakeups[MAX_ROWS:], flames=[view for view in views if view], lanes=lanes(extras.timeline),
         mechanisms=MECHANISMS, period=text.period,
     )  # fmt: skip

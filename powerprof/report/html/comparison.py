@@ -44,7 +44,8 @@ def _interval(metric: Metric) -> svg.Interval | None:
     if percent is None or ends is None or not metric.a.mean:
         return None
     low, high = (100 * end / abs(metric.a.mean) for end in ends)
-    return svg.Interval(percent, low, high, metric.verdict != "inconclusive")
+    # Work done is counted, not estimated, and may differ by thousands: effects would shrink to dots beside it.
+    return svg.Interval(percent, low, high, metric.verdict != "inconclusive", aside=metric.unit == "rows")
 
 
 def _row(figures: Figures, index: int, metric: Metric, axis: svg.IntervalAxis) -> MetricRow:
@@ -53,6 +54,8 @@ def _row(figures: Figures, index: int, metric: Metric, axis: svg.IntervalAxis) -
     unit, factor = labels.prefix(metric.unit, largest)
     known = [abs(side.mean) * factor for side in (metric.a, metric.b) if side.mean]
     digits = max(labels.digits(largest * factor), min(4, labels.digits(min(known, default=0.0), 2)))
+    if largest * factor >= 1000:
+        digits = 0
     label = labels.metric(metric.name)
     drawn = _interval(metric)
     sides = [

@@ -68,7 +68,7 @@ class Figures:
         found: list[tuple[str, Markup]] = []
         for name, value in (self.at(pointer) or {}).items():
             place = f"{pointer}/{escape_pointer(name)}"
-            words, unit = labels.key(name)
+            words, unit = labels.key(clean(name, 80))
             if isinstance(value, bool):
                 found.append((words, escape("yes" if value else "no")))
             elif isinstance(value, int | float):

@@ -21,12 +21,16 @@ def _joined(parts: Sequence[Markup]) -> Markup:
 
 @dataclass(frozen=True)
 class Interval:
-    """A difference in percent of A with its 95 % interval; ratios are 1 + percent / 100."""
+    """A difference in percent of A with its 95 % interval; ratios are 1 + percent / 100.
+
+    The axis does not stretch to an interval that is `aside`: where it lies beyond, an arrow says so.
+    """
 
     percent: float
     low: float
     high: float
     clear: bool
+    aside: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ class IntervalAxis:
 
 def interval_axis(intervals: Sequence[Interval]) -> IntervalAxis:
     """The axis that shows all of them, symmetrical about no difference."""
-    largest = max((max(abs(one.low), abs(one.high)) for one in intervals), default=1.0) or 1.0
+    shown = [one for one in intervals if not one.aside] or intervals
+    largest = max((max(abs(one.low), abs(one.high)) for one in shown), default=1.0) or 1.0
     if largest <= 60:
         scale, ticks = from_zero([largest], 50, 98)
         whole = Scale(-scale.high, scale.high, 2, 98)
@@ -49,7 +54,7 @@ def interval_axis(intervals: Sequence[Interval]) -> IntervalAxis:
         marks = [-far, -middle, 0.0, middle, far] if middle != far else [-far, 0.0, far]
         return IntervalAxis(whole, tuple((mark, text.signed(mark, 6).rstrip("0").rstrip(".") if mark else "0")
                                          for mark in marks), ratios=False)  # fmt: skip
-    ratios = [1 + end / 100 for one in intervals for end in (one.low, one.high)]
+    ratios = [1 + end / 100 for one in shown for end in (one.low, one.high)]
     extreme = max([*ratios, *(1 / ratio for ratio in ratios if ratio > 0.001)], default=2.0)
     power = 1
     while 10.0**power < extreme and power < 6:
@@ -90,7 +95,13 @@ def interval_row(axis: IntervalAxis, one: Interval, label: str) -> Markup:
     kind = "clear" if one.clear else "open"
     parts = [Markup('<line class="zero" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="18"/>').format(none)]
     parts.append(Markup('<line class="bar {}" x1="{:.2f}%" x2="{:.2f}%" y1="9" y2="9"/>').format(kind, low, high))
-    parts.append(Markup('<circle class="dot {}" cx="{:.2f}%" cy="9" r="4"/>').format(kind, middle))
+    value = _axis_value(axis, one.percent)
+    if axis.scale.low <= value <= axis.scale.high:
+        parts.append(Markup('<circle class="dot {}" cx="{:.2f}%" cy="9" r="4"/>').format(kind, middle))
+    else:
+        arrow = "M0 4 l8 5 l-8 5 z" if value > axis.scale.high else "M0 4 l-8 5 l8 5 z"
+        parts.append(Markup('<svg x="{:.2f}%" overflow="visible"><path class="dot" d="{}"/></svg>').format(
+            middle, arrow))
     return _SVG.format(label, 18, _joined(parts))
 
 

@@ -111,6 +111,6 @@
   }
 
   window.addEventListener("beforeprint", () => {
-    document.querySelectorAll("details").forEach((one) => { one.open = true; });
+    document.querySelectorAll("section > details").forEach((one) => { one.open = true; });
   });
 })();

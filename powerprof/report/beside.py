@@ -1,0 +1,45 @@
+"""What is saved beside a record and belongs on its page: the capture of an attribution, the stacks of a comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from powerprof.errors import UsageError
+from powerprof.report.html.extras import Extras
+from powerprof.report.stacks import modules_of, stacks_of
+from powerprof.runs import RunStore, schema_of
+
+_ATTRIBUTION = "powerprof.attribution/1"
+_COMPARISON = "powerprof.comparison/1"
+
+
+def extras_of(name: str, runs_dir: Path | None, flames: tuple[str | None, str | None] = (None, None)) -> Extras:
+    """The timeline of a saved attribution; for a comparison the stacks of two attributions, per second of each.
+
+    Raises UsageError and DataError.
+    """
+    from powerprof.attribution import capture
+    from powerprof.report.timeline import timeline_of
+
+    path = RunStore(runs_dir).find(name)
+    raw = path.parent / capture.FILE
+    schema = schema_of(path)
+    if any(flames) and schema != _COMPARISON:
+        raise UsageError("--flame-a and --flame-b belong to a comparison", f"{name} is none")
+    if schema == _ATTRIBUTION:
+        # A record that was copied elsewhere may lie beside the capture of another one: only a run's folder counts.
+        return Extras(timeline=timeline_of(capture.load(raw)) if path.name == "run.json" and raw.is_file() else ())
+    found = [_stacks(flame, runs_dir) if flame else ([], {}) for flame in flames]
+    (a, modules_a), (b, modules_b) = found
+    return Extras(stacks=a, stacks_b=b, unit="idle exits/s", modules={**modules_a, **modules_b})
+
+
+def _stacks(name: str, runs_dir: Path | None) -> tuple[list[tuple[tuple[str, ...], float]], dict[str, str]]:
+    from powerprof.attribution.records import Attribution
+    from powerprof.runs import decode
+
+    path = RunStore(runs_dir).find(name)
+    if schema_of(path) != _ATTRIBUTION:
+        raise UsageError(f"{name} is no attribution", "powerprof attribute makes one")
+    record = decode(path, Attribution)
+    return stacks_of(record.wakeups, "rate_hz"), modules_of(record.wakeups)

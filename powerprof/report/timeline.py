@@ -1,0 +1,65 @@
+"""From a saved capture to the timeline of its idle periods, with what ended each and who is to blame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from powerprof.attribution import idle
+from powerprof.attribution.capture import Capture, TaskName
+from powerprof.report.samples import TimelineExit
+from powerprof.tracing.layout import SOFTIRQS, Flag, WakerContext
+
+
+class _Names:
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._tasks: dict[int, TaskName] = {task.tid: task for task in capture.tasks}
+
+    def thread(self, tid: int) -> str:
+        """The server's name of a thread, else process and comm."""
+        if tid in self._capture.server_names:
+            return self._capture.server_names[tid].removeprefix("thread/")
+        task = self._tasks.get(tid)
+        if task is None:
+            return f"thread {tid}"
+        return task.comm if task.process in (task.comm, "kernel") else f"{task.process} {task.comm}"
+
+    def cause(self, one: Any, thread: str | None) -> str:
+        """Who or what is behind an exit."""
+        capture, context = self._capture, int(one["waker_context"])
+        whose = f" for {thread}" if thread else ""
+        if not int(one["flags"]) & Flag.WAKER:
+            function = int(one["timer_function"])
+            if function:
+                return f"timer {capture.functions.get(function, hex(function))}{whose}"
+            return thread or "nothing that ran"
+        if context == WakerContext.TIMER:
+            function = int(one["waker_timer_function"])
+            return f"timer {capture.functions.get(function, hex(function))}{whose}"
+        irq = int(one["waker_irq"])
+        if context == WakerContext.DEVICE:
+            return f"{capture.interrupts.get(irq, f'irq {irq}')}{whose}"
+        if context == WakerContext.SOFTIRQ:
+            return f"softirq {SOFTIRQS[irq] if irq < len(SOFTIRQS) else irq}{whose}"
+        if context == WakerContext.INTERRUPT or not one["waker_tid"]:
+            return f"an interrupt{whose}"
+        return f"{self.thread(int(one['waker_tid']))} woke {thread}" if thread else self.thread(int(one["waker_tid"]))
+
+
+def timeline_of(capture: Capture) -> list[TimelineExit]:
+    """Every idle exit in the window, in the order of time."""
+    exits = idle.in_window(capture.exit_records(), capture.cpu_edges())
+    names, found = _Names(capture), []
+    for one, mechanism in zip(exits, idle.mechanisms(exits), strict=True):
+        cpu, state = int(one["cpu"]), int(one["state"])
+        states = capture.states.get(cpu, [])
+        tid = int(one["next_tid"]) or int(one["woken_tid"])
+        thread = names.thread(tid) if tid else None
+        next_ns = int(one["next_ns"])
+        exit_ns = int(one["exit_ns"])
+        found.append(TimelineExit(
+            cpu, min(int(one["enter_ns"]), exit_ns), exit_ns, next_ns if next_ns > exit_ns else None,
+            states[state] if state < len(states) else f"state {state}", idle.MECHANISMS[int(mechanism)],
+            names.cause(one, thread), thread if int(one["next_tid"]) else None,
+        ))  # fmt: skip
+    return sorted(found, key=lambda exit_: (exit_.exit_ns, exit_.cpu))

@@ -1,0 +1,111 @@
+"""`powerprof report` writes files: whole or not at all, one of them to stdout, and says what it cannot do."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from powerprof.errors import PowerprofError
+from powerprof.report.output import write_output
+from tests.conftest import Cli
+from tests.unit.report.sample_records import attribution, comparison, idle_run
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> dict[str, str]:
+    """Records as files that someone sent."""
+    found = {}
+    for record in (comparison(), idle_run(), attribution()):
+        path = tmp_path / f"{record.id}.json"
+        path.write_bytes(msgspec.json.encode(record))
+        found[record.command] = str(path)
+    return found
+
+
+def test_every_kind_of_file_in_one_command(powerprof_cli: Cli, saved: dict[str, str], tmp_path: Path) -> None:
+    names = ("html", "markdown", "csv", "flame", "folded", "pprof", "speedscope")
+    options = [word for name in names for word in (f"--{name}", str(tmp_path / f"out.{name}"))]
+    done = powerprof_cli(["report", saved["attribute"], *options])
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
+    assert "68 of 381 idle exits" in (tmp_path / "out.markdown").read_text()
+    assert gzip.decompress((tmp_path / "out.pprof").read_bytes())
+    assert json.loads((tmp_path / "out.speedscope").read_text())["profiles"]
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".powerprof-")]
+
+
+def test_a_dash_is_stdout_and_nothing_else_goes_there(powerprof_cli: Cli, saved: dict[str, str]) -> None:
+    done = powerprof_cli(["report", saved["attribute"], "--folded", "-"])
+    assert done.code == 0
+    assert sum(int(line.rpartition(" ")[2]) for line in done.out.splitlines()) == 68
+
+
+def test_a_page_of_a_comparison_with_the_stacks_of_two_attributions(
+    powerprof_cli: Cli, saved: dict[str, str], tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    flames = ["--flame-a", saved["attribute"], "--flame-b", saved["attribute"]]
+    done = powerprof_cli(["report", saved["compare"], "--html", str(page), *flames])
+    assert (done.code, done.err) == (0, "")
+    text = page.read_text()
+    assert text.count('<figure class="flame"') == 3 and "Difference, no-index − index" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("idle", ["--folded", "-"], "--folded needs the stacks of an attribution"),
+        ("attribute", ["--perfetto", "-"], "--perfetto needs the capture that is saved with a run"),
+        ("idle", ["--html", "-", "--csv", "-"], "only one of the files can be stdout"),
+        ("idle", ["--html", "/nowhere/x.html"], "--html /nowhere/x.html: no such directory /nowhere"),
+        ("idle", ["--html", "/"], "--html / is a directory"),
+        ("idle", ["--html", "/tmp/same", "--csv", "/tmp/same"], "two options name the same file"),
+        ("idle", ["--flame-a", "x"], "--flame-a and --flame-b are for a page"),
+        ("idle", ["--html", "-", "--flame-a", "x"], "--flame-a and --flame-b belong to a comparison"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(
+    powerprof_cli: Cli, saved: dict[str, str], kind: str, options: list[str], message: str
+) -> None:
+    done = powerprof_cli(["report", saved[kind], *options])
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: {message}") and len(done.err.splitlines()) <= 2
+
+
+def test_a_refused_file_leaves_the_others_unwritten(powerprof_cli: Cli, saved: dict[str, str], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = powerprof_cli(["report", saved["idle"], "--html", str(page), "--pprof", str(tmp_path / "p")])
+    assert done.code == 2 and not page.exists()
+
+
+def test_an_old_file_is_replaced_at_once_and_readable(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    link = tmp_path / "link.html"
+    link.symlink_to(path)
+    before = os.umask(0o027)
+    try:
+        write_output(str(link), b"new")
+    finally:
+        os.umask(before)
+    assert path.read_bytes() == b"new" and link.is_symlink()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link.html", "report.html"]
+
+
+def test_a_device_is_written_to_and_not_replaced() -> None:
+    write_output("/dev/null", b"x")
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing() -> None:
+    with pytest.raises(PowerprofError, match="cannot write /dev/full"):
+        write_output("/dev/full", b"x")
+    with pytest.raises(PowerprofError, match=r"cannot write /proc/self/report\.html"):
+        write_output("/proc/self/report.html", b"x")

@@ -1,0 +1,98 @@
+"""Markdown and CSV carry the record's figures, and nothing in a name becomes markup or a formula."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from powerprof.report.csvfile import to_csv
+from powerprof.report.exports import export
+from powerprof.report.markdown import code, plain, to_markdown
+from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_csv_of_a_comparison_is_exact() -> None:
+    record = comparison()
+    rows = rows_of(to_csv(record))
+    assert [row["metric"] for row in rows] == [metric.name for metric in record.metrics]
+    for row, metric in zip(rows, record.metrics, strict=True):
+        assert float(row["b_minus_a"]) == metric.difference.b_minus_a
+        assert (float(row["low"]), float(row["high"])) == metric.difference.ci95
+        assert [float(row[f"a_{n}"]) for n in range(1, 12)] == metric.a.values
+        assert row["verdict"] == metric.verdict and row["kind"] == metric.kind
+
+
+def test_csv_of_a_run_has_phases_states_and_causes() -> None:
+    run = idle_run()
+    rows = rows_of(to_csv(run))
+    (c0,) = [row for row in rows if (row["phase"], row["figure"]) == ("clients", "c0")]
+    assert float(c0["value"]) == run.phases[2].c0_percent
+    causes = [row for row in rows if row["phase"] == "clients" and row["mechanism"]]
+    assert [float(row["value"]) for row in causes] == [cause.wakeups_hz for cause in run.phases[2].causes]
+    assert all(row["value"] == "" for row in rows if row["figure"] == "average residency in POLL")
+
+
+def test_csv_of_an_attribution_is_a_line_a_stack() -> None:
+    record = attribution()
+    rows = rows_of(to_csv(record))
+    assert [int(row["count"]) for row in rows] == [25, 10, 20, 9, 4]
+    assert rows[4]["stack"] == "poll < handle_connections_sockets < mysqld_main"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_spreadsheet_runs_no_name_as_a_formula(name: str) -> None:
+    record = attribution()
+    thread = replace(record.wakeups[0].thread, server_name=None, comm=name)
+    text = to_csv(replace(record, wakeups=[replace(record.wakeups[0], thread=thread, detail=name)]))
+    (row,) = rows_of(text)
+    assert not row["thread"].startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert row["thread"].removeprefix("'") == name.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+def test_a_spreadsheet_is_told_the_encoding() -> None:
+    assert export(comparison(4), "csv").startswith(b"\xef\xbb\xbfmetric,")
+
+
+def test_markdown_of_a_comparison_begins_with_the_answer_and_has_every_metric() -> None:
+    record = comparison()
+    text = to_markdown(record)
+    first = text.splitlines()[0]
+    assert first.startswith("**no-index needs ") and first.endswith("**")
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(table) == 2 + len(record.metrics)
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 8 for line in table)
+    assert "| 0.0570 | 2.72 |" in table[2] and "**higher**" in table[2]
+
+
+def test_markdown_of_a_run_and_of_an_attribution() -> None:
+    run = to_markdown(idle_run())
+    assert "| `mariadbd mysys/statement_timer` | `timer` | every 400 ms | 2.5 | 17.4 |" in run
+    assert "143 classified + 1 unknown + 0 lost = 144 idle exits; cpuidle counted 145." in run
+    text = to_markdown(attribution())
+    assert text.startswith("**mariadbd (8123) caused 68 of 381 idle exits")
+    assert "`poll ← handle_connections_sockets ← mysqld_main`" in text
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_in_markdown_is_one_code_span(name: str) -> None:
+    span = code(name)
+    fence = re.match("`+", span)
+    assert fence and span.endswith(fence[0])
+    inner = span[len(fence[0]) : -len(fence[0])]
+    assert fence[0] not in re.findall("`+", inner)
+    assert "\n" not in span and not re.search(r"(?<!\\)\|", span) and len(span) < 200
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_sentence_in_markdown_has_no_markup(name: str) -> None:
+    text = plain(f"costs {name} more")
+    assert not re.search(r"(?<!\\)[`*_<>\[\]|]", text)
+    assert "\n" not in text and "@S" not in text and "://" not in text
