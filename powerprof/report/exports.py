@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
 from powerprof.attribution.records import Attribution
 from powerprof.errors import UsageError
 from powerprof.report.html.extras import Extras
-from powerprof.report.samples import TimelineExit
-from powerprof.report.stacks import frames_of, modules_of, stacks_of
+from powerprof.report.stacks import StackSet, stack_set
 
 
 def _html(record: msgspec.Struct, extras: Extras) -> bytes:
@@ -33,56 +32,60 @@ def _csv(record: msgspec.Struct, extras: Extras) -> bytes:
     return to_csv(record).encode("utf-8-sig", "replace")
 
 
-def _attribution(record: msgspec.Struct, name: str) -> Attribution:
-    if not isinstance(record, Attribution):
+def _stacks(record: msgspec.Struct, name: str) -> StackSet:
+    found = stack_set(record)
+    if found is None:
         raise UsageError(f"--{name} needs the stacks of an attribution", "powerprof attribute makes one")
-    return record
+    return found
 
 
 def _flame(record: msgspec.Struct, extras: Extras) -> bytes:
     from powerprof.report.flamegraph import flame
     from powerprof.report.html import render_flame
 
-    found = _attribution(record, "flame")
-    graph = flame(stacks_of(found.wakeups), unit="idle exits", root=found.target.label)
-    title = f"Idle exits caused by {found.target.label}"
-    return render_flame(graph, title, modules_of(found.wakeups)).encode("utf-8", "replace")
+    found = _stacks(record, "flame")
+    graph = flame(found.stacks, unit=found.unit, root=found.root)
+    return render_flame(graph, found.title, found.modules).encode("utf-8", "replace")
 
 
 def _folded(record: msgspec.Struct, extras: Extras) -> bytes:
     from powerprof.report.folded import folded
 
-    return folded(stacks_of(_attribution(record, "folded").wakeups)).encode("utf-8", "replace")
+    return folded(_stacks(record, "folded").stacks).encode("utf-8", "replace")
 
 
 def _pprof(record: msgspec.Struct, extras: Extras) -> bytes:
     from powerprof.report.pprof import encode_pprof
 
-    found = _attribution(record, "pprof")
-    samples = [(frames_of(row), (row.count, round(row.c0_ms * 1e6))) for row in found.wakeups]
-    types = (("idle_exits", "count"), ("c0", "nanoseconds"))
+    found = _stacks(record, "pprof")
+    types = [(found.unit.replace(" ", "_"), "count")]
+    columns = [[round(value) for _, value in found.stacks]]
+    if found.c0_ms is not None:
+        types.append(("c0", "nanoseconds"))
+        columns.append([round(value * 1e6) for _, value in found.c0_ms])
+    values = zip(*columns, strict=True)
+    samples = [(frames, row) for (frames, _), row in zip(found.stacks, values, strict=True)]
     return encode_pprof(samples, types, duration_ns=round(found.window_s * 1e9))
 
 
 def _speedscope(record: msgspec.Struct, extras: Extras) -> bytes:
     from powerprof.report.speedscope import Profile, speedscope
 
-    rows = _attribution(record, "speedscope").wakeups
-    profiles = [Profile("idle exits", "none", stacks_of(rows)), Profile("C0", "milliseconds", stacks_of(rows, "c0_ms"))]
-    return _json(speedscope(profiles, record.id or "powerprof attribute"))  # type: ignore[attr-defined]
+    found = _stacks(record, "speedscope")
+    profiles = [Profile(found.unit, "none", found.stacks)]
+    if found.c0_ms is not None:
+        profiles.append(Profile("C0", "milliseconds", found.c0_ms))
+    return _json(speedscope(profiles, found.title))
 
 
 def _perfetto(record: msgspec.Struct, extras: Extras) -> bytes:
     from powerprof.report.perfetto import perfetto
 
-    _attribution(record, "perfetto")
-    _need_timeline(extras.timeline)
-    return _json(perfetto(extras.timeline))
-
-
-def _need_timeline(timeline: Sequence[TimelineExit]) -> None:
-    if not timeline:
+    if not isinstance(record, Attribution):
+        raise UsageError("--perfetto needs an attribution", "powerprof attribute makes one")
+    if not extras.timeline:
         raise UsageError("--perfetto needs the capture that is saved with a run", "name the run, not its JSON file")
+    return _json(perfetto(extras.timeline))
 
 
 def _json(document: object) -> bytes:

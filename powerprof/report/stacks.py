@@ -1,15 +1,33 @@
-"""From the rows of an attribution to weighted stacks: the thread, then its frames from the outermost."""
+"""From the rows of an attribution or of a profile of C0 to weighted stacks: the thread, then its outermost frame."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from powerprof.attribution.records import Wakeup
+import msgspec
+
+from powerprof.attribution.oncpu import OnCpuProfile, OnCpuStack
+from powerprof.attribution.records import Attribution, Wakeup
 from powerprof.report.samples import Frames, WeightedStack
 
 Weight = Literal["count", "rate_hz", "c0_ms"]
 NO_STACK = "[no user stack]"
+INCOMPLETE = "[incomplete]"
+
+
+@dataclass(frozen=True)
+class StackSet:
+    """The stacks of a record with what their weights are. `c0_ms` is None where time was not measured."""
+
+    title: str
+    root: str
+    unit: str
+    stacks: list[WeightedStack]
+    c0_ms: list[WeightedStack] | None
+    modules: dict[str, str]
+    window_s: float
 
 
 def frames_of(wakeup: Wakeup) -> Frames:
@@ -18,7 +36,7 @@ def frames_of(wakeup: Wakeup) -> Frames:
     if not frames:
         frames = [NO_STACK]
     elif not wakeup.stack_complete:
-        frames.insert(0, "[incomplete]")
+        frames.insert(0, INCOMPLETE)
     return (wakeup.thread.label, *frames)
 
 
@@ -30,3 +48,35 @@ def stacks_of(wakeups: Iterable[Wakeup], by: Weight = "count") -> list[WeightedS
 def modules_of(wakeups: Sequence[Wakeup]) -> dict[str, str]:
     """The file each frame is in, by the frame's label."""
     return {frame.label: frame.module for wakeup in wakeups for frame in wakeup.stack}
+
+
+def _on_cpu_frames(row: OnCpuStack) -> Frames:
+    # The suffix is flamegraph.pl's for the kernel's functions.
+    frames = [f"{frame.label}_[k]" if frame.kernel else frame.label for frame in reversed(row.stack)]
+    if row.stack_state in ("truncated", "failed", "lost"):
+        frames.insert(0, INCOMPLETE)
+    thread = row.server_name.removeprefix("thread/") if row.server_name else row.comm
+    return (thread, *frames)
+
+
+def stack_set(record: msgspec.Struct) -> StackSet | None:
+    """The stacks of a record; None for one that has none."""
+    if isinstance(record, Attribution):
+        rows = record.wakeups
+        return StackSet(
+            f"Idle exits caused by {record.target.label}", record.target.label, "idle exits", stacks_of(rows),
+            stacks_of(rows, "c0_ms"), modules_of(rows), record.window_s,
+        )  # fmt: skip
+    if isinstance(record, OnCpuProfile):
+        faults = record.percent_of == "page_faults"
+        paths = [(_on_cpu_frames(row), row) for row in record.stacks]
+        modules = {
+            f"{frame.label}_[k]" if frame.kernel else frame.label: frame.module
+            for row in record.stacks for frame in row.stack
+        }  # fmt: skip
+        return StackSet(
+            "Page faults by function" if faults else "C0 time by function", "all",
+            "page faults" if faults else "samples of C0", [(frames, float(row.count)) for frames, row in paths],
+            None if faults else [(frames, row.c0_ms or 0.0) for frames, row in paths], modules, record.window_s,
+        )  # fmt: skip
+    return None

@@ -83,8 +83,10 @@ def interval_ticks(axis: IntervalAxis) -> Markup:
     parts = []
     for index, (value, label) in enumerate(axis.ticks):
         anchor = "start" if index == 0 else "end" if index == len(axis.ticks) - 1 else "middle"
-        parts.append(Markup('<text x="{:.2f}%" y="12" text-anchor="{}">{}</text>').format(
-            axis.scale(value), anchor, label))
+        # Between the ends and the middle there is room only in a wide column.
+        kind = "major" if index in (0, len(axis.ticks) // 2, len(axis.ticks) - 1) else "minor"
+        parts.append(Markup('<text class="{}" x="{:.2f}%" y="12" text-anchor="{}">{}</text>').format(
+            kind, axis.scale(value), anchor, label))
     return _SVG.format("axis: B relative to A", 16, _joined(parts))
 
 

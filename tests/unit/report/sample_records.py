@@ -9,6 +9,7 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
+from powerprof.attribution.oncpu import OnCpuFrame, OnCpuProfile, OnCpuStack
 from powerprof.attribution.records import (
     Attribution,
     StackCounts,
@@ -237,6 +238,27 @@ def attribution() -> Attribution:
         woken_elsewhere=[Woken(thread=Thread(tid=8133, comm="mariadbd", server_name="thread/sql/one_connection"),
                                process="sysbench", count=3, rate_hz=0.3)],
         notes=["this build is stripped: apt install mariadb-server-core-dbgsym"],
+    )  # fmt: skip
+
+
+def on_cpu() -> OnCpuProfile:
+    """Where the C0 time of a busy server went."""
+    def frame(name: str, kernel: bool = False) -> OnCpuFrame:
+        return OnCpuFrame(function=name, module="kernel" if kernel else "mariadbd", address="0x1", offset=0, label=name,
+                          kernel=kernel)  # fmt: skip
+
+    stacks = [
+        OnCpuStack(pid=8123, tid=8140, comm="mariadbd", server_name="thread/sql/one_connection", count=20, percent=80.0,
+                   c0_ms=20.0, stack_state="complete",
+                   stack=[frame("vfs_read", kernel=True), frame("do_command"), frame("start_thread")]),
+        OnCpuStack(pid=8123, tid=8140, comm="mariadbd", server_name="thread/sql/one_connection", count=5, percent=20.0,
+                   c0_ms=5.0, stack_state="truncated", stack=[frame("row_search_mvcc")]),
+    ]  # fmt: skip
+    return OnCpuProfile(
+        event="cpu-clock", pids=[8123], window_s=1.0, cpus=2, percent_of="c0", c0_percent=1.3, target_count=25,
+        target_percent=100.0, target_hz=25.0, target_c0_ms=25.0, functions=[], stacks=stacks, complete_count=1,
+        truncated_count=1, failed_count=0, lost_count=0, missed_count=0, copied_stacks_count=2, notes=[],
+        tool_cpu_s=0.01, bpf_s=0.002,
     )  # fmt: skip
 
 

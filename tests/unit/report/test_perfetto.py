@@ -12,7 +12,7 @@ from powerprof.report.exports import export
 from powerprof.report.html import Extras
 from powerprof.report.perfetto import perfetto
 from powerprof.report.samples import TimelineExit
-from tests.unit.report.sample_records import HOSTILE, attribution, timeline
+from tests.unit.report.sample_records import HOSTILE, attribution, idle_run, timeline
 
 
 def test_two_exits_become_slices_arrows_and_instants() -> None:
@@ -67,3 +67,5 @@ def test_hostile_names_stay_text() -> None:
 def test_without_the_capture_there_is_no_timeline() -> None:
     with pytest.raises(UsageError, match="needs the capture"):
         export(attribution(), "perfetto")
+    with pytest.raises(UsageError, match="--perfetto needs an attribution"):
+        export(idle_run(), "perfetto", Extras(timeline=timeline(3)))

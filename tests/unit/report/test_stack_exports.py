@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from powerprof.errors import UsageError
 from powerprof.report.exports import export
 from powerprof.report.folded import folded
 from powerprof.report.pprof import encode_pprof
 from powerprof.report.stacks import frames_of, stacks_of
-from tests.unit.report.sample_records import HOSTILE, attribution, comparison
+from tests.unit.report.sample_records import HOSTILE, attribution, comparison, on_cpu
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -156,8 +157,24 @@ def test_speedscope_has_a_profile_for_exits_and_one_for_c0() -> None:
     assert [profile["unit"] for profile in document["profiles"]] == ["none", "milliseconds"]
 
 
-@pytest.mark.parametrize("kind", ["folded", "pprof", "speedscope", "flame", "perfetto"])
+@pytest.mark.parametrize("kind", ["folded", "pprof", "speedscope", "flame"])
 def test_a_record_without_stacks_is_refused_with_what_would_have_them(kind: str) -> None:
     with pytest.raises(UsageError, match=f"--{kind} needs the stacks of an attribution") as caught:
         export(comparison(4), kind)
     assert "powerprof attribute" in str(caught.value.hint)
+
+
+def test_a_profile_of_c0_goes_to_the_same_viewers() -> None:
+    """Kernel frames carry the suffix by which flamegraph.pl colours them."""
+    profile = on_cpu()
+    assert export(profile, "folded").decode() == (
+        "sql/one_connection;[incomplete];row_search_mvcc 5\n"
+        "sql/one_connection;start_thread;do_command;vfs_read_[k] 20\n"
+    )
+    types, samples = decoded(export(profile, "pprof"))
+    assert types == [("samples_of_C0", "count"), ("c0", "nanoseconds")]
+    assert samples[0] == (("vfs_read_[k]", "do_command", "start_thread", "sql/one_connection"), [20, 20_000_000])
+    assert b"C0 time by function" in export(profile, "flame")
+    faults = replace(profile, percent_of="page_faults", stacks=[replace(row, c0_ms=None) for row in profile.stacks])
+    assert decoded(export(faults, "pprof"))[0] == [("page_faults", "count")]
+    assert len(json.loads(export(faults, "speedscope"))["profiles"]) == 1
