@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,6 @@ from powerprof.workloads.reading import Case
 if TYPE_CHECKING:
     from powerprof.database.base import Server, Sql
     from powerprof.database.runtree import RunTree
-    from powerprof.database.server import PrivateServer
 
 _SPARE_CONNECTIONS = 8
 _RETURN_S = 60.0
@@ -47,13 +46,19 @@ class BenchOptions:
 
 @dataclass
 class _Node:
-    """One server and what was changed in it."""
+    """One server, or the first of a topology with all its members, and what was changed in it."""
 
     server: Server
     settings: GlobalSettings
+    members: Mapping[str, Server]
     asleep: bool = False
     generation: int = 1
     made: list[str] = field(default_factory=list)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Their processes on this host."""
+        return tuple(pid for server in self.members.values() if (pid := server.pid) is not None)
 
 
 class Bench:
@@ -96,30 +101,45 @@ class Bench:
             _check_supported(case, self._options)
             key = self._key(case)
             if key not in self._nodes:
-                server = self._options.given or self._launch(case, f"server-{len(self._nodes) + 1}")
-                settings = GlobalSettings(server.connect)
+                members = self._members(case, f"server-{len(self._nodes) + 1}")
+                server = next(iter(members.values()))
                 self._stack.callback(self._close_node, key)
-                self._nodes[key] = _Node(server, settings)
+                self._nodes[key] = _Node(server, GlobalSettings(server.connect), members)
                 self._fill(case, self._nodes[key])
         for case in self._cases:
             self.plans[case.qualified] = self._explain(case)
 
-    def _launch(self, case: Case, name: str) -> PrivateServer:
+    def _members(self, case: Case, name: str) -> Mapping[str, Server]:
+        """The server of a condition, or all of its topology with the one under load first."""
+        if self._options.given is not None:
+            return {"given": self._options.given}
+        from powerprof.database.options import ServerOptions
+        from powerprof.database.plans import MemberOptions
         from powerprof.database.server import PrivateServer
+        from powerprof.database.topology import Topology
 
         most = max(other.load.clients for other in self._cases)
-        return self._stack.enter_context(
-            PrivateServer(
-                tree=self._private_tree(),
-                name=name,
-                settings=case.server.my_cnf,
-                environment=case.server.environment,
-                connections=most + _SPARE_CONNECTIONS,
-                affinity=self._options.server_cpus,
-                binary=self._options.server_binary,
-                basedir=self._options.server_basedir,
-            )
+        options = ServerOptions(
+            name=name,
+            settings=case.server.my_cnf,
+            environment=case.server.environment,
+            connections=most + _SPARE_CONNECTIONS,
+            affinity=self._options.server_cpus,
+            binary=self._options.server_binary,
+            basedir=self._options.server_basedir,
         )
+        wanted = case.topology
+        if wanted.kind == "standalone":
+            return {name: self._stack.enter_context(PrivateServer(options, tree=self._private_tree()))}
+        members = {
+            member: MemberOptions(
+                settings=own.my_cnf, environment=own.environment, server_id=own.server_id,
+                connect_retry_s=own.connect_retry_s,
+            )
+            for member, own in wanted.members.items()
+        }  # fmt: skip
+        topology = self._stack.enter_context(Topology(wanted.kind, wanted.count, options=options, members=members))
+        return {member.name: member.server for member in topology.members}
 
     def _fill(self, case: Case, node: _Node) -> None:
         definition = case.workload.definition
@@ -139,6 +159,14 @@ class Bench:
             if self._key(other) == self._key(case) and other.qualified not in done:
                 done.add(other.qualified)
                 self._run(other, node, other.condition.setup)
+                self._run_on_members(other, node)
+
+    def _run_on_members(self, case: Case, node: _Node) -> None:
+        for name, statements in case.condition.on_members.items():
+            if name not in node.members:
+                raise UsageError(f"{case.qualified} has no server {name}", f"it has: {', '.join(node.members)}")
+            with node.members[name].connect() as connection:
+                sql.execute(connection, *statements)
 
     def _close_node(self, key: str) -> None:
         node = self._nodes.pop(key)
@@ -155,7 +183,8 @@ class Bench:
         """Conditions with the same start-up settings share a server."""
         if self._options.given is not None:
             return "given"
-        return repr((sorted(case.server.my_cnf.items()), sorted(case.server.environment.items())))
+        settings, environment = sorted(case.server.my_cnf.items()), sorted(case.server.environment.items())
+        return repr((settings, environment, case.topology))
 
     # One condition
 
@@ -194,7 +223,8 @@ class Bench:
             raise PowerprofError("the server did not come back", "what was measured until then is kept")
         node.generation += 1
         index = list(self._nodes).index(self._key(case)) + 1
-        node.server = self._launch(case, f"server-{index}-{node.generation}")
+        node.members = self._members(case, f"server-{index}-{node.generation}")
+        node.server = next(iter(node.members.values()))
         node.settings = GlobalSettings(node.server.connect)
         self._fill(case, node)
         return True
@@ -233,7 +263,11 @@ class Bench:
     @property
     def server_pids(self) -> tuple[int, ...]:
         """The servers' processes on this host."""
-        return tuple(pid for node in self._nodes.values() if (pid := node.server.pid) is not None)
+        return tuple(pid for node in self._nodes.values() for pid in node.pids)
+
+    def pids(self, case: Case) -> tuple[int, ...]:
+        """The processes of the servers of this condition."""
+        return self._node(case).pids
 
     def _private_tree(self) -> RunTree:
         if self._tree is None:
@@ -266,27 +300,26 @@ class Bench:
         return found
 
     def _sleep(self, node: _Node) -> None:
-        pid = node.server.pid
-        if node.server.private and pid is not None and not node.asleep:
-            os.kill(pid, signal.SIGSTOP)
+        if node.server.private and not node.asleep:
             node.asleep = True
+            for pid in node.pids:
+                os.kill(pid, signal.SIGSTOP)
 
     def _wake(self, node: _Node) -> None:
-        pid = node.server.pid
-        if node.asleep and pid is not None:
-            os.kill(pid, signal.SIGCONT)
+        if node.asleep:
             node.asleep = False
+            for pid in node.pids:
+                os.kill(pid, signal.SIGCONT)
 
 
 def _check_supported(case: Case, options: BenchOptions) -> None:
-    kind = case.workload.definition.topology.kind
-    if kind != "standalone":
+    if options.given is not None and case.topology.kind != "standalone":
         raise UsageError(
-            f"{case.qualified} wants the topology {kind}: it has several servers",
-            "powerprof workloads " + case.workload.definition.name,
+            f"{case.qualified} needs {case.topology.kind} servers of its own, which a given server is not",
+            "leave --server, --socket and --defaults-file out",
         )
     if options.given is not None and (case.server.my_cnf or case.server.environment):
         raise UsageError(
             f"{case.qualified} needs a server started with its own settings, which a given server cannot be",
-            "leave --socket or --host out: a private server is started",
+            "leave --server, --socket and --defaults-file out: a private server is started",
         )

@@ -81,8 +81,7 @@ def minor_faults(pid: int | None) -> int | None:
 
 
 def _meter(apparatus: Apparatus, case: Case, running: Running) -> WindowMeter:
-    pid = apparatus.bench.server(case).pid
-    groups = {"server": [pid] if pid else [], "client": list(running.pids), "powerprof": [os.getpid()]}
+    groups = {"server": list(apparatus.bench.pids(case)), "client": list(running.pids), "powerprof": [os.getpid()]}
     return WindowMeter(meters=apparatus.meters, groups=groups, residency_source=apparatus.options.residency_source)
 
 
@@ -107,7 +106,7 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         running.kill()
     if result.errors:
         raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
-    idle = case.load.kind == "idle"
+    idle = case.load.kind in ("idle", "none")
     return _block(
         apparatus,
         slot,
@@ -125,7 +124,7 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
     before = count()
     own = WindowMeter(
         meters=apparatus.meters,
-        groups={"server": [apparatus.bench.server(case).pid or 0], "powerprof": [os.getpid()]},
+        groups={"server": list(apparatus.bench.pids(case)), "powerprof": [os.getpid()]},
         residency_source=apparatus.options.residency_source,
     )
     with own as meter:

@@ -29,8 +29,6 @@ def explain(workload: Loaded, width: int = text.DEFAULT_WIDTH) -> list[str]:
     found += text.wrap(
         f"Judged by {words(definition.primary_metric).rstrip(',')} ({definition.primary_metric}).", width
     )
-    if definition.topology.kind != "standalone":
-        found += text.wrap(f"Servers: {definition.topology.kind}.", width)
     found += text.wrap(_dataset(workload), width)
     for name in definition.conditions:
         case = resolve(workload, name)
@@ -63,7 +61,12 @@ def _dataset(workload: Loaded) -> str:
 def _case(case: Case) -> list[str]:
     load, server = case.load, case.server
     found = []
-    if load.kind == "idle":
+    if case.topology.kind != "standalone":
+        found.append(f"servers: {case.topology.kind}" + (f", {case.topology.count}" if case.topology.count else ""))
+        found += [f"{name}: server id {own.server_id}" for name, own in case.topology.members.items() if own.server_id]
+    if load.kind == "none":
+        found.append("no clients")
+    elif load.kind == "idle":
         found.append(f"{load.clients} connections that send nothing")
     elif load.kind == "command":
         found.append(f"command: {' '.join(load.argv)}")

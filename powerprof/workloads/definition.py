@@ -45,19 +45,24 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pass
 
 
-class ServerNode(_Table, frozen=True, kw_only=True):
-    """One more server of a topology: its name and what its my.cnf has beside [server]'s."""
+class Member(_Table, frozen=True, kw_only=True):
+    """What one server of a topology has beside [server]: `server_id` may be one that another has."""
 
-    name: Name
     my_cnf: dict[Variable, Value] = {}
     environment: dict[str, str] = {}
+    server_id: Annotated[int, Meta(ge=1, le=4_294_967_295)] | None = None
+    connect_retry_s: Annotated[int, Meta(ge=1, le=3600)] | None = None
 
 
 class Topology(_Table, frozen=True, kw_only=True):
-    """How many servers there are and how they are joined."""
+    """How many servers there are and how they are joined; the load runs on the first.
 
-    kind: Literal["standalone", "primary-replica", "primary-primary", "routed-pair"] = "standalone"
-    servers: list[ServerNode] = []
+    They are called primary, replica-1, …; or node-1, node-2, ….
+    """
+
+    kind: Literal["standalone", "primary-replica", "primary-primary", "ring"] = "standalone"
+    count: Annotated[int, Meta(ge=1, le=32)] | None = None
+    members: dict[Name, Member] = {}
 
 
 class Server(_Table, frozen=True, kw_only=True):
@@ -84,7 +89,7 @@ class Dataset(_Table, frozen=True, kw_only=True):
 class Load(_Table, frozen=True, kw_only=True):
     """What the clients do."""
 
-    kind: Literal["statements", "slap", "idle", "command"] = "statements"
+    kind: Literal["statements", "slap", "idle", "none", "command"] = "statements"
     sql: list[Statement] = []
     files: list[str] = []
     session: list[Statement] = []
@@ -115,21 +120,26 @@ class Explain(_Table, frozen=True, kw_only=True):
 
 
 class Condition(_Table, frozen=True, kw_only=True):
-    """One of the things to compare: what it changes in the server, the load and the tables."""
+    """One of the things to compare: what it changes in the servers, the load and the tables.
+
+    `on_members` are statements that run once, after `setup`, on the named servers of a topology.
+    """
 
     title: str = ""
+    topology: Topology = Topology()
     server: Server = Server()
     load: Load = Load()
     setup: list[Statement] = []
     enter: list[Statement] = []
     leave: list[Statement] = []
+    on_members: dict[Name, list[Statement]] = {}
     explain: list[Explain] = []
 
 
 class Parameter(_Table, frozen=True, kw_only=True):
     """Something that `sweep` can vary: the dotted place of a key, and the points to try by default."""
 
-    key: Annotated[str, Meta(pattern=r"^(load|server|dataset)\.[A-Za-z0-9_.]+$")]
+    key: Annotated[str, Meta(pattern=r"^(load|server|topology)\.[A-Za-z0-9_.]+$")]
     values: list[Value] = []
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from powerprof.errors import DataError
 from powerprof.files import read_outside_text
-from powerprof.workloads.definition import Condition, Load, Server, Workload
+from powerprof.workloads.definition import Condition, Load, Server, Topology, Workload
 
 _LIMIT_BYTES = 1 << 20
 _SQL_LIMIT_BYTES = 64 << 20
@@ -133,8 +133,9 @@ def _check(loaded: Loaded, text: str) -> None:
             raise DataError(
                 path, f"conditions.{name}: the load has neither sql nor files", line_of(text, where)
             )
-        if case.load.kind == "idle" and (case.load.sql or case.load.files or case.load.session):
-            raise DataError(path, f"conditions.{name}: idle connections run no statements", line_of(text, where))
+        if case.load.kind in ("idle", "none") and (case.load.sql or case.load.files or case.load.session):
+            said = f"conditions.{name}: a load of kind {case.load.kind} runs no statements"
+            raise DataError(path, said, line_of(text, where))
         if case.load.kind == "command" and not case.load.argv:
             raise DataError(
                 path, f"conditions.{name}: a load of kind command needs argv", line_of(text, where)
@@ -168,6 +169,7 @@ class Case:
     workload: Loaded
     name: str
     title: str
+    topology: Topology
     server: Server
     load: Load
     condition: Condition
@@ -210,15 +212,17 @@ def resolve(loaded: Loaded, condition: str, overrides: Mapping[str, Any] | None 
     """
     written = loaded.raw["conditions"][condition]
     merged: dict[str, Any] = {
+        "topology": _merge(loaded.raw.get("topology", {}), written.get("topology", {})),
         "server": _merge(loaded.raw.get("server", {}), written.get("server", {})),
         "load": _merge(loaded.raw.get("load", {}), written.get("load", {})),
     }
     try:
         for key, value in (overrides or {}).items():
             merged = _with(merged, key, value)
+        topology = msgspec.convert(merged["topology"], Topology)
         server = msgspec.convert(merged["server"], Server)
         load = msgspec.convert(merged["load"], Load)
     except msgspec.ValidationError as error:
         raise DataError(loaded.path, f"conditions.{condition}: {str(error).replace('`', '')}") from None
     found = loaded.definition.conditions[condition]
-    return Case(loaded, condition, found.title or condition, server, load, found)
+    return Case(loaded, condition, found.title or condition, topology, server, load, found)

@@ -9,8 +9,8 @@ from powerprof.workloads.reading import Case
 
 def start_load(case: Case, context: Context, order: Order) -> Running:
     """Start the load of `case`. Raises CapabilityError, LoadFailed, UsageError."""
-    if case.load.kind == "idle":
-        return idle.IdleLoad(case.load, context)
+    if case.load.kind in ("idle", "none"):
+        return idle.IdleLoad(context, case.load.clients if case.load.kind == "idle" else 0)
     if case.load.kind == "slap":
         return slap.start(case, context, order)
     if case.load.kind == "command":

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 from powerprof.database.connections import IdleConnections
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult
-from powerprof.workloads.definition import Load
 
 
 class IdleLoad:
     """Open connections. Raises PowerprofError where one is refused."""
 
-    def __init__(self, load: Load, context: Context) -> None:
+    def __init__(self, context: Context, clients: int) -> None:
         self._started_s = time.monotonic()
-        self._held = IdleConnections(context.server, load.clients)
+        self._held = IdleConnections(context.server, clients)
         self._held.__enter__()
 
     @property
