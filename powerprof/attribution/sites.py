@@ -11,6 +11,7 @@ from powerprof.stacks.registers import SavedStack
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer
 from powerprof.stacks.unwind import Unwinder
+from powerprof.tracing.layout import NEWBORN_CODE
 
 SLEEPER, WAKER, REGISTERS = 0, 1, 2
 Key = tuple[int, int, int, int]
@@ -102,6 +103,11 @@ class SiteStacks:
             self._count(False, "the process was gone before it could be looked at", captured=saved is not None)
             frame = StackFrame(function=None, module="[unknown]", address=f"{ip:#x}")
             return NamedStack((ip,), (frame,), False, "the process is gone", saved is not None)
+        if key[3] == NEWBORN_CODE:
+            # It stands where threads start: nothing called it.
+            self._count(True, None, captured=True)
+            frames = tuple(_frame(frame) for frame in self._symbolizer(images[-1]).frames(ip))
+            return NamedStack((ip,), frames, True, None)
         if saved is None:
             image = images[-1]
             self._count(False, "its bytes were not copied", captured=False)

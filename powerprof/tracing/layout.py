@@ -20,6 +20,8 @@ IDLE_EXIT = np.dtype(
     + [("next_comm", f"S{COMM_BYTES}"), ("waker_comm", f"S{COMM_BYTES}")]
 )  # fmt: skip
 
+NEWBORN_CODE = 2  # site_code of a thread that has not run yet
+
 # struct cpu_state begins with the period that is still open.
 CPU_STATE_BYTES = IDLE_EXIT.itemsize + 4 * 4 + 8 + 8 + 8 + 8
 CPU_STATE_PHASE_OFFSET = IDLE_EXIT.itemsize

@@ -22,8 +22,8 @@ from powerprof.tracing.targets import Target, cgroup_pids, processes
 _COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_UNSENT, _COUNT_UNCOUNTED = 3, 4, 6, 7
 _SHARED_COUNTING, _SHARED_STACK_BYTES = 2, 3
 _RING_PAGES = 4096  # 16 MiB: two thousand stacks of 8 KiB between two drains
-# At up to 15,000 switch-outs and wakings a second and CPU all are looked at; above that one in SAMPLE_1_IN.
-LOADED_PER_100MS = 1500
+# At up to 20,000 switch-outs and wakings a second and CPU all are looked at; above that one in SAMPLE_1_IN.
+LOADED_PER_100MS = 2000
 SAMPLE_1_IN = 64
 # What one window may keep of stacks: five thousand threads with one site of 12 KiB, or one thread with 256 sites.
 STACK_BYTES = 64 << 20
@@ -156,10 +156,11 @@ class StackTracer(IdleTracer):
         if not hasattr(self, "_targets"):
             return
         self._records.clear()
-        self.program.bpf["seen"].clear()
         self.program.bpf["woken"].clear()
-        self._base = self.program.per_cpu_sum("counters")
         self._share(_SHARED_STACK_BYTES, STACK_BYTES)
+        self._base = self.program.per_cpu_sum("counters")
+        # Last: a stack that is not new is not copied again.
+        self.program.bpf["seen"].clear()
         self._share(_SHARED_COUNTING, 1)
         if not self._target.system:
             self._sleeping = [stack for pid in self.images for stack in sleeping_stacks(pid)]

@@ -259,31 +259,31 @@ RAW_TRACEPOINT_PROBE(workqueue_execute_start)
 }
 #endif
 
-RAW_TRACEPOINT_PROBE(sched_waking)
+static __always_inline void note_wake(struct cpu_state *cpu, u64 task, int newborn)
 {
-    struct cpu_state *cpu = this_cpu();
     s64 *idle = shared_at(SHARED_IDLE_CPUS);
-    u64 task = ctx->args[0];
     struct waking *waking;
     u64 pid_tgid;
     u32 tid, irq, context;
     int slot;
 
-    if (!cpu || !idle || !is_watched(cpu))
-        return 0;
+    if (!idle)
+        return;
     tid = read_u32(task + OFFSET_task_struct_pid);
     pid_tgid = bpf_get_current_pid_tgid();
     context = idle_context(cpu, &irq);
 #if STACKS
-    if (is_counting(cpu))
+    if (newborn)
+        note_birth(task, tid);
+    else if (is_counting(cpu))
         note_waking(cpu, task, tid, context, irq, pid_tgid);
 #endif
     if (*idle <= 0 && !is_open(cpu))
-        return 0;
+        return;
     slot = tid & (WAKING_SLOTS - 1);
     waking = wakings.lookup(&slot);
     if (!waking)
-        return 0;
+        return;
     waking->at_ns = bpf_ktime_get_ns();
     waking->wakee_tid = tid;
     waking->waker_tid = (u32)pid_tgid;
@@ -300,6 +300,22 @@ RAW_TRACEPOINT_PROBE(sched_waking)
     if (waking->context == WAKER_TASK)
         note_waker(cpu, waking, bpf_get_current_task(), pid_tgid);
 #endif
+}
+
+RAW_TRACEPOINT_PROBE(sched_waking)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (cpu && is_watched(cpu))
+        note_wake(cpu, ctx->args[0], 0);
+    return 0;
+}
+
+/* A thread's first wake-up, by the one that created it: sched_waking does not see it. */
+RAW_TRACEPOINT_PROBE(sched_wakeup_new)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (cpu && is_watched(cpu))
+        note_wake(cpu, ctx->args[0], 1);
     return 0;
 }
 

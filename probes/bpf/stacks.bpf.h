@@ -16,6 +16,10 @@
 #define HASHED_BYTES 1024
 #define STACK_BYTES 0x4000
 
+/* Values of a site's code that are no hash. */
+#define CODE_UNREADABLE 1
+#define CODE_NEWBORN 2
+
 enum stack_kind { STACK_SLEEPER = 0, STACK_WAKER = 1, STACK_REGISTERS = 2 };
 
 /* Where a process has code: its own text, and the hull of its libraries. */
@@ -203,7 +207,7 @@ static __always_inline struct stack_record *look_at_current(struct target *targe
     record->tgid = pid_tgid >> 32;
     record->kind = kind;
     if (bpf_probe_read_user(record->stack, HASHED_BYTES, (void *)record->sp))
-        record->code = 1;
+        record->code = CODE_UNREADABLE;
     else
         record->code = call_path(target, record);
     key.ip = record->ip;
@@ -312,6 +316,26 @@ static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid
         return;
     send_registers(registers, found.ip, found.sp, tid, found.tgid, bpf_ktime_get_ns());
     count_waking(&found, cpu->timer_active, context, irq, waker);
+}
+
+/* A thread that was created and is woken for the first time stands where threads start: it has no stack to copy. A new
+ * process has its parent's. */
+static __always_inline void note_birth(u64 task, u32 tid)
+{
+    int slot = tid & (SITE_SLOTS - 1);
+    struct site *site = sites.lookup(&slot);
+    u32 tgid = read_u32(task + OFFSET_task_struct_tgid);
+    u64 registers = user_registers(task);
+
+    if (!site || !registers || tid == tgid || !target_of(tgid))
+        return;
+    site->tid = tid;
+    site->tgid = tgid;
+    site->ip = read_u64(registers + 8 * REGISTER_IP);
+    site->sp = read_u64(registers + 8 * REGISTER_SP);
+    site->code = CODE_NEWBORN;
+    site->asleep = 0;
+    site->sent = 0;
 }
 
 /* A target thread goes to sleep. */
