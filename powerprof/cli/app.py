@@ -16,7 +16,7 @@ from powerprof.errors import Interrupted, PowerprofError, UsageError
 
 _COMMANDS = (
     "idle", "attribute", "run", "compare", "sweep", "residency", "energy", "calibrate",
-    "doctor", "workloads", "runs", "report",
+    "diagnose", "doctor", "workloads", "servers", "runs", "report",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from powerprof.cli.bench import ClientCpus, ServerBinary, ServerCpus, Workloads, WorldSql, bench_options
 from powerprof.cli.options import (
     DefaultsFile,
     EnergySource,
@@ -28,7 +29,6 @@ from powerprof.cli.options import (
     progress,
     save_and_show,
 )
-from powerprof.cli.servers import ClientCpus, ServerBinary, ServerCpus, Workloads, WorldSql, bench_options
 from powerprof.errors import UsageError, WorseError
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from powerprof.cli.bench import ClientCpus, ServerBinary, ServerCpus, Workloads, WorldSql, bench_options
 from powerprof.cli.compare import Design, Duration, Queries, Rate, Seed, design_of
 from powerprof.cli.options import (
     DefaultsFile,
@@ -27,7 +28,6 @@ from powerprof.cli.options import (
     progress,
     save_and_show,
 )
-from powerprof.cli.servers import ClientCpus, ServerBinary, ServerCpus, Workloads, WorldSql, bench_options
 
 Name = Annotated[str, typer.Argument(metavar="W", help="A condition, workload:condition, or a workload of one.")]
 Windows = Annotated[int, typer.Option("--repeat", metavar="N", min=1, max=1000, help="Windows that count.")]

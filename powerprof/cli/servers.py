@@ -1,81 +1,96 @@
-"""The options that say where an experiment's servers run."""
+"""Servers of the past that a study was made on: `list` those that can be fetched, `fetch NAME` one of them.
+
+A fetched server is checked, kept in the cache and run only on loopback with data of its own. `compare` and `run` take
+it by --server-build NAME.
+"""
 
 from __future__ import annotations
 
-import os
-from contextlib import ExitStack
-from pathlib import Path
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.errors import UsageError
+from powerprof.cli.options import Json, Quiet, check_json_target, progress, show, write_json
+from powerprof.errors import PowerprofError, UsageError
 
 if TYPE_CHECKING:
-    from powerprof.experiment.bench import BenchOptions
+    from powerprof.database.historical import HistoricalServer
 
-Workloads = Annotated[
-    list[Path] | None, typer.Option("--workloads", metavar="DIR", help="Also look for workloads here; repeatable.")
-]
-WorldSql = Annotated[
-    Path | None, typer.Option("--world-sql", metavar="FILE", help="The official world.sql instead of generated data.")
-]
-ServerBinary = Annotated[
-    Path | None, typer.Option("--server-binary", metavar="FILE", help="Another mariadbd or mysqld to run.")
-]
-ServerCpus = Annotated[
-    str | None, typer.Option("--server-cpus", metavar="LIST", help="CPUs of the private server, such as 0-1,4.")
-]
-ClientCpus = Annotated[
-    str | None, typer.Option("--client-cpus", metavar="LIST", help="CPUs of the client, such as 2-3.")
-]
+Action = Annotated[str, typer.Argument(metavar="ACTION", help="list or fetch.")]
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which one to fetch, such as mysql-5.5.9.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Agree to the download; for scripts.")]
 
 
-def cpu_list(text: str | None, option: str) -> tuple[int, ...] | None:
-    """`0-1,4` as numbers. Raises UsageError for what is no list, and for CPUs that are not usable here."""
-    if text is None:
-        return None
-    found: set[int] = set()
-    try:
-        for part in text.split(","):
-            low, dash, high = part.strip().partition("-")
-            found |= set(range(int(low), int(high if dash else low) + 1))
-    except ValueError:
-        raise UsageError(f"{option} {text} is no list of CPUs", "such as 0-1,4") from None
-    usable = os.sched_getaffinity(0)
-    if not found or not found <= usable:
-        raise UsageError(f"{option} {text}: not all are usable here", f"usable: {','.join(map(str, sorted(usable)))}")
-    return tuple(sorted(found))
+def command(
+    action: Action = "list", name: Name = None, yes: Yes = False, json: Json = None, quiet: Quiet = False
+) -> None:
+    """List or fetch."""
+    check_json_target(json)
+    if action == "list":
+        if name is not None:
+            raise UsageError("list takes no name", "powerprof servers fetch NAME")
+        _list(json, quiet)
+    elif action == "fetch":
+        if name is None:
+            raise UsageError("fetch needs a name", "powerprof servers list")
+        _fetch(name, yes, json, quiet)
+    else:
+        raise UsageError(f"servers {action} is no action", "list or fetch")
 
 
-def bench_options(
-    stack: ExitStack,
-    *,
-    url: str | None,
-    socket: Path | None,
-    defaults_file: Path | None,
-    world_sql: Path | None,
-    server_binary: Path | None,
-    server_cpus: str | None,
-    client_cpus: str | None,
-) -> BenchOptions:
-    """Where the servers run; a given one is connected to on `stack`. Raises UsageError for what does not fit."""
-    from powerprof.experiment.bench import BenchOptions
+def _list(json: str | None, quiet: bool) -> None:
+    from powerprof.database import historical
 
-    given = None
-    if url is not None or socket is not None or defaults_file is not None:
-        if server_binary is not None or server_cpus is not None or world_sql is not None:
-            raise UsageError(
-                "--server-binary, --server-cpus and --world-sql are for a private server",
-                "leave out --server, --socket and --defaults-file",
-            )
-        from powerprof.database.client import connect_given
+    found = [_record(one) for one in historical.CATALOGUE.values()]
+    if json is not None:
+        write_json({"schema": "powerprof.servers/1", "servers": found}, json)
+    if json == "-" or quiet:
+        return
+    lines = []
+    for one in historical.CATALOGUE.values():
+        there = historical.is_fetched(one)
+        state = f"fetched: {historical.folder(one)}" if there else f"powerprof servers fetch {one.name}"
+        lines += [
+            f"{one.name}  {one.description}",
+            f"  {one.machine}, {one.artifact.size_bytes / 1e6:.0f} MB to download, {one.licence} · {state}",
+        ]
+    show(lines)
 
-        given = stack.enter_context(connect_given(url, socket=socket, defaults_file=defaults_file))
-    return BenchOptions(
-        given=given,
-        server_cpus=cpu_list(server_cpus, "--server-cpus"),
-        client_cpus=cpu_list(client_cpus, "--client-cpus"),
-        world_sql=world_sql,
-        server_binary=server_binary,
-    )
+
+def _record(server: HistoricalServer) -> dict[str, object]:
+    from powerprof.database import historical
+
+    return {
+        "name": server.name, "version": server.version, "description": server.description,
+        "licence": server.licence, "download_bytes": server.artifact.size_bytes, "machine": server.machine,
+        "fetched": historical.is_fetched(server),
+        "path": str(historical.folder(server)) if historical.is_fetched(server) else None,
+    }  # fmt: skip
+
+
+def _fetch(name: str, yes: bool, json: str | None, quiet: bool) -> None:
+    from powerprof.database import historical
+
+    server = historical.find(name)
+    before = historical.is_fetched(server)
+    build = historical.fetch(name, lambda question: _consent(question, yes), lambda said: progress(said, quiet))
+    if json is not None:
+        write_json({"schema": "powerprof.servers/1", "servers": [_record(server)]}, json)
+    if json != "-" and not quiet:
+        said = "was there already" if before else "fetched, checked and started once"
+        show([
+            f"{name} {said}: {historical.folder(server)}",
+            f"{build.name}, licence {server.licence} ({server.licence_text}). "
+            "It has known security holes: loopback and throwaway data only.",
+        ])  # fmt: skip
+
+
+def _consent(question: str, yes: bool) -> bool:
+    """Asked at a terminal; elsewhere only --yes agrees."""
+    if yes:
+        print(question.rstrip("?") + ": agreed by --yes", file=sys.stderr)
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise PowerprofError("a download needs consent, and there is no terminal to ask at", "give --yes")
+    return typer.confirm(question, default=False, err=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from powerprof.cli.bench import ClientCpus, ServerBinary, ServerCpus, Workloads, WorldSql, bench_options
 from powerprof.cli.compare import Duration, Rate, Seed
 from powerprof.cli.options import (
     DefaultsFile,
@@ -30,7 +31,6 @@ from powerprof.cli.options import (
     terminal_width,
     write_json,
 )
-from powerprof.cli.servers import ClientCpus, ServerBinary, ServerCpus, Workloads, WorldSql, bench_options
 from powerprof.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from powerprof.cli.bench import Workloads
 from powerprof.cli.options import Json, check_json_target, show, terminal_width, write_json
-from powerprof.cli.servers import Workloads
 
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="A workload, or the path of its folder.", show_default=False)

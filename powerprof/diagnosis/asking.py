@@ -1,0 +1,182 @@
+"""Asking a server what a diagnosis needs: a few statements, all reading, each allowed to be refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from powerprof.database import sql
+from powerprof.database.replication import read_status, status_of
+from powerprof.diagnosis.evidence import Channel, Client, LoggedEvent, ReplicaHost, ScheduledEvent
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Sql
+
+T = TypeVar("T")
+_TEXT = 200
+# Counters that a rule reads, and every statement that only looks: see rules.POLLING.
+_COUNTERS = re.compile(
+    "(Com_show_.*|Com_(admin_commands|select|insert|update|delete|replace|commit|call_procedure|set_option|change_db"
+    "|register_slave|binlog_dump)|Slave_connections|Slaves_connected|Slaves_running|Connections|Aborted_.*|Questions"
+    "|Queries|Threads_.*|Uptime|Binlog_commits|Binlog_bytes_written|Executed_events|Innodb_buffer_pool_pages_dirty"
+    "|Innodb_history_list_length|Max_statement_time_.*)"
+)
+_VARIABLES = (
+    "server_id", "read_only", "log_bin", "log_slave_updates", "log_replica_updates", "binlog_format",
+    "event_scheduler", "performance_schema", "max_statement_time", "innodb_max_dirty_pages_pct_lwm",
+    "thread_handling", "thread_pool_stall_limit", "aria_checkpoint_interval", "innodb_log_writer_threads",
+    "innodb_status_output", "innodb_buffer_pool_dump_pct", "feedback", "wsrep_on", "skip_name_resolve",
+    "innodb_flush_log_at_timeout", "slave_net_timeout", "replica_net_timeout",
+)  # fmt: skip
+
+
+def quietly(ask: Callable[[], T], otherwise: T, what: str, notes: list[str]) -> T:
+    """What `ask` gives; where the server refuses, `otherwise` and a note. A lost connection is raised."""
+    try:
+        return ask()
+    except sql.StatementError as error:
+        if error.number >= 2000 or error.number == 0:
+            raise
+        notes.append(f"{what} could not be read: {error.message}")
+        return otherwise
+
+
+def status(connection: Sql) -> dict[str, int]:
+    """The counters that rules read."""
+    return {
+        str(name): int(value)
+        for name, value in sql.rows(connection, "SHOW GLOBAL STATUS")
+        if _COUNTERS.fullmatch(str(name)) and str(value).isascii() and str(value).isdigit()
+    }
+
+
+def variables(connection: Sql) -> dict[str, str]:
+    """The settings that rules read."""
+    return {
+        str(name).lower(): str(value)[:_TEXT]
+        for name, value in sql.rows(connection, "SHOW GLOBAL VARIABLES")
+        if str(name).lower() in _VARIABLES
+    }
+
+
+def channels(connection: Sql) -> list[Channel]:
+    """Every replication channel with the file that is being applied."""
+    for statement in ("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
+        try:
+            rows = sql.records(connection, statement)
+        except sql.StatementError as error:
+            if error.number != 1064:
+                raise
+            continue
+        return [Channel(status=status_of(row), relay_log_file=_relay_file(row)) for row in rows]
+    return [Channel(status=one, relay_log_file=None) for one in read_status(connection)]
+
+
+def _relay_file(row: dict[str, Any]) -> str | None:
+    found = next((value for name, value in row.items() if name.lower() == "relay_log_file"), None)
+    return str(found)[:_TEXT] if found else None
+
+
+def clients(connection: Sql) -> list[Client]:
+    """The process list, without powerprof's own connection; MariaDB tells thread and query ids too."""
+    own = int(sql.scalar(connection, "SELECT CONNECTION_ID()"))
+    try:
+        rows = sql.records(connection, "SELECT * FROM information_schema.processlist")
+    except sql.StatementError as error:
+        if error.number not in (1109, 1146, 1049):
+            raise
+        rows = sql.records(connection, "SHOW FULL PROCESSLIST")
+    found = [_client({name.lower(): value for name, value in row.items()}) for row in rows]
+    return [client for client in found if client.id != own]
+
+
+def _client(row: dict[str, Any]) -> Client:
+    def number(name: str) -> int | None:
+        value = row.get(name)
+        return int(value) if value is not None else None
+
+    precise = row.get("time_ms")
+    seconds = float(precise) / 1e3 if precise is not None else row.get("time")
+    return Client(
+        id=number("id") or 0, user=_short(row.get("user")), host=_short(row.get("host")),
+        command=_short(row.get("command")), time_s=None if seconds is None else float(seconds),
+        state=_short(row.get("state")), statement=_short(row.get("info")), tid=number("tid"),
+        query_id=number("query_id"),
+    )  # fmt: skip
+
+
+def _short(value: Any) -> str:
+    return "" if value is None else str(value)[:_TEXT]
+
+
+def thread_of_connection(connection: Sql) -> dict[int, int]:
+    """Kernel thread id → connection id, where performance_schema tells."""
+    found = sql.rows(
+        connection,
+        "SELECT THREAD_OS_ID, PROCESSLIST_ID FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL",
+    )
+    return {int(tid): int(number) for tid, number in found if tid and number}
+
+
+def replicas(connection: Sql) -> list[ReplicaHost]:
+    """The replicas that this server knows of."""
+    for statement in ("SHOW SLAVE HOSTS", "SHOW REPLICAS"):
+        try:
+            rows = sql.records(connection, statement)
+        except sql.StatementError as error:
+            if error.number != 1064:
+                raise
+            continue
+        plain = [{name.lower(): value for name, value in row.items()} for row in rows]
+        return [
+            ReplicaHost(
+                server_id=int(row.get("server_id") or 0), host=_short(row.get("host")), port=int(row.get("port") or 0)
+            )
+            for row in plain
+        ]
+    return []
+
+
+_SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_800}
+
+
+def events(connection: Sql) -> list[ScheduledEvent]:
+    """Recurring events with an interval in seconds to weeks."""
+    rows = sql.rows(
+        connection,
+        "SELECT EVENT_SCHEMA, EVENT_NAME, INTERVAL_VALUE, INTERVAL_FIELD, STATUS FROM information_schema.events "
+        "WHERE EVENT_TYPE = 'RECURRING' LIMIT 1000",
+    )
+    return [
+        ScheduledEvent(name=f"{schema}.{name}"[:_TEXT], interval_s=float(value) * _SECONDS[field],
+                       enabled=str(state) == "ENABLED")
+        for schema, name, value, field, state in rows
+        if field in _SECONDS and re.fullmatch(r"[0-9]{1,9}", str(value))
+    ]  # fmt: skip
+
+
+def log_end(connection: Sql) -> tuple[str, int] | None:
+    """File and position where the binary log ends; None where there is none."""
+    for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"):
+        try:
+            rows = sql.rows(connection, statement)
+        except sql.StatementError as error:
+            if error.number != 1064:
+                raise
+            continue
+        return (str(rows[0][0]), int(rows[0][1])) if rows else None
+    return None
+
+
+def logged(connection: Sql, since: tuple[str, int], most: int = 200) -> list[LoggedEvent]:
+    """The events written to the binary log since then, at most `most` of them."""
+    file, position = since
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,120}", file):
+        return []
+    rows = sql.records(connection, f"SHOW BINLOG EVENTS IN '{file}' FROM {position} LIMIT {most}")
+    plain = [{name.lower(): value for name, value in row.items()} for row in rows]
+    return [
+        LoggedEvent(server_id=int(row["server_id"]), kind=_short(row["event_type"]), info=_short(row["info"]))
+        for row in plain
+    ]

@@ -1,0 +1,160 @@
+"""One look at a server: ask, trace, ask again. The questions lie outside of the traced window."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from powerprof.database import sql
+from powerprof.diagnosis import asking
+from powerprof.diagnosis.evidence import Client, Evidence, ReplicaHost, ThreadWakeups
+from powerprof.diagnosis.serverlog import log_of
+from powerprof.errors import CapabilityError
+
+if TYPE_CHECKING:
+    from powerprof.attribution.capture import Capture
+    from powerprof.attribution.records import Attribution, Wakeup
+    from powerprof.database.base import Sql
+
+Say = Callable[[str], None]
+_SAMPLES = 8
+_SAMPLE_S = 0.04
+_ROWS = 80
+_FRAMES = 24
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The server: its process on this host, its connection; one of the two may be None."""
+
+    pid: int | None
+    label: str
+    connection: Sql | None
+    version: str
+    address: str | None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look yields: the evidence, and the trace that it was made from (None: not traced)."""
+
+    evidence: Evidence
+    attribution: Attribution | None
+    capture: Capture | None
+
+
+def look(subject: Subject, duration_s: float, say: Say) -> Look:
+    """Look at the server for `duration_s`. Raises PowerprofError where it goes away meanwhile."""
+    notes: list[str] = []
+    asked = _Asked(subject.connection, notes)
+    asked.before()
+    started_s = time.monotonic()
+    capture = attribution = None
+    if subject.pid is not None:
+        try:
+            capture, attribution = _trace(subject, asked, duration_s, say)
+        except CapabilityError as error:
+            notes.append(f"not traced, which thread wakes is not known: {error.message}")
+    else:
+        notes.append("not traced: the server runs on another host, or its process was not found")
+    left_s = duration_s - (time.monotonic() - started_s)
+    if attribution is None and left_s > 0:
+        say(f"watching {subject.label} for {left_s:.0f} s")
+        time.sleep(left_s)
+    asked.after()
+    wakeups = [] if attribution is None else [_row(one, attribution.window_s) for one in attribution.wakeups[:_ROWS]]
+    evidence = Evidence(
+        version=subject.version, family="mariadb" if "mariadb" in subject.version.lower() else "mysql",
+        window_s=asked.window_s or duration_s, traced_s=attribution.window_s if attribution else None,
+        exits_hz=sum(one.rate_hz for one in attribution.wakeups) if attribution else None,
+        wakeups=wakeups, log=log_of(subject.pid), asked=subject.connection is not None, notes=notes, **asked.found,
+    )  # fmt: skip
+    return Look(evidence, attribution, capture)
+
+
+def _trace(subject: Subject, asked: _Asked, duration_s: float, say: Say) -> tuple[Capture, Attribution]:
+    from powerprof.attribution import live, session
+    from powerprof.tracing.targets import Target
+
+    plan = live.CapturePlan(Target((subject.pid or 0,), subject.label), duration_s)
+    taken = live.capture(plan, asked.thread_names, say)
+    say("unwinding and naming")
+    return taken, session.analyse(taken)
+
+
+def _row(one: Wakeup, window_s: float) -> ThreadWakeups:
+    waker = one.waker
+    return ThreadWakeups(
+        tid=one.thread.tid, comm=one.thread.comm, name=one.thread.server_name, origin=one.origin, rate_hz=one.rate_hz,
+        wakings_hz=None if one.wakings_count is None or not window_s else one.wakings_count / window_s,
+        period_ms=one.period_ms, stack=[frame.label for frame in one.stack[:_FRAMES]],
+        waker=None if waker is None else (waker.server_name or waker.comm),
+    )  # fmt: skip
+
+
+class _Asked:
+    """What the server says before and after; nothing where there is no connection."""
+
+    def __init__(self, connection: Sql | None, notes: list[str]) -> None:
+        self._connection = connection
+        self._notes = notes
+        self._began_s = 0.0
+        self._end: tuple[str, int] | None = None
+        self.window_s = 0.0
+        self.found: dict[str, Any] = {}
+
+    def thread_names(self) -> Mapping[int, str]:
+        """performance_schema's names of the server's threads."""
+        return sql.thread_names(self._connection) if self._connection is not None else {}
+
+    def _ask(self, what: str, question: Callable[[Sql], Any], otherwise: Any) -> Any:
+        if self._connection is None:
+            return otherwise
+        connection = self._connection
+        return asking.quietly(lambda: question(connection), otherwise, what, self._notes)
+
+    def before(self) -> None:
+        """Everything that needs two readings; the counters last."""
+        if self._connection is None:
+            return
+        self.found["variables"] = self._ask("settings", asking.variables, {})
+        self.found["channels_before"] = self._ask("replication", asking.channels, [])
+        self.found["clients_before"] = self._ask("the process list", asking.clients, [])
+        self.found["events"] = self._ask("scheduled events", asking.events, [])
+        self._end = self._ask("the binary log", asking.log_end, None)
+        self.found["status_before"] = asking.status(self._connection)
+        self._began_s = time.monotonic()
+
+    def after(self) -> None:
+        """The counters first."""
+        if self._connection is None:
+            return
+        self.found["status_after"] = asking.status(self._connection)
+        self.window_s = time.monotonic() - self._began_s
+        # Counters move before they are shown: the second SHOW STATUS has counted itself, the first one too.
+        self.found["own_counts"] = {"Com_show_status": 1}
+        self.found["channels_after"] = self._ask("replication", asking.channels, [])
+        if self._end is not None:
+            end = self._ask("the binary log", asking.log_end, None)
+            if end is not None and end[0] == self._end[0]:
+                self.found["position_before_bytes"], self.found["position_after_bytes"] = self._end[1], end[1]
+                if end[1] > self._end[1]:
+                    since = self._end
+                    self.found["logged"] = self._ask("the binary log", lambda sql_: asking.logged(sql_, since), [])
+        self._sample(self._connection)
+
+    def _sample(self, connection: Sql) -> None:
+        """The process list and the list of replicas, some times shortly after one another."""
+        samples: list[list[Client]] = []
+        hosts: dict[ReplicaHost, None] = {}
+        began_s = time.monotonic()
+        for number in range(_SAMPLES):
+            if number:
+                time.sleep(_SAMPLE_S)
+            samples.append(asking.clients(connection))
+            hosts.update(dict.fromkeys(self._ask("the list of replicas", asking.replicas, [])))
+        self.found["samples_span_s"] = time.monotonic() - began_s
+        self.found["samples"] = samples
+        self.found["replicas"] = list(hosts)

@@ -1,0 +1,145 @@
+"""What a diagnosis rests on: one frozen record of what a server said and of what woke its threads.
+
+Everything that the rules read is in it, so that a recorded one gives the same findings without the server.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from powerprof.database.replication import ReplicationStatus
+
+
+class ThreadWakeups(msgspec.Struct, frozen=True, kw_only=True):
+    """Idle exits blamed on one thread in one place: a row of the attribution, its stack as names, innermost first.
+
+    `wakings_hz` is how often it was woken there at all, None where that was not counted.
+    """
+
+    tid: int
+    comm: str
+    name: str | None
+    origin: str
+    rate_hz: float
+    wakings_hz: float | None
+    period_ms: float | None
+    stack: list[str] = []
+    waker: str | None = None
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the process list. `query_id` moves with every statement (MariaDB); `tid` is the kernel's."""
+
+    id: int
+    user: str
+    host: str
+    command: str
+    time_s: float | None
+    state: str
+    statement: str
+    tid: int | None = None
+    query_id: int | None = None
+
+
+class Channel(msgspec.Struct, frozen=True, kw_only=True):
+    """A replication channel, and the relay log that is being applied: its number rises at every reconnect."""
+
+    status: ReplicationStatus
+    relay_log_file: str | None
+
+
+class ReplicaHost(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica as its source lists it. A newer one with the same id takes the older one's place in the list."""
+
+    server_id: int
+    host: str
+    port: int
+
+
+class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the error log says of replication. Counts are of the last `span_s`, at most 10 minutes.
+
+    `same_id_count` and `retries_count` count from when replication was last started by hand, which is when the
+    fault may have been mended. `dump_starts`: how often a replica with that server id began to read;
+    `*_last_s` is how long ago it happened last.
+    """
+
+    span_s: float
+    same_id_count: int = 0
+    same_id_last_s: float | None = None
+    retries_count: int = 0
+    dump_starts: dict[str, int] = {}
+    dump_last_s: dict[str, float] = {}
+
+
+class ScheduledEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A recurring event of the event scheduler."""
+
+    name: str
+    interval_s: float
+    enabled: bool
+
+
+class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that was written to the binary log during the window."""
+
+    server_id: int
+    kind: str
+    info: str
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at one server.
+
+    `window_s` lies between `status_before` and `status_after`, which were read outside of the traced window of
+    `traced_s` (None: not traced). `samples` are process lists taken shortly after one another at the end;
+    `replicas` all that the source listed meanwhile. `position_*_bytes` are where the binary log ended, None
+    without one or where it changed to another file. `own_*` are powerprof's own statements between the two.
+    """
+
+    version: str
+    family: str
+    window_s: float
+    traced_s: float | None = None
+    exits_hz: float | None = None
+    status_before: dict[str, int] = {}
+    status_after: dict[str, int] = {}
+    own_counts: dict[str, int] = {}
+    variables: dict[str, str] = {}
+    channels_before: list[Channel] = []
+    channels_after: list[Channel] = []
+    clients_before: list[Client] = []
+    samples: list[list[Client]] = []
+    samples_span_s: float = 0.0
+    replicas: list[ReplicaHost] = []
+    events: list[ScheduledEvent] = []
+    logged: list[LoggedEvent] = []
+    position_before_bytes: int | None = None
+    position_after_bytes: int | None = None
+    log: LogSummary | None = None
+    wakeups: list[ThreadWakeups] = []
+    asked: bool = True
+    notes: list[str] = []
+
+    @property
+    def clients_after(self) -> list[Client]:
+        """The last process list."""
+        return self.samples[-1] if self.samples else []
+
+    @property
+    def server_id(self) -> int | None:
+        """Its own id; None where it did not say."""
+        text = self.variables.get("server_id", "")
+        return int(text) if text.isascii() and text.isdigit() else None
+
+    def moved(self, *names: str) -> int:
+        """How far these counters moved together, without powerprof's own statements."""
+        return sum(
+            max(0, self.status_after[name] - self.status_before[name] - self.own_counts.get(name, 0))
+            for name in names
+            if name in self.status_before and name in self.status_after
+        )
+
+    def rate_hz(self, *names: str) -> float:
+        """The same per second."""
+        return self.moved(*names) / self.window_s if self.window_s > 0 else 0.0

@@ -1,0 +1,51 @@
+"""What a diagnosis says: `powerprof.diagnosis/1`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from powerprof.diagnosis.evidence import Evidence
+from powerprof.records import ToolCost
+
+Severity = Literal["fault", "note"]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a server wakes for: a sentence, what shows it, and what ends it.
+
+    A fault should be mended; a note says what a healthy server does. `rate_hz` is how often it happens.
+    """
+
+    rule: str
+    severity: Severity
+    text: str
+    evidence: list[str]
+    remedy: list[str]
+    rate_hz: float | None = None
+    stack: list[str] = []
+
+
+class DiagnosedServer(msgspec.Struct, frozen=True, kw_only=True):
+    """Which server was looked at; None where unknown."""
+
+    pid: int | None
+    version: str
+    address: str | None
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """The findings, faults first, and all that they rest on."""
+
+    id: str | None
+    started_at: str
+    server: DiagnosedServer
+    findings: list[Finding]
+    evidence: Evidence
+    host: dict[str, Any] = {}
+    tool: ToolCost | None = None
+    notes: list[str] = []
+    interrupted: bool = False
+    command: str = "diagnose"
+    schema: Literal["powerprof.diagnosis/1"] = "powerprof.diagnosis/1"

@@ -1,0 +1,300 @@
+"""Rules on replication: duplicated server ids, replicas that reconnect, events that go round for ever."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from powerprof.diagnosis.evidence import Channel, Evidence, ThreadWakeups
+from powerprof.diagnosis.findings import Finding
+from powerprof.diagnosis.words import rate, seconds, stack_of
+
+# A replica whose source ends the connection waits Connect_Retry (60 s by default) before all attempts but the
+# first, which is at once. So only a source that pushes it out again and again makes more than this.
+_EVICTED_HZ = 0.5
+_FEWEST = 3
+_PER_RECONNECT_BYTES = 16 << 10
+_SAME_ID = re.compile(r"same server[_ ]?(?:uuid|id)", re.IGNORECASE)
+# sql/slave.cc: states of an I/O thread that has lost its source.
+_LOST = re.compile(r"(Waiting to reconnect|Reconnecting) after a failed")
+_RING_ID = re.compile(r"GTID (\d+-\d+-\d+)")
+_ROUNDS = 3
+_SAME_TEXT = 5
+_NOT_WORK = re.compile(r"(BEGIN|COMMIT|ROLLBACK|SAVEPOINT)\b", re.IGNORECASE)
+_DEFAULT_RETRY_S = 60
+
+
+def reconnects_hz(evidence: Evidence) -> float | None:
+    """Replica side: how often the relay log was changed, which every reconnect does; None without a replica."""
+    before = {channel.status.channel: channel for channel in evidence.channels_before}
+    moved = []
+    for channel in evidence.channels_after:
+        first = _number(before.get(channel.status.channel)), _number(channel)
+        if first[0] is not None and first[1] is not None:
+            changes = max(0, first[1] - first[0])
+            # A small max_relay_log_size changes files too, when there is something to read.
+            read = _read_bytes(before.get(channel.status.channel), channel)
+            moved.append(changes if read is not None and read <= changes * _PER_RECONNECT_BYTES else 0)
+    if not moved or evidence.window_s <= 0:
+        return None
+    return max(moved) / evidence.window_s if max(moved) >= _FEWEST else 0.0
+
+
+def _read_bytes(before: Channel | None, after: Channel) -> int | None:
+    if before is None or before.status.source_log_file != after.status.source_log_file:
+        return None
+    if before.status.read_position_bytes is None or after.status.read_position_bytes is None:
+        return None
+    return after.status.read_position_bytes - before.status.read_position_bytes
+
+
+def _number(channel: Channel | None) -> int | None:
+    found = re.search(r"\.(\d{1,12})$", channel.relay_log_file or "") if channel is not None else None
+    return int(found[1]) if found else None
+
+
+def dump_changes(evidence: Evidence) -> int:
+    """Source side: how many more dump threads the process lists showed than there ever were at one time."""
+    sets = [{one.id for one in sample if one.command.startswith("Binlog Dump")} for sample in evidence.samples]
+    return len(set().union(*sets)) - max(map(len, sets)) if sets else 0
+
+
+def is_replaced(evidence: Evidence) -> bool:
+    """Source side: a dump thread gave way to another during the window."""
+    before = {one.id for one in evidence.clients_before if one.command.startswith("Binlog Dump")}
+    after = {one.id for one in evidence.clients_after if one.command.startswith("Binlog Dump")}
+    return bool(before - after) and bool(after - before) and len(after) <= len(before)
+
+
+def source_churn_hz(evidence: Evidence) -> float:
+    """Source side: connections/s that replicas make anew; 0 where they stay."""
+    if dump_changes(evidence) >= 2:
+        return evidence.rate_hz("Connections")
+    return 0.0
+
+
+def _shared_hosts(evidence: Evidence) -> dict[int, list[str]]:
+    seen: dict[int, set[str]] = {}
+    for one in evidence.replicas:
+        seen.setdefault(one.server_id, set()).add(f"{one.host or '(no report_host)'}:{one.port}")
+    return {number: sorted(hosts) for number, hosts in seen.items() if len(hosts) > 1}
+
+
+_DUPLICATE_REMEDY = [
+    "On one of the two replicas: SET GLOBAL server_id=ANOTHER; STOP SLAVE; START SLAVE",
+    "and server_id=ANOTHER in its my.cnf: every server of a replication setup needs an id of its own",
+]
+
+
+def duplicate_on_source(evidence: Evidence) -> list[Finding]:
+    """Two replicas with one id: the source ends the older one's dump thread for the newer one."""
+    shared = _shared_hosts(evidence)
+    churn = source_churn_hz(evidence)
+    log = evidence.log
+    said = []
+    if churn:
+        said.append(
+            f"{dump_changes(evidence)} dump threads were replaced within {seconds(evidence.samples_span_s)}, "
+            f"and {rate(churn)} connections are made"
+        )
+    for number, hosts in shared.items():
+        said.append(f"SHOW SLAVE HOSTS lists server id {number} in turns as {' and '.join(hosts)}")
+    starts = {key: count for key, count in (log.dump_starts if log else {}).items() if count >= _FEWEST}
+    recent = {key: count for key, count in starts.items() if log and log.dump_last_s.get(key, 1e9) <= 120}
+    for key, count in recent.items():
+        if log:
+            said.append(f"the error log: a replica with server id {key} began to read {count} times in "
+                        f"{seconds(log.span_s)}")  # fmt: skip
+    sure = bool(shared) or churn >= _EVICTED_HZ
+    if not sure and not recent:
+        return []
+    if log and not sure and log.span_s / max(recent.values()) > 180:
+        return []
+    id_text = next((str(number) for number in shared), None) or next(iter(recent), None)
+    whose = f"server id {id_text}" if id_text else "one server id"
+    often = f", which connect {rate(churn)}" if churn else ""
+    text = (
+        f"Two replicas of this server share {whose}{often}: each pushes the other out."
+        if sure
+        else f"A replica with {whose} keeps coming back: two replicas share it, or one cannot stay connected."
+    )
+    return [
+        Finding(
+            rule="duplicate_server_id", severity="fault", text=text, evidence=said, remedy=_DUPLICATE_REMEDY,
+            rate_hz=churn or None, stack=stack_of(_rows(evidence, _DUMP)),
+        )
+    ]  # fmt: skip
+
+
+# Names by performance_schema, and functions by which a thread is known where that has none (MySQL 5.5).
+_IO = ("sql/slave_io", "sql/replica_io"), ("handle_slave_io",)
+_SQL = ("sql/slave_sql", "sql/slave_worker", "sql/replica_sql", "sql/replica_worker", "sql/rpl_parallel_thread"), (
+    "handle_slave_sql",
+)
+_DUMP = ("(Binlog Dump)",), ("mysql_binlog_send",)
+
+
+def _rows(evidence: Evidence, kind: tuple[tuple[str, ...], tuple[str, ...]]) -> list[ThreadWakeups]:
+    names, functions = kind
+    return [
+        row
+        for row in evidence.wakeups
+        if any(name in (row.name or "") for name in names)
+        or any(function in frame for function in functions for frame in row.stack)
+    ]
+
+
+def role_of(row: ThreadWakeups) -> str | None:
+    """`replica I/O thread`, `replica SQL thread`, `dump thread`; None for any other."""
+    for kind, said in ((_IO, "replica I/O thread"), (_SQL, "replica SQL thread"), (_DUMP, "dump thread")):
+        names, functions = kind
+        if any(name in (row.name or "") for name in names):
+            return said
+        if any(function in frame for function in functions for frame in row.stack):
+            return said
+    return None
+
+
+def duplicate_on_replica(evidence: Evidence) -> list[Finding]:
+    """The same seen by one of the two: its source ends the connection as soon as there is one."""
+    speed = reconnects_hz(evidence) or 0.0
+    log = evidence.log
+    retry_s = max(
+        (one.status.connect_retry_s or _DEFAULT_RETRY_S for one in evidence.channels_after), default=_DEFAULT_RETRY_S
+    )
+    told = [
+        one.status.last_io_error
+        for one in evidence.channels_after
+        if one.status.last_io_error and _SAME_ID.search(one.status.last_io_error)
+    ]
+    logged = bool(
+        log and log.same_id_count and log.same_id_last_s is not None and log.same_id_last_s <= 3 * retry_s + 10
+    )
+    if not evidence.channels_after and not (logged and not evidence.asked):
+        return []
+    if not (speed >= _EVICTED_HZ or told or logged):
+        return []
+    said = []
+    if speed >= _EVICTED_HZ:
+        said.append(
+            f"the relay log was changed {rate(speed)}, as at every reconnect, with the source's log where it was"
+        )
+    said += [f"the source says: {text}" for text in told[:1]]
+    if log and logged:
+        said.append(
+            f"the error log: evicted {log.same_id_count} times by a replica with the same id, "
+            f"last {seconds(log.same_id_last_s or 0.0)} ago"
+        )
+    own = evidence.server_id
+    whose = f"its server id{'' if own is None else f', {own}'}"
+    backs_off = " It backs off between attempts." if speed < _EVICTED_HZ else ""
+    text = f"Another replica of its source has {whose}: each pushes the other out"
+    text += f", {rate(speed)}." if speed >= _EVICTED_HZ else "."
+    said += _io_rows(evidence)
+    return [
+        Finding(
+            rule="duplicate_server_id", severity="fault", text=text + backs_off, evidence=said,
+            remedy=_DUPLICATE_REMEDY, rate_hz=speed or None, stack=stack_of(_rows(evidence, _IO)),
+        )
+    ]  # fmt: skip
+
+
+def _io_rows(evidence: Evidence) -> list[str]:
+    total = sum(row.rate_hz for row in _rows(evidence, _IO))
+    return [f"its I/O thread ends {rate(total)} idle periods"] if total >= 1 else []
+
+
+def reconnect_loop(evidence: Evidence) -> list[Finding]:
+    """A replica that has no source, or loses it again and again, for another reason than its id."""
+    if duplicate_on_replica(evidence):
+        return []
+    before = {one.status.channel: one.status for one in evidence.channels_before}
+    found = []
+    for one in evidence.channels_after:
+        now, then = one.status, before.get(one.status.channel)
+        lost = _LOST.search(now.io_state or "") and then is not None and _LOST.search(then.io_state or "")
+        refused = now.io_running == "Connecting" and bool(now.last_io_error)
+        speed = reconnects_hz(evidence) or 0.0
+        if not (lost or refused or speed):
+            continue
+        place = f"{now.source_host}:{now.source_port}"
+        said = [text for text in (now.io_state, now.last_io_error) if text]
+        if evidence.log and evidence.log.retries_count:
+            said.append(f"the error log: {evidence.log.retries_count} reconnects in {seconds(evidence.log.span_s)}")
+        found.append(
+            Finding(
+                rule="reconnect_loop", severity="fault",
+                text=f"This replica cannot stay connected to its source {place} and tries again every "
+                f"{now.connect_retry_s or _DEFAULT_RETRY_S} s.",
+                evidence=[*said, *_io_rows(evidence)],
+                remedy=[
+                    "mend the account, address or network named above",
+                    "or, where the source is gone for good: STOP SLAVE; RESET SLAVE ALL",
+                ],
+                rate_hz=speed or None, stack=stack_of(_rows(evidence, _IO)),
+            )
+        )  # fmt: skip
+    return found
+
+
+def orphan_event(evidence: Evidence) -> list[Finding]:
+    """An event whose server has left the ring is dropped by nobody and goes round for ever."""
+    is_source = bool(evidence.replicas) or any(
+        one.command.startswith("Binlog Dump") for one in [*evidence.clients_before, *evidence.clients_after]
+    )
+    if not evidence.channels_after or not is_source:
+        return []
+    looping = _looping(evidence)
+    if not looping:
+        return []
+    (number, what), times = looping
+    commits = evidence.rate_hz("Binlog_commits")
+    grown = (evidence.position_after_bytes or 0) - (evidence.position_before_bytes or 0)
+    known = {evidence.server_id, *(one.server_id for one in evidence.replicas)}
+    known |= {one.status.source_server_id for one in evidence.channels_after}
+    often = rate(commits) if commits else f"{times} times in {len(evidence.logged)} events"
+    whose = f"server id {number}, which no server of the ring has" if number not in known else f"server id {number}"
+    said = [
+        f"the binary log holds the same event {times} times within {len(evidence.logged)} events: {what}",
+        f"the binary log grew by {grown / max(evidence.window_s, 1e-9) / 1e3:,.0f} kB/s",
+    ]
+    extra = sum(row.rate_hz for row in evidence.wakeups if role_of(row))
+    if extra >= 1:
+        said.append(f"the replication threads end {rate(extra)} idle periods")
+    return [
+        Finding(
+            rule="orphan_event", severity="fault",
+            text=f"An event of {whose}, goes round this ring {often}, and is applied each time.",
+            evidence=said,
+            remedy=[
+                f"On one server of the ring: STOP SLAVE; CHANGE MASTER TO IGNORE_SERVER_IDS=({number}); START SLAVE",
+                "(MySQL 8: CHANGE REPLICATION SOURCE TO …); then compare the data: each round has changed them",
+            ],
+            rate_hz=commits or None, stack=stack_of([row for row in evidence.wakeups if role_of(row)]),
+        )
+    ]  # fmt: skip
+
+
+def _looping(evidence: Evidence) -> tuple[tuple[int, str], int] | None:
+    """Server id and what goes round, and how often: by GTID, which is proof, else by a stranger's statement."""
+    gtids: Counter[tuple[int, str]] = Counter()
+    texts: Counter[tuple[int, str]] = Counter()
+    strangers = {evidence.server_id, 0, *(one.server_id for one in evidence.replicas)}
+    strangers |= {one.status.source_server_id for one in evidence.channels_after}
+    statement: dict[int, str] = {}
+    for event in evidence.logged:
+        found = _RING_ID.search(event.info) if event.kind.startswith("Gtid") else None
+        if found:
+            gtids[(event.server_id, found[1])] += 1
+        elif event.kind in ("Query", "Query_compressed") and not _NOT_WORK.match(event.info):
+            statement.setdefault(event.server_id, event.info)
+            if event.server_id not in strangers:
+                texts[(event.server_id, event.info)] += 1
+    if gtids and (best := gtids.most_common(1)[0])[1] >= _ROUNDS:
+        (number, gtid), times = best
+        done = f": {statement[number][:80]}" if number in statement else ""
+        return (number, f"GTID {gtid}{done}"), times
+    if not gtids and texts and (most := texts.most_common(1)[0])[1] >= _SAME_TEXT:
+        (number, text), times = most
+        return (number, text[:80]), times
+    return None

@@ -1,0 +1,90 @@
+"""What the server's error log says of replication: its end is read, counted and forgotten."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from powerprof.diagnosis.evidence import LogSummary
+from powerprof.paths import procfs
+
+_END_BYTES = 256 << 10
+SPAN_S = 600.0
+# 2026-11-20 11:33:57 · 261120 11:33:57 · 2026-11-20T11:33:57.123456Z
+_WHEN = re.compile(r"(?:(\d{4})-(\d\d)-(\d\d)|(\d\d)(\d\d)(\d\d))[ T]+(\d{1,2}):(\d\d):(\d\d)(?:\.\d+)?(Z)?")
+_DUMP = re.compile(r"Start binlog_dump to (?:slave|replica)_server\((\d{1,10})\)")
+_SAME = re.compile(r"same server[_ ]?(?:uuid|id)", re.IGNORECASE)
+_RETRY = "reconnecting to retry"
+_STARTED = re.compile("I/O thread: (Start asynchronous replication|connected to master)|ready for connections")
+
+
+def read_log_end(pid: int) -> str | None:
+    """The end of what the process writes to stderr, if that is a file: a server's error log is (log_error too)."""
+    path = procfs() / str(pid) / "fd/2"
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return None
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - _END_BYTES))
+            return file.read(_END_BYTES).decode("utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def summarise(text: str, now_s: float | None = None) -> LogSummary:
+    """Pure but for the clock and the time zone: count what the last ten minutes of a log say."""
+    now_s = time.time() if now_s is None else now_s
+    same = retries = 0
+    dumps: dict[str, int] = {}
+    lasts: dict[str, float] = {}
+    first: float | None = None
+    when: float | None = None
+    last: float | None = None
+    for line in text.splitlines():
+        when = _moment(line) or when
+        if when is None or not 0 <= now_s - when + 1 <= SPAN_S:
+            continue
+        first = when if first is None else min(first, when)
+        if _STARTED.search(line):
+            same = retries = 0
+        elif _SAME.search(line):
+            same, last = same + 1, now_s - when
+        elif _RETRY in line:
+            retries += 1
+        elif found := _DUMP.search(line):
+            dumps[found[1]] = dumps.get(found[1], 0) + 1
+            lasts[found[1]] = now_s - when
+    span = max(0.0, now_s - first) if first is not None else 0.0
+    return LogSummary(
+        span_s=span, same_id_count=same, same_id_last_s=last if same else None, retries_count=retries,
+        dump_starts=_most(dumps), dump_last_s={key: lasts[key] for key in _most(dumps)},
+    )
+
+
+def _most(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda one: -one[1])[:32])
+
+
+def _moment(line: str) -> float | None:
+    found = _WHEN.match(line)
+    if not found:
+        return None
+    year = int(found[1]) if found[1] else 2000 + int(found[4])
+    month, day = (int(found[2]), int(found[3])) if found[1] else (int(found[5]), int(found[6]))
+    try:
+        moment = datetime(year, month, day, int(found[7]), int(found[8]), int(found[9]))
+        return (moment.astimezone() if not found[10] else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def log_of(pid: int | None) -> LogSummary | None:
+    """The summary for a process of this host; None where its log cannot be read."""
+    text = read_log_end(pid) if pid is not None else None
+    return summarise(text) if text is not None else None
+

@@ -1,0 +1,119 @@
+"""From what the command line names to a diagnosis."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from powerprof import paths
+from powerprof.diagnosis.collect import Look, Subject, look
+from powerprof.diagnosis.findings import DiagnosedServer, Diagnosis
+from powerprof.diagnosis.rules import diagnose
+from powerprof.errors import CapabilityError, PowerprofError, UsageError
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Sql
+
+_PATIENCE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """Whom to look at: a process, a server by its address, or both."""
+
+    pid: str | None
+    server_url: str | None
+    socket: Path | None
+    defaults_file: Path | None
+    duration_s: float
+    ask_password: Callable[[str], str] | None = None
+
+
+def run(request: Request, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
+    """Look at the server and judge. Raises UsageError, CapabilityError, PowerprofError."""
+    from powerprof.host.describe import describe
+    from powerprof.sampling import now_text
+
+    started_at = now_text()
+    with ExitStack() as stack:
+        notes: list[str] = []
+        subject = _subject(request, stack, notes)
+        taken = look(subject, request.duration_s, say)
+        if taken.attribution is None and subject.connection is None:
+            raise CapabilityError(
+                f"{subject.label} can neither be traced nor asked: {'; '.join(taken.evidence.notes[:1])}",
+                "run as root, or name an account by --defaults-file",
+            )
+    attribution = taken.attribution
+    diagnosis = Diagnosis(
+        id=None, started_at=started_at, findings=diagnose(taken.evidence), evidence=taken.evidence,
+        server=DiagnosedServer(pid=subject.pid, version=subject.version, address=subject.address),
+        host=msgspec.to_builtins(describe()), tool=attribution.tool if attribution else None, notes=notes,
+        interrupted=attribution.interrupted if attribution else False,
+    )  # fmt: skip
+    return diagnosis, taken
+
+
+def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
+    from powerprof.tracing.targets import name_of, resolve
+
+    asked = any(part is not None for part in (request.server_url, request.socket, request.defaults_file))
+    pid = None
+    if request.pid is not None:
+        if not paths.is_this_host():
+            raise PowerprofError("cannot look at a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
+        target = resolve([request.pid])
+        if len(target.pids) != 1:
+            raise UsageError("one server at a time", "name one process by --pid")
+        pid = target.pids[0]
+    elif not asked:
+        raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
+    if asked:
+        from powerprof.database.client import connect_given
+
+        server = stack.enter_context(
+            connect_given(request.server_url, request.socket, request.defaults_file, request.ask_password)
+        )
+        connection = stack.enter_context(server.connect())
+        if pid is not None and server.pid is not None and pid != server.pid:
+            raise UsageError(f"--pid is {pid}, but the server that was named is process {server.pid}", "leave one out")
+        own = pid if pid is not None else server.pid
+        return Subject(own, name_of(own) or "the server" if own else "the server", connection, server.version,
+                       server.login.text)  # fmt: skip
+    if pid is None:
+        raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
+    label = name_of(pid) or str(pid)
+    own_connection = _local(pid)
+    if own_connection is None:
+        notes.append(
+            "the server does not let this user in by its socket: only its wake-ups were looked at "
+            "(name an account by --defaults-file)"
+        )
+        return Subject(pid, label, None, label, None)
+    from powerprof.database import sql
+
+    stack.enter_context(own_connection)
+    version = str(sql.scalar(own_connection, "SELECT @@version"))
+    number = version.partition("-")[0]
+    family = "MariaDB" if "mariadb" in version.lower() else "MySQL"
+    return Subject(pid, label, own_connection, f"{family} {number}", None)
+
+
+def _local(pid: int) -> Sql | None:
+    """In by its own unix socket as the system user, without a password."""
+    from powerprof.database import sql
+    from powerprof.database.base import Login
+    from powerprof.database.local import listening_sockets
+
+    for place in listening_sockets(pid):
+        try:
+            return sql.connect(Login(user=getpass.getuser(), socket=place), timeout_s=_PATIENCE_S)
+        except (PowerprofError, OSError):
+            continue
+    return None

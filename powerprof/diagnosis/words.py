@@ -1,0 +1,29 @@
+"""Figures as they stand in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from powerprof.diagnosis.evidence import ThreadWakeups
+from powerprof.report.text import number
+
+_SHOWN = 12
+
+
+def rate(hertz: float) -> str:
+    """`320 times/s`, `2.5 times/s`, `0.07 times/s`."""
+    digits = 0 if hertz >= 20 else 1 if hertz >= 1 else 2
+    return f"{number(hertz, digits)} times/s"
+
+
+def seconds(value: float) -> str:
+    """`0.3 s`, `12 s`, `10 min`."""
+    if value >= 120:
+        return f"{value / 60:.0f} min"
+    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
+
+
+def stack_of(rows: Sequence[ThreadWakeups]) -> list[str]:
+    """The stack that most of these wake-ups came from, innermost first, without what has no name at the end."""
+    with_stack = [row for row in rows if row.stack]
+    return max(with_stack, key=lambda row: row.rate_hz).stack[:_SHOWN] if with_stack else []
