@@ -17,7 +17,7 @@ from powerprof.tracing.btf import kernel_btf
 from powerprof.tracing.idle import IdleTracer
 from powerprof.tracing.layout import REGISTER_COUNT, REGISTER_IP, REGISTER_SP, STACK_HEADER
 from powerprof.tracing.sleeping import SleepingStack, sleeping_stacks
-from powerprof.tracing.targets import Target, cgroup_pids, processes
+from powerprof.tracing.targets import Target, processes
 
 _COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_UNSENT, _COUNT_UNCOUNTED = 3, 4, 6, 7
 _SHARED_COUNTING, _SHARED_STACK_BYTES = 2, 3
@@ -183,10 +183,9 @@ class StackTracer(IdleTracer):
         return super()._addresses(exits) | {one.timer_function for one in self._wakings} - {0}
 
     def drain(self) -> None:
-        """As for idle exits; processes that joined the cgroup, and new programs, are looked at as well."""
+        """As for idle exits; processes that joined the target are taken in as well."""
         super().drain()
-        if self._target.cgroup is not None:
-            self.add(pid for pid in cgroup_pids(self._target.cgroup) if pid not in self.images)
+        self.add(pid for pid in self._target.members() if pid not in self.images)
 
     def stack_trace(self) -> StackTrace:
         """Everything about stacks since `begin`; call it after `finish`."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.files import try_text
-from powerprof.tracing.tasks import clean
+from powerprof.tracing.tasks import clean, look_up
 
 # Distributions renamed the program; people ask for it by either name.
 _SAME = {"mysqld": ("mysqld", "mariadbd"), "mariadbd": ("mariadbd", "mysqld")}
@@ -21,13 +21,21 @@ _CGROUP_ROOTS = ("", "unified", "systemd")
 class Target:
     """The processes to attribute to. `pids` is empty for the whole system; `label` is what to call them.
 
-    `cgroup` is the folder whose `cgroup.procs` is read again during the window.
+    `cgroup` is the folder whose `cgroup.procs` is read again during the window, `roots` are processes whose
+    descendants of the same name belong to them.
     """
 
     pids: tuple[int, ...]
     label: str
     system: bool = False
     cgroup: Path | None = None
+    roots: tuple[int, ...] = ()
+
+    def members(self) -> list[int]:
+        """Every process of the target as it is now, where processes may join it."""
+        if self.cgroup is not None:
+            return cgroup_pids(self.cgroup)
+        return [pid for root in self.roots for pid in _family(root)]
 
 
 def processes() -> list[int]:
@@ -66,21 +74,51 @@ def _describe(pid: int) -> str:
     return f"{pid} ({shown or name_of(pid) or 'gone'})"
 
 
+def _status(pid: int) -> dict[str, str]:
+    lines = (try_text(paths.procfs() / str(pid) / "status") or "").splitlines()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def _family(root: int) -> list[int]:
+    """A process and its descendants of the same name: a server that works in processes (PostgreSQL, nginx)."""
+    name, found, left = name_of(root), [], [root]
+    while left:
+        pid = left.pop()
+        if name_of(pid) != name:
+            continue
+        found.append(pid)
+        for entry in (paths.procfs() / str(pid) / "task").glob("*/children"):
+            left += [int(word) for word in (try_text(entry) or "").split()]
+    return sorted(found)
+
+
+def _root_of(pids: Sequence[int]) -> int | None:
+    """The one process that started all the others, directly or through each other; None where there is none."""
+    parents = {pid: int(_status(pid).get("PPid") or 0) for pid in pids}
+    roots = [pid for pid, parent in parents.items() if parent not in parents]
+    return roots[0] if len(roots) == 1 else None
+
+
 def _one(word: str) -> list[int]:
     if word.isdigit():
         pid = int(word)
-        base = paths.procfs() / str(pid)
-        if pid <= 0 or not base.is_dir():
+        if pid <= 0 or not (paths.procfs() / word).is_dir():
             raise UsageError(f"there is no process {word}", "ps -e lists them")
-        status = try_text(base / "status") or ""
-        group = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("Tgid:")), pid)
-        return [group]
+        status = _status(pid)
+        if status.get("State", "").startswith(("Z", "X")):
+            raise UsageError(f"process {word} has ended: its parent has not taken note yet", "ps -e lists them")
+        if look_up(pid).is_kernel:
+            raise UsageError(
+                f"{word} ({status.get('Name')}) is a kernel thread: it has no functions of a program to blame",
+                "powerprof idle names what kernel threads do",
+            )
+        return [int(status.get("Tgid") or pid)]
     if not word or word.startswith("-"):
         raise UsageError(f"--pid {word!r} is neither a process id nor a name")
     found = _named(word)
     if not found:
         raise UsageError(f"no process is called {word}", "ps -e lists them; --pid takes ids and names")
-    if len(found) > 1:
+    if len(found) > 1 and _root_of(found) is None:
         listed = ", ".join(_describe(pid) for pid in found[:8])
         raise UsageError(f"{len(found)} processes are called {word}: {listed}", "choose by --pid ID[,ID…]")
     return found
@@ -136,4 +174,6 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
     unique = tuple(dict.fromkeys(pids))
     if os.getpid() in unique:
         raise UsageError("powerprof cannot attribute to itself", "its own cost is in every report")
-    return Target(unique, ", ".join(dict.fromkeys(name_of(pid) or str(pid) for pid in unique)))
+    families = [_named(part) for part in parts if not part.isdigit()]
+    roots = tuple(root for family in families if len(family) > 1 and (root := _root_of(family)) is not None)
+    return Target(unique, ", ".join(dict.fromkeys(name_of(pid) or str(pid) for pid in unique)), roots=roots)
