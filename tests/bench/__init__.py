@@ -1,0 +1,1 @@
+"""What powerprof itself costs, beside other tools. Run by `make bench`; options: `python -m tests.bench --help`."""

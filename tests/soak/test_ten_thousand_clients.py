@@ -1,0 +1,26 @@
+"""10,000 silent clients by the command line: every figure is there, and everything is gone afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tests.integration.idle.ending import Idle
+
+pytestmark = pytest.mark.soak
+
+
+def test_ten_thousand_clients(root_bpf: None, idle: Callable[[Sequence[str]], Idle]) -> None:
+    running = idle(["--clients", "10000", "--duration", "4", "--repeat", "2", "--json", "-"])
+    assert running.end() == 0, running.err
+    run = json.loads(running.out)
+    assert run["options"]["clients_count"] == 10_000
+    clients = next(phase for phase in run["phases"] if phase["name"] == "clients")
+    assert len(clients["windows"]) == 2
+    balance = clients["conservation"]
+    assert balance["classified_count"] >= 0.98 * balance["idle_exits_count"]
+    usage = balance["cpuidle_usage_delta_count"]
+    assert abs(balance["idle_exits_count"] - usage) <= 0.01 * usage + 2 * clients["cpus"]
+    assert not [note for note in run["notes"] if "closed by the server" in note]
