@@ -100,6 +100,7 @@ class StackTracer(IdleTracer):
         btf = kernel_btf()
         state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
         self._target = target
+        self._targets: Any = None  # until the program is loaded
         self.images: dict[int, list[ProcessImage]] = {}
         self._records: list[bytes] = []
         self._sleeping: list[SleepingStack] = []
@@ -153,7 +154,7 @@ class StackTracer(IdleTracer):
     def begin(self) -> None:
         """A new window: forget the stacks seen, so that they are sent again; look at who is asleep."""
         super().begin()
-        if not hasattr(self, "_targets"):
+        if self._targets is None:
             return
         self._records.clear()
         self.program.bpf["woken"].clear()
@@ -185,6 +186,8 @@ class StackTracer(IdleTracer):
     def drain(self) -> None:
         """As for idle exits; processes that joined the target are taken in as well."""
         super().drain()
+        if self._targets is None:
+            return
         self.add(pid for pid in self._target.members() if pid not in self.images)
 
     def stack_trace(self) -> StackTrace:

@@ -56,6 +56,14 @@ def name_of(pid: int) -> str | None:
     return clean(program or comm)
 
 
+def _label(pid: int) -> str:
+    """What people call a process: its comm, for one file may be several programs (Debian's redis-server is a link to
+    redis-check-rdb); the program's name where the comm is the beginning of it."""
+    comm = clean(try_text(paths.procfs() / str(pid) / "comm") or "")
+    program = name_of(pid) or ""
+    return (program if program.startswith(comm) else comm) or str(pid)
+
+
 def _named(name: str) -> list[int]:
     wanted = _SAME.get(name, (name,))
     found = []
@@ -176,4 +184,4 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
         raise UsageError("powerprof cannot attribute to itself", "its own cost is in every report")
     families = [_named(part) for part in parts if not part.isdigit()]
     roots = tuple(root for family in families if len(family) > 1 and (root := _root_of(family)) is not None)
-    return Target(unique, ", ".join(dict.fromkeys(name_of(pid) or str(pid) for pid in unique)), roots=roots)
+    return Target(unique, ", ".join(dict.fromkeys(_label(pid) for pid in unique)), roots=roots)
