@@ -14,6 +14,10 @@ _LIMITS = (
     "more than 64 nested probed calls have no returns: counted as abandoned, their time ends with the 64th",
     "calls that began before the window are not counted; inlined calls cannot be probed",
 )
+_DTRACE_LIMITS = (
+    "a return that does not belong to the innermost call discards the times of that thread's open calls",
+    "calls that began before the window are not counted; inlined calls cannot be probed",
+)
 
 
 class FunctionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,9 +35,9 @@ class FunctionRow(msgspec.Struct, frozen=True, kw_only=True):
     self_cpu_percent: float | None
     self_cpu_mean_us: float | None
     self_wall_ms: float
-    cpu_ms: float
-    wall_ms: float
-    probe_ms: float
+    cpu_ms: float | None
+    wall_ms: float | None
+    probe_ms: float | None
     abandoned_count: int
     unfinished_count: int
 
@@ -47,10 +51,10 @@ class FunctionProfile(msgspec.Struct, frozen=True, kw_only=True):
     functions: list[FunctionRow]
     never_called_count: int
     hits_count: int
-    probe_cost_ms: float
-    probe_cost_percent: float
-    probe_call_us: float
-    probe_stepped_call_us: float
+    probe_cost_ms: float | None
+    probe_cost_percent: float | None
+    probe_call_us: float | None
+    probe_stepped_call_us: float | None
     process_cpu_ms: float | None
     unmatched_returns_count: int
     too_deep_count: int
@@ -66,12 +70,14 @@ class FunctionProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 def _row(one: FunctionCounts, trace: FunctionTrace) -> FunctionRow:
     own = trace.stepped_cost if one.stepped else trace.cost
-    # Of each child's probe the part before its entry and after its return lies in this function's time.
-    outside = (
-        (one.children - one.stepped_children) * (trace.cost.call_ns - trace.cost.inside_ns)
-        + one.stepped_children * (trace.stepped_cost.call_ns - trace.stepped_cost.inside_ns)
-    )
-    probes_ns = one.calls * own.inside_ns + outside
+    probes_ns = 0.0
+    if trace.cost is not None and trace.stepped_cost is not None and own is not None:
+        # Of each child's probe the part before its entry and after its return lies in this function's time.
+        probes_ns = (
+            one.calls * own.inside_ns
+            + (one.children - one.stepped_children) * (trace.cost.call_ns - trace.cost.inside_ns)
+            + one.stepped_children * (trace.stepped_cost.call_ns - trace.stepped_cost.inside_ns)
+        )
     self_cpu_ns = max(one.self_cpu_ns - probes_ns, 0.0)
     total_ns = trace.process_cpu_s * 1e9 if trace.process_cpu_s else None
     return FunctionRow(
@@ -79,23 +85,30 @@ def _row(one: FunctionCounts, trace: FunctionTrace) -> FunctionRow:
         self_cpu_ms=self_cpu_ns / 1e6,
         self_cpu_percent=min(100.0, 100.0 * self_cpu_ns / total_ns) if total_ns else None,
         self_cpu_mean_us=self_cpu_ns / one.calls / 1e3 if one.calls else None,
-        self_wall_ms=max(one.self_wall_ns - probes_ns, 0.0) / 1e6, cpu_ms=one.cpu_ns / 1e6, wall_ms=one.wall_ns / 1e6,
-        probe_ms=one.calls * own.call_ns / 1e6, abandoned_count=one.abandoned, unfinished_count=one.unfinished,
+        self_wall_ms=max(one.self_wall_ns - probes_ns, 0.0) / 1e6, cpu_ms=_ms(one.cpu_ns),
+        wall_ms=_ms(one.wall_ns), probe_ms=one.calls * own.call_ns / 1e6 if own is not None else None,
+        abandoned_count=one.abandoned, unfinished_count=one.unfinished,
     )
+
+
+def _ms(ns: float | None) -> float | None:
+    return ns / 1e6 if ns is not None else None
 
 
 def function_profile(trace: FunctionTrace) -> FunctionProfile:
     """The report of one window."""
     called = [_row(one, trace) for one in trace.functions if one.calls]
     rows = sorted(called, key=lambda row: (-row.self_cpu_ms, -row.calls_count, row.function))
-    cost_ms = sum(row.probe_ms for row in rows)
+    cost_ms = sum(row.probe_ms or 0.0 for row in rows) if trace.cost is not None else None
     return FunctionProfile(
         pattern=trace.pattern, pids=trace.pids, window_s=trace.window_s, functions=rows,
         never_called_count=len(trace.functions) - len(rows), hits_count=trace.hits_count, probe_cost_ms=cost_ms,
-        probe_cost_percent=100.0 * cost_ms / 1e3 / trace.window_s, probe_call_us=trace.cost.call_ns / 1e3,
-        probe_stepped_call_us=trace.stepped_cost.call_ns / 1e3,
+        probe_cost_percent=100.0 * cost_ms / 1e3 / trace.window_s if cost_ms is not None else None,
+        probe_call_us=trace.cost.call_ns / 1e3 if trace.cost else None,
+        probe_stepped_call_us=trace.stepped_cost.call_ns / 1e3 if trace.stepped_cost else None,
         process_cpu_ms=trace.process_cpu_s * 1e3 if trace.process_cpu_s is not None else None,
         unmatched_returns_count=trace.unmatched_count, too_deep_count=trace.too_deep_count,
-        lost_count=trace.lost_count, refused=trace.refused, notes=trace.notes, limits=list(_LIMITS),
+        lost_count=trace.lost_count, refused=trace.refused, notes=trace.notes,
+        limits=list(_DTRACE_LIMITS if trace.method == "dtrace" else _LIMITS),
         method=trace.method, tool_cpu_s=trace.tool_cpu_s, interrupted=trace.interrupted,
     )

@@ -49,8 +49,8 @@ class FunctionCounts(msgspec.Struct, frozen=True, kw_only=True):
     returns: int
     abandoned: int
     unfinished: int
-    wall_ns: int
-    cpu_ns: int
+    wall_ns: int | None
+    cpu_ns: int | None
     self_wall_ns: int
     self_cpu_ns: int
     children: int
@@ -59,15 +59,18 @@ class FunctionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of function counts as it was collected; `attribution.functions` makes the report of it."""
+    """A window of function counts as it was collected; `attribution.functions` makes the report of it.
+
+    The costs are None where the backend cannot tell them (DTrace).
+    """
 
     pattern: str
     pids: list[int]
     window_s: float
     functions: list[FunctionCounts]
     hits_count: int
-    cost: ProbeCost
-    stepped_cost: ProbeCost
+    cost: ProbeCost | None
+    stepped_cost: ProbeCost | None
     process_cpu_s: float | None
     unmatched_count: int
     too_deep_count: int

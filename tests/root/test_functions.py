@@ -74,17 +74,20 @@ def test_calls_are_exact_and_self_times_are_the_functions_own(
     found = profile(running, "truth_*", multi=multi)
     rows = by_name(found)
     assert {name: rows[name].calls_count for name in TRUTH} == {name: calls for name, (calls, _) in TRUTH.items()}
-    for name, (_, own_us) in TRUTH.items():
-        # Its clock is read every 0.2 µs, a probe's cost is known to a µs or two; a sleep and an interrupt add some.
-        assert rows[name].self_cpu_mean_us == pytest.approx(own_us, rel=0.04, abs=12), name
+    for name, (calls, own_us) in TRUTH.items():
+        mean_us = rows[name].self_cpu_mean_us
+        # The clock is read every 0.2 µs and a probe's cost is known to 1 to 3 µs; interrupts and time stolen by the
+        # hypervisor make single calls longer, by 4 ms in all where the machine is busy.
+        assert mean_us is not None
+        assert 0.98 * own_us - 3 <= mean_us <= 1.04 * own_us + 3 + 4000 / calls, name
         assert rows[name].abandoned_count == 0, name
     # Off-CPU time is wall time only: 40 sleeps of 5 ms, which cost the kernel some CPU time too.
     assert rows["truth_sleeper"].calls_count == 40
     assert rows["truth_sleeper"].self_wall_ms >= 200
     assert 40 * 0.095 < rows["truth_sleeper"].self_cpu_ms < 40 * 0.3
     # Recursion counts once in the inclusive time; the time after a tail call is the second function's.
-    assert rows["truth_recurse"].cpu_ms == pytest.approx(20 * 20 * 0.05, rel=0.2)
-    assert rows["truth_tail_first"].cpu_ms == pytest.approx(60 * 0.5, rel=0.1)
+    assert rows["truth_recurse"].cpu_ms == pytest.approx(20 * 20 * 0.05 + 2, abs=4)
+    assert rows["truth_tail_first"].cpu_ms == pytest.approx(60 * 0.5 + 2, abs=4)
     assert found.unmatched_returns_count == found.lost_count == found.too_deep_count == 0
 
 

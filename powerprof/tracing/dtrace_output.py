@@ -1,0 +1,179 @@
+"""What the shipped D scripts print, as records. The text comes from another program: bounded, checked line by line."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from powerprof.errors import DataError
+from powerprof.tracing.dtrace import DtraceRun
+from powerprof.tracing.functions import FunctionCounts, FunctionTrace
+
+MAX_LINES = 1_000_000
+MAX_FRAMES = 200
+MAX_NAME = 512
+# `libc.so.6`__nanosleep+0x7`, `libc.so.6+0x1234`, `0x7f00…`
+_FRAME = re.compile(r"(?:(?P<module>[^`]*)`)?(?P<name>.*?)(?:\+0x(?P<offset>[0-9a-f]{1,16}))?")
+
+
+class DtraceFrame(msgspec.Struct, frozen=True):
+    """One frame of ustack(): `function` is None where DTrace printed an address only."""
+
+    function: str | None
+    module: str | None
+    offset: int | None
+    text: str
+
+
+class DtraceWakeup(msgspec.Struct, frozen=True, kw_only=True):
+    """How often one thread woke another from one call path; the stack is the waker's, innermost first."""
+
+    sleeper_tid: int
+    waker_pid: int
+    waker_comm: str
+    waker_tid: int
+    count: int
+    stack: list[DtraceFrame]
+
+
+class DtraceLatency(msgspec.Struct, frozen=True, kw_only=True):
+    """A thread's sleeps, or its waits for a CPU once woken (None where DTrace counted none)."""
+
+    tid: int
+    sleeps_count: int
+    sleep_mean_ms: float | None
+    sleep_max_ms: float | None
+    waits_count: int
+    wait_mean_ms: float | None
+    wait_max_ms: float | None
+
+
+def _lines(run: DtraceRun) -> list[str]:
+    """The lines before the last, `end`, without which the output was cut."""
+    lines = run.stdout.split("\n")
+    if len(lines) > MAX_LINES:
+        raise DataError("dtrace output", f"more than {MAX_LINES:,} lines")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines or lines[-1].strip() != "end":
+        raise DataError("dtrace output", "it ends before its end", len(lines) or None)
+    return lines[:-1]
+
+
+def _number(text: str, line: int) -> int:
+    if not re.fullmatch(r"-?\d{1,19}", text.strip(), re.ASCII):
+        raise DataError("dtrace output", f"not a number: {text[:40]!r}", line)
+    return int(text)
+
+
+def _name(text: str, line: int) -> str:
+    if len(text) > MAX_NAME:
+        raise DataError("dtrace output", "a name of impossible length", line)
+    return "".join(one if one.isprintable() else "?" for one in text)
+
+
+def parse_functions(run: DtraceRun, pattern: str) -> FunctionTrace:
+    """The function profile, as the uprobe backend's trace; DTrace does not tell what its probes cost.
+
+    Raises DataError for damaged output.
+    """
+    sums: dict[tuple[str, str], dict[str, int]] = {}
+    mismatches = 0
+    for number, line in enumerate(_lines(run), 1):
+        if not line.strip():
+            continue
+        words = line.split("\t")
+        if words[0] == "mismatch" and len(words) == 3:
+            mismatches += _number(words[2], number)
+        elif words[0] in ("calls", "returns", "self_wall_ns", "self_cpu_ns") and len(words) == 4:
+            key = _name(words[1], number), _name(words[2], number)
+            sums.setdefault(key, {})[words[0]] = max(_number(words[3], number), 0)
+        else:
+            raise DataError("dtrace output", f"not a line of the function profile: {line[:60]!r}", number)
+    functions = [
+        FunctionCounts(
+            name=name, module=module, vaddr=0, calls=found.get("calls", 0), returns=found.get("returns", 0),
+            abandoned=0, unfinished=max(found.get("calls", 0) - found.get("returns", 0), 0), wall_ns=None, cpu_ns=None,
+            self_wall_ns=found.get("self_wall_ns", 0), self_cpu_ns=found.get("self_cpu_ns", 0), children=0,
+            stepped_children=0, stepped=False,
+        )
+        for (module, name), found in sorted(sums.items())
+    ]
+    return FunctionTrace(
+        pattern=pattern, pids=[run.pid], window_s=float(run.seconds), functions=functions,
+        hits_count=sum(one.calls for one in functions), cost=None, stepped_cost=None, process_cpu_s=None,
+        unmatched_count=mismatches, too_deep_count=0, lost_count=len(run.drops), refused=[],
+        notes=[f"DTrace lost data: {drop}" for drop in run.drops], method="dtrace", tool_cpu_s=0.0,
+    )
+
+
+def parse_wakeups(run: DtraceRun) -> list[DtraceWakeup]:
+    """Who woke whom from where, most often first. Raises DataError for damaged output."""
+    found: list[DtraceWakeup] = []
+    stack: list[DtraceFrame] | None = None
+    head: tuple[int, int, str, int, int] | None = None
+    for number, line in enumerate(_lines(run), 1):
+        text = line.strip()
+        if not text:
+            continue
+        if head is None:
+            words = line.split("\t")
+            if words[0] != "wakeup" or len(words) != 6:
+                raise DataError("dtrace output", f"not a line of the wake-ups: {line[:60]!r}", number)
+            head = (_number(words[1], number), _number(words[2], number), _name(words[3], number),
+                    _number(words[4], number), _number(words[5], number))
+            stack = []
+        elif text == "end of stack":
+            found.append(DtraceWakeup(sleeper_tid=head[0], waker_pid=head[1], waker_comm=head[2], waker_tid=head[3],
+                                      count=head[4], stack=stack or []))
+            head = stack = None
+        elif stack is not None:
+            if len(stack) >= MAX_FRAMES:
+                raise DataError("dtrace output", f"a stack of more than {MAX_FRAMES} frames", number)
+            stack.append(parse_frame(_name(text, number)))
+    if head is not None:
+        raise DataError("dtrace output", "its last stack is cut")
+    return sorted(found, key=lambda one: (-one.count, one.sleeper_tid, one.waker_tid))
+
+
+def parse_frame(text: str) -> DtraceFrame:
+    """One line of ustack(). C++ names may hold anything but the back quote that ends the module."""
+    match = _FRAME.fullmatch(text)
+    if match is None or text.startswith("0x"):
+        return DtraceFrame(None, None, None, text)
+    offset = int(match["offset"], 16) if match["offset"] else None
+    if match["module"] is None:
+        # Without a symbol: module+offset.
+        return DtraceFrame(None, match["name"] or None, offset, text)
+    name = match["name"]
+    return DtraceFrame(None if name.startswith("0x") else name or None, match["module"] or None, offset, text)
+
+
+def parse_latency(run: DtraceRun) -> list[DtraceLatency]:
+    """Sleeps and waits by thread, by number of sleeps. Raises DataError for damaged output."""
+    sums: dict[int, dict[str, tuple[int, int, int]]] = {}
+    for number, line in enumerate(_lines(run), 1):
+        if not line.strip():
+            continue
+        words = line.split("\t")
+        if words[0] not in ("sleep", "latency") or len(words) != 5:
+            raise DataError("dtrace output", f"not a line of the latencies: {line[:60]!r}", number)
+        tid, count, total, longest = (_number(word, number) for word in words[1:])
+        sums.setdefault(tid, {})[words[0]] = (count, total, longest)
+    rows = []
+    for tid, kinds in sums.items():
+        sleeps, waits = kinds.get("sleep", (0, 0, 0)), kinds.get("latency", (0, 0, 0))
+        rows.append(DtraceLatency(
+            tid=tid, sleeps_count=sleeps[0], sleep_mean_ms=_mean_ms(sleeps), sleep_max_ms=_max_ms(sleeps),
+            waits_count=waits[0], wait_mean_ms=_mean_ms(waits), wait_max_ms=_max_ms(waits),
+        ))
+    return sorted(rows, key=lambda one: (-one.sleeps_count, one.tid))
+
+
+def _mean_ms(row: tuple[int, int, int]) -> float | None:
+    return row[1] / row[0] / 1e6 if row[0] > 0 else None
+
+
+def _max_ms(row: tuple[int, int, int]) -> float | None:
+    return row[2] / 1e6 if row[0] > 0 else None

@@ -1,0 +1,51 @@
+/*
+ * sleep-wake-latency.d: how long the threads of one process sleep, and how long they wait to run once woken.
+ *
+ * Question:   are sleeps short and many, and do woken threads get a CPU at once?
+ * Cost:       a few µs per sleep of the process; on Linux a test per context switch of the system.
+ * Privileges: root, or dtrace_kernel (illumos).
+ * Runs on:    illumos, Solaris.
+ * Executed:   nowhere yet by the authors: written from the DTrace guides. The parser is tested on text of the
+ *             documented form.
+ */
+#pragma D option quiet
+#pragma D option aggsize=8m
+
+sched:::sleep
+/pid == @PID@/
+{
+	slept[tid] = timestamp;
+}
+
+sched:::wakeup
+/args[1]->pr_pid == @PID@ && slept[args[0]->pr_lwpid]/
+{
+	this->sleep = timestamp - slept[args[0]->pr_lwpid];
+	@sleeps[args[0]->pr_lwpid] = count();
+	@sleep_sum[args[0]->pr_lwpid] = sum(this->sleep);
+	@sleep_max[args[0]->pr_lwpid] = max(this->sleep);
+	slept[args[0]->pr_lwpid] = 0;
+	woken[args[0]->pr_lwpid] = timestamp;
+}
+
+sched:::on-cpu
+/pid == @PID@ && woken[tid]/
+{
+	this->wait = timestamp - woken[tid];
+	@waits[tid] = count();
+	@wait_sum[tid] = sum(this->wait);
+	@wait_max[tid] = max(this->wait);
+	woken[tid] = 0;
+}
+
+profile:::tick-@SECONDS@s
+{
+	exit(0);
+}
+
+dtrace:::END
+{
+	printa("sleep\t%d\t%@d\t%@d\t%@d\n", @sleeps, @sleep_sum, @sleep_max);
+	printa("latency\t%d\t%@d\t%@d\t%@d\n", @waits, @wait_sum, @wait_max);
+	printf("end\n");
+}
