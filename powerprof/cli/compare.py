@@ -76,7 +76,7 @@ def design_of(text: str | None) -> Literal["rate", "work"] | None:
 def command(
     a: First,
     b: Second,
-    duration: Duration = 7.5,
+    duration: Duration = 6.4,
     pairs: Pairs = 10,
     precision: Precision = None,
     design: Design = None,

@@ -35,7 +35,7 @@ Windows = Annotated[int, typer.Option("--repeat", metavar="N", min=1, max=1000, 
 
 def command(
     w: Name,
-    duration: Duration = 7.5,
+    duration: Duration = 6.4,
     repeat: Windows = 10,
     design: Design = None,
     rate: Rate = None,

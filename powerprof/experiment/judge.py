@@ -15,7 +15,7 @@ def pairs_of(blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
     """The complete pairs that count, as (a, b), in the order of time."""
     found: dict[int, dict[str, Block]] = {}
     for block in blocks:
-        if not block.dropped:
+        if not block.dropped and not block.disturbed:
             found.setdefault(block.pair, {})[block.arm] = block
     return [(both["a"], both["b"]) for _, both in sorted(found.items()) if len(both) == 2]
 

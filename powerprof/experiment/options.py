@@ -8,12 +8,14 @@ from typing import Literal
 
 from powerprof.errors import UsageError
 
-# Default windows: 11 pairs (one is warm-up) of 2 × 8 s are 3 minutes; calibration and baselines add half a
-# minute.
-WINDOW_S = 7.5
+# 11 pairs (one is warm-up) of 2 × 7 s are 155 s, at most four more in place of disturbed ones 56 s; calibration and
+# baselines add half a minute: less than five minutes in all.
+WINDOW_S = 6.4
 PAIRS = 10
 RAMP_S = 0.4
 MOST_PAIRS_FACTOR = 4
+# Share of the pairs that may be measured again because other programs disturbed them.
+REPLACED_SHARE = 0.4
 
 
 @dataclass(frozen=True)

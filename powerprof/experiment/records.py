@@ -17,9 +17,9 @@ Range = tuple[float, float]
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """One window of one condition. `queries` were finished in it, by the server's own count.
 
-    `dropped`: warm-up, in no figure. `attempts_count` is above 1 where it had to be repeated. With the
-    design `work` the window lasts longer than the work, whose time is `solution_s`, and `solution_joules`
-    its energy. `status`: how far the server's counters moved.
+    `dropped`: warm-up, in no figure. `disturbed`: other programs ran in its pair, which is in no figure either.
+    `attempts_count` is above 1 where it had to be repeated. With the design `work` the window lasts longer than the
+    work, whose time is `solution_s`, and `solution_joules` its energy. `status`: how far the server's counters moved.
     """
 
     pair: int
@@ -40,6 +40,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     rows_examined: int | None = None
     minor_faults_count: int | None = None
     status: dict[str, int] = {}
+    disturbed: bool = False
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

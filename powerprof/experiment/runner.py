@@ -11,9 +11,10 @@ from powerprof.errors import Interrupted, PowerprofError
 from powerprof.experiment.bench import Bench, BenchOptions
 from powerprof.experiment.block import Apparatus, Slot, is_worth_repeating, measure_block
 from powerprof.experiment.calibrate import Offer, calibrate
+from powerprof.experiment.disturbance import disturbed_pairs, leave_out
 from powerprof.experiment.judge import MINIMUM_PAIRS, half_width_percent, judge, pairs_of
 from powerprof.experiment.metrics import Baseline, baseline_of
-from powerprof.experiment.options import ExperimentOptions
+from powerprof.experiment.options import REPLACED_SHARE, ExperimentOptions
 from powerprof.experiment.plan import block_order
 from powerprof.experiment.records import Arm, Block
 from powerprof.records import Window
@@ -98,6 +99,7 @@ class _Run:
         self._meters = meters
         self._complete = complete
         self._apparatus: Apparatus | None = None
+        self._next = 0
 
     def run(self) -> None:
         found, options = self._found, self._options
@@ -114,6 +116,7 @@ class _Run:
         self._baseline(found.before, "before")
         try:
             self._pairs(found.cases, found.blocks, options.pairs, options.warm_up_pairs, options.seed)
+            self._replace_disturbed()
             if options.precision_percent is not None:
                 self._go_on()
             if options.control:
@@ -122,6 +125,9 @@ class _Run:
             if isinstance(error, Interrupted) or error.exit_code != 1 or not pairs_of(found.blocks):
                 raise
             self._end_early(error)
+        found.blocks, said = leave_out(found.blocks, options.pairs)
+        if said:
+            found.notes.append(said)
         # Also where blocks failed in the end: a drift of the host is then still seen.
         self._baseline(found.after, "after")
 
@@ -157,7 +163,7 @@ class _Run:
         for number, (pair, dropped) in enumerate(order, first):
             for position, arm in enumerate(pair):
                 case = cases[0 if arm == "a" else 1]
-                label = "warm-up" if dropped else f"pair {number - warm_up + 1} of {first + pairs}"
+                label = "warm-up" if dropped else f"pair {number - self._options.warm_up_pairs + 1}"
                 self._say(f"{label}: {case.name}")
                 # Both halves of a pair draw the same random numbers.
                 slot = Slot(number, arm, dropped, seed=1 + 1000 * seed + number)
@@ -184,6 +190,20 @@ class _Run:
             raise PowerprofError("nothing is calibrated yet")
         return self._apparatus
 
+    def _replace_disturbed(self) -> None:
+        """Two pairs more, a balanced block, for every two that other programs disturbed; not without an end."""
+        found, options = self._found, self._options
+        left = int(options.pairs * REPLACED_SHARE)
+        self._next = options.warm_up_pairs + options.pairs
+        while left >= 2 and disturbed_pairs(found.blocks):
+            good = len({block.pair for block in found.blocks if not block.dropped} - disturbed_pairs(found.blocks))
+            if good >= options.pairs:
+                return
+            self._say("other programs ran: two pairs more")
+            self._pairs(found.cases, found.blocks, 2, 0, options.seed + self._next, self._next)
+            self._next += 2
+            left -= 2
+
     def _go_on(self) -> None:
         """More pairs until the interval is as narrow as asked, in fours, so that the blocks stay balanced."""
         found, options = self._found, self._options
@@ -200,8 +220,8 @@ class _Run:
                 needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would do"
                 found.notes.append(f"±{wanted:g} % was not reached in {done} pairs: the interval is {said}{needed}")
                 return
-            first = options.warm_up_pairs + done
-            self._pairs(found.cases, found.blocks, 4, 0, options.seed + done, first)
+            self._pairs(found.cases, found.blocks, 4, 0, options.seed + self._next, self._next)
+            self._next += 4
             done += 4
 
     def _control(self) -> None:
@@ -218,4 +238,4 @@ def control_case(case: Case) -> Case:
 
 def arms(blocks: Sequence[Block]) -> list[Arm]:
     """The order in which the blocks that count were run."""
-    return [block.arm for block in blocks if not block.dropped]
+    return [block.arm for block in blocks if not block.dropped and not block.disturbed]

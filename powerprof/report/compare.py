@@ -104,7 +104,7 @@ def notes_of(notes: Sequence[str], width: int) -> list[str]:
 
 
 def _context(comparison: Comparison) -> str:
-    windows = [block.window.window_s for block in comparison.blocks if not block.dropped and block.window.window_s]
+    windows = [block.window.window_s for block in comparison.blocks if not block.dropped and not block.disturbed and block.window.window_s]
     pairs = comparison.blocks_count // 2
     parts = []
     if pairs:
@@ -152,7 +152,7 @@ def _shares(comparison: Comparison) -> list[str]:
     """Whose C0 it was, in percent of all CPUs: what the client costs does not hide the server."""
     found = []
     for arm, name in (("a", comparison.a.name), ("b", comparison.b.name)):
-        windows = [block.window for block in comparison.blocks if block.arm == arm and not block.dropped]
+        windows = [block.window for block in comparison.blocks if block.arm == arm and not block.dropped and not block.disturbed]
         if not windows:
             continue
         groups = {process.name for window in windows for process in window.processes}

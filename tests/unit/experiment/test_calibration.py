@@ -31,7 +31,7 @@ def test_the_workload_limits_the_rate() -> None:
 def test_a_slow_condition_leads_to_equal_work_and_says_so() -> None:
     offer = choose(None, [300.0, 2.0], _cases(), OPTIONS)
     assert offer.design == "work"
-    assert offer.queries == 13  # 2/s × 7.5 s × 0.9
+    assert offer.queries == 11  # 2/s × 6.4 s × 0.9
     assert "no-index does only 2 queries/s" in offer.notes[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from powerprof.experiment.block import joined, with_client
+from powerprof.experiment.disturbance import disturbed_pairs, leave_out
 from powerprof.experiment.judge import answer, half_width_percent, is_worse, judge, own_control, pairs_of
 from powerprof.experiment.metrics import Baseline, metrics_for, rest_percent, watts_of
 from powerprof.experiment.records import Metric
@@ -147,3 +148,14 @@ def test_threats_are_told_and_weighed() -> None:
     assert "a finished 40 %" in next(t for t in find_threats(behind, [], [], "rate") if t.name == "saturated").text
     again = [block(0, "a", attempts=3), block(0, "b")]
     assert next(t for t in find_threats(again, [], [], "rate") if t.name == "repeats").text.startswith("2 blocks")
+
+
+def test_pairs_that_other_programs_disturbed_are_left_out_if_enough_remain() -> None:
+    found = blocks(10, 0.1, 0.2)
+    # 30 points more of C0 that are neither server, client nor powerprof.
+    found[6] = block(3, "a", one=window(41.0, server_s=0.3))
+    assert disturbed_pairs(found) == {3}
+    marked, said = leave_out(found, 10)
+    assert said == "1 pair left out: other programs ran (they are in the JSON)"
+    assert [a.pair for a, _ in pairs_of(marked)] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert leave_out(found, 40) == (found, None)
