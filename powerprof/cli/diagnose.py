@@ -31,7 +31,7 @@ All = Annotated[bool, typer.Option("--all", help="Also tell what a healthy serve
 
 def command(
     pid: Pid = None,
-    duration: Duration = 10.0,
+    duration: Duration = 8.0,
     all_notes: All = False,
     server: ServerUrl = None,
     socket: Socket = None,

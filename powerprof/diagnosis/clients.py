@@ -39,12 +39,13 @@ _CONNECTION = "sql/one_connection"
 
 def monitoring(evidence: Evidence) -> list[Finding]:
     """Somebody asks how the server is more often than anybody can read."""
-    # Each replica that reconnects asks for variables too (MySQL 5.5): that is counted where it belongs.
+    # Each replica that reconnects asks for variables and registers itself (MySQL 5.5: a COM_REGISTER_SLAVE is an
+    # admin command): that is counted where it belongs.
     churn = source_churn_hz(evidence)
     asked: Counter[str] = Counter()
     for name, said in POLLING.items():
         often = evidence.rate_hz(name)
-        if name == "Com_show_variables":
+        if name in ("Com_show_variables", "Com_admin_commands"):
             often = max(0.0, often - churn)
         if name != "Com_admin_commands" or often >= _PINGS_HZ:
             asked[said] += round(often * 1000)

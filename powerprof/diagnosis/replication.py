@@ -20,6 +20,9 @@ _LOST = re.compile(r"(Waiting to reconnect|Reconnecting) after a failed")
 _RING_ID = re.compile(r"GTID (\d+-\d+-\d+)")
 _ROUNDS = 3
 _SAME_TEXT = 5
+# The older evictions of a fault that has been mended are in the log too.
+_LONG_AGO_S = 120.0
+_SELDOM_S = 180.0
 _NOT_WORK = re.compile(r"(BEGIN|COMMIT|ROLLBACK|SAVEPOINT)\b", re.IGNORECASE)
 _DEFAULT_RETRY_S = 60
 
@@ -68,9 +71,23 @@ def is_replaced(evidence: Evidence) -> bool:
 
 def source_churn_hz(evidence: Evidence) -> float:
     """Source side: connections/s that replicas make anew; 0 where they stay."""
-    if dump_changes(evidence) >= 2:
+    log = evidence.log
+    starts = sum(_recent_starts(evidence).values())
+    if dump_changes(evidence) >= 2 or (log is not None and starts / max(log.span_s, 1.0) >= _EVICTED_HZ):
         return evidence.rate_hz("Connections")
     return 0.0
+
+
+def _recent_starts(evidence: Evidence) -> dict[str, int]:
+    """How often replicas began to read, by server id, where it is going on: by the error log of the source."""
+    log = evidence.log
+    if log is None:
+        return {}
+    return {
+        key: count
+        for key, count in log.dump_starts.items()
+        if count >= _FEWEST and log.dump_last_s.get(key, _LONG_AGO_S) < _LONG_AGO_S and log.span_s / count <= _SELDOM_S
+    }
 
 
 def _shared_hosts(evidence: Evidence) -> dict[int, list[str]]:
@@ -92,23 +109,20 @@ def duplicate_on_source(evidence: Evidence) -> list[Finding]:
     churn = source_churn_hz(evidence)
     log = evidence.log
     said = []
-    if churn:
+    if churn and dump_changes(evidence):
         said.append(
             f"{dump_changes(evidence)} dump threads were replaced within {seconds(evidence.samples_span_s)}, "
             f"and {rate(churn)} connections are made"
         )
     for number, hosts in shared.items():
         said.append(f"SHOW SLAVE HOSTS lists server id {number} in turns as {' and '.join(hosts)}")
-    starts = {key: count for key, count in (log.dump_starts if log else {}).items() if count >= _FEWEST}
-    recent = {key: count for key, count in starts.items() if log and log.dump_last_s.get(key, 1e9) <= 120}
+    recent = _recent_starts(evidence)
     for key, count in recent.items():
         if log:
             said.append(f"the error log: a replica with server id {key} began to read {count} times in "
                         f"{seconds(log.span_s)}")  # fmt: skip
     sure = bool(shared) or churn >= _EVICTED_HZ
     if not sure and not recent:
-        return []
-    if log and not sure and log.span_s / max(recent.values()) > 180:
         return []
     id_text = next((str(number) for number in shared), None) or next(iter(recent), None)
     whose = f"server id {id_text}" if id_text else "one server id"

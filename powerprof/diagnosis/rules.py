@@ -23,9 +23,13 @@ RULES: tuple[Rule, ...] = (
     threads.periodic_threads,
     threads.replication_threads,
 )
+_OF_REPLICATION = ("duplicate_server_id", "orphan_event", "reconnect_loop")
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
     """What the evidence says: faults first, each kind in the order of the rules."""
     found = [finding for rule in RULES for finding in rule(evidence)]
+    if any(finding.severity == "fault" and finding.rule in _OF_REPLICATION for finding in found):
+        # The fault says what these threads wake for.
+        found = [finding for finding in found if finding.rule != "replication_thread"]
     return sorted(found, key=lambda finding: finding.severity != "fault")

@@ -33,8 +33,9 @@ class Periodic:
 
 PERIODIC = (
     Periodic(
-        "mysys/statement_timer", "looks for statements over max_statement_time",
-        "it has no setting of its own; a longer max_statement_time does not change its pace",
+        # tpool_generic.cc: the pool's maintenance timer, 400 ms, whether or not there is work.
+        "mysys/statement_timer", "runs the server's timers, and InnoDB's thread pool has one of 400 ms",
+        "it has no setting; that pace is usual",
         ("timer_handler",),
     ),
     Periodic(
@@ -70,13 +71,15 @@ PERIODIC = (
     Periodic("feedback/sender", "the feedback plugin", "feedback=OFF"),
     Periodic("sql/binlog_background", "tidies the binary log", "it has no setting"),
     Periodic("sql/slave_background", "tidies GTID positions", "it has no setting"),
+    Periodic("iou-wrk", "is the kernel's own worker of io_uring, and ends itself when idle",
+             "innodb_use_native_aio=OFF does without it"),
     Periodic("wsrep", "Galera's threads", "evs and gcs intervals in wsrep_provider_options"),
 )  # fmt: skip
 
 
 def _known(row: ThreadWakeups) -> Periodic | None:
     for one in PERIODIC:
-        if one.name in (row.name or ""):
+        if one.name in (row.name or row.comm):
             return one
         if row.name is None and any(word in frame for word in one.functions for frame in row.stack):
             return one
