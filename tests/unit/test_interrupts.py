@@ -1,0 +1,103 @@
+"""A signal is raised once, waits where it must, and is never lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+from tests.conftest import REPOSITORY
+
+
+def run(body: str) -> str:
+    """What a process of its own prints that has the handlers installed and does this."""
+    program = "import ctypes, os, signal, sys, time\nfrom powerprof import interrupts\n" \
+        "from powerprof.errors import Interrupted\ninterrupts.install()\n" + textwrap.dedent(body)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, encoding="utf-8", timeout=30, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_first_signal_raises_and_the_second_waits() -> None:
+    assert run("""
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except Interrupted:
+            signal.raise_signal(signal.SIGTERM)
+            print("cleaned up")
+        try:
+            interrupts.release()
+        except Interrupted:
+            print("then the second")
+    """) == "cleaned up\nthen the second\n"
+
+
+def test_no_failure_handler_swallows_it() -> None:
+    assert run("""
+        try:
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except Exception:
+                print("swallowed")
+        except Interrupted:
+            print("raised")
+    """) == "raised\n"
+
+
+def test_a_held_signal_comes_at_the_release() -> None:
+    assert run("""
+        interrupts.hold()
+        signal.raise_signal(signal.SIGTERM)
+        print("saved")
+        try:
+            interrupts.release()
+        except Interrupted:
+            print("raised")
+        interrupts.hold()
+        interrupts.release()
+        print("and no more")
+    """) == "saved\nraised\nand no more\n"
+
+
+def test_one_that_a_callback_from_c_drops_comes_again() -> None:
+    """ctypes prints what its callbacks raise and goes on."""
+    assert run("""
+        def callback(left, right):
+            signal.raise_signal(signal.SIGINT)
+            return 0
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+        numbers = (ctypes.c_int * 2)(2, 1)
+        try:
+            ctypes.CDLL(None).qsort(numbers, 2, 4, kind(callback))
+            time.sleep(20)
+            print("lost")
+        except Interrupted:
+            print("raised")
+    """) == "raised\n"
+
+
+def test_one_that_a_destructor_drops_comes_again() -> None:
+    assert run("""
+        class Thing:
+            def __del__(self):
+                signal.raise_signal(signal.SIGINT)
+                time.sleep(0)
+        try:
+            Thing()
+            time.sleep(20)
+            print("lost")
+        except Interrupted:
+            print("raised")
+    """) == "raised\n"
+
+
+def test_without_handlers_nothing_is_held() -> None:
+    """A library does not take over the signals of its caller."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import signal\nfrom powerprof import interrupts\n"
+         "interrupts.hold(); interrupts.release()\nprint(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"],
+        cwd=REPOSITORY, capture_output=True, encoding="utf-8", timeout=30, check=True,
+    )
+    assert done.stdout == "True\n"
