@@ -14,7 +14,7 @@ from powerprof.stacks.registers import SavedStack
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Symbolizer
 from powerprof.stacks.unwind import Unwinder
-from powerprof.tracing.oncpu import OnCpuCapture, UserStack
+from powerprof.tracing.oncpu_capture import OnCpuCapture, UserStack
 
 _Z95 = 1.959964
 

@@ -8,19 +8,16 @@ import struct
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.files import try_text
 from powerprof.paths import procfs
 from powerprof.stacks.image import ProcessImage, merge, snapshot
 from powerprof.stacks.kernel import KernelSymbols, kernel_symbols
+from powerprof.tracing.oncpu_capture import Event, OnCpuCapture, SampleRow, UserStack
 from powerprof.tracing.program import Program
 from powerprof.tracing.tasks import clean
-
-Event = Literal["cpu-clock", "page-faults"]
 
 SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in step with them
 MAX_HZ = 10_000
@@ -35,65 +32,6 @@ _MAX_CAPTURE_BYTES = 256 << 20
 _HEADER = struct.Struct("<IIQII16s168s")
 _KERNEL_HEADER = struct.Struct("<IIQ")
 _USER, _KERNEL = 0, 1
-
-
-class UserStack(msgspec.Struct, frozen=True):
-    """One user call path as it was copied. `image` is an index into `OnCpuCapture.images`, None where unknown."""
-
-    hash: int
-    pid: int
-    tid: int
-    image: int | None
-    registers: bytes
-    stack: bytes
-
-
-class SampleRow(msgspec.Struct, frozen=True):
-    """How often one thread was met on a user and a kernel path; a hash of 0 is no path."""
-
-    user: int
-    kernel: int
-    pid: int
-    tid: int
-    count: int
-
-
-class OnCpuCapture(msgspec.Struct, frozen=True, kw_only=True):
-    """What was collected in a window; can be saved and analysed elsewhere (`attribution.oncpu`).
-
-    `period_ms` is the CPU time that one sample stands for (None for page faults, whose counts are exact).
-    `busy_count` are events with a CPU not idle, of any process; `target_count` those of the targets. `kernel` maps a
-    hash to addresses, innermost first, `kernel_names` an address to (function, module, start). `missed_count` events
-    were seen by the kernel's own counter only.
-    """
-
-    event: Event
-    pids: list[int] | None
-    window_s: float
-    cpus: int
-    period_ms: float | None
-    rows: list[SampleRow]
-    users: list[UserStack]
-    images: list[ProcessImage]
-    kernel: dict[int, list[int]]
-    kernel_names: dict[int, tuple[str, str, int]]
-    comms: dict[int, str]
-    events_count: int
-    idle_count: int
-    target_count: int
-    missed_count: int
-    stacks_count: int
-    lost_stacks_count: int
-    lost_rows_count: int
-    notes: list[str]
-    tool_cpu_s: float
-    bpf_s: float | None = None
-    interrupted: bool = False
-
-    @property
-    def busy_count(self) -> int:
-        """Events while a CPU was not idle."""
-        return self.events_count - self.idle_count
 
 
 class OnCpuTracer:

@@ -84,7 +84,7 @@ def test_calls_are_exact_and_self_times_are_the_functions_own(
     # Off-CPU time is wall time only: 40 sleeps of 5 ms, which cost the kernel some CPU time too.
     assert rows["truth_sleeper"].calls_count == 40
     assert rows["truth_sleeper"].self_wall_ms >= 200
-    assert 40 * 0.095 < rows["truth_sleeper"].self_cpu_ms < 40 * 0.3
+    assert 40 * 0.095 < rows["truth_sleeper"].self_cpu_ms < 0.2 * rows["truth_sleeper"].self_wall_ms
     # Recursion counts once in the inclusive time; the time after a tail call is the second function's.
     assert rows["truth_recurse"].cpu_ms == pytest.approx(20 * 20 * 0.05 + 2, abs=4)
     assert rows["truth_tail_first"].cpu_ms == pytest.approx(60 * 0.5 + 2, abs=4)

@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from powerprof.attribution.oncpu import OnCpuProfile, on_cpu_profile
-from powerprof.tracing.oncpu import Event, OnCpuCapture, OnCpuTracer
+from powerprof.tracing.oncpu import OnCpuTracer
+from powerprof.tracing.oncpu_capture import Event, OnCpuCapture
 
 SOURCE = Path(__file__).with_name("oncpu_truth.c")
 pytestmark = pytest.mark.usefixtures("root_bpf")

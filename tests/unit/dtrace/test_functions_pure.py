@@ -11,7 +11,7 @@ from powerprof.errors import UsageError
 from powerprof.tracing.function_names import bare, is_stepped, matches, split_pattern
 from powerprof.tracing.functions import FunctionCounts, FunctionTrace
 from powerprof.tracing.functions_cost import ProbeCost
-from powerprof.tracing.oncpu import OnCpuCapture, SampleRow
+from powerprof.tracing.oncpu_capture import OnCpuCapture, SampleRow
 
 
 @pytest.mark.parametrize(("pattern", "expected"), [
