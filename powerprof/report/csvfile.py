@@ -15,6 +15,7 @@ import msgspec
 from powerprof.attribution.records import Attribution
 from powerprof.errors import UsageError
 from powerprof.experiment.records import Comparison
+from powerprof.experiment.sweep import Sweep
 from powerprof.records import Estimate, Run
 from powerprof.report.stacks import frames_of
 
@@ -48,6 +49,8 @@ def to_csv(record: msgspec.Struct) -> str:
         return table(_attribution(record))
     if isinstance(record, Run):
         return table(_run(record))
+    if isinstance(record, Sweep):
+        return table(_sweep(record))
     raise UsageError(f"there is no CSV for a {type(record).__name__.lower()}", "use --json FILE")
 
 
@@ -94,6 +97,16 @@ def _run(record: Run) -> Iterable[Sequence[Cell]]:
         for cause in phase.causes:
             yield [phase.name, f"wakeups {cause.name or ''}".rstrip(), "1/s", "measured", cause.wakeups_hz, None, None,
                    cause.mechanism, cause.process, cause.thread]  # fmt: skip
+
+
+def _sweep(record: Sweep) -> Iterable[Sequence[Cell]]:
+    yield [record.parameter, "metric", "unit", "kind", "mean", "low", "high", "error"]
+    for point in record.points:
+        value = point.value if isinstance(point.value, int | float | str) else str(point.value)
+        if point.error is not None:
+            yield [value, *[None] * 6, point.error]
+        for metric in point.metrics:
+            yield [value, metric.name, metric.unit, metric.kind, metric.estimate.mean, *_estimate(metric.estimate)]
 
 
 def _attribution(record: Attribution) -> Iterable[Sequence[Cell]]:

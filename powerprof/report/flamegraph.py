@@ -62,7 +62,7 @@ def _grow(root: _Node, frames: tuple[str, ...], value: float, a: float) -> None:
     node.own += value
 
 
-def _placed(root: _Node, unit: str, *, difference: bool) -> Flame:
+def _placed(root: _Node, unit: str, limit: int, *, difference: bool) -> Flame:
     found: list[FlameFrame] = []
     hidden = depth_seen = 0
     total = root.width
@@ -71,7 +71,7 @@ def _placed(root: _Node, unit: str, *, difference: bool) -> Flame:
     while waiting:
         node, depth, start = waiting.pop()
         width = node.width / total if total else 1.0
-        if width < _SMALLEST or depth > MAX_DEPTH or len(found) >= MAX_FRAMES:
+        if width < _SMALLEST or depth > MAX_DEPTH or len(found) >= limit:
             hidden += 1
             continue
         depth_seen = max(depth_seen, depth)
@@ -87,20 +87,22 @@ def _placed(root: _Node, unit: str, *, difference: bool) -> Flame:
     return Flame(tuple(found), unit, depth_seen + 1, hidden, difference)
 
 
-def flame(stacks: Iterable[WeightedStack], *, unit: str, root: str = "all") -> Flame:
-    """The graph of one set of stacks."""
+def flame(
+    stacks: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES
+) -> Flame:
+    """The graph of one set of stacks, of at most `limit` frames."""
     top = _Node(root)
     for frames, value in merged(stacks):
         _grow(top, frames, value, 0.0)
-    return _placed(top, unit, difference=False)
+    return _placed(top, unit, limit, difference=False)
 
 
 def flame_difference(
-    a: Iterable[WeightedStack], b: Iterable[WeightedStack], *, unit: str, root: str = "all"
+    a: Iterable[WeightedStack], b: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES
 ) -> Flame:
     """B beside A: values are B's, `a` is A's. Give rates or per-query figures, which can be compared."""
     before, after = dict(merged(a)), dict(merged(b))
     top = _Node(root)
     for frames in sorted(before.keys() | after.keys()):
         _grow(top, frames, after.get(frames, 0.0), before.get(frames, 0.0))
-    return _placed(top, unit, difference=True)
+    return _placed(top, unit, limit, difference=True)

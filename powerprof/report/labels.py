@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import floor, log10
 
 _METRICS = {
     "c0_ms_per_query_server": "C0 per query, server",
@@ -56,6 +59,24 @@ def digits(largest: float, significant: int = 3) -> int:
     """Decimals that show that many significant digits of the largest figure of a row, at most six."""
     if not largest:
         return 0 if significant < 3 else 2
-    from math import floor, log10
-
     return min(6, max(0, significant - 1 - floor(log10(abs(largest)))))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How the figures of one row are shown: in this unit, times `factor`, with so many decimals."""
+
+    unit: str
+    factor: float
+    decimals: int
+
+
+def shown(unit: str, values: Iterable[float | None]) -> Shown:
+    """Three significant digits of the largest figure of a row, and two of the smallest as far as four decimals go."""
+    known = [abs(value) for value in values if value]
+    largest = max(known, default=0.0)
+    name, factor = prefix(unit, largest)
+    if largest * factor >= 1000:
+        return Shown(name, factor, 0)
+    least = digits(min(known, default=0.0) * factor, 2)
+    return Shown(name, factor, max(digits(largest * factor), min(4, least)))

@@ -6,6 +6,7 @@ import msgspec
 
 from powerprof.attribution.records import Attribution
 from powerprof.experiment.records import Comparison
+from powerprof.experiment.sweep import Sweep
 from powerprof.records import Run
 
 _ONE_LINE = 100_000
@@ -24,6 +25,10 @@ def lines_of(record: msgspec.Struct) -> list[str]:
         found = attribution.lines(record, _ONE_LINE)
     elif isinstance(record, Run):
         found = _run(record)
+    elif isinstance(record, Sweep):
+        from powerprof.report import sweep
+
+        found = sweep.lines(record, _ONE_LINE)
     return [*found, "", ""]
 
 

@@ -13,9 +13,9 @@ import msgspec
 from powerprof.attribution.records import Attribution
 from powerprof.errors import UsageError
 from powerprof.experiment.records import Comparison
+from powerprof.experiment.sweep import Sweep
 from powerprof.records import Cause, Conservation, Run
 from powerprof.report import labels, text
-from powerprof.report.compare import figure
 from powerprof.report.lines import lines_of
 
 _NAME_LIMIT = 120
@@ -49,8 +49,21 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) ->
     return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
 
 
-def _range(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"{figure(low)} to {figure(high)}"
+def _times(value: float | None, shown: labels.Shown) -> float | None:
+    return None if value is None else value * shown.factor
+
+
+def _number(value: float | None, shown: labels.Shown) -> str:
+    return text.number(_times(value, shown), shown.decimals)
+
+
+def _range(low: float | None, high: float | None, shown: labels.Shown) -> str:
+    return "" if low is None or high is None else f"{_number(low, shown)} to {_number(high, shown)}"
+
+
+def _label(name: str, shown: labels.Shown, kind: str) -> str:
+    unit = f" ({shown.unit})" if shown.unit else ""
+    return plain(labels.metric(name) + unit + (", estimated" if kind == "estimated" else ""))
 
 
 def _percent(value: float) -> str:
@@ -65,6 +78,8 @@ def to_markdown(record: msgspec.Struct) -> str:
         lines = _attribution(record)
     elif isinstance(record, Run):
         lines = _run(record)
+    elif isinstance(record, Sweep):
+        lines = _sweep(record)
     else:
         raise UsageError(f"there is no Markdown for a {type(record).__name__.lower()}", "use --json FILE")
     return "\n".join(lines) + "\n"
@@ -80,13 +95,13 @@ def _comparison(record: Comparison) -> list[str]:
     rows = []
     for metric in record.metrics:
         ends = metric.difference.ci95
-        kind = ", estimated" if metric.kind == "estimated" else ""
-        unit = f" ({metric.unit})" if metric.unit not in ("", "1") else ""
+        shown = labels.shown(metric.unit, (metric.a.mean, metric.b.mean))
+        change = text.signed(_times(metric.difference.b_minus_a, shown), shown.decimals)
         percent = "" if metric.difference.percent is None else _percent(metric.difference.percent)
         verdict = _VERDICTS[metric.verdict]
         rows.append([
-            plain(labels.metric(metric.name) + unit + kind), figure(metric.a.mean), figure(metric.b.mean),
-            figure(metric.difference.b_minus_a), _range(*ends) if ends else "", percent,
+            _label(metric.name, shown, metric.kind), _number(metric.a.mean, shown), _number(metric.b.mean, shown),
+            change, _range(*ends, shown) if ends else "", percent,
             verdict if verdict == "inconclusive" else f"**{verdict}**",
         ])  # fmt: skip
     a, b = code(record.a.name, 60), code(record.b.name, 60)
@@ -118,12 +133,12 @@ def _run(record: Run) -> list[str]:
     said = lines_of(record)
     found = [f"**{plain(said[0])}**", "", plain(said[1])]
     if record.metrics:
-        rows = [
-            [plain(labels.metric(one.name) + (", estimated" if one.kind == "estimated" else "")), plain(one.unit),
-             figure(one.estimate.mean), _range(one.estimate.low, one.estimate.high)]
-            for one in record.metrics
-        ]  # fmt: skip
-        found += ["", *_table(["metric", "unit", "mean", "95 %"], rows, left=2)]
+        rows = []
+        for one in record.metrics:
+            shown = labels.shown(one.unit, [one.estimate.mean])
+            ends = _range(one.estimate.low, one.estimate.high, shown)
+            rows.append([_label(one.name, shown, one.kind), _number(one.estimate.mean, shown), ends])
+        found += ["", *_table(["metric", "mean", "95 %"], rows)]
     if record.phases:
         names = dict.fromkeys(state.name for phase in record.phases for state in phase.states if not state.polling)
         rows = [["C0 (running), %", *(text.number(phase.c0_percent, 2) for phase in record.phases)]]
@@ -135,7 +150,7 @@ def _run(record: Run) -> list[str]:
     if record.deltas:
         rows = [
             [plain(labels.metric(d.metric)), f"{code(d.to_phase, 40)} − {code(d.from_phase, 40)}",
-             text.signed(d.difference.mean, 2), _range(d.difference.low, d.difference.high)]
+             text.signed(d.difference.mean, 2), _range(d.difference.low, d.difference.high, labels.Shown("", 1.0, 2))]
             for d in record.deltas
         ]  # fmt: skip
         found += ["", *_table(["change", "", "mean", "95 %"], rows, left=2)]
@@ -162,6 +177,22 @@ def _attribution(record: Attribution) -> list[str]:
     if left:
         found += ["", f"{len(left)} more rows with {sum(row.count for row in left):,} idle exits."]
     return found + _balance(record.conservation) + _notes(record.notes) + _source(record.id)
+
+
+def _sweep(record: Sweep) -> list[str]:
+    said = lines_of(record)
+    names = dict.fromkeys(metric.name for point in record.points for metric in point.metrics)
+    rows = []
+    for name in names:
+        same = [next((one for one in point.metrics if one.name == name), None) for point in record.points]
+        first = next(one for one in same if one is not None)
+        shown = labels.shown(first.unit, [one.estimate.mean for one in same if one])
+        cells = [_number(one.estimate.mean if one else None, shown) for one in same]
+        rows.append([_label(name, shown, first.kind), *cells])
+    found = [f"**{plain(said[0])}**", "", plain(said[1]), ""]
+    found += _table([code(record.parameter, 40), *(code(point.value, 20) for point in record.points)], rows)
+    errors = [f"{record.parameter} {point.value}: {point.error}" for point in record.points if point.error]
+    return found + _notes([*errors, *record.notes]) + _source(record.id)
 
 
 def _source(name: str | None) -> list[str]:

@@ -15,7 +15,7 @@ __all__ = ["Extras", "render_flame", "render_html"]
 
 
 def render_html(record: msgspec.Struct, *, extras: Extras | None = None) -> str:
-    """The page of a comparison, an attribution or a run. Raises UsageError for a record without one."""
+    """The page of a comparison, an attribution, a run or a sweep. Raises UsageError for a record without one."""
     from powerprof.attribution.records import Attribution
     from powerprof.errors import UsageError
     from powerprof.experiment.records import Comparison
@@ -29,6 +29,11 @@ def render_html(record: msgspec.Struct, *, extras: Extras | None = None) -> str:
         return attribution.render(record, beside)
     if isinstance(record, Run):
         return run.render(record, beside)
+    from powerprof.experiment.sweep import Sweep
+    from powerprof.report.html import sweep
+
+    if isinstance(record, Sweep):
+        return sweep.render(record, beside)
     raise UsageError(f"there is no HTML report for a {type(record).__name__.lower()}", "use --json FILE")
 
 

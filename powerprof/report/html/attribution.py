@@ -13,7 +13,10 @@ from powerprof.report.html.lanes import MECHANISMS, lanes
 from powerprof.report.html.page import page
 from powerprof.report.stacks import modules_of, stacks_of
 
-MAX_ROWS = 200
+# The page has to stay below 6 MiB whatever the names are.
+MAX_ROWS = 100
+_FRAMES = 2000
+_STACK_LIMIT = 2000
 _ORIGINS = {
     "own_timer": "its own timer", "other_thread": "another thread", "other_process": "another process",
     "device": "a device", "kernel": "the kernel",
@@ -39,7 +42,7 @@ def chain(wakeup: Wakeup) -> tuple[str, str]:
     if not wakeup.stack_complete:
         names.append("…")
     first = _OPEN_FRAMES if len(names) > _OPEN_FRAMES + 2 else len(names)
-    return " ← ".join(names[:first]), " ← ".join(names[first:])
+    return " ← ".join(names[:first]), clean(" ← ".join(names[first:]), _STACK_LIMIT)
 
 
 def render(record: Attribution, extras: Extras) -> str:
@@ -47,9 +50,10 @@ def render(record: Attribution, extras: Extras) -> str:
     figures = Figures(record)
     modules = modules_of(record.wakeups)
     exits, c0 = (stacks_of(record.wakeups, by) for by in ("count", "c0_ms"))
+    root = clean(record.target.label, 80)
     views = [
-        flame_view(flame(exits, unit="idle exits", root=clean(record.target.label, 80)), "Idle exits", modules),
-        flame_view(flame(c0, unit="ms of C0", root=clean(record.target.label, 80)), "C0 time that followed", modules),
+        flame_view(flame(stacks, unit=unit, root=root, limit=_FRAMES), title, modules)
+        for stacks, unit, title in ((exits, "idle exits", "Idle exits"), (c0, "ms of C0", "C0 time that followed"))
     ]
     rows = [(index, wakeup, why(wakeup), chain(wakeup), text.period(wakeup.period_ms))
             for index, wakeup in enumerate(record.wakeups[:MAX_ROWS])]  # fmt: skip

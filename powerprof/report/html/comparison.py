@@ -17,8 +17,10 @@ from powerprof.report.html import svg
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import Figures, clean
 from powerprof.report.html.flames import FlameView, flame_view
+from powerprof.report.html.intervals import Interval, IntervalAxis, interval_axis, interval_row, interval_ticks
 from powerprof.report.html.page import page
 
+_FRAMES = 1500  # in each of three graphs: the page has to stay below 6 MiB whatever the names are
 _VERDICTS = {"b_lower": "lower", "b_higher": "higher", "inconclusive": "inconclusive"}
 
 
@@ -39,23 +41,19 @@ class MetricRow:
     detectable: Markup
 
 
-def _interval(metric: Metric) -> svg.Interval | None:
+def _interval(metric: Metric) -> Interval | None:
     percent, ends = metric.difference.percent, metric.difference.ci95
     if percent is None or ends is None or not metric.a.mean:
         return None
     low, high = (100 * end / abs(metric.a.mean) for end in ends)
     # Work done is counted, not estimated, and may differ by thousands: effects would shrink to dots beside it.
-    return svg.Interval(percent, low, high, metric.verdict != "inconclusive", aside=metric.unit == "rows")
+    return Interval(percent, low, high, metric.verdict != "inconclusive", aside=metric.unit == "rows")
 
 
-def _row(figures: Figures, index: int, metric: Metric, axis: svg.IntervalAxis) -> MetricRow:
+def _row(figures: Figures, index: int, metric: Metric, axis: IntervalAxis) -> MetricRow:
     place = f"/metrics/{index}"
-    largest = max(abs(metric.a.mean or 0.0), abs(metric.b.mean or 0.0))
-    unit, factor = labels.prefix(metric.unit, largest)
-    known = [abs(side.mean) * factor for side in (metric.a, metric.b) if side.mean]
-    digits = max(labels.digits(largest * factor), min(4, labels.digits(min(known, default=0.0), 2)))
-    if largest * factor >= 1000:
-        digits = 0
+    shown = labels.shown(metric.unit, (metric.a.mean, metric.b.mean))
+    unit, factor, digits = shown.unit, shown.factor, shown.decimals
     label = labels.metric(metric.name)
     drawn = _interval(metric)
     sides = [
@@ -72,10 +70,11 @@ def _row(figures: Figures, index: int, metric: Metric, axis: svg.IntervalAxis) -
         figures.interval(f"{place}/difference/ci95/0", f"{place}/difference/ci95/1", fine, scale=factor, sign=True),
         figures.fig(f"{place}/difference/percent", 1 if abs(drawn.percent) < 1000 else 0, "%", sign=True)
         if drawn else Markup(),
-        svg.interval_row(axis, drawn, f"{label}: {drawn.percent:+.1f} % [{drawn.low:+.1f}, {drawn.high:+.1f}]")
+        interval_row(axis, drawn, f"{label}: {drawn.percent:+.1f} % [{drawn.low:+.1f}, {drawn.high:+.1f}]")
         if drawn else Markup(),
         _VERDICTS[metric.verdict],
-        figures.fig(f"{place}/minimum_detectable_percent", 1, "%"),
+        figures.fig(f"{place}/minimum_detectable_percent", 1 if (metric.minimum_detectable_percent or 0) < 100 else 0,
+                    "%"),
     )  # fmt: skip
 
 
@@ -89,9 +88,10 @@ def _seconds(window: Window) -> float | None:
 def _bars(record: Comparison) -> list[svg.Bar]:
     named = [(window, "bar-idle", "idle baseline", "") for window in record.baseline]
     for block in record.blocks:
-        look = f"bar-{block.arm}" + (" dropped" if block.dropped else "")
+        look = f"bar-{block.arm}" + (" dropped" if block.dropped or block.disturbed else "")
         what = record.a.name if block.arm == "a" else record.b.name
-        more = ", warm-up, in no figure" if block.dropped else ""
+        left_out = "warm-up" if block.dropped else "disturbed" if block.disturbed else ""
+        more = f", {left_out}, in no figure" if left_out else ""
         again = f", taken {block.attempts_count} times" if block.attempts_count > 1 else ""
         named.append((block.window, look, f"{clean(what, 60)}, pair {block.pair}{more}{again}", block.arm.upper()))
     named += [(window, "bar-idle", "idle baseline, after", "") for window in record.baseline_after]
@@ -134,7 +134,7 @@ def _states(record: Comparison) -> tuple[list[StateRow], list[tuple[str, Markup]
 
 
 def _context(record: Comparison) -> str:
-    used = [block for block in record.blocks if not block.dropped]
+    used = [block for block in record.blocks if not block.dropped and not block.disturbed]
     parts = [f"{record.blocks_count} blocks, {''.join(arm.upper() for arm in record.order[:8])}"
              + ("…" if len(record.order) > 8 else "")]  # fmt: skip
     if record.design == "rate" and record.offered_hz is not None:
@@ -159,11 +159,12 @@ def flames(record: Comparison, extras: Extras) -> list[FlameView]:
     """A, B and their difference, as far as there are stacks."""
     names = clean(record.a.name, 60), clean(record.b.name, 60)
     views = [
-        flame_view(flame(stacks, unit=extras.unit, root=name), name, extras.modules)
+        flame_view(flame(stacks, unit=extras.unit, root=name, limit=_FRAMES), name, extras.modules)
         for stacks, name in ((extras.stacks, names[0]), (extras.stacks_b, names[1]))
     ]
     if extras.stacks and extras.stacks_b:
-        graph = flame_difference(extras.stacks, extras.stacks_b, unit=extras.unit, root=f"{names[1]} − {names[0]}")
+        root = f"{names[1]} − {names[0]}"
+        graph = flame_difference(extras.stacks, extras.stacks_b, unit=extras.unit, root=root, limit=_FRAMES)
         views.append(flame_view(graph, f"Difference, {names[1]} − {names[0]}", extras.modules))
     return [view for view in views if view is not None]
 
@@ -172,7 +173,7 @@ def render(record: Comparison, extras: Extras) -> str:
     """The page."""
     figures = Figures(record)
     drawn = [one for metric in record.metrics if (one := _interval(metric)) is not None]
-    axis = svg.interval_axis(drawn)
+    axis = interval_axis(drawn)
     primary = next((one for one in record.metrics if one.name == record.verdict.metric),
                    record.metrics[0] if record.metrics else None)  # fmt: skip
     rows, bars = _states(record)
@@ -180,7 +181,7 @@ def render(record: Comparison, extras: Extras) -> str:
     return page(
         "comparison.html.j2", record, figures, title=f"{names[0]} against {names[1]}", context=_context(record),
         metrics=[_row(figures, index, metric, axis) for index, metric in enumerate(record.metrics)],
-        ticks=svg.interval_ticks(axis) if drawn else Markup(), names=names, primary=primary,
+        ticks=interval_ticks(axis) if drawn else Markup(), names=names, primary=primary,
         primary_label=labels.metric(primary.name) if primary else "",
         pairs=svg.pairs(primary.a.values, primary.b.values, primary.unit, names) if primary else Markup(),
         state_rows=rows, state_bars=bars, course=svg.course(_bars(record), "% C0"), flames=flames(record, extras),

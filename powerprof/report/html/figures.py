@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -11,12 +12,18 @@ from markupsafe import Markup, escape
 from powerprof.report import labels, text
 
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)], "�")  # fmt: skip
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|ms\b|s\b|J\b|W\b|mJ\b|points\b))|(?<=[±×–]) (?=\d)")
 NAME_LIMIT = 200
 
 
 def clean(name: object, limit: int = NAME_LIMIT) -> str:
     """A name from outside in one line of at most `limit` characters, without control or direction characters."""
     return text.cut(str(name), limit).translate(_CONTROL)
+
+
+def tidy(sentence: str) -> str:
+    """A sentence in which no line ends between a figure and its unit."""
+    return _BEFORE_UNIT.sub("\u00a0", sentence)
 
 
 class Figures:

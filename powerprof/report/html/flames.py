@@ -19,7 +19,7 @@ _FRAME = Markup(
     '<div role="treeitem" class="f {look}" aria-level="{level}" tabindex="-1" data-x="{x}" data-w="{w}" '
     'style="--x:{x};--w:{w};--d:{depth}" data-info="{info}">{label}</div>'
 )
-_LABEL_LIMIT = 160
+_LABEL_LIMIT = 100
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,13 @@ def _figure(value: float) -> str:
 
 
 def _info(frame: FlameFrame, total: float, unit: str, module: str | None) -> str:
+    """What the script says behind a box's name."""
     where = f" ({clean(module, 60)})" if module else ""
     if frame.a is not None:
         change = frame.value - frame.a
-        return (
-            f"{clean(frame.label, _LABEL_LIMIT)}{where}: A {_figure(frame.a)}, B {_figure(frame.value)} {unit}, "
-            f"B − A {text.signed(change, 2)}"
-        )
+        return f"{where}: A {_figure(frame.a)}, B {_figure(frame.value)} {unit}, B − A {text.signed(change, 2)}"
     share = 100 * frame.value / total if total else 0.0
-    return f"{clean(frame.label, _LABEL_LIMIT)}{where}: {_figure(frame.value)} {unit}, {share:.1f} % of all"
+    return f"{where}: {_figure(frame.value)} {unit}, {share:.1f} % of all"
 
 
 def flame_view(graph: Flame, title: str, modules: Mapping[str, str] | None = None) -> FlameView | None:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from powerprof import __version__
-from powerprof.report.html.figures import Figures, clean, embedded
+from powerprof.report.html.figures import Figures, clean, embedded, tidy
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+MAX_PAGE_BYTES = 6 << 20
 MAX_EMBEDDED_BYTES = 3 << 20
 """Above it the record stays out of the page, which has to fit in a mail; the page says so."""
 
@@ -35,6 +36,7 @@ def _environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True,
     )
     environment.filters["clean"] = clean
+    environment.filters["tidy"] = tidy
     return environment
 
 
@@ -45,12 +47,17 @@ def page(template: str, record: msgspec.Struct | None, figures: Figures | None, 
     script = _asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = embedded(record) if record is not None else Markup()
-    fits = len(data) <= MAX_EMBEDDED_BYTES
+    fits = len(data.encode()) <= MAX_EMBEDDED_BYTES
     functions = {} if figures is None else {"fig": figures.fig, "interval": figures.interval, "facts": figures.facts,
                                             "at": figures.at}  # fmt: skip
-    text: str = _environment().get_template(template).render(
-        style=Markup(_asset("report.css")), script=Markup(script), digest=digest,  # noqa: S704 - our own files
-        data=data if fits else Markup(), data_bytes=len(data), data_fits=fits, version=__version__,
-        record=record, **functions, **values,
-    )  # fmt: skip
-    return text
+
+    def rendered(with_data: bool) -> str:
+        text: str = _environment().get_template(template).render(
+            style=Markup(_asset("report.css")), script=Markup(script), digest=digest,  # noqa: S704 - our own files
+            data=data if with_data else Markup(), data_bytes=len(data), data_fits=with_data, version=__version__,
+            record=record, **functions, **values,
+        )  # fmt: skip
+        return text
+
+    text = rendered(fits)
+    return rendered(False) if fits and len(text.encode("utf-8", "replace")) > MAX_PAGE_BYTES else text

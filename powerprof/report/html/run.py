@@ -34,9 +34,19 @@ class PhaseRow:
 
 
 def shown_phases(run: Run) -> list[int]:
-    """The phases that are compared: baseline, server, clients; else all."""
+    """The phases that are compared: of idle runs baseline, server, clients; else all."""
     found = [index for name in _MAIN for index, phase in enumerate(run.phases) if phase.name == name]
-    return found or list(range(len(run.phases)))
+    return found if found and run.command == "idle" else list(range(len(run.phases)))
+
+
+def phase_looks(run: Run) -> dict[str, str]:
+    """The class of each phase's bars: baselines grey, then the colours of A and B by turns."""
+    looks: dict[str, str] = {}
+    for phase in run.phases:
+        others = len([look for look in looks.values() if look != "bar-idle"])
+        look = "bar-idle" if phase.name.startswith("baseline") else ("bar-a", "bar-b")[others % 2]
+        looks.setdefault(phase.name, look)
+    return looks
 
 
 def phase_title(run: Run, phase: Phase) -> str:
@@ -127,9 +137,9 @@ def _course(run: Run) -> list[svg.Bar]:
                 continue
             timed.append((start, phase, number, window))
     first = min((start for start, *_ in timed), default=0.0)
+    looks = phase_looks(run)
     return [
-        svg.Bar(start - first, start - first + (window.window_s or 0.0), window.c0_percent,
-                "bar-idle" if phase.name.startswith("baseline") else "bar-a" if phase.name == "server" else "bar-b",
+        svg.Bar(start - first, start - first + (window.window_s or 0.0), window.c0_percent, looks[phase.name],
                 f"{phase_title(run, phase)}, window {number}: C0 {text.number(window.c0_percent, 2, ' %')}")
         for start, phase, number, window in sorted(timed, key=lambda one: one[0])
     ]  # fmt: skip
@@ -141,12 +151,14 @@ def render(run: Run, extras: Extras) -> str:
     chosen = shown_phases(run)
     looks = looks_of([state for phase in run.phases for state in phase.states])
     bars = [(phase_title(run, run.phases[i]), svg.state_bar(_bar(run.phases[i], looks), run.phases[i].name))
-            for i in chosen if run.phases[i].c0_percent is not None]  # fmt: skip
+            for i in chosen if run.phases[i].c0_percent is not None and run.phases[i].states]  # fmt: skip
     return page(
         "run.html.j2", run, figures, title=said[0], answer=said[0], context=said[1],
         titles=[phase_title(run, run.phases[index]) for index in chosen],
         rows=phase_rows(figures, run, chosen) if chosen else [], bars=bars,
         course=svg.course(_course(run), "% C0") if sum(len(phase.windows) for phase in run.phases) > 1 else Markup(),
+        legend=[(phase_title(run, phase), phase_looks(run)[phase.name]) for phase in run.phases
+                if phase.name != "baseline-after"],
         traced=[(index, phase_title(run, run.phases[index])) for index in reversed(chosen) if run.phases[index].causes],
         energies=[(index, phase_title(run, phase)) for index, phase in enumerate(run.phases) if phase.energy],
         metric_labels=[labels.metric(metric.name) for metric in run.metrics],

@@ -5,106 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup
 
 from powerprof.report import labels, text
 from powerprof.report.html.scales import Scale, by_powers, from_zero
 
-_SVG = Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>')
+SVG = Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>')
 _LOG_FROM = 30  # highest / lowest value from which a linear axis would hide one of the two
 
 
-def _joined(parts: Sequence[Markup]) -> Markup:
+def joined(parts: Sequence[Markup]) -> Markup:
     return Markup().join(parts)
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A difference in percent of A with its 95 % interval; ratios are 1 + percent / 100.
-
-    The axis does not stretch to an interval that is `aside`: where it lies beyond, an arrow says so.
-    """
-
-    percent: float
-    low: float
-    high: float
-    clear: bool
-    aside: bool = False
-
-
-@dataclass(frozen=True)
-class IntervalAxis:
-    """One axis for all rows of a table: percent, or B / A on a logarithmic scale where effects are large."""
-
-    scale: Scale
-    ticks: tuple[tuple[float, str], ...]
-    ratios: bool
-
-
-def interval_axis(intervals: Sequence[Interval]) -> IntervalAxis:
-    """The axis that shows all of them, symmetrical about no difference."""
-    shown = [one for one in intervals if not one.aside] or intervals
-    largest = max((max(abs(one.low), abs(one.high)) for one in shown), default=1.0) or 1.0
-    if largest <= 60:
-        scale, ticks = from_zero([largest], 50, 98)
-        whole = Scale(-scale.high, scale.high, 2, 98)
-        far = scale.high
-        middle = ticks[len(ticks) // 2] if len(ticks) > 3 else far
-        marks = [-far, -middle, 0.0, middle, far] if middle != far else [-far, 0.0, far]
-        return IntervalAxis(whole, tuple((mark, text.signed(mark, 6).rstrip("0").rstrip(".") if mark else "0")
-                                         for mark in marks), ratios=False)  # fmt: skip
-    ratios = [1 + end / 100 for one in shown for end in (one.low, one.high)]
-    extreme = max([*ratios, *(1 / ratio for ratio in ratios if ratio > 0.001)], default=2.0)
-    power = 1
-    while 10.0**power < extreme and power < 6:
-        power += 1
-    # Five labels at most: the column is narrow.
-    exponents = [-power, -power // 2, 0, power // 2, power] if power % 2 == 0 else [-power, 0, power]
-    return IntervalAxis(
-        Scale(10.0**-power, 10.0**power, 2, 98, logarithmic=True),
-        tuple((10.0**exponent, _times(exponent)) for exponent in exponents), ratios=True,
-    )  # fmt: skip
-
-
-def _times(exponent: int) -> str:
-    if exponent == 0:
-        return "= A"
-    power = f"10{'⁰¹²³⁴⁵⁶'[abs(exponent)]}" if abs(exponent) > 3 else f"{10 ** abs(exponent):,}"
-    return f"{'×' if exponent > 0 else '÷'}{power}"
-
-
-def _axis_value(axis: IntervalAxis, percent: float) -> float:
-    return 1 + percent / 100 if axis.ratios else percent
-
-
-def interval_ticks(axis: IntervalAxis) -> Markup:
-    """The axis' labels, for the head of the column."""
-    parts = []
-    for index, (value, label) in enumerate(axis.ticks):
-        anchor = "start" if index == 0 else "end" if index == len(axis.ticks) - 1 else "middle"
-        # Between the ends and the middle there is room only in a wide column.
-        kind = "major" if index in (0, len(axis.ticks) // 2, len(axis.ticks) - 1) else "minor"
-        parts.append(Markup('<text class="{}" x="{:.2f}%" y="12" text-anchor="{}">{}</text>').format(
-            kind, axis.scale(value), anchor, label))
-    return _SVG.format("axis: B relative to A", 16, _joined(parts))
-
-
-def interval_row(axis: IntervalAxis, one: Interval, label: str) -> Markup:
-    """A bar for the interval, a dot for the mean, a line where there is no difference."""
-    low, middle, high = (axis.scale(_axis_value(axis, value)) for value in (one.low, one.percent, one.high))
-    none = axis.scale(1.0 if axis.ratios else 0.0)
-    kind = "clear" if one.clear else "open"
-    parts = [Markup('<line class="zero" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="18"/>').format(none)]
-    parts.append(Markup('<line class="bar {}" x1="{:.2f}%" x2="{:.2f}%" y1="9" y2="9"/>').format(kind, low, high))
-    value = _axis_value(axis, one.percent)
-    if axis.scale.low <= value <= axis.scale.high:
-        parts.append(Markup('<circle class="dot {}" cx="{:.2f}%" cy="9" r="4"/>').format(kind, middle))
-    else:
-        arrow = "M0 4 l8 5 l-8 5 z" if value > axis.scale.high else "M0 4 l-8 5 l8 5 z"
-        parts.append(Markup('<svg x="{:.2f}%" overflow="visible"><path class="dot" d="{}"/></svg>').format(
-            middle, arrow))
-    return _SVG.format(label, 18, _joined(parts))
 
 
 def _grid(scale: Scale, ticks: Sequence[float], unit: str) -> list[Markup]:
@@ -147,7 +60,7 @@ def pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, names
                   for arm, value, name in (("a", x, names[0]), ("b", y, names[1]))]  # fmt: skip
         if len(both) <= 24 or index % 5 == 4:
             parts.append(Markup('<text x="{:.2f}%" y="232" text-anchor="middle">{}</text>').format(at, index + 1))
-    return _SVG.format(f"{len(both)} pairs of {names[0]} and {names[1]} in {unit}", 238, _joined(parts))
+    return SVG.format(f"{len(both)} pairs of {names[0]} and {names[1]} in {unit}", 238, joined(parts))
 
 
 @dataclass(frozen=True)
@@ -171,7 +84,7 @@ def state_bar(shares: Sequence[Share], name: str) -> Markup:
                 share.look, at, share.name))
         at += width
     said = ", ".join(f"{share.name} {share.percent:.2f} %" for share in shares)
-    return _SVG.format(f"{name}: {said}", 28, _joined(parts))
+    return SVG.format(f"{name}: {said}", 28, joined(parts))
 
 
 @dataclass(frozen=True)
@@ -212,4 +125,41 @@ def course(bars: Sequence[Bar], unit: str) -> Markup:
             anchor = "end" if across(seconds) > 94 else "middle"
             parts.append(Markup('<text x="{:.2f}%" y="162" text-anchor="{}">{:g} {}</text>').format(
                 across(seconds), anchor, mark, "min" if minutes else "s"))
-    return _SVG.format(f"{len(bars)} windows over {length:.0f} s", 168, _joined(parts))
+    return SVG.format(f"{len(bars)} windows over {length:.0f} s", 168, joined(parts))
+
+
+@dataclass(frozen=True)
+class SeriesPoint:
+    """A value with its interval at one setting; None where nothing was measured."""
+
+    label: str
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+def series(points: Sequence[SeriesPoint], unit: str, title: str) -> Markup:
+    """Values over the settings of a parameter, each setting as far from the next: they often double."""
+    known = [value for point in points for value in (point.mean, point.low, point.high) if value is not None]
+    if not any(point.mean is not None for point in points):
+        return Markup()
+    unit, factor = labels.prefix(unit, max(map(abs, known)))
+    scale, ticks = from_zero([value * factor for value in known], 132, 18)
+    parts = _grid(scale, ticks, unit)
+    places = [14 + 84 * (index + 0.5) / len(points) for index in range(len(points))]
+    drawn = [(x, point) for x, point in zip(places, points, strict=True) if point.mean is not None]
+    for (x1, before), (x2, after) in pairwise(drawn):
+        parts.append(Markup('<line class="pair" x1="{:.2f}%" y1="{:.1f}" x2="{:.2f}%" y2="{:.1f}"/>').format(
+            x1, scale((before.mean or 0.0) * factor), x2, scale((after.mean or 0.0) * factor)))
+    for x, point in drawn:
+        value = (point.mean or 0.0) * factor
+        if point.low is not None and point.high is not None:
+            parts.append(Markup('<line class="bar" x1="{0:.2f}%" x2="{0:.2f}%" y1="{1:.1f}" y2="{2:.1f}"/>').format(
+                x, scale(point.low * factor), scale(point.high * factor)))
+        parts.append(_mark("a", x, scale(value), f"{point.label}: {value:.4g} {unit}"))
+    every = 1 + len(points) // 12
+    parts += [
+        Markup('<text x="{:.2f}%" y="150" text-anchor="middle">{}</text>').format(x, text.cut(point.label, 8))
+        for index, (x, point) in enumerate(zip(places, points, strict=True)) if index % every == 0
+    ]  # fmt: skip
+    return SVG.format(f"{title} at {len(points)} settings", 156, joined(parts))

@@ -10,7 +10,7 @@ import msgspec
 
 from powerprof.report.html import Extras, render_html
 from powerprof.report.stacks import modules_of, stacks_of
-from tests.unit.report.sample_records import attribution, comparison, idle_run, timeline
+from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, sweep, timeline
 
 
 def at(record: Any, pointer: str) -> Any:
@@ -30,6 +30,8 @@ def compare_extras() -> Extras:
 PAGES: dict[str, Callable[[], tuple[msgspec.Struct, Extras]]] = {
     "comparison": lambda: (comparison(), compare_extras()),
     "idle": lambda: (idle_run(), Extras()),
+    "load": lambda: (load_run(), Extras()),
+    "sweep": lambda: (sweep(), Extras()),
     "attribution": lambda: (attribution(), Extras(timeline=timeline())),
 }
 

@@ -23,6 +23,7 @@ from powerprof.attribution.records import (
 from powerprof.experiment.judge import answer, judge, own_control
 from powerprof.experiment.metrics import baseline_of
 from powerprof.experiment.records import Arm, Block, Comparison, Condition, Plan, Threat
+from powerprof.experiment.sweep import Point, Sweep
 from powerprof.records import (
     Cause,
     Conservation,
@@ -32,6 +33,7 @@ from powerprof.records import (
     Phase,
     ProcessTime,
     Run,
+    RunMetric,
     ServerInfo,
     StateResidency,
     ToolCost,
@@ -238,6 +240,43 @@ def attribution() -> Attribution:
         woken_elsewhere=[Woken(thread=Thread(tid=8133, comm="mariadbd", server_name="thread/sql/one_connection"),
                                process="sysbench", count=3, rate_hz=0.3)],
         notes=["this build is stripped: apt install mariadb-server-core-dbgsym"],
+    )  # fmt: skip
+
+
+def _metrics(factor: float) -> list[RunMetric]:
+    values = [0.0248 * factor, 0.0256 * factor, 0.0261 * factor]
+    mean = fmean(values)
+    return [
+        RunMetric(name="c0_ms_per_query_server", unit="ms", kind="measured", values=[*values],
+                  estimate=Estimate(mean=mean, low=0.9 * mean, high=1.1 * mean)),
+        RunMetric(name="queries_hz", unit="1/s", kind="measured", values=[32228.0 / factor] * 3,
+                  estimate=Estimate(mean=32228.0 / factor, low=None, high=None)),
+        RunMetric(name="joules_per_query", unit="J", kind="estimated", values=[2.3e-4 * factor] * 3, source="model",
+                  estimate=Estimate(mean=2.3e-4 * factor, low=2.2e-4 * factor, high=2.4e-4 * factor)),
+    ]  # fmt: skip
+
+
+@cache
+def load_run() -> Run:
+    """`powerprof run city:index`."""
+    server, load = _phase("server", 0, 0.61, 44.7), _phase("index", 60, 41.0, 900.0)
+    return Run(
+        id="run-0002", command="run", started_at=START.isoformat(), host=HOST, tool=TOOL, phases=[server, load],
+        server=ServerInfo(version="MariaDB 10.11.19", private=True), metrics=_metrics(1.0),
+        condition={"name": "index", "workload": "city", "title": "an index on Name"},
+        options={"windows_count": 3, "window_s": 8.0, "offered_hz": 200.0},
+    )  # fmt: skip
+
+
+@cache
+def sweep() -> Sweep:
+    """`powerprof sweep city:index --clients 1,2,4,8,1024`, of which the last point failed."""
+    points = [Point(value=clients, metrics=_metrics(1 + clients / 8)) for clients in (1, 2, 4, 8)]
+    return Sweep(
+        id="sweep-0001", command="sweep", started_at=START.isoformat(), workload="city", parameter="clients",
+        condition={"name": "index", "workload": "city"}, key="load.clients", values=[1, 2, 4, 8, 1024], host=HOST,
+        points=[*points, Point(value=1024, error="the server refused connections")],
+        server={"version": "MariaDB 10.11.19", "private": True}, options={"window_s": 8.0}, interrupted=True,
     )  # fmt: skip
 
 

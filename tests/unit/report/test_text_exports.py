@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from powerprof.report.csvfile import to_csv
 from powerprof.report.exports import export
 from powerprof.report.markdown import code, plain, to_markdown
-from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run
+from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, load_run, sweep
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
@@ -69,7 +69,7 @@ def test_markdown_of_a_comparison_begins_with_the_answer_and_has_every_metric() 
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(record.metrics)
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 8 for line in table)
-    assert "| 0.0570 | 2.72 |" in table[2] and "**higher**" in table[2]
+    assert "| 0.057 | 2.723 | +2.666 | 2.631 to 2.697 | +4,675 % |" in table[2] and "**higher**" in table[2]
 
 
 def test_markdown_of_a_run_and_of_an_attribution() -> None:
@@ -96,3 +96,21 @@ def test_a_sentence_in_markdown_has_no_markup(name: str) -> None:
     text = plain(f"costs {name} more")
     assert not re.search(r"(?<!\\)[`*_<>\[\]|]", text)
     assert "\n" not in text and "@S" not in text and "://" not in text
+
+
+def test_a_sweep_has_a_line_a_metric_and_point_and_says_what_failed() -> None:
+    record = sweep()
+    rows = rows_of(to_csv(record))
+    rates = [row for row in rows if row["metric"] == "queries_hz"]
+    assert [int(row["clients"]) for row in rates] == [1, 2, 4, 8]
+    assert float(rates[0]["mean"]) == record.points[0].metrics[1].estimate.mean and rates[0]["low"] == ""
+    assert rows[-1]["error"] == "the server refused connections"
+    text = to_markdown(record)
+    assert "| `clients` | `1` | `2` | `4` | `8` | `1024` |" in text
+    assert "- clients 1024: the server refused connections" in text
+
+
+def test_markdown_of_a_load_has_its_metrics() -> None:
+    text = to_markdown(load_run())
+    assert text.startswith("**city:index: the server's CPU time per query is ")
+    assert "| energy per query (mJ), estimated | 0.230 | 0.220 to 0.240 |" in text

@@ -73,8 +73,10 @@
       const one = at[index.get(event.target)];
       if (one) { focus(one); zoom(one === zoomed ? at[0] : one); }
     });
-    holder.addEventListener("focusin", (event) => { said = event.target.dataset.info || ""; say(); });
-    holder.addEventListener("mouseover", (event) => say(event.target.dataset.info));
+    function about(box) { return index.has(box) ? box.textContent + box.dataset.info : ""; }
+
+    holder.addEventListener("focusin", (event) => { said = about(event.target); say(); });
+    holder.addEventListener("mouseover", (event) => say(about(event.target)));
     holder.addEventListener("mouseleave", () => say());
     figure.querySelector("button").addEventListener("click", () => { zoom(at[0]); search.value = ""; find(); });
 

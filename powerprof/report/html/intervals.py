@@ -1,0 +1,104 @@
+"""Differences with their intervals on one axis, a row a metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from powerprof.report import text
+from powerprof.report.html.scales import Scale, from_zero
+from powerprof.report.html.svg import SVG, joined
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference in percent of A with its 95 % interval; ratios are 1 + percent / 100.
+
+    The axis does not stretch to an interval that is `aside`: where it lies beyond, an arrow says so.
+    """
+
+    percent: float
+    low: float
+    high: float
+    clear: bool
+    aside: bool = False
+
+
+@dataclass(frozen=True)
+class IntervalAxis:
+    """One axis for all rows of a table: percent, or B / A on a logarithmic scale where effects are large."""
+
+    scale: Scale
+    ticks: tuple[tuple[float, str], ...]
+    ratios: bool
+
+
+def interval_axis(intervals: Sequence[Interval]) -> IntervalAxis:
+    """The axis that shows all clear differences, symmetrical about none.
+
+    What says nothing may be wider than all that says something: it is cut off, and the axis is made for the others.
+    """
+    near = [one for one in intervals if not one.aside] or list(intervals)
+    shown = [one for one in near if one.clear] or near
+    largest = max((max(abs(one.low), abs(one.high)) for one in shown), default=1.0) or 1.0
+    if largest <= 60:
+        scale, ticks = from_zero([largest], 50, 98)
+        whole = Scale(-scale.high, scale.high, 2, 98)
+        far = scale.high
+        middle = ticks[len(ticks) // 2] if len(ticks) > 3 else far
+        marks = [-far, -middle, 0.0, middle, far] if middle != far else [-far, 0.0, far]
+        return IntervalAxis(whole, tuple((mark, text.signed(mark, 6).rstrip("0").rstrip(".") if mark else "0")
+                                         for mark in marks), ratios=False)  # fmt: skip
+    ratios = [1 + end / 100 for one in shown for end in (one.low, one.high)]
+    extreme = max([*ratios, *(1 / ratio for ratio in ratios if ratio > 0.001)], default=2.0)
+    power = 1
+    while 10.0**power < extreme and power < 6:
+        power += 1
+    # Five labels at most: the column is narrow.
+    exponents = [-power, -power // 2, 0, power // 2, power] if power % 2 == 0 else [-power, 0, power]
+    return IntervalAxis(
+        Scale(10.0**-power, 10.0**power, 2, 98, logarithmic=True),
+        tuple((10.0**exponent, _times(exponent)) for exponent in exponents), ratios=True,
+    )  # fmt: skip
+
+
+def _times(exponent: int) -> str:
+    if exponent == 0:
+        return "= A"
+    power = f"10{'⁰¹²³⁴⁵⁶'[abs(exponent)]}" if abs(exponent) > 3 else f"{10 ** abs(exponent):,}"
+    return f"{'×' if exponent > 0 else '÷'}{power}"
+
+
+def _axis_value(axis: IntervalAxis, percent: float) -> float:
+    return 1 + percent / 100 if axis.ratios else percent
+
+
+def interval_ticks(axis: IntervalAxis) -> Markup:
+    """The axis' labels, for the head of the column."""
+    parts = []
+    for index, (value, label) in enumerate(axis.ticks):
+        anchor = "start" if index == 0 else "end" if index == len(axis.ticks) - 1 else "middle"
+        # Between the ends and the middle there is room only in a wide column.
+        kind = "major" if index in (0, len(axis.ticks) // 2, len(axis.ticks) - 1) else "minor"
+        parts.append(Markup('<text class="{}" x="{:.2f}%" y="12" text-anchor="{}">{}</text>').format(
+            kind, axis.scale(value), anchor, label))
+    return SVG.format("axis: B relative to A", 16, joined(parts))
+
+
+def interval_row(axis: IntervalAxis, one: Interval, label: str) -> Markup:
+    """A bar for the interval, a dot for the mean, a line where there is no difference."""
+    low, middle, high = (axis.scale(_axis_value(axis, value)) for value in (one.low, one.percent, one.high))
+    none = axis.scale(1.0 if axis.ratios else 0.0)
+    kind = "clear" if one.clear else "open"
+    parts = [Markup('<line class="zero" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="18"/>').format(none)]
+    parts.append(Markup('<line class="bar {}" x1="{:.2f}%" x2="{:.2f}%" y1="9" y2="9"/>').format(kind, low, high))
+    inside = axis.scale.low <= _axis_value(axis, one.percent) <= axis.scale.high
+    if inside:
+        parts.append(Markup('<circle class="dot {}" cx="{:.2f}%" cy="9" r="4"/>').format(kind, middle))
+    for value, at, arrow in ((one.low, low, "M0 5 l-7 4 l7 4 z"), (one.high, high, "M0 5 l7 4 l-7 4 z")):
+        if not axis.scale.low <= _axis_value(axis, value) <= axis.scale.high and (inside or value == one.high):
+            parts.append(Markup('<svg x="{:.2f}%" overflow="visible"><path class="dot {}" d="{}"/></svg>').format(
+                at, kind, arrow))
+    return SVG.format(label, 18, joined(parts))
