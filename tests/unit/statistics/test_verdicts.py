@@ -50,6 +50,17 @@ def test_a_large_difference_is_seen_with_its_size() -> None:
     assert result.percent == pytest.approx(4700, rel=0.01)
 
 
+def test_three_pairs_show_a_tenfold_effect_though_the_windows_are_noisy() -> None:
+    result = compare_pairs([0.22, 0.31, 0.25], [2.1, 3.4, 2.6], seed=1)
+    assert result.verdict == "b_higher"
+    assert result.difference_interval is not None
+    assert result.difference_interval.method == "student-log"
+    assert result.difference_interval.low < result.difference < result.difference_interval.high
+    below_zero = compare_pairs([-0.1, 0.2, 0.1], [0.3, 0.1, 0.2], seed=1)
+    assert below_zero.difference_interval is not None
+    assert below_zero.difference_interval.method == "student"
+
+
 def test_the_minimum_detectable_effect_follows_the_formula() -> None:
     a, b = [10.0] * 10, [10.0, 11.0] * 5
     # s of the differences = 0.52705, t(0.975, 9) + t(0.8, 9) = 2.26216 + 0.88340
