@@ -10,6 +10,7 @@ from powerprof.records import ToolCost
 from powerprof.report.samples import TimelineExit
 from powerprof.report.timeline import timeline_of
 from powerprof.tracing.layout import IDLE_EXIT, Evidence, Flag, WakerContext
+from tests.unit.report.sample_records import filled
 
 HRTIMER_WAKEUP, TICK_FUNCTION = 0xFFFFFFFF81000100, 0xFFFFFFFF81000200
 
@@ -19,8 +20,8 @@ def captured(rows: list[dict[str, object]]) -> Capture:
     for number, row in enumerate(rows):
         for name, value in row.items():
             exits[number][name] = value
-    return Capture(
-        started_at="2026-11-20T10:00:00+00:00", window_s=1.0, host={},
+    return filled(
+        Capture, started_at="2026-11-20T10:00:00+00:00", window_s=1.0,
         tool=ToolCost(version="0", cpu_s=0, wakeups_hz=0),
         target=TargetInfo(pid=100, executable=None, build_id=None, label="mariadbd", pids=[100]),
         exits=exits.tobytes(), lost_count=0, edges=[Edge(0, 0, 10_000, 5), Edge(1, 0, 10_000, 5)],
@@ -28,8 +29,7 @@ def captured(rows: list[dict[str, object]]) -> Capture:
         interrupts={24: "virtio0-input.0"},
         tasks=[TaskName(101, 100, "mariadbd", "mariadbd", False), TaskName(200, 200, "sysbench", "sysbench", False),
                TaskName(14, 14, "rcu_preempt", "kernel", True)],
-        server_names={101: "thread/mysys/statement_timer"}, sites=[], sleeping=[], images=[],
-        wakings=[], stacks_lost_count=0, unsent_count=0, loaded_count=0, uncounted_count=0, own_pid=1,
+        server_names={101: "thread/mysys/statement_timer"}, own_pid=1,
     )  # fmt: skip
 
 
