@@ -81,6 +81,7 @@ class Blamer:
         self._stacks = stacks
         self._tasks = {task.tid: task for task in capture.tasks}
         self._pids = set(capture.target.pids)
+        self._counted_s = max(1, capture.counted_to_ns - capture.counted_from_ns) / 1e9
         self._named_wakers: dict[tuple[int, ...], NamedStack] = {}
 
     def _in_target(self, pid: int, tid: int) -> bool:
@@ -199,7 +200,7 @@ class Blamer:
         """The record of wakings of which none ended an idle period."""
         tid, _, origin = key
         return Waking(
-            origin=origin, wakings_count=woken.count, wakings_hz=woken.count / self._capture.window_s,
+            origin=origin, wakings_count=woken.count, wakings_hz=woken.count / self._counted_s,
             thread=self.thread(tid), waker=self._waker(woken.wakers, Counter()), stack=list(woken.stack.frames),
             stack_complete=woken.stack.complete, detail=woken.detail,
         )  # fmt: skip
@@ -352,6 +353,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
         id=None, started_at=capture.started_at, target=capture.target, window_s=capture.window_s,
         cpus=len(edges), conservation=idle.conserve(exits, found, capture.lost_count, edges), wakeups=wakeups,
         stacks=_stack_counts(stacks, rows, capture.stacks_lost_count), tool=capture.tool, host=capture.host,
+        wakings_window_s=(capture.counted_to_ns - capture.counted_from_ns) / 1e9 if counted else None,
         wakings_without_exit=without_exit, woken_elsewhere=blamer.woken_elsewhere(exits), other_causes=other_causes,
         c0_percent=capture.c0_percent, energy=capture.energy, energy_split=split,
         notes=notes, interrupted=capture.interrupted,

@@ -107,6 +107,8 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     unsent_count: int
     loaded_count: int
     uncounted_count: int
+    counted_from_ns: int
+    counted_to_ns: int
     own_pid: int
     c0_percent: float | None = None
     energy: list[EnergyReading] = []

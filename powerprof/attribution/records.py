@@ -138,7 +138,11 @@ class Waking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):
-    """One traced window: conservation is over all idle exits of the host, `wakeups` are the target's, by count."""
+    """One traced window: conservation is over all idle exits of the host, `wakeups` are the target's, by count.
+
+    `wakings_window_s` is how long wakings were counted: each CPU has a window of its own for its idle exits, and
+    `window_s` is their mean.
+    """
 
     id: str | None
     started_at: str
@@ -150,6 +154,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     stacks: StackCounts
     tool: ToolCost
     host: dict[str, Any] = {}
+    wakings_window_s: float | None = None
     wakings_without_exit: list[Waking] = []
     woken_elsewhere: list[Woken] = []
     other_causes: list[Cause] = []

@@ -122,7 +122,7 @@ class IdleTracer:
         self.program.close()
 
     def begin(self) -> None:
-        """Forget what came before: a new window starts."""
+        """Forget what came before: a new window is near."""
         self.drain()
         self._exits.clear()
         self._lost_before = self.program.per_cpu_sum("counters")[1]
@@ -130,6 +130,9 @@ class IdleTracer:
     def drain(self) -> None:
         """Move what the ring buffer holds into our memory."""
         self.program.consume()
+
+    def start(self) -> None:
+        """The window is open: to be called at its very edge, after `begin`."""
 
     def end(self) -> None:
         """The window is over: to be called at its very edge, before `finish` collects what it left."""

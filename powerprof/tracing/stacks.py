@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +69,7 @@ class StackTrace:
 
     `loaded_count` switch-outs and wakings were not looked at because of load, `unsent_count` stacks not copied because
     there were too many, `uncounted_count` wakings not counted because of too many sites, `lost_count` stacks lost to a
-    full ring buffer.
+    full ring buffer. Wakings were counted from `counted_from_ns` to `counted_to_ns` (CLOCK_MONOTONIC).
     """
 
     sites: list[SavedSite]
@@ -79,6 +80,8 @@ class StackTrace:
     loaded_count: int
     unsent_count: int
     uncounted_count: int
+    counted_from_ns: int
+    counted_to_ns: int
 
 
 def _decode(data: bytes) -> SavedSite:
@@ -105,6 +108,7 @@ class StackTracer(IdleTracer):
         self._records: list[bytes] = []
         self._sleeping: list[SleepingStack] = []
         self._wakings: list[SiteWakings] = []
+        self._counted_from_ns = self._counted_to_ns = 0
         super().__init__({
             "REGISTER_COUNT": REGISTER_COUNT, "REGISTER_IP": REGISTER_IP, "REGISTER_SP": REGISTER_SP,
             "LOADED_PER_100MS": LOADED_PER_100MS, "SAMPLE_1_IN": SAMPLE_1_IN, "STACK_PAGES": ring_pages,
@@ -152,7 +156,7 @@ class StackTracer(IdleTracer):
         return leaf
 
     def begin(self) -> None:
-        """A new window: forget the stacks seen, so that they are sent again; look at who is asleep."""
+        """Forget the stacks seen, so that they are sent again; look at who is asleep."""
         super().begin()
         if self._targets is None:
             return
@@ -162,13 +166,18 @@ class StackTracer(IdleTracer):
         self._base = self.program.per_cpu_sum("counters")
         # Last: a stack that is not new is not copied again.
         self.program.bpf["seen"].clear()
-        self._share(_SHARED_COUNTING, 1)
         if not self._target.system:
             self._sleeping = [stack for pid in self.images for stack in sleeping_stacks(pid)]
+
+    def start(self) -> None:
+        """Wakings count from here."""
+        self._share(_SHARED_COUNTING, 1)
+        self._counted_from_ns = time.monotonic_ns()
 
     def end(self) -> None:
         """Wakings from here on are not the window's."""
         self._share(_SHARED_COUNTING, 0)
+        self._counted_to_ns = time.monotonic_ns()
 
     def _share(self, index: int, value: int) -> None:
         self.program.bpf["shared"][ctypes.c_int(index)] = ctypes.c_longlong(value)
@@ -198,5 +207,5 @@ class StackTracer(IdleTracer):
         counted = [now - then for now, then in zip(self.program.per_cpu_sum("counters"), self._base, strict=True)]
         return StackTrace(
             sites, self._sleeping, self.images, self._wakings, counted[_COUNT_LOST_STACKS], counted[_COUNT_LOADED],
-            counted[_COUNT_UNSENT], counted[_COUNT_UNCOUNTED],
+            counted[_COUNT_UNSENT], counted[_COUNT_UNCOUNTED], self._counted_from_ns, self._counted_to_ns,
         )  # fmt: skip

@@ -69,6 +69,8 @@ class TraceWindow:
 
         `then_hold`: signals wait from the window's end on, until the caller has saved it (`interrupts.release`).
         """
+        # Before the edge: exits between it and here would be forgotten.
+        self._tracer.begin()
         started, started_at = time.process_time(), now_text()
         meters = self._meters
         if meters is not None:
@@ -76,7 +78,7 @@ class TraceWindow:
             drain_every_s = min(drain_every_s, meters.max_interval_s or drain_every_s)
         start_s = time.monotonic()
         before = edge_snapshot(self._reader)
-        self._tracer.begin()
+        self._tracer.start()
         interrupted = False
         try:
             deadline = time.monotonic() + duration_s

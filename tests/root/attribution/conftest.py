@@ -1,0 +1,150 @@
+"""Runs `powerprof attribute` on ground-truth programs, and adds up what it says by function."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from powerprof.attribution import capture
+from powerprof.programs import need, start, stop
+from tests.conftest import Cli, CliResult
+from tests.programs import ground_truth
+
+HERE = Path(__file__).resolve().parent
+_NOTE = np.dtype([("at_ns", "<i8"), ("tid", "<i4"), ("who", "<i4")])
+_FUNCTIONS = ("first_twin", "second_twin", "rare_sleep", "born_sleep", "fast_sleep", "pairs_send", "pairs_receive",
+              "many_sleep", "next_sleep")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Attributed:
+    """One window: its JSON and its saved capture."""
+
+    record: dict[str, Any]
+    run: Path
+    result: CliResult
+    took_s: float
+
+    @property
+    def captured(self) -> capture.Capture:
+        return capture.load(self.run / capture.FILE)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows with and without idle exits."""
+        return [*self.record["wakeups"], *self.record["wakings_without_exit"]]
+
+    def wakings(self, functions: Iterable[str]) -> dict[str, Counter[str]]:
+        """function → origin → wakings, by the innermost frame that is one of `functions`; None is the rest."""
+        wanted = set(functions)
+        found: dict[str, Counter[str]] = {}
+        for row in self.rows:
+            named = (frame["function"] for frame in row["stack"])
+            who = next((name for name in named if name in wanted), "other")
+            found.setdefault(who, Counter())[row["origin"]] += row["wakings_count"]
+        return found
+
+    def exits(self, function: str) -> int:
+        """Idle exits blamed on a function."""
+        return sum(
+            row["count"] for row in self.record["wakeups"] if function in {frame["function"] for frame in row["stack"]}
+        )
+
+
+@pytest.fixture(scope="session")
+def attribute(root_bpf: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Attributed]:
+    """`attribute(pid, *more, duration=…)`: the command itself, with one cache for all tests."""
+    cli = Cli(tmp_path_factory.mktemp("attribute"))
+
+    def run(target: int | str, *more: str, duration: float = 3.0) -> Attributed:
+        began = time.monotonic()
+        runs = tmp_path_factory.mktemp("runs")
+        result = cli([
+            "attribute", "--pid", str(target), "--duration", f"{duration:g}", "--energy-source", "none", "--runs-dir",
+            str(runs), "--json", "-", *more,
+        ])  # fmt: skip
+        took_s = time.monotonic() - began
+        assert result.code == 0, result.err
+        return Attributed(json.loads(result.out), runs / "attribute-0001", result, took_s)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def programs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the ground-truth programs are compiled, once a session."""
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="session")
+def built(programs_dir: Path) -> Callable[[str], Path]:
+    """`built("sleepers")`: a program of tests/programs."""
+    return lambda name: ground_truth.build(name, programs_dir)
+
+
+@dataclass(frozen=True)
+class Wakes:
+    """A running `wakes` and its notes."""
+
+    pid: int
+    notes: Path
+    process: subprocess.Popen[bytes]
+
+    def noted(self, window: capture.Capture) -> Counter[str]:
+        """How often each function woke in the window, by its own account."""
+        inside = self._inside(window)
+        return Counter(_FUNCTIONS[who] for who in inside["who"].tolist())
+
+    def noted_by_thread(self, window: capture.Capture) -> Counter[int]:
+        """How often each thread woke in the window."""
+        return Counter(self._inside(window)["tid"].tolist())
+
+    def _inside(self, window: capture.Capture) -> npt.NDArray[Any]:
+        notes = np.fromfile(self.notes, dtype=_NOTE)
+        low, high = window.counted_from_ns, window.counted_to_ns
+        found: npt.NDArray[Any] = notes[(notes["at_ns"] >= low) & (notes["at_ns"] <= high)]
+        return found
+
+
+@pytest.fixture(scope="session")
+def wakes_program(programs_dir: Path) -> Path:
+    """wakes.c, compiled."""
+    target = programs_dir / "wakes"
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-fomit-frame-pointer"]
+    subprocess.run([need("gcc", "gcc"), *flags, "-o", target, HERE / "wakes.c"], check=True)
+    return target
+
+
+@pytest.fixture
+def wakes(wakes_program: Path, tmp_path: Path) -> Callable[..., Any]:
+    """`with wakes("twins=89", …, duration=…) as running:`"""
+
+    @contextmanager
+    def run(*modes: str, duration: float = 30.0) -> Iterator[Wakes]:
+        notes = tmp_path / "notes"
+        process = start([wakes_program, notes, f"{duration:g}", *modes], stdout=subprocess.PIPE)
+        try:
+            assert process.stdout is not None
+            yield Wakes(json.loads(process.stdout.readline())["pid"], notes, process)
+        finally:
+            stop(process)
+            if process.stdout is not None:
+                process.stdout.close()
+
+    return run
+
+
+def functions_of(rows: Sequence[dict[str, Any]]) -> set[str | None]:
+    """Every function in the stacks of these rows."""
+    return {frame["function"] for row in rows for frame in row["stack"]}

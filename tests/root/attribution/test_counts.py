@@ -1,0 +1,89 @@
+"""Programs that count for themselves: every waking is in the result once, at the right call site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.root.attribution.conftest import Attributed
+
+Attribute = Callable[..., Attributed]
+
+
+def test_call_sites_that_differ_by_a_return_address_only(attribute: Attribute, wakes: Callable[..., Any]) -> None:
+    with wakes("twins=89", "rare", "born=19") as running:
+        found = attribute(running.pid)
+    noted = running.noted(found.captured)
+    counted = found.wakings(noted)
+    assert set(noted) == {"first_twin", "second_twin", "rare_sleep", "born_sleep"}
+    for function, times in noted.items():
+        # One waking may lie on the other side of each edge of the window than the program's note of it.
+        assert abs(counted[function].total() - times) <= max(2, 0.01 * times), (function, counted[function], times)
+    # Both twins have one pc and one stack pointer: only the path to it tells them apart.
+    sites = {(site.ip, site.sp): set() for site in found.captured.sites if site.kind == 0}
+    for site in found.captured.sites:
+        if site.kind == 0:
+            sites[site.ip, site.sp].add((site.tid, site.code))
+    assert any(len(codes) == 2 and len({tid for tid, _ in codes}) == 1 for codes in sites.values())
+    assert 1 <= noted["rare_sleep"] <= 2
+    # Each of the threads that were born in the window has its own row.
+    assert noted["born_sleep"] > 40
+    assert found.record["stacks"]["exits_complete_percent"] >= 99.0
+
+
+@pytest.mark.parametrize(("mode", "functions"), [
+    ("fast=5000", {"fast_sleep": "own_timer"}),
+    ("pairs=2500", {"pairs_send": "own_timer", "pairs_receive": "other_thread"}),
+])  # fmt: skip
+def test_five_thousand_wakings_a_second(
+    mode: str, functions: dict[str, str], attribute: Attribute, wakes: Callable[..., Any]
+) -> None:
+    with wakes(mode) as running:
+        found = attribute(running.pid, duration=2)
+    conservation = found.record["conservation"]
+    assert conservation["coverage_percent"] >= 98.0
+    assert conservation["lost_count"] == 0
+    noted = running.noted(found.captured)
+    counted = found.wakings(functions)
+    for function, origin in functions.items():
+        times = noted[function]
+        assert times > 2000
+        assert abs(counted[function].total() - times) <= 0.005 * times, (counted[function], times)
+        assert counted[function][origin] >= 0.98 * times
+
+
+def test_under_load_counts_are_unknown_and_said_so_and_functions_are_still_right(
+    attribute: Attribute, wakes: Callable[..., Any]
+) -> None:
+    with wakes("pairs=60000") as running:
+        found = attribute(running.pid, duration=2)
+    record = found.record
+    assert record["conservation"]["coverage_percent"] >= 98.0
+    if all(row["wakings_count"] is not None for row in record["wakeups"]):
+        pytest.fail(f"no load: {running.noted(found.captured)}")
+    assert any("wakings_count is unknown" in note for note in record["notes"])
+    assert record["wakings_without_exit"] == []
+    exits = sum(row["count"] for row in record["wakeups"])
+    named = found.exits("pairs_send") + found.exits("pairs_receive")
+    assert named >= 0.98 * exits
+
+
+def test_a_thousand_threads(attribute: Attribute, wakes: Callable[..., Any]) -> None:
+    with wakes("many=1024") as running:
+        found = attribute(running.pid, duration=2.5)
+    noted = running.noted_by_thread(found.captured)
+    counted = {}
+    for row in found.rows:
+        tid = row["thread"]["tid"]
+        counted[tid] = counted.get(tid, 0) + row["wakings_count"]
+    assert len(noted) == 1024
+    # Each thread sleeps a second at a time: two or three wakings, one of which may lie on an edge.
+    wrong = [(tid, times, counted.get(tid, 0)) for tid, times in noted.items() if abs(counted.get(tid, 0) - times) > 1]
+    assert wrong == []
+    assert abs(sum(counted.values()) - noted.total()) <= 0.01 * noted.total()
+    assert found.record["target"]["threads_count"] == 1025
+    stacks = found.record["stacks"]
+    assert stacks["complete_count"] >= 0.99 * stacks["captured_count"]
+    assert found.record["conservation"]["lost_count"] == 0
