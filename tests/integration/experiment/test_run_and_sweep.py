@@ -1,0 +1,50 @@
+"""run and sweep on a real server: saved, compared, and gone on with after an interruption."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+from tests.conftest import Cli
+
+QUICK = ["--duration", "0.4", "--energy-source", "none"]
+
+
+def test_two_saved_runs_are_compared(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+    for _ in range(2):
+        done = powerprof_cli(["run", "city:index", "--repeat", "2", *QUICK, "--rate", "100", "--quiet"])
+        assert done.code == 0, done.err
+    done = powerprof_cli(["compare", "run-0001", "run-0002", "--json", "-"])
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    assert record["options"] == {"a": "run-0001", "b": "run-0002"}
+    assert record["metrics"][0]["name"] == "c0_ms_per_query_server"
+    assert record["differences"] == []
+
+
+def test_a_sweep_goes_on_where_it_was_interrupted(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+    process = powerprof_cli.start(["sweep", "city:index", "--clients", "1,2,3", "--repeat", "1", *QUICK])
+    saved = powerprof_cli.home / "state/powerprof/runs/sweep-0001/run.json"
+    deadline = time.monotonic() + 60
+    while not (saved.is_file() and json.loads(saved.read_text())["points"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "powerprof sweep --resume sweep-0001" in err
+    first = json.loads(saved.read_text())
+    assert first["interrupted"]
+    assert 1 <= len(first["points"]) < 3
+    done = powerprof_cli(["sweep", "--resume", "sweep-0001", "--json", "-"])
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    assert [point["value"] for point in record["points"]] == [1, 2, 3]
+    assert record["points"][0] == first["points"][0]
+    assert not record["interrupted"]
+    os_layer = record["points"][2]["os"][0]
+    assert os_layer["network_packets_hz"] is not None
+    names = {metric["name"] for metric in record["points"][2]["metrics"]}
+    assert {"queries_hz", "user_percent", "system_percent", "irq_percent", "context_switches_hz", "wakeups_hz"} <= names
