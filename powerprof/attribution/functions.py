@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -65,6 +65,11 @@ class FunctionProfile(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     tool_cpu_s: float
     interrupted: bool = False
+    id: str | None = None
+    command: str = "attribute"
+    started_at: str | None = None
+    label: str | None = None
+    host: dict[str, Any] = {}
     schema: Literal["powerprof.functions/1"] = "powerprof.functions/1"
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from powerprof.attribution.folded import folded
 from powerprof.errors import DataError
 from powerprof.stacks.registers import SavedStack
 from powerprof.stacks.store import TableStore
@@ -91,14 +90,12 @@ class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     tool_cpu_s: float
     bpf_s: float | None
     interrupted: bool = False
+    id: str | None = None
+    command: str = "attribute"
+    started_at: str | None = None
+    label: str | None = None
+    host: dict[str, Any] = {}
     schema: Literal["powerprof.oncpu/1"] = "powerprof.oncpu/1"
-
-    def folded(self) -> str:
-        """Folded stacks: comm first, kernel frames marked `_[k]`."""
-        return folded(
-            ((row.comm, *(f"{one.label}_[k]" if one.kernel else one.label for one in reversed(row.stack))), row.count)
-            for row in self.stacks
-        )
 
 
 class _Names:

@@ -1,4 +1,4 @@
-"""From a request to an attribution: resolve the target, capture, unwind, name, blame; or replay a saved capture."""
+"""From a request to a record: resolve the target, trace, unwind, name, blame; or analyse a saved capture again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 import msgspec
 
 from powerprof import paths
-from powerprof.attribution import blame, capture, live
+from powerprof.attribution import blame, capture, live, modes
+from powerprof.attribution.functions import FunctionProfile
+from powerprof.attribution.oncpu import OnCpuProfile
 from powerprof.attribution.records import Attribution
 from powerprof.attribution.sites import SiteStacks
 from powerprof.errors import DataError, PowerprofError, UsageError
@@ -17,37 +19,75 @@ from powerprof.runs import RunStore
 from powerprof.tracing.targets import Target, resolve
 
 _PAGE_KIB = 4
-_SERVERS = ("mysqld", "mariadbd")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the command line asks for."""
+    """What the command line asks for; see `powerprof attribute --help`."""
 
     words: tuple[str, ...]
     cgroup: str | None
     system: bool
     duration_s: float
-    stack_buffer_kib: int
+    stack_buffer_kib: int = 16384
     server_url: str | None = None
     socket: Path | None = None
     defaults_file: Path | None = None
     energy_source: str = "auto"
     meter_log: Path | None = None
+    from_run: str | None = None
+    runs_dir: Path | None = None
+    on_cpu: bool = False
+    event: str = "cpu-clock"
+    frequency_hz: int = 99
+    functions: str | None = None
+    max_functions: int = 200
+    backend: str = "auto"
 
 
-def take(request: Request, say: Callable[[str], None]) -> capture.Capture:
-    """Trace one window on this host."""
+@dataclass(frozen=True)
+class Result:
+    """A record, the kind of run it is saved as, files to keep beside it, and the raw capture where there is one."""
+
+    record: Attribution | OnCpuProfile | FunctionProfile
+    kind: str
+    files: dict[str, bytes] | None = None
+    capture: capture.Capture | None = None
+
+
+def run(request: Request, say: Callable[[str], None]) -> Result:
+    """Answer the request. Raises UsageError, CapabilityError, PowerprofError, DataError."""
+    if request.on_cpu and request.functions is not None:
+        raise UsageError("--on-cpu and --functions exclude each other", "they answer different questions")
+    if request.from_run is not None:
+        return _replay(request)
     if not paths.is_this_host():
         raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
+    target = resolve(request.words, cgroup=request.cgroup, system=request.system)
+    names = _names_of(request, target)
+    if request.on_cpu:
+        plan = modes.OnCpuPlan(target, request.duration_s, request.event, request.frequency_hz)
+        return Result(modes.on_cpu(plan, names, say), "oncpu")
+    if request.functions is not None:
+        probes = modes.FunctionsPlan(
+            target, request.duration_s, request.functions, request.max_functions, request.backend
+        )
+        return Result(modes.functions(probes, say), "functions")
+    taken = take(request, target, names, say)
+    return Result(analyse(taken), "attribute", {capture.FILE: capture.encode(taken)}, taken)
+
+
+def take(
+    request: Request, target: Target, names: Callable[[], Mapping[int, str]], say: Callable[[str], None]
+) -> capture.Capture:
+    """Trace one window on this host."""
     pages = request.stack_buffer_kib // _PAGE_KIB
     if pages * _PAGE_KIB != request.stack_buffer_kib or pages & (pages - 1):
         raise UsageError(f"--stack-buffer {request.stack_buffer_kib} is not a power of two", "for example 16384")
-    target = resolve(request.words, cgroup=request.cgroup, system=request.system)
     plan = live.CapturePlan(
         target, request.duration_s, pages, energy_source=request.energy_source, meter_log=request.meter_log
     )
-    return live.capture(plan, _names_of(request, target), say)
+    return live.capture(plan, names, say)
 
 
 def _names_of(request: Request, target: Target) -> Callable[[], Mapping[int, str]]:
@@ -75,11 +115,13 @@ def analyse(taken: capture.Capture) -> Attribution:
     return blame.attribute(taken, SiteStacks(taken))
 
 
-def replay(name: str, runs_dir: Path | None) -> Attribution:
-    """The attribution of a saved run's capture. Raises UsageError, DataError."""
-    found = RunStore(runs_dir).find(name)
+def _replay(request: Request) -> Result:
+    if request.words or request.cgroup or request.system or request.on_cpu or request.functions is not None:
+        raise UsageError("--from analyses a saved capture: it takes no target", "leave out all but --from and outputs")
+    found = RunStore(request.runs_dir).find(str(request.from_run))
     raw = found if found.name == capture.FILE else found.parent / capture.FILE
     if not raw.is_file():
         raise DataError(found, "there is no capture beside it")
-    record = analyse(capture.load(raw))
-    return msgspec.structs.replace(record, id=found.parent.name if found.name != capture.FILE else None)
+    taken = capture.load(raw)
+    name = found.parent.name if found.name != capture.FILE else None
+    return Result(msgspec.structs.replace(analyse(taken), id=name), "attribute", None, taken)

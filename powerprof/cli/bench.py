@@ -23,6 +23,13 @@ WorldSql = Annotated[
 ServerBinary = Annotated[
     Path | None, typer.Option("--server-binary", metavar="FILE", help="Another mariadbd or mysqld to run.")
 ]
+ServerBuild = Annotated[
+    str | None, typer.Option("--server-build", metavar="NAME", help="A fetched server to run (powerprof servers).")
+]
+Attribute = Annotated[
+    float | None,
+    typer.Option("--attribute", metavar="S", min=0.5, max=3600, help="Then trace every server of a condition so long."),
+]
 ServerCpus = Annotated[
     str | None, typer.Option("--server-cpus", metavar="LIST", help="CPUs of the private server, such as 0-1,4.")
 ]
@@ -58,24 +65,33 @@ def bench_options(
     server_binary: Path | None,
     server_cpus: str | None,
     client_cpus: str | None,
+    server_build: str | None = None,
 ) -> BenchOptions:
     """Where the servers run; a given one is connected to on `stack`. Raises UsageError for what does not fit."""
     from powerprof.experiment.bench import BenchOptions
 
     given = None
     if url is not None or socket is not None or defaults_file is not None:
-        if server_binary is not None or server_cpus is not None or world_sql is not None:
+        if any(part is not None for part in (server_binary, server_build, server_cpus, world_sql)):
             raise UsageError(
-                "--server-binary, --server-cpus and --world-sql are for a private server",
+                "--server-binary, --server-build, --server-cpus and --world-sql are for a private server",
                 "leave out --server, --socket and --defaults-file",
             )
         from powerprof.database.client import connect_given
 
         given = stack.enter_context(connect_given(url, socket=socket, defaults_file=defaults_file))
+    build = None
+    if server_build is not None:
+        from powerprof.database import historical
+
+        if server_binary is not None:
+            raise UsageError("--server-binary and --server-build name two servers", "use one of them")
+        build = historical.build(server_build)
     return BenchOptions(
         given=given,
         server_cpus=cpu_list(server_cpus, "--server-cpus"),
         client_cpus=cpu_list(client_cpus, "--client-cpus"),
         world_sql=world_sql,
         server_binary=server_binary,
+        server_build=build,
     )

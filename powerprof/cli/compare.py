@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from powerprof.cli.bench import ClientCpus, ServerBinary, ServerCpus, Workloads, WorldSql, bench_options
+from powerprof.cli.bench import (
+    Attribute,
+    ClientCpus,
+    ServerBinary,
+    ServerBuild,
+    ServerCpus,
+    Workloads,
+    WorldSql,
+    bench_options,
+)
 from powerprof.cli.options import (
     DefaultsFile,
     EnergySource,
@@ -90,9 +99,11 @@ def command(
     socket: Socket = None,
     defaults_file: DefaultsFile = None,
     server_binary: ServerBinary = None,
+    server_build: ServerBuild = None,
     server_cpus: ServerCpus = None,
     client_cpus: ClientCpus = None,
     world_sql: WorldSql = None,
+    attribute: Attribute = None,
     energy_source: EnergySource = "auto",
     meter_log: MeterLog = None,
     residency_source: ResidencySource = "cpuidle",
@@ -119,6 +130,7 @@ def command(
         energy_source=energy_source,
         meter_log=meter_log,
         residency_source=residency_source,
+        attribute_s=attribute,
     )
     if saved.are_runs(a, b, runs_dir):
         comparison = saved.compare_saved(a, b, runs_dir, seed)
@@ -133,6 +145,7 @@ def command(
                 defaults_file=defaults_file,
                 world_sql=world_sql,
                 server_binary=server_binary,
+            server_build=server_build,
                 server_cpus=server_cpus,
                 client_cpus=client_cpus,
             )

@@ -95,11 +95,12 @@ def terminal_width() -> int:
 def save_and_show(
     run: R, command: str, lines: Callable[[R, int], list[str]], *, json: str | None, quiet: bool,
     runs_dir: Path | None, no_save: bool, next_step: str | None = None, extra: dict[str, bytes] | None = None,
-    failure: PowerprofError | None = None,
+    failure: PowerprofError | None = None, also: Callable[[R], None] | None = None,
 ) -> R:
     """Save a measured run, write its JSON, print its report; an interrupted one then ends with 130.
 
-    What was measured is shown even where it cannot be saved, or where `failure` broke it off: that error comes last.
+    `also` writes what else was asked for. What was measured is shown even where it cannot be saved, or where `failure`
+    broke it off: that error comes last.
     """
     from powerprof import interrupts
     from powerprof.runs import RunStore
@@ -119,11 +120,13 @@ def save_and_show(
         interrupts.release()
     except Interrupted:
         raise interrupted from None
-    if json is not None:
-        try:
+    try:
+        if json is not None:
             write_json(run, json)
-        except PowerprofError as error:
-            problem = problem or error
+        if also is not None:
+            also(run)
+    except PowerprofError as error:
+        problem = problem or error
     if json != "-" and not quiet:
         found = lines(run, terminal_width())
         last = " ".join(part for part in (f"Saved as {saved}." if saved else None, next_step) if part)

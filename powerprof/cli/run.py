@@ -11,7 +11,16 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.bench import ClientCpus, ServerBinary, ServerCpus, Workloads, WorldSql, bench_options
+from powerprof.cli.bench import (
+    Attribute,
+    ClientCpus,
+    ServerBinary,
+    ServerBuild,
+    ServerCpus,
+    Workloads,
+    WorldSql,
+    bench_options,
+)
 from powerprof.cli.compare import Design, Duration, Queries, Rate, Seed, design_of
 from powerprof.cli.options import (
     DefaultsFile,
@@ -46,9 +55,11 @@ def command(
     socket: Socket = None,
     defaults_file: DefaultsFile = None,
     server_binary: ServerBinary = None,
+    server_build: ServerBuild = None,
     server_cpus: ServerCpus = None,
     client_cpus: ClientCpus = None,
     world_sql: WorldSql = None,
+    attribute: Attribute = None,
     energy_source: EnergySource = "auto",
     meter_log: MeterLog = None,
     residency_source: ResidencySource = "cpuidle",
@@ -76,6 +87,7 @@ def command(
         energy_source=energy_source,
         meter_log=meter_log,
         residency_source=residency_source,
+        attribute_s=attribute,
     )
     with ExitStack() as stack:
         bench = bench_options(
@@ -85,6 +97,7 @@ def command(
             defaults_file=defaults_file,
             world_sql=world_sql,
             server_binary=server_binary,
+            server_build=server_build,
             server_cpus=server_cpus,
             client_cpus=client_cpus,
         )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from powerprof.errors import UsageError
 from powerprof.report.html.extras import Extras
 from powerprof.report.stacks import modules_of, stacks_of
 from powerprof.runs import RunStore, schema_of
+
+if TYPE_CHECKING:
+    from powerprof.attribution.capture import Capture
 
 _ATTRIBUTION = "powerprof.attribution/1"
 _COMPARISON = "powerprof.comparison/1"
@@ -32,6 +36,13 @@ def extras_of(name: str, runs_dir: Path | None, flames: tuple[str | None, str | 
     found = [_stacks(flame, runs_dir) if flame else ([], {}) for flame in flames]
     (a, modules_a), (b, modules_b) = found
     return Extras(stacks=a, stacks_b=b, unit="idle exits/s", modules={**modules_a, **modules_b})
+
+
+def extras_of_capture(taken: Capture | None) -> Extras:
+    """What a capture at hand adds to the page of its attribution."""
+    from powerprof.report.timeline import timeline_of
+
+    return Extras(timeline=timeline_of(taken) if taken is not None else ())
 
 
 def _stacks(name: str, runs_dir: Path | None) -> tuple[list[tuple[tuple[str, ...], float]], dict[str, str]]:

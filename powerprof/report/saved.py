@@ -67,9 +67,25 @@ def _sweep(path: Path) -> Saved:
     return Saved(found, lambda width: sweep.lines(found, width))
 
 
+def _on_cpu(path: Path) -> Saved:
+    from powerprof.attribution.oncpu import OnCpuProfile
+    from powerprof.report import oncpu
+
+    found = decode(path, OnCpuProfile)
+    return Saved(found, lambda width: oncpu.lines(found, width))
+
+
+def _functions(path: Path) -> Saved:
+    from powerprof.attribution.functions import FunctionProfile
+    from powerprof.report import functions
+
+    found = decode(path, FunctionProfile)
+    return Saved(found, lambda width: functions.lines(found, width))
+
+
 _READERS: dict[str, Callable[[Path], Saved]] = {
     "powerprof.run/1": _run, "powerprof.comparison/1": _comparison, "powerprof.sweep/1": _sweep,
-    "powerprof.attribution/1": _attribution,
+    "powerprof.attribution/1": _attribution, "powerprof.oncpu/1": _on_cpu, "powerprof.functions/1": _functions,
 }
 
 

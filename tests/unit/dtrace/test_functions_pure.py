@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.attribution.folded import folded
 from powerprof.attribution.functions import function_profile
 from powerprof.attribution.oncpu import on_cpu_profile, wilson
 from powerprof.errors import UsageError
@@ -91,15 +90,9 @@ def test_samples_are_shares_of_c0_and_conserved() -> None:
     assert (profile.complete_count, profile.lost_count) == (20, 30)
     clear = profile.functions[0]
     assert (clear.function, clear.kernel, clear.self_count, clear.self_percent) == ("clear_page", True, 50, 50.0)
-    assert profile.folded() == "one;[kernel] 0x2020_[k];clear_page_[k] 30\ntwo;[kernel] 0x2020_[k];clear_page_[k] 20\n"
 
 
 def test_wilson_intervals_hold_at_the_edges() -> None:
     # Figures by Newcombe (1998), table I: 81/263 and 0/20.
     assert wilson(81, 263) == pytest.approx((25.53, 36.62), abs=0.01)
     assert wilson(0, 20) == pytest.approx((0.0, 16.11), abs=0.01)
-
-
-def test_folded_stacks_are_summed_sorted_and_clean() -> None:
-    assert folded([(["b", "c"], 2), (["a;x", "y\n"], 1), (["b", "c"], 3), ([], 9), (["z"], 0)]) == (
-        "a:x;y? 1\nb;c 5\n")

@@ -1,0 +1,95 @@
+"""`powerprof attribute --on-cpu` for a terminal: where the running time, or the page faults, of a target went."""
+
+from __future__ import annotations
+
+from powerprof.attribution.oncpu import OnCpuProfile, OnCpuStack
+from powerprof.report import text
+
+_SHOWN = 20
+
+
+def headline(profile: OnCpuProfile) -> str:
+    """How much of what ran was the target's."""
+    who = profile.label or "the target"
+    if profile.percent_of == "page_faults":
+        return (
+            f"{who} took {profile.target_count:,} page faults in {text.number(profile.window_s, 1)} s "
+            f"({text.number(profile.target_hz, 1)}/s)."
+        )
+    share = f"{text.number(profile.target_percent, 1)} % of the C0 time" if profile.target_percent is not None else "?"
+    return (
+        f"{who} ran for {text.number(profile.target_c0_ms, 0)} ms of {text.number(profile.window_s, 1)} s: {share}; "
+        f"the CPUs ran {text.number(profile.c0_percent, 1)} % of the time."
+    )
+
+
+def _functions(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
+    unit = "faults" if profile.percent_of == "page_faults" else "ms"
+    lines = [f"{'self %':>7}  {'95 %':>13}  {unit:>9}  {'total %':>8}  function"]
+    for row in profile.functions[:limit]:
+        span = ""
+        if row.low_percent is not None and row.high_percent is not None:
+            span = f"{text.number(row.low_percent, 1)} – {text.number(row.high_percent, 1)}"
+        amount = text.number(row.self_ms, 0) if row.self_ms is not None else f"{row.self_count:,}"
+        where = "kernel" if row.kernel else row.module
+        head = (
+            f"{text.number(row.self_percent, 1):>7}  {span:>13}  {amount:>9}  {text.number(row.total_percent, 1):>8}  "
+        )
+        lines.append(text.cut(f"{head}{row.function}  ({where})", width))
+    left = len(profile.functions) - limit
+    return [*lines, *([f"{left} more functions (--top N, or --json)"] if left > 0 else [])]
+
+
+def _stack(row: OnCpuStack, width: int, unit: str) -> list[str]:
+    who = (row.server_name or row.comm).removeprefix("thread/")
+    amount = f"{row.count:,} {unit}" if row.c0_ms is None else f"{text.number(row.c0_ms, 0)} ms"
+    path = " ← ".join(frame.label for frame in row.stack) or "(no stack)"
+    head = f"{text.number(row.percent, 1):>7} %  {amount:>10}  {who}"
+    return [text.cut(head, width), *text.wrap(path, width, " " * 12)[:6]]
+
+
+def _stacks(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
+    unit = "faults" if profile.percent_of == "page_faults" else "samples"
+    lines = [f"{'share':>9}  {unit if profile.percent_of == 'page_faults' else 'time':>10}  thread and stack"]
+    for row in profile.stacks[:limit]:
+        lines += _stack(row, width, unit)
+    left = len(profile.stacks) - limit
+    return [*lines, *([f"{left} more stacks (--top N, or --json)"] if left > 0 else [])]
+
+
+def _threads(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
+    shares: dict[str, tuple[float, int]] = {}
+    for row in profile.stacks:
+        name = (row.server_name or row.comm).removeprefix("thread/")
+        percent, count = shares.get(name, (0.0, 0))
+        shares[name] = (percent + row.percent, count + row.count)
+    ordered = sorted(shares.items(), key=lambda item: (-item[1][1], item[0]))
+    lines = [f"{'share':>9}  {'count':>10}  thread"]
+    for name, (percent, count) in ordered[:limit]:
+        lines.append(text.cut(f"{text.number(percent, 1):>7} %  {count:>10,}  {name}", width))
+    return lines
+
+
+def lines(
+    profile: OnCpuProfile, width: int = text.DEFAULT_WIDTH, *, by: str = "function", top: int = _SHOWN
+) -> list[str]:
+    """The whole report."""
+    table = {"stack": _stacks, "thread": _threads}.get(by, _functions)
+    found = [*text.wrap(headline(profile), width), "", *table(profile, width, top), ""]
+    found += text.wrap(
+        f"{profile.target_count:,} counted: stacks complete {profile.complete_count:,}, cut "
+        f"{profile.truncated_count:,}, failed {profile.failed_count:,}, lost {profile.lost_count:,}; "
+        f"{profile.missed_count:,} events missed.",
+        width,
+    )
+    bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
+    found += text.wrap(
+        f"powerprof itself: {text.number(100 * profile.tool_cpu_s / profile.window_s, 2)} % of one CPU{bpf}. Sampling "
+        f"wakes the CPUs: no energy figure comes from this window.",
+        width,
+    )
+    for note in profile.notes:
+        found += text.wrap(f"Note: {note}.", width)
+    if profile.interrupted:
+        found.append("Interrupted: this is what was sampled until then.")
+    return found
