@@ -238,7 +238,11 @@ class RunMetric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A saved run: `powerprof.run/1`. `condition` and `metrics` are those of a run under load."""
+    """A saved run: `powerprof.run/1`. `condition` and `metrics` are those of a run under load.
+
+    Of a run with several servers `blocks` are its windows with what each server did, and `traced` one in which all
+    were traced, as in `powerprof.comparison/1`.
+    """
 
     id: str | None
     command: str
@@ -252,6 +256,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     drift: list[Delta] = []
     condition: dict[str, Any] | None = None
     metrics: list[RunMetric] = []
+    traced: dict[str, Any] | None = None
+    blocks: list[dict[str, Any]] = []
     notes: list[str] = []
     interrupted: bool = False
     schema: Literal["powerprof.run/1"] = "powerprof.run/1"

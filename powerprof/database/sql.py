@@ -97,11 +97,18 @@ def failure(what: str, error: Exception) -> StatementError:
 
 
 def thread_names(connection: Sql) -> dict[int, str]:
-    """Kernel thread id → performance_schema name; empty where the schema is off, absent or forbidden."""
+    """Kernel thread id → performance_schema name; empty where the schema is off, absent or forbidden.
+
+    A connection that feeds a replica says so: `thread/sql/one_connection (Binlog Dump)`.
+    """
     try:
-        found = rows(connection, "SELECT THREAD_OS_ID, NAME FROM performance_schema.threads")
+        found = rows(connection, "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND FROM performance_schema.threads")
     except StatementError as error:
         if error.number >= 2000:  # the connection was lost
             raise
         return {}
-    return {int(tid): str(name) for tid, name in found if tid}
+    return {int(tid): f"{name} (Binlog Dump)" if _feeds(command) else str(name) for tid, name, command in found if tid}
+
+
+def _feeds(command: object) -> bool:
+    return str(command or "").startswith("Binlog Dump")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 from powerprof.diagnosis.evidence import Channel, Evidence, ThreadWakeups
 from powerprof.diagnosis.findings import Finding
@@ -148,23 +149,19 @@ _SQL = ("sql/slave_sql", "sql/slave_worker", "sql/replica_sql", "sql/replica_wor
 _DUMP = ("(Binlog Dump)",), ("mysql_binlog_send",)
 
 
-def _rows(evidence: Evidence, kind: tuple[tuple[str, ...], tuple[str, ...]]) -> list[ThreadWakeups]:
+def _is(kind: tuple[tuple[str, ...], tuple[str, ...]], name: str | None, stack: Sequence[str]) -> bool:
     names, functions = kind
-    return [
-        row
-        for row in evidence.wakeups
-        if any(name in (row.name or "") for name in names)
-        or any(function in frame for function in functions for frame in row.stack)
-    ]
+    return any(one in (name or "") for one in names) or any(one in frame for one in functions for frame in stack)
 
 
-def role_of(row: ThreadWakeups) -> str | None:
-    """`replica I/O thread`, `replica SQL thread`, `dump thread`; None for any other."""
+def _rows(evidence: Evidence, kind: tuple[tuple[str, ...], tuple[str, ...]]) -> list[ThreadWakeups]:
+    return [row for row in evidence.wakeups if _is(kind, row.name, row.stack)]
+
+
+def role_of(name: str | None, stack: Sequence[str]) -> str | None:
+    """`replica I/O thread`, `replica SQL thread` or `dump thread`, by server name or functions; None for any other."""
     for kind, said in ((_IO, "replica I/O thread"), (_SQL, "replica SQL thread"), (_DUMP, "dump thread")):
-        names, functions = kind
-        if any(name in (row.name or "") for name in names):
-            return said
-        if any(function in frame for function in functions for frame in row.stack):
+        if _is(kind, name, stack):
             return said
     return None
 
@@ -272,7 +269,7 @@ def orphan_event(evidence: Evidence) -> list[Finding]:
         f"the binary log holds the same event {times} times within {len(evidence.logged)} events: {what}",
         f"the binary log grew by {grown / max(evidence.window_s, 1e-9) / 1e3:,.0f} kB/s",
     ]
-    extra = sum(row.rate_hz for row in evidence.wakeups if role_of(row))
+    extra = sum(row.rate_hz for row in evidence.wakeups if role_of(row.name, row.stack))
     if extra >= 1:
         said.append(f"the replication threads end {rate(extra)} idle periods")
     return [
@@ -284,7 +281,7 @@ def orphan_event(evidence: Evidence) -> list[Finding]:
                 f"On one server of the ring: STOP SLAVE; CHANGE MASTER TO IGNORE_SERVER_IDS=({number}); START SLAVE",
                 "(MySQL 8: CHANGE REPLICATION SOURCE TO …); then compare the data: each round has changed them",
             ],
-            rate_hz=commits or None, stack=stack_of([row for row in evidence.wakeups if role_of(row)]),
+            rate_hz=commits or None, stack=stack_of([row for row in evidence.wakeups if role_of(row.name, row.stack)]),
         )
     ]  # fmt: skip
 

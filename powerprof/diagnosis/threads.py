@@ -98,7 +98,7 @@ def _by_thread(evidence: Evidence) -> list[list[ThreadWakeups]]:
     threads: dict[int, list[ThreadWakeups]] = {}
     for row in evidence.wakeups:
         is_client = "one_connection" in (row.name or "")
-        if row.origin == "own_timer" and not is_client and role_of(row) is None:
+        if row.origin == "own_timer" and not is_client and role_of(row.name, row.stack) is None:
             threads.setdefault(row.tid, []).append(row)
     return sorted(threads.values(), key=lambda rows: -_often(rows))
 
@@ -157,7 +157,7 @@ def replication_threads(evidence: Evidence) -> list[Finding]:
     found = []
     roles: dict[str, list[ThreadWakeups]] = {}
     for row in evidence.wakeups:
-        role = role_of(row)
+        role = role_of(row.name, row.stack)
         if role is not None:
             roles.setdefault(role, []).append(row)
     for role, rows in roles.items():

@@ -23,6 +23,7 @@ from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
     from powerprof.database.base import Server, Sql
+    from powerprof.database.builds import ServerBuild
     from powerprof.database.runtree import RunTree
 
 _SPARE_CONNECTIONS = 8
@@ -42,6 +43,7 @@ class BenchOptions:
     world_sql: Path | None = None
     server_binary: Path | None = None
     server_basedir: Path | None = None
+    server_build: ServerBuild | None = None
 
 
 @dataclass
@@ -127,6 +129,7 @@ class Bench:
             affinity=self._options.server_cpus,
             binary=self._options.server_binary,
             basedir=self._options.server_basedir,
+            build=self._options.server_build,
         )
         wanted = case.topology
         if wanted.kind == "standalone":
@@ -180,11 +183,12 @@ class Bench:
                     dataset.remove(connection, name)
 
     def _key(self, case: Case) -> str:
-        """Conditions with the same start-up settings share a server."""
+        """Conditions with the same start-up settings share a server; those of a topology have their own."""
         if self._options.given is not None:
             return "given"
         settings, environment = sorted(case.server.my_cnf.items()), sorted(case.server.environment.items())
-        return repr((settings, environment, case.topology))
+        own = None if case.topology.kind == "standalone" else (case.condition.setup, case.condition.on_members)
+        return repr((settings, environment, case.topology, own))
 
     # One condition
 
@@ -230,8 +234,15 @@ class Bench:
         return True
 
     def rest(self) -> None:
-        """Before an idle baseline: the first server awake with its own settings, the others asleep."""
-        self.enter(self._cases[0])
+        """Before an idle baseline: the first server awake with its own settings, the others asleep.
+
+        Servers that replicate are never idle for sure: of those all are asleep.
+        """
+        if self._cases[0].topology.kind == "standalone":
+            self.enter(self._cases[0])
+            return
+        for node in self._nodes.values():
+            self._sleep(node)
 
     def context(self, case: Case) -> Context:
         """Where the load of this condition connects and keeps its files."""
@@ -268,6 +279,10 @@ class Bench:
     def pids(self, case: Case) -> tuple[int, ...]:
         """The processes of the servers of this condition."""
         return self._node(case).pids
+
+    def members(self, case: Case) -> Mapping[str, Server]:
+        """The servers of this condition by name, the one under load first."""
+        return self._node(case).members
 
     def _private_tree(self) -> RunTree:
         if self._tree is None:

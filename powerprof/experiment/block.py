@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from powerprof.errors import PowerprofError
 from powerprof.experiment import plans
 from powerprof.experiment.bench import Bench
+from powerprof.experiment.beside import Beside
 from powerprof.experiment.calibrate import Offer
 from powerprof.experiment.loads import LoadFailed, LoadResult, Order, Running, start_load
 from powerprof.experiment.metrics import watts_of
 from powerprof.experiment.options import RAMP_S, ExperimentOptions
-from powerprof.experiment.records import Arm, Block
+from powerprof.experiment.records import Arm, Block, MemberShare, StormShare
 from powerprof.files import try_text
 from powerprof.paths import procfs
 from powerprof.records import ProcessTime, Window
@@ -95,9 +96,11 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         if not running.alive():
             running.finish(0.1)
             raise LoadFailed(f"{case.qualified}: the client ended at once")
-        with _meter(apparatus, case, running) as meter:
+        with _meter(apparatus, case, running) as meter, Beside(apparatus.bench, case) as beside:
             before = count()
+            beside.start()
             window = meter.measure(window_s)
+            shares, storm = beside.finish(window.cpus)
             after = count()
         if not running.alive() and not (window.window_s and window.window_s >= 0.98 * window_s):
             raise LoadFailed(f"{case.qualified}: the client ended before the window did")
@@ -116,6 +119,8 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         before,
         after,
         counted=not idle,
+        members=shares,
+        storm=storm,
     )
 
 
@@ -252,6 +257,8 @@ def _block(
     after: Mapping[str, int],
     *,
     counted: bool = True,
+    members: Sequence[MemberShare] = (),
+    storm: StormShare | None = None,
     solution_s: float | None = None,
     solution_joules: float | None = None,
 ) -> Block:
@@ -282,6 +289,8 @@ def _block(
         rows_examined=None if queries is None else plans.rows_in(moved),
         minor_faults_count=moved.pop(_FAULTS, None),
         status=moved,
+        members=list(members),
+        storm=storm,
     )
 
 

@@ -78,6 +78,7 @@ def comparison(found: Collected) -> Comparison:
         baseline=found.before,
         baseline_after=found.after,
         blocks=found.blocks,
+        traced=found.traced,
         host=msgspec.to_builtins(describe()),
         server={"version": found.server_version, "private": found.server_private},
         tool={"version": __version__, "cpu_s": found.own_cpu_s, "cpu_percent": cpu_percent},

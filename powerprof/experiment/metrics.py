@@ -109,6 +109,8 @@ def _joules(block: Block, baseline: Baseline | None) -> float | None:
 
 def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
     """Every metric that these blocks can yield; those without a value in any block are left out."""
+    from powerprof.experiment.membermetrics import members_metrics
+
     kind: Kind = "measured"
     source = None
     for block in blocks:
@@ -141,6 +143,9 @@ def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
         Values("c0_percent", "%", "measured", lambda b: b.window.c0_percent),
         Values("wakeups_hz", "1/s", "measured", lambda b: b.window.wakeups_hz),
         Values("watts", "W", kind, lambda b: r.watts if (r := watts_of(b.window)) else None, source),
+        Values("storm_raged_percent", "%", "measured", lambda b: None if b.storm is None else b.storm.raged_percent),
+        Values("storm_counter_hz", "1/s", "measured", lambda b: None if b.storm is None else b.storm.counter_hz),
+        *members_metrics(blocks, baseline, kind, source),
         *_residencies(blocks),
     ]
     return [values for values in found if any(values.of(block) is not None for block in blocks)]

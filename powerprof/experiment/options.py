@@ -40,6 +40,7 @@ class ExperimentOptions:
     energy_source: str = "auto"
     meter_log: Path | None = None
     residency_source: str = "cpuidle"
+    attribute_s: float | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.pairs <= 1000:

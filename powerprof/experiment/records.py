@@ -6,12 +6,52 @@ from typing import Any, Literal
 
 import msgspec
 
+from powerprof.attribution.records import Attribution
+from powerprof.database.replication import ReplicationStatus
 from powerprof.records import Kind, Window
 from powerprof.statistics import Verdict
 
 Arm = Literal["a", "b"]
 Design = Literal["rate", "work"]
 Range = tuple[float, float]
+
+
+class MemberShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What one server of a topology did in a window, and what it said of replication at its end.
+
+    `c0_percent` is its CPU time in percent of all CPUs' wall time. Unknown is None.
+    """
+
+    name: str
+    pid: int | None
+    cpu_s: float | None
+    c0_percent: float | None
+    connections_hz: float
+    commits_hz: float | None
+    relay_log_bytes_hz: float | None
+    replication: list[ReplicationStatus] = []
+
+
+class StormShare(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a window a storm raged. `began` False: it could not be begun, the servers back off.
+
+    `counter_hz` is how fast the counter that shows it rose over the whole window.
+    """
+
+    began: bool
+    raged_percent: float
+    restarts_count: int
+    counter: str
+    counter_hz: float
+
+
+class TracedWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """A window of its own with every server of one condition traced. `members`: name → process."""
+
+    arm: Arm
+    members: dict[str, int]
+    attribution: Attribution
+    storm: StormShare | None = None
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +81,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     minor_faults_count: int | None = None
     status: dict[str, int] = {}
     disturbed: bool = False
+    members: list[MemberShare] = []
+    storm: StormShare | None = None
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +190,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     threats: list[Threat] = []
     control: Control | None = None
     differences: list[str] = []
+    traced: list[TracedWindow] = []
     baseline: list[Window] = []
     baseline_after: list[Window] = []
     blocks: list[Block] = []

@@ -16,7 +16,8 @@ from powerprof.experiment.judge import MINIMUM_PAIRS, half_width_percent, judge,
 from powerprof.experiment.metrics import Baseline, baseline_of
 from powerprof.experiment.options import REPLACED_SHARE, ExperimentOptions
 from powerprof.experiment.plan import block_order
-from powerprof.experiment.records import Arm, Block
+from powerprof.experiment.records import Arm, Block, TracedWindow
+from powerprof.experiment.traced import trace_condition
 from powerprof.records import Window
 from powerprof.sampling import WindowMeter, now_text
 from powerprof.sources.base import Meters
@@ -41,6 +42,7 @@ class Collected:
     after: list[Window] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     control: list[Block] = field(default_factory=list)
+    traced: list[TracedWindow] = field(default_factory=list)
     plans: dict[str, list[tuple[object, list[dict[str, object]]]]] = field(default_factory=dict)
     server_version: str = ""
     server_private: bool = True
@@ -121,6 +123,8 @@ class _Run:
                 self._go_on()
             if options.control:
                 self._control()
+            if options.attribute_s is not None:
+                self._trace(options.attribute_s)
         except PowerprofError as error:
             if isinstance(error, Interrupted) or error.exit_code != 1 or not pairs_of(found.blocks):
                 raise
@@ -134,6 +138,12 @@ class _Run:
     def _end_early(self, error: PowerprofError) -> None:
         self._found.notes.append(f"ended early: {error.message}")
         self._found.interrupted = True
+
+    def _trace(self, duration_s: float) -> None:
+        """A traced window of each condition, in no headline figure."""
+        arms_of: tuple[Arm, Arm] = ("a", "b")
+        for arm, case in zip(arms_of, self._found.cases, strict=True):
+            self._found.traced.append(trace_condition(self._bench, case, arm, duration_s, self._say))
 
     def _horizon(self, offer: Offer) -> float | None:
         """How long a window of equal work lasts: a little more than the slower one took in the calibration."""

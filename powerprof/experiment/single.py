@@ -18,8 +18,9 @@ from powerprof.experiment.calibrate import Offer, calibrate
 from powerprof.experiment.finish import condition_record
 from powerprof.experiment.metrics import baseline_of, metrics_for
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.records import Block
+from powerprof.experiment.records import Block, TracedWindow
 from powerprof.experiment.runner import Say
+from powerprof.experiment.traced import trace_condition
 from powerprof.records import Phase, Run, RunMetric, ServerInfo, ToolCost, Window
 from powerprof.sampling import WindowMeter, now_text
 from powerprof.summary import interval
@@ -40,6 +41,7 @@ class _Single:
         self.blocks: list[Block] = []
         self.notes: list[str] = []
         self.server: ServerInfo | None = None
+        self.traced: TracedWindow | None = None
 
     def run(self, bench: Bench, meters: Any, complete: Callable[[Window], Window]) -> None:
         """Calibrate, measure the idle server, then the windows under load."""
@@ -63,6 +65,8 @@ class _Single:
             dropped = number < options.warm_up_pairs
             self._say("warm-up" if dropped else f"{case.name}: {number - options.warm_up_pairs + 1} of {options.pairs}")
             self.blocks.append(self._block(apparatus, Slot(number, "a", dropped, 1 + 1000 * options.seed + number)))
+        if options.attribute_s is not None:
+            self.traced = trace_condition(bench, case, "a", options.attribute_s, self._say)
 
     def _block(self, apparatus: Apparatus, slot: Slot) -> Block:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -150,6 +154,8 @@ def _record(
             "energy_source": options.energy_source,
             "residency_source": options.residency_source,
         },
+        traced=None if single.traced is None else msgspec.to_builtins(single.traced),
+        blocks=[msgspec.to_builtins(block) for block in blocks if block.members or block.storm],
         notes=list(dict.fromkeys(single.notes)),
         interrupted=interrupted,
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from powerprof.experiment.metrics import rest_percent
 from powerprof.experiment.plans import plan_text
 from powerprof.experiment.records import Comparison, Metric
-from powerprof.report import text
+from powerprof.report import servers, text
 
 _LABELS = {
     "c0_ms_per_query_server": "C0 ms/query, server",
@@ -29,6 +29,15 @@ _LABELS = {
     "c0_percent": "C0, %",
     "wakeups_hz": "wake-ups/s",
     "watts": "watts",
+    "storm_raged_percent": "storm raged, % of time",
+    "storm_counter_hz": "storm's counter/s",
+}
+_OF_SERVERS = {
+    "c0_percent": "C0, %",
+    "watts": "watts",
+    "connections_hz": "connections/s",
+    "commits_hz": "commits/s",
+    "relay_log_bytes_hz": "relay logs, B/s",
 }
 _VERDICTS = {"b_lower": "lower", "b_higher": "higher", "inconclusive": "inconclusive"}
 
@@ -38,6 +47,9 @@ def label_of(metric: str, kind: str) -> str:
     name = _LABELS.get(metric)
     if name is None and metric.startswith("residency_percent:"):
         name = f"{metric.partition(':')[2]}, %"
+    elif name is None and ":" in metric:
+        what, _, server = metric.partition(":")
+        name = f"  {server}: {_OF_SERVERS.get(what, what)}"
     return f"{name or metric}{', est.' if kind == 'estimated' else ''}"
 
 
@@ -81,6 +93,7 @@ def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     plans = _plans(comparison)
     if plans:
         found += text.wrap("Plans: " + " · ".join(plans), width)
+    found += servers.lines(comparison, width)
     threats = [threat.text for threat in comparison.threats]
     if threats:
         found += text.wrap("Threats: " + "; ".join(threats) + ".", width)

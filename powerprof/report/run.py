@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from powerprof.experiment.judge import words
+from powerprof.experiment.records import Block, TracedWindow
 from powerprof.records import Run
-from powerprof.report import text
+from powerprof.report import servers, text
 from powerprof.report.compare import figure, label_of, notes_of
 
 
@@ -38,6 +41,10 @@ def lines(run: Run, width: int = text.DEFAULT_WIDTH) -> list[str]:
         shown = "" if low is None else f"[{figure(low)}, {figure(high)}]"
         rows.append([label_of(metric.name, metric.kind), figure(metric.estimate.mean), shown])
     found += ["", *(text.cut(line, width) for line in text.columns(rows))]
+    blocks = [msgspec.convert(block, Block) for block in run.blocks]
+    found += servers.of_blocks(str(condition.get("name")), blocks, width)
+    if run.traced is not None:
+        found += servers.traced(msgspec.convert(run.traced, TracedWindow), str(condition.get("name")), width)
     idle = next((phase for phase in run.phases if phase.name == "server"), None)
     if idle is not None:
         found += [

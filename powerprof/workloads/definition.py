@@ -143,6 +143,17 @@ class Parameter(_Table, frozen=True, kw_only=True):
     values: list[Value] = []
 
 
+class Storm(_Table, frozen=True, kw_only=True):
+    """A fault that may end by itself and that `trigger`, statements by server, begins anew.
+
+    It rages while `counter` of the first server's SHOW GLOBAL STATUS rises by `least_hz`.
+    """
+
+    counter: Annotated[str, Meta(pattern="^[A-Z][A-Za-z_]{1,63}$")] = "Connections"
+    least_hz: Annotated[float, Meta(gt=0, le=1e6)] = 20.0
+    trigger: Annotated[dict[Name, list[Statement]], Meta(min_length=1)]
+
+
 class Workload(_Table, frozen=True, kw_only=True):
     """A workload.toml."""
 
@@ -156,6 +167,7 @@ class Workload(_Table, frozen=True, kw_only=True):
     server: Server = Server()
     dataset: Dataset = Dataset()
     load: Load = Load()
+    storm: Storm | None = None
     setup: list[Statement] = []
     explain: list[Explain] = []
     conditions: Annotated[dict[Name, Condition], Meta(min_length=1)]

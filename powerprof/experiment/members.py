@@ -1,0 +1,132 @@
+"""What each server of a topology did in a window: CPU time, connections, relay logs, and what replication says."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from powerprof.database import sql
+from powerprof.database.replication import read_status
+from powerprof.errors import PowerprofError
+from powerprof.experiment.records import MemberShare
+from powerprof.sources.procfs import process_cpu_ns
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Server, Sql
+
+_RELAY = re.compile(r"relay\.(\d{6,12})")
+_COUNTED = ("Connections", "Binlog_commits", "Slave_connections")
+
+RelayLogs = Mapping[int, int]
+
+
+def relay_logs(datadir: Path) -> dict[int, int]:
+    """Number → bytes of the relay logs that are there."""
+    found = {}
+    try:
+        for entry in datadir.iterdir():
+            name = _RELAY.fullmatch(entry.name)
+            if name:
+                try:
+                    found[int(name[1])] = entry.stat().st_size
+                except OSError:
+                    continue  # purged meanwhile
+    except OSError:
+        return {}
+    return found
+
+
+def relay_bytes(before: RelayLogs, after: RelayLogs) -> float | None:
+    """How much was written to relay logs in between. None where there are none.
+
+    Files that came and went count as much as those that were seen: a reconnect makes one of the same size each time.
+    """
+    if not before or not after:
+        return None
+    oldest, newest = max(before), max(after)
+    grown = max(0, after.get(oldest, before[oldest]) - before[oldest])
+    fresh = [size for number, size in after.items() if oldest < number]
+    if not fresh:
+        return float(grown)
+    seen = [*fresh, before[oldest]]
+    missing = newest - oldest - len(fresh)
+    return grown + sum(fresh) + missing * sum(seen) / len(seen)
+
+
+class MembersMeter:
+    """`with MembersMeter(servers) as meter:`, then `start()` before a window and `stop(cpus)` after it."""
+
+    def __init__(self, servers: Mapping[str, Server]) -> None:
+        self._servers = servers
+        self._connections: dict[str, Sql] = {}
+        self._cpu_ns: dict[str, int | None] = {}
+        self._relays: dict[str, dict[int, int]] = {}
+        self._counters: dict[str, dict[str, int]] = {}
+        self._started_s = 0.0
+
+    def __enter__(self) -> MembersMeter:
+        try:
+            for name, server in self._servers.items():
+                self._connections[name] = server.connect()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def start(self) -> None:
+        """Read what needs a difference."""
+        for name, connection in self._connections.items():
+            self._counters[name] = _counters(connection)
+        self._relays = self._read_relays()
+        self._cpu_ns = self._read_cpu()
+        self._started_s = time.monotonic()
+
+    def stop(self, cpus: int) -> list[MemberShare]:
+        """What each member used, in percent of the time of `cpus` CPUs. Raises PowerprofError where one is gone."""
+        elapsed_s = time.monotonic() - self._started_s
+        cpu, relays = self._read_cpu(), self._read_relays()
+        found = []
+        for name, server in self._servers.items():
+            counters = _counters(self._connections[name])
+            before = self._cpu_ns.get(name)
+            now = cpu.get(name)
+            cpu_s = None if before is None or now is None else (now - before) / 1e9
+            written = relay_bytes(self._relays[name], relays[name])
+            moved = {key: counters[key] - self._counters[name].get(key, 0) for key in counters}
+            found.append(
+                MemberShare(
+                    name=name, pid=server.pid, cpu_s=cpu_s,
+                    c0_percent=None if cpu_s is None else 100.0 * cpu_s / (elapsed_s * cpus),
+                    connections_hz=moved.get("Connections", 0) / elapsed_s,
+                    commits_hz=moved["Binlog_commits"] / elapsed_s if "Binlog_commits" in moved else None,
+                    relay_log_bytes_hz=None if written is None else written / elapsed_s,
+                    replication=read_status(self._connections[name]),
+                )
+            )  # fmt: skip
+        return found
+
+    def _read_cpu(self) -> dict[str, int | None]:
+        return {name: process_cpu_ns(server.pid) if server.pid else None for name, server in self._servers.items()}
+
+    def _read_relays(self) -> dict[str, dict[int, int]]:
+        found = {}
+        for name, server in self._servers.items():
+            place = getattr(server, "datadir", None)
+            found[name] = relay_logs(place) if isinstance(place, Path) else {}
+        return found
+
+
+def _counters(connection: Sql) -> dict[str, int]:
+    try:
+        rows = sql.rows(connection, "SHOW GLOBAL STATUS")
+    except PowerprofError as error:
+        raise PowerprofError(f"a server of the topology is gone: {error.message}") from error
+    return {str(name): int(value) for name, value in rows if name in _COUNTED and str(value).isdigit()}

@@ -1,0 +1,127 @@
+"""A fault that may end by itself: begun before a window, watched in it, and begun anew."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from powerprof.database import sql
+from powerprof.errors import PowerprofError
+from powerprof.experiment.records import StormShare
+from powerprof.workloads.definition import Storm
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Server, Sql
+
+# Two questions a second against the thousands of wake-ups of a storm that rages; none where none began.
+_LOOK_S = 0.5
+_BEGIN_S = 0.75
+_ATTEMPTS = 3
+
+
+class StormWatch:
+    """`with StormWatch(storm, servers) as watch:` begins the storm; `watch()` … `finish()` enclose the window.
+
+    `servers` by name, the first one's counter is looked at. Where the storm does not begin in three attempts the
+    servers are left alone: they back off. Raises PowerprofError where a statement fails.
+    """
+
+    def __init__(self, storm: Storm, servers: Mapping[str, Server]) -> None:
+        self._storm = storm
+        self._servers = servers
+        self._connection: Sql | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._problem: PowerprofError | None = None
+        self._raging_s = self._watched_s = 0.0
+        self._restarts = 0
+        self._first = self._last = (0.0, 0)
+        self._began = False
+
+    def __enter__(self) -> StormWatch:
+        first = next(iter(self._servers.values()))
+        self._connection = first.connect()
+        for _ in range(_ATTEMPTS):
+            before = self._count()
+            if self._rate(before, self._after(_BEGIN_S)) >= self._storm.least_hz:
+                self._began = True
+                break
+            self._trigger()
+        else:
+            before = self._count()
+            self._began = self._rate(before, self._after(_BEGIN_S)) >= self._storm.least_hz
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+        if self._connection is not None:
+            self._connection.close()
+
+    def watch(self) -> None:
+        """The window begins."""
+        self._first = self._last = self._count()
+        if self._began:
+            self._thread = threading.Thread(target=self._look, name="storm", daemon=True)
+            self._thread.start()
+
+    def finish(self) -> StormShare:
+        """The window is over. Raises PowerprofError where the storm could not be begun anew."""
+        self._end()
+        if self._problem is not None:
+            raise self._problem
+        last = self._count()
+        raged = 100.0 * self._raging_s / self._watched_s if self._watched_s else 0.0
+        return StormShare(
+            began=self._began, raged_percent=raged if self._began else 0.0, restarts_count=self._restarts,
+            counter=self._storm.counter, counter_hz=self._rate(self._first, last),
+        )  # fmt: skip
+
+    def _end(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=30.0)
+            self._thread = None
+
+    def _look(self) -> None:
+        try:
+            while not self._stop.wait(_LOOK_S):
+                now = self._count()
+                elapsed_s, rages = now[0] - self._last[0], self._rate(self._last, now) >= self._storm.least_hz
+                self._watched_s += elapsed_s
+                self._raging_s += elapsed_s if rages else 0.0
+                self._last = now
+                if not rages:
+                    self._restarts += 1
+                    self._trigger()
+        except PowerprofError as error:
+            self._problem = error
+
+    def _after(self, seconds: float) -> tuple[float, int]:
+        time.sleep(seconds)
+        return self._count()
+
+    def _trigger(self) -> None:
+        for name, statements in self._storm.trigger.items():
+            if name not in self._servers:
+                raise PowerprofError(f"the storm is to be begun on {name}: there is no such server")
+            with self._servers[name].connect() as connection:
+                sql.execute(connection, *statements)
+
+    def _count(self) -> tuple[float, int]:
+        """When, and the counter without this connection's own part. Raises PowerprofError where there is none."""
+        if self._connection is None:
+            raise PowerprofError("the storm is not watched")
+        rows = sql.rows(self._connection, f"SHOW GLOBAL STATUS LIKE '{self._storm.counter}'")
+        if not rows or not str(rows[0][1]).isdigit():
+            raise PowerprofError(f"the server has no counter {self._storm.counter}")
+        return time.monotonic(), int(rows[0][1])
+
+    @staticmethod
+    def _rate(before: tuple[float, int], after: tuple[float, int]) -> float:
+        elapsed_s = after[0] - before[0]
+        return (after[1] - before[1]) / elapsed_s if elapsed_s > 0 else 0.0

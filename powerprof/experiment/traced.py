@@ -1,0 +1,72 @@
+"""A traced window of a condition, all of its servers at once, and whose wake-ups they were."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from powerprof.diagnosis.replication import role_of
+from powerprof.experiment.beside import Beside
+from powerprof.experiment.records import Arm, TracedWindow
+from powerprof.workloads.reading import Case
+
+if TYPE_CHECKING:
+    from powerprof.attribution.records import Wakeup
+    from powerprof.experiment.bench import Bench
+
+
+def trace_condition(
+    bench: Bench, case: Case, arm: Arm, duration_s: float, say: Callable[[str], None]
+) -> TracedWindow:
+    """Trace every server of `case` for so long, without its clients. Raises CapabilityError, PowerprofError."""
+    import os
+
+    from powerprof.attribution import live, session
+    from powerprof.tracing.targets import Target
+
+    bench.enter(case)
+    members = {name: server.pid for name, server in bench.members(case).items() if server.pid is not None}
+
+    def names() -> Mapping[int, str]:
+        found: dict[int, str] = {}
+        for server in bench.members(case).values():
+            found.update(server.thread_names())
+        return found
+
+    label = ", ".join(f"{name} ({pid})" for name, pid in members.items())
+    with Beside(bench, case) as beside:
+        beside.start()
+        taken = live.capture(live.CapturePlan(Target(tuple(members.values()), label), duration_s), names, say)
+        _, storm = beside.finish(os.cpu_count() or 1)
+    bench.leave(case)
+    say(f"unwinding {case.name}")
+    return TracedWindow(arm=arm, members=members, attribution=session.analyse(taken), storm=storm)
+
+
+def role(row: Wakeup) -> str | None:
+    """The part that the row's thread plays in replication; None for none."""
+    return role_of(row.thread.server_name, [frame.label for frame in row.stack])
+
+
+def by_thread(window: TracedWindow) -> Counter[tuple[str, str, bool]]:
+    """Idle exits/s by (server, thread, of replication), most first."""
+    servers = {pid: name for name, pid in window.members.items()}
+    found: Counter[tuple[str, str, bool]] = Counter()
+    for row in window.attribution.wakeups:
+        part = role(row)
+        found[(servers.get(row.thread.pid or 0, "?"), part or row.thread.label, part is not None)] += row.count
+    return found
+
+
+def replication_percent(a: TracedWindow, b: TracedWindow) -> float | None:
+    """Of the idle exits/s that B has more than A: how many are blamed on threads of replication."""
+
+    def rates(window: TracedWindow) -> tuple[float, float]:
+        seconds = window.attribution.window_s
+        counts = by_thread(window)
+        own = sum(count for (_, _, of), count in counts.items() if of)
+        return sum(counts.values()) / seconds, own / seconds
+
+    (all_a, own_a), (all_b, own_b) = rates(a), rates(b)
+    return 100.0 * (own_b - own_a) / (all_b - all_a) if all_b > all_a else None

@@ -1,0 +1,80 @@
+"""What a terminal says of several servers: replication, storms, and whose wake-ups a traced window shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from powerprof.experiment.records import Block, Comparison, StormShare, TracedWindow
+from powerprof.experiment.traced import by_thread, replication_percent
+from powerprof.report import text
+
+_ROWS = 8
+
+
+def lines(comparison: Comparison, width: int) -> list[str]:
+    """The lines of a comparison; empty for single servers."""
+    found = []
+    for arm, name in (("a", comparison.a.name), ("b", comparison.b.name)):
+        blocks = [block for block in comparison.blocks if block.arm == arm and not block.dropped]
+        found += of_blocks(name, blocks, width)
+    for window in comparison.traced:
+        found += traced(window, comparison.a.name if window.arm == "a" else comparison.b.name, width)
+    if len(comparison.traced) == 2:
+        share = replication_percent(*comparison.traced)
+        if share is not None:
+            found += text.wrap(
+                f"Of the idle exits that {comparison.b.name} has more, {share:.0f} % are on threads of replication.",
+                width,
+            )
+    return found
+
+
+def of_blocks(name: str, blocks: Sequence[Block], width: int) -> list[str]:
+    """Storm and replication status of one condition."""
+    found = []
+    storms = [block.storm for block in blocks if block.storm is not None]
+    if storms:
+        found += text.wrap(f"{name}: {_storm(storms)}", width)
+    if blocks and blocks[-1].members:
+        states = [
+            f"{share.name} I/O {status.io_running or '?'}, SQL {'Yes' if status.sql_running else 'No'}"
+            + (f" ({status.last_io_error})" if status.last_io_error else "")
+            for share in blocks[-1].members
+            for status in share.replication
+        ]
+        if states:
+            found += text.wrap(f"Replication of {name}, by its own status: {' · '.join(states)}", width)
+    return found
+
+
+def _storm(storms: Sequence[StormShare]) -> str:
+    rate = sum(one.counter_hz for one in storms) / len(storms)
+    said = f"{storms[0].counter} {text.number(rate, 0 if rate >= 10 else 2)}/s"
+    if not any(one.began for one in storms):
+        return f"the storm did not begin: this server backs off ({said})."
+    raged = sum(one.raged_percent for one in storms) / len(storms)
+    anew = sum(one.restarts_count for one in storms)
+    return f"the storm raged {raged:.0f} % of the time and was begun anew {anew} times within the windows ({said})."
+
+
+def traced(window: TracedWindow, name: str, width: int) -> list[str]:
+    """The threads that ended most idle periods, by server."""
+    record = window.attribution
+    total = sum(row.count for row in record.wakeups)
+    found = [
+        "",
+        *text.wrap(
+            f"{name}, traced for {record.window_s:.1f} s: {total / record.window_s:,.0f} idle exits/s by its servers",
+            width,
+        ),
+    ]
+    rows = [["     /s", "server", "thread"]]
+    for (server, thread, _), count in by_thread(window).most_common(_ROWS):
+        rows.append([f"{text.number(count / record.window_s, 1):>7}", server, thread])
+    for number, row in enumerate(rows):
+        found.append(text.cut(f"  {row[0]}  {row[1]:<12} {row[2]}", width))
+        if number == 1 and record.wakeups and record.wakeups[0].stack:
+            names = [frame.label for frame in record.wakeups[0].stack]
+            wrapped = text.wrap(" ← ".join(names[:10]), max(20, width - 11))
+            found += [f"{'':11}{line}" for line in wrapped]
+    return found
