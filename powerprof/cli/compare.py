@@ -23,6 +23,7 @@ from powerprof.cli.bench import (
     WorldSql,
     bench_options,
 )
+from powerprof.cli.exports import Csv, Html, Markdown, exporter
 from powerprof.cli.options import (
     DefaultsFile,
     EnergySource,
@@ -107,6 +108,9 @@ def command(
     energy_source: EnergySource = "auto",
     meter_log: MeterLog = None,
     residency_source: ResidencySource = "cpuidle",
+    html: Html = None,
+    markdown: Markdown = None,
+    csv: Csv = None,
     json: Json = None,
     quiet: Quiet = False,
     runs_dir: RunsDir = None,
@@ -114,6 +118,8 @@ def command(
 ) -> None:
     """Measure or read, save, print."""
     check_json_target(json)
+    files = {"html": html, "markdown": markdown, "csv": csv, "json": json}
+    also = exporter(files)
     from powerprof.experiment import saved
     from powerprof.experiment.options import ExperimentOptions
     from powerprof.report import compare as report
@@ -145,7 +151,7 @@ def command(
                 defaults_file=defaults_file,
                 world_sql=world_sql,
                 server_binary=server_binary,
-            server_build=server_build,
+                server_build=server_build,
                 server_cpus=server_cpus,
                 client_cpus=client_cpus,
             )
@@ -153,7 +159,14 @@ def command(
                 a, b, bench, options, extra=workloads or [], say=lambda text: progress(text, quiet)
             )
     comparison = save_and_show(
-        comparison, "compare", report.lines, json=json, quiet=quiet, runs_dir=runs_dir, no_save=no_save
+        comparison,
+        "compare",
+        report.lines,
+        json=json,
+        quiet=quiet or "-" in (html, markdown, csv),
+        runs_dir=runs_dir,
+        no_save=no_save,
+        also=also,
     )
     if fail_if_worse:
         _judge(comparison)

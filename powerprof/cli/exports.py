@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,3 +61,13 @@ def write_exports(record: Any, targets: Targets, extras: Extras | None = None) -
         for target, data in [(target, export(record, kind, extras)) for kind, target in asked.items()]:
             write_output(target, data)
     return "-" in asked.values()
+
+
+def exporter(targets: Targets) -> Callable[[Any], None]:
+    """What `save_and_show` calls to write the files that were asked for; checks them now. Raises UsageError."""
+    check_targets(targets)
+
+    def write(record: Any) -> None:
+        write_exports(record, {kind: target for kind, target in targets.items() if kind != "json"})
+
+    return write

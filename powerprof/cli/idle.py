@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from powerprof.cli.exports import Csv, Html, Markdown, exporter
 from powerprof.cli.options import (
     DefaultsFile,
     Duration,
@@ -41,10 +42,13 @@ def command(
     clients: Clients = 16, duration: Duration = 8.0, repeat: Repeat = 5, residency_source: ResidencySource = "cpuidle",
     energy_source: EnergySource = "auto", meter_log: MeterLog = None, server: ServerUrl = None, socket: Socket = None,
     defaults_file: DefaultsFile = None, server_binary: ServerBinary = None, no_causes: NoCauses = False,
-    json: Json = None, quiet: Quiet = False, runs_dir: RunsDir = None, no_save: NoSave = False,
+    html: Html = None, markdown: Markdown = None, csv: Csv = None, json: Json = None,
+    quiet: Quiet = False, runs_dir: RunsDir = None, no_save: NoSave = False,
 ) -> None:
     """Measure, save, print."""
     check_json_target(json)
+    files = {"html": html, "markdown": markdown, "csv": csv, "json": json}
+    also = exporter(files)
     check_runs_dir(runs_dir, no_save)
     from powerprof.experiment.idle import IdlePlan, measure_idle
     from powerprof.report import idle as report
@@ -55,5 +59,6 @@ def command(
         socket=socket, defaults_file=defaults_file,
     )  # fmt: skip
     result = measure_idle(plan, lambda text: progress(text, quiet))
-    save_and_show(result.run, "idle", report.lines, json=json, quiet=quiet, runs_dir=runs_dir, no_save=no_save,
-                  next_step="Which function? sudo powerprof attribute --pid mysqld", failure=result.failure)
+    save_and_show(result.run, "idle", report.lines, json=json, quiet=quiet or "-" in (html, markdown, csv),
+                  runs_dir=runs_dir, no_save=no_save, also=also, failure=result.failure,
+                  next_step="Which function? sudo powerprof attribute --pid mysqld")

@@ -22,6 +22,7 @@ from powerprof.cli.bench import (
     bench_options,
 )
 from powerprof.cli.compare import Design, Duration, Queries, Rate, Seed, design_of
+from powerprof.cli.exports import Csv, Html, Markdown, exporter
 from powerprof.cli.options import (
     DefaultsFile,
     EnergySource,
@@ -63,6 +64,9 @@ def command(
     energy_source: EnergySource = "auto",
     meter_log: MeterLog = None,
     residency_source: ResidencySource = "cpuidle",
+    html: Html = None,
+    markdown: Markdown = None,
+    csv: Csv = None,
     json: Json = None,
     quiet: Quiet = False,
     runs_dir: RunsDir = None,
@@ -70,6 +74,8 @@ def command(
 ) -> None:
     """Measure, save, print."""
     check_json_target(json)
+    files = {"html": html, "markdown": markdown, "csv": csv, "json": json}
+    also = exporter(files)
     from powerprof.experiment.options import ExperimentOptions
     from powerprof.experiment.single import run_condition
     from powerprof.report import run as report
@@ -102,4 +108,13 @@ def command(
             client_cpus=client_cpus,
         )
         run = run_condition(resolve(workload, condition), bench, options, lambda text: progress(text, quiet))
-    save_and_show(run, "run", report.lines, json=json, quiet=quiet, runs_dir=runs_dir, no_save=no_save)
+    save_and_show(
+        run,
+        "run",
+        report.lines,
+        json=json,
+        quiet=quiet or "-" in (html, markdown, csv),
+        runs_dir=runs_dir,
+        no_save=no_save,
+        also=also,
+    )

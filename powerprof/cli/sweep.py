@@ -14,6 +14,7 @@ import typer
 
 from powerprof.cli.bench import ClientCpus, ServerBinary, ServerCpus, Workloads, WorldSql, bench_options
 from powerprof.cli.compare import Duration, Rate, Seed
+from powerprof.cli.exports import Csv, Html, Markdown, exporter
 from powerprof.cli.options import (
     DefaultsFile,
     EnergySource,
@@ -94,6 +95,9 @@ def command(
     energy_source: EnergySource = "auto",
     meter_log: MeterLog = None,
     residency_source: ResidencySource = "cpuidle",
+    html: Html = None,
+    markdown: Markdown = None,
+    csv: Csv = None,
     json: Json = None,
     quiet: Quiet = False,
     runs_dir: RunsDir = None,
@@ -101,6 +105,8 @@ def command(
 ) -> None:
     """Measure point by point, save, print."""
     check_json_target(json)
+    files = {"html": html, "markdown": markdown, "csv": csv, "json": json}
+    also = exporter(files)
     if (w is None) == (resume is None):
         raise UsageError("sweep wants a condition, or --resume RUN", "powerprof sweep --help")
     if resume is not None and (clients is not None or setting is not None):
@@ -144,7 +150,8 @@ def command(
         record = sweeps.go_on(record, workload, bench, options, save=store.save, say=lambda text: progress(text, quiet))
     if json is not None:
         write_json(record, json)
-    if json != "-" and not quiet:
+    also(record)
+    if "-" not in files.values() and not quiet:
         show(report.lines(record, terminal_width()))
     if record.interrupted:
         sys.stdout.flush()
