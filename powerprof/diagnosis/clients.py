@@ -7,7 +7,7 @@ from collections import Counter
 from powerprof.diagnosis.evidence import Client, Evidence, ThreadWakeups
 from powerprof.diagnosis.findings import Finding
 from powerprof.diagnosis.replication import source_churn_hz
-from powerprof.diagnosis.words import rate, stack_of
+from powerprof.diagnosis.words import each_second, rate, stack_of
 
 # Counters of statements that only look at the server, by what people call them. Drivers send others of the
 # SHOW family beside each statement (warnings, fields, …): those are work, not watching.
@@ -171,7 +171,7 @@ def work(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="client_work", severity="note", text=f"Clients send statements {rate(asked)}.",
             evidence=[f"Questions rises {rate(asked)}"]
-            + ([f"connection threads end {rate(total)} idle periods"] if total else []),
+            + ([f"connection threads end {each_second(total, 'idle periods')}"] if total else []),
             remedy=["which functions those are: powerprof attribute"], rate_hz=asked, stack=stack_of(rows),
         )
     ]  # fmt: skip

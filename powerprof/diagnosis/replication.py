@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from powerprof.diagnosis.evidence import Channel, Evidence, ThreadWakeups
 from powerprof.diagnosis.findings import Finding
-from powerprof.diagnosis.words import rate, seconds, stack_of
+from powerprof.diagnosis.words import each_second, rate, seconds, stack_of
 
 # A replica whose source ends the connection waits Connect_Retry (60 s by default) before all attempts but the
 # first, which is at once. So only a source that pushes it out again and again makes more than this.
@@ -113,7 +113,7 @@ def duplicate_on_source(evidence: Evidence) -> list[Finding]:
     if churn and dump_changes(evidence):
         said.append(
             f"{dump_changes(evidence)} dump threads were replaced within {seconds(evidence.samples_span_s)}, "
-            f"and {rate(churn)} connections are made"
+            f"{each_second(churn, 'connections')} are made"
         )
     for number, hosts in shared.items():
         said.append(f"SHOW SLAVE HOSTS lists server id {number} in turns as {' and '.join(hosts)}")
@@ -205,14 +205,21 @@ def duplicate_on_replica(evidence: Evidence) -> list[Finding]:
     return [
         Finding(
             rule="duplicate_server_id", severity="fault", text=text + backs_off, evidence=said,
-            remedy=_DUPLICATE_REMEDY, rate_hz=speed or None, stack=stack_of(_rows(evidence, _IO)),
+            remedy=_DUPLICATE_REMEDY, rate_hz=speed or None, stack=_io_stack(evidence),
         )
     ]  # fmt: skip
 
 
+def _io_stack(evidence: Evidence) -> list[str]:
+    """Where the I/O thread reconnects, if that has a name; else where it is woken most."""
+    rows = _rows(evidence, _IO)
+    reconnecting = [row for row in rows if any("reconnect" in frame for frame in row.stack)]
+    return stack_of(reconnecting or rows)
+
+
 def _io_rows(evidence: Evidence) -> list[str]:
     total = sum(row.rate_hz for row in _rows(evidence, _IO))
-    return [f"its I/O thread ends {rate(total)} idle periods"] if total >= 1 else []
+    return [f"its I/O thread ends {each_second(total, 'idle periods')}"] if total >= 1 else []
 
 
 def reconnect_loop(evidence: Evidence) -> list[Finding]:
@@ -242,7 +249,7 @@ def reconnect_loop(evidence: Evidence) -> list[Finding]:
                     "mend the account, address or network named above",
                     "or, where the source is gone for good: STOP SLAVE; RESET SLAVE ALL",
                 ],
-                rate_hz=speed or None, stack=stack_of(_rows(evidence, _IO)),
+                rate_hz=speed or None, stack=_io_stack(evidence),
             )
         )  # fmt: skip
     return found
@@ -271,7 +278,7 @@ def orphan_event(evidence: Evidence) -> list[Finding]:
     ]
     extra = sum(row.rate_hz for row in evidence.wakeups if role_of(row.name, row.stack))
     if extra >= 1:
-        said.append(f"the replication threads end {rate(extra)} idle periods")
+        said.append(f"the replication threads end {each_second(extra, 'idle periods')}")
     return [
         Finding(
             rule="orphan_event", severity="fault",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
 from powerprof.diagnosis.findings import Finding
 from powerprof.diagnosis.replication import role_of
-from powerprof.diagnosis.words import rate, stack_of
+from powerprof.diagnosis.words import each_second, rate, stack_of
 from powerprof.report.text import period
 
 # A wait that asks more often than this is polling: no thread of an idle MariaDB 10.11 or MySQL 5.5 comes near.
@@ -124,7 +124,7 @@ def polling_waits(evidence: Evidence) -> list[Finding]:
             Finding(
                 rule="polling_wait", severity="fault",
                 text=f"The thread {_label(rows[0])}{what} wakes by its own timer {_pace(rows)}.",
-                evidence=[f"{rate(often)} an idle period ended for it, its own timer each time"],
+                evidence=[f"it ended {each_second(often, 'idle periods')}, each by a timer of its own"],
                 remedy=[
                     known.remedy if known else "which setting it is: the functions below say what it waits for"
                 ],
@@ -145,7 +145,7 @@ def periodic_threads(evidence: Evidence) -> list[Finding]:
             Finding(
                 rule="periodic_thread", severity="note",
                 text=f"{_label(rows[0])} wakes {_pace(rows)}" + (f": it {known.does}." if known else "."),
-                evidence=[f"{rate(often)} an idle period ended for it, its own timer each time"],
+                evidence=[f"it ended {each_second(often, 'idle periods')}, each by a timer of its own"],
                 remedy=[known.remedy] if known else [], rate_hz=often, stack=stack_of(rows),
             )
         )  # fmt: skip
@@ -165,7 +165,7 @@ def replication_threads(evidence: Evidence) -> list[Finding]:
             Finding(
                 rule="replication_thread", severity="note",
                 text=f"The {role} wakes {rate(_often(rows))}: what the source writes, and its heartbeats.",
-                evidence=[f"{rate(_often(rows))} an idle period ended for it"],
+                evidence=[f"it ended {each_second(_often(rows), 'idle periods')}"],
                 remedy=["CHANGE MASTER TO MASTER_HEARTBEAT_PERIOD sets how often a silent source says so"],
                 rate_hz=_often(rows), stack=stack_of(rows),
             )
@@ -188,7 +188,7 @@ def event_scheduler(evidence: Evidence) -> list[Finding]:
             rule="event_scheduler", severity="fault" if eager else "note",
             text=f"The event scheduler starts {first.name} {period(first.interval_s * 1e3)}"
             + (f", and {len(running) - 1} more." if len(running) > 1 else "."),
-            evidence=[f"{len(running)} recurring events are enabled: together {rate(often)}"],
+            evidence=[f"recurring events that are enabled: {len(running)}, together {rate(often)}"],
             remedy=[
                 f"ALTER EVENT {first.name} ON SCHEDULE EVERY 1 MINUTE (or DISABLE)",
                 "SET GLOBAL event_scheduler=OFF where no event is needed",

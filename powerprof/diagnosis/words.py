@@ -10,6 +10,11 @@ from powerprof.report.text import number
 _SHOWN = 12
 
 
+def each_second(hertz: float, what: str) -> str:
+    """`320 connections/s`, `2.5 idle periods/s`."""
+    return rate(hertz).replace("times/s", f"{what}/s")
+
+
 def rate(hertz: float) -> str:
     """`320 times/s`, `2.5 times/s`, `0.07 times/s`."""
     digits = 0 if hertz >= 20 else 1 if hertz >= 1 else 2

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from powerprof.experiment.bench import Bench
 
 
+# Server, thread, whether it is one of replication.
+Key = tuple[str, str, bool]
+
+
 def trace_condition(
     bench: Bench, case: Case, arm: Arm, duration_s: float, say: Callable[[str], None]
 ) -> TracedWindow:
@@ -49,14 +53,27 @@ def role(row: Wakeup) -> str | None:
     return role_of(row.thread.server_name, [frame.label for frame in row.stack])
 
 
-def by_thread(window: TracedWindow) -> Counter[tuple[str, str, bool]]:
-    """Idle exits/s by (server, thread, of replication), most first."""
-    servers = {pid: name for name, pid in window.members.items()}
-    found: Counter[tuple[str, str, bool]] = Counter()
+def by_thread(window: TracedWindow) -> Counter[Key]:
+    """Idle exits by (server, thread, of replication), most first."""
+    found: Counter[Key] = Counter()
     for row in window.attribution.wakeups:
-        part = role(row)
-        found[(servers.get(row.thread.pid or 0, "?"), part or row.thread.label, part is not None)] += row.count
+        found[_key(window, row)] += row.count
     return found
+
+
+def _key(window: TracedWindow, row: Wakeup) -> Key:
+    server = next((name for name, pid in window.members.items() if pid == row.thread.pid), "?")
+    part = role(row)
+    label = row.thread.label
+    if part is None and row.thread.server_name is None and any("handle_one_connection" in f.label for f in row.stack):
+        label = "connections"
+    return server, part or label, part is not None
+
+
+def top_stack(window: TracedWindow, key: Key, frames: int = 10) -> list[str]:
+    """The stack that most idle exits of these threads were blamed on, innermost first."""
+    rows = [row for row in window.attribution.wakeups if row.stack and _key(window, row) == key]
+    return [frame.label.partition("(")[0] for frame in rows[0].stack[:frames]] if rows else []
 
 
 def replication_percent(a: TracedWindow, b: TracedWindow) -> float | None:

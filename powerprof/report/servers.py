@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powerprof.experiment.records import Block, Comparison, StormShare, TracedWindow
-from powerprof.experiment.traced import by_thread, replication_percent
+from powerprof.experiment.traced import by_thread, replication_percent, top_stack
 from powerprof.report import text
 
 _ROWS = 8
+_STACKS = 3
 
 
 def lines(comparison: Comparison, width: int) -> list[str]:
@@ -68,13 +69,11 @@ def traced(window: TracedWindow, name: str, width: int) -> list[str]:
             width,
         ),
     ]
-    rows = [["     /s", "server", "thread"]]
-    for (server, thread, _), count in by_thread(window).most_common(_ROWS):
-        rows.append([f"{text.number(count / record.window_s, 1):>7}", server, thread])
-    for number, row in enumerate(rows):
-        found.append(text.cut(f"  {row[0]}  {row[1]:<12} {row[2]}", width))
-        if number == 1 and record.wakeups and record.wakeups[0].stack:
-            names = [frame.label for frame in record.wakeups[0].stack]
-            wrapped = text.wrap(" ← ".join(names[:10]), max(20, width - 11))
-            found += [f"{'':11}{line}" for line in wrapped]
+    if total:
+        found.append(f"  {'/s':>7}  {'server':<12} thread, and where it was woken most (innermost first)")
+    for number, (key, count) in enumerate(by_thread(window).most_common(_ROWS)):
+        found.append(text.cut(f"  {text.number(count / record.window_s, 1):>7}  {key[0]:<12} {key[1]}", width))
+        stack = top_stack(window, key) if number < _STACKS else []
+        if stack:
+            found += [f"{'':11}{line}" for line in text.wrap(" ← ".join(stack), max(20, width - 11))]
     return found
