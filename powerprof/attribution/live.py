@@ -23,7 +23,7 @@ from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.stacks.image import ProcessImage
 from powerprof.tracing.idle import interrupt_names
 from powerprof.tracing.stacks import SiteWakings, StackTracer
-from powerprof.tracing.targets import Target
+from powerprof.tracing.targets import Target, has_ended
 from powerprof.tracing.tasks import look_up
 from powerprof.tracing.window import TraceWindow
 
@@ -108,7 +108,7 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )  # fmt: skip
     gone = [] if plan.target.system else [
-        f"process {pid} ended during the window" for pid in plan.target.pids if not Path(f"/proc/{pid}").is_dir()
+        f"process {pid} ended during the window" for pid in plan.target.pids if has_ended(pid)
     ]  # fmt: skip
     return Capture(
         started_at=window.residency.started_at, window_s=window.window_s,

@@ -87,6 +87,12 @@ def _status(pid: int) -> dict[str, str]:
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
+def has_ended(pid: int) -> bool:
+    """Gone, or a zombie that its parent has not taken note of."""
+    status = _status(pid)
+    return not status or status.get("State", "").startswith(("Z", "X"))
+
+
 def _family(root: int) -> list[int]:
     """A process and its descendants of the same name: a server that works in processes (PostgreSQL, nginx)."""
     name, found, left = name_of(root), [], [root]
@@ -113,7 +119,7 @@ def _one(word: str) -> list[int]:
         if pid <= 0 or not (paths.procfs() / word).is_dir():
             raise UsageError(f"there is no process {word}", "ps -e lists them")
         status = _status(pid)
-        if status.get("State", "").startswith(("Z", "X")):
+        if has_ended(pid):
             raise UsageError(f"process {word} has ended: its parent has not taken note yet", "ps -e lists them")
         if look_up(pid).is_kernel:
             raise UsageError(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from tests.root.attribution.conftest import Attributed
 
 Attribute = Callable[..., Attributed]
@@ -33,14 +31,9 @@ def test_call_sites_that_differ_by_a_return_address_only(attribute: Attribute, w
     assert found.record["stacks"]["exits_complete_percent"] >= 99.0
 
 
-@pytest.mark.parametrize(("mode", "functions"), [
-    ("fast=5000", {"fast_sleep": "own_timer"}),
-    ("pairs=2500", {"pairs_send": "own_timer", "pairs_receive": "other_thread"}),
-])  # fmt: skip
-def test_five_thousand_wakings_a_second(
-    mode: str, functions: dict[str, str], attribute: Attribute, wakes: Callable[..., Any]
-) -> None:
-    with wakes(mode) as running:
+def test_seven_thousand_wakings_a_second(attribute: Attribute, wakes: Callable[..., Any]) -> None:
+    functions = {"fast_sleep": "own_timer", "pairs_send": "own_timer", "pairs_receive": "other_thread"}
+    with wakes("fast=3000", "pairs=2000") as running:
         found = attribute(running.pid, duration=2)
     conservation = found.record["conservation"]
     assert conservation["coverage_percent"] >= 98.0
@@ -49,7 +42,7 @@ def test_five_thousand_wakings_a_second(
     counted = found.wakings(functions)
     for function, origin in functions.items():
         times = noted[function]
-        assert times > 2000
+        assert times > 1000
         assert abs(counted[function].total() - times) <= 0.005 * times, (counted[function], times)
         assert counted[function][origin] >= 0.98 * times
 
@@ -61,8 +54,7 @@ def test_under_load_counts_are_unknown_and_said_so_and_functions_are_still_right
         found = attribute(running.pid, duration=2)
     record = found.record
     assert record["conservation"]["coverage_percent"] >= 98.0
-    if all(row["wakings_count"] is not None for row in record["wakeups"]):
-        pytest.fail(f"no load: {running.noted(found.captured)}")
+    assert all(row["wakings_count"] is None for row in record["wakeups"])
     assert any("wakings_count is unknown" in note for note in record["notes"])
     assert record["wakings_without_exit"] == []
     exits = sum(row["count"] for row in record["wakeups"])

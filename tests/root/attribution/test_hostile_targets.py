@@ -1,0 +1,142 @@
+"""Targets that end, turn into other programs, lie about themselves, or are too much for the buffers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.programs import ground_truth
+from tests.root.attribution.conftest import Attributed, functions_of
+
+Attribute = Callable[..., Attributed]
+
+
+def _one_line_notes(found: Attributed) -> list[str]:
+    notes: list[str] = found.record["notes"]
+    assert all("\n" not in note and "Traceback" not in note for note in notes)
+    assert found.result.err == ""
+    return notes
+
+
+def test_a_process_that_ends_in_the_window(attribute: Attribute, wakes: Callable[..., Any]) -> None:
+    # Loading takes two seconds and more; the window is long enough that the end falls into it.
+    with wakes("twins=50", duration=5) as running:
+        found = attribute(running.pid, duration=5)
+    assert f"process {running.pid} ended during the window" in _one_line_notes(found)
+    assert {"first_twin", "second_twin"} <= functions_of(found.rows)
+    noted, counted = running.noted(found.captured), found.wakings(["first_twin", "second_twin"])
+    for function, times in noted.items():
+        assert abs(counted[function].total() - times) <= 2
+    assert found.record["stacks"]["exits_complete_percent"] >= 99.0
+
+
+def test_a_process_that_becomes_another_program_in_the_window(
+    attribute: Attribute, wakes: Callable[..., Any]
+) -> None:
+    with wakes("twins=50", "next=4") as running:
+        found = attribute(running.pid, duration=4)
+    assert {"first_twin", "second_twin", "next_sleep"} <= functions_of(found.rows)
+    noted, counted = running.noted(found.captured), found.wakings(["first_twin", "second_twin", "next_sleep"])
+    for function, times in noted.items():
+        # The thread that executes kills the others in their sleep.
+        assert abs(counted[function].total() - times) <= 3, (function, times, counted)
+    _one_line_notes(found)
+    assert found.record["conservation"]["lost_count"] == 0
+
+
+def _corrupt(program: Path) -> Path:
+    """The same program with section headers that point nowhere and an unwind table of nonsense."""
+    data = bytearray(program.read_bytes())
+    listed = subprocess.run(["readelf", "-SW", program], check=True, capture_output=True, encoding="utf-8").stdout
+    for line in listed.splitlines():
+        words = line.replace("[ ", "[").split()
+        if len(words) > 6 and words[1] == ".eh_frame":
+            at, size = int(words[4], 16), int(words[5], 16)
+            data[at + 24 : at + size] = b"\xfe" * (size - 24)
+    data[0x28:0x30] = (len(data) - 100).to_bytes(8, "little")
+    target = program.with_name("corrupt")
+    target.write_bytes(bytes(data))
+    target.chmod(0o755)
+    return target
+
+
+def test_programs_that_cannot_be_unwound_or_lie(
+    attribute: Attribute, built: Callable[[str], Path], programs_dir: Path
+) -> None:
+    with ExitStack() as running:
+        programs = [built("sleepers-no-eh"), built("sleepers-fp-no-eh"), _corrupt(built("sleepers"))]
+        truths: list[Any] = [running.enter_context(ground_truth.running(program)) for program in programs]
+        hostile = Path(f"/tmp/perf-{truths[0]['pid']}.map")
+        running.callback(hostile.unlink, missing_ok=True)
+        with hostile.open("wb") as file:
+            file.write(b"0 ffffffffffffffff everything\nnot a line\n" + b"a" * 1_000_000)
+            file.truncate(1 << 30)
+        garbage = programs_dir / "garbage.so"
+        garbage.write_bytes(b"\x7fELF\x02\x01\x01" + os.urandom(8192))
+        mapped = subprocess.Popen(
+            [sys.executable, "-c", "import mmap, sys, time; f = open(sys.argv[1], 'rb')\n"
+             "m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE)\n"
+             "while True: time.sleep(0.02)", garbage])  # fmt: skip
+        running.callback(mapped.wait)
+        running.callback(mapped.kill)
+        time.sleep(0.2)
+        pids = [*(truth["pid"] for truth in truths), mapped.pid]
+        found = attribute(",".join(map(str, pids)), duration=2)
+    _one_line_notes(found)
+    assert found.record["conservation"]["coverage_percent"] >= 99.0
+    window_s = found.record["wakings_window_s"]
+    for truth in truths:
+        # Counts need no stacks: they are exact whatever the program looks like.
+        thread = truth["threads"]["nanosleep"]
+        rows = [row for row in found.rows if row["thread"]["tid"] == thread["tid"]]
+        counted = sum(row["wakings_count"] for row in rows)
+        assert abs(counted - thread["rate_hz"] * window_s) <= 0.02 * thread["rate_hz"] * window_s
+        assert functions_of(rows) >= {"clock_nanosleep"}
+    by_tid = {truth["threads"]["nanosleep"]["tid"]: program for truth, program in zip(truths, programs, strict=True)}
+    for row in found.rows:
+        program = by_tid.get(row["thread"]["tid"])
+        if program is not None and program.name != "sleepers-fp-no-eh":
+            assert not row["stack_complete"]
+        # Nobody is told that the hostile map's one function covers everything.
+        assert "everything" not in functions_of([row])
+    asleep = [row for row in found.rows if row["thread"]["tid"] == mapped.pid]
+    assert asleep
+    assert all(row["stack_complete"] for row in asleep)
+
+
+def test_a_buffer_that_is_too_small_loses_stacks_and_says_so(attribute: Attribute, wakes: Callable[..., Any]) -> None:
+    with wakes("many=200") as running:
+        found = attribute(running.pid, "--stack-buffer", "8", duration=1.5)
+    stacks, notes = found.record["stacks"], _one_line_notes(found)
+    assert stacks["lost_count"] > 50
+    assert any("stacks were lost to a full buffer" in note and "--stack-buffer" in note for note in notes)
+    assert stacks["exits_complete_percent"] is None or stacks["exits_complete_percent"] < 80
+    assert found.record["tool"]["lost_count"] >= stacks["lost_count"]
+    # What is counted does not depend on the buffer for stacks.
+    assert found.record["conservation"]["lost_count"] == 0
+    assert found.record["conservation"]["coverage_percent"] >= 99.0
+    counted = sum(row["wakings_count"] for row in found.rows)
+    assert abs(counted - running.noted(found.captured).total()) <= 6
+
+
+@pytest.mark.parametrize("moment_s", [0.6, 1.2])
+def test_a_process_that_ends_while_the_tracer_is_loaded(
+    moment_s: float, root_bpf: None, powerprof_cli: Callable[..., Any]
+) -> None:
+    process = subprocess.Popen(["sleep", f"{moment_s}"])
+    command = subprocess.Popen([sys.executable, "-c", "pass"])
+    command.wait()
+    result = powerprof_cli(["attribute", "--pid", str(process.pid), "--duration", "0.2", "--no-save", "--quiet"])
+    process.wait()
+    assert result.code in (1, 2)
+    assert result.err.startswith("error: ")
+    assert "Traceback" not in result.err
+    assert len(result.err.splitlines()) <= 2
