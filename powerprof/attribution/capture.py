@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.attribution.idle import CpuEdge
-from powerprof.attribution.records import TargetInfo
+from powerprof.attribution.records import StackFrame, TargetInfo
 from powerprof.errors import DataError
 from powerprof.files import reason_of
 from powerprof.records import EnergyReading, ToolCost
@@ -21,6 +21,7 @@ from powerprof.tracing.layout import IDLE_EXIT
 
 _LIMIT_BYTES = 1 << 30
 _STACK_LIMIT_BYTES = 0x4000
+_CPUS_LIMIT = 1 << 16
 FILE = "capture.bin"
 
 
@@ -46,6 +47,41 @@ class Sleeping(msgspec.Struct, frozen=True, array_like=True):
     ip: int
     sp: int
     stack: bytes
+
+
+class NamedSite(msgspec.Struct, frozen=True, array_like=True):
+    """A site's stack as it was unwound and named when it was captured; `frames` are places in NamedSites.frames."""
+
+    kind: int
+    pid: int
+    tid: int
+    ip: int
+    sp: int
+    code: int
+    pcs: list[int]
+    frames: list[int]
+    complete: bool
+    reason: str | None
+    captured: bool
+
+
+class NamedSites(msgspec.Struct, frozen=True, kw_only=True):
+    """What this host made of the sites: another one may lack the programs that they are stacks of."""
+
+    frames: list[StackFrame]
+    sites: list[NamedSite]
+    tally: StackTally
+    notes: list[str]
+
+
+class StackTally(msgspec.Struct, kw_only=True):
+    """Distinct stacks by what became of them."""
+
+    captured: int = 0
+    complete: int = 0
+    truncated: int = 0
+    failed: int = 0
+    reasons: dict[str, int] = {}
 
 
 class Edge(msgspec.Struct, frozen=True, array_like=True):
@@ -116,6 +152,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     wakeup_joules: float | None = None
     notes: list[str] = []
     interrupted: bool = False
+    named: NamedSites | None = None
     version: int = 1
 
     def exit_records(self) -> npt.NDArray[Any]:
@@ -155,8 +192,19 @@ def load(path: Path) -> Capture:
         raise DataError(path, f"a stack of more than {_STACK_LIMIT_BYTES >> 10} KiB")
     if any(len(one.registers) != PT_REGS_BYTES for one in capture.sites):
         raise DataError(path, "registers of another machine")
-    if not 0 < capture.window_s < 1e9:
-        raise DataError(path, "a window without length")
+    _check(capture, path)
     for image in capture.images:
         check(image, path)
     return capture
+
+
+def _check(capture: Capture, path: Path) -> None:
+    if not 0 < capture.window_s < 1e9 or not 0 <= capture.counted_to_ns - capture.counted_from_ns < 1 << 62:
+        raise DataError(path, "a window without length")
+    for edge in capture.edges:
+        if not 0 <= edge.cpu < _CPUS_LIMIT or not 0 <= edge.start_ns <= edge.end_ns < 1 << 63:
+            raise DataError(path, "an impossible window of a CPU")
+    if capture.named is not None:
+        known = range(len(capture.named.frames))
+        if any(number not in known for site in capture.named.sites for number in site.frames):
+            raise DataError(path, "a stack with a frame that is not there")

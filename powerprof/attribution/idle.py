@@ -43,13 +43,13 @@ class CpuEdge:
 
 def in_window(exits: Array, edges: Mapping[int, CpuEdge]) -> Array:
     """The exits that fall into their own CPU's window."""
-    size = int(exits["cpu"].max(initial=0)) + 1
+    size = max(edges, default=0) + 2
     start = np.full(size, np.iinfo(np.uint64).max, dtype=np.uint64)
     end = np.zeros(size, dtype=np.uint64)
     for cpu, edge in edges.items():
-        if cpu < size:
-            start[cpu], end[cpu] = edge.start_ns, edge.end_ns
-    cpus = exits["cpu"]
+        start[cpu], end[cpu] = edge.start_ns, edge.end_ns
+    # The last place stands for CPUs without a window.
+    cpus = np.minimum(exits["cpu"], size - 1)
     inside: Array = exits[(exits["exit_ns"] >= start[cpus]) & (exits["exit_ns"] <= end[cpus])]
     return inside
 

@@ -74,7 +74,10 @@ def run(request: Request, say: Callable[[str], None]) -> Result:
         )
         return Result(modes.functions(probes, say), "functions")
     taken = take(request, target, names, say)
-    return Result(analyse(taken), "attribute", {capture.FILE: capture.encode(taken)}, taken)
+    stacks = SiteStacks(taken)
+    record = blame.attribute(taken, stacks)
+    taken = msgspec.structs.replace(taken, named=stacks.named())
+    return Result(record, "attribute", {capture.FILE: capture.encode(taken)}, taken)
 
 
 def take(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from powerprof.attribution.capture import Capture, Site
+from powerprof.attribution.capture import Capture, NamedSite, NamedSites, Site, StackTally
 from powerprof.attribution.records import StackFrame
 from powerprof.stacks.image import ProcessImage
 from powerprof.stacks.registers import SavedStack
@@ -28,17 +28,6 @@ class NamedStack:
     captured: bool = True
 
 
-@dataclass
-class StackTally:
-    """Distinct stacks by what became of them."""
-
-    captured: int = 0
-    complete: int = 0
-    truncated: int = 0
-    failed: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
-
-
 def _frame(frame: Frame) -> StackFrame:
     start = None if frame.function_start is None else f"{frame.function_start:#x}"
     return StackFrame(
@@ -48,7 +37,10 @@ def _frame(frame: Frame) -> StackFrame:
 
 
 class SiteStacks:
-    """The stacks of a capture. A site whose bytes were never copied yields its one known address, not complete."""
+    """The stacks of a capture. A site whose bytes were never copied yields its one known address, not complete.
+
+    Where the capture holds the stacks that its own host unwound and named, they are taken from it.
+    """
 
     def __init__(self, capture: Capture, store: TableStore | None = None) -> None:
         self._store = store or TableStore()
@@ -70,6 +62,9 @@ class SiteStacks:
             self._near.setdefault((site.kind, *place), site)
         self._named: dict[tuple[int, int, Key], NamedStack] = {}
         self.tally = StackTally()
+        self._notes: list[str] = []
+        if capture.named is not None:
+            self._restore(capture.named)
 
     def find(self, kind: int, pid: int, key: Key) -> NamedStack:
         """The stack of a site; `key` is (tid, ip, sp, code), code 0 where the call path was not hashed."""
@@ -79,8 +74,30 @@ class SiteStacks:
             found = self._named[memo] = self._name(kind, pid, key)
         return found
 
+    def _restore(self, named: NamedSites) -> None:
+        self.tally, self._notes = named.tally, named.notes
+        for one in named.sites:
+            frames = tuple(named.frames[number] for number in one.frames)
+            self._named[one.kind, one.pid, (one.tid, one.ip, one.sp, one.code)] = NamedStack(
+                tuple(one.pcs), frames, one.complete, one.reason, one.captured
+            )
+
+    def named(self) -> NamedSites:
+        """Everything that was unwound and named, to be saved with the capture."""
+        places: dict[StackFrame, int] = {}
+        sites = [
+            NamedSite(
+                kind, pid, *key, list(stack.pcs), [places.setdefault(frame, len(places)) for frame in stack.frames],
+                stack.complete, stack.reason, stack.captured,
+            )
+            for (kind, pid, key), stack in self._named.items()
+        ]  # fmt: skip
+        return NamedSites(frames=list(places), sites=sites, tally=self.tally, notes=self.notes())
+
     def notes(self) -> list[str]:
         """What could not be read of the processes' files, and why stacks were cut."""
+        if self._notes:
+            return self._notes
         unread = [note for symbolizer in self._symbolizers.values() for note in symbolizer.notes]
         cut = [f"{count} stacks cut short: {reason}" for reason, count in sorted(self.tally.reasons.items())]
         return list(dict.fromkeys([*unread, *cut]))
