@@ -1,0 +1,72 @@
+"""The storm on the server that it was found on. Collected only where that has been fetched (see conftest)."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import msgspec
+import pytest
+
+from powerprof.database import historical, sql
+from powerprof.database.base import Server
+from powerprof.experiment.bench import Bench, BenchOptions
+from powerprof.experiment.beside import Beside
+from powerprof.experiment.traced import by_thread, trace_condition
+from powerprof.sampling import WindowMeter
+from powerprof.workloads.catalogue import find_condition
+from powerprof.workloads.reading import Case, Loaded, resolve
+
+# Found here: the tests that follow may have a cache of their own.
+BUILD = historical.build("mysql-5.5.9")
+
+
+def wakeups_hz(bench: Bench, seconds: float) -> float:
+    with WindowMeter() as meter:
+        found = meter.measure(seconds).wakeups_hz
+    assert found is not None
+    return found
+
+
+def calm(case: Case) -> Loaded:
+    """The same workload without the storm, which would be begun anew."""
+    definition = msgspec.structs.replace(case.workload.definition, storm=None)
+    return dataclasses.replace(case.workload, definition=definition)
+
+
+def mend(server: Server) -> None:
+    with server.connect() as connection:
+        sql.execute(connection, "STOP SLAVE", "SET GLOBAL server_id=3", "START SLAVE")
+
+
+@pytest.mark.usefixtures("root_bpf")
+def test_replicas_with_one_id_storm_until_one_gets_another() -> None:
+    case = resolve(*find_condition("replica-duplicate-id"))
+    with Bench([case], BenchOptions(server_build=BUILD)) as bench:
+        bench.enter(case)
+        raging = []
+        for _ in range(5):
+            with Beside(bench, case) as beside:
+                beside.start()
+                raging.append(wakeups_hz(bench, 2.0))
+                shares, storm = beside.finish(2)
+            assert storm is not None
+            if storm.began and storm.raged_percent > 50 and raging[-1] >= 5000:
+                break
+        # 10,000 to 11,700/s on two idle CPUs; CPUs that other tests keep busy have fewer idle periods to end.
+        assert max(raging) >= 3000, raging
+        assert next(share for share in shares if share.name == "primary").connections_hz > 50
+
+        window = trace_condition(bench, case, "a", 1.5, lambda said: None)
+        threads = {thread for _, thread, _ in by_thread(window)}
+        assert {"replica I/O thread", "replica SQL thread"} <= threads
+        stacks = [[frame.label.partition("(")[0] for frame in row.stack] for row in window.attribution.wakeups]
+        reconnecting = [stack for stack in stacks if "try_to_reconnect" in stack]
+        assert any(stack.index("try_to_reconnect") < stack.index("handle_slave_io") for stack in reconnecting)
+        assert "password" not in msgspec.json.encode(window).decode().lower()
+
+        mend(bench.members(case)["replica-2"])
+        time.sleep(1.5)
+        mended = trace_condition(bench, dataclasses.replace(case, workload=calm(case)), "a", 1.5, lambda said: None)
+        # Of the servers alone: what else this machine does is not theirs.
+        assert sum(row.rate_hz for row in mended.attribution.wakeups) <= 200

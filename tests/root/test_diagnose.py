@@ -1,0 +1,107 @@
+"""`powerprof diagnose` with its traced window: who polls, on which thread, and silence for healthy servers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from powerprof.database import sql
+from powerprof.database.options import ServerOptions
+from powerprof.database.plans import MemberOptions
+from powerprof.database.server import PrivateServer
+from powerprof.database.topology import Topology
+from tests.conftest import REPOSITORY, Cli
+
+pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
+
+_POLLER = """
+import sys, time
+from pathlib import Path
+from powerprof.database.client import connect_given
+with connect_given(defaults_file=Path(sys.argv[1])) as server, server.connect() as connection:
+    with connection.cursor() as cursor:
+        moment = time.monotonic()
+        while True:
+            cursor.execute("SHOW GLOBAL STATUS")
+            cursor.fetchall()
+            moment += 0.02
+            time.sleep(max(0.0, moment - time.monotonic()))
+"""
+
+
+def account(server: PrivateServer, folder: Path) -> Path:
+    path = folder / f"{server.options.name}.cnf"
+    path.touch(mode=0o600)
+    login = server.login
+    path.write_text(f'[client]\nuser={login.user}\npassword="{login.password}"\nsocket={login.socket}\n')
+    return path
+
+
+def diagnose(cli: Cli, server: PrivateServer, folder: Path, duration_s: float = 3.0) -> tuple[list[Any], float]:
+    started = time.monotonic()
+    done = cli(["diagnose", "--pid", str(server.pid), "--defaults-file", str(account(server, folder)),
+                "--duration", str(duration_s), "--json", "-", "--no-save"])  # fmt: skip
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["evidence"]["traced_s"] == pytest.approx(duration_s, rel=0.2)
+    faults = [one for one in found["findings"] if one["severity"] == "fault"]
+    return faults, time.monotonic() - started
+
+
+def test_a_client_that_asks_fifty_times_a_second(powerprof_cli: Cli, tmp_path: Path) -> None:
+    with PrivateServer() as server:
+        poller = subprocess.Popen([sys.executable, "-c", _POLLER, str(account(server, tmp_path))], cwd=REPOSITORY)
+        try:
+            time.sleep(0.7)
+            (fault,), took_s = diagnose(powerprof_cli, server, tmp_path)
+        finally:
+            poller.kill()
+            poller.wait()
+    assert fault["rule"] == "monitoring_client"
+    assert "asks SHOW STATUS" in fault["text"]
+    assert 25 < fault["rate_hz"] < 55  # a busy machine lets it ask less often
+    assert any(frame.startswith(("do_command", "my_net_read")) for frame in fault["stack"])
+    assert took_s < 15
+
+
+def test_the_threads_of_an_orphan_event_are_named(powerprof_cli: Cli, tmp_path: Path) -> None:
+    with Topology("ring", 2, options=ServerOptions(settings={"binlog-format": "STATEMENT"})) as topology:
+        server = topology["node-1"].server
+        with server.connect() as connection:
+            sql.execute(connection, "CREATE DATABASE shop", "CREATE TABLE shop.t (n BIGINT)",
+                        "INSERT INTO shop.t VALUES (0)", "SET SESSION server_id=99", "UPDATE shop.t SET n=n+1")
+        (fault,), took_s = diagnose(powerprof_cli, server, tmp_path)
+    assert fault["rule"] == "orphan_event"
+    assert any(text.startswith("the replication threads end") for text in fault["evidence"])
+    assert fault["stack"]
+    assert took_s < 15
+
+
+def test_a_duplicated_id_on_both_sides(powerprof_cli: Cli, tmp_path: Path) -> None:
+    members = {name: MemberOptions(server_id=2, connect_retry_s=1) for name in ("replica-1", "replica-2")}
+    with Topology("primary-replica", 3, members=members) as topology:
+        time.sleep(4)
+        for name in ("replica-1", "primary"):
+            (fault,), _ = diagnose(powerprof_cli, topology[name].server, tmp_path, 2.0)
+            assert fault["rule"] == "duplicate_server_id", name
+            assert "SET GLOBAL server_id" in fault["remedy"][0]
+
+
+def test_a_healthy_pair_has_nothing_to_mend(powerprof_cli: Cli, tmp_path: Path) -> None:
+    with Topology("primary-replica", 2) as topology:
+        for member in topology.members:
+            assert diagnose(powerprof_cli, member.server, tmp_path, 1.0)[0] == []
+
+
+@pytest.mark.soak
+def test_fifty_looks_at_a_healthy_pair(powerprof_cli: Cli, tmp_path: Path) -> None:
+    with Topology("primary-replica", 2) as topology:
+        for number in range(50):
+            member = topology.members[number % 2]
+            assert diagnose(powerprof_cli, member.server, tmp_path, 5.0)[0] == [], number
