@@ -5,7 +5,7 @@ from __future__ import annotations
 from powerprof.diagnosis.findings import Diagnosis, Finding
 from powerprof.report import text
 
-_FRAMES = 8
+_FRAMES = 14
 
 
 def lines(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, all_notes: bool = False) -> list[str]:

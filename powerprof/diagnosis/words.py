@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from powerprof.diagnosis.evidence import ThreadWakeups
 from powerprof.report.text import number
 
-_SHOWN = 12
+_SHOWN = 16
 
 
 def each_second(hertz: float, what: str) -> str:
@@ -29,6 +29,9 @@ def seconds(value: float) -> str:
 
 
 def stack_of(rows: Sequence[ThreadWakeups]) -> list[str]:
-    """The stack that most of these wake-ups came from, innermost first, without what has no name at the end."""
+    """The stack that most of these wake-ups came from, innermost first, without the arguments of C++ functions."""
     with_stack = [row for row in rows if row.stack]
-    return max(with_stack, key=lambda row: row.rate_hz).stack[:_SHOWN] if with_stack else []
+    if not with_stack:
+        return []
+    most = max(with_stack, key=lambda row: row.rate_hz)
+    return [frame.partition("(")[0] or frame for frame in most.stack[:_SHOWN]]
