@@ -165,8 +165,8 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(capture: Capture) -> bytes:
-    """Packed and compressed."""
-    return zlib.compress(msgspec.msgpack.encode(capture), 6)
+    """Packed and compressed. Fast rather than small: a busy minute is a hundred megabytes before, and people wait."""
+    return zlib.compress(msgspec.msgpack.encode(capture), 1)
 
 
 def load(path: Path) -> Capture:
