@@ -1,0 +1,105 @@
+"""The pages lead somewhere, show command lines that exist, and tell nothing of the machine they were written on."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.contract.docs import commands_page
+from tests.contract.docs.cli import commands
+from tests.contract.docs.pages import CommandLine, anchors, command_lines, links, name_of, pages
+
+_EVERYWHERE = {"--help"}
+_BEFORE_A_COMMAND = {"--help", "--version", "--debug"}
+# What any Linux system may have; a path that begins elsewhere is of one machine.
+_COMMON = {"bin", "boot", "dev", "etc", "lib", "opt", "proc", "run", "sbin", "srv", "sys", "tmp", "usr", "var"}
+_PATH = re.compile(r"(?:^|(?<=[\s`\"'(=]))/([a-z][\w.-]*)/[\w.-]", re.MULTILINE)
+
+
+def problems_of(line: CommandLine) -> list[str]:
+    """What does not fit the commands that there are; words of a synopsis (`[--json FILE]`, `…`) are allowed."""
+    words = [word.strip("[]") for word in shlex.split(line.text)]
+    words = [word for word in words if word and word not in ("…", "...", "OPTIONS")]
+    while words and words[0] in _BEFORE_A_COMMAND:
+        words.pop(0)
+    if not words or words[0] == "COMMAND":
+        return []
+    known = commands()
+    if words[0] not in known:
+        return [f"no command {words[0]}"]
+    command = known[words[0]]
+    options = {one.name: one for one in command.options}
+    found, others, rest = [], 0, words[1:]
+    while rest:
+        word = rest.pop(0)
+        name, equals, _ = word.partition("=")
+        if not word.startswith("--"):
+            others += 1
+        elif name in options:
+            if options[name].takes_value and not equals and line.text != f"{command.name} {word}":
+                if not rest or rest[0].startswith("--"):
+                    found.append(f"{name} without its value")
+                else:
+                    rest.pop(0)
+        elif name not in _EVERYWHERE:
+            found.append(f"{command.name} has no {name}")
+    repeated = any(one.name.endswith("…") for one in command.arguments)
+    if others > len(command.arguments) and not repeated:
+        found.append(f"{command.name} takes {len(command.arguments)} words, not {others}")
+    return found
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_links_lead_to_what_exists(page: Path) -> None:
+    broken = []
+    for link in links(page):
+        path, _, heading = link.target.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.is_relative_to(REPOSITORY) or not target.exists() or (
+            heading and heading not in anchors(target)
+        ):
+            broken.append(link.target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_command_lines_name_commands_and_options_that_exist(page: Path) -> None:
+    wrong = [f"powerprof {line.text}: {problem}" for line in command_lines(page) for problem in problems_of(line)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("nosuch", ["no command nosuch"]), ("idle --nosuch 3", ["idle has no --nosuch", "idle takes 0 words, not 1"]),
+    ("idle --clients", []), ("idle --clients --quiet", ["--clients without its value"]),
+    ("report", []), ("report one two", ["report takes 1 words, not 2"]),
+    ("--debug idle", []), ("energy --from a b c [--elapsed S]", []), ("compare A B --precision=2%", []),
+])
+def test_a_wrong_command_line_would_be_found(text: str, said: list[str]) -> None:
+    assert problems_of(CommandLine(Path("page"), text)) == said
+
+
+def test_the_pages_show_many_command_lines() -> None:
+    """The finder of command lines has not gone blind."""
+    shown = {line.text.split()[0] for page in pages() if page != commands_page.PAGE for line in command_lines(page)}
+    assert shown >= set(commands())
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_a_page_holds_no_path_of_one_machine(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert [found[0].strip() for found in _PATH.finditer(text) if found[1] not in _COMMON] == []
+    assert [place for place in (str(REPOSITORY), str(REPOSITORY.parent) + "/") if place in text] == []
+
+
+def test_the_index_lists_every_page() -> None:
+    index = REPOSITORY / "docs/README.md"
+    listed = {(index.parent / link.target.partition("#")[0]).resolve() for link in links(index)}
+    assert {name_of(page) for page in pages() if page.parent.parent == index.parent and page not in listed} == set()
+
+
+def test_the_readme_leads_to_the_index() -> None:
+    assert "docs/README.md" in {link.target for link in links(REPOSITORY / "README.md")}

@@ -1,0 +1,139 @@
+"""Pages of the reference that must agree with the code: commands, exit codes, environment, and the map of packages."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from powerprof import errors
+from tests.conftest import REPOSITORY
+from tests.contract.docs import commands_page
+from tests.contract.docs.cli import commands
+
+PACKAGE = REPOSITORY / "powerprof"
+# Variables that a library reads for powerprof (rich, tempfile, shutil, urllib), so that no line of ours names them.
+_BY_LIBRARIES = {"NO_COLOR", "COLUMNS", "TERM", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY"}
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Every module of the package, parsed."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def table_of(page: Path, after: str = "") -> list[list[str]]:
+    """The rows of the first table of a page (after a heading), a list of cells each, without the heads."""
+    lines = page.read_text(encoding="utf-8").partition(after)[2].splitlines() if after else \
+        page.read_text(encoding="utf-8").splitlines()
+    rows: list[list[str]] = []
+    for line in lines:
+        if line.startswith("|"):
+            rows.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+        elif rows:
+            break
+    return rows[2:]
+
+
+def codes_of(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_the_page_of_commands_is_what_the_commands_declare() -> None:
+    written = commands_page.PAGE.read_text(encoding="utf-8")
+    assert written == commands_page.render(), f"docs/reference/commands.md is out of date: {commands_page.COMMAND}"
+
+
+def test_the_declarations_are_those_that_help_shows() -> None:
+    """The page is made from the declarations; this ties it to a command line that was really read."""
+    compare = {one.name: one for one in commands()["compare"].options}
+    assert (compare["--pairs"].default, compare["--pairs"].low, compare["--pairs"].high) == (10, 1, 1000)
+    assert compare["--fail-if-worse"].takes_value is False
+    assert {"--from", "--set"} <= {one.name for name in ("energy", "sweep") for one in commands()[name].options}
+
+
+def _exit_codes() -> set[int]:
+    kinds = [one for one in vars(errors).values() if isinstance(one, type) and hasattr(one, "exit_code")]
+    return {0, *(kind.exit_code for kind in kinds)}
+
+
+def test_every_exit_code_has_a_line() -> None:
+    rows = table_of(REPOSITORY / "docs/reference/exit-codes.md")
+    assert {int(row[0]) for row in rows} == _exit_codes()
+
+
+def _names(tree: ast.Module) -> dict[str, str]:
+    """Module-level names that stand for a string."""
+    return {
+        target.id: node.value.value
+        for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for target in node.targets if isinstance(target, ast.Name)
+    }
+
+
+def _is_environ(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "environ"
+
+
+def _read_variables(tree: ast.Module) -> Iterator[str]:
+    """What a module takes from os.environ: by a string, a name of the module, or through `_xdg`."""
+    names = _names(tree)
+    for node in ast.walk(tree):
+        key: ast.expr | None = None
+        if isinstance(node, ast.Subscript) and _is_environ(node.value) and isinstance(node.ctx, ast.Load):
+            key = node.slice
+        elif isinstance(node, ast.Call) and node.args and (
+            (isinstance(node.func, ast.Name) and node.func.id == "_xdg")
+            or (isinstance(node.func, ast.Attribute) and node.func.attr == "get" and _is_environ(node.func.value))
+        ):
+            key = node.args[0]
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            yield key.value
+        elif isinstance(key, ast.Name) and key.id in names:
+            yield names[key.id]
+
+
+def test_every_variable_that_is_read_has_a_line_and_no_other() -> None:
+    rows = table_of(REPOSITORY / "docs/reference/environment.md")
+    told = {name for row in rows for name in codes_of(row[0])}
+    read = {name for tree in trees().values() for name in _read_variables(tree)}
+    assert {"POWERPROF_SYSFS", "XDG_CACHE_HOME", "POWERPROF_MAVEN_INDEX", "DEBUGINFOD_URLS"} <= read
+    assert told == read | _BY_LIBRARIES
+
+
+def _part(path: Path) -> str:
+    """The package of a module, or the module itself where it lies at the top."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def _imports() -> dict[str, set[str]]:
+    """Package → packages that it imports, also late and for types. Modules at the top are left out."""
+    packages = {folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").is_file()}
+    found: dict[str, set[str]] = {name: set() for name in packages}
+    for path, tree in trees().items():
+        own = _part(path)
+        for node in ast.walk(tree):
+            if own in packages and isinstance(node, ast.ImportFrom) and (node.module or "").startswith("powerprof"):
+                for name in [f"{node.module}.{one.name}" for one in node.names]:
+                    other = name.split(".")[1]
+                    if other in packages and other != own:
+                        found[own].add(other)
+    return found
+
+
+def test_the_map_of_packages_is_complete_and_imports_go_the_way_it_says() -> None:
+    rows = table_of(REPOSITORY / "docs/design/architecture.md", "## Packages")
+    told = {codes_of(row[0])[0].rstrip("/"): set(codes_of(row[-1])) for row in rows}
+    found = _imports()
+    assert set(told) == set(found)
+    unsaid = {name: sorted(others - told[name]) for name, others in found.items() if others - told[name]}
+    assert unsaid == {}, "a new direction: is it meant? then say so in docs/design/architecture.md"
+
+
+def test_the_map_names_every_module_at_the_top() -> None:
+    rows = table_of(REPOSITORY / "docs/design/architecture.md", "## At the top")
+    modules = {path.name for path in PACKAGE.glob("*.py") if not path.name.startswith("__")}
+    assert {name for row in rows for name in codes_of(row[0])} == modules
