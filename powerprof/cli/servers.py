@@ -89,8 +89,9 @@ def _fetch(name: str, yes: bool, json: str | None, quiet: bool) -> None:
 def _consent(question: str, yes: bool) -> bool:
     """Asked at a terminal; elsewhere only --yes agrees."""
     if yes:
-        print(question.rstrip("?") + ": agreed by --yes", file=sys.stderr)
+        print(f"{question}: agreed by --yes", file=sys.stderr)
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise PowerprofError("a download needs consent, and there is no terminal to ask at", "give --yes")
-    return typer.confirm(question, default=False, err=True)
+    print(f"{question}. Fetch it? [y/N] ", file=sys.stderr, end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TEXT = 200
+_MOST_CLIENTS = 300
 # Counters that a rule reads, and every statement that only looks: see rules.POLLING.
 _COUNTERS = re.compile(
     "(Com_show_.*|Com_(admin_commands|select|insert|update|delete|replace|commit|call_procedure|set_option|change_db"
@@ -88,7 +89,22 @@ def clients(connection: Sql) -> list[Client]:
             raise
         rows = sql.records(connection, "SHOW FULL PROCESSLIST")
     found = [_client({name.lower(): value for name, value in row.items()}) for row in rows]
-    return [client for client in found if client.id != own]
+    return _of_interest([client for client in found if client.id != own])
+
+
+def _of_interest(found: list[Client]) -> list[Client]:
+    """Of thousands the replicas, the newest, and those that spoke last."""
+    if len(found) <= _MOST_CLIENTS:
+        return found
+    newest = max(client.id for client in found)
+    ranked = sorted(
+        found,
+        key=lambda client: (
+            not client.command.startswith("Binlog Dump"), client.id != newest,
+            client.time_s if client.time_s is not None else 0.0,
+        ),
+    )  # fmt: skip
+    return ranked[:_MOST_CLIENTS]
 
 
 def _client(row: dict[str, Any]) -> Client:

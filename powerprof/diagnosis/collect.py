@@ -11,7 +11,7 @@ from powerprof.database import sql
 from powerprof.diagnosis import asking
 from powerprof.diagnosis.evidence import Client, Evidence, ReplicaHost, ThreadWakeups
 from powerprof.diagnosis.serverlog import log_of
-from powerprof.errors import CapabilityError
+from powerprof.errors import CapabilityError, Interrupted
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
@@ -38,11 +38,15 @@ class Subject:
 
 @dataclass(frozen=True)
 class Look:
-    """What one look yields: the evidence, and the trace that it was made from (None: not traced)."""
+    """What one look yields: the evidence, and the trace that it was made from (None: not traced).
+
+    `interrupted`: SIGINT or SIGTERM ended it early.
+    """
 
     evidence: Evidence
     attribution: Attribution | None
     capture: Capture | None
+    interrupted: bool
 
 
 def look(subject: Subject, duration_s: float, say: Say) -> Look:
@@ -60,9 +64,13 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
     else:
         notes.append("not traced: the server runs on another host, or its process was not found")
     left_s = duration_s - (time.monotonic() - started_s)
+    interrupted = attribution is not None and attribution.interrupted
     if attribution is None and left_s > 0:
         say(f"watching {subject.label} for {left_s:.0f} s")
-        time.sleep(left_s)
+        try:
+            time.sleep(left_s)
+        except Interrupted:
+            interrupted = True
     asked.after()
     wakeups = [] if attribution is None else [_row(one, attribution.window_s) for one in attribution.wakeups[:_ROWS]]
     evidence = Evidence(
@@ -71,7 +79,7 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
         exits_hz=sum(one.rate_hz for one in attribution.wakeups) if attribution else None,
         wakeups=wakeups, log=log_of(subject.pid), asked=subject.connection is not None, notes=notes, **asked.found,
     )  # fmt: skip
-    return Look(evidence, attribution, capture)
+    return Look(evidence, attribution, capture, interrupted)
 
 
 def _trace(subject: Subject, asked: _Asked, duration_s: float, say: Say) -> tuple[Capture, Attribution]:

@@ -55,7 +55,7 @@ def run(request: Request, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
         id=None, started_at=started_at, findings=diagnose(taken.evidence), evidence=taken.evidence,
         server=DiagnosedServer(pid=subject.pid, version=subject.version, address=subject.address),
         host=msgspec.to_builtins(describe()), tool=attribution.tool if attribution else None, notes=notes,
-        interrupted=attribution.interrupted if attribution else False,
+        interrupted=taken.interrupted,
     )  # fmt: skip
     return diagnosis, taken
 

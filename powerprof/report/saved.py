@@ -83,9 +83,18 @@ def _functions(path: Path) -> Saved:
     return Saved(found, lambda width: functions.lines(found, width))
 
 
+def _diagnosis(path: Path) -> Saved:
+    from powerprof.diagnosis import text
+    from powerprof.diagnosis.findings import Diagnosis
+
+    found = decode(path, Diagnosis)
+    return Saved(found, lambda width: text.lines(found, width, all_notes=True))
+
+
 _READERS: dict[str, Callable[[Path], Saved]] = {
     "powerprof.run/1": _run, "powerprof.comparison/1": _comparison, "powerprof.sweep/1": _sweep,
     "powerprof.attribution/1": _attribution, "powerprof.oncpu/1": _on_cpu, "powerprof.functions/1": _functions,
+    "powerprof.diagnosis/1": _diagnosis,
 }
 
 

@@ -1,0 +1,69 @@
+"""`powerprof servers`: nothing is downloaded without consent, and what is not there is named with its remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from powerprof.database import historical
+from tests.conftest import REPOSITORY, Cli
+
+
+def test_the_list_says_what_can_be_fetched_and_under_which_licence(powerprof_cli: Cli) -> None:
+    done = powerprof_cli(["servers"])
+    assert done.code == 0
+    assert "mysql-5.5.9" in done.out
+    assert "GPL-2.0-only" in done.out
+    assert "powerprof servers fetch mysql-5.5.9" in done.out
+    (server,) = json.loads(powerprof_cli(["servers", "list", "--json", "-"]).out)["servers"]
+    assert (server["fetched"], server["path"], server["download_bytes"]) == (False, None, 140_128_698)
+
+
+def test_without_a_terminal_only_yes_agrees(powerprof_cli: Cli) -> None:
+    done = powerprof_cli(["servers", "fetch", "mysql-5.5.9"])
+    assert (done.code, done.out) == (1, "")
+    assert done.err.splitlines()[-1] == "hint: give --yes"
+
+
+def test_no_at_a_terminal_fetches_nothing(powerprof_cli: Cli) -> None:
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "powerprof", "servers", "fetch", "mysql-5.5.9"], cwd=REPOSITORY,
+        env=powerprof_cli.environment(), stdin=follower, stdout=subprocess.PIPE, stderr=follower,
+    )  # fmt: skip
+    os.close(follower)
+    os.write(leader, b"n\n")
+    out, _ = process.communicate(timeout=60)
+    said = os.read(leader, 4096).decode()
+    os.close(leader)
+    assert (process.returncode, out) == (1, b"")
+    assert "140 MB" in said
+    assert "consent was refused" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["servers", "fetch"], 2, "error: fetch needs a name"),
+        (["servers", "fetch", "mysql-4.0"], 2, "error: no server is called 'mysql-4.0'"),
+        (["servers", "drop"], 2, "error: servers drop is no action"),
+        (["run", "replica-unique-id:replica-unique-id", "--server-build", "mysql-5.5.9"], 3,
+         "error: mysql-5.5.9 has not been fetched"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done(powerprof_cli: Cli, arguments: list[str], code: int, error: str) -> None:
+    done = powerprof_cli(arguments)
+    assert done.code == code
+    assert done.err.startswith(error)
+
+
+def test_the_question_names_size_source_and_licence() -> None:
+    question = historical.consent_question(historical.MYSQL_5_5_9)
+    assert "140 MB" in question
+    assert "GPL-2.0-only" in question
+    assert "known security holes" in question
