@@ -27,7 +27,7 @@ TARGET_HZ = 2.0
 IDLE_C0_PERCENT = 3.0
 _SETTLE_S = 2.0
 # A mount namespace of its own: nothing is mounted for anybody else, and it is gone with the tool.
-_TRACEFS = (
+TRACEFS = (
     "unshare", "--mount", "--propagation", "private", "sh", "-c",
     'mount -t tracefs none /sys/kernel/tracing 2>/dev/null; exec "$0" "$@"',
 )
@@ -47,9 +47,9 @@ TOOLS = (
     Tool("nothing", ()),
     Tool("powerprof", (sys.executable, "-m", "tests.bench.driver", "{s}"), ready=True),
     Tool("powertop --csv", ("powertop", "--csv={file}", "--time={s}"), "powertop"),
-    Tool("perf record", (*_TRACEFS, "perf", "record", "-q", "-a", "-e", "sched:sched_switch", "-o", "{file}",
+    Tool("perf record", (*TRACEFS, "perf", "record", "-q", "-a", "-e", "sched:sched_switch", "-o", "{file}",
                          "sleep", "{s}"), "perf"),
-    Tool("bpftrace", (*_TRACEFS, "bpftrace", "-q", "-e",
+    Tool("bpftrace", (*TRACEFS, "bpftrace", "-q", "-e",
                       "tracepoint:sched:sched_switch {{ @[comm] = count(); }}"), "bpftrace"),
 )
 
