@@ -49,7 +49,8 @@ def diagnose(cli: Cli, server: PrivateServer, folder: Path, duration_s: float = 
                 "--duration", str(duration_s), "--json", "-", "--no-save"])  # fmt: skip
     assert done.code == 0, done.err
     found = json.loads(done.out)
-    assert found["evidence"]["traced_s"] == pytest.approx(duration_s, rel=0.2)
+    # A machine with far more to do than CPUs ends a window late.
+    assert found["evidence"]["traced_s"] > 0.9 * duration_s
     faults = [one for one in found["findings"] if one["severity"] == "fault"]
     return faults, time.monotonic() - started
 

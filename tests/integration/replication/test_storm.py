@@ -1,0 +1,66 @@
+"""A storm that ends is seen, begun anew, and its share of the time is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from powerprof.database import sql
+from powerprof.database.server import PrivateServer
+from powerprof.errors import PowerprofError
+from powerprof.experiment.storm import StormWatch
+from powerprof.workloads.definition import Storm
+
+pytestmark = pytest.mark.usefixtures("mariadbd")
+
+
+class Gusts:
+    """A client that asks a hundred times a second until it is told to stop."""
+
+    def __init__(self, server: PrivateServer) -> None:
+        self.stop = threading.Event()
+        self._server = server
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        with self._server.connect() as connection:
+            while not self.stop.wait(0.01):
+                sql.rows(connection, "SELECT 1")
+
+    def end(self) -> None:
+        self.stop.set()
+        self._thread.join()
+
+
+def test_a_storm_that_ends_in_the_window() -> None:
+    storm = Storm(counter="Com_select", least_hz=20, trigger={"server": ["DO 1"]})
+    with PrivateServer() as server:
+        gusts = Gusts(server)
+        with StormWatch(storm, {"server": server}) as watch:
+            watch.watch()
+            time.sleep(1.6)
+            gusts.end()
+            time.sleep(2.0)
+            share = watch.finish()
+    assert share.began
+    assert 20 < share.raged_percent < 80  # 1.6 s of 3.6 s, looked at every 0.5 s
+    assert share.restarts_count >= 2
+    assert share.counter_hz > 15
+
+
+def test_a_storm_that_does_not_begin_leaves_the_servers_alone() -> None:
+    storm = Storm(counter="Com_select", least_hz=20, trigger={"server": ["DO 1"]})
+    with PrivateServer() as server, StormWatch(storm, {"server": server}) as watch:
+        watch.watch()
+        time.sleep(0.2)
+        share = watch.finish()
+    assert (share.began, share.raged_percent, share.restarts_count) == (False, 0.0, 0)
+
+
+def test_a_trigger_for_a_server_that_is_not_there() -> None:
+    storm = Storm(trigger={"replica-9": ["START SLAVE"]})
+    with PrivateServer() as server, pytest.raises(PowerprofError, match="replica-9: there is no such server"):
+        StormWatch(storm, {"server": server}).__enter__()
