@@ -74,9 +74,11 @@ def command_lines(page: Path) -> list[CommandLine]:
     """Every line of a code block that runs powerprof, and every span of code in the text that begins with it."""
     found = []
     for block in blocks(page):
-        for line in re.sub(r"\\\n\s*", " ", block).splitlines():
-            # "$ sudo .venv/bin/powerprof idle --clients 16   # what it is for"
-            shown = re.match(r"\s*(?:\$ )?(?:sudo )?(?:\.venv/bin/)?powerprof +(?=[a-z\-])(.*)", line)
+        lines = re.sub(r"\\\n\s*", " ", block).splitlines()
+        typed = [line.lstrip()[2:] for line in lines if line.lstrip().startswith("$ ")]
+        for line in typed or lines:  # where a block has prompts, the rest of it is output
+            # "sudo .venv/bin/powerprof idle --clients 16   # what it is for"
+            shown = re.match(r"\s*(?:sudo )?(?:\.venv/bin/)?powerprof +(?=[a-z\-])(.*)", line)
             if shown:
                 found.append(CommandLine(page, re.split(r"\s+(?:#|\||&&|>|→|·)(?:\s|$)|;", shown[1])[0].strip()))
     for span in _SPAN.finditer(_prose(page)):
