@@ -15,6 +15,7 @@ from typing import IO, Any
 from powerprof.errors import CapabilityError, PowerprofError
 
 _PR_SET_PDEATHSIG = 1
+_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000  # include/uapi/linux/{sched,mount}.h
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
@@ -53,6 +54,13 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def _keep_mounts_apart() -> None:
+    """What this process mounts from now on is gone with it. Does nothing where we may not (not root)."""
+    libc = ctypes.CDLL(None)
+    if libc.unshare(_CLONE_NEWNS) == 0:
+        libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+
+
 def run(
     argv: Sequence[str | Path],
     *,
@@ -61,14 +69,24 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     check: bool = True,
+    own_mounts: bool = False,
 ) -> Finished:
-    """Run a program to its end. Raises PowerprofError on time-out, on a missing program, and (check) on failure."""
+    """Run a program to its end; with `own_mounts` (PowerTOP mounts debugfs) no mount of its stays behind.
+
+    Raises PowerprofError on time-out, on a missing program, and (check) on failure.
+    """
     words = tuple(str(word) for word in argv)
+
+    def prepare() -> None:
+        _die_with_parent()
+        if own_mounts:
+            _keep_mounts_apart()
+
     try:
         done = subprocess.run(
             words, input=stdin or "", capture_output=True, timeout=timeout_s, check=False, cwd=cwd,
             env=None if env is None else {**os.environ, **env}, encoding="utf-8", errors="replace",
-            preexec_fn=_die_with_parent,
+            preexec_fn=prepare,
         )
     except FileNotFoundError as error:
         raise PowerprofError(f"cannot run {words[0]} (no such program)") from error
@@ -94,12 +112,13 @@ def start(
     pass_fds: Sequence[int] = (),
     user: tuple[int, int] | None = None,
     dies_with_us: bool = True,
+    own_mounts: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a program that is killed by the kernel when powerprof dies, whatever kills powerprof.
 
     It runs in a session of its own, so that a Ctrl-C in the terminal reaches only powerprof, which then stops
     it in order. `affinity` pins it to those CPUs. `user` (uid, gid) is whom a child of root becomes.
-    `dies_with_us=False` is for a process whose work begins when powerprof dies. Raises PowerprofError where it
+    `own_mounts`: what it mounts is gone with it. `dies_with_us=False` is for a process whose work begins when powerprof dies. Raises PowerprofError where it
     cannot be started.
     """
     words = tuple(str(word) for word in argv)
@@ -110,6 +129,8 @@ def start(
             _die_with_parent()
         if affinity:
             os.sched_setaffinity(0, affinity)
+        if own_mounts:
+            _keep_mounts_apart()
 
     try:
         return subprocess.Popen(

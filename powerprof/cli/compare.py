@@ -118,6 +118,7 @@ def command(
 ) -> None:
     """Measure or read, save, print."""
     check_json_target(json)
+    from powerprof import interrupts
     files = {"html": html, "markdown": markdown, "csv": csv, "json": json}
     also = exporter(files)
     from powerprof.experiment import saved
@@ -158,6 +159,7 @@ def command(
             comparison = compare_conditions(
                 a, b, bench, options, extra=workloads or [], say=lambda text: progress(text, quiet)
             )
+    interrupts.hold()
     comparison = save_and_show(
         comparison,
         "compare",

@@ -74,6 +74,7 @@ def command(
 ) -> None:
     """Measure, save, print."""
     check_json_target(json)
+    from powerprof import interrupts
     files = {"html": html, "markdown": markdown, "csv": csv, "json": json}
     also = exporter(files)
     from powerprof.experiment.options import ExperimentOptions
@@ -108,6 +109,7 @@ def command(
             client_cpus=client_cpus,
         )
         run = run_condition(resolve(workload, condition), bench, options, lambda text: progress(text, quiet))
+    interrupts.hold()
     save_and_show(
         run,
         "run",

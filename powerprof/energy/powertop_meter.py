@@ -50,7 +50,8 @@ class PowertopMeter:
         if self._process is None or self._process.poll() is not None:
             self._collect()
             self._process = programs.start(
-                [self._program, f"--csv={self._report}", f"--time={_SECONDS}"], cwd=Path(self._folder.name)
+                [self._program, f"--csv={self._report}", f"--time={_SECONDS}"], cwd=Path(self._folder.name),
+                own_mounts=True,
             )
         # Between two reports the last one stands; before the first one there is nothing to say.
         self._samples.append(PowerSample(now_s, self._last))
@@ -90,7 +91,7 @@ def open_powertop() -> PowertopMeter:
     with tempfile.TemporaryDirectory(prefix="powerprof-powertop-") as folder:
         report = Path(folder) / "report.csv"
         try:
-            programs.run([program, f"--csv={report}", "--time=1"], timeout_s=60, cwd=Path(folder))
+            programs.run([program, f"--csv={report}", "--time=1"], timeout_s=60, cwd=Path(folder), own_mounts=True)
             text = report.read_text(encoding="utf-8", errors="replace")
         except (PowerprofError, OSError) as error:
             raise CapabilityError(f"powertop: it cannot run here ({error})", "run as root") from error

@@ -45,7 +45,9 @@ class TimedProgram:
     def launch(self, arguments: Sequence[str], duration_s: float) -> None:
         """Start it; it is expected to end by itself after `duration_s`."""
         with self.path("said").open("wb") as said:
-            self._process = start([self._program, *arguments], stdout=said, stderr=said, cwd=self.path(""))
+            self._process = start(
+                [self._program, *arguments], stdout=said, stderr=said, cwd=self.path(""), own_mounts=True
+            )
         self.start_s = time.monotonic()
         self._end_s = self.start_s + duration_s
 
