@@ -116,10 +116,10 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program that is killed by the kernel when powerprof dies, whatever kills powerprof.
 
-    It runs in a session of its own, so that a Ctrl-C in the terminal reaches only powerprof, which then stops
-    it in order. `affinity` pins it to those CPUs. `user` (uid, gid) is whom a child of root becomes.
-    `own_mounts`: what it mounts is gone with it. `dies_with_us=False` is for a process whose work begins when powerprof dies. Raises PowerprofError where it
-    cannot be started.
+    It runs in a session of its own, so that a Ctrl-C in the terminal reaches only powerprof, which then stops it in
+    order. `affinity` pins it to those CPUs. `user` (uid, gid) is whom a child of root becomes. `own_mounts`: what it
+    mounts is gone with it. `dies_with_us=False` is for a process whose work begins when powerprof dies. Raises
+    PowerprofError where it cannot be started.
     """
     words = tuple(str(word) for word in argv)
 
