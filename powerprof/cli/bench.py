@@ -14,6 +14,8 @@ from powerprof.errors import UsageError
 if TYPE_CHECKING:
     from powerprof.experiment.bench import BenchOptions
 
+_MOST_CPUS = 1 << 16
+
 Workloads = Annotated[
     list[Path] | None, typer.Option("--workloads", metavar="DIR", help="Also look for workloads here; repeatable.")
 ]
@@ -28,7 +30,14 @@ ServerBuild = Annotated[
 ]
 Attribute = Annotated[
     float | None,
-    typer.Option("--attribute", metavar="S", min=0.5, max=3600, help="Then trace every server of a condition so long."),
+    typer.Option("--attribute", metavar="S", min=0.5, max=3600, help="Afterwards trace each server for S seconds."),
+]
+ServerBasedir = Annotated[
+    Path | None, typer.Option("--server-basedir", metavar="DIR", help="Where that server keeps its files.")
+]
+NetworkNamespaces = Annotated[
+    bool,
+    typer.Option("--network-namespaces", help="A network of its own for every server of a topology (root)."),
 ]
 ServerCpus = Annotated[
     str | None, typer.Option("--server-cpus", metavar="LIST", help="CPUs of the private server, such as 0-1,4.")
@@ -46,7 +55,10 @@ def cpu_list(text: str | None, option: str) -> tuple[int, ...] | None:
     try:
         for part in text.split(","):
             low, dash, high = part.strip().partition("-")
-            found |= set(range(int(low), int(high if dash else low) + 1))
+            first, last = int(low), int(high if dash else low)
+            if last > _MOST_CPUS:
+                raise UsageError(f"{option} {text}: there is no CPU {last}", "such as 0-1,4")
+            found |= set(range(first, last + 1))
     except ValueError:
         raise UsageError(f"{option} {text} is no list of CPUs", "such as 0-1,4") from None
     usable = os.sched_getaffinity(0)
@@ -66,13 +78,15 @@ def bench_options(
     server_cpus: str | None,
     client_cpus: str | None,
     server_build: str | None = None,
+    server_basedir: Path | None = None,
+    network_namespaces: bool = False,
 ) -> BenchOptions:
     """Where the servers run; a given one is connected to on `stack`. Raises UsageError for what does not fit."""
     from powerprof.experiment.bench import BenchOptions
 
     given = None
     if url is not None or socket is not None or defaults_file is not None:
-        if any(part is not None for part in (server_binary, server_build, server_cpus, world_sql)):
+        if any(part is not None for part in (server_binary, server_basedir, server_build, server_cpus, world_sql)):
             raise UsageError(
                 "--server-binary, --server-build, --server-cpus and --world-sql are for a private server",
                 "leave out --server, --socket and --defaults-file",
@@ -94,4 +108,6 @@ def bench_options(
         world_sql=world_sql,
         server_binary=server_binary,
         server_build=build,
+        server_basedir=server_basedir,
+        network_namespaces=network_namespaces,
     )

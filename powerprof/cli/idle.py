@@ -61,4 +61,4 @@ def command(
     result = measure_idle(plan, lambda text: progress(text, quiet))
     save_and_show(result.run, "idle", report.lines, json=json, quiet=quiet or "-" in (html, markdown, csv),
                   runs_dir=runs_dir, no_save=no_save, also=also, failure=result.failure,
-                  next_step="Which function? sudo powerprof attribute --pid mysqld")
+                  next_step="Which function, on a server that runs? sudo powerprof attribute --pid mysqld")

@@ -53,7 +53,10 @@ MeterLog = Annotated[
 ]
 ServerUrl = Annotated[
     str | None,
-    typer.Option("--server", metavar="URL", help="Your server: mysql://user@host:port/ (the password elsewhere)."),
+    typer.Option(
+        "--server", metavar="URL",
+        help="Your server: mysql://user@host:port/ (password: --defaults-file, MYSQL_PWD, prompt).",
+    ),
 ]
 Socket = Annotated[Path | None, typer.Option("--socket", metavar="PATH", help="Your server's unix socket.")]
 DefaultsFile = Annotated[

@@ -152,7 +152,7 @@ def command(
         write_json(record, json)
     also(record)
     if "-" not in files.values() and not quiet:
-        show(report.lines(record, terminal_width()))
+        show([*report.lines(record, terminal_width()), *([f"Saved as {record.id}."] if record.id else [])])
     if record.interrupted:
         sys.stdout.flush()
         raise Interrupted("interrupted", f"powerprof sweep --resume {record.id}" if record.id else None)

@@ -34,7 +34,8 @@ _RETURN_S = 60.0
 class BenchOptions:
     """Where the servers run. `given` is used as it is; else private ones are started.
 
-    `server_cpus` and `client_cpus` pin the two apart; `world_sql` is the official dataset to use.
+    `server_cpus` and `client_cpus` pin the two apart; `world_sql` is the official dataset to use. With
+    `network_namespaces` every server of a topology has a network of its own, where this host can.
     """
 
     given: Server | None = None
@@ -44,6 +45,7 @@ class BenchOptions:
     server_binary: Path | None = None
     server_basedir: Path | None = None
     server_build: ServerBuild | None = None
+    network_namespaces: bool = False
 
 
 @dataclass
@@ -77,6 +79,7 @@ class Bench:
         self._stack = ExitStack()
         self._nodes: dict[str, _Node] = {}
         self._tree: RunTree | None = None
+        self.notes: list[str] = []
         self.plans: dict[str, list[tuple[Explain, list[dict[str, object]]]]] = {}
 
     def __enter__(self) -> Bench:
@@ -141,7 +144,11 @@ class Bench:
             )
             for member, own in wanted.members.items()
         }  # fmt: skip
-        topology = self._stack.enter_context(Topology(wanted.kind, wanted.count, options=options, members=members))
+        topology = self._stack.enter_context(Topology(
+            wanted.kind, wanted.count, options=options, members=members,
+            network_namespaces=self._options.network_namespaces,
+        ))  # fmt: skip
+        self.notes += topology.notes
         return {member.name: member.server for member in topology.members}
 
     def _fill(self, case: Case, node: _Node) -> None:

@@ -190,9 +190,9 @@ _POWER = {"watts": "watts", "c0_percent": "time in C0"}
 
 def _apart(metrics: Sequence[Metric], names: dict[str, str], a: str, b: str) -> str | None:
     adjective = (
-        ("faster", "slower", "equally fast")
+        ("faster", "slower", "speed")
         if names is _SPEED
-        else ("lower in power", "higher in power", "equal in power")
+        else ("lower in power", "higher in power", "power")
     )
     for name, said in names.items():
         metric = next((one for one in metrics if one.name == name), None)
@@ -200,6 +200,6 @@ def _apart(metrics: Sequence[Metric], names: dict[str, str], a: str, b: str) -> 
             continue
         kind = ", estimated" if metric.kind == "estimated" else ""
         if metric.verdict == "inconclusive":
-            return f"{a} and {b} are {adjective[2]}, as far as can be told ({said}{kind})"
+            return f"no difference in {adjective[2]} between {a} and {b} was shown ({said}{kind})"
         return f"{b} is {adjective[0 if metric.verdict == 'b_lower' else 1]} ({said}{kind})"
     return None

@@ -72,6 +72,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
                 found.plans = {name: list(rows) for name, rows in bench.plans.items()}
                 found.server_version = bench.server(case_a).version
                 found.server_private = bench.server(case_a).private
+                found.notes += bench.notes
                 _Run(bench, found, energy.meters, energy.complete, say).run()
     except Interrupted:
         found.interrupted = True

@@ -91,6 +91,7 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
         with WindowEnergy(options.energy_source, options.meter_log) as energy:
             single.notes += energy.notes
             with Bench([case], bench_options) as bench:
+                single.notes += bench.notes
                 single.run(bench, energy.meters, energy.complete)
     except Interrupted:
         interrupted = True

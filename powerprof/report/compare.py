@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from powerprof.experiment.metrics import rest_percent
 from powerprof.experiment.plans import plan_text
-from powerprof.experiment.records import Comparison, Metric
+from powerprof.experiment.records import Block, Comparison, Metric
 from powerprof.report import servers, text
 
 _LABELS = {
@@ -40,6 +40,11 @@ _OF_SERVERS = {
     "relay_log_bytes_hz": "relay logs, B/s",
 }
 _VERDICTS = {"b_lower": "lower", "b_higher": "higher", "inconclusive": "inconclusive"}
+
+
+def _counted(comparison: Comparison) -> list[Block]:
+    """The blocks that are in the figures."""
+    return [block for block in comparison.blocks if not block.dropped and not block.disturbed]
 
 
 def label_of(metric: str, kind: str) -> str:
@@ -117,7 +122,7 @@ def notes_of(notes: Sequence[str], width: int) -> list[str]:
 
 
 def _context(comparison: Comparison) -> str:
-    windows = [block.window.window_s for block in comparison.blocks if not block.dropped and not block.disturbed and block.window.window_s]
+    windows = [block.window.window_s for block in _counted(comparison) if block.window.window_s]
     pairs = comparison.blocks_count // 2
     parts = []
     if pairs:
@@ -165,7 +170,7 @@ def _shares(comparison: Comparison) -> list[str]:
     """Whose C0 it was, in percent of all CPUs: what the client costs does not hide the server."""
     found = []
     for arm, name in (("a", comparison.a.name), ("b", comparison.b.name)):
-        windows = [block.window for block in comparison.blocks if block.arm == arm and not block.dropped and not block.disturbed]
+        windows = [block.window for block in _counted(comparison) if block.arm == arm]
         if not windows:
             continue
         groups = {process.name for window in windows for process in window.processes}

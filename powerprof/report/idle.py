@@ -58,9 +58,18 @@ def headline(run: Run) -> str:
     if not costs:
         return "C0 and wake-ups are unknown on this host."
     said = " and ".join(words for _, words in costs)
+    if _drifted(run, costs[0][0] if not c0 else c0.difference):
+        return f"The host itself changed too much to tell what it costs: {said}, but the baseline drifted as far."
     if all(_includes_zero(estimate) for estimate, _ in costs):
         return f"{what} nothing that these windows can tell: {said}."
     return f"{what} {said}."
+
+
+def _drifted(run: Run, difference: Estimate) -> bool:
+    """Whether the baseline's own change (of C0, else of wake-ups) is real and half of what was measured or more."""
+    metric = "c0_percent" if any(delta.metric == "c0_percent" for delta in run.drift) else "wakeups_hz"
+    drift = next((delta.difference for delta in run.drift if delta.metric == metric), None)
+    return drift is not None and not _includes_zero(drift) and abs(drift.mean) >= 0.5 * abs(difference.mean)
 
 
 def _includes_zero(estimate: Estimate) -> bool:
