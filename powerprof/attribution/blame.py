@@ -115,8 +115,8 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     notes = [*capture.notes, *stacks.notes()]
     if capture.loaded_count:
         notes.append(
-            f"under load {capture.loaded_count} sleeps and wakings of the target were not looked at: "
-            f"wakings_count is unknown"
+            "the load was too high to look at every sleep and waking of the target: "
+            "wakings_count is unknown"
         )
     if capture.uncounted_count:
         notes.append(f"too many call sites to count wakings at: {capture.uncounted_count} were left out")

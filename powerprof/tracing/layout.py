@@ -23,7 +23,7 @@ IDLE_EXIT = np.dtype(
 NEWBORN_CODE = 2  # site_code of a thread that has not run yet
 
 # struct cpu_state begins with the period that is still open.
-CPU_STATE_BYTES = IDLE_EXIT.itemsize + 4 * 4 + 8 + 8 + 8 + 8
+CPU_STATE_BYTES = IDLE_EXIT.itemsize + 4 * 4 + 8 + 8 + 8 + 4 * 4
 CPU_STATE_PHASE_OFFSET = IDLE_EXIT.itemsize
 
 REGISTER_COUNT = 21  # x86-64 struct pt_regs: r15 … ss

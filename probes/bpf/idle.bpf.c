@@ -324,7 +324,6 @@ RAW_TRACEPOINT_PROBE(sched_switch)
     struct cpu_state *cpu = this_cpu();
     u64 next = ctx->args[2];
     u64 pid_tgid = bpf_get_current_pid_tgid();
-    u64 now = bpf_ktime_get_ns();
     struct waking *waking;
     u32 tid, tgid;
     int slot;
@@ -333,7 +332,7 @@ RAW_TRACEPOINT_PROBE(sched_switch)
         return 0;
     if ((u32)pid_tgid != 0) {
 #if STACKS
-        note_sleep(cpu, ctx->args[1], pid_tgid, now);
+        note_sleep(cpu, ctx->args[1], pid_tgid);
 #endif
         return 0;
     }
@@ -345,7 +344,7 @@ RAW_TRACEPOINT_PROBE(sched_switch)
     tgid = read_u32(next + OFFSET_task_struct_tgid);
     slot = tid & (WAKING_SLOTS - 1);
     waking = wakings.lookup(&slot);
-    idle_switch(cpu, now, tid, tgid, waking);
+    idle_switch(cpu, bpf_ktime_get_ns(), tid, tgid, waking);
     bpf_probe_read_kernel_str(cpu->period.next_comm, COMM_BYTES, (void *)(next + OFFSET_task_struct_comm));
 #if STACKS
     note_site(cpu, next, tid, tgid);

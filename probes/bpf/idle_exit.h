@@ -107,6 +107,8 @@ struct cpu_state {
     u64 looks_window_ns;     /* load meter of looks at target threads */
     u32 looks_count;
     u32 looks_loaded;        /* the window before was above the limit */
+    u32 looks_skipped;
+    u32 unused;
 };
 
 static __attribute__((always_inline)) inline int is_open(struct cpu_state *cpu)

@@ -78,27 +78,35 @@ static __always_inline int is_loaded(struct cpu_state *cpu)
     return cpu->looks_loaded || cpu->looks_count > LOADED_PER_100MS;
 }
 
-/* More looks than this are not all taken: 0 says "skip this one". */
-static __always_inline int affordable(struct cpu_state *cpu, u64 now, u32 tid)
+/* Under load: is this one of the looks that are left out? To be asked before anything that costs. */
+static __always_inline int is_skipped(struct cpu_state *cpu, u32 tid)
 {
     int slot = tid & (SITE_SLOTS - 1);
     u32 *asked;
 
+    if (!is_loaded(cpu) || ++cpu->looks_skipped % SAMPLE_1_IN == 0)
+        return 0;
+    asked = wanted.lookup(&slot);
+    if (!asked || *asked != tid)
+        return 1;
+    *asked = 0;
+    return 0;
+}
+
+/* The load meter; a look under load stands for those that were left out before it. */
+static __always_inline void note_look(struct cpu_state *cpu, u64 now)
+{
     if (now - cpu->looks_window_ns > 100000000ULL) {
         cpu->looks_loaded = cpu->looks_count > LOADED_PER_100MS && now - cpu->looks_window_ns < 200000000ULL;
         cpu->looks_window_ns = now;
         cpu->looks_count = 0;
     }
-    cpu->looks_count++;
-    if (!is_loaded(cpu) || cpu->looks_count % SAMPLE_1_IN == 0)
-        return 1;
-    asked = wanted.lookup(&slot);
-    if (asked && *asked == tid) {
-        *asked = 0;
-        return 1;
+    if (is_loaded(cpu)) {
+        cpu->looks_count += SAMPLE_1_IN;
+        count(COUNT_LOADED);
+    } else {
+        cpu->looks_count++;
     }
-    count(COUNT_LOADED);
-    return 0;
 }
 
 static __always_inline int is_code(struct target *target, u64 word)
@@ -339,18 +347,22 @@ static __always_inline void note_birth(u64 task, u32 tid)
 }
 
 /* A target thread goes to sleep. */
-static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_tgid, u64 now)
+static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_tgid)
 {
-    struct target *target = target_of(pid_tgid >> 32);
+    struct target *target;
     struct stack_record *record;
     struct site *site;
     int slot = (u32)pid_tgid & (SITE_SLOTS - 1);
+    u64 now;
 
+    if (is_skipped(cpu, (u32)pid_tgid))
+        return;
     find_registers(task);
+    target = target_of(pid_tgid >> 32);
     if (!target)
         return;
-    if (!affordable(cpu, now, (u32)pid_tgid))
-        return;
+    now = bpf_ktime_get_ns();
+    note_look(cpu, now);
     if (!read_u32(task + OFFSET_task_struct_state))
         return;   /* preempted, not asleep */
     count(COUNT_SLEEPS);
@@ -407,11 +419,15 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
 /* The current thread wakes another: from where? */
 static __always_inline void note_waker(struct cpu_state *cpu, struct waking *waking, u64 task, u64 pid_tgid)
 {
-    struct target *target = target_of(waking->waker_tgid);
+    struct target *target;
     struct stack_record *record;
 
-    if (!target || !affordable(cpu, waking->at_ns, waking->waker_tid))
+    if (is_skipped(cpu, waking->waker_tid))
         return;
+    target = target_of(waking->waker_tgid);
+    if (!target)
+        return;
+    note_look(cpu, waking->at_ns);
     record = look_at_current(target, task, pid_tgid, waking->at_ns, STACK_WAKER);
     if (!record)
         return;
