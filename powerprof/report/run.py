@@ -23,7 +23,9 @@ def lines(run: Run, width: int = text.DEFAULT_WIDTH) -> list[str]:
             interval = f" ({figure(first.estimate.low)} – {figure(first.estimate.high)}, 95 %)"
         estimated = " (estimated)" if first.kind == "estimated" else ""
         what = words(first.name).rstrip(",")
-        found = text.wrap(f"{name}: {what}{estimated} is {figure(first.estimate.mean)} {first.unit}{interval}.", width)
+        # A rate's name says its unit already.
+        unit = "" if first.unit.startswith("1/") else f" {first.unit}"
+        found = text.wrap(f"{name}: {what}{estimated} is {figure(first.estimate.mean)}{unit}{interval}.", width)
     options = run.options
     parts = [f"{options.get('windows_count')} windows of {options.get('window_s')} s"]
     if options.get("offered_hz"):
