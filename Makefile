@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# What measures this host runs alone, one after the other; the rest shares the CPUs.
+ALONE := tests/contract/attribute tests/contract/idle tests/integration/experiment tests/integration/idle tests/root
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench soak lint clean
 
@@ -26,7 +29,10 @@ demo: setup ## measure an idle private MariaDB with 16 clients and print the rep
 
 test: setup ## run all tests but the soak; those of tests/root need root and BPF
 	@test "$$(id -u)" = 0 || echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all"
-	$(BIN)/python -m pytest -m "not soak"
+	@status=0; \
+	$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadfile tests $(addprefix --ignore=,$(ALONE)) || status=1; \
+	$(BIN)/python -m pytest -m "not soak" $(ALONE) || status=1; \
+	exit $$status
 
 bench: setup ## measure powerprof's own cost beside other tools
 	$(BIN)/python -m tests.bench

@@ -62,6 +62,12 @@ def hold() -> None:
         _wait()
 
 
+def ignore() -> None:
+    """Everything is done: signals mean nothing any more."""
+    for number in _NUMBERS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def release() -> None:
     """Signals raise again. Raises Interrupted where one has come since `hold`, or since the one that was raised."""
     waiting = signal.getsignal(signal.SIGTERM)

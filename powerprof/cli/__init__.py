@@ -22,4 +22,6 @@ def main() -> None:
     except Interrupted as error:
         print(f"error: {error.message}", file=sys.stderr)
         code = error.exit_code
+    # The interpreter puts back the default handlers when it ends: one more Ctrl-C then would change the exit code.
+    interrupts.ignore()
     sys.exit(code)

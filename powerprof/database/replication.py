@@ -166,6 +166,7 @@ def write_marker(source: Sql) -> str:
 def wait_marker(replica: Sql, token: str, name: str, deadline: float) -> None:
     """Until the replica has applied the row. Raises PowerprofError with what replication says, or after `deadline`."""
     query = f"SELECT COUNT(*) FROM {_MARKER}.marker WHERE token='{token}'"  # noqa: S608 - as above
+    begun_anew = time.monotonic()
     while True:
         try:
             if sql.scalar(replica, query):
@@ -174,6 +175,10 @@ def wait_marker(replica: Sql, token: str, name: str, deadline: float) -> None:
             if error.number not in (1049, 1146):  # no such schema, no such table: not yet
                 raise
         for status in read_status(replica):
+            if (status.io_state or "").startswith("Waiting to reconnect") and time.monotonic() > begun_anew + 1:
+                # Another replica with its server id pushed it out, and it would wait for its retry (60 s by default).
+                sql.execute(replica, "STOP SLAVE", "START SLAVE")
+                begun_anew = time.monotonic()
             if status.sql_running is False and status.last_sql_error:
                 raise PowerprofError(f"{name} does not replicate: {status.last_sql_error}")
             if status.io_running == "No" and status.last_io_error:

@@ -70,7 +70,8 @@ def test_idle_wakeups_counts_a_97_hz_sleeper(sleeper: subprocess.Popen[bytes]) -
     wakings = int(re.search(rf"@wakings\[sleeper97, {sleeper.pid}\]: (\d+)", out)[1])  # type: ignore[index]
     assert wakings == pytest.approx(97 * seconds, rel=0.05)
     exits = re.findall(rf"@idle_exits\[sleeper97, {sleeper.pid}, ([^\]]+)\]: (\d+)", out)
-    assert 0 < sum(int(count) for _, count in exits) <= wakings
+    # The two probes are not attached and detached at the same moment: a tenth of a second of wake-ups may lie between.
+    assert 0 < sum(int(count) for _, count in exits) <= wakings + 10
     # Its own timer wakes it: an interrupt, whoever ran then where the CPU was busy.
     assert max(exits, key=lambda row: int(row[1]))[0] == "interrupt"
     assert Path("/proc/self/mounts").read_text() == mounts
