@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # What measures this host runs alone, one after the other; the rest shares the CPUs.
-ALONE := tests/contract/attribute tests/contract/idle tests/integration/experiment tests/integration/idle tests/root
+ALONE := tests/contract/attribute tests/contract/idle tests/integration/experiment/test_compare.py tests/root
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench soak lint clean
