@@ -46,7 +46,7 @@ class Tool:
 TOOLS = (
     Tool("nothing", ()),
     Tool("powerprof", (sys.executable, "-m", "tests.bench.driver", "{s}"), ready=True),
-    Tool("powertop --csv", ("powertop", "--csv={file}", "--time={s}"), "powertop"),
+    Tool("powertop --csv", ("unshare", "-m", "powertop", "--csv={file}", "--time={s}"), "powertop"),
     Tool("perf record", (*TRACEFS, "perf", "record", "-q", "-a", "-e", "sched:sched_switch", "-o", "{file}",
                          "sleep", "{s}"), "perf"),
     Tool("bpftrace", (*TRACEFS, "bpftrace", "-q", "-e",
