@@ -11,7 +11,6 @@ from powerprof.report import text
 _SHOWN_CAUSES = 12
 _WHY = 24
 _STATE_NAME = 16  # CPUIDLE_NAME_LEN, include/linux/cpuidle.h
-_TITLES = {"server": "server", "baseline": "baseline"}
 
 
 def _phase(run: Run, name: str) -> Phase | None:

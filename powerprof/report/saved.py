@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from powerprof.errors import DataError
 from powerprof.records import Run
 from powerprof.runs import RunStore, decode, schema_of
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,11 @@ class Saved:
 
     record: msgspec.Struct
     lines: Callable[[int], list[str]]
+
+
+def _read(path: Path, kind: type[T], lines: Callable[[T, int], list[str]]) -> Saved:
+    found = decode(path, kind)
+    return Saved(found, lambda width: lines(found, width))
 
 
 def _run(path: Path) -> Saved:
@@ -47,40 +54,35 @@ def _comparison(path: Path) -> Saved:
     from powerprof.experiment.records import Comparison
     from powerprof.report import compare
 
-    comparison = decode(path, Comparison)
-    return Saved(comparison, lambda width: compare.lines(comparison, width))
+    return _read(path, Comparison, compare.lines)
 
 
 def _attribution(path: Path) -> Saved:
     from powerprof.attribution.records import Attribution
     from powerprof.report import attribution
 
-    found = decode(path, Attribution)
-    return Saved(found, lambda width: attribution.lines(found, width))
+    return _read(path, Attribution, attribution.lines)
 
 
 def _sweep(path: Path) -> Saved:
     from powerprof.experiment.sweep import Sweep
     from powerprof.report import sweep
 
-    found = decode(path, Sweep)
-    return Saved(found, lambda width: sweep.lines(found, width))
+    return _read(path, Sweep, sweep.lines)
 
 
 def _on_cpu(path: Path) -> Saved:
     from powerprof.attribution.oncpu import OnCpuProfile
     from powerprof.report import oncpu
 
-    found = decode(path, OnCpuProfile)
-    return Saved(found, lambda width: oncpu.lines(found, width))
+    return _read(path, OnCpuProfile, oncpu.lines)
 
 
 def _functions(path: Path) -> Saved:
     from powerprof.attribution.functions import FunctionProfile
     from powerprof.report import functions
 
-    found = decode(path, FunctionProfile)
-    return Saved(found, lambda width: functions.lines(found, width))
+    return _read(path, FunctionProfile, functions.lines)
 
 
 def _diagnosis(path: Path) -> Saved:
