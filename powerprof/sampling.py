@@ -25,6 +25,7 @@ from powerprof.sources.counted import open_source
 from powerprof.sources.edges import suspend_clock_ns
 
 _SUSPENDED_S = 0.01
+_WAITED_S = 0.1
 
 
 class WindowInterrupted(Interrupted):
@@ -73,7 +74,6 @@ class WindowMeter:
         self._started_at = now_text()
         self._suspend_ns = suspend_clock_ns()
         self._stat = _stat()
-        self._times = self._processes.read()
         if self._meters is not None:
             self._meters.sample()
         self._start_s = time.monotonic()
@@ -81,20 +81,27 @@ class WindowMeter:
         self._source.start(duration_s)
         # The cost of the edges is ours too; the moves from CPU to CPU there are no wake-ups of the window.
         self._own = cpu_s, _own_use()[1]
+        # Within the edges: C0 begins on each CPU when its counters are read, and what reading the next one's costs us
+        # would be nobody's share of it.
+        self._times = self._processes.read()
 
     def close_window(self) -> Window:
         """End, and say what happened in between. Raises PowerprofError where a counter cannot be read."""
         _, switches = _own_use()
-        window = self._source.finish(self._started_at)
+        times, asked_s = self._processes.read(), time.monotonic()
+        self._source.stop()
         cpu_s, _ = _own_use()
         end_s = time.monotonic()
+        if end_s - asked_s > _WAITED_S:  # for a program that measures in whole seconds
+            times = self._processes.read()
         energy, meter_notes = [], []
         if self._meters is not None:
             self._meters.sample()
             energy = self._meters.readings(self._start_s, end_s)
             meter_notes = self._meters.notes()
+        window = self._source.finish(self._started_at)
         wall_cpu_s = window.window_s * window.cpus if window.window_s else None
-        processes, notes = procfs.process_times(self._times, self._processes.read(), wall_cpu_s)
+        processes, notes = procfs.process_times(self._times, times, wall_cpu_s)
         stat = _stat()
         spent = procfs.accounting(self._stat, stat) if self._stat and stat else None
         suspended_s = (suspend_clock_ns() - self._suspend_ns) / 1e9

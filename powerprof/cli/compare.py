@@ -60,6 +60,10 @@ Design = Annotated[
     str | None,
     typer.Option("--design", metavar="rate|work", help="Equal rate for equal time (default), or equal work."),
 ]
+Turn = Annotated[
+    float,
+    typer.Option("--turn", metavar="S", help="Length of a turn of one condition; 0: whole windows."),
+]
 Rate = Annotated[float | None, typer.Option("--rate", metavar="HZ", help="Queries/s of both, instead of calibrating.")]
 Queries = Annotated[int | None, typer.Option("--queries", metavar="N", help="Queries of each window (design work).")]
 Control = Annotated[bool, typer.Option("--control", help="Also compare A with itself: it must be inconclusive.")]
@@ -90,6 +94,7 @@ def command(
     b: Second,
     duration: Duration = 6.4,
     pairs: Pairs = 10,
+    turn: Turn = 0.05,
     precision: Precision = None,
     design: Design = None,
     rate: Rate = None,
@@ -132,6 +137,7 @@ def command(
     options = ExperimentOptions(
         pairs=pairs,
         window_s=duration,
+        turn_s=turn,
         seed=seed,
         design=design_of(design),
         rate_hz=rate,

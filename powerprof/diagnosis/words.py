@@ -29,9 +29,13 @@ def seconds(value: float) -> str:
 
 
 def stack_of(rows: Sequence[ThreadWakeups]) -> list[str]:
-    """The stack that most of these wake-ups came from, innermost first, without the arguments of C++ functions."""
+    """The stack that most of these wake-ups came from, innermost first, without the arguments of C++ functions.
+
+    Wakings decide where they were counted: a client on the same CPU ends the idle period itself, so that few idle
+    exits fall on the thread it wakes, and by chance on another place than where that thread waits.
+    """
     with_stack = [row for row in rows if row.stack]
     if not with_stack:
         return []
-    most = max(with_stack, key=lambda row: row.rate_hz)
+    most = max(with_stack, key=lambda row: (row.wakings_hz or 0.0, row.rate_hz))
     return [frame.partition("(")[0] or frame for frame in most.stack[:_SHOWN]]

@@ -16,6 +16,7 @@ from powerprof.records import EnergyReading
 
 # What `auto` tries, and in this order: exact counters of the CPUs first, then wider and coarser meters. turbostat
 # reads the same registers as RAPL's two others and disturbs more; IPMI needs windows of half a minute.
+_QUICK = ("rapl", "perf_power")
 _AUTO = ("rapl", "perf_power", "turbostat", "hwmon", "battery", "ipmi")
 NAMES = (*_AUTO, "powertop", "meter_log")
 # RAPL counters move every millisecond; some firmwares and hypervisors take longer, none that count take this long.
@@ -65,6 +66,11 @@ class MeterSet:
         return tuple(meter.name for meter in self._meters)
 
     @property
+    def quick(self) -> bool:
+        """Whether windows of a fifth of a second can be told apart: RAPL counts every ms, the others lag behind."""
+        return all(name in _QUICK for name in self.names)
+
+    @property
     def max_interval_s(self) -> float | None:
         """The longest time between two samples that loses nothing; None where only the edges matter."""
         limits = [meter.max_interval_s for meter in self._meters if meter.max_interval_s is not None]
@@ -87,7 +93,7 @@ class MeterSet:
             made, notes = make_readings(meter.name, energies, start_s, end_s)
             result += made
             self._notes += [*notes, *meter.notes()]
-            if end_s - start_s < _SHORT_S and meter.name in ("rapl", "perf_power"):
+            if end_s - start_s < _SHORT_S and meter.name in _QUICK:
                 self._notes.append(f"{meter.name}: windows under 100 ms are mostly noise")
         result = contained(result)
         self._notes += reconcile(result)

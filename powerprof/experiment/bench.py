@@ -213,6 +213,10 @@ class Bench:
         """Run what the condition wants run after each of its blocks."""
         self._run(case, self._node(case), case.condition.leave)
 
+    def shared(self, cases: Sequence[Case]) -> bool:
+        """Whether one single server stands for all of these conditions."""
+        return len({self._key(case) for case in cases}) == 1 and len(self._node(cases[0]).members) == 1
+
     def revive(self, case: Case) -> bool:
         """After a failed block: True where the server answers, or was started anew with its tables.
 

@@ -7,12 +7,14 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from powerprof.errors import PowerprofError
 from powerprof.experiment import plans
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.beside import Beside
 from powerprof.experiment.calibrate import Offer
+from powerprof.experiment.joining import joined
 from powerprof.experiment.loads import LoadFailed, LoadResult, Order, Running, start_load
 from powerprof.experiment.metrics import watts_of
 from powerprof.experiment.options import RAMP_S, ExperimentOptions
@@ -23,6 +25,9 @@ from powerprof.records import ProcessTime, Window
 from powerprof.sampling import WindowMeter
 from powerprof.sources.base import Meters
 from powerprof.workloads.reading import Case
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Sql
 
 # How long a query that was begun in the window may take to end, beyond the window's own length.
 _PATIENCE_S = 60.0
@@ -57,16 +62,20 @@ def measure_block(apparatus: Apparatus, case: Case, slot: Slot, attempts: int) -
     bench = apparatus.bench
     bench.enter(case)
     with bench.connect(case) as control:
-        pid = bench.server(case).pid
-
-        def count() -> dict[str, int]:
-            faults = minor_faults(pid)
-            return {**plans.counters(control), **({} if faults is None else {_FAULTS: faults})}
-
         measure = _work if apparatus.offer.design == "work" else _rate
-        block = measure(apparatus, case, slot, attempts, count)
+        block = measure(apparatus, case, slot, attempts, counting(control, bench.server(case).pid))
     bench.leave(case)
     return block
+
+
+def counting(control: Sql, pid: int | None) -> Callable[[], dict[str, int]]:
+    """What reads the server's counters and the page faults of its process."""
+
+    def count() -> dict[str, int]:
+        faults = minor_faults(pid)
+        return {**plans.counters(control), **({} if faults is None else {_FAULTS: faults})}
+
+    return count
 
 
 def minor_faults(pid: int | None) -> int | None:
@@ -81,9 +90,17 @@ def minor_faults(pid: int | None) -> int | None:
     return int(words[7]) if len(words) > 7 and words[7].isdigit() else None
 
 
+def groups_of(apparatus: Apparatus, case: Case, clients: Sequence[int]) -> dict[str, list[int]]:
+    """The processes whose CPU time is told apart."""
+    return {"server": list(apparatus.bench.pids(case)), "client": list(clients), "powerprof": [os.getpid()]}
+
+
 def _meter(apparatus: Apparatus, case: Case, running: Running) -> WindowMeter:
-    groups = {"server": list(apparatus.bench.pids(case)), "client": list(running.pids), "powerprof": [os.getpid()]}
-    return WindowMeter(meters=apparatus.meters, groups=groups, residency_source=apparatus.options.residency_source)
+    return WindowMeter(
+        meters=apparatus.meters,
+        groups=groups_of(apparatus, case, running.pids),
+        residency_source=apparatus.options.residency_source,
+    )
 
 
 def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:
@@ -109,16 +126,15 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         running.kill()
     if result.errors:
         raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
-    idle = case.load.kind in ("idle", "none")
-    return _block(
+    moved = plans.between(before, after)
+    return block_of(
         apparatus,
         slot,
         attempts,
         apparatus.complete(window),
         result,
-        before,
-        after,
-        counted=not idle,
+        moved,
+        queries=None if case.load.kind in ("idle", "none") else plans.queries_in(moved),
         members=shares,
         storm=storm,
     )
@@ -153,14 +169,17 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
     if result.errors:
         raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
     reading = watts_of(solution)
-    return _block(
+    moved = plans.between(before, after)
+    return block_of(
         apparatus,
         slot,
         attempts,
         window,
         result,
-        before,
-        after,
+        moved,
+        # All of the client's statements lie in the window: its own count is exact, the server's is off by a COM_QUIT
+        # that came a moment before or after.
+        queries=result.queries or plans.queries_in(moved),
         solution_s=solution_s,
         solution_joules=reading.joules if reading else None,
     )
@@ -177,99 +196,24 @@ def with_client(window: Window, cpu_s: float | None) -> Window:
     return msgspec.structs.replace(window, processes=[*window.processes, client])
 
 
-def joined(first: Window, second: Window) -> Window:
-    """Two windows that follow one another as one. Rates and shares are weighted by time, energies summed."""
-    import msgspec
-
-    one, two = first.window_s or 0.0, second.window_s or 0.0
-    total = one + two
-    if not total:
-        return first
-
-    def mean(a: float | None, b: float | None) -> float | None:
-        return None if a is None or b is None else (a * one + b * two) / total
-
-    later = {(reading.source, reading.domain): reading for reading in second.energy}
-    energy = []
-    for reading in first.energy:
-        other = later.get((reading.source, reading.domain))
-        joules = None
-        if other is not None and other.joules is not None and reading.joules is not None:
-            joules = reading.joules + other.joules
-        energy.append(msgspec.structs.replace(reading, joules=joules, watts=None if joules is None else joules / total))
-    more = {process.name: process for process in second.processes}
-    processes = []
-    for process in first.processes:
-        cpu_s = process.cpu_s + (more[process.name].cpu_s if process.name in more else 0.0)
-        share = 100 * cpu_s / (total * first.cpus) if first.cpus else None
-        processes.append(msgspec.structs.replace(process, cpu_s=cpu_s, percent=share))
-    others = {state.name: state for state in second.states}
-    states = []
-    for state in first.states:
-        same = others.get(state.name)
-        if same is None:
-            continue
-        time_us, entries = state.time_us + same.time_us, state.entries_count + same.entries_count
-        states.append(
-            msgspec.structs.replace(
-                state,
-                time_us=time_us,
-                entries_count=entries,
-                entries_hz=entries / total,
-                residency_percent=mean(state.residency_percent, same.residency_percent),
-                average_residency_ms=time_us / entries / 1e3 if entries else None,
-                above_hz=mean(state.above_hz, same.above_hz),
-                below_hz=mean(state.below_hz, same.below_hz),
-                rejected_hz=mean(state.rejected_hz, same.rejected_hz),
-            )
-        )
-    rates = (
-        "c0_percent",
-        "idle_percent",
-        "wakeups_hz",
-        "steal_percent",
-        "user_percent",
-        "system_percent",
-        "irq_percent",
-        "interrupts_hz",
-        "context_switches_hz",
-        "residual_percent",
-    )
-    return msgspec.structs.replace(
-        first,
-        window_s=total,
-        energy=energy,
-        processes=processes,
-        states=states,
-        edge_exits_count=first.edge_exits_count + second.edge_exits_count,
-        notes=list(dict.fromkeys([*first.notes, *second.notes])),
-        **{name: mean(getattr(first, name), getattr(second, name)) for name in rates},
-    )
-
-
-def _block(
+def block_of(
     apparatus: Apparatus,
     slot: Slot,
     attempts: int,
     window: Window,
     result: LoadResult,
-    before: Mapping[str, int],
-    after: Mapping[str, int],
+    moved: Mapping[str, int],
     *,
-    counted: bool = True,
+    queries: int | None,
     members: Sequence[MemberShare] = (),
     storm: StormShare | None = None,
     solution_s: float | None = None,
     solution_joules: float | None = None,
 ) -> Block:
-    moved = plans.between(before, after)
-    queries = plans.queries_in(moved) if counted else None
-    if solution_s is not None and result.queries:
-        # All of the client's statements lie in the window: its own count is exact, the server's is off by a COM_QUIT
-        # that came a moment before or after.
-        queries = result.queries
+    """The record of a block; `moved` is how far the counters went. Raises LoadFailed where nothing was finished."""
     if queries == 0:
         raise LoadFailed("no query was finished in the window")
+    status = dict(moved)
     return Block(
         pair=slot.pair,
         arm=slot.arm,
@@ -287,8 +231,8 @@ def _block(
         solution_s=solution_s,
         solution_joules=solution_joules,
         rows_examined=None if queries is None else plans.rows_in(moved),
-        minor_faults_count=moved.pop(_FAULTS, None),
-        status=moved,
+        minor_faults_count=status.pop(_FAULTS, None),
+        status=status,
         members=list(members),
         storm=storm,
     )

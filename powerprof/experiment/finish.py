@@ -93,6 +93,7 @@ def _options(found: Collected) -> dict[str, Any]:
     return {
         "pairs_count": options.pairs,
         "window_s": options.window_s,
+        "turn_s": found.turn_s,
         "design": options.design,
         "precision_percent": options.precision_percent,
         "control": options.control,
@@ -115,7 +116,8 @@ def _plans(found: Collected, case: Case, arm: Arm) -> list[Plan]:
 def _control(found: Collected, metrics: list[Metric]) -> Control | None:
     primary = next((metric for metric in metrics if metric.name == found.primary), None)
     if not found.control:
-        return own_control(primary, found.options.seed) if primary else None
+        # Where the conditions took turns, A's windows in a row scatter far more than A and B of the same moments.
+        return own_control(primary, found.options.seed) if primary and found.turn_s is None else None
     again = judge(found.control, found.baseline, found.primary, found.options.seed)
     chosen = next((metric for metric in again if metric.name == found.primary), None)
     if chosen is None:

@@ -13,6 +13,8 @@ from powerprof.errors import UsageError
 WINDOW_S = 6.4
 PAIRS = 10
 RAMP_S = 0.4
+# Shorter than what a neighbour on the same core needs to come or go: docs/design/experiments.md.
+TURN_S = 0.05
 MOST_PAIRS_FACTOR = 4
 # Share of the pairs that may be measured again because other programs disturbed them.
 REPLACED_SHARE = 0.4
@@ -22,8 +24,9 @@ REPLACED_SHARE = 0.4
 class ExperimentOptions:
     """`design` None: rate where both conditions keep up. `precision_percent`: go on until the interval is so narrow.
 
-    `pairs` counts those that are kept. `rate_hz` None: found by calibration. Raises UsageError for
-    senseless values.
+    `pairs` counts those that are kept. `rate_hz` None: found by calibration. `turn_s`: how long a condition runs before
+    the other has its turn, where they can take turns within a window; 0: whole windows.
+    Raises UsageError for senseless values.
     """
 
     pairs: int = PAIRS
@@ -41,10 +44,13 @@ class ExperimentOptions:
     meter_log: Path | None = None
     residency_source: str = "cpuidle"
     attribute_s: float | None = None
+    turn_s: float = TURN_S
 
     def __post_init__(self) -> None:
         if not 1 <= self.pairs <= 1000:
             raise UsageError(f"--pairs {self.pairs}: must be between 1 and 1000")
+        if not (self.turn_s == 0 or 0.05 <= self.turn_s <= 60):
+            raise UsageError(f"--turn {self.turn_s:g}: must be 0 (whole windows) or between 0.05 and 60 s")
         if self.precision_percent is not None and not 0 < self.precision_percent < 100:
             raise UsageError(f"--precision {self.precision_percent:g}: must be between 0 and 100 %")
         if self.design == "work" and self.rate_hz is not None:

@@ -6,8 +6,10 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from powerprof.errors import Interrupted, PowerprofError
+from powerprof.experiment.alternate import measure_alternating, turn_length_s
 from powerprof.experiment.bench import Bench, BenchOptions
 from powerprof.experiment.block import Apparatus, Slot, is_worth_repeating, measure_block
 from powerprof.experiment.calibrate import Offer, calibrate
@@ -20,10 +22,13 @@ from powerprof.experiment.records import Arm, Block, TracedWindow
 from powerprof.experiment.traced import trace_condition
 from powerprof.records import Window
 from powerprof.sampling import WindowMeter, now_text
-from powerprof.sources.base import Meters
 from powerprof.workloads.reading import Case
 
+if TYPE_CHECKING:
+    from powerprof.energy.windows import WindowEnergy
+
 Say = Callable[[str], None]
+_Measured = TypeVar("_Measured", Block, list[Block])
 _ATTEMPTS = 3
 # A run whose blocks fail again and again has no answer to give.
 _MOST_FAILURES = 10
@@ -42,6 +47,7 @@ class Collected:
     after: list[Window] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     control: list[Block] = field(default_factory=list)
+    turn_s: float | None = None
     traced: list[TracedWindow] = field(default_factory=list)
     plans: dict[str, list[tuple[object, list[dict[str, object]]]]] = field(default_factory=dict)
     server_version: str = ""
@@ -73,7 +79,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
                 found.server_version = bench.server(case_a).version
                 found.server_private = bench.server(case_a).private
                 found.notes += bench.notes
-                _Run(bench, found, energy.meters, energy.complete, say).run()
+                _Run(bench, found, energy, say).run()
     except Interrupted:
         found.interrupted = True
         if not found.blocks:
@@ -91,16 +97,14 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
 class _Run:
     """One comparison on a bench that is up."""
 
-    def __init__(
-        self, bench: Bench, found: Collected, meters: Meters | None, complete: Callable[[Window], Window], say: Say
-    ) -> None:
+    def __init__(self, bench: Bench, found: Collected, energy: WindowEnergy, say: Say) -> None:
         self._bench = bench
         self._found = found
         self._options = found.options
         self._say = say
         self._failures = 0
-        self._meters = meters
-        self._complete = complete
+        self._meters = energy.meters
+        self._complete = energy.complete
         self._apparatus: Apparatus | None = None
         self._next = 0
 
@@ -116,6 +120,8 @@ class _Run:
             complete=self._complete,
             horizon_s=self._horizon(found.offer),
         )
+        quick = self._meters is None or self._meters.quick
+        found.turn_s = turn_length_s(self._bench, found.cases, found.offer, options, quick)
         self._baseline(found.before, "before")
         try:
             self._pairs(found.cases, found.blocks, options.pairs, options.warm_up_pairs, options.seed)
@@ -172,19 +178,32 @@ class _Run:
         warming = block_order(warm_up, seed + 1_000_003) if warm_up else []
         order = [*((pair, True) for pair in warming), *((pair, False) for pair in block_order(pairs, seed))]
         for number, (pair, dropped) in enumerate(order, first):
-            for position, arm in enumerate(pair):
-                case = cases[0 if arm == "a" else 1]
-                label = "warm-up" if dropped else f"pair {number - self._options.warm_up_pairs + 1}"
+            label = "warm-up" if dropped else f"pair {number - self._options.warm_up_pairs + 1}"
+            # Both halves of a pair draw the same random numbers.
+            slots = [Slot(number, arm, dropped, seed=1 + 1000 * seed + number) for arm in pair]
+            if self._found.turn_s is not None:
+                self._say(f"{label}: {cases[0].name} and {cases[1].name} take turns")
+                blocks += self._taking_turns(cases, slots, self._found.turn_s)
+                continue
+            for slot in slots:
+                case = cases[0 if slot.arm == "a" else 1]
                 self._say(f"{label}: {case.name}")
-                # Both halves of a pair draw the same random numbers.
-                slot = Slot(number, arm, dropped, seed=1 + 1000 * seed + number)
-                blocks.append(self._block(case, slot, position))
+                blocks.append(self._block(case, slot))
 
-    def _block(self, case: Case, slot: Slot, position: int) -> Block:
+    def _taking_turns(self, cases: Sequence[Case], slots: Sequence[Slot], turn_s: float) -> list[Block]:
+        return self._repeated(
+            lambda attempt: measure_alternating(self._there(), cases, slots, attempt, turn_s), cases[0], slots[0]
+        )
+
+    def _block(self, case: Case, slot: Slot) -> Block:
+        return self._repeated(lambda attempt: measure_block(self._there(), case, slot, attempt), case, slot)
+
+    def _repeated(self, measure: Callable[[int], _Measured], case: Case, slot: Slot) -> _Measured:
+        """What `measure` gives at its first, second or third attempt."""
         attempt = 1
         while True:
             try:
-                return measure_block(self._there(), case, slot, attempt)
+                return measure(attempt)
             except PowerprofError as error:
                 if not is_worth_repeating(error):
                     raise

@@ -133,7 +133,9 @@ def _context(comparison: Comparison) -> str:
     elif comparison.offered_hz:
         parts.append(f"{comparison.offered_hz:,.0f} queries/s in both")
     if windows:
-        parts.append(f"{sum(windows) / len(windows):.1f} s each")
+        turn_s = comparison.options.get("turn_s")
+        turns = f" in turns of {turn_s:.2g} s" if isinstance(turn_s, int | float) else ""
+        parts.append(f"{sum(windows) / len(windows):.1f} s each{turns}")
     energy = next((metric for metric in comparison.metrics if metric.name == "joules_per_query"), None)
     if energy is not None:
         parts.append(f"{energy.kind} joules ({energy.source})")

@@ -21,9 +21,14 @@ Name = Literal["cpuidle", "procfs", "powertop", "turbostat"]
 
 
 class ResidencySource(Protocol):
-    """Measures one window at a time: `finish` may come before the announced duration is over."""
+    """Measures one window at a time: `stop` is its end, which may come before the announced duration is over.
+
+    `finish` says afterwards what was between; what that costs is in no window.
+    """
 
     def start(self, duration_s: float | None) -> None: ...
+
+    def stop(self) -> None: ...
 
     def finish(self, started_at: str) -> Window: ...
 
@@ -36,15 +41,18 @@ class CpuidleResidency:
     def __init__(self, reader: CpuidleReader) -> None:
         self._reader = reader
         self._before: Snapshot | None = None
+        self._after: Snapshot | None = None
 
     def start(self, duration_s: float | None) -> None:
-        self._before = edge_snapshot(self._reader)
+        self._before, self._after = edge_snapshot(self._reader), None
+
+    def stop(self) -> None:
+        self._after = edge_snapshot(self._reader)
 
     def finish(self, started_at: str) -> Window:
-        after = edge_snapshot(self._reader)
-        if self._before is None:
+        if self._before is None or self._after is None:
             raise PowerprofError("the window was never opened")
-        return residency.compute(self._before, after, started_at=started_at)
+        return residency.compute(self._before, self._after, started_at=started_at)
 
     def close(self) -> None:
         self._reader.close()
@@ -57,13 +65,17 @@ class ProcfsResidency:
         self._notes = notes
         self._root = root
         self._before: procfs.Stat | None = None
+        self._after: procfs.Stat | None = None
 
     def start(self, duration_s: float | None) -> None:
-        self._before = procfs.read_stat(self._root)
+        self._before, self._after = procfs.read_stat(self._root), None
+
+    def stop(self) -> None:
+        self._after = procfs.read_stat(self._root)
 
     def finish(self, started_at: str) -> Window:
-        after = procfs.read_stat(self._root)
-        if self._before is None:
+        after = self._after
+        if self._before is None or after is None:
             raise PowerprofError("the window was never opened")
         spent = procfs.accounting(self._before, after)
         notes = list(self._notes)

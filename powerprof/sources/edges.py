@@ -20,6 +20,8 @@ from powerprof import paths
 from powerprof.sources.base import CpuReading, Snapshot
 from powerprof.sources.cpuidle import CpuidleReader, list_of, online_cpus
 
+_LIBC = ctypes.CDLL(None)
+
 
 @contextmanager
 def affinity_restored() -> Iterator[None]:
@@ -48,7 +50,7 @@ def _move_to(cpu: int) -> bool:
 def _from_here(cpus: Sequence[int]) -> list[int]:
     """The same CPUs, beginning with the one that is awake because we are on it: it need not be woken again.
     """
-    here = ctypes.CDLL(None).sched_getcpu()
+    here = _LIBC.sched_getcpu()
     return [cpu for cpu in cpus if cpu >= here] + [cpu for cpu in cpus if cpu < here]
 
 

@@ -9,7 +9,7 @@ from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.records import AchievedResidency, StateResidency, Window
 from powerprof.sources.base import is_polling
 from powerprof.sources.powertop import PowertopReport, is_hardware_state, read_powertop
-from powerprof.sources.timed_program import TimedProgram
+from powerprof.sources.timed_program import Outcome, TimedProgram
 
 
 def _state(report: PowertopReport, name: str) -> StateResidency:
@@ -68,6 +68,7 @@ class PowertopResidency:
 
     def __init__(self) -> None:
         self._program = TimedProgram("powertop", "powertop")
+        self._outcome: Outcome | None = None
         self._seconds = 0
         self.report: PowertopReport | None = None
 
@@ -78,8 +79,11 @@ class PowertopResidency:
         report = self._program.path("report.csv")
         self._program.launch([f"--csv={report}", f"--time={self._seconds}"], duration_s)
 
+    def stop(self) -> None:
+        self._outcome = self._program.outcome()
+
     def finish(self, started_at: str) -> Window:
-        outcome = self._program.outcome()
+        outcome = self._outcome
         if outcome is None:
             return self._program.unknown_window(started_at)
         if outcome.returncode != 0:

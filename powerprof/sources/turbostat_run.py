@@ -11,7 +11,7 @@ from typing import Literal
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.records import AchievedResidency, StateResidency, Window
 from powerprof.sources.base import is_polling
-from powerprof.sources.timed_program import TimedProgram
+from powerprof.sources.timed_program import Outcome, TimedProgram
 from powerprof.sources.turbostat import TurbostatInterval, TurbostatLog, read_turbostat
 
 
@@ -94,6 +94,7 @@ class TurbostatResidency:
 
     def __init__(self) -> None:
         self._program = TimedProgram("turbostat", "linux-cpupower")
+        self._outcome: Outcome | None = None
 
     def start(self, duration_s: float | None) -> None:
         if duration_s is None:
@@ -104,8 +105,11 @@ class TurbostatResidency:
              "--num_iterations", "1", "--out", table], duration_s,
         )
 
+    def stop(self) -> None:
+        self._outcome = self._program.outcome()
+
     def finish(self, started_at: str) -> Window:
-        outcome = self._program.outcome()
+        outcome = self._outcome
         if outcome is None:
             return self._program.unknown_window(started_at)
         table = self._program.path("table")

@@ -8,6 +8,8 @@ sysbench.cmdline.options = {
    protocol = {"text, prepare-once or prepare-each", "text"},
    reconnect = {"open a connection for every event", false},
    unique = {"number that the sequences of this run begin with", 0},
+   gate = {"file shared with powerprof, which says by it when to ask (statements run whenever sysbench likes without)", ""},
+   pace = {"statements a second that all clients together are to ask while the gate is open", 0},
 }
 
 local function read_statements(path)
@@ -26,6 +28,91 @@ local function open_connection()
    return made
 end
 
+-- The gate. powerprof lets two loads take turns of a fraction of a second, for which --rate and --time are too coarse.
+-- The layout of the shared file and the meaning of its words are told in powerprof/experiment/loads/gated.py.
+-- While the gate is open every client asks at exponentially distributed times of its own, and its latencies count from
+-- those times, not from when it got round to asking: an open loop. While it is shut a client sleeps in the kernel.
+
+local FUTEX_WAIT_BITSET, EVERY_BIT = 9, 0xffffffff
+local SYS_FUTEX = ({x64 = 202, arm64 = 98})[jit.arch]
+local PROT_READ_WRITE, MAP_SHARED, O_RDWR, CLOCK_MONOTONIC = 3, 1, 2, 1
+local BUCKETS, FIRST_MS, LAST_MS = 1024, 1e-3, 1e5
+local BUCKETS_EACH_E = (BUCKETS - 1) / math.log(LAST_MS / FIRST_MS)
+local ffi = require("ffi")
+
+local function map_gate(path, clients)
+   ffi.cdef[[
+      typedef struct { int64_t s, ns; } pp_timespec;
+      typedef struct { uint32_t turn, unused[15]; } pp_gate;
+      typedef struct { uint32_t ready, busy; uint64_t done, total_us; uint32_t buckets[1024]; uint32_t unused[10]; } pp_client;
+      int open(const char *, int);
+      void *mmap(void *, size_t, int, int, int, int64_t);
+      int clock_gettime(int, pp_timespec *);
+      long syscall(long, uint32_t *, int, uint32_t, pp_timespec *, void *, uint32_t);
+   ]]
+   local fd = ffi.C.open(path, O_RDWR)
+   if fd < 0 then error("cannot open the gate") end
+   local size = ffi.sizeof("pp_gate") + clients * ffi.sizeof("pp_client")
+   local start = ffi.C.mmap(nil, size, PROT_READ_WRITE, MAP_SHARED, fd, 0)
+   if ffi.cast("intptr_t", start) == -1 then error("cannot map the gate") end
+   local own = ffi.cast("char *", start) + ffi.sizeof("pp_gate") + sysbench.tid * ffi.sizeof("pp_client")
+   return ffi.cast("pp_gate *", start), ffi.cast("pp_client *", own)
+end
+
+local function now_s()
+   ffi.C.clock_gettime(CLOCK_MONOTONIC, clock)
+   return tonumber(clock.s) + tonumber(clock.ns) * 1e-9
+end
+
+local function interval_s()
+   return -math.log(1 - sysbench.rand.uniform_double()) * sysbench.opt.threads / sysbench.opt.pace
+end
+
+-- Sleeps while the gate's word is `turn`, until `time_s` at the latest.
+local function sleep_in_turn(turn, time_s)
+   local deadline = nil
+   if time_s ~= nil then
+      clock.s = math.floor(time_s)
+      clock.ns = (time_s - math.floor(time_s)) * 1e9
+      deadline = clock
+   end
+   ffi.C.syscall(SYS_FUTEX, ffi.cast("uint32_t *", gate), FUTEX_WAIT_BITSET, turn, deadline, nil, EVERY_BIT)
+end
+
+-- Returns when it is this client's time to ask, marked busy.
+local function await_turn()
+   while true do
+      local turn = gate.turn
+      if turn == 0 then
+         sleep_in_turn(0, nil)
+      else
+         if turn ~= my_turn then
+            my_turn = turn
+            due_s = now_s() + interval_s()
+         end
+         if now_s() < due_s then
+            sleep_in_turn(turn, due_s)
+         else
+            own.busy = 1
+            -- Shut in the meantime? powerprof shuts first and looks who is busy after a system call.
+            if gate.turn == turn then return end
+            own.busy = 0
+         end
+      end
+   end
+end
+
+local function count_answer()
+   local took_ms = (now_s() - due_s) * 1e3
+   local bucket = math.floor(math.log(math.max(took_ms, FIRST_MS) / FIRST_MS) * BUCKETS_EACH_E)
+   bucket = math.min(bucket, BUCKETS - 1)
+   own.buckets[bucket] = own.buckets[bucket] + 1
+   own.total_us = own.total_us + took_ms * 1e3
+   own.done = own.done + 1
+   due_s = due_s + interval_s()
+   own.busy = 0
+end
+
 function thread_init()
    drv = sysbench.sql.driver()
    statements = read_statements(sysbench.opt.statements)
@@ -41,6 +128,12 @@ function thread_init()
          for index, statement in ipairs(statements) do prepared[index] = con:prepare(statement) end
       end
    end
+   if sysbench.opt.gate ~= "" then
+      gate, own = map_gate(sysbench.opt.gate, sysbench.opt.threads)
+      clock = ffi.new("pp_timespec")
+      my_turn = 0
+      own.ready = 1
+   end
 end
 
 local function fill(statement)
@@ -55,7 +148,7 @@ local function fill(statement)
    return text
 end
 
-function event()
+local function ask()
    local index = turn + 1
    turn = index % #statements
    local text = statements[index]
@@ -71,6 +164,12 @@ function event()
       statement:close()
    end
    if sysbench.opt.reconnect then con:disconnect() end
+end
+
+function event()
+   if gate ~= nil then await_turn() end
+   ask()
+   if gate ~= nil then count_answer() end
 end
 
 function thread_done()

@@ -24,29 +24,37 @@ _BUCKET = re.compile(r"^\s+(\d+\.\d+) \|.*?\s(\d+)$", re.MULTILINE)
 def start(load: Load, statements: Sequence[str], context: Context, order: Order) -> ProcessLoad:
     """Start sysbench on these statements. Raises CapabilityError where it is not installed."""
     program = programs.need("sysbench", "sysbench")
+    pacing = [
+        f"--time={math.ceil(order.duration_s) if order.duration_s else 0}",
+        f"--events={order.queries or 0}",
+        f"--rate={max(1, round(order.rate_hz)) if order.rate_hz else 0}",
+        "--histogram=on",
+    ]
+    return ProcessLoad(arguments(program, load, statements, context, order.seed, pacing), context, parse)
+
+
+def arguments(
+    program: Path, load: Load, statements: Sequence[str], context: Context, seed: int, pacing: Sequence[str]
+) -> list[str | Path]:
+    """The words that start sysbench on these statements, which are written to files in the load's directory."""
     texts = private_file(context.directory, "statements.nul", _nul(statements))
     session = private_file(context.directory, "session.nul", _nul(load.session))
     config = private_file(context.directory, "sysbench.cnf", _config(load, context).encode())
-    seconds = math.ceil(order.duration_s) if order.duration_s else 0
-    argv: list[str | Path] = [
+    return [
         program,
         f"--config-file={config}",
         f"--threads={load.clients}",
-        f"--time={seconds}",
-        f"--events={order.queries or 0}",
-        f"--rate={max(1, round(order.rate_hz)) if order.rate_hz else 0}",
-        f"--rand-seed={order.seed}",
+        f"--rand-seed={seed}",
         "--rand-type=uniform",
-        "--histogram=on",
+        *pacing,
         f"--statements={texts}",
         f"--session={session}",
         f"--protocol={load.protocol}",
         f"--reconnect={'on' if load.reconnect else 'off'}",
-        f"--unique={order.seed}",
+        f"--unique={seed}",
         data_dir("workloads") / "lib" / "statements.lua",
         "run",
     ]
-    return ProcessLoad(argv, context, parse)
 
 
 def _nul(statements: Sequence[str]) -> bytes:

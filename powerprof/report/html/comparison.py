@@ -142,7 +142,9 @@ def _context(record: Comparison) -> str:
     if record.design == "work" and record.queries_per_block is not None:
         parts.append(f"{record.queries_per_block:,} queries a block")
     if length := _mean_window(used):
-        parts.append(f"{text.number(length, 1).removesuffix('.0')} s each")
+        turn_s = record.options.get("turn_s")
+        turns = f" in turns of {text.number(turn_s, 2)} s" if isinstance(turn_s, int | float) else ""
+        parts.append(f"{text.number(length, 1).removesuffix('.0')} s each{turns}")
     if any(metric.kind == "estimated" for metric in record.metrics):
         parts.append("estimated joules")
     if record.control is not None and record.control.half_width_percent is not None:

@@ -93,6 +93,10 @@ def test_another_plan_than_the_asserted_one_is_refused(
     assert done.err.startswith("error: right: the plan is not the one to measure: wanted City ref, found City ALL")
 
 
+# Only blocks have a pace: the calibration runs as fast as it goes.
+_ASKING = "--(rate|pace)=[1-9][0-9]*"
+
+
 def _children(pid: int, word: str) -> list[int]:
     """The programs that this powerprof has started with such an argument."""
     found = []
@@ -119,16 +123,18 @@ def _until(condition: Any, patience_s: float = 60.0) -> Any:
     raise AssertionError("it did not happen")
 
 
-def test_a_server_that_is_killed_in_a_block_is_started_anew_and_the_block_repeated(
-    powerprof_cli: Cli, mariadbd: Path, sysbench: Path
+@pytest.mark.parametrize("turn", ["0.05", "0"])
+@pytest.mark.parametrize("killed", [pytest.param("--socket=.*", id="server"), pytest.param(_ASKING, id="client")])
+def test_a_block_is_repeated_when_its_server_or_client_is_killed(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, killed: str, turn: str
 ) -> None:
     process = powerprof_cli.start(
-        ["compare", "index", "no-index", "--pairs", "3", "--duration", "0.4", "--energy-source", "none", "--json", "-"]
-    )
+        ["compare", "index", "no-index", "--pairs", "3", "--duration", "0.4", "--turn", turn,
+         "--energy-source", "none", "--json", "-"]
+    )  # fmt: skip
     try:
-        # Only blocks have a rate: the calibration runs as fast as it goes.
-        _until(lambda: _children(process.pid, "--rate=[1-9][0-9]*"))
-        os.kill(_children(process.pid, "--socket=.*")[0], signal.SIGKILL)
+        _until(lambda: _children(process.pid, _ASKING))
+        os.kill(_children(process.pid, killed)[0], signal.SIGKILL)
         out, err = process.communicate(timeout=120)
     finally:
         process.kill()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.experiment.block import joined, with_client
+from powerprof.experiment.block import with_client
 from powerprof.experiment.disturbance import disturbed_pairs, leave_out
+from powerprof.experiment.joining import joined
 from powerprof.experiment.judge import answer, half_width_percent, is_worse, judge, own_control, pairs_of
 from powerprof.experiment.metrics import Baseline, metrics_for, rest_percent, watts_of
 from powerprof.experiment.records import Metric

@@ -1,0 +1,140 @@
+"""A pair of windows whose two conditions take turns of a fraction of a second.
+
+What makes CPU time scatter on a shared host (a neighbour on the other thread of the core, the clock's frequency) comes
+and goes within seconds. Conditions measured one after the other meet different moments of it; turns that are shorter
+than it meet the same. Both clients stay connected, one of them sleeps; a turn is a window of its own, opened before the
+first statement is asked and closed when the last is answered, so that no statement is cut, and a condition's turns are
+put together into the window that is saved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from powerprof.experiment import plans
+from powerprof.experiment.block import Apparatus, Slot, block_of, counting, groups_of
+from powerprof.experiment.joining import joined_all
+from powerprof.experiment.loads.gated import GatedLoad, Tally, is_possible
+from powerprof.experiment.plan import block_order
+from powerprof.sampling import WindowMeter
+
+if TYPE_CHECKING:
+    from powerprof.experiment.bench import Bench
+    from powerprof.experiment.calibrate import Offer
+    from powerprof.experiment.options import ExperimentOptions
+    from powerprof.experiment.records import Arm, Block
+    from powerprof.records import Window
+    from powerprof.workloads.reading import Case
+
+# A turn is long beside a statement, or the wait for the last one's answer weighs: this many are asked in it.
+_STATEMENTS_EACH_TURN = 10
+_PATIENCE_S = 60.0
+
+
+def turn_length_s(
+    bench: Bench, cases: Sequence[Case], offer: Offer, options: ExperimentOptions, quick_meters: bool
+) -> float | None:
+    """How long a turn is to be; None where the conditions cannot take turns within a window.
+
+    They can where the same rate of statements is asked of the same server with the same global settings: to change
+    those twice a second is another experiment. Meters that lag behind cannot tell one turn from the next.
+    """
+    if not options.turn_s or offer.design != "rate" or not offer.rate_hz or not is_possible():
+        return None
+    if not quick_meters or options.residency_source != "cpuidle" or not bench.shared(cases):
+        return None
+    for case in cases:
+        own = case.condition
+        if case.load.kind != "statements" or case.workload.definition.storm or own.enter or own.leave:
+            return None
+    if cases[0].server.set_global != cases[1].server.set_global:
+        return None
+    length_s = max(options.turn_s, _STATEMENTS_EACH_TURN / offer.rate_hz)
+    return length_s if 2 * length_s <= options.window_s else None
+
+
+@dataclass
+class _Side:
+    """One condition of the pair: its client, and what its turns gave."""
+
+    slot: Slot
+    load: GatedLoad
+    meter: WindowMeter
+    start: Tally
+    windows: list[Window] = field(default_factory=list)
+    moved: list[dict[str, int]] = field(default_factory=list)
+    tallies: list[Tally] = field(default_factory=list)
+
+
+def measure_alternating(
+    apparatus: Apparatus, cases: Sequence[Case], slots: Sequence[Slot], attempts: int, turn_s: float
+) -> list[Block]:
+    """Run a pair; its blocks are in the order of the slots.
+
+    Raises LoadFailed or PowerprofError where a client or the server failed: it may be repeated.
+    """
+    bench = apparatus.bench
+    bench.enter(cases[0])
+    with ExitStack() as stack:
+        control = stack.enter_context(bench.connect(cases[0]))
+        count = counting(control, bench.server(cases[0]).pid)
+        sides: dict[Arm, _Side] = {}
+        for slot in slots:
+            sides[slot.arm] = _side(stack, apparatus, cases[0 if slot.arm == "a" else 1], slot)
+        turns = max(1, round(apparatus.options.window_s / turn_s))
+        for side in sides.values():  # caches and clients run in
+            _turn(side, turn_s)
+        own = plans.between(count(), count())
+        before = count()
+        for pair in block_order(turns, slots[0].seed):
+            for arm in pair:
+                side = sides[arm]
+                if not side.windows:
+                    side.start = side.load.tally()
+                side.meter.open_window()
+                _turn(side, turn_s)
+                side.windows.append(side.meter.close_window())
+                side.tallies.append(side.load.tally())
+                after = count()
+                moved = plans.between(before, after)
+                side.moved.append({name: max(0, value - own.get(name, 0)) for name, value in moved.items()})
+                before = after
+    return [_block(apparatus, sides[slot.arm], attempts) for slot in slots]
+
+
+def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot) -> _Side:
+    context = apparatus.bench.context(case)
+    directory = context.directory / slot.arm
+    directory.mkdir(mode=0o700, exist_ok=True)
+    load = stack.enter_context(GatedLoad(
+        case.load, case.load_statements(), replace(context, directory=directory), apparatus.offer.rate_hz or 1.0,
+        slot.seed,
+    ))  # fmt: skip
+    meter = stack.enter_context(WindowMeter(
+        meters=apparatus.meters, groups=groups_of(apparatus, case, load.pids),
+        residency_source=apparatus.options.residency_source,
+    ))  # fmt: skip
+    return _Side(slot, load, meter, load.tally())
+
+
+def _turn(side: _Side, turn_s: float) -> None:
+    side.load.open()
+    time.sleep(turn_s)
+    side.load.shut(_PATIENCE_S)
+
+
+def _block(apparatus: Apparatus, side: _Side, attempts: int) -> Block:
+    """All turns of a side as one block."""
+    result = side.tallies[-1].since(side.start)
+    return block_of(
+        apparatus, side.slot, attempts, apparatus.complete(joined_all(side.windows)), result, _sum(side.moved),
+        queries=result.queries,
+    )  # fmt: skip
+
+
+def _sum(moved: Sequence[dict[str, int]]) -> dict[str, int]:
+    return {name: sum(one.get(name, 0) for one in moved) for name in moved[0]}
