@@ -6,7 +6,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # What measures this host runs alone, one after the other; the rest shares the CPUs.
-ALONE := tests/contract/attribute tests/contract/idle tests/integration/experiment/test_compare.py tests/root
+ALONE := tests/contract/idle/test_report.py \
+	tests/integration/experiment/test_compare.py tests/integration/experiment/test_how_to.py \
+	tests/root/attribution/test_counts.py tests/root/attribution/test_ground_truth.py \
+	tests/root/attribution/test_servers.py $(wildcard tests/root/test_*.py)
+
+# Begun first, so that no long one is left over for the end.
+LONGEST := tests/integration/experiment tests/contract/idle tests/contract/attribute tests/integration tests/root
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench soak lint clean
@@ -30,7 +36,8 @@ demo: setup ## measure an idle private MariaDB with 16 clients and print the rep
 test: setup ## run all tests but the soak; those of tests/root need root and BPF
 	@test "$$(id -u)" = 0 || echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all"
 	@status=0; \
-	$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadfile tests $(addprefix --ignore=,$(ALONE)) || status=1; \
+	$(BIN)/python -m pytest -m "not soak" --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+		$(LONGEST) tests $(addprefix --ignore=,$(ALONE)) || status=1; \
 	$(BIN)/python -m pytest -m "not soak" $(ALONE) || status=1; \
 	exit $$status
 

@@ -34,6 +34,7 @@ end
 -- those times, not from when it got round to asking: an open loop. While it is shut a client sleeps in the kernel.
 
 local FUTEX_WAIT_BITSET, EVERY_BIT = 9, 0xffffffff
+local SHUT, OVER = 0, 0xffffffff
 local SYS_FUTEX = ({x64 = 202, arm64 = 98})[jit.arch]
 local PROT_READ_WRITE, MAP_SHARED, O_RDWR, CLOCK_MONOTONIC = 3, 1, 2, 1
 local BUCKETS, FIRST_MS, LAST_MS = 1024, 1e-3, 1e5
@@ -44,7 +45,8 @@ local function map_gate(path, clients)
    ffi.cdef[[
       typedef struct { int64_t s, ns; } pp_timespec;
       typedef struct { uint32_t turn, unused[15]; } pp_gate;
-      typedef struct { uint32_t ready, busy; uint64_t done, total_us; uint32_t buckets[1024]; uint32_t unused[10]; } pp_client;
+      typedef struct { uint32_t ready, busy; uint64_t done, total_us; uint32_t buckets[1024]; uint32_t failed, unused[9]; }
+         pp_client;
       int open(const char *, int);
       void *mmap(void *, size_t, int, int, int, int64_t);
       int clock_gettime(int, pp_timespec *);
@@ -79,12 +81,14 @@ local function sleep_in_turn(turn, time_s)
    ffi.C.syscall(SYS_FUTEX, ffi.cast("uint32_t *", gate), FUTEX_WAIT_BITSET, turn, deadline, nil, EVERY_BIT)
 end
 
--- Returns when it is this client's time to ask, marked busy.
+-- Returns true when it is this client's time to ask, marked busy; false when all is over.
 local function await_turn()
    while true do
       local turn = gate.turn
-      if turn == 0 then
-         sleep_in_turn(0, nil)
+      if turn == OVER then
+         return false
+      elseif turn == SHUT then
+         sleep_in_turn(SHUT, nil)
       else
          if turn ~= my_turn then
             my_turn = turn
@@ -95,7 +99,7 @@ local function await_turn()
          else
             own.busy = 1
             -- Shut in the meantime? powerprof shuts first and looks who is busy after a system call.
-            if gate.turn == turn then return end
+            if gate.turn == turn then return true end
             own.busy = 0
          end
       end
@@ -167,9 +171,18 @@ local function ask()
 end
 
 function event()
-   if gate ~= nil then await_turn() end
-   ask()
-   if gate ~= nil then count_answer() end
+   if gate == nil then
+      ask()
+   elseif await_turn() then
+      local answered, reason = pcall(ask)
+      if answered then
+         count_answer()
+      else
+         -- sysbench ends when all of its threads have; powerprof then wakes those that sleep at the gate.
+         own.failed = 1
+         error(reason, 0)
+      end
+   end
 end
 
 function thread_done()

@@ -3,9 +3,10 @@
 Two loads can so take turns of a fraction of a second, each connected and warm all the time. The gate is a file that
 both map, words of the host's byte order:
 
-offset 0            u32 `turn`: 0 shut, else a number that is new each time the gate opens
+offset 0            u32 `turn`: 0 shut, 0xffffffff over, else a number that is new each time the gate opens
 64 + 4160 × client  u32 ready (connected), u32 busy (asking), u64 statements done, u64 sum of their latencies in µs,
-                    1,024 × u32 a histogram of the latencies, logarithmic from 0.001 ms to 100 s (1.8 % a bucket)
+                    1,024 × u32 a histogram of the latencies, logarithmic from 0.001 ms to 100 s (1.8 % a bucket),
+                    u32 failed (its statement did)
 
 Arrivals are exponentially distributed and each client's own. A client that is not done when its next statement is due
 asks that at once afterwards, and its latency counts from when it was due. What is due while the gate is shut is not
@@ -37,12 +38,14 @@ _BUCKETS, _FIRST_MS, _LAST_MS = 1024, 1e-3, 1e5
 _GATE_BYTES = 64
 _CLIENT = np.dtype([
     ("ready", np.uint32), ("busy", np.uint32), ("done", np.uint64), ("total_us", np.uint64),
-    ("buckets", np.uint32, _BUCKETS), ("unused", np.uint32, 10),
+    ("buckets", np.uint32, _BUCKETS), ("failed", np.uint32), ("unused", np.uint32, 9),
 ])  # fmt: skip
 _FUTEX_WAKE = 1  # include/uapi/linux/futex.h
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
 _LIBC = ctypes.CDLL(None)
 _CONNECT_S = 60.0
+_SHUT, _OVER = 0, 0xFFFFFFFF
+_END_S = 5.0
 _POLL_S = 0.0005
 
 
@@ -120,7 +123,7 @@ class GatedLoad:
 
     def shut(self, patience_s: float) -> None:
         """Let no client begin a statement, and wait until those under way are answered. Raises LoadFailed."""
-        self._turn_to(0)
+        self._turn_to(_SHUT)
         self._wait_for(lambda: not self._clients["busy"].any(), patience_s, "is not answered")
 
     def tally(self) -> Tally:
@@ -138,9 +141,12 @@ class GatedLoad:
     def _wait_for(self, done: Any, patience_s: float, what: str) -> None:
         deadline_s = time.monotonic() + patience_s
         while not done():
+            if self._clients["failed"].any():
+                self._turn_to(_OVER)
+                self._process.finish(_END_S)
             if not self._process.alive():
                 # Raises with what sysbench said.
-                self._process.finish(1.0)
+                self._process.finish(_END_S)
             if time.monotonic() > deadline_s:
                 raise LoadFailed(f"sysbench {what} in {patience_s:.0f} s")
             time.sleep(_POLL_S)

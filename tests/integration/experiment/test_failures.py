@@ -1,0 +1,136 @@
+"""powerprof compare where something goes wrong: what is killed in a block, what is not ours, what must be put back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from powerprof.database import sql
+from powerprof.database.server import PrivateServer
+from tests.conftest import Cli
+
+QUICK = ["--pairs", "2", "--duration", "0.4", "--energy-source", "none"]
+# Only blocks have a pace: the calibration runs as fast as it goes.
+_ASKING = "--(rate|pace)=[1-9][0-9]*"
+
+
+def _children(pid: int, word: str) -> list[int]:
+    """The programs that this powerprof has started with such an argument."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "stat").read_text().rpartition(")")[2].split()
+            arguments = (entry / "cmdline").read_text().split("\0")
+        except OSError:
+            continue
+        if int(words[1]) == pid and any(re.fullmatch(word, argument) for argument in arguments):
+            found.append(int(entry.name))
+    return found
+
+
+def _until(condition: Any, patience_s: float = 60.0) -> Any:
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+@pytest.mark.parametrize("turn", ["0.05", "0"])
+@pytest.mark.parametrize("killed", [pytest.param("--socket=.*", id="server"), pytest.param(_ASKING, id="client")])
+def test_a_block_is_repeated_when_its_server_or_client_is_killed(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, killed: str, turn: str
+) -> None:
+    process = powerprof_cli.start(
+        ["compare", "index", "no-index", "--pairs", "3", "--duration", "0.4", "--turn", turn,
+         "--energy-source", "none", "--json", "-"]
+    )  # fmt: skip
+    try:
+        _until(lambda: _children(process.pid, _ASKING))
+        os.kill(_children(process.pid, killed)[0], signal.SIGKILL)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    record = json.loads(out)
+    # A pair in which other programs ran is left out, and is there.
+    assert len([block for block in record["blocks"] if not block["dropped"]]) >= 6
+    assert not record["interrupted"]
+    assert sum(block["attempts_count"] - 1 for block in record["blocks"]) >= 1
+    assert any("attempt 1" in note for note in record["notes"])
+
+
+def test_settings_of_a_given_server_are_put_back_whenever_powerprof_is_stopped(
+    powerprof_cli: Cli, users_server: PrivateServer, sysbench: Path, tmp_path: Path
+) -> None:
+    defaults = tmp_path / "client.cnf"
+    defaults.write_text(f"[client]\nuser={users_server.login.user}\nsocket={users_server.socket}\n")
+    names = ("query_cache_type", "query_cache_size")
+
+    def settings() -> list[Any]:
+        with users_server.connect() as connection:
+            return [sql.scalar(connection, f"SELECT @@GLOBAL.{name}") for name in names]
+
+    before = settings()
+    for delay_s in (0.4, 2.1, 4.3):
+        process = powerprof_cli.start(
+            ["compare", "query-cache", "no-query-cache", *QUICK, "--defaults-file", str(defaults), "--no-save"],
+            env={"MYSQL_PWD": users_server.login.password},
+        )
+        try:
+            # Not before it is at work: the first statement that it runs makes its schema.
+            _until(lambda: _schemas(users_server))
+            time.sleep(delay_s)
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == 130, err
+        assert settings() == before, f"after {delay_s} s"
+        assert not _schemas(users_server)
+
+
+def _schemas(server: PrivateServer) -> list[Any]:
+    with server.connect() as connection:
+        return sql.rows(connection, "SHOW DATABASES LIKE 'powerprof%'")
+
+
+def test_somebody_elses_schema_of_that_name_is_never_dropped(
+    powerprof_cli: Cli, users_server: PrivateServer, sysbench: Path, tmp_path: Path
+) -> None:
+    defaults = tmp_path / "client.cnf"
+    defaults.write_text(f"[client]\nuser={users_server.login.user}\nsocket={users_server.socket}\n")
+    with users_server.connect() as connection:
+        sql.execute(connection, "CREATE DATABASE powerprof_world", "CREATE TABLE powerprof_world.precious (a INT)")
+    done = powerprof_cli(
+        ["compare", "index", "no-index", *QUICK, "--defaults-file", str(defaults), "--no-save"],
+        env={"MYSQL_PWD": users_server.login.password},
+    )
+    assert done.code == 2
+    assert "that powerprof did not make" in done.err
+    with users_server.connect() as connection:
+        assert sql.rows(connection, "SHOW TABLES FROM powerprof_world") == [("precious",)]
+
+
+def test_conditions_that_need_their_own_server_are_refused_on_a_given_one(
+    powerprof_cli: Cli, users_server: PrivateServer, sysbench: Path, tmp_path: Path
+) -> None:
+    defaults = tmp_path / "client.cnf"
+    defaults.write_text(f"[client]\nuser={users_server.login.user}\nsocket={users_server.socket}\n")
+    done = powerprof_cli(
+        ["compare", "read-buffer-5m", "read-buffer-128k", *QUICK, "--defaults-file", str(defaults)],
+        env={"MYSQL_PWD": users_server.login.password},
+    )
+    assert done.code == 2
+    assert "needs a server started with its own settings" in done.err
