@@ -45,7 +45,10 @@ def build_app() -> typer.Typer:
 
     for name in _COMMANDS:
         module = import_module(f"powerprof.cli.{name}")
-        app.command(name, help=module.__doc__)(module.command)
+        text = module.__doc__ or ""
+        # Its first sentence is the line in the list of commands: click would go on after a question mark.
+        short = text[: 1 + min(end for mark in ".?" if (end := text.find(mark)) >= 0)] if text else None
+        app.command(name, help=text, short_help=short)(module.command)
     return app
 
 

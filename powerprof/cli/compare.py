@@ -64,7 +64,7 @@ Turn = Annotated[
     float,
     typer.Option("--turn", metavar="S", help="Length of a turn of one condition; 0: whole windows."),
 ]
-Rate = Annotated[float | None, typer.Option("--rate", metavar="HZ", help="Queries/s of both, instead of calibrating.")]
+Rate = Annotated[float | None, typer.Option("--rate", metavar="HZ", help="Queries/s to offer, instead of calibrating.")]
 Queries = Annotated[int | None, typer.Option("--queries", metavar="N", help="Queries of each window (design work).")]
 Control = Annotated[bool, typer.Option("--control", help="Also compare A with itself: it must be inconclusive.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the order and of the intervals.")]
@@ -128,6 +128,7 @@ def command(
     """Measure or read, save, print."""
     check_json_target(json)
     from powerprof import interrupts
+
     files = {"html": html, "markdown": markdown, "csv": csv, "json": json}
     also = exporter(files)
     from powerprof.experiment import saved

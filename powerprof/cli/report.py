@@ -1,7 +1,8 @@
-"""Show a saved run again, or write it as HTML, Markdown, CSV, JSON, or for another viewer.
+"""Show a saved run again, or write it as a file of another kind.
 
-The same run always gives the same output. A flame graph, folded stacks and profiles need an attribution; on the page
-of a comparison --flame-a and --flame-b put those of two attributions and their difference.
+That is HTML, Markdown, CSV, JSON, or a profile for another viewer; the same run always gives the same output. A flame
+graph, folded stacks and profiles need an attribution. The page of a comparison has the flame graphs of its own traced
+windows, or with --flame-a and --flame-b those of two attributions and their difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long do the CPUs stay in each idle state, and how often do they wake?
+"""How long are the CPUs in each idle state? And how often do they wake?
 
 Measures this host; needs no root and no server. With --from it computes the same from recordings: two dumps
 of cpuidle's counters (BEFORE AFTER; they carry no wall time, say it with --elapsed), or one dump, turbostat

@@ -41,7 +41,7 @@ from powerprof.cli.options import (
     save_and_show,
 )
 
-Name = Annotated[str, typer.Argument(metavar="W", help="A condition, workload:condition, or a workload of one.")]
+Name = Annotated[str, typer.Argument(metavar="CONDITION", help="Its name, workload:condition, or a workload of one.")]
 Windows = Annotated[int, typer.Option("--repeat", metavar="N", min=1, max=1000, help="Windows that count.")]
 
 
@@ -79,6 +79,7 @@ def command(
     """Measure, save, print."""
     check_json_target(json)
     from powerprof import interrupts
+
     files = {"html": html, "markdown": markdown, "csv": csv, "json": json}
     also = exporter(files)
     from powerprof.experiment.options import ExperimentOptions

@@ -1,7 +1,7 @@
-"""Servers of the past that a study was made on: `list` those that can be fetched, `fetch NAME` one of them.
+"""List and fetch servers of the past that a study was made on.
 
-A fetched server is checked, kept in the cache and run only on loopback with data of its own. `compare` and `run` take
-it by --server-build NAME.
+`list` shows those that there are, `fetch NAME` brings one. A fetched server is checked, kept in the cache and run only
+on loopback with data of its own. `compare`, `run` and `sweep` take it by --server-build NAME.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How does a condition change with the number of clients, or another parameter? With the system's own figures.
+"""How does a condition change with clients, or another parameter?
 
-At each point the condition runs as fast as it goes, or at --rate. Every point is saved when it is done: after an
-interruption, --resume RUN goes on.
+At each point the condition runs as fast as it goes, or at --rate, and the system's own figures are taken beside it.
+Every point is saved when it is done: after an interruption, --resume RUN goes on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.bench import ClientCpus, ServerBinary, ServerCpus, Workloads, WorldSql, bench_options
+from powerprof.cli.bench import (
+    ClientCpus,
+    ServerBasedir,
+    ServerBinary,
+    ServerBuild,
+    ServerCpus,
+    Workloads,
+    WorldSql,
+    bench_options,
+)
 from powerprof.cli.compare import Duration, Rate, Seed
 from powerprof.cli.exports import Csv, Html, Markdown, exporter
 from powerprof.cli.options import (
@@ -38,7 +47,7 @@ if TYPE_CHECKING:
     from powerprof.workloads.definition import Value
 
 Name = Annotated[
-    str | None, typer.Argument(metavar="[W]", help="A condition, or workload:condition.", show_default=False)
+    str | None, typer.Argument(metavar="[CONDITION]", help="Its name, or workload:condition.", show_default=False)
 ]
 Clients = Annotated[str | None, typer.Option("--clients", metavar="LIST", help="Numbers of clients, such as 1,2,4.")]
 Set = Annotated[
@@ -89,6 +98,8 @@ def command(
     socket: Socket = None,
     defaults_file: DefaultsFile = None,
     server_binary: ServerBinary = None,
+    server_basedir: ServerBasedir = None,
+    server_build: ServerBuild = None,
     server_cpus: ServerCpus = None,
     client_cpus: ClientCpus = None,
     world_sql: WorldSql = None,
@@ -144,6 +155,8 @@ def command(
             defaults_file=defaults_file,
             world_sql=world_sql,
             server_binary=server_binary,
+            server_basedir=server_basedir,
+            server_build=server_build,
             server_cpus=server_cpus,
             client_cpus=client_cpus,
         )

@@ -1,6 +1,6 @@
 """List the workloads and their conditions, or explain one.
 
-A workload is a folder with a workload.toml; docs/how-to/write-a-workload.md shows how to write one.
+A workload is a folder with a workload.toml; the how-to "Write a workload" in the documentation shows how to write one.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ put together into the window that is saved.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # A turn is long beside a statement, or the wait for the last one's answer weighs: this many are asked in it.
 _STATEMENTS_EACH_TURN = 10
 _PATIENCE_S = 60.0
+_SWITCHED_TURN_S = 0.5
+_SETTLE_S = 0.02
 
 
 def turn_length_s(
@@ -40,12 +42,13 @@ def turn_length_s(
 ) -> float | None:
     """How long a turn is to be; None where the conditions cannot take turns within a window.
 
-    They can where the same rate of statements is asked of the same server with the same global settings: to change
-    those twice a second is another experiment. Meters that lag behind cannot tell one turn from the next.
+    They can where the same rate of statements is asked with the same global settings: to change those twice a second
+    is another experiment. Servers of their own are put to sleep and woken, for which turns are longer: what expires
+    while one sleeps is caught up with at once. Meters that lag behind cannot tell one turn from the next.
     """
     if not options.turn_s or offer.design != "rate" or not offer.rate_hz or not is_possible():
         return None
-    if not quick_meters or options.residency_source != "cpuidle" or not bench.shared(cases):
+    if not quick_meters or options.residency_source != "cpuidle" or not bench.switchable(cases):
         return None
     for case in cases:
         own = case.condition
@@ -53,7 +56,8 @@ def turn_length_s(
             return None
     if cases[0].server.set_global != cases[1].server.set_global:
         return None
-    length_s = max(options.turn_s, _STATEMENTS_EACH_TURN / offer.rate_hz)
+    shortest_s = options.turn_s if bench.shared(cases) else max(options.turn_s, _SWITCHED_TURN_S)
+    length_s = max(shortest_s, _STATEMENTS_EACH_TURN / offer.rate_hz)
     return length_s if 2 * length_s <= options.window_s else None
 
 
@@ -62,12 +66,13 @@ class _Side:
     """One condition of the pair: its client, and what its turns gave."""
 
     slot: Slot
+    case: Case
     load: GatedLoad
     meter: WindowMeter
+    count: Callable[[], dict[str, int]]
     start: Tally
     windows: list[Window] = field(default_factory=list)
     moved: list[dict[str, int]] = field(default_factory=list)
-    tallies: list[Tally] = field(default_factory=list)
 
 
 def measure_alternating(
@@ -78,35 +83,34 @@ def measure_alternating(
     Raises LoadFailed or PowerprofError where a client or the server failed: it may be repeated.
     """
     bench = apparatus.bench
-    bench.enter(cases[0])
+    switched = not bench.shared(cases)
     with ExitStack() as stack:
-        control = stack.enter_context(bench.connect(cases[0]))
-        count = counting(control, bench.server(cases[0]).pid)
         sides: dict[Arm, _Side] = {}
         for slot in slots:
             sides[slot.arm] = _side(stack, apparatus, cases[0 if slot.arm == "a" else 1], slot)
-        turns = max(1, round(apparatus.options.window_s / turn_s))
         for side in sides.values():  # caches and clients run in
+            bench.enter(side.case)
             _turn(side, turn_s)
-        own = plans.between(count(), count())
-        before = count()
-        for pair in block_order(turns, slots[0].seed):
+            side.start = side.load.tally()
+        own = plans.between(side.count(), side.count())
+        for pair in block_order(max(1, round(apparatus.options.window_s / turn_s)), slots[0].seed):
             for arm in pair:
                 side = sides[arm]
-                if not side.windows:
-                    side.start = side.load.tally()
+                if switched:
+                    bench.enter(side.case)
+                    time.sleep(_SETTLE_S)
+                before = side.count()
                 side.meter.open_window()
                 _turn(side, turn_s)
                 side.windows.append(side.meter.close_window())
-                side.tallies.append(side.load.tally())
-                after = count()
-                moved = plans.between(before, after)
+                moved = plans.between(before, side.count())
                 side.moved.append({name: max(0, value - own.get(name, 0)) for name, value in moved.items()})
-                before = after
     return [_block(apparatus, sides[slot.arm], attempts) for slot in slots]
 
 
 def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot) -> _Side:
+    apparatus.bench.enter(case)  # a server that sleeps lets nobody connect
+    control = stack.enter_context(apparatus.bench.connect(case))
     context = apparatus.bench.context(case)
     directory = context.directory / slot.arm
     directory.mkdir(mode=0o700, exist_ok=True)
@@ -118,7 +122,8 @@ def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot) -> _Si
         meters=apparatus.meters, groups=groups_of(apparatus, case, load.pids),
         residency_source=apparatus.options.residency_source,
     ))  # fmt: skip
-    return _Side(slot, load, meter, load.tally())
+    count = counting(control, apparatus.bench.server(case).pid)
+    return _Side(slot, case, load, meter, count, load.tally())
 
 
 def _turn(side: _Side, turn_s: float) -> None:
@@ -129,7 +134,7 @@ def _turn(side: _Side, turn_s: float) -> None:
 
 def _block(apparatus: Apparatus, side: _Side, attempts: int) -> Block:
     """All turns of a side as one block."""
-    result = side.tallies[-1].since(side.start)
+    result = side.load.tally().since(side.start)
     return block_of(
         apparatus, side.slot, attempts, apparatus.complete(joined_all(side.windows)), result, _sum(side.moved),
         queries=result.queries,

@@ -214,8 +214,15 @@ class Bench:
         self._run(case, self._node(case), case.condition.leave)
 
     def shared(self, cases: Sequence[Case]) -> bool:
-        """Whether one single server stands for all of these conditions."""
-        return len({self._key(case) for case in cases}) == 1 and len(self._node(cases[0]).members) == 1
+        """Whether one server stands for all of these conditions."""
+        return len({self._key(case) for case in cases}) == 1
+
+    def switchable(self, cases: Sequence[Case]) -> bool:
+        """Whether one of these conditions can hold now and another in a moment: no topologies, one server or private
+        ones, which are put to sleep and woken."""
+        nodes = [self._node(case) for case in cases]
+        alone = all(len(node.members) == 1 for node in nodes)
+        return alone and (self.shared(cases) or all(node.server.private for node in nodes))
 
     def revive(self, case: Case) -> bool:
         """After a failed block: True where the server answers, or was started anew with its tables.
@@ -223,6 +230,7 @@ class Bench:
         A given server is waited for; where it stays away this raises PowerprofError.
         """
         node = self._node(case)
+        self._wake(node)
         server = node.server
         deadline = time.monotonic() + (5.0 if server.private else _RETURN_S)
         while time.monotonic() < deadline:

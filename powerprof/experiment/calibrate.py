@@ -34,6 +34,12 @@ class Offer:
     capacities_hz: tuple[float | None, ...]
     notes: tuple[str, ...]
 
+    @property
+    def easy_rate_hz(self) -> float | None:
+        """The rate, or for equal work one that all conditions keep up with; None where neither is known."""
+        known = [capacity for capacity in self.capacities_hz if capacity]
+        return self.rate_hz or (_UTILISATION * min(known) if known else None)
+
 
 def calibrate(bench: Bench, cases: Sequence[Case], options: ExperimentOptions, say: Callable[[str], None]) -> Offer:
     """Run each condition as fast as it goes for a moment and choose. Raises PowerprofError, UsageError."""

@@ -148,9 +148,10 @@ class _Run:
 
     def _trace(self, duration_s: float) -> None:
         """A traced window of each condition, in no headline figure."""
+        rate_hz = self._there().offer.easy_rate_hz
         arms_of: tuple[Arm, Arm] = ("a", "b")
         for arm, case in zip(arms_of, self._found.cases, strict=True):
-            self._found.traced.append(trace_condition(self._bench, case, arm, duration_s, self._say))
+            self._found.traced.append(trace_condition(self._bench, case, arm, duration_s, self._say, rate_hz))
 
     def _horizon(self, offer: Offer) -> float | None:
         """How long a window of equal work lasts: a little more than the slower one took in the calibration."""
@@ -192,13 +193,13 @@ class _Run:
 
     def _taking_turns(self, cases: Sequence[Case], slots: Sequence[Slot], turn_s: float) -> list[Block]:
         return self._repeated(
-            lambda attempt: measure_alternating(self._there(), cases, slots, attempt, turn_s), cases[0], slots[0]
+            lambda attempt: measure_alternating(self._there(), cases, slots, attempt, turn_s), cases, slots[0]
         )
 
     def _block(self, case: Case, slot: Slot) -> Block:
-        return self._repeated(lambda attempt: measure_block(self._there(), case, slot, attempt), case, slot)
+        return self._repeated(lambda attempt: measure_block(self._there(), case, slot, attempt), [case], slot)
 
-    def _repeated(self, measure: Callable[[int], _Measured], case: Case, slot: Slot) -> _Measured:
+    def _repeated(self, measure: Callable[[int], _Measured], cases: Sequence[Case], slot: Slot) -> _Measured:
         """What `measure` gives at its first, second or third attempt."""
         attempt = 1
         while True:
@@ -208,11 +209,13 @@ class _Run:
                 if not is_worth_repeating(error):
                     raise
                 self._failures += 1
-                self._found.notes.append(f"pair {slot.pair}, {case.name}, attempt {attempt}: {error.message}")
+                names = " and ".join(case.name for case in cases)
+                self._found.notes.append(f"pair {slot.pair}, {names}, attempt {attempt}: {error.message}")
                 if attempt >= _ATTEMPTS or self._failures > _MOST_FAILURES:
                     raise
                 self._say(f"{error.message}: the block is repeated")
-                self._bench.revive(case)
+                for case in cases:
+                    self._bench.revive(case)
                 attempt += 1
 
     def _there(self) -> Apparatus:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from powerprof.diagnosis.replication import role_of
@@ -21,9 +22,13 @@ Key = tuple[str, str, bool]
 
 
 def trace_condition(
-    bench: Bench, case: Case, arm: Arm, duration_s: float, say: Callable[[str], None]
+    bench: Bench, case: Case, arm: Arm, duration_s: float, say: Callable[[str], None], rate_hz: float | None = None
 ) -> TracedWindow:
-    """Trace every server of `case` for so long, without its clients. Raises CapabilityError, PowerprofError."""
+    """Trace every server of `case` for so long, while its statements are asked at `rate_hz`, or its clients are idle.
+
+    Loads that know no rate (mariadb-slap, commands) are left out: the servers are traced without clients. Raises
+    CapabilityError, PowerprofError.
+    """
     import os
 
     from powerprof.attribution import live, session
@@ -39,13 +44,34 @@ def trace_condition(
         return found
 
     label = ", ".join(f"{name} ({pid})" for name, pid in members.items())
-    with Beside(bench, case) as beside:
+    with Beside(bench, case) as beside, _load(bench, case, rate_hz):
         beside.start()
         taken = live.capture(live.CapturePlan(Target(tuple(members.values()), label), duration_s), names, say)
         _, storm = beside.finish(os.cpu_count() or 1)
     bench.leave(case)
     say(f"unwinding {case.name}")
     return TracedWindow(arm=arm, members=members, attribution=session.analyse(taken), storm=storm)
+
+
+@contextmanager
+def _load(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
+    """The condition's clients at work, or silent where they are to be, for as long as the context lasts."""
+    from powerprof.experiment.loads import Order, start_load
+    from powerprof.experiment.loads.gated import GatedLoad, is_possible
+
+    context = bench.context(case)
+    if case.load.kind in ("idle", "none"):
+        held = start_load(case, context, Order())
+        try:
+            yield
+        finally:
+            held.kill()
+    elif case.load.kind == "statements" and rate_hz and is_possible():
+        with GatedLoad(case.load, case.load_statements(), context, rate_hz, seed=1) as load:
+            load.open()
+            yield
+    else:
+        yield
 
 
 def role(row: Wakeup) -> str | None:

@@ -20,7 +20,7 @@ def lines(comparison: Comparison, width: int) -> list[str]:
         found += of_blocks(name, blocks, width)
     for window in comparison.traced:
         found += traced(window, comparison.a.name if window.arm == "a" else comparison.b.name, width)
-    if len(comparison.traced) == 2:
+    if len(comparison.traced) == 2 and any(len(window.members) > 1 for window in comparison.traced):
         share = replication_percent(*comparison.traced)
         if share is not None:
             found += text.wrap(

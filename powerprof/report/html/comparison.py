@@ -19,6 +19,7 @@ from powerprof.report.html.figures import Figures, clean
 from powerprof.report.html.flames import FlameView, flame_view
 from powerprof.report.html.intervals import Interval, IntervalAxis, interval_axis, interval_row, interval_ticks
 from powerprof.report.html.page import page
+from powerprof.report.stacks import modules_of, stacks_of
 
 _FRAMES = 1500  # in each of three graphs: the page has to stay below 6 MiB whatever the names are
 _VERDICTS = {"b_lower": "lower", "b_higher": "higher", "inconclusive": "inconclusive"}
@@ -157,8 +158,19 @@ def _mean_window(blocks: Sequence[Block]) -> float | None:
     return statistics.fmean(lengths) if lengths else None
 
 
+def _traced(record: Comparison) -> Extras:
+    by_arm = {window.arm: window.attribution.wakeups for window in record.traced}
+    a, b = by_arm.get("a", []), by_arm.get("b", [])
+    return Extras(
+        stacks=stacks_of(a, "rate_hz"), stacks_b=stacks_of(b, "rate_hz"), unit="idle exits/s",
+        modules={**modules_of(a), **modules_of(b)},
+    )  # fmt: skip
+
+
 def flames(record: Comparison, extras: Extras) -> list[FlameView]:
-    """A, B and their difference, as far as there are stacks."""
+    """A, B and their difference, as far as there are stacks: given ones, or of the comparison's own traced windows."""
+    if not extras.stacks and not extras.stacks_b and record.traced:
+        extras = _traced(record)
     names = clean(record.a.name, 60), clean(record.b.name, 60)
     views = [
         flame_view(flame(stacks, unit=extras.unit, root=name, limit=_FRAMES), name, extras.modules)

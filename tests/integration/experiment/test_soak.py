@@ -1,4 +1,4 @@
-"""Does a comparison find what is there, and nothing else? 60 real comparisons, three quarters of an hour: `make soak`."""
+"""Does a comparison find what is there, and nothing else? 60 real comparisons, 45 minutes: `make soak`."""
 
 from __future__ import annotations
 

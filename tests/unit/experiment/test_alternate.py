@@ -34,21 +34,24 @@ load.kind = "idle"
 
 
 class _Bench:
-    def __init__(self, shared: bool) -> None:
-        self._shared = shared
+    def __init__(self, shared: bool, switchable: bool) -> None:
+        self._shared, self._switchable = shared, switchable
 
     def shared(self, cases: Sequence[Case]) -> bool:
         return self._shared
 
+    def switchable(self, cases: Sequence[Case]) -> bool:
+        return self._switchable
+
 
 def _length(folder: Path, b: str = "b", *, rate_hz: float | None = 1000.0, design: Any = "rate", shared: bool = True,
-            quick: bool = True, **options: Any) -> float | None:
+            switchable: bool = True, quick: bool = True, **options: Any) -> float | None:
     (folder / "w").mkdir(exist_ok=True)
     (folder / "w/workload.toml").write_text(WORKLOAD)
     loaded = read_workload(folder / "w")
     cases = [resolve(loaded, "a"), resolve(loaded, b)]
     offer = Offer(design, rate_hz, None, (None, None), ())
-    return turn_length_s(cast(Bench, _Bench(shared)), cases, offer, ExperimentOptions(**options), quick)
+    return turn_length_s(cast(Bench, _Bench(shared, switchable)), cases, offer, ExperimentOptions(**options), quick)
 
 
 def test_statements_of_one_server_take_turns(tmp_path: Path) -> None:
@@ -58,6 +61,12 @@ def test_statements_of_one_server_take_turns(tmp_path: Path) -> None:
     assert _length(tmp_path, rate_hz=20.0) == pytest.approx(0.5)
 
 
+def test_servers_that_are_put_to_sleep_have_longer_turns(tmp_path: Path) -> None:
+    assert _length(tmp_path, shared=False) == 0.5
+    assert _length(tmp_path, shared=False, turn_s=0.8) == 0.8
+    assert _length(tmp_path, shared=False, window_s=0.8) is None
+
+
 @pytest.mark.parametrize("b", ["settings", "entering", "idle"])
 def test_other_settings_statements_of_their_own_and_other_loads_do_not(tmp_path: Path, b: str) -> None:
     assert _length(tmp_path, b) is None
@@ -65,7 +74,7 @@ def test_other_settings_statements_of_their_own_and_other_loads_do_not(tmp_path:
 
 def test_what_else_asks_for_whole_windows(tmp_path: Path) -> None:
     assert _length(tmp_path, turn_s=0) is None
-    assert _length(tmp_path, shared=False) is None
+    assert _length(tmp_path, switchable=False) is None
     assert _length(tmp_path, quick=False) is None
     assert _length(tmp_path, design="work") is None
     assert _length(tmp_path, rate_hz=None) is None
