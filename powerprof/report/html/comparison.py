@@ -98,11 +98,14 @@ def _bars(record: Comparison) -> list[svg.Bar]:
     named += [(window, "bar-idle", "idle baseline, after", "") for window in record.baseline_after]
     times = [(start, *one) for one in named if (start := _seconds(one[0])) is not None]
     first = min((start for start, *_ in times), default=0.0)
-    return [
-        svg.Bar(start - first, start - first + (window.window_s or 0.0), window.c0_percent, look,
-                f"{title}: C0 {text.number(window.c0_percent, 2, ' %')}", label)
-        for start, window, look, title, label in times
-    ]  # fmt: skip
+    bars: list[svg.Bar] = []
+    for start, window, look, title, label in sorted(times, key=lambda one: one[0]):
+        # Two that took turns began together and were measured half of the time each: side by side that is as long.
+        begin = max(start - first, bars[-1].end_s) if bars else start - first
+        end = begin + (window.window_s or 0.0)
+        said = f"{title}: C0 {text.number(window.c0_percent, 2, ' %')}"
+        bars.append(svg.Bar(begin, end, window.c0_percent, look, said, label))
+    return bars
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -193,6 +194,18 @@ def test_no_names_make_a_page_too_large() -> None:
         for n in range(300)
     ]  # fmt: skip
     assert len(render_html(replace(record, wakeups=rows)).encode()) < MAX_PAGE_BYTES
+
+
+def test_windows_that_took_turns_stand_side_by_side() -> None:
+    record = comparison(4)
+    first = {block.pair: block.window.started_at for block in reversed(record.blocks)}
+    together = [replace(b, window=replace(b.window, started_at=first[b.pair])) for b in record.blocks]
+    drawn = re.findall(r'<rect class="bar-[ab][^"]*" x="([\d.]+)%" y="[\d.]+" width="([\d.]+)%"',
+                       render_html(replace(record, blocks=together)))  # fmt: skip
+    assert len(drawn) == 8
+    edges = [(float(x), float(x) + float(width)) for x, width in drawn]
+    for (_, end), (start, _) in pairwise(edges):
+        assert start >= end - 0.01
 
 
 def test_an_empty_or_interrupted_record_has_a_page() -> None:
