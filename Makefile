@@ -6,13 +6,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # What measures this host runs alone, one after the other; the rest shares the CPUs.
-ALONE := tests/contract/idle/test_report.py \
+ALONE := tests/contract/attribute tests/contract/idle/test_report.py tests/unit/sources/test_edges.py \
 	tests/integration/experiment/test_compare.py tests/integration/experiment/test_how_to.py \
-	tests/root/attribution/test_counts.py tests/root/attribution/test_ground_truth.py \
-	tests/root/attribution/test_servers.py $(wildcard tests/root/test_*.py)
+	tests/root
 
 # Begun first, so that no long one is left over for the end.
-LONGEST := tests/integration/experiment tests/contract/idle tests/contract/attribute tests/integration tests/root
+LONGEST := tests/integration/experiment tests/contract/idle tests/integration
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench soak lint clean

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from powerprof.experiment.judge import MINIMUM_PAIRS
 from powerprof.experiment.metrics import rest_percent
 from powerprof.experiment.records import Block
 
@@ -38,7 +39,7 @@ def leave_out(blocks: Sequence[Block], wanted_pairs: int) -> tuple[list[Block], 
     """The blocks with disturbed pairs marked, if enough pairs are left without them; and what is to be said."""
     disturbed = disturbed_pairs(blocks)
     kept = {block.pair for block in blocks if not block.dropped} - disturbed
-    if not disturbed or len(kept) < _KEPT_SHARE * wanted_pairs:
+    if not disturbed or len(kept) < max(_KEPT_SHARE * wanted_pairs, MINIMUM_PAIRS):
         return list(blocks), None
     marked = [
         msgspec.structs.replace(block, disturbed=True) if block.pair in disturbed and not block.dropped else block

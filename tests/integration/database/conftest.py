@@ -28,6 +28,7 @@ def on_signal(number, frame):
     raise Interrupted("interrupted")
 signal.signal(signal.SIGINT, on_signal)
 signal.signal(signal.SIGTERM, on_signal)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
 def main():
 {body}
 try:

@@ -47,8 +47,10 @@ def _until(condition: Any, patience_s: float = 60.0) -> Any:
     raise AssertionError("it did not happen")
 
 
-@pytest.mark.parametrize("turn", ["0.05", "0"])
-@pytest.mark.parametrize("killed", [pytest.param("--socket=.*", id="server"), pytest.param(_ASKING, id="client")])
+@pytest.mark.parametrize(("killed", "turn"), [
+    pytest.param("--socket=.*", "0.05", id="server"), pytest.param(_ASKING, "0.05", id="client"),
+    pytest.param(_ASKING, "0", id="client, whole windows"),
+])  # fmt: skip
 def test_a_block_is_repeated_when_its_server_or_client_is_killed(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path, killed: str, turn: str
 ) -> None:

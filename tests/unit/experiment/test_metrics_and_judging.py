@@ -160,3 +160,7 @@ def test_pairs_that_other_programs_disturbed_are_left_out_if_enough_remain() -> 
     assert said == "1 pair left out: other programs ran (they are in the JSON)"
     assert [a.pair for a, _ in pairs_of(marked)] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     assert leave_out(found, 40) == (found, None)
+    # Two pairs have no interval: three disturbed ones say more.
+    few = found[4:10]
+    assert disturbed_pairs(few) == {3}
+    assert leave_out(few, 3) == (few, None)
