@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 
 # What measures this host runs alone, one after the other; the rest shares the CPUs.
 ALONE := tests/contract/attribute tests/contract/idle/test_report.py tests/unit/sources/test_edges.py \
+	tests/integration/replication/test_mysql_5_5_9.py \
 	tests/integration/experiment/test_compare.py tests/integration/experiment/test_how_to.py \
 	tests/root
 
