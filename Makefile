@@ -6,13 +6,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # What measures this host runs alone, one after the other; the rest shares the CPUs.
-ALONE := tests/contract/attribute tests/contract/idle/test_report.py tests/unit/sources/test_edges.py \
+ALONE := tests/contract/attribute tests/contract/idle tests/unit/sources/test_edges.py \
 	tests/integration/replication/test_mysql_5_5_9.py \
 	tests/integration/experiment/test_compare.py tests/integration/experiment/test_how_to.py \
 	tests/root
 
 # Begun first, so that no long one is left over for the end.
-LONGEST := tests/integration/experiment tests/contract/idle tests/integration
+LONGEST := tests/integration/experiment tests/integration
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench soak lint clean

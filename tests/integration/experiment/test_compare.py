@@ -60,28 +60,3 @@ def test_equal_work_is_measured_to_its_end(powerprof_cli: Cli, mariadbd: Path, s
         assert block["window"]["window_s"] >= block["solution_s"] - 0.05
     by_arm = {arm: min(block["solution_s"] for block in kept if block["arm"] == arm) for arm in "ab"}
     assert by_arm["b"] > by_arm["a"]
-
-
-def test_fail_if_worse_ends_with_4(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
-    done = powerprof_cli(
-        ["compare", "index", "no-index", "--pairs", "3", "--duration", "0.4", "--energy-source", "none",
-         "--fail-if-worse", "--quiet"]
-    )  # fmt: skip
-    assert done.code == 4, done.err
-    assert done.err.startswith("error: no-index is worse than index")
-
-
-def test_another_plan_than_the_asserted_one_is_refused(
-    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "wrong"
-    folder.mkdir()
-    (folder / "workload.toml").write_text(
-        'schema = "powerprof.workload/1"\nname = "wrong"\ntitle = "t"\n[dataset]\nkind = "world"\n'
-        '[load]\nsql = ["SELECT 1"]\n[conditions.left]\n[conditions.right]\n'
-        '[[conditions.right.explain]]\nstatement = "SELECT * FROM City WHERE Name = \'x\'"\n'
-        'plan = [{ table = "City", type = ["ref"] }]\n'
-    )
-    done = powerprof_cli(["compare", "left", "right", "--workloads", str(tmp_path), *QUICK])
-    assert done.code == 1
-    assert done.err.startswith("error: right: the plan is not the one to measure: wanted City ref, found City ALL")

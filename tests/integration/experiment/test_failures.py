@@ -1,4 +1,4 @@
-"""powerprof compare where something goes wrong: what is killed in a block, what is not ours, what must be put back."""
+"""powerprof compare where something goes wrong: killed in a block, not ours, to be put back, refused, or worse."""
 
 from __future__ import annotations
 
@@ -136,3 +136,28 @@ def test_conditions_that_need_their_own_server_are_refused_on_a_given_one(
     )
     assert done.code == 2
     assert "needs a server started with its own settings" in done.err
+
+
+def test_fail_if_worse_ends_with_4(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+    done = powerprof_cli(
+        ["compare", "index", "no-index", "--pairs", "3", "--duration", "0.4", "--energy-source", "none",
+         "--fail-if-worse", "--quiet"]
+    )  # fmt: skip
+    assert done.code == 4, done.err
+    assert done.err.startswith("error: no-index is worse than index")
+
+
+def test_another_plan_than_the_asserted_one_is_refused(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "wrong"
+    folder.mkdir()
+    (folder / "workload.toml").write_text(
+        'schema = "powerprof.workload/1"\nname = "wrong"\ntitle = "t"\n[dataset]\nkind = "world"\n'
+        '[load]\nsql = ["SELECT 1"]\n[conditions.left]\n[conditions.right]\n'
+        '[[conditions.right.explain]]\nstatement = "SELECT * FROM City WHERE Name = \'x\'"\n'
+        'plan = [{ table = "City", type = ["ref"] }]\n'
+    )
+    done = powerprof_cli(["compare", "left", "right", "--workloads", str(tmp_path), *QUICK])
+    assert done.code == 1
+    assert done.err.startswith("error: right: the plan is not the one to measure: wanted City ref, found City ALL")
