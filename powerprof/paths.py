@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import pwd
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from powerprof.errors import PowerprofError
-
-_ROOTS = (("POWERPROF_SYSFS", "/sys"), ("POWERPROF_PROCFS", "/proc"))
 
 
 def sysfs() -> Path:
@@ -29,9 +28,13 @@ def procfs() -> Path:
 
 def is_this_host() -> bool:
     """False where sysfs or procfs have been moved: then nothing of the running kernel may be mixed in."""
-    # Asked at every edge of a window, where a Path costs more than the answer.
-    moved = ((os.environ.get(name) or usual).rstrip("/") != usual for name, usual in _ROOTS)
-    return not any(moved)
+    return _is_usual(os.environ.get("POWERPROF_SYSFS"), "/sys") and _is_usual(os.environ.get("POWERPROF_PROCFS"), "/proc")
+
+
+@cache
+def _is_usual(given: str | None, usual: str) -> bool:
+    # Asked at every edge of a window, where making two Paths costs more than the answer.
+    return not given or Path(given) == Path(usual)
 
 
 @dataclass(frozen=True)

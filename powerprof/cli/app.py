@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -45,10 +46,9 @@ def build_app() -> typer.Typer:
 
     for name in _COMMANDS:
         module = import_module(f"powerprof.cli.{name}")
-        text = module.__doc__ or ""
-        # Its first sentence is the line in the list of commands: click would go on after a question mark.
-        short = text[: 1 + min(end for mark in ".?" if (end := text.find(mark)) >= 0)] if text else None
-        app.command(name, help=text, short_help=short)(module.command)
+        # The first sentence is the line in the list of commands: click would go on after a question mark.
+        first = re.match(r"[^.?]*[.?]", module.__doc__ or "")
+        app.command(name, help=module.__doc__, short_help=first[0] if first else None)(module.command)
     return app
 
 

@@ -42,6 +42,7 @@ from powerprof.cli.options import (
     save_and_show,
 )
 from powerprof.errors import UsageError, WorseError
+from powerprof.experiment.options import PAIRS, TURN_S, WINDOW_S, ExperimentOptions
 
 if TYPE_CHECKING:
     from powerprof.experiment.records import Comparison
@@ -92,9 +93,9 @@ def design_of(text: str | None) -> Literal["rate", "work"] | None:
 def command(
     a: First,
     b: Second,
-    duration: Duration = 6.4,
-    pairs: Pairs = 10,
-    turn: Turn = 0.05,
+    duration: Duration = WINDOW_S,
+    pairs: Pairs = PAIRS,
+    turn: Turn = TURN_S,
     precision: Precision = None,
     design: Design = None,
     rate: Rate = None,
@@ -132,7 +133,6 @@ def command(
     files = {"html": html, "markdown": markdown, "csv": csv, "json": json}
     also = exporter(files)
     from powerprof.experiment import saved
-    from powerprof.experiment.options import ExperimentOptions
     from powerprof.report import compare as report
 
     options = ExperimentOptions(

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from powerprof.experiment import plans
-from powerprof.experiment.block import Apparatus, Slot, block_of, counting, groups_of
+from powerprof.experiment.block import Apparatus, Slot, block_of, counting, meter_of
 from powerprof.experiment.joining import joined_all
 from powerprof.experiment.loads.gated import GatedLoad, Tally, is_possible
 from powerprof.experiment.plan import block_order
-from powerprof.sampling import WindowMeter
 
 if TYPE_CHECKING:
     from powerprof.experiment.bench import Bench
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from powerprof.experiment.options import ExperimentOptions
     from powerprof.experiment.records import Arm, Block
     from powerprof.records import Window
+    from powerprof.sampling import WindowMeter
     from powerprof.workloads.reading import Case
 
 # A turn is long beside a statement, or the wait for the last one's answer weighs: this many are asked in it.
@@ -87,13 +87,11 @@ def measure_alternating(
     with ExitStack() as stack:
         sides: dict[Arm, _Side] = {}
         for slot in slots:
-            sides[slot.arm] = _side(stack, apparatus, cases[0 if slot.arm == "a" else 1], slot)
-        for side in sides.values():  # caches and clients run in
-            bench.enter(side.case)
-            _turn(side, turn_s)
-            side.start = side.load.tally()
+            side = _side(stack, apparatus, cases[0 if slot.arm == "a" else 1], slot, turn_s)
+            sides[slot.arm] = side
+        # What a reading adds to the counters, asked of the server that is awake.
         own = plans.between(side.count(), side.count())
-        for pair in block_order(max(1, round(apparatus.options.window_s / turn_s)), slots[0].seed):
+        for pair in block_order(round(apparatus.options.window_s / turn_s), slots[0].seed):
             for arm in pair:
                 side = sides[arm]
                 if switched:
@@ -101,14 +99,15 @@ def measure_alternating(
                     time.sleep(_SETTLE_S)
                 before = side.count()
                 side.meter.open_window()
-                _turn(side, turn_s)
+                _turn(side.load, turn_s)
                 side.windows.append(side.meter.close_window())
                 moved = plans.between(before, side.count())
                 side.moved.append({name: max(0, value - own.get(name, 0)) for name, value in moved.items()})
     return [_block(apparatus, sides[slot.arm], attempts) for slot in slots]
 
 
-def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot) -> _Side:
+def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s: float) -> _Side:
+    """A side with its client connected and run in: one turn is in no figure."""
     apparatus.bench.enter(case)  # a server that sleeps lets nobody connect
     control = stack.enter_context(apparatus.bench.connect(case))
     context = apparatus.bench.context(case)
@@ -118,18 +117,16 @@ def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot) -> _Si
         case.load, case.load_statements(), replace(context, directory=directory), apparatus.offer.rate_hz or 1.0,
         slot.seed,
     ))  # fmt: skip
-    meter = stack.enter_context(WindowMeter(
-        meters=apparatus.meters, groups=groups_of(apparatus, case, load.pids),
-        residency_source=apparatus.options.residency_source,
-    ))  # fmt: skip
+    meter = stack.enter_context(meter_of(apparatus, case, load.pids))
     count = counting(control, apparatus.bench.server(case).pid)
+    _turn(load, turn_s)
     return _Side(slot, case, load, meter, count, load.tally())
 
 
-def _turn(side: _Side, turn_s: float) -> None:
-    side.load.open()
+def _turn(load: GatedLoad, turn_s: float) -> None:
+    load.open()
     time.sleep(turn_s)
-    side.load.shut(_PATIENCE_S)
+    load.shut(_PATIENCE_S)
 
 
 def _block(apparatus: Apparatus, side: _Side, attempts: int) -> Block:

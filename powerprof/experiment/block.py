@@ -15,7 +15,7 @@ from powerprof.experiment.bench import Bench
 from powerprof.experiment.beside import Beside
 from powerprof.experiment.calibrate import Offer
 from powerprof.experiment.joining import joined
-from powerprof.experiment.loads import LoadFailed, LoadResult, Order, Running, start_load
+from powerprof.experiment.loads import LoadFailed, LoadResult, Order, start_load
 from powerprof.experiment.metrics import watts_of
 from powerprof.experiment.options import RAMP_S, ExperimentOptions
 from powerprof.experiment.records import Arm, Block, MemberShare, StormShare
@@ -90,17 +90,10 @@ def minor_faults(pid: int | None) -> int | None:
     return int(words[7]) if len(words) > 7 and words[7].isdigit() else None
 
 
-def groups_of(apparatus: Apparatus, case: Case, clients: Sequence[int]) -> dict[str, list[int]]:
-    """The processes whose CPU time is told apart."""
-    return {"server": list(apparatus.bench.pids(case)), "client": list(clients), "powerprof": [os.getpid()]}
-
-
-def _meter(apparatus: Apparatus, case: Case, running: Running) -> WindowMeter:
-    return WindowMeter(
-        meters=apparatus.meters,
-        groups=groups_of(apparatus, case, running.pids),
-        residency_source=apparatus.options.residency_source,
-    )
+def meter_of(apparatus: Apparatus, case: Case, clients: Sequence[int]) -> WindowMeter:
+    """What measures windows of this condition, with the CPU time of its servers, its clients and powerprof apart."""
+    groups = {"server": list(apparatus.bench.pids(case)), "client": list(clients), "powerprof": [os.getpid()]}
+    return WindowMeter(meters=apparatus.meters, groups=groups, residency_source=apparatus.options.residency_source)
 
 
 def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:
@@ -113,7 +106,7 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         if not running.alive():
             running.finish(0.1)
             raise LoadFailed(f"{case.qualified}: the client ended at once")
-        with _meter(apparatus, case, running) as meter, Beside(apparatus.bench, case) as beside:
+        with meter_of(apparatus, case, running.pids) as meter, Beside(apparatus.bench, case) as beside:
             before = count()
             beside.start()
             window = meter.measure(window_s)

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof.errors import UsageError
-from powerprof.report.html.extras import Extras
-from powerprof.report.stacks import modules_of, stacks_of
+from powerprof.report.html.extras import Extras, extras_of_two
 from powerprof.runs import RunStore, schema_of
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
+    from powerprof.attribution.records import Attribution
 
 _ATTRIBUTION = "powerprof.attribution/1"
 _COMPARISON = "powerprof.comparison/1"
@@ -33,9 +33,8 @@ def extras_of(name: str, runs_dir: Path | None, flames: tuple[str | None, str | 
     if schema == _ATTRIBUTION:
         # A record that was copied elsewhere may lie beside the capture of another one: only a run's folder counts.
         return Extras(timeline=timeline_of(capture.load(raw)) if path.name == "run.json" and raw.is_file() else ())
-    found = [_stacks(flame, runs_dir) if flame else ([], {}) for flame in flames]
-    (a, modules_a), (b, modules_b) = found
-    return Extras(stacks=a, stacks_b=b, unit="idle exits/s", modules={**modules_a, **modules_b})
+    a, b = (_attribution(flame, runs_dir) if flame else None for flame in flames)
+    return extras_of_two(a, b)
 
 
 def extras_of_capture(taken: Capture | None) -> Extras:
@@ -45,12 +44,11 @@ def extras_of_capture(taken: Capture | None) -> Extras:
     return Extras(timeline=timeline_of(taken) if taken is not None else ())
 
 
-def _stacks(name: str, runs_dir: Path | None) -> tuple[list[tuple[tuple[str, ...], float]], dict[str, str]]:
+def _attribution(name: str, runs_dir: Path | None) -> Attribution:
     from powerprof.attribution.records import Attribution
     from powerprof.runs import decode
 
     path = RunStore(runs_dir).find(name)
     if schema_of(path) != _ATTRIBUTION:
         raise UsageError(f"{name} is no attribution", "powerprof attribute makes one")
-    record = decode(path, Attribution)
-    return stacks_of(record.wakeups, "rate_hz"), modules_of(record.wakeups)
+    return decode(path, Attribution)

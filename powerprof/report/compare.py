@@ -47,6 +47,12 @@ def _counted(comparison: Comparison) -> list[Block]:
     return [block for block in comparison.blocks if not block.dropped and not block.disturbed]
 
 
+def turns_of(comparison: Comparison) -> str:
+    """` in turns of 0.05 s`; empty where whole windows followed one another."""
+    turn_s = comparison.options.get("turn_s")
+    return f" in turns of {turn_s:.2g} s" if isinstance(turn_s, int | float) else ""
+
+
 def label_of(metric: str, kind: str) -> str:
     """What a metric is called in a table; an estimate says so."""
     name = _LABELS.get(metric)
@@ -133,9 +139,7 @@ def _context(comparison: Comparison) -> str:
     elif comparison.offered_hz:
         parts.append(f"{comparison.offered_hz:,.0f} queries/s in both")
     if windows:
-        turn_s = comparison.options.get("turn_s")
-        turns = f" in turns of {turn_s:.2g} s" if isinstance(turn_s, int | float) else ""
-        parts.append(f"{sum(windows) / len(windows):.1f} s each{turns}")
+        parts.append(f"{sum(windows) / len(windows):.1f} s each{turns_of(comparison)}")
     energy = next((metric for metric in comparison.metrics if metric.name == "joules_per_query"), None)
     if energy is not None:
         parts.append(f"{energy.kind} joules ({energy.source})")

@@ -19,7 +19,7 @@ import ctypes
 import mmap
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -124,7 +124,7 @@ class GatedLoad:
     def shut(self, patience_s: float) -> None:
         """Let no client begin a statement, and wait until those under way are answered. Raises LoadFailed."""
         self._turn_to(_SHUT)
-        self._wait_for(lambda: not self._clients["busy"].any(), patience_s, "is not answered")
+        self._wait_for(lambda: not bool(self._clients["busy"].any()), patience_s, "is not answered")
 
     def tally(self) -> Tally:
         """The counts until now; exact while the gate is shut."""
@@ -138,15 +138,14 @@ class GatedLoad:
         address = self._gate.ctypes.data
         _LIBC.syscall(_SYS_FUTEX[platform.machine()], ctypes.c_void_p(address), _FUTEX_WAKE, 2**31 - 1, None, None, 0)
 
-    def _wait_for(self, done: Any, patience_s: float, what: str) -> None:
+    def _wait_for(self, done: Callable[[], bool], patience_s: float, what: str) -> None:
         deadline_s = time.monotonic() + patience_s
         while not done():
-            if self._clients["failed"].any():
+            failed = self._clients["failed"].any()
+            if failed:
                 self._turn_to(_OVER)
-                self._process.finish(_END_S)
-            if not self._process.alive():
-                # Raises with what sysbench said.
-                self._process.finish(_END_S)
+            if failed or not self._process.alive():
+                self._process.finish(_END_S)  # raises with what sysbench said
             if time.monotonic() > deadline_s:
                 raise LoadFailed(f"sysbench {what} in {patience_s:.0f} s")
             time.sleep(_POLL_S)

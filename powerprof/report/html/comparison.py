@@ -12,14 +12,14 @@ from markupsafe import Markup
 from powerprof.experiment.records import Block, Comparison, Metric
 from powerprof.records import Window
 from powerprof.report import labels, text
+from powerprof.report.compare import turns_of
 from powerprof.report.flamegraph import flame, flame_difference
 from powerprof.report.html import svg
-from powerprof.report.html.extras import Extras
+from powerprof.report.html.extras import Extras, extras_of_two
 from powerprof.report.html.figures import Figures, clean
 from powerprof.report.html.flames import FlameView, flame_view
 from powerprof.report.html.intervals import Interval, IntervalAxis, interval_axis, interval_row, interval_ticks
 from powerprof.report.html.page import page
-from powerprof.report.stacks import modules_of, stacks_of
 
 _FRAMES = 1500  # in each of three graphs: the page has to stay below 6 MiB whatever the names are
 _VERDICTS = {"b_lower": "lower", "b_higher": "higher", "inconclusive": "inconclusive"}
@@ -146,9 +146,7 @@ def _context(record: Comparison) -> str:
     if record.design == "work" and record.queries_per_block is not None:
         parts.append(f"{record.queries_per_block:,} queries a block")
     if length := _mean_window(used):
-        turn_s = record.options.get("turn_s")
-        turns = f" in turns of {text.number(turn_s, 2)} s" if isinstance(turn_s, int | float) else ""
-        parts.append(f"{text.number(length, 1).removesuffix('.0')} s each{turns}")
+        parts.append(f"{text.number(length, 1).removesuffix('.0')} s each{turns_of(record)}")
     if any(metric.kind == "estimated" for metric in record.metrics):
         parts.append("estimated joules")
     if record.control is not None and record.control.half_width_percent is not None:
@@ -161,19 +159,11 @@ def _mean_window(blocks: Sequence[Block]) -> float | None:
     return statistics.fmean(lengths) if lengths else None
 
 
-def _traced(record: Comparison) -> Extras:
-    by_arm = {window.arm: window.attribution.wakeups for window in record.traced}
-    a, b = by_arm.get("a", []), by_arm.get("b", [])
-    return Extras(
-        stacks=stacks_of(a, "rate_hz"), stacks_b=stacks_of(b, "rate_hz"), unit="idle exits/s",
-        modules={**modules_of(a), **modules_of(b)},
-    )  # fmt: skip
-
-
 def flames(record: Comparison, extras: Extras) -> list[FlameView]:
     """A, B and their difference, as far as there are stacks: given ones, or of the comparison's own traced windows."""
     if not extras.stacks and not extras.stacks_b and record.traced:
-        extras = _traced(record)
+        traced = {window.arm: window.attribution for window in record.traced}
+        extras = extras_of_two(traced.get("a"), traced.get("b"))
     names = clean(record.a.name, 60), clean(record.b.name, 60)
     views = [
         flame_view(flame(stacks, unit=extras.unit, root=name, limit=_FRAMES), name, extras.modules)

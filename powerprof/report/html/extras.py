@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from powerprof.attribution.records import Attribution
 from powerprof.report.samples import TimelineExit, WeightedStack
+from powerprof.report.stacks import modules_of, stacks_of
 
 
 @dataclass(frozen=True)
@@ -20,3 +22,12 @@ class Extras:
     unit: str = "idle exits"
     modules: Mapping[str, str] = field(default_factory=dict)
     timeline: Sequence[TimelineExit] = ()
+
+
+def extras_of_two(a: Attribution | None, b: Attribution | None) -> Extras:
+    """The stacks of a comparison's two conditions, per second of each; none for a condition that was not traced."""
+    rows_a, rows_b = (found.wakeups if found is not None else [] for found in (a, b))
+    return Extras(
+        stacks=stacks_of(rows_a, "rate_hz"), stacks_b=stacks_of(rows_b, "rate_hz"), unit="idle exits/s",
+        modules={**modules_of(rows_a), **modules_of(rows_b)},
+    )  # fmt: skip
