@@ -47,8 +47,9 @@ bench: setup ## measure powerprof's own cost beside other tools
 soak: setup ## run the long tests
 	$(BIN)/python -m pytest -m soak
 
-lint: setup ## ruff and mypy
+lint: setup ## ruff (rules and format) and mypy
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 
 clean: ## remove .venv and everything that is built

@@ -28,7 +28,9 @@ def procfs() -> Path:
 
 def is_this_host() -> bool:
     """False where sysfs or procfs have been moved: then nothing of the running kernel may be mixed in."""
-    return _is_usual(os.environ.get("POWERPROF_SYSFS"), "/sys") and _is_usual(os.environ.get("POWERPROF_PROCFS"), "/proc")
+    return _is_usual(os.environ.get("POWERPROF_SYSFS"), "/sys") and _is_usual(
+        os.environ.get("POWERPROF_PROCFS"), "/proc"
+    )
 
 
 @cache

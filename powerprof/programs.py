@@ -84,8 +84,15 @@ def run(
 
     try:
         done = subprocess.run(
-            words, input=stdin or "", capture_output=True, timeout=timeout_s, check=False, cwd=cwd,
-            env=None if env is None else {**os.environ, **env}, encoding="utf-8", errors="replace",
+            words,
+            input=stdin or "",
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+            cwd=cwd,
+            env=None if env is None else {**os.environ, **env},
+            encoding="utf-8",
+            errors="replace",
             preexec_fn=prepare,
         )
     except FileNotFoundError as error:
@@ -134,10 +141,18 @@ def start(
 
     try:
         return subprocess.Popen(
-            words, stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, start_new_session=True, pass_fds=pass_fds,
+            words,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd,
+            start_new_session=True,
+            pass_fds=pass_fds,
             env=None if env is None else {**os.environ, **env},
             preexec_fn=prepare,  # noqa: PLW1509
-            user=user[0] if user else None, group=user[1] if user else None, extra_groups=[] if user else None,
+            user=user[0] if user else None,
+            group=user[1] if user else None,
+            extra_groups=[] if user else None,
         )
     except FileNotFoundError as error:
         raise PowerprofError(f"cannot run {words[0]} (no such program)") from error

@@ -69,9 +69,7 @@ def usage_delta(before: Snapshot, after: Snapshot) -> int:
     return sum(sum(after.cpus[cpu].usage) - sum(before.cpus[cpu].usage) for cpu in both)
 
 
-def compute(
-    before: Snapshot, after: Snapshot, *, started_at: str, elapsed_s: float | None = None,
-) -> Window:
+def compute(before: Snapshot, after: Snapshot, *, started_at: str, elapsed_s: float | None = None) -> Window:
     """The residencies between two snapshots. `elapsed_s` is the wall time where the snapshots carry none.
 
     CPUs that are not in both, or whose counters cannot be subtracted, are left out, and `notes` say so.
@@ -80,8 +78,14 @@ def compute(
     sums = _sum(before, after, elapsed_s, notes)
     if not sums.cpus:
         return Window(
-            started_at=started_at, window_s=elapsed_s, cpus=0, c0_percent=None, idle_percent=None,
-            wakeups_hz=None, states=[], notes=[*notes, "no CPU with idle counters at both ends"],
+            started_at=started_at,
+            window_s=elapsed_s,
+            cpus=0,
+            c0_percent=None,
+            idle_percent=None,
+            wakeups_hz=None,
+            states=[],
+            notes=[*notes, "no CPU with idle counters at both ends"],
         )
     window_s = None if sums.wall_us is None else sums.wall_us / len(sums.cpus) / 1e6
     idle_us = sum(total.time_us for total in sums.totals.values() if not total.polling)
@@ -93,12 +97,17 @@ def compute(
         notes.append(_bound(sums))
     entries = sum(total.entries for total in sums.totals.values())
     return Window(
-        started_at=started_at, window_s=window_s, cpus=len(sums.cpus),
-        c0_percent=c0, idle_percent=None if c0 is None else 100.0 - c0,
+        started_at=started_at,
+        window_s=window_s,
+        cpus=len(sums.cpus),
+        c0_percent=c0,
+        idle_percent=None if c0 is None else 100.0 - c0,
         wakeups_hz=None if not window_s else entries / window_s,
         states=_states(sums.totals, sums.wall_us, window_s, idle_us),
         residual_percent=None if raw_c0 is None else max(0.0, -raw_c0),
-        edge_exits_count=sums.forced, percent_of="idle_time" if raw_c0 is None else "wall_time", notes=notes,
+        edge_exits_count=sums.forced,
+        percent_of="idle_time" if raw_c0 is None else "wall_time",
+        notes=notes,
     )
 
 
@@ -154,20 +163,27 @@ def _bound(sums: _Sums) -> str:
 
 
 def _states(
-    totals: Mapping[str, _Total], wall_us: float | None, window_s: float | None, idle_us: int,
+    totals: Mapping[str, _Total], wall_us: float | None, window_s: float | None, idle_us: int
 ) -> list[StateResidency]:
     base_us = wall_us or float(idle_us)
     found = []
     for name, total in totals.items():
         percent = 100.0 * total.time_us / base_us if base_us else None
-        found.append(StateResidency(
-            name=name, polling=total.polling, time_us=float(total.time_us), entries_count=total.entries,
-            residency_percent=0.0 if total.polling and percent is not None else percent,
-            polling_percent=percent if total.polling else None,
-            average_residency_ms=total.time_us / total.entries / 1e3 if total.entries else None,
-            entries_hz=_rate(total.entries, window_s), above_hz=_rate(total.above, window_s),
-            below_hz=_rate(total.below, window_s), rejected_hz=_rate(total.rejected, window_s),
-        ))
+        found.append(
+            StateResidency(
+                name=name,
+                polling=total.polling,
+                time_us=float(total.time_us),
+                entries_count=total.entries,
+                residency_percent=0.0 if total.polling and percent is not None else percent,
+                polling_percent=percent if total.polling else None,
+                average_residency_ms=total.time_us / total.entries / 1e3 if total.entries else None,
+                entries_hz=_rate(total.entries, window_s),
+                above_hz=_rate(total.above, window_s),
+                below_hz=_rate(total.below, window_s),
+                rejected_hz=_rate(total.rejected, window_s),
+            )
+        )
     return found
 
 

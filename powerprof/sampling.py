@@ -48,7 +48,10 @@ class WindowMeter:
     """
 
     def __init__(
-        self, *, meters: Meters | None = None, groups: Mapping[str, Iterable[int]] | None = None,
+        self,
+        *,
+        meters: Meters | None = None,
+        groups: Mapping[str, Iterable[int]] | None = None,
         residency_source: str = "cpuidle",
     ) -> None:
         self._meters = meters
@@ -108,14 +111,25 @@ class WindowMeter:
         if suspended_s > _SUSPENDED_S:
             notes.append(f"the host was suspended for {suspended_s:.1f} s: that time is in no figure")
         return msgspec.structs.replace(
-            window, energy=energy, processes=processes, notes=merge_notes(window.notes, notes, meter_notes),
+            window,
+            energy=energy,
+            processes=processes,
+            notes=merge_notes(window.notes, notes, meter_notes),
             frequency_mhz=window.frequency_mhz or (procfs.frequency_mhz() if _has_proc() else None),
-            tool_cpu_s=cpu_s - self._own[0], tool_wakeups_count=switches - self._own[1],
-            **({} if spent is None else {
-                "user_percent": spent.user_percent, "system_percent": spent.system_percent,
-                "irq_percent": spent.irq_percent, "steal_percent": spent.steal_percent,
-                "interrupts_hz": spent.interrupts_hz, "context_switches_hz": spent.context_switches_hz,
-            }),
+            tool_cpu_s=cpu_s - self._own[0],
+            tool_wakeups_count=switches - self._own[1],
+            **(
+                {}
+                if spent is None
+                else {
+                    "user_percent": spent.user_percent,
+                    "system_percent": spent.system_percent,
+                    "irq_percent": spent.irq_percent,
+                    "steal_percent": spent.steal_percent,
+                    "interrupts_hz": spent.interrupts_hz,
+                    "context_switches_hz": spent.context_switches_hz,
+                }
+            ),
         )
 
     def measure(self, duration_s: float, stop: threading.Event | None = None) -> Window:
@@ -148,8 +162,12 @@ class WindowMeter:
 
 
 def measure_window(
-    duration_s: float, *, meters: Meters | None = None, groups: Mapping[str, Iterable[int]] | None = None,
-    residency_source: str = "cpuidle", stop: threading.Event | None = None,
+    duration_s: float,
+    *,
+    meters: Meters | None = None,
+    groups: Mapping[str, Iterable[int]] | None = None,
+    residency_source: str = "cpuidle",
+    stop: threading.Event | None = None,
 ) -> Window:
     """Measure this host for `duration_s` seconds. Raises WindowInterrupted with `.partial` on SIGINT,
     SIGTERM.
@@ -167,8 +185,7 @@ def _own_use() -> tuple[float, int]:
 
 
 def _has_proc() -> bool:
-    """Whether /proc belongs to the same host as sysfs: the running kernel is never mixed into a recorded one.
-    """
+    """Whether /proc belongs to the same host as sysfs: the running kernel is never mixed into a recorded one."""
     return paths.is_this_host() or str(paths.procfs()) != "/proc"
 
 

@@ -14,8 +14,15 @@ from powerprof.records import AchievedResidency, Estimate, Phase, Run, StateResi
 from powerprof.residency import merge_notes
 
 _METRICS: tuple[str, ...] = (
-    "c0_percent", "wakeups_hz", "steal_percent", "user_percent", "system_percent", "irq_percent",
-    "interrupts_hz", "context_switches_hz", "frequency_mhz",
+    "c0_percent",
+    "wakeups_hz",
+    "steal_percent",
+    "user_percent",
+    "system_percent",
+    "irq_percent",
+    "interrupts_hz",
+    "context_switches_hz",
+    "frequency_mhz",
 )
 
 
@@ -55,11 +62,16 @@ def _state(name: str, windows: Sequence[Window]) -> StateResidency:
     entries = sum(state.entries_count for state in found)
     counted = time_us / entries / 1e3 if entries and time_us else None
     return StateResidency(
-        name=name, polling=found[0].polling, time_us=time_us, entries_count=entries,
+        name=name,
+        polling=found[0].polling,
+        time_us=time_us,
+        entries_count=entries,
         residency_percent=mean(lambda state: state.residency_percent),
         polling_percent=mean(lambda state: state.polling_percent),
-        entries_hz=mean(lambda state: state.entries_hz), above_hz=mean(lambda state: state.above_hz),
-        below_hz=mean(lambda state: state.below_hz), rejected_hz=mean(lambda state: state.rejected_hz),
+        entries_hz=mean(lambda state: state.entries_hz),
+        above_hz=mean(lambda state: state.above_hz),
+        below_hz=mean(lambda state: state.below_hz),
+        rejected_hz=mean(lambda state: state.rejected_hz),
         average_residency_ms=counted or _mean(state.average_residency_ms for state in found),
     )
 
@@ -74,10 +86,16 @@ def achieved_of(windows: Sequence[Window]) -> list[AchievedResidency]:
     """The hardware's states over all windows."""
     keys = dict.fromkeys((item.scope, item.name) for window in windows for item in window.achieved)
     return [
-        AchievedResidency(scope=scope, name=name, residency_percent=fmean(
-            item.residency_percent for window in windows for item in window.achieved
-            if (item.scope, item.name) == (scope, name)
-        ))
+        AchievedResidency(
+            scope=scope,
+            name=name,
+            residency_percent=fmean(
+                item.residency_percent
+                for window in windows
+                for item in window.achieved
+                if (item.scope, item.name) == (scope, name)
+            ),
+        )
         for scope, name in keys
     ]
 
@@ -95,13 +113,17 @@ def phase_of(name: str, windows: Sequence[Window]) -> Phase:
         ]
         intervals[f"residency_percent:{state.name}"] = estimate(shares)
     return Phase(
-        name=name, window_s=_mean(window.window_s for window in windows), cpus=max(w.cpus for w in windows),
+        name=name,
+        window_s=_mean(window.window_s for window in windows),
+        cpus=max(w.cpus for w in windows),
         c0_percent=_mean(window.c0_percent for window in windows),
         idle_percent=_mean(window.idle_percent for window in windows),
-        wakeups_hz=_mean(window.wakeups_hz for window in windows), states=states,
+        wakeups_hz=_mean(window.wakeups_hz for window in windows),
+        states=states,
         steal_percent=_mean(window.steal_percent for window in windows),
         intervals={key: value for key, value in intervals.items() if value is not None and value.low is not None},
-        windows=list(windows), notes=merge_notes(*(window.notes for window in windows)),
+        windows=list(windows),
+        notes=merge_notes(*(window.notes for window in windows)),
     )
 
 
@@ -117,10 +139,16 @@ def run_of(window: Window, *, host: dict[str, Any], interrupted: bool = False) -
     """The record of a run that is one window: `powerprof residency`."""
     wakeups = window.tool_wakeups_count
     return Run(
-        id=None, command="residency", started_at=window.started_at, host=host,
+        id=None,
+        command="residency",
+        started_at=window.started_at,
+        host=host,
         tool=ToolCost(
-            version=__version__, cpu_s=window.tool_cpu_s,
+            version=__version__,
+            cpu_s=window.tool_cpu_s,
             wakeups_hz=wakeups / window.window_s if wakeups is not None and window.window_s else None,
         ),
-        phases=[phase_of("residency", [window])], notes=window.notes, interrupted=interrupted,
+        phases=[phase_of("residency", [window])],
+        notes=window.notes,
+        interrupted=interrupted,
     )

@@ -145,7 +145,8 @@ class Sampler:
         """
         names: list[tuple[str, Column]] = [
             (f"{source.name}.{column.name}" if source.name else column.name, column)
-            for source in self._sources for column in source.columns
+            for source in self._sources
+            for column in source.columns
         ]
         rows = _Rows(len(names) + 1)
         gaps: list[Gap] = []
@@ -168,8 +169,10 @@ class Sampler:
                 break
         table = rows.table[: rows.used]
         return Timeline(
-            self._period_s, table[:, 0].copy(),
+            self._period_s,
+            table[:, 0].copy(),
             {name: table[:, index].copy() for index, (name, _) in enumerate(names, 1)},
-            frozenset(name for name, column in names if column.cumulative), tuple(gaps),
+            frozenset(name for name, column in names if column.cumulative),
+            tuple(gaps),
             tuple(self._failed.values()),
         )

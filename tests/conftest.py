@@ -44,7 +44,8 @@ class Cli:
     def environment(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of the command: this one's without what could steer powerprof or its colours."""
         inherited = {
-            name: value for name, value in os.environ.items()
+            name: value
+            for name, value in os.environ.items()
             if not name.startswith(("POWERPROF_", "XDG_", "SUDO_", "NO_COLOR", "FORCE_COLOR"))
         }
         private = {f"XDG_{kind}_HOME": str(self.home / kind.lower()) for kind in ("STATE", "CACHE", "CONFIG")}
@@ -53,13 +54,16 @@ class Cli:
     def start(self, args: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start it, both outputs piped; the caller ends it."""
         return subprocess.Popen(
-            [sys.executable, "-m", "powerprof", *args], env=self.environment(env), cwd=REPOSITORY,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+            [sys.executable, "-m", "powerprof", *args],
+            env=self.environment(env),
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
         )
 
-    def __call__(
-        self, args: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 120
-    ) -> CliResult:
+    def __call__(self, args: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 120) -> CliResult:
         """Run it to its end. One that hangs gets SIGTERM, so that it stops the server that it started."""
         process = self.start(args, env)
         try:

@@ -29,12 +29,15 @@ def _stack_counts(stacks: SiteStacks, rows: list[Row], lost: int) -> StackCounts
     unnamed = sum(frame.function is None for frame in frames)
     tally = stacks.tally
     return StackCounts(
-        captured_count=tally.captured, complete_count=tally.complete, truncated_count=tally.truncated,
-        failed_count=tally.failed, lost_count=lost,
+        captured_count=tally.captured,
+        complete_count=tally.complete,
+        truncated_count=tally.truncated,
+        failed_count=tally.failed,
+        lost_count=lost,
         exits_with_stack_percent=100.0 * with_stack / blamed if blamed else None,
         exits_complete_percent=100.0 * complete / blamed if blamed else None,
         unnamed_frames_percent=100.0 * unnamed / len(frames) if frames else None,
-    )  # fmt: skip
+    )
 
 
 def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -> EnergySplit | None:
@@ -46,24 +49,32 @@ def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -
     rows = tuple(
         Consumer(
             name=f"{row.thread.label} · {row.stack[0].label if row.stack else row.origin}",
-            c0_s=row.c0_ms / 1e3, wakeups_count=row.count,
+            c0_s=row.c0_ms / 1e3,
+            wakeups_count=row.count,
         )
         for row in wakeups
-    )  # fmt: skip
+    )
     target = Consumer(
-        name=capture.target.label, c0_s=sum(row.c0_s for row in rows),
-        wakeups_count=sum(row.wakeups_count for row in rows), children=rows,
-    )  # fmt: skip
+        name=capture.target.label,
+        c0_s=sum(row.c0_s for row in rows),
+        wakeups_count=sum(row.wakeups_count for row in rows),
+        children=rows,
+    )
     rest = tuple(
         Consumer(name=name, c0_s=_running_s(exits), wakeups_count=len(exits))
         for name, exits in (("powerprof", others[own]), ("other wake-ups", others[~own]))
     )
     return split_energy(
-        whole.joules, capture.window_s, idle_watts=capture.idle_watts,
-        c0_s=capture.c0_percent / 100 * cpus * capture.window_s, consumers=(target, *rest), kind=whole.kind,
-        source=whole.source, wakeups_count=float(len(others) + sum(row.count for row in wakeups)),
+        whole.joules,
+        capture.window_s,
+        idle_watts=capture.idle_watts,
+        c0_s=capture.c0_percent / 100 * cpus * capture.window_s,
+        consumers=(target, *rest),
+        kind=whole.kind,
+        source=whole.source,
+        wakeups_count=float(len(others) + sum(row.count for row in wakeups)),
         wakeup_joules=capture.wakeup_joules,
-    )  # fmt: skip
+    )
 
 
 def _running_s(exits: Array) -> float:
@@ -92,10 +103,19 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     for row in rows:
         mine[row.rows] = True
     others = exits[~mine]
-    other_causes = causes.summarise(
-        others, found[~mine], capture.window_s, _task_of(capture), functions=capture.functions,
-        interrupts=capture.interrupts, own_pid=capture.own_pid,
-    ) if len(others) else []  # fmt: skip
+    other_causes = (
+        causes.summarise(
+            others,
+            found[~mine],
+            capture.window_s,
+            _task_of(capture),
+            functions=capture.functions,
+            interrupts=capture.interrupts,
+            own_pid=capture.own_pid,
+        )
+        if len(others)
+        else []
+    )
     counted, without_exit = not capture.loaded_count and not capture.uncounted_count, []
     shares: list[int | None] = [None] * len(rows)
     if counted:
@@ -114,10 +134,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
         ]
     notes = [*capture.notes, *stacks.notes()]
     if capture.loaded_count:
-        notes.append(
-            "the load was too high to look at every sleep and waking of the target: "
-            "wakings_count is unknown"
-        )
+        notes.append("the load was too high to look at every sleep and waking of the target: wakings_count is unknown")
     if capture.uncounted_count:
         notes.append(f"too many call sites to count wakings at: {capture.uncounted_count} were left out")
     if capture.stacks_lost_count:
@@ -128,11 +145,23 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     if capture.unsent_count:
         notes.append(f"{capture.unsent_count} more call paths than are kept were seen: their stacks were not copied")
     return Attribution(
-        id=None, started_at=capture.started_at, target=capture.target, window_s=capture.window_s,
-        cpus=len(edges), conservation=idle.conserve(exits, found, capture.lost_count, edges), wakeups=wakeups,
-        stacks=_stack_counts(stacks, rows, capture.stacks_lost_count), tool=capture.tool, host=capture.host,
+        id=None,
+        started_at=capture.started_at,
+        target=capture.target,
+        window_s=capture.window_s,
+        cpus=len(edges),
+        conservation=idle.conserve(exits, found, capture.lost_count, edges),
+        wakeups=wakeups,
+        stacks=_stack_counts(stacks, rows, capture.stacks_lost_count),
+        tool=capture.tool,
+        host=capture.host,
         wakings_window_s=(capture.counted_to_ns - capture.counted_from_ns) / 1e9 if counted else None,
-        wakings_without_exit=without_exit, woken_elsewhere=blamer.woken_elsewhere(exits), other_causes=other_causes,
-        c0_percent=capture.c0_percent, energy=capture.energy, energy_split=split,
-        notes=notes, interrupted=capture.interrupted,
-    )  # fmt: skip
+        wakings_without_exit=without_exit,
+        woken_elsewhere=blamer.woken_elsewhere(exits),
+        other_causes=other_causes,
+        c0_percent=capture.c0_percent,
+        energy=capture.energy,
+        energy_split=split,
+        notes=notes,
+        interrupted=capture.interrupted,
+    )

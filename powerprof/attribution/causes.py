@@ -14,15 +14,19 @@ from powerprof.tracing.tasks import Task
 
 LookUp = Callable[[int, int | None, str], Task]
 _Label = tuple[Mechanism, str | None, str, int | None, str | None]
-_IPI_NAMES = {
-    Evidence.RESCHEDULE: "reschedule",
-    Evidence.CALL_FUNCTION: "function call",
-    Evidence.IRQ_WORK: "irq work",
-}
-_KEY = np.dtype([
-    ("mechanism", "u1"), ("evidence", "u1"), ("softirq", "u1"), ("irq", "<u4"), ("timer", "<u8"), ("work", "<u8"),
-    ("tid", "<u4"), ("tgid", "<u4"),
-])  # fmt: skip
+_IPI_NAMES = {Evidence.RESCHEDULE: "reschedule", Evidence.CALL_FUNCTION: "function call", Evidence.IRQ_WORK: "irq work"}
+_KEY = np.dtype(
+    [
+        ("mechanism", "u1"),
+        ("evidence", "u1"),
+        ("softirq", "u1"),
+        ("irq", "<u4"),
+        ("timer", "<u8"),
+        ("work", "<u8"),
+        ("tid", "<u4"),
+        ("tgid", "<u4"),
+    ]
+)
 
 
 def period_ms(times_ns: Array) -> float | None:
@@ -132,11 +136,19 @@ def summarise(
         count = int(np.count_nonzero(rows))
         only = tids[label]
         mechanism, name, process, pid, thread = label
-        causes.append(Cause(
-            mechanism=mechanism, name=name, process=process, pid=pid, thread=thread,
-            wakeups_hz=count / window_s, percent=100.0 * count / len(exits), count=count,
-            tid=next(iter(only)) if len(only) == 1 and pid is not None else None,
-            period_ms=period_ms(exits["exit_ns"][rows]) if len(only) == 1 else None,
-            c0_ms=float(running[rows].sum()) / 1e6,
-        ))  # fmt: skip
+        causes.append(
+            Cause(
+                mechanism=mechanism,
+                name=name,
+                process=process,
+                pid=pid,
+                thread=thread,
+                wakeups_hz=count / window_s,
+                percent=100.0 * count / len(exits),
+                count=count,
+                tid=next(iter(only)) if len(only) == 1 and pid is not None else None,
+                period_ms=period_ms(exits["exit_ns"][rows]) if len(only) == 1 else None,
+                c0_ms=float(running[rows].sum()) / 1e6,
+            )
+        )
     return sorted(causes, key=lambda cause: (-cause.count, str(cause.process), str(cause.thread), str(cause.name)))

@@ -86,13 +86,19 @@ def _row(one: FunctionCounts, trace: FunctionTrace) -> FunctionRow:
     self_cpu_ns = max(one.self_cpu_ns - probes_ns, 0.0)
     total_ns = trace.process_cpu_s * 1e9 if trace.process_cpu_s else None
     return FunctionRow(
-        function=one.name, module=one.module, calls_count=one.calls, calls_hz=one.calls / trace.window_s,
+        function=one.name,
+        module=one.module,
+        calls_count=one.calls,
+        calls_hz=one.calls / trace.window_s,
         self_cpu_ms=self_cpu_ns / 1e6,
         self_cpu_percent=min(100.0, 100.0 * self_cpu_ns / total_ns) if total_ns else None,
         self_cpu_mean_us=self_cpu_ns / one.calls / 1e3 if one.calls else None,
-        self_wall_ms=max(one.self_wall_ns - probes_ns, 0.0) / 1e6, cpu_ms=_ms(one.cpu_ns),
-        wall_ms=_ms(one.wall_ns), probe_ms=one.calls * own.call_ns / 1e6 if own is not None else None,
-        abandoned_count=one.abandoned, unfinished_count=one.unfinished,
+        self_wall_ms=max(one.self_wall_ns - probes_ns, 0.0) / 1e6,
+        cpu_ms=_ms(one.cpu_ns),
+        wall_ms=_ms(one.wall_ns),
+        probe_ms=one.calls * own.call_ns / 1e6 if own is not None else None,
+        abandoned_count=one.abandoned,
+        unfinished_count=one.unfinished,
     )
 
 
@@ -106,14 +112,24 @@ def function_profile(trace: FunctionTrace) -> FunctionProfile:
     rows = sorted(called, key=lambda row: (-row.self_cpu_ms, -row.calls_count, row.function))
     cost_ms = sum(row.probe_ms or 0.0 for row in rows) if trace.cost is not None else None
     return FunctionProfile(
-        pattern=trace.pattern, pids=trace.pids, window_s=trace.window_s, functions=rows,
-        never_called_count=len(trace.functions) - len(rows), hits_count=trace.hits_count, probe_cost_ms=cost_ms,
+        pattern=trace.pattern,
+        pids=trace.pids,
+        window_s=trace.window_s,
+        functions=rows,
+        never_called_count=len(trace.functions) - len(rows),
+        hits_count=trace.hits_count,
+        probe_cost_ms=cost_ms,
         probe_cost_percent=100.0 * cost_ms / 1e3 / trace.window_s if cost_ms is not None else None,
         probe_call_us=trace.cost.call_ns / 1e3 if trace.cost else None,
         probe_stepped_call_us=trace.stepped_cost.call_ns / 1e3 if trace.stepped_cost else None,
         process_cpu_ms=trace.process_cpu_s * 1e3 if trace.process_cpu_s is not None else None,
-        unmatched_returns_count=trace.unmatched_count, too_deep_count=trace.too_deep_count,
-        lost_count=trace.lost_count, refused=trace.refused, notes=trace.notes,
+        unmatched_returns_count=trace.unmatched_count,
+        too_deep_count=trace.too_deep_count,
+        lost_count=trace.lost_count,
+        refused=trace.refused,
+        notes=trace.notes,
         limits=list(_DTRACE_LIMITS if trace.method == "dtrace" else _LIMITS),
-        method=trace.method, tool_cpu_s=trace.tool_cpu_s, interrupted=trace.interrupted,
+        method=trace.method,
+        tool_cpu_s=trace.tool_cpu_s,
+        interrupted=trace.interrupted,
     )

@@ -19,10 +19,18 @@ from powerprof.tracing.layout import SOFTIRQS, Flag, WakerContext
 
 # Timer callbacks that wake the thread which waits on that timer: nanosleep, futex and poll time-outs; schedule_timeout;
 # timerfd; POSIX timers; setitimer (kernel: kernel/time/{hrtimer,sleep_timeout,posix-timers,itimer}.c, fs/timerfd.c).
-OWN_TIMERS = frozenset({
-    "hrtimer_wakeup", "process_timeout", "timerfd_tmrproc", "timerfd_alarmproc", "posix_timer_fn", "it_real_fn",
-    "alarm_handle_timer", "alarmtimer_nsleep_wakeup",
-})  # fmt: skip
+OWN_TIMERS = frozenset(
+    {
+        "hrtimer_wakeup",
+        "process_timeout",
+        "timerfd_tmrproc",
+        "timerfd_alarmproc",
+        "posix_timer_fn",
+        "it_real_fn",
+        "alarm_handle_timer",
+        "alarmtimer_nsleep_wakeup",
+    }
+)
 _TIMER_SOFTIRQS = frozenset({"TIMER", "HRTIMER", "RCU", "SCHED"})
 NO_STACK = NamedStack((), (), False, "no user stack", False)
 
@@ -71,9 +79,21 @@ def shares_of(rows: list[Row], wakings: Mapping[WokenKey, WokenAt]) -> list[int]
 
 # Exits that are equal in these belong to one row.
 _SAME_ROW = (
-    "next_tid", "next_tgid", "flags", "site_ip", "site_sp", "site_code", "waker_context", "waker_timer_function",
-    "waker_irq", "waker_tid", "waker_tgid", "waker_ip", "waker_sp", "waker_code",
-)  # fmt: skip
+    "next_tid",
+    "next_tgid",
+    "flags",
+    "site_ip",
+    "site_sp",
+    "site_code",
+    "waker_context",
+    "waker_timer_function",
+    "waker_irq",
+    "waker_tid",
+    "waker_tgid",
+    "waker_ip",
+    "waker_sp",
+    "waker_code",
+)
 _DECIDING_FLAGS = Flag.WAKER | Flag.SITE | Flag.WAKER_SITE
 
 
@@ -200,13 +220,21 @@ class Blamer:
         running = np.where(own["next_ns"] > own["exit_ns"], own["next_ns"] - own["exit_ns"], 0)
         slept = (own["exit_ns"] - own["enter_ns"]).astype(np.float64)
         return Wakeup(
-            mechanism=row.mechanism, origin=row.origin, count=count, rate_hz=count / capture.window_s,
-            wakings_count=wakings, period_ms=causes.period_ms(times), c0_ms=float(running.sum()) / 1e6,
-            thread=self.thread(row.thread), waker=self._waker(row.wakers, row.waker_stacks),
-            stack=list(row.stack.frames), stack_complete=row.stack.complete,
+            mechanism=row.mechanism,
+            origin=row.origin,
+            count=count,
+            rate_hz=count / capture.window_s,
+            wakings_count=wakings,
+            period_ms=causes.period_ms(times),
+            c0_ms=float(running.sum()) / 1e6,
+            thread=self.thread(row.thread),
+            waker=self._waker(row.wakers, row.waker_stacks),
+            stack=list(row.stack.frames),
+            stack_complete=row.stack.complete,
             detail=row.details.most_common(1)[0][0] if row.details else None,
-            idle_ms=float(slept.mean()) / 1e6, states=self._states(own),
-        )  # fmt: skip
+            idle_ms=float(slept.mean()) / 1e6,
+            states=self._states(own),
+        )
 
     def _states(self, own: Array) -> dict[str, int]:
         counted: Counter[str] = Counter()
@@ -219,10 +247,15 @@ class Blamer:
         """The record of wakings of which none ended an idle period."""
         tid, _, origin = key
         return Waking(
-            origin=origin, wakings_count=woken.count, wakings_hz=woken.count / self._counted_s,
-            thread=self.thread(tid), waker=self._waker(woken.wakers, Counter()), stack=list(woken.stack.frames),
-            stack_complete=woken.stack.complete, detail=woken.detail,
-        )  # fmt: skip
+            origin=origin,
+            wakings_count=woken.count,
+            wakings_hz=woken.count / self._counted_s,
+            thread=self.thread(tid),
+            waker=self._waker(woken.wakers, Counter()),
+            stack=list(woken.stack.frames),
+            stack_complete=woken.stack.complete,
+            detail=woken.detail,
+        )
 
     def _waker(self, wakers: Counter[tuple[int, int]], waker_stacks: Counter[tuple[int, ...]]) -> Waker | None:
         if not wakers:
@@ -232,17 +265,23 @@ class Blamer:
         stack = self._named_wakers[stacks[0]] if stacks else None
         thread = self.thread(tid)
         return Waker(
-            pid=pid, tid=tid, comm=thread.comm, server_name=thread.server_name,
-            stack=list(stack.frames) if stack else [], stack_complete=stack.complete if stack else None,
-        )  # fmt: skip
+            pid=pid,
+            tid=tid,
+            comm=thread.comm,
+            server_name=thread.server_name,
+            stack=list(stack.frames) if stack else [],
+            stack_complete=stack.complete if stack else None,
+        )
 
     def thread(self, tid: int) -> Thread:
         """A thread by its names."""
         task = self._tasks.get(tid)
         return Thread(
-            tid=tid, comm=task.comm if task else f"thread {tid}", server_name=self._capture.server_names.get(tid),
+            tid=tid,
+            comm=task.comm if task else f"thread {tid}",
+            server_name=self._capture.server_names.get(tid),
             pid=task.pid if task else None,
-        )  # fmt: skip
+        )
 
     def woken_elsewhere(self, exits: Array) -> list[Woken]:
         """Threads of the target that ended idle periods by waking other processes."""

@@ -50,8 +50,12 @@ def _tasks(exits: Array, wakings: list[SiteWakings]) -> list[TaskName]:
         if one.waker_tid:
             known[one.waker_tid] = (one.waker_pid, "")
     for prefix in ("waker", "next"):
-        trio = zip(exits[f"{prefix}_tid"].tolist(), exits[f"{prefix}_tgid"].tolist(), exits[f"{prefix}_comm"].tolist(),
-                   strict=True)  # fmt: skip
+        trio = zip(
+            exits[f"{prefix}_tid"].tolist(),
+            exits[f"{prefix}_tgid"].tolist(),
+            exits[f"{prefix}_comm"].tolist(),
+            strict=True,
+        )
         for tid, pid, comm in set(trio):
             if tid:
                 known[tid] = (pid, comm.decode("utf-8", "replace"))
@@ -69,10 +73,14 @@ def _target_info(target: Target, tracer_images: Mapping[int, list[ProcessImage]]
     if not target.system:
         threads = sum(len(list(folder.iterdir())) for pid in pids if (folder := Path(f"/proc/{pid}/task")).is_dir())
     return TargetInfo(
-        pid=only.pid if only else None, executable=only.executable if only else None,
-        build_id=only.build_id if only else None, label=target.label, pids=pids, system=target.system,
+        pid=only.pid if only else None,
+        executable=only.executable if only else None,
+        build_id=only.build_id if only else None,
+        label=target.label,
+        pids=pids,
+        system=target.system,
         threads_count=threads,
-    )  # fmt: skip
+    )
 
 
 def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], say: Say) -> Capture:
@@ -102,30 +110,48 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
     exits = window.trace.exits
     own = int(np.count_nonzero(exits["next_tgid"] == os.getpid()))
     tool = ToolCost(
-        version=__version__, cpu_s=window.tool_cpu_s, wakeups_hz=own / window.window_s, bpf_s=window.trace.run_time_s,
+        version=__version__,
+        cpu_s=window.tool_cpu_s,
+        wakeups_hz=own / window.window_s,
+        bpf_s=window.trace.run_time_s,
         cpu_percent=100.0 * window.tool_cpu_s / window.window_s / max(1, len(window.edges)),
         lost_count=window.trace.lost_count + stacks.lost_count,
         memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-    )  # fmt: skip
-    gone = [] if plan.target.system else [
-        f"process {pid} ended during the window" for pid in plan.target.pids if has_ended(pid)
-    ]  # fmt: skip
+    )
+    gone = (
+        []
+        if plan.target.system
+        else [f"process {pid} ended during the window" for pid in plan.target.pids if has_ended(pid)]
+    )
     return Capture(
-        started_at=window.residency.started_at, window_s=window.window_s,
+        started_at=window.residency.started_at,
+        window_s=window.window_s,
         target=_target_info(plan.target, stacks.images),
-        host=msgspec.to_builtins(describe()), tool=tool, exits=exits.tobytes(), lost_count=window.trace.lost_count,
-        edges=[Edge(cpu, e.start_ns, e.end_ns, e.usage_delta_count) for cpu, e in window.edges.items()], states=states,
-        functions=window.trace.addresses, interrupts=interrupt_names(),
-        tasks=_tasks(exits, stacks.wakings), server_names=names,
+        host=msgspec.to_builtins(describe()),
+        tool=tool,
+        exits=exits.tobytes(),
+        lost_count=window.trace.lost_count,
+        edges=[Edge(cpu, e.start_ns, e.end_ns, e.usage_delta_count) for cpu, e in window.edges.items()],
+        states=states,
+        functions=window.trace.addresses,
+        interrupts=interrupt_names(),
+        tasks=_tasks(exits, stacks.wakings),
+        server_names=names,
         sites=[Site(s.at_ns, s.pid, s.tid, s.kind, s.ip, s.sp, s.code, s.registers, s.stack) for s in stacks.sites],
         sleeping=[Sleeping(s.pid, s.tid, s.ip, s.sp, s.stack) for s in stacks.sleeping],
         images=[image for versions in stacks.images.values() for image in versions],
         wakings=[Wakings(*dataclasses.astuple(one)) for one in stacks.wakings],
-        stacks_lost_count=stacks.lost_count, unsent_count=stacks.unsent_count, loaded_count=stacks.loaded_count,
-        uncounted_count=stacks.uncounted_count, counted_from_ns=stacks.counted_from_ns,
-        counted_to_ns=stacks.counted_to_ns, own_pid=os.getpid(), c0_percent=completed.c0_percent,
+        stacks_lost_count=stacks.lost_count,
+        unsent_count=stacks.unsent_count,
+        loaded_count=stacks.loaded_count,
+        uncounted_count=stacks.uncounted_count,
+        counted_from_ns=stacks.counted_from_ns,
+        counted_to_ns=stacks.counted_to_ns,
+        own_pid=os.getpid(),
+        c0_percent=completed.c0_percent,
         energy=completed.energy,
         idle_watts=idle_watts,
         wakeup_joules=wakeup_joules,
-        notes=[*completed.notes, *energy.notes, *gone], interrupted=window.interrupted,
-    )  # fmt: skip
+        notes=[*completed.notes, *energy.notes, *gone],
+        interrupted=window.interrupted,
+    )

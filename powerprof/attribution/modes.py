@@ -97,9 +97,12 @@ def _by_dtrace(plan: FunctionsPlan, say: Say) -> FunctionProfile:
     module, _, pattern = plan.pattern.rpartition(":")
     say(f"running DTrace for {plan.duration_s:g} s")
     run = run_dtrace(
-        "function-profile", plan.target.pids[0], max(1, round(plan.duration_s)), functions=pattern,
+        "function-profile",
+        plan.target.pids[0],
+        max(1, round(plan.duration_s)),
+        functions=pattern,
         module=module or "a.out",
-    )  # fmt: skip
+    )
     return function_profile(parse_functions(run, plan.pattern))
 
 

@@ -173,26 +173,42 @@ def on_cpu_profile(
         merged[key] = (known[0] if known else frames, row.pid, (known[2] if known else 0) + row.count)
     stacks = [
         OnCpuStack(
-            pid=pid, tid=tid, comm=capture.comms.get(tid, f"thread {tid}"),
-            server_name=(server_names or {}).get(tid), count=count, percent=_percent(count, whole),
-            c0_ms=_ms(count, capture), stack_state=state, stack=frames,  # type: ignore[arg-type]
+            pid=pid,
+            tid=tid,
+            comm=capture.comms.get(tid, f"thread {tid}"),
+            server_name=(server_names or {}).get(tid),
+            count=count,
+            percent=_percent(count, whole),
+            c0_ms=_ms(count, capture),
+            stack_state=state,  # type: ignore[arg-type]
+            stack=frames,
         )
         for (tid, _, state), (frames, pid, count) in merged.items()
     ]
     stacks.sort(key=lambda one: (-one.count, one.pid, one.tid, [frame.label for frame in one.stack]))
     clock = capture.event == "cpu-clock"
     return OnCpuProfile(
-        event=capture.event, pids=capture.pids, window_s=capture.window_s, cpus=capture.cpus,
+        event=capture.event,
+        pids=capture.pids,
+        window_s=capture.window_s,
+        cpus=capture.cpus,
         percent_of="c0" if clock else "page_faults",
         c0_percent=_percent(capture.busy_count, capture.events_count) if clock and capture.events_count else None,
         target_count=capture.target_count,
         target_percent=_percent(capture.target_count, capture.busy_count) if clock and capture.busy_count else None,
-        target_hz=capture.target_count / capture.window_s, target_c0_ms=_ms(capture.target_count, capture),
-        functions=_functions(stacks, whole, capture), stacks=stacks,
-        complete_count=states["complete"] + states["kernel"], truncated_count=states["truncated"],
-        failed_count=states["failed"], lost_count=states["lost"] + capture.lost_rows_count,
-        missed_count=capture.missed_count, copied_stacks_count=capture.stacks_count,
-        notes=[*capture.notes, *names.notes], tool_cpu_s=capture.tool_cpu_s, bpf_s=capture.bpf_s,
+        target_hz=capture.target_count / capture.window_s,
+        target_c0_ms=_ms(capture.target_count, capture),
+        functions=_functions(stacks, whole, capture),
+        stacks=stacks,
+        complete_count=states["complete"] + states["kernel"],
+        truncated_count=states["truncated"],
+        failed_count=states["failed"],
+        lost_count=states["lost"] + capture.lost_rows_count,
+        missed_count=capture.missed_count,
+        copied_stacks_count=capture.stacks_count,
+        notes=[*capture.notes, *names.notes],
+        tool_cpu_s=capture.tool_cpu_s,
+        bpf_s=capture.bpf_s,
         interrupted=capture.interrupted,
     )
 
@@ -217,11 +233,20 @@ def _functions(stacks: list[OnCpuStack], whole: int, capture: OnCpuCapture) -> l
     for key, count in total.items():
         alone = own.get(key, 0)
         low, high = wilson(alone, whole) if capture.event == "cpu-clock" and whole else (None, None)
-        rows.append(FunctionShare(
-            function=key[0], module=key[1], kernel=key[2], self_count=alone, self_percent=_percent(alone, whole),
-            low_percent=low, high_percent=high, self_ms=_ms(alone, capture), total_count=count,
-            total_percent=_percent(count, whole),
-        ))
+        rows.append(
+            FunctionShare(
+                function=key[0],
+                module=key[1],
+                kernel=key[2],
+                self_count=alone,
+                self_percent=_percent(alone, whole),
+                low_percent=low,
+                high_percent=high,
+                self_ms=_ms(alone, capture),
+                total_count=count,
+                total_percent=_percent(count, whole),
+            )
+        )
     rows.sort(key=lambda one: (-one.self_count, -one.total_count, one.function, one.module))
     return rows
 

@@ -31,9 +31,14 @@ class NamedStack:
 def _frame(frame: Frame) -> StackFrame:
     start = None if frame.function_start is None else f"{frame.function_start:#x}"
     return StackFrame(
-        function=frame.function, module=frame.module, address=f"{frame.address:#x}", offset=frame.offset,
-        function_start=start, inlined=frame.inlined, source=frame.source,
-    )  # fmt: skip
+        function=frame.function,
+        module=frame.module,
+        address=f"{frame.address:#x}",
+        offset=frame.offset,
+        function_start=start,
+        inlined=frame.inlined,
+        source=frame.source,
+    )
 
 
 class SiteStacks:
@@ -87,11 +92,17 @@ class SiteStacks:
         places: dict[StackFrame, int] = {}
         sites = [
             NamedSite(
-                kind, pid, *key, list(stack.pcs), [places.setdefault(frame, len(places)) for frame in stack.frames],
-                stack.complete, stack.reason, stack.captured,
+                kind,
+                pid,
+                *key,
+                list(stack.pcs),
+                [places.setdefault(frame, len(places)) for frame in stack.frames],
+                stack.complete,
+                stack.reason,
+                stack.captured,
             )
             for (kind, pid, key), stack in self._named.items()
-        ]  # fmt: skip
+        ]
         return NamedSites(frames=list(places), sites=sites, tally=self.tally, notes=self.notes())
 
     def notes(self) -> list[str]:

@@ -16,9 +16,21 @@ from powerprof.cli.options import printable
 from powerprof.errors import Interrupted, PowerprofError, UsageError
 
 _COMMANDS = (
-    "idle", "attribute", "run", "compare", "sweep", "residency", "energy", "calibrate",
-    "diagnose", "doctor", "workloads", "servers", "runs", "report",
-)  # fmt: skip
+    "idle",
+    "attribute",
+    "run",
+    "compare",
+    "sweep",
+    "residency",
+    "energy",
+    "calibrate",
+    "diagnose",
+    "doctor",
+    "workloads",
+    "servers",
+    "runs",
+    "report",
+)
 
 
 def _version(value: bool) -> None:
@@ -30,8 +42,12 @@ def _version(value: bool) -> None:
 def build_app() -> typer.Typer:
     """The Typer application with every subcommand."""
     app = typer.Typer(
-        name="powerprof", add_completion=False, no_args_is_help=True, rich_markup_mode=None,
-        pretty_exceptions_enable=False, help="Power-efficiency profiling for database servers on Linux.",
+        name="powerprof",
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        help="Power-efficiency profiling for database servers on Linux.",
     )
 
     @app.callback()

@@ -37,9 +37,7 @@ Pid = Annotated[
 ]
 Cgroup = Annotated[str | None, typer.Option("--cgroup", metavar="PATH|UNIT", help="All processes of a cgroup or unit.")]
 System = Annotated[bool, typer.Option("--system", help="Every process of this host.")]
-By = Annotated[
-    str | None, typer.Option("--by", metavar="WHAT", help="Rows by stack, function, thread or device.")
-]
+By = Annotated[str | None, typer.Option("--by", metavar="WHAT", help="Rows by stack, function, thread or device.")]
 Top = Annotated[int, typer.Option("--top", metavar="N", min=1, max=100_000, help="Rows to print.")]
 From = Annotated[str | None, typer.Option("--from", metavar="RUN", help="Analyse a saved capture again.")]
 RingKib = Annotated[
@@ -76,37 +74,82 @@ def export(record: Any, files: dict[str, str | None], taken: Capture | None) -> 
 
 
 def command(
-    pid: Pid = None, cgroup: Cgroup = None, system: System = False, duration: Duration = 10.0, by: By = None,
-    top: Top = 20, from_run: From = None, on_cpu: OnCpu = False, event: EventName = "cpu-clock",
-    frequency: Frequency = 99, functions: Functions = None, max_functions: MaxFunctions = 200,
+    pid: Pid = None,
+    cgroup: Cgroup = None,
+    system: System = False,
+    duration: Duration = 10.0,
+    by: By = None,
+    top: Top = 20,
+    from_run: From = None,
+    on_cpu: OnCpu = False,
+    event: EventName = "cpu-clock",
+    frequency: Frequency = 99,
+    functions: Functions = None,
+    max_functions: MaxFunctions = 200,
     backend: Backend = "auto",
-    server: ServerUrl = None, socket: Socket = None, defaults_file: DefaultsFile = None,
-    energy_source: EnergySource = "auto", meter_log: MeterLog = None, stack_buffer: RingKib = 16384, html: Html = None,
-    flame: Flame = None, folded: Folded = None, pprof: Pprof = None, speedscope: Speedscope = None,
-    perfetto: Perfetto = None, json: Json = None, quiet: Quiet = False, runs_dir: RunsDir = None,
+    server: ServerUrl = None,
+    socket: Socket = None,
+    defaults_file: DefaultsFile = None,
+    energy_source: EnergySource = "auto",
+    meter_log: MeterLog = None,
+    stack_buffer: RingKib = 16384,
+    html: Html = None,
+    flame: Flame = None,
+    folded: Folded = None,
+    pprof: Pprof = None,
+    speedscope: Speedscope = None,
+    perfetto: Perfetto = None,
+    json: Json = None,
+    quiet: Quiet = False,
+    runs_dir: RunsDir = None,
     no_save: NoSave = False,
-) -> None:  # fmt: skip
+) -> None:
     """Trace, save, analyse, print."""
     check_json_target(json)
     check_runs_dir(runs_dir, no_save or from_run is not None)
     files = {
-        "html": html, "flame": flame, "folded": folded, "pprof": pprof, "speedscope": speedscope, "perfetto": perfetto,
-    }  # fmt: skip
+        "html": html,
+        "flame": flame,
+        "folded": folded,
+        "pprof": pprof,
+        "speedscope": speedscope,
+        "perfetto": perfetto,
+    }
     check_targets({**files, "json": json})
     from powerprof.attribution import session
 
     request = session.Request(
-        words=tuple(pid or ()), cgroup=cgroup, system=system, duration_s=duration, stack_buffer_kib=stack_buffer,
-        server_url=server, socket=socket, defaults_file=defaults_file, energy_source=energy_source, meter_log=meter_log,
-        from_run=from_run, runs_dir=runs_dir, on_cpu=on_cpu, event=event, frequency_hz=frequency, functions=functions,
-        max_functions=max_functions, backend=backend,
-    )  # fmt: skip
+        words=tuple(pid or ()),
+        cgroup=cgroup,
+        system=system,
+        duration_s=duration,
+        stack_buffer_kib=stack_buffer,
+        server_url=server,
+        socket=socket,
+        defaults_file=defaults_file,
+        energy_source=energy_source,
+        meter_log=meter_log,
+        from_run=from_run,
+        runs_dir=runs_dir,
+        on_cpu=on_cpu,
+        event=event,
+        frequency_hz=frequency,
+        functions=functions,
+        max_functions=max_functions,
+        backend=backend,
+    )
     from powerprof.report.targets import check_by, lines_of
 
     check_by(by, on_cpu=on_cpu, functions=functions is not None)
     found = session.run(request, lambda text: progress(text, quiet))
     save_and_show(
-        found.record, found.kind, lambda record, width: lines_of(record, width, by=by, top=top), json=json,
-        quiet=quiet or "-" in files.values(), runs_dir=runs_dir, no_save=no_save or from_run is not None,
-        extra=found.files, also=lambda record: export(record, files, found.capture),
-    )  # fmt: skip
+        found.record,
+        found.kind,
+        lambda record, width: lines_of(record, width, by=by, top=top),
+        json=json,
+        quiet=quiet or "-" in files.values(),
+        runs_dir=runs_dir,
+        no_save=no_save or from_run is not None,
+        extra=found.files,
+        also=lambda record: export(record, files, found.capture),
+    )

@@ -36,8 +36,7 @@ ServerBasedir = Annotated[
     Path | None, typer.Option("--server-basedir", metavar="DIR", help="Where that server keeps its files.")
 ]
 NetworkNamespaces = Annotated[
-    bool,
-    typer.Option("--network-namespaces", help="A network of its own for every server of a topology (root)."),
+    bool, typer.Option("--network-namespaces", help="A network of its own for every server of a topology (root).")
 ]
 ServerCpus = Annotated[
     str | None, typer.Option("--server-cpus", metavar="LIST", help="CPUs of the private server, such as 0-1,4.")

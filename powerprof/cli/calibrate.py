@@ -26,8 +26,15 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the rand
 
 
 def command(
-    *, step: Step = 5.0, repeats: Repeats = 2, energy_source: EnergySource = "auto", meter_log: MeterLog = None,
-    name: Name = None, output: Output = None, seed: Seed = 1, quiet: Quiet = False,
+    *,
+    step: Step = 5.0,
+    repeats: Repeats = 2,
+    energy_source: EnergySource = "auto",
+    meter_log: MeterLog = None,
+    name: Name = None,
+    output: Output = None,
+    seed: Seed = 1,
+    quiet: Quiet = False,
 ) -> None:
     """Calibrate, write, print."""
     from powerprof.energy import calibrate
@@ -39,7 +46,11 @@ def command(
     if name is not None and not 0 < len(name) <= 120:
         raise UsageError("--name must have 1 to 120 characters")
     fit, scope = calibrate.calibrate(
-        energy_source, meter_log=meter_log, step_s=step, repeats=repeats, seed=seed,
+        energy_source,
+        meter_log=meter_log,
+        step_s=step,
+        repeats=repeats,
+        seed=seed,
         progress=lambda text: progress(text, quiet),
     )
     cpu = this_cpu()

@@ -54,16 +54,14 @@ Duration = Annotated[
 ]
 Pairs = Annotated[int, typer.Option("--pairs", metavar="N", min=1, max=1000, help="Pairs of windows that count.")]
 Precision = Annotated[
-    str | None,
-    typer.Option("--precision", metavar="P%", help="Go on until the interval is this narrow, such as 2%."),
+    str | None, typer.Option("--precision", metavar="P%", help="Go on until the interval is this narrow, such as 2%.")
 ]
 Design = Annotated[
     str | None,
     typer.Option("--design", metavar="rate|work", help="Equal rate for equal time (default), or equal work."),
 ]
 Turn = Annotated[
-    float,
-    typer.Option("--turn", metavar="S", help="Length of a turn of one condition; 0: whole windows."),
+    float, typer.Option("--turn", metavar="S", help="Length of a turn of one condition; 0: whole windows.")
 ]
 Rate = Annotated[float | None, typer.Option("--rate", metavar="HZ", help="Queries/s to offer, instead of calibrating.")]
 Queries = Annotated[int | None, typer.Option("--queries", metavar="N", help="Queries of each window (design work).")]

@@ -51,6 +51,12 @@ def command(
     )
     raw = {capture.FILE: capture.encode(taken.capture)} if taken.capture is not None else None
     save_and_show(
-        diagnosis, "diagnose", lambda found, width: text.lines(found, width, all_notes=all_notes), json=json,
-        quiet=quiet, runs_dir=runs_dir, no_save=no_save, extra=raw,
-    )  # fmt: skip
+        diagnosis,
+        "diagnose",
+        lambda found, width: text.lines(found, width, all_notes=all_notes),
+        json=json,
+        quiet=quiet,
+        runs_dir=runs_dir,
+        no_save=no_save,
+        extra=raw,
+    )

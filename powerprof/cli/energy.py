@@ -23,14 +23,20 @@ From = Annotated[
 ]
 More = Annotated[list[Path] | None, typer.Argument(metavar="[FILE…]", help="More of --from.", show_default=False)]
 Elapsed = Annotated[
-    float | None,
-    typer.Option("--elapsed", metavar="S", min=0.001, max=1e9, help="Seconds between two powercap dumps."),
+    float | None, typer.Option("--elapsed", metavar="S", min=0.001, max=1e9, help="Seconds between two powercap dumps.")
 ]
 
 
 def command(
-    *, recordings: From = None, more: More = None, elapsed: Elapsed = None, duration: Duration = 5.0,
-    energy_source: EnergySource = "auto", meter_log: MeterLog = None, json: Json = None, quiet: Quiet = False,
+    *,
+    recordings: From = None,
+    more: More = None,
+    elapsed: Elapsed = None,
+    duration: Duration = 5.0,
+    energy_source: EnergySource = "auto",
+    meter_log: MeterLog = None,
+    json: Json = None,
+    quiet: Quiet = False,
 ) -> None:
     """Measure or read, print."""
     check_json_target(json)

@@ -39,11 +39,24 @@ ServerBinary = Annotated[
 
 
 def command(
-    clients: Clients = 16, duration: Duration = 8.0, repeat: Repeat = 5, residency_source: ResidencySource = "cpuidle",
-    energy_source: EnergySource = "auto", meter_log: MeterLog = None, server: ServerUrl = None, socket: Socket = None,
-    defaults_file: DefaultsFile = None, server_binary: ServerBinary = None, no_causes: NoCauses = False,
-    html: Html = None, markdown: Markdown = None, csv: Csv = None, json: Json = None,
-    quiet: Quiet = False, runs_dir: RunsDir = None, no_save: NoSave = False,
+    clients: Clients = 16,
+    duration: Duration = 8.0,
+    repeat: Repeat = 5,
+    residency_source: ResidencySource = "cpuidle",
+    energy_source: EnergySource = "auto",
+    meter_log: MeterLog = None,
+    server: ServerUrl = None,
+    socket: Socket = None,
+    defaults_file: DefaultsFile = None,
+    server_binary: ServerBinary = None,
+    no_causes: NoCauses = False,
+    html: Html = None,
+    markdown: Markdown = None,
+    csv: Csv = None,
+    json: Json = None,
+    quiet: Quiet = False,
+    runs_dir: RunsDir = None,
+    no_save: NoSave = False,
 ) -> None:
     """Measure, save, print."""
     check_json_target(json)
@@ -54,11 +67,28 @@ def command(
     from powerprof.report import idle as report
 
     plan = IdlePlan(
-        clients=clients, duration_s=duration, repeat=repeat, trace=not no_causes, residency_source=residency_source,
-        energy_source=energy_source, meter_log=meter_log, server_binary=server_binary, server_url=server,
-        socket=socket, defaults_file=defaults_file,
-    )  # fmt: skip
+        clients=clients,
+        duration_s=duration,
+        repeat=repeat,
+        trace=not no_causes,
+        residency_source=residency_source,
+        energy_source=energy_source,
+        meter_log=meter_log,
+        server_binary=server_binary,
+        server_url=server,
+        socket=socket,
+        defaults_file=defaults_file,
+    )
     result = measure_idle(plan, lambda text: progress(text, quiet))
-    save_and_show(result.run, "idle", report.lines, json=json, quiet=quiet or "-" in (html, markdown, csv),
-                  runs_dir=runs_dir, no_save=no_save, also=also, failure=result.failure,
-                  next_step="Which function, on a server that runs? sudo powerprof attribute --pid mysqld")
+    save_and_show(
+        result.run,
+        "idle",
+        report.lines,
+        json=json,
+        quiet=quiet or "-" in (html, markdown, csv),
+        runs_dir=runs_dir,
+        no_save=no_save,
+        also=also,
+        failure=result.failure,
+        next_step="Which function, on a server that runs? sudo powerprof attribute --pid mysqld",
+    )

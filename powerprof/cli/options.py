@@ -41,12 +41,10 @@ NoSave = Annotated[bool, typer.Option("--no-save", help="Do not save the run.")]
 
 
 ResidencySource = Annotated[
-    str,
-    typer.Option("--residency-source", metavar="NAME", help="cpuidle (default), powertop, turbostat or procfs."),
+    str, typer.Option("--residency-source", metavar="NAME", help="cpuidle (default), powertop, turbostat or procfs.")
 ]
 EnergySource = Annotated[
-    str,
-    typer.Option("--energy-source", metavar="NAME[,NAME]", help="auto, or the meters to read (powerprof doctor)."),
+    str, typer.Option("--energy-source", metavar="NAME[,NAME]", help="auto, or the meters to read (powerprof doctor).")
 ]
 MeterLog = Annotated[
     Path | None, typer.Option("--meter-log", metavar="FILE", help="CSV log that an external meter is writing.")
@@ -54,7 +52,8 @@ MeterLog = Annotated[
 ServerUrl = Annotated[
     str | None,
     typer.Option(
-        "--server", metavar="URL",
+        "--server",
+        metavar="URL",
         help="Your server: mysql://user@host:port/ (password: --defaults-file, MYSQL_PWD, prompt).",
     ),
 ]
@@ -96,9 +95,18 @@ def terminal_width() -> int:
 
 
 def save_and_show(
-    run: R, command: str, lines: Callable[[R, int], list[str]], *, json: str | None, quiet: bool,
-    runs_dir: Path | None, no_save: bool, next_step: str | None = None, extra: dict[str, bytes] | None = None,
-    failure: PowerprofError | None = None, also: Callable[[R], None] | None = None,
+    run: R,
+    command: str,
+    lines: Callable[[R, int], list[str]],
+    *,
+    json: str | None,
+    quiet: bool,
+    runs_dir: Path | None,
+    no_save: bool,
+    next_step: str | None = None,
+    extra: dict[str, bytes] | None = None,
+    failure: PowerprofError | None = None,
+    also: Callable[[R], None] | None = None,
 ) -> R:
     """Save a measured run, write its JSON, print its report; an interrupted one then ends with 130.
 

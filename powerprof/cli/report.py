@@ -49,9 +49,15 @@ def command(
     """Read and render."""
     check_json_target(json)
     files = {
-        "html": html, "markdown": markdown, "csv": csv, "flame": flame, "folded": folded, "pprof": pprof,
-        "speedscope": speedscope, "perfetto": perfetto,
-    }  # fmt: skip
+        "html": html,
+        "markdown": markdown,
+        "csv": csv,
+        "flame": flame,
+        "folded": folded,
+        "pprof": pprof,
+        "speedscope": speedscope,
+        "perfetto": perfetto,
+    }
     check_targets({**files, "json": json})
     if (flame_a or flame_b) and html is None:
         raise UsageError("--flame-a and --flame-b are for a page", "add --html FILE")

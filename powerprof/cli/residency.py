@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import (
-    Duration,
-    Json,
-    NoSave,
-    Quiet,
-    RunsDir,
-    check_json_target,
-    progress,
-    save_and_show,
-)
+from powerprof.cli.options import Duration, Json, NoSave, Quiet, RunsDir, check_json_target, progress, save_and_show
 from powerprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,8 +31,15 @@ SourceName = Annotated[
 
 
 def command(
-    *, before: Before = None, after: After = None, elapsed: Elapsed = None, duration: Duration = 5.0,
-    residency_source: SourceName = None, json: Json = None, quiet: Quiet = False, runs_dir: RunsDir = None,
+    *,
+    before: Before = None,
+    after: After = None,
+    elapsed: Elapsed = None,
+    duration: Duration = 5.0,
+    residency_source: SourceName = None,
+    json: Json = None,
+    quiet: Quiet = False,
+    runs_dir: RunsDir = None,
     no_save: NoSave = False,
 ) -> None:
     """Measure or read, save, print."""
@@ -52,13 +50,12 @@ def command(
         _replay(before, after, elapsed=elapsed, source=residency_source, json=json, quiet=quiet)
     else:
         _measure(
-            duration, source=residency_source or "cpuidle", json=json, quiet=quiet, runs_dir=runs_dir,
-            no_save=no_save,
+            duration, source=residency_source or "cpuidle", json=json, quiet=quiet, runs_dir=runs_dir, no_save=no_save
         )
 
 
 def _replay(
-    before: Path, after: Path | None, *, elapsed: float | None, source: str | None, json: str | None, quiet: bool,
+    before: Path, after: Path | None, *, elapsed: float | None, source: str | None, json: str | None, quiet: bool
 ) -> None:
     from powerprof.sampling import now_text
     from powerprof.sources.recorded import read_recording
@@ -70,7 +67,7 @@ def _replay(
 
 
 def _measure(
-    duration: float, *, source: str, json: str | None, quiet: bool, runs_dir: Path | None, no_save: bool,
+    duration: float, *, source: str, json: str | None, quiet: bool, runs_dir: Path | None, no_save: bool
 ) -> None:
     from powerprof import interrupts
     from powerprof.sampling import WindowInterrupted, measure_window
@@ -92,12 +89,22 @@ def _measure(
 
 
 def _show(
-    run: Run, window: Window, driver: str | None, json: str | None, quiet: bool, runs_dir: Path | None = None,
+    run: Run,
+    window: Window,
+    driver: str | None,
+    json: str | None,
+    quiet: bool,
+    runs_dir: Path | None = None,
     no_save: bool = True,
 ) -> None:
     from powerprof.report.residency import render
 
     save_and_show(
-        run, "residency", lambda run, width: render(window, driver).splitlines(), json=json, quiet=quiet,
-        runs_dir=runs_dir, no_save=no_save,
+        run,
+        "residency",
+        lambda run, width: render(window, driver).splitlines(),
+        json=json,
+        quiet=quiet,
+        runs_dir=runs_dir,
+        no_save=no_save,
     )

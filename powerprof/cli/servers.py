@@ -62,11 +62,15 @@ def _record(server: HistoricalServer) -> dict[str, object]:
     from powerprof.database import historical
 
     return {
-        "name": server.name, "version": server.version, "description": server.description,
-        "licence": server.licence, "download_bytes": server.artifact.size_bytes, "machine": server.machine,
+        "name": server.name,
+        "version": server.version,
+        "description": server.description,
+        "licence": server.licence,
+        "download_bytes": server.artifact.size_bytes,
+        "machine": server.machine,
         "fetched": historical.is_fetched(server),
         "path": str(historical.folder(server)) if historical.is_fetched(server) else None,
-    }  # fmt: skip
+    }
 
 
 def _fetch(name: str, yes: bool, json: str | None, quiet: bool) -> None:
@@ -79,11 +83,13 @@ def _fetch(name: str, yes: bool, json: str | None, quiet: bool) -> None:
         write_json({"schema": "powerprof.servers/1", "servers": [_record(server)]}, json)
     if json != "-" and not quiet:
         said = "was there already" if before else "fetched, checked and started once"
-        show([
-            f"{name} {said}: {historical.folder(server)}",
-            f"{build.name}, licence {server.licence} ({server.licence_text}). "
-            "It has known security holes: loopback and throwaway data only.",
-        ])  # fmt: skip
+        show(
+            [
+                f"{name} {said}: {historical.folder(server)}",
+                f"{build.name}, licence {server.licence} ({server.licence_text}). "
+                "It has known security holes: loopback and throwaway data only.",
+            ]
+        )
 
 
 def _consent(question: str, yes: bool) -> bool:

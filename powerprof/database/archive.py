@@ -72,9 +72,18 @@ def download(artifact: Artifact, tree: RunTree) -> Path:
     said = ""
     if maven is not None and not os.environ.get(_VARIABLE):
         done = programs.run(
-            [maven, "-q", "-B", "dependency:copy", f"-DoutputDirectory={place}",
-             f"-Dartifact={artifact.group}:{artifact.name}:{artifact.version}"],
-            timeout_s=_MAVEN_TIMEOUT_S, env=tree.environment, cwd=place, check=False,
+            [
+                maven,
+                "-q",
+                "-B",
+                "dependency:copy",
+                f"-DoutputDirectory={place}",
+                f"-Dartifact={artifact.group}:{artifact.name}:{artifact.version}",
+            ],
+            timeout_s=_MAVEN_TIMEOUT_S,
+            env=tree.environment,
+            cwd=place,
+            check=False,
         )
         said = f"mvn: {done.tail()}; " if done.returncode != 0 else ""
     if not path.is_file():
@@ -107,7 +116,8 @@ def check(path: Path, artifact: Artifact) -> None:
             digest.update(chunk)
     if digest.hexdigest() != artifact.sha256:
         raise DataError(
-            path.name, f"its SHA-256 is {digest.hexdigest()}, not {artifact.sha256}: refused",
+            path.name,
+            f"its SHA-256 is {digest.hexdigest()}, not {artifact.sha256}: refused",
             hint="somebody changed the file on its way, or the repository did; try again from another network",
         )
 
@@ -147,7 +157,7 @@ def _take(archive: zipfile.ZipFile, member: Member, prefix: str, target: Path, l
         is_it = info.filename.startswith(prefix) if prefix.endswith("/") else info.filename == prefix
         if info.is_dir() or not is_it:
             continue
-        rest = info.filename[len(prefix):]
+        rest = info.filename[len(prefix) :]
         if ".." in rest.split("/") or rest.startswith("/") or "\\" in rest or "\0" in rest:
             raise DataError(info.filename, "leads outside of the archive")
         left[0] -= info.file_size
@@ -170,5 +180,3 @@ def _copy(given: IO[bytes], made: IO[bytes], size: int) -> None:
     while left > 0 and (chunk := given.read(min(_CHUNK, left))):
         made.write(chunk)
         left -= len(chunk)
-
-

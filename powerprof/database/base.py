@@ -48,8 +48,15 @@ class Login:
     __slots__ = ("database", "host", "password", "port", "socket", "tls", "user")
 
     def __init__(
-        self, *, user: str, password: str = "", socket: Path | None = None, host: str | None = None,
-        port: int | None = None, database: str | None = None, tls: Mapping[str, str] | None = None,
+        self,
+        *,
+        user: str,
+        password: str = "",
+        socket: Path | None = None,
+        host: str | None = None,
+        port: int | None = None,
+        database: str | None = None,
+        tls: Mapping[str, str] | None = None,
     ) -> None:
         self.user = user
         self.password = password

@@ -19,11 +19,30 @@ Setting = str | int | float | bool | None | Sequence[str]
 # Libraries that old generic builds want and Debian 12 does not install by itself.
 _PACKAGES = {"libaio.so.1": "libaio1", "libncurses.so.5": "libncurses5", "libtinfo.so.5": "libtinfo5"}
 # These make the server private: powerprof sets them, a workload may not.
-_OURS = frozenset({
-    "no_defaults", "defaults_file", "defaults_extra_file", "datadir", "basedir", "socket", "port",
-    "bind_address", "networking", "pid_file", "log_error", "init_file", "user", "tmpdir", "bootstrap",
-    "daemonize", "chroot", "grant_tables", "lc_messages_dir", "language",
-})
+_OURS = frozenset(
+    {
+        "no_defaults",
+        "defaults_file",
+        "defaults_extra_file",
+        "datadir",
+        "basedir",
+        "socket",
+        "port",
+        "bind_address",
+        "networking",
+        "pid_file",
+        "log_error",
+        "init_file",
+        "user",
+        "tmpdir",
+        "bootstrap",
+        "daemonize",
+        "chroot",
+        "grant_tables",
+        "lc_messages_dir",
+        "language",
+    }
+)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
@@ -57,9 +76,7 @@ class ServerBuild:
         return f"{self.family}-{'.'.join(map(str, self.version))}-{digest}"
 
 
-def find_build(
-    binary: Path | None = None, basedir: Path | None = None, template: Path | None = None
-) -> ServerBuild:
+def find_build(binary: Path | None = None, basedir: Path | None = None, template: Path | None = None) -> ServerBuild:
     """The server to start: `binary`, or one below `basedir`, or mariadbd or mysqld of this host.
 
     Raises CapabilityError where there is none or a library is missing, PowerprofError where it does not run.
@@ -114,8 +131,15 @@ def initialise_command(build: ServerBuild, datadir: Path, user: str | None) -> l
     # A small redo log makes a small template; the server makes one of the size it is set to when it starts.
     small = "--innodb-log-file-size=16M"
     if build.family == "mysql":
-        return [str(build.binary), "--no-defaults", *base, *as_user, f"--datadir={datadir}", small,
-                "--initialize-insecure"]
+        return [
+            str(build.binary),
+            "--no-defaults",
+            *base,
+            *as_user,
+            f"--datadir={datadir}",
+            small,
+            "--initialize-insecure",
+        ]
     names = ("mariadb-install-db", "mysql_install_db")
     if build.basedir:
         places = [build.basedir / folder / name for name in names for folder in ("scripts", "bin")]
@@ -125,8 +149,18 @@ def initialise_command(build: ServerBuild, datadir: Path, user: str | None) -> l
     if script is None:
         raise CapabilityError("mariadb-install-db is not installed", "apt install mariadb-server")
     # root by unix_socket: only root of this host can use it; powerprof has an account of its own.
-    return [str(script), "--no-defaults", *base, *as_user, f"--datadir={datadir}", small, "--skip-test-db",
-            "--skip-name-resolve", "--auth-root-authentication-method=socket", "--auth-root-socket-user=root"]
+    return [
+        str(script),
+        "--no-defaults",
+        *base,
+        *as_user,
+        f"--datadir={datadir}",
+        small,
+        "--skip-test-db",
+        "--skip-name-resolve",
+        "--auth-root-authentication-method=socket",
+        "--auth-root-socket-user=root",
+    ]
 
 
 def account_sql(build: ServerBuild, user: str, password: str) -> str:
@@ -134,8 +168,9 @@ def account_sql(build: ServerBuild, user: str, password: str) -> str:
     lines = ["SET SESSION sql_log_bin=0;"]
     for host in ("localhost", "127.0.0.1"):
         if build.family == "mysql" and build.version < (5, 7, 6):
-            lines.append(f"GRANT ALL PRIVILEGES ON *.* TO '{user}'@'{host}' IDENTIFIED BY '{password}' "
-                         "WITH GRANT OPTION;")
+            lines.append(
+                f"GRANT ALL PRIVILEGES ON *.* TO '{user}'@'{host}' IDENTIFIED BY '{password}' WITH GRANT OPTION;"
+            )
             continue
         how = "WITH mysql_native_password " if build.family == "mysql" and build.version < (8, 4, 0) else ""
         lines.append(f"CREATE USER IF NOT EXISTS '{user}'@'{host}' IDENTIFIED {how}BY '{password}';")

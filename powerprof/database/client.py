@@ -23,7 +23,9 @@ _INSTEAD = "put it into an option file (--defaults-file), into MYSQL_PWD, or let
 
 
 def given_login(
-    url: str | None = None, socket: Path | None = None, defaults_file: Path | None = None,
+    url: str | None = None,
+    socket: Path | None = None,
+    defaults_file: Path | None = None,
     ask_password: Callable[[str], str] | None = None,
 ) -> Login:
     """Where and as whom to connect: URL and socket over option file, MYSQL_PWD, then `ask_password(address)`.
@@ -39,8 +41,12 @@ def given_login(
         host, port, socket = _address(options)
     text = {name: option.value for name, option in options.items()}
     login = Login(
-        user=user or text.get("user") or getpass.getuser(), socket=socket, host=host, port=port,
-        database=database or text.get("database"), tls=_tls(text),
+        user=user or text.get("user") or getpass.getuser(),
+        socket=socket,
+        host=host,
+        port=port,
+        database=database or text.get("database"),
+        tls=_tls(text),
         password=text.get("password") or os.environ.get("MYSQL_PWD") or "",
     )
     if not login.password and ask_password is not None:
@@ -160,7 +166,9 @@ class GivenServer:
 
 
 def connect_given(
-    url: str | None = None, socket: Path | None = None, defaults_file: Path | None = None,
+    url: str | None = None,
+    socket: Path | None = None,
+    defaults_file: Path | None = None,
     ask_password: Callable[[str], str] | None = None,
 ) -> GivenServer:
     """The server that the command line names; see `given_login`. Use it as a context manager."""

@@ -32,8 +32,7 @@ class IdleConnections:
     """
 
     def __init__(
-        self, server: Server, count: int, *, hold_s: float | None = None,
-        progress: Callable[[int], None] | None = None,
+        self, server: Server, count: int, *, hold_s: float | None = None, progress: Callable[[int], None] | None = None
     ) -> None:
         limits.check_clients(count)
         self.count = count

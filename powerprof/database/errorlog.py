@@ -12,9 +12,12 @@ _TAIL_BYTES = 65536
 # MariaDB `2026-11-20 10:45:24 0 `, MySQL 5.5 `261120 10:45:24 `, 8.0 `2026-11-20T10:45:24.123456Z 0 `.
 _STAMP = re.compile(r"^(\d{4}-\d\d-\d\d[ T]+\d{1,2}:\d\d:\d\d\S*|\d{6} +\d{1,2}:\d\d:\d\d)\s+(\d+ )?")
 # Consequences, not causes.
-_EMPTY_WORDS = ("Aborting", "Plugin 'InnoDB' init function returned error.",
-                "Plugin 'InnoDB' registration as a STORAGE ENGINE failed.",
-                "Unknown/unsupported storage engine: InnoDB")
+_EMPTY_WORDS = (
+    "Aborting",
+    "Plugin 'InnoDB' init function returned error.",
+    "Plugin 'InnoDB' registration as a STORAGE ENGINE failed.",
+    "Unknown/unsupported storage engine: InnoDB",
+)
 
 
 def tail(path: Path, lines: int = 3) -> str:

@@ -34,10 +34,15 @@ class HistoricalServer:
 
 
 MYSQL_5_5_9 = HistoricalServer(
-    name="mysql-5.5.9", version="5.5.9", description="MySQL Community Server 5.5.9 (2011), with symbols",
+    name="mysql-5.5.9",
+    version="5.5.9",
+    description="MySQL Community Server 5.5.9 (2011), with symbols",
     # Computed from the file that Maven Central delivers; Maven itself compares it with the published SHA-1.
     artifact=archive.Artifact(
-        group="mysql", name="mysql-connector-mxj-db-files", version="5.0.12", size_bytes=140_128_698,
+        group="mysql",
+        name="mysql-connector-mxj-db-files",
+        version="5.0.12",
+        size_bytes=140_128_698,
         sha256="02525626a05bbbf8018662e77b17335c90f290c885a6b87a556ff1671fe76f97",
     ),
     members=(
@@ -45,7 +50,9 @@ MYSQL_5_5_9 = HistoricalServer(
         archive.Member("5-5-9/data_dir.jar!mysql/", "data/mysql/"),
         archive.Member("5-5-9/share_dir.jar!share/", "share/"),
     ),
-    unpacked_bytes=60 << 20, machine="x86_64", licence="GPL-2.0-only",
+    unpacked_bytes=60 << 20,
+    machine="x86_64",
+    licence="GPL-2.0-only",
     licence_text=Path("/usr/share/common-licenses/GPL-2"),
 )
 CATALOGUE = {MYSQL_5_5_9.name: MYSQL_5_5_9}

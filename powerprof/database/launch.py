@@ -64,9 +64,7 @@ def prepare(build: ServerBuild, options: ServerOptions, tree: RunTree) -> Login:
             for path in (directory / INIT_SQL, directory / ERROR_LOG, directory / "tmp", directory):
                 os.chown(path, *owner, follow_symlinks=False)
     except OSError as error:
-        raise PowerprofError(
-            f"cannot prepare {directory} ({reason_of(error)})", template.room_hint(error)
-        ) from error
+        raise PowerprofError(f"cannot prepare {directory} ({reason_of(error)})", template.room_hint(error)) from error
     return login
 
 
@@ -88,14 +86,17 @@ def _write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def command(
-    build: ServerBuild, options: ServerOptions, directory: Path, port: int | None
-) -> tuple[Path, list[str]]:
+def command(build: ServerBuild, options: ServerOptions, directory: Path, port: int | None) -> tuple[Path, list[str]]:
     """Where to start the server, and its command line: as built, but for what makes it private and what was asked."""
     place, binary, basedir = _reach(build, directory)
     words = [
-        binary, "--no-defaults", f"--datadir={directory}/data", f"--socket={directory}/{SOCKET}",
-        f"--pid-file={directory}/mysqld.pid", f"--tmpdir={directory / 'tmp'}", "--skip-name-resolve",
+        binary,
+        "--no-defaults",
+        f"--datadir={directory}/data",
+        f"--socket={directory}/{SOCKET}",
+        f"--pid-file={directory}/mysqld.pid",
+        f"--tmpdir={directory / 'tmp'}",
+        "--skip-name-resolve",
         f"--init-file={directory}/{INIT_SQL}",
     ]
     if build.names_threads:
@@ -145,8 +146,6 @@ def write_back(directory: Path) -> None:
         try:
             os.fsync(handle)
         except OSError as error:
-            raise PowerprofError(
-                f"cannot write {path} ({reason_of(error)})", template.room_hint(error)
-            ) from error
+            raise PowerprofError(f"cannot write {path} ({reason_of(error)})", template.room_hint(error)) from error
         finally:
             os.close(handle)

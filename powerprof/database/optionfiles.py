@@ -11,10 +11,20 @@ from powerprof import files
 from powerprof.errors import DataError
 
 GROUPS = ("client", "client-server", "client-mariadb", "powerprof")
-_KEYS = frozenset({
-    "user", "password", "host", "port", "socket", "database",
-    "ssl-ca", "ssl-cert", "ssl-key", "ssl-verify-server-cert",
-})
+_KEYS = frozenset(
+    {
+        "user",
+        "password",
+        "host",
+        "port",
+        "socket",
+        "database",
+        "ssl-ca",
+        "ssl-cert",
+        "ssl-key",
+        "ssl-verify-server-cert",
+    }
+)
 _LIMIT_BYTES = 1 << 20
 _LIMIT_FILES = 50
 _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "r": "\r", "\\": "\\", "s": " ", '"': '"', "'": "'"}
@@ -60,7 +70,7 @@ def _read(path: Path, found: dict[str, Option], left: list[int]) -> None:
         elif line[0] == "[":
             if not line.split("#", 1)[0].rstrip().endswith("]"):
                 raise DataError(path, f"a group without ]: {line[:40]!r}", number)
-            group = line[1:line.index("]")].strip()
+            group = line[1 : line.index("]")].strip()
         elif group is None:
             raise DataError(path, f"an option outside of a group: {line[:40].split('=')[0]!r}", number)
         elif group in GROUPS:

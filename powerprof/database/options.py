@@ -73,9 +73,7 @@ def choose_port(port: Port, address: str = "127.0.0.1") -> int | None:
         try:
             probe.bind((address, 0 if port == "ephemeral" else port))
         except PermissionError as error:
-            raise PowerprofError(
-                f"port {port} may not be used ({reason_of(error)})", "use one above 1023"
-            ) from error
+            raise PowerprofError(f"port {port} may not be used ({reason_of(error)})", "use one above 1023") from error
         except OSError:
             raise port_taken(int(port), address) from None
         return int(probe.getsockname()[1])
@@ -83,6 +81,4 @@ def choose_port(port: Port, address: str = "127.0.0.1") -> int | None:
 
 def port_taken(port: int, address: str) -> PowerprofError:
     """The error for a port that another program has."""
-    return PowerprofError(
-        f"port {port} on {address} is taken", f"choose another; who has it: ss -ltnp sport = :{port}"
-    )
+    return PowerprofError(f"port {port} on {address} is taken", f"choose another; who has it: ss -ltnp sport = :{port}")

@@ -96,7 +96,10 @@ def replication_settings(member: MemberPlan, kind: Kind) -> dict[str, Setting]:
     if kind == "standalone":
         return {}
     settings: dict[str, Setting] = {
-        "server-id": member.server_id, "log-bin": "binlog", "relay-log": "relay", "report-host": member.name,
+        "server-id": member.server_id,
+        "log-bin": "binlog",
+        "relay-log": "relay",
+        "report-host": member.name,
     }
     if kind == "ring":
         # What one member wrote has to travel through the others (MariaDB manual, ring replication).

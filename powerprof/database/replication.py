@@ -19,11 +19,32 @@ if TYPE_CHECKING:
 
 # Where the server has them; all are counters or gauges of SHOW GLOBAL STATUS.
 COUNTERS = (
-    "Aborted_clients", "Aborted_connects", "Binlog_bytes_written", "Binlog_commits", "Bytes_received", "Bytes_sent",
-    "Com_binlog_dump", "Com_change_db", "Com_register_slave", "Com_select", "Com_show_slave_hosts",
-    "Com_show_status", "Com_show_variables", "Connections", "Master_gtid_wait_count", "Queries", "Questions",
-    "Slave_connections", "Slave_received_heartbeats", "Slave_retried_transactions", "Slaves_connected",
-    "Slaves_running", "Threads_connected", "Threads_created", "Threads_running", "Uptime",
+    "Aborted_clients",
+    "Aborted_connects",
+    "Binlog_bytes_written",
+    "Binlog_commits",
+    "Bytes_received",
+    "Bytes_sent",
+    "Com_binlog_dump",
+    "Com_change_db",
+    "Com_register_slave",
+    "Com_select",
+    "Com_show_slave_hosts",
+    "Com_show_status",
+    "Com_show_variables",
+    "Connections",
+    "Master_gtid_wait_count",
+    "Queries",
+    "Questions",
+    "Slave_connections",
+    "Slave_received_heartbeats",
+    "Slave_retried_transactions",
+    "Slaves_connected",
+    "Slaves_running",
+    "Threads_connected",
+    "Threads_created",
+    "Threads_running",
+    "Uptime",
 )
 _MARKER = "powerprof_marker"
 
@@ -66,8 +87,7 @@ def status_of(row: Mapping[str, Any]) -> ReplicationStatus:
     """One row of SHOW … STATUS. MySQL 8.0.22 renamed master and slave; both are read."""
     # Replicate_Ignore_Server_Ids and its kind kept their name.
     plain = {
-        re.sub("replica(?!te)", "slave", name.lower()).replace("source", "master"): value
-        for name, value in row.items()
+        re.sub("replica(?!te)", "slave", name.lower()).replace("source", "master"): value for name, value in row.items()
     }
 
     def text(name: str) -> str | None:
@@ -82,15 +102,21 @@ def status_of(row: Mapping[str, Any]) -> ReplicationStatus:
     ignored = (text("replicate_ignore_server_ids") or "").replace(",", " ").split()
     return ReplicationStatus(
         channel=text("connection_name") or text("channel_name") or "",
-        source_host=text("master_host"), source_port=number("master_port"),
+        source_host=text("master_host"),
+        source_port=number("master_port"),
         source_server_id=number("master_server_id"),
-        io_running=text("slave_io_running"), io_state=text("slave_io_state"),
+        io_running=text("slave_io_running"),
+        io_state=text("slave_io_state"),
         sql_running=None if running is None else running == "Yes",
         seconds_behind=number("seconds_behind_master"),
-        last_io_error_number=number("last_io_errno"), last_io_error=text("last_io_error"),
-        last_sql_error_number=number("last_sql_errno"), last_sql_error=text("last_sql_error"),
-        relay_log_bytes=number("relay_log_space"), read_position_bytes=number("read_master_log_pos"),
-        executed_position_bytes=number("exec_master_log_pos"), source_log_file=text("master_log_file"),
+        last_io_error_number=number("last_io_errno"),
+        last_io_error=text("last_io_error"),
+        last_sql_error_number=number("last_sql_errno"),
+        last_sql_error=text("last_sql_error"),
+        relay_log_bytes=number("relay_log_space"),
+        read_position_bytes=number("read_master_log_pos"),
+        executed_position_bytes=number("exec_master_log_pos"),
+        source_log_file=text("master_log_file"),
         connect_retry_s=number("connect_retry"),
         ignored_server_ids=tuple(int(one) for one in ignored if one.isascii() and one.isdigit()),
     )
@@ -140,8 +166,11 @@ def position(source: Sql) -> tuple[str, int]:
 def point_at(replica: Sql, origin: Origin, mariadb: bool, connect_retry_s: int | None = None) -> None:
     """CHANGE MASTER and START SLAVE. The password goes through SQL and stands on no command line."""
     words = [
-        f"MASTER_HOST='{origin.host}'", f"MASTER_PORT={origin.port}", f"MASTER_USER='{origin.user}'",
-        f"MASTER_PASSWORD='{origin.password}'", f"MASTER_LOG_FILE='{origin.file}'",
+        f"MASTER_HOST='{origin.host}'",
+        f"MASTER_PORT={origin.port}",
+        f"MASTER_USER='{origin.user}'",
+        f"MASTER_PASSWORD='{origin.password}'",
+        f"MASTER_LOG_FILE='{origin.file}'",
         f"MASTER_LOG_POS={origin.position}",
     ]
     if connect_retry_s is not None:
@@ -156,7 +185,8 @@ def write_marker(source: Sql) -> str:
     """A row that a replica has once it works; returns its name."""
     token = secrets.token_hex(8)
     sql.execute(
-        source, f"CREATE DATABASE IF NOT EXISTS {_MARKER}",
+        source,
+        f"CREATE DATABASE IF NOT EXISTS {_MARKER}",
         f"CREATE TABLE IF NOT EXISTS {_MARKER}.marker (token CHAR(16) PRIMARY KEY) ENGINE=InnoDB",
         f"INSERT INTO {_MARKER}.marker VALUES ('{token}')",  # noqa: S608 - constants and hexadecimal digits
     )

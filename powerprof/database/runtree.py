@@ -74,7 +74,9 @@ class RunTree:
             self._janitor = programs.start(
                 # -I -S: neither the environment nor site packages; half the start time of a full interpreter.
                 [sys.executable, "-I", "-S", janitor.__file__, str(os.getpid()), base],
-                stdin=theirs, stdout=their_answer, dies_with_us=False,
+                stdin=theirs,
+                stdout=their_answer,
+                dies_with_us=False,
             )
         finally:
             os.close(theirs)

@@ -38,9 +38,7 @@ class PrivateServer:
 
     private = True
 
-    def __init__(
-        self, options: ServerOptions | None = None, *, tree: RunTree | None = None, **changes: Any
-    ) -> None:
+    def __init__(self, options: ServerOptions | None = None, *, tree: RunTree | None = None, **changes: Any) -> None:
         self.options = dataclasses.replace(options or ServerOptions(), **changes)
         self._own_tree = tree is None
         self._tree = tree or RunTree()
@@ -81,8 +79,13 @@ class PrivateServer:
             self._port = choose_port(options.port, options.address)
             place, words = launch.command(self.build, options, self.directory, self._port)
             self._process = programs.start(
-                words, stdout=log, stderr=log, cwd=place, affinity=options.affinity,
-                env={**options.environment, **self._tree.environment}, user=launch.server_account(),
+                words,
+                stdout=log,
+                stderr=log,
+                cwd=place,
+                affinity=options.affinity,
+                env={**options.environment, **self._tree.environment},
+                user=launch.server_account(),
             )
 
     def wait_ready(self) -> None:

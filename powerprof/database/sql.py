@@ -41,12 +41,20 @@ def connect(login: Login, *, timeout_s: float = 10.0, **options: Any) -> Sql:
         place = {"host": login.host or "127.0.0.1", "port": login.port or 3306}
     tls = {f"ssl_{name}": value for name, value in login.tls.items()}
     try:
-        return pymysql.connect(**{
-            "user": login.user, "password": login.password, "database": login.database, "autocommit": True,
-            "connect_timeout": max(1, min(int(timeout_s), 3600)), "charset": "utf8mb4",
-            "program_name": "powerprof",
-            **place, **tls, **options,
-        })
+        return pymysql.connect(
+            **{
+                "user": login.user,
+                "password": login.password,
+                "database": login.database,
+                "autocommit": True,
+                "connect_timeout": max(1, min(int(timeout_s), 3600)),
+                "charset": "utf8mb4",
+                "program_name": "powerprof",
+                **place,
+                **tls,
+                **options,
+            }
+        )
     except (pymysql.MySQLError, OSError, ValueError, RuntimeError) as error:
         raise failure(f"cannot connect to {login.text}", error) from error
 

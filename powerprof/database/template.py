@@ -134,8 +134,11 @@ def _copy(given: int, made: int, size: int) -> None:
     by_range = True
     while copied < size:
         try:
-            step = os.copy_file_range(given, made, size - copied) if by_range else \
-                os.sendfile(made, given, None, size - copied)
+            step = (
+                os.copy_file_range(given, made, size - copied)
+                if by_range
+                else os.sendfile(made, given, None, size - copied)
+            )
         except OSError as error:
             if not by_range or error.errno not in _NO_REFLINK:
                 raise

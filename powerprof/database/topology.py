@@ -53,8 +53,13 @@ class Topology:
     """
 
     def __init__(
-        self, kind: Kind, count: int | None = None, *, options: ServerOptions | None = None,
-        members: Mapping[str, MemberOptions] | None = None, network_namespaces: bool = False,
+        self,
+        kind: Kind,
+        count: int | None = None,
+        *,
+        options: ServerOptions | None = None,
+        members: Mapping[str, MemberOptions] | None = None,
+        network_namespaces: bool = False,
         tree: RunTree | None = None,
     ) -> None:
         self.kind = kind
@@ -122,10 +127,20 @@ class Topology:
             build = find_build(chosen.binary, chosen.basedir)
         port = common.port if self.kind == "standalone" else "ephemeral" if namespace is None else netns.PORT
         return dataclasses.replace(
-            common, name=one.name, port=port, build=build, namespace=namespace, address=address,
-            settings={**common.settings, **replication_settings(one, self.kind), **own.settings,
-                      **({} if self.kind == "standalone" else {"server-id": one.server_id})},
-            environment={**common.environment, **own.environment}, affinity=own.affinity or common.affinity,
+            common,
+            name=one.name,
+            port=port,
+            build=build,
+            namespace=namespace,
+            address=address,
+            settings={
+                **common.settings,
+                **replication_settings(one, self.kind),
+                **own.settings,
+                **({} if self.kind == "standalone" else {"server-id": one.server_id}),
+            },
+            environment={**common.environment, **own.environment},
+            affinity=own.affinity or common.affinity,
         )
 
     def _join(self) -> None:

@@ -24,12 +24,29 @@ _COUNTERS = re.compile(
     "|Innodb_history_list_length|Max_statement_time_.*)"
 )
 _VARIABLES = (
-    "server_id", "read_only", "log_bin", "log_slave_updates", "log_replica_updates", "binlog_format",
-    "event_scheduler", "performance_schema", "max_statement_time", "innodb_max_dirty_pages_pct_lwm",
-    "thread_handling", "thread_pool_stall_limit", "aria_checkpoint_interval", "innodb_log_writer_threads",
-    "innodb_status_output", "innodb_buffer_pool_dump_pct", "feedback", "wsrep_on", "skip_name_resolve",
-    "innodb_flush_log_at_timeout", "slave_net_timeout", "replica_net_timeout",
-)  # fmt: skip
+    "server_id",
+    "read_only",
+    "log_bin",
+    "log_slave_updates",
+    "log_replica_updates",
+    "binlog_format",
+    "event_scheduler",
+    "performance_schema",
+    "max_statement_time",
+    "innodb_max_dirty_pages_pct_lwm",
+    "thread_handling",
+    "thread_pool_stall_limit",
+    "aria_checkpoint_interval",
+    "innodb_log_writer_threads",
+    "innodb_status_output",
+    "innodb_buffer_pool_dump_pct",
+    "feedback",
+    "wsrep_on",
+    "skip_name_resolve",
+    "innodb_flush_log_at_timeout",
+    "slave_net_timeout",
+    "replica_net_timeout",
+)
 
 
 def quietly(ask: Callable[[], T], otherwise: T, what: str, notes: list[str]) -> T:
@@ -100,10 +117,11 @@ def _of_interest(found: list[Client]) -> list[Client]:
     ranked = sorted(
         found,
         key=lambda client: (
-            not client.command.startswith("Binlog Dump"), client.id != newest,
+            not client.command.startswith("Binlog Dump"),
+            client.id != newest,
             client.time_s if client.time_s is not None else 0.0,
         ),
-    )  # fmt: skip
+    )
     return ranked[:_MOST_CLIENTS]
 
 
@@ -115,11 +133,16 @@ def _client(row: dict[str, Any]) -> Client:
     precise = row.get("time_ms")
     seconds = float(precise) / 1e3 if precise is not None else row.get("time")
     return Client(
-        id=number("id") or 0, user=_short(row.get("user")), host=_short(row.get("host")),
-        command=_short(row.get("command")), time_s=None if seconds is None else float(seconds),
-        state=_short(row.get("state")), statement=_short(row.get("info")), tid=number("tid"),
+        id=number("id") or 0,
+        user=_short(row.get("user")),
+        host=_short(row.get("host")),
+        command=_short(row.get("command")),
+        time_s=None if seconds is None else float(seconds),
+        state=_short(row.get("state")),
+        statement=_short(row.get("info")),
+        tid=number("tid"),
         query_id=number("query_id"),
-    )  # fmt: skip
+    )
 
 
 def _short(value: Any) -> str:
@@ -165,11 +188,12 @@ def events(connection: Sql) -> list[ScheduledEvent]:
         "WHERE EVENT_TYPE = 'RECURRING' LIMIT 1000",
     )
     return [
-        ScheduledEvent(name=f"{schema}.{name}"[:_TEXT], interval_s=float(value) * _SECONDS[field],
-                       enabled=str(state) == "ENABLED")
+        ScheduledEvent(
+            name=f"{schema}.{name}"[:_TEXT], interval_s=float(value) * _SECONDS[field], enabled=str(state) == "ENABLED"
+        )
         for schema, name, value, field, state in rows
         if field in _SECONDS and re.fullmatch(r"[0-9]{1,9}", str(value))
-    ]  # fmt: skip
+    ]
 
 
 def log_end(connection: Sql) -> tuple[str, int] | None:

@@ -64,14 +64,18 @@ def monitoring(evidence: Evidence) -> list[Finding]:
         said_.append(f"connection {client.id}, {_person(client)}: {how}")
     return [
         Finding(
-            rule="monitoring_client", severity="fault", text=f"{text}: it keeps the CPUs awake.", evidence=said_,
+            rule="monitoring_client",
+            severity="fault",
+            text=f"{text}: it keeps the CPUs awake.",
+            evidence=said_,
             remedy=[
                 "Let it ask every 10 s or more (scrape interval, refresh, health check interval)",
                 *([f"to stop it now: KILL {first.id}"] if first is not None else []),
             ],
-            rate_hz=total, stack=stack_of(_rows_of(evidence, first)),
+            rate_hz=total,
+            stack=stack_of(_rows_of(evidence, first)),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _person(client: Client) -> str:
@@ -120,7 +124,8 @@ def reconnecting_clients(evidence: Evidence) -> list[Finding]:
     if failed >= _FAILED_LOGINS_HZ:
         found.append(
             Finding(
-                rule="client_reconnect_loop", severity="fault",
+                rule="client_reconnect_loop",
+                severity="fault",
                 text=f"A client fails to log in {rate(failed)} and tries again at once.",
                 evidence=[f"Aborted_connects rises {rate(failed)}"],
                 remedy=[
@@ -129,7 +134,7 @@ def reconnecting_clients(evidence: Evidence) -> list[Finding]:
                 ],
                 rate_hz=failed,
             )
-        )  # fmt: skip
+        )
     made = evidence.rate_hz("Connections") - source_churn_hz(evidence) - failed
     per_connection = evidence.moved("Questions") / max(1, evidence.moved("Connections"))
     who = _newcomers(evidence)
@@ -138,7 +143,8 @@ def reconnecting_clients(evidence: Evidence) -> list[Finding]:
     if made >= _CONNECTS_HZ and per_connection <= _FEW_STATEMENTS and believed:
         found.append(
             Finding(
-                rule="client_reconnect_loop", severity="fault",
+                rule="client_reconnect_loop",
+                severity="fault",
                 text=f"A client connects anew {rate(made)} and asks next to nothing.",
                 evidence=[
                     f"Connections rises {rate(made)}, {per_connection:.1f} statements for each",
@@ -147,16 +153,18 @@ def reconnecting_clients(evidence: Evidence) -> list[Finding]:
                 remedy=["Keep the connection, use a pool, or let the health check ask every 10 s or more"],
                 rate_hz=made,
             )
-        )  # fmt: skip
+        )
     return found
 
 
 def _newcomers(evidence: Evidence) -> str:
     oldest = max((client.id for client in evidence.clients_before), default=0)
     names = Counter(
-        _person(client) for sample in evidence.samples for client in sample
+        _person(client)
+        for sample in evidence.samples
+        for client in sample
         if client.id > oldest and client.user not in ("system user", "event_scheduler", "unauthenticated user")
-    )  # fmt: skip
+    )
     return ", ".join(name for name, _ in names.most_common(3))
 
 
@@ -169,9 +177,13 @@ def work(evidence: Evidence) -> list[Finding]:
         return []
     return [
         Finding(
-            rule="client_work", severity="note", text=f"Clients send statements {rate(asked)}.",
+            rule="client_work",
+            severity="note",
+            text=f"Clients send statements {rate(asked)}.",
             evidence=[f"Questions rises {rate(asked)}"]
             + ([f"connection threads end {each_second(total, 'idle periods')}"] if total else []),
-            remedy=["which functions those are: powerprof attribute"], rate_hz=asked, stack=stack_of(rows),
+            remedy=["which functions those are: powerprof attribute"],
+            rate_hz=asked,
+            stack=stack_of(rows),
         )
-    ]  # fmt: skip
+    ]

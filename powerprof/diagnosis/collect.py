@@ -74,11 +74,17 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
     asked.after()
     wakeups = [] if attribution is None else [_row(one, attribution.window_s) for one in attribution.wakeups[:_ROWS]]
     evidence = Evidence(
-        version=subject.version, family="mariadb" if "mariadb" in subject.version.lower() else "mysql",
-        window_s=asked.window_s or duration_s, traced_s=attribution.window_s if attribution else None,
+        version=subject.version,
+        family="mariadb" if "mariadb" in subject.version.lower() else "mysql",
+        window_s=asked.window_s or duration_s,
+        traced_s=attribution.window_s if attribution else None,
         exits_hz=sum(one.rate_hz for one in attribution.wakeups) if attribution else None,
-        wakeups=wakeups, log=log_of(subject.pid), asked=subject.connection is not None, notes=notes, **asked.found,
-    )  # fmt: skip
+        wakeups=wakeups,
+        log=log_of(subject.pid),
+        asked=subject.connection is not None,
+        notes=notes,
+        **asked.found,
+    )
     return Look(evidence, attribution, capture, interrupted)
 
 
@@ -95,11 +101,16 @@ def _trace(subject: Subject, asked: _Asked, duration_s: float, say: Say) -> tupl
 def _row(one: Wakeup, window_s: float) -> ThreadWakeups:
     waker = one.waker
     return ThreadWakeups(
-        tid=one.thread.tid, comm=one.thread.comm, name=one.thread.server_name, origin=one.origin, rate_hz=one.rate_hz,
+        tid=one.thread.tid,
+        comm=one.thread.comm,
+        name=one.thread.server_name,
+        origin=one.origin,
+        rate_hz=one.rate_hz,
         wakings_hz=None if one.wakings_count is None or not window_s else one.wakings_count / window_s,
-        period_ms=one.period_ms, stack=[frame.label for frame in one.stack[:_FRAMES]],
+        period_ms=one.period_ms,
+        stack=[frame.label for frame in one.stack[:_FRAMES]],
         waker=None if waker is None else (waker.server_name or waker.comm),
-    )  # fmt: skip
+    )
 
 
 class _Asked:

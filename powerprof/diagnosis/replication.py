@@ -120,8 +120,9 @@ def duplicate_on_source(evidence: Evidence) -> list[Finding]:
     recent = _recent_starts(evidence)
     for key, count in recent.items():
         if log:
-            said.append(f"the error log: a replica with server id {key} began to read {count} times in "
-                        f"{seconds(log.span_s)}")  # fmt: skip
+            said.append(
+                f"the error log: a replica with server id {key} began to read {count} times in {seconds(log.span_s)}"
+            )
     sure = bool(shared) or churn >= _EVICTED_HZ
     if not sure and not recent:
         return []
@@ -135,16 +136,22 @@ def duplicate_on_source(evidence: Evidence) -> list[Finding]:
     )
     return [
         Finding(
-            rule="duplicate_server_id", severity="fault", text=text, evidence=said, remedy=_DUPLICATE_REMEDY,
-            rate_hz=churn or None, stack=stack_of(_rows(evidence, _DUMP)),
+            rule="duplicate_server_id",
+            severity="fault",
+            text=text,
+            evidence=said,
+            remedy=_DUPLICATE_REMEDY,
+            rate_hz=churn or None,
+            stack=stack_of(_rows(evidence, _DUMP)),
         )
-    ]  # fmt: skip
+    ]
 
 
 # Names by performance_schema, and functions by which a thread is known where that has none (MySQL 5.5).
 _IO = ("sql/slave_io", "sql/replica_io"), ("handle_slave_io",)
-_SQL = ("sql/slave_sql", "sql/slave_worker", "sql/replica_sql", "sql/replica_worker", "sql/rpl_parallel_thread"), (
-    "handle_slave_sql",
+_SQL = (
+    ("sql/slave_sql", "sql/slave_worker", "sql/replica_sql", "sql/replica_worker", "sql/rpl_parallel_thread"),
+    ("handle_slave_sql",),
 )
 _DUMP = ("(Binlog Dump)",), ("mysql_binlog_send",)
 
@@ -204,10 +211,15 @@ def duplicate_on_replica(evidence: Evidence) -> list[Finding]:
     said += _io_rows(evidence)
     return [
         Finding(
-            rule="duplicate_server_id", severity="fault", text=text + backs_off, evidence=said,
-            remedy=_DUPLICATE_REMEDY, rate_hz=speed or None, stack=_io_stack(evidence),
+            rule="duplicate_server_id",
+            severity="fault",
+            text=text + backs_off,
+            evidence=said,
+            remedy=_DUPLICATE_REMEDY,
+            rate_hz=speed or None,
+            stack=_io_stack(evidence),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _io_stack(evidence: Evidence) -> list[str]:
@@ -241,7 +253,8 @@ def reconnect_loop(evidence: Evidence) -> list[Finding]:
             said.append(f"the error log: {evidence.log.retries_count} reconnects in {seconds(evidence.log.span_s)}")
         found.append(
             Finding(
-                rule="reconnect_loop", severity="fault",
+                rule="reconnect_loop",
+                severity="fault",
                 text=f"This replica cannot stay connected to its source {place} and tries again every "
                 f"{now.connect_retry_s or _DEFAULT_RETRY_S} s.",
                 evidence=[*said, *_io_rows(evidence)],
@@ -249,9 +262,10 @@ def reconnect_loop(evidence: Evidence) -> list[Finding]:
                     "mend the account, address or network named above",
                     "or, where the source is gone for good: STOP SLAVE; RESET SLAVE ALL",
                 ],
-                rate_hz=speed or None, stack=_io_stack(evidence),
+                rate_hz=speed or None,
+                stack=_io_stack(evidence),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -281,16 +295,18 @@ def orphan_event(evidence: Evidence) -> list[Finding]:
         said.append(f"the replication threads end {each_second(extra, 'idle periods')}")
     return [
         Finding(
-            rule="orphan_event", severity="fault",
+            rule="orphan_event",
+            severity="fault",
             text=f"An event of {whose}, goes round this ring {often}, and is applied each time.",
             evidence=said,
             remedy=[
                 f"On one server of the ring: STOP SLAVE; CHANGE MASTER TO IGNORE_SERVER_IDS=({number}); START SLAVE",
                 "(MySQL 8: CHANGE REPLICATION SOURCE TO …); then compare the data: each round has changed them",
             ],
-            rate_hz=commits or None, stack=stack_of([row for row in evidence.wakeups if role_of(row.name, row.stack)]),
+            rate_hz=commits or None,
+            stack=stack_of([row for row in evidence.wakeups if role_of(row.name, row.stack)]),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _looping(evidence: Evidence) -> tuple[tuple[int, str], int] | None:

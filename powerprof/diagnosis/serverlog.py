@@ -61,8 +61,12 @@ def summarise(text: str, now_s: float | None = None) -> LogSummary:
             lasts[found[1]] = now_s - when
     span = max(0.0, now_s - first) if first is not None else 0.0
     return LogSummary(
-        span_s=span, same_id_count=same, same_id_last_s=last if same else None, retries_count=retries,
-        dump_starts=_most(dumps), dump_last_s={key: lasts[key] for key in _most(dumps)},
+        span_s=span,
+        same_id_count=same,
+        same_id_last_s=last if same else None,
+        retries_count=retries,
+        dump_starts=_most(dumps),
+        dump_last_s={key: lasts[key] for key in _most(dumps)},
     )
 
 
@@ -87,4 +91,3 @@ def log_of(pid: int | None) -> LogSummary | None:
     """The summary for a process of this host; None where its log cannot be read."""
     text = read_log_end(pid) if pid is not None else None
     return summarise(text) if text is not None else None
-

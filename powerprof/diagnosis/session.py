@@ -52,11 +52,16 @@ def run(request: Request, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
             )
     attribution = taken.attribution
     diagnosis = Diagnosis(
-        id=None, started_at=started_at, findings=diagnose(taken.evidence), evidence=taken.evidence,
+        id=None,
+        started_at=started_at,
+        findings=diagnose(taken.evidence),
+        evidence=taken.evidence,
         server=DiagnosedServer(pid=subject.pid, version=subject.version, address=subject.address),
-        host=msgspec.to_builtins(describe()), tool=attribution.tool if attribution else None, notes=notes,
+        host=msgspec.to_builtins(describe()),
+        tool=attribution.tool if attribution else None,
+        notes=notes,
         interrupted=taken.interrupted,
-    )  # fmt: skip
+    )
     return diagnosis, taken
 
 
@@ -84,8 +89,9 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
         if pid is not None and server.pid is not None and pid != server.pid:
             raise UsageError(f"--pid is {pid}, but the server that was named is process {server.pid}", "leave one out")
         own = pid if pid is not None else server.pid
-        return Subject(own, name_of(own) or "the server" if own else "the server", connection, server.version,
-                       server.login.text)  # fmt: skip
+        return Subject(
+            own, name_of(own) or "the server" if own else "the server", connection, server.version, server.login.text
+        )
     if pid is None:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     label = name_of(pid) or str(pid)

@@ -34,47 +34,82 @@ class Periodic:
 PERIODIC = (
     Periodic(
         # tpool_generic.cc: the pool's maintenance timer, 400 ms, whether or not there is work.
-        "mysys/statement_timer", "runs the server's timers, and InnoDB's thread pool has one of 400 ms",
+        "mysys/statement_timer",
+        "runs the server's timers, and InnoDB's thread pool has one of 400 ms",
         "it has no setting; that pace is usual",
         ("timer_handler",),
     ),
     Periodic(
-        "innodb/page_cleaner", "writes dirty pages", "innodb_max_dirty_pages_pct_lwm=0 lets it sleep while idle",
-        ("buf_flush_page_cleaner",), 2.0,
+        "innodb/page_cleaner",
+        "writes dirty pages",
+        "innodb_max_dirty_pages_pct_lwm=0 lets it sleep while idle",
+        ("buf_flush_page_cleaner",),
+        2.0,
     ),
     Periodic("innodb/srv_master", "InnoDB's housekeeping, once a second", "it has no setting", ("srv_master_thread",)),
-    Periodic("innodb/srv_error_monitor", "watches InnoDB's latches, once a second", "it has no setting",
-             ("srv_error_monitor_thread",)),
-    Periodic("innodb/srv_lock_timeout", "ends lock waits, once a second", "it has no setting",
-             ("srv_lock_timeout_thread",)),
-    Periodic("innodb/srv_monitor", "writes InnoDB's monitor output", "innodb_status_output=OFF",
-             ("srv_monitor_thread",)),
-    Periodic("innodb/srv_purge", "removes old row versions", "let long transactions end: it follows the history list",
-             ("srv_purge",)),
-    Periodic("innodb/io_", "waits for asynchronous I/O", "innodb_use_native_aio=ON: emulated AIO looks for work",
-             ("io_handler_thread",)),
-    Periodic("innodb/thread_pool", "InnoDB's background tasks and their timer", "it has no setting",
-             ("tpool::",)),
-    Periodic("innodb/log_", "writes the redo log; spins while it waits",
-             "innodb_log_writer_threads=OFF on a server with few commits (MySQL 8.0.22)"),
+    Periodic(
+        "innodb/srv_error_monitor",
+        "watches InnoDB's latches, once a second",
+        "it has no setting",
+        ("srv_error_monitor_thread",),
+    ),
+    Periodic(
+        "innodb/srv_lock_timeout", "ends lock waits, once a second", "it has no setting", ("srv_lock_timeout_thread",)
+    ),
+    Periodic(
+        "innodb/srv_monitor", "writes InnoDB's monitor output", "innodb_status_output=OFF", ("srv_monitor_thread",)
+    ),
+    Periodic(
+        "innodb/srv_purge",
+        "removes old row versions",
+        "let long transactions end: it follows the history list",
+        ("srv_purge",),
+    ),
+    Periodic(
+        "innodb/io_",
+        "waits for asynchronous I/O",
+        "innodb_use_native_aio=ON: emulated AIO looks for work",
+        ("io_handler_thread",),
+    ),
+    Periodic("innodb/thread_pool", "InnoDB's background tasks and their timer", "it has no setting", ("tpool::",)),
+    Periodic(
+        "innodb/log_",
+        "writes the redo log; spins while it waits",
+        "innodb_log_writer_threads=OFF on a server with few commits (MySQL 8.0.22)",
+    ),
     Periodic("innodb/buf_resize", "waits for a change of the buffer pool's size", "it has no setting"),
     Periodic("innodb/dict_stats", "recomputes statistics", "innodb_stats_auto_recalc=OFF"),
     Periodic("innodb/fts_optimize", "tidies full-text indexes", "it has no setting"),
-    Periodic("aria/checkpoint", "Aria's checkpoints, every 30 s", "aria_checkpoint_interval (seconds)",
-             ("ma_checkpoint_background",)),
-    Periodic("thread_pool/timer", "looks for stalled thread groups", "thread_pool_stall_limit (milliseconds)",
-             ("timer_thread",)),
+    Periodic(
+        "aria/checkpoint",
+        "Aria's checkpoints, every 30 s",
+        "aria_checkpoint_interval (seconds)",
+        ("ma_checkpoint_background",),
+    ),
+    Periodic(
+        "thread_pool/timer",
+        "looks for stalled thread groups",
+        "thread_pool_stall_limit (milliseconds)",
+        ("timer_thread",),
+    ),
     Periodic("threadpool/timer", "looks for stalled thread groups", "thread_pool_stall_limit (milliseconds)"),
-    Periodic("sql/event_scheduler", "waits for the next event", "SET GLOBAL event_scheduler=OFF where none is needed",
-             ("Event_scheduler::run",)),
+    Periodic(
+        "sql/event_scheduler",
+        "waits for the next event",
+        "SET GLOBAL event_scheduler=OFF where none is needed",
+        ("Event_scheduler::run",),
+    ),
     Periodic("sql/manager", "flushes tables every flush_time", "flush_time=0", ("handle_manager",)),
     Periodic("feedback/sender", "the feedback plugin", "feedback=OFF"),
     Periodic("sql/binlog_background", "tidies the binary log", "it has no setting"),
     Periodic("sql/slave_background", "tidies GTID positions", "it has no setting"),
-    Periodic("iou-wrk", "is the kernel's own worker of io_uring, and ends itself when idle",
-             "innodb_use_native_aio=OFF does without it"),
+    Periodic(
+        "iou-wrk",
+        "is the kernel's own worker of io_uring, and ends itself when idle",
+        "innodb_use_native_aio=OFF does without it",
+    ),
     Periodic("wsrep", "Galera's threads", "evs and gcs intervals in wsrep_provider_options"),
-)  # fmt: skip
+)
 
 
 def _known(row: ThreadWakeups) -> Periodic | None:
@@ -122,15 +157,15 @@ def polling_waits(evidence: Evidence) -> list[Finding]:
         what = f", which {known.does}," if known else ""
         found.append(
             Finding(
-                rule="polling_wait", severity="fault",
+                rule="polling_wait",
+                severity="fault",
                 text=f"The thread {_label(rows[0])}{what} wakes by its own timer {_pace(rows)}.",
                 evidence=[f"it ended {each_second(often, 'idle periods')}, each by a timer of its own"],
-                remedy=[
-                    known.remedy if known else "which setting it is: the functions below say what it waits for"
-                ],
-                rate_hz=often, stack=stack_of(rows),
+                remedy=[known.remedy if known else "which setting it is: the functions below say what it waits for"],
+                rate_hz=often,
+                stack=stack_of(rows),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -143,12 +178,15 @@ def periodic_threads(evidence: Evidence) -> list[Finding]:
             continue
         found.append(
             Finding(
-                rule="periodic_thread", severity="note",
+                rule="periodic_thread",
+                severity="note",
                 text=f"{_label(rows[0])} wakes {_pace(rows)}" + (f": it {known.does}." if known else "."),
                 evidence=[f"it ended {each_second(often, 'idle periods')}, each by a timer of its own"],
-                remedy=[known.remedy] if known else [], rate_hz=often, stack=stack_of(rows),
+                remedy=[known.remedy] if known else [],
+                rate_hz=often,
+                stack=stack_of(rows),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -163,13 +201,15 @@ def replication_threads(evidence: Evidence) -> list[Finding]:
     for role, rows in roles.items():
         found.append(
             Finding(
-                rule="replication_thread", severity="note",
+                rule="replication_thread",
+                severity="note",
                 text=f"The {role} wakes {rate(_often(rows))}: what the source writes, and its heartbeats.",
                 evidence=[f"it ended {each_second(_often(rows), 'idle periods')}"],
                 remedy=["CHANGE MASTER TO MASTER_HEARTBEAT_PERIOD sets how often a silent source says so"],
-                rate_hz=_often(rows), stack=stack_of(rows),
+                rate_hz=_often(rows),
+                stack=stack_of(rows),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -185,7 +225,8 @@ def event_scheduler(evidence: Evidence) -> list[Finding]:
     eager = often >= _EVENTS_HZ
     return [
         Finding(
-            rule="event_scheduler", severity="fault" if eager else "note",
+            rule="event_scheduler",
+            severity="fault" if eager else "note",
             text=f"The event scheduler starts {first.name} {period(first.interval_s * 1e3)}"
             + (f", and {len(running) - 1} more." if len(running) > 1 else "."),
             evidence=[f"recurring events that are enabled: {len(running)}, together {rate(often)}"],
@@ -195,4 +236,4 @@ def event_scheduler(evidence: Evidence) -> list[Finding]:
             ],
             rate_hz=often,
         )
-    ]  # fmt: skip
+    ]

@@ -50,13 +50,20 @@ class Level:
 # Short rests end in shallow states, long ones in deep states: that, not the load, is what tells states apart. Idle
 # comes several times over, because it is the state that matters most here.
 LEVELS = (
-    Level("idle", 0.0, 0, 0), Level("idle again", 0.0, 0, 0),
-    Level("full", 1.0, 10_000, 0), Level("half the CPUs", 0.5, 10_000, 0),
-    Level("20 µs in 80 µs", 1.0, 20, 60), Level("20 µs in 220 µs", 1.0, 20, 200),
-    Level("50 µs in 550 µs", 1.0, 50, 500), Level("100 µs in 2.1 ms", 1.0, 100, 2_000),
-    Level("1 ms in 2 ms", 1.0, 1_000, 1_000), Level("1 ms in 11 ms", 1.0, 1_000, 10_000),
-    Level("20 ms in 40 ms", 1.0, 20_000, 20_000), Level("20 ms in 120 ms", 1.0, 20_000, 100_000),
-    Level("half, 50 µs in 350 µs", 0.5, 50, 300), Level("half, 5 ms in 10 ms", 0.5, 5_000, 5_000),
+    Level("idle", 0.0, 0, 0),
+    Level("idle again", 0.0, 0, 0),
+    Level("full", 1.0, 10_000, 0),
+    Level("half the CPUs", 0.5, 10_000, 0),
+    Level("20 µs in 80 µs", 1.0, 20, 60),
+    Level("20 µs in 220 µs", 1.0, 20, 200),
+    Level("50 µs in 550 µs", 1.0, 50, 500),
+    Level("100 µs in 2.1 ms", 1.0, 100, 2_000),
+    Level("1 ms in 2 ms", 1.0, 1_000, 1_000),
+    Level("1 ms in 11 ms", 1.0, 1_000, 10_000),
+    Level("20 ms in 40 ms", 1.0, 20_000, 20_000),
+    Level("20 ms in 120 ms", 1.0, 20_000, 100_000),
+    Level("half, 50 µs in 350 µs", 0.5, 50, 300),
+    Level("half, 5 ms in 10 ms", 0.5, 5_000, 5_000),
 )
 
 
@@ -87,8 +94,14 @@ def metered(window: Window, level: str) -> MeteredWindow | None:
 
 
 def calibrate(
-    choice: str, *, meter_log: Path | None = None, step_s: float = 5.0, repeats: int = 2,
-    levels: Sequence[Level] = LEVELS, seed: int = 1, progress: Callable[[str], None] | None = None,
+    choice: str,
+    *,
+    meter_log: Path | None = None,
+    step_s: float = 5.0,
+    repeats: int = 2,
+    levels: Sequence[Level] = LEVELS,
+    seed: int = 1,
+    progress: Callable[[str], None] | None = None,
 ) -> tuple[Fit, str]:
     """Meter this host through all levels in random order; the fit, and what was metered (`package-0 by rapl`).
 
@@ -100,8 +113,10 @@ def calibrate(
     scopes: set[str] = set()
     with open_meters(choice, meter_log=meter_log) as meters:
         if not meters.names:
-            raise CapabilityError(f"calibrate needs a meter: {meters.why}",
-                                  "run it on the metered host, or log an external meter: --meter-log FILE")
+            raise CapabilityError(
+                f"calibrate needs a meter: {meters.why}",
+                "run it on the metered host, or log an external meter: --meter-log FILE",
+            )
         cpus = sorted(os.sched_getaffinity(0))
         for number, level in enumerate(plan, 1):
             if progress is not None:
@@ -117,8 +132,9 @@ def calibrate(
             scopes.add(f"{' + '.join(found.domains)} by {found.source}")
             windows.append(made)
     if len(scopes) > 1:
-        raise PowerprofError(f"the meters changed between steps ({'; '.join(sorted(scopes))})",
-                             "name one meter with --energy-source")
+        raise PowerprofError(
+            f"the meters changed between steps ({'; '.join(sorted(scopes))})", "name one meter with --energy-source"
+        )
     return fit_windows(windows), scopes.pop()
 
 
@@ -130,19 +146,31 @@ def model_of(fit: Fit, name: str, cpu: CpuIdentity, scope: str, when: str) -> Po
     deepest = min(idle.values(), key=lambda c: c.value)
     full = fit.states[RUNNING]
     if full.value < deepest.value:
-        raise PowerprofError("running CPUs came out cheaper than idle ones: the meter does not follow the load",
-                             "use a longer --step, or another meter")
-    match = [] if cpu.vendor is None else [
-        CpuMatch(vendor=cpu.vendor, family=cpu.family, models=[] if cpu.model is None else [cpu.model])
-    ]
+        raise PowerprofError(
+            "running CPUs came out cheaper than idle ones: the meter does not follow the load",
+            "use a longer --step, or another meter",
+        )
+    match = (
+        []
+        if cpu.vendor is None
+        else [CpuMatch(vendor=cpu.vendor, family=cpu.family, models=[] if cpu.model is None else [cpu.model])]
+    )
     return PowerModel(
-        name=name, idle_watts=deepest.value, full_watts=full.value, idle_range_watts=(deepest.low, deepest.high),
-        full_range_watts=(full.low, full.high), range_from="fit", cpus=match, scope=scope,
+        name=name,
+        idle_watts=deepest.value,
+        full_watts=full.value,
+        idle_range_watts=(deepest.low, deepest.high),
+        full_range_watts=(full.low, full.high),
+        range_from="fit",
+        cpus=match,
+        scope=scope,
         source=f"calibrated {when} over {fit.windows_count} windows of {scope}",
         states=[StateWatts(name=state, watts=c.value, range_watts=(c.low, c.high)) for state, c in idle.items()],
-        wakeup=None if fit.wakeup is None else WakeupJoules(
-            joules=fit.wakeup.value, range_joules=(fit.wakeup.low, fit.wakeup.high)),
-        cross_validated_percent=fit.cross_validated_percent, doubts=list(fit.notes),
+        wakeup=None
+        if fit.wakeup is None
+        else WakeupJoules(joules=fit.wakeup.value, range_joules=(fit.wakeup.low, fit.wakeup.high)),
+        cross_validated_percent=fit.cross_validated_percent,
+        doubts=list(fit.notes),
     )
 
 

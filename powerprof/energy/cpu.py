@@ -34,11 +34,15 @@ def parse_cpuinfo(text: str) -> CpuIdentity:
         if colon:
             fields.setdefault(key.strip(), value.strip())
     if "CPU implementer" in fields:
-        return CpuIdentity(fields["CPU implementer"], None, _number(fields.get("CPU part")),
-                           _number(fields.get("CPU revision")), None)
+        return CpuIdentity(
+            fields["CPU implementer"], None, _number(fields.get("CPU part")), _number(fields.get("CPU revision")), None
+        )
     return CpuIdentity(
-        fields.get("vendor_id"), _number(fields.get("cpu family")), _number(fields.get("model")),
-        _number(fields.get("stepping")), fields.get("model name"),
+        fields.get("vendor_id"),
+        _number(fields.get("cpu family")),
+        _number(fields.get("model")),
+        _number(fields.get("stepping")),
+        fields.get("model name"),
     )
 
 

@@ -59,7 +59,8 @@ def contained(readings: Sequence[EnergyReading]) -> list[EnergyReading]:
     """The readings from the outside in, with `contained_in` filled in: the nearest metered domain around each."""
     order = (*_TIERS, "device", "model")
     return [
-        reading if reading.contained_in is not None
+        reading
+        if reading.contained_in is not None
         else msgspec.structs.replace(reading, contained_in=_container(reading, readings))
         for reading in sorted(readings, key=lambda r: order.index(tier(r)))
     ]
@@ -69,7 +70,7 @@ def _container(reading: EnergyReading, readings: Sequence[EnergyReading]) -> str
     mine = tier(reading)
     if mine in ("model", "wall"):
         return None
-    outer = _TIERS[:_TIERS.index(mine)] if mine in _TIERS else ("wall", "server")
+    outer = _TIERS[: _TIERS.index(mine)] if mine in _TIERS else ("wall", "server")
     for name in reversed(outer):
         if name in ("rail", "core") or (name == "package" and mine != "core"):
             continue
@@ -126,10 +127,13 @@ def _sum(readings: Sequence[EnergyReading]) -> Total:
     lost = any(r.joules is None for r in readings)
     bounds = readings[0] if len(readings) == 1 else None
     return Total(
-        source=readings[0].source, domains=[r.domain for r in readings], kind=readings[0].kind,
+        source=readings[0].source,
+        domains=[r.domain for r in readings],
+        kind=readings[0].kind,
         joules=None if lost else sum(r.joules or 0.0 for r in readings),
         watts=None if lost else sum(r.watts or 0.0 for r in readings),
-        low_watts=bounds.low_watts if bounds else None, high_watts=bounds.high_watts if bounds else None,
+        low_watts=bounds.low_watts if bounds else None,
+        high_watts=bounds.high_watts if bounds else None,
     )
 
 
@@ -153,8 +157,10 @@ def reconcile(readings: Sequence[EnergyReading]) -> list[str]:
         text = f"{inner_name} {inner_watts:.1f} W inside {outer_name} {outer_watts:.1f} W: {gap:.1f} W outside"
         if gap < 0:
             within = "within" if -gap <= _METER_ERROR * inner_watts else "beyond"
-            text = (f"{inner_name} {inner_watts:.1f} W should lie inside {outer_name} {outer_watts:.1f} W: "
-                    f"they differ by {-gap:.1f} W, {within} the meters' error")
+            text = (
+                f"{inner_name} {inner_watts:.1f} W should lie inside {outer_name} {outer_watts:.1f} W: "
+                f"they differ by {-gap:.1f} W, {within} the meters' error"
+            )
         lines.append(text)
     return lines + _repeated(readings)
 

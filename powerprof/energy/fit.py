@@ -87,13 +87,20 @@ def fit_windows(windows: Sequence[MeteredWindow]) -> Fit:
         high = max(float(values[worst] + quantile * errors[worst]), 0.0)
         zero[names[worst]] = Coefficient(0.0, 0.0, high)
         names = [name for i, name in enumerate(names) if i != worst]
-    found = {**zero, **{
-        name: Coefficient(float(v), max(float(v - quantile * e), 0.0), float(v + quantile * e))
-        for name, v, e in zip(names, values, errors, strict=True)
-    }}
+    found = {
+        **zero,
+        **{
+            name: Coefficient(float(v), max(float(v - quantile * e), 0.0), float(v + quantile * e))
+            for name, v, e in zip(names, values, errors, strict=True)
+        },
+    }
     return Fit(
-        {name: c for name, c in found.items() if name != WAKEUP}, found.get(WAKEUP), residual,
-        _cross_validated(windows, names), len(windows), tuple(notes),
+        {name: c for name, c in found.items() if name != WAKEUP},
+        found.get(WAKEUP),
+        residual,
+        _cross_validated(windows, names),
+        len(windows),
+        tuple(notes),
     )
 
 

@@ -35,8 +35,13 @@ def _openers(meter_log: Path | None) -> dict[str, Callable[[], Meter]]:
     from powerprof.sources.rapl import open_rapl
 
     return {
-        "rapl": open_rapl, "perf_power": open_perf_power, "turbostat": open_turbostat, "hwmon": open_hwmon,
-        "battery": open_battery, "ipmi": open_ipmi, "powertop": open_powertop,
+        "rapl": open_rapl,
+        "perf_power": open_perf_power,
+        "turbostat": open_turbostat,
+        "hwmon": open_hwmon,
+        "battery": open_battery,
+        "ipmi": open_ipmi,
+        "powertop": open_powertop,
         "meter_log": lambda: open_meter_log(meter_log),
     }
 
@@ -56,7 +61,7 @@ class MeterSet:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -110,7 +115,7 @@ class MeterSet:
 
 
 def make_readings(
-    source: str, energies: list[DomainEnergy], start_s: float, end_s: float,
+    source: str, energies: list[DomainEnergy], start_s: float, end_s: float
 ) -> tuple[list[EnergyReading], list[str]]:
     """Readings of one source in a window, and their notes. A domain that read 0 throughout has no figure."""
     readings, notes = [], []
@@ -121,10 +126,17 @@ def make_readings(
             notes.append(f"{source}: {item.domain} is there but does not count (reads 0): no figure")
         else:
             notes += [f"{source}: {item.domain} {note}" for note in item.energy.notes]
-        readings.append(EnergyReading(
-            source=source, domain=item.domain, kind="estimated" if source == "powertop" else "measured",
-            joules=joules, watts=watts, contained_in=item.inside, dropped_samples_count=item.energy.dropped,
-        ))
+        readings.append(
+            EnergyReading(
+                source=source,
+                domain=item.domain,
+                kind="estimated" if source == "powertop" else "measured",
+                joules=joules,
+                watts=watts,
+                contained_in=item.inside,
+                dropped_samples_count=item.energy.dropped,
+            )
+        )
     return readings, notes
 
 
@@ -136,8 +148,10 @@ def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
     words = [word.strip() for word in choice.split(",") if word.strip()]
     unknown = [word for word in words if word not in (*NAMES, "auto", "none", "model")]
     if unknown or not words or (len(words) > 1 and {"auto", "none", "model"} & set(words)):
-        raise UsageError(f"--energy-source {choice}: {unknown[0] if unknown else 'this'} is no choice",
-                         f"auto, none, model, or one or more of {', '.join(NAMES)} (a comma between)")
+        raise UsageError(
+            f"--energy-source {choice}: {unknown[0] if unknown else 'this'} is no choice",
+            f"auto, none, model, or one or more of {', '.join(NAMES)} (a comma between)",
+        )
     openers = _openers(meter_log)
     meters: list[Meter] = []
     try:
@@ -180,8 +194,10 @@ def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:
         return meter
     try:
         if not _moves(meter):
-            raise CapabilityError(f"{name}: present but it does not count (reads 0)",
-                                  "take another meter (--meter-log FILE), or the estimate (--energy-source model)")
+            raise CapabilityError(
+                f"{name}: present but it does not count (reads 0)",
+                "take another meter (--meter-log FILE), or the estimate (--energy-source model)",
+            )
     except BaseException:
         meter.close()
         raise

@@ -74,7 +74,7 @@ def _doubts(model: PowerModel) -> list[str]:
 
 
 def estimate(
-    chosen: ChosenModel, cpus: int, window_s: float, c0_percent: float | None, states: Sequence[StateResidency],
+    chosen: ChosenModel, cpus: int, window_s: float, c0_percent: float | None, states: Sequence[StateResidency]
 ) -> EnergyReading:
     """Energy of `cpus` CPUs in a window of which they ran `c0_percent`; kind estimated, with low and high watts.
 
@@ -88,9 +88,14 @@ def estimate(
         busy = min(max(c0_percent, 0.0), 100.0) / 100
         watts, low, high = _by_state(model, busy, cpus, window_s, states) or _by_load(model, busy)
     return EnergyReading(
-        source="model", domain="cpus", kind="estimated", model=chosen.title,
-        joules=None if watts is None else watts * cpus * window_s, watts=None if watts is None else watts * cpus,
-        low_watts=low / factor * cpus, high_watts=high * factor * cpus,
+        source="model",
+        domain="cpus",
+        kind="estimated",
+        model=chosen.title,
+        joules=None if watts is None else watts * cpus * window_s,
+        watts=None if watts is None else watts * cpus,
+        low_watts=low / factor * cpus,
+        high_watts=high * factor * cpus,
     )
 
 
@@ -106,7 +111,7 @@ def _by_load(model: PowerModel, busy: float) -> tuple[float, float, float]:
 
 
 def _by_state(
-    model: PowerModel, busy: float, cpus: int, window_s: float, states: Sequence[StateResidency],
+    model: PowerModel, busy: float, cpus: int, window_s: float, states: Sequence[StateResidency]
 ) -> tuple[float, float, float] | None:
     """Watts a CPU from its states; None where the model has none or does not know those that were used."""
     known = {state.name: state for state in model.states}
@@ -136,5 +141,7 @@ def describe(chosen: ChosenModel, reading: EnergyReading) -> str:
     """One line: the model, and how good the figure is."""
     if reading.watts is None or reading.low_watts is None or reading.high_watts is None:
         return f'estimated by the model "{chosen.title}"'
-    return (f'estimated by the model "{chosen.title}": {reading.watts:.2f} W, '
-            f"between {reading.low_watts:.2f} and {reading.high_watts:.2f} W")
+    return (
+        f'estimated by the model "{chosen.title}": {reading.watts:.2f} W, '
+        f"between {reading.low_watts:.2f} and {reading.high_watts:.2f} W"
+    )

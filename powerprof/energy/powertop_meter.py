@@ -50,7 +50,8 @@ class PowertopMeter:
         if self._process is None or self._process.poll() is not None:
             self._collect()
             self._process = programs.start(
-                [self._program, f"--csv={self._report}", f"--time={_SECONDS}"], cwd=Path(self._folder.name),
+                [self._program, f"--csv={self._report}", f"--time={_SECONDS}"],
+                cwd=Path(self._folder.name),
                 own_mounts=True,
             )
         # Between two reports the last one stands; before the first one there is nothing to say.
@@ -85,8 +86,10 @@ class PowertopMeter:
 def open_powertop() -> PowertopMeter:
     """PowerTOP where it gives watts. Raises CapabilityError where it is absent or knows none."""
     if not paths.is_this_host():
-        raise CapabilityError("powertop: it reads the running machine, and POWERPROF_SYSFS or POWERPROF_PROCFS is set",
-                              "unset POWERPROF_SYSFS POWERPROF_PROCFS")
+        raise CapabilityError(
+            "powertop: it reads the running machine, and POWERPROF_SYSFS or POWERPROF_PROCFS is set",
+            "unset POWERPROF_SYSFS POWERPROF_PROCFS",
+        )
     program = programs.need("powertop", "powertop")
     with tempfile.TemporaryDirectory(prefix="powerprof-powertop-") as folder:
         report = Path(folder) / "report.csv"

@@ -73,8 +73,11 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
             dumps += parse_powercap(text, path)
         elif looks_like_ipmi(text):
             ipmi = parse_ipmi(text, path)
-            recordings.append(_power("ipmi", "server", str(path), ipmi.samples, ipmi.step_s,
-                                     (f"read from {ipmi.sensor}", *ipmi.notes)))
+            recordings.append(
+                _power(
+                    "ipmi", "server", str(path), ipmi.samples, ipmi.step_s, (f"read from {ipmi.sensor}", *ipmi.notes)
+                )
+            )
         elif "PowerTOP Version" in text[:4096]:
             notes.append(_powertop(text, path))
         elif "\t" in text and looks_damaged_turbostat(text):
@@ -84,8 +87,11 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
             made = _power("meter_log", "wall", str(path), wall.samples, wall.step_s, wall.notes)
             recordings.append(replace(made, has_epoch=wall.has_epoch))
         else:
-            raise DataError(path, "no energy recording: neither turbostat, powercap, IPMI nor a wall meter's CSV",
-                            hint="a CSV log has a header such as time,watts")
+            raise DataError(
+                path,
+                "no energy recording: neither turbostat, powercap, IPMI nor a wall meter's CSV",
+                hint="a CSV log has a header such as time,watts",
+            )
     if dumps:
         recordings.append(_powercap(dumps, elapsed_s))
     elif elapsed_s is not None:
@@ -112,7 +118,7 @@ def _common_window(recordings: Sequence[Recording]) -> tuple[float, float] | Non
 
 
 def _power(
-    source: str, domain: str, path: str, samples: Sequence[PowerSample], step_s: float, notes: tuple[str, ...],
+    source: str, domain: str, path: str, samples: Sequence[PowerSample], step_s: float, notes: tuple[str, ...]
 ) -> Recording:
     def energies(start_s: float, end_s: float) -> list[DomainEnergy]:
         return [DomainEnergy(domain, power_energy(samples, start_s, end_s, 3 * step_s))]
@@ -133,16 +139,25 @@ def _turbostat(log: TurbostatLog) -> Recording:
         weight = sum(i.duration_s or 0.0 for i in rows)
         mean = sum(i.system.values["PkgWatt"] * (i.duration_s or 0.0) for i in rows if i.system) / weight
         notes.append(f"turbostat's own summary rows: {mean:.1f} W package over {len(rows)} intervals")
-    return Recording("turbostat", log.path, min(s.start_s for s in spans), max(s.end_s for s in spans), has_epoch,
-                     energies, tuple(notes))
+    return Recording(
+        "turbostat",
+        log.path,
+        min(s.start_s for s in spans),
+        max(s.end_s for s in spans),
+        has_epoch,
+        energies,
+        tuple(notes),
+    )
 
 
 def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> Recording:
     """The dumps of all files as one series of samples, in the order in which they were named."""
     stamped = all(dump.time_s is not None for dump in dumps)
     if len(dumps) < 2:
-        raise UsageError(f"{dumps[0].path}: one powercap dump has no energy in it: two are needed",
-                         "name the dumps in their order: --from BEFORE AFTER")
+        raise UsageError(
+            f"{dumps[0].path}: one powercap dump has no energy in it: two are needed",
+            "name the dumps in their order: --from BEFORE AFTER",
+        )
     if not stamped and elapsed_s is None:
         raise UsageError("powercap dumps carry no time", "add --elapsed S, the seconds between two of them")
     times = [d.time_s if stamped and d.time_s is not None else i * (elapsed_s or 0.0) for i, d in enumerate(dumps)]
@@ -175,8 +190,13 @@ def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> Recordi
         return [
             DomainEnergy(
                 domain.label,
-                counter_energy(samples(domain.zone.id, domain.zone.range_uj is not None), start_s, end_s,
-                               joules_per_unit=1e-6, modulus=domain.zone.modulus),
+                counter_energy(
+                    samples(domain.zone.id, domain.zone.range_uj is not None),
+                    start_s,
+                    end_s,
+                    joules_per_unit=1e-6,
+                    modulus=domain.zone.modulus,
+                ),
                 domain.inside,
             )
             for domain in domains
@@ -184,8 +204,15 @@ def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> Recordi
 
     path = dumps[0].path if len({d.path for d in dumps}) == 1 else f"{len(dumps)} powercap dumps"
     unused = [zone_id for zone_id in zones if zone_id not in used and "mmio" not in zone_id]
-    return Recording("rapl", path, times[0], times[-1], stamped, energies,
-                     (*notes, *(f"{zone_id} is not counted" for zone_id in unused)))
+    return Recording(
+        "rapl",
+        path,
+        times[0],
+        times[-1],
+        stamped,
+        energies,
+        (*notes, *(f"{zone_id} is not counted" for zone_id in unused)),
+    )
 
 
 def _powertop(text: str, path: Path) -> str:

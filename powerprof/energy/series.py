@@ -83,7 +83,12 @@ def counter_units(values: Sequence[int], modulus: int | None) -> int | None:
 
 
 def counter_energy(
-    samples: Sequence[CounterSample], start_s: float, end_s: float, *, joules_per_unit: float, modulus: int | None,
+    samples: Sequence[CounterSample],
+    start_s: float,
+    end_s: float,
+    *,
+    joules_per_unit: float,
+    modulus: int | None,
     max_step_s: float | None = None,
 ) -> Energy:
     """Energy of a counter between the samples nearest to the two edges.
@@ -92,22 +97,32 @@ def counter_energy(
     sample that could not be read is dropped and counted. `max_step_s`: samples further apart may hide a wrap.
     """
     first, last = _edges([s.time_s for s in samples], start_s, end_s)
-    inside = samples[first:last + 1]
+    inside = samples[first : last + 1]
     dropped = sum(1 for s in inside if s.value is None)
     gone = [s for s in inside if s.missing == "gone"]
     if gone:
-        return Energy(None, start_s, end_s, dropped, (
-            f"went away {max(0.0, gone[0].time_s - start_s):.1f} s into the window: no joules are given for it",))
+        return Energy(
+            None,
+            start_s,
+            end_s,
+            dropped,
+            (f"went away {max(0.0, gone[0].time_s - start_s):.1f} s into the window: no joules are given for it",),
+        )
     if any(s.missing == "no_range" for s in inside):
-        return Energy(None, start_s, end_s, dropped, (
-            f"its wrap point cannot be read, so {dropped} of {len(inside)} samples were dropped",))
+        return Energy(
+            None,
+            start_s,
+            end_s,
+            dropped,
+            (f"its wrap point cannot be read, so {dropped} of {len(inside)} samples were dropped",),
+        )
     good = [s for s in inside if s.value is not None]
     notes = [f"{dropped} of {len(inside)} samples could not be read and were dropped"] if dropped else []
     if len(good) < 2:
         return Energy(None, start_s, end_s, dropped, (*notes, "fewer than two samples in the window"))
     units = counter_units([s.value for s in good if s.value is not None], modulus)
     if units is None:
-        return Energy(None, start_s, end_s, dropped + 1, (*notes, "the counter went backwards: no joules are given",))
+        return Energy(None, start_s, end_s, dropped + 1, (*notes, "the counter went backwards: no joules are given"))
     steps = [b.time_s - a.time_s for a, b in itertools.pairwise(good)]
     if max_step_s is not None and max(steps) > 2 * max_step_s:
         notes.append(f"{max(steps):.0f} s without a sample: the counter may have wrapped unseen")
@@ -118,14 +133,14 @@ def counter_energy(
 
 
 def power_energy(
-    samples: Sequence[PowerSample], start_s: float, end_s: float, max_gap_s: float | None = None,
+    samples: Sequence[PowerSample], start_s: float, end_s: float, max_gap_s: float | None = None
 ) -> Energy:
     """Energy of a power channel by the trapezoid rule between the samples nearest to the two edges.
 
     Gaps longer than `max_gap_s` are counted in the notes; an unreadable sample is dropped and counted.
     """
     first, last = _edges([s.time_s for s in samples], start_s, end_s)
-    inside = samples[first:last + 1]
+    inside = samples[first : last + 1]
     good = [(s.time_s, s.watts) for s in inside if s.watts is not None]
     dropped = len(inside) - len(good)
     notes = [f"{dropped} of {len(inside)} samples had no reading and were dropped"] if dropped else []

@@ -30,8 +30,17 @@ class Consumer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_energy(
-    total_joules: float, window_s: float, *, idle_watts: float | None, c0_s: float, consumers: Sequence[Consumer],
-    kind: Kind, source: str, wakeups_count: float = 0.0, wakeup_joules: float | None = None, steal_s: float = 0.0,
+    total_joules: float,
+    window_s: float,
+    *,
+    idle_watts: float | None,
+    c0_s: float,
+    consumers: Sequence[Consumer],
+    kind: Kind,
+    source: str,
+    wakeups_count: float = 0.0,
+    wakeup_joules: float | None = None,
+    steal_s: float = 0.0,
     smt: bool = False,
 ) -> EnergySplit:
     """Split `total_joules` of a window.
@@ -43,8 +52,16 @@ def split_energy(
     notes: list[str] = []
     if idle_watts is None:
         notes.append(f"the idle floor is unknown: {total_joules:.3f} J {UNATTRIBUTED}")
-        return EnergySplit(total_joules=total_joules, kind=kind, source=source, idle_joules=None, active_joules=None,
-                           parts=[], residual_joules=total_joules, notes=notes)
+        return EnergySplit(
+            total_joules=total_joules,
+            kind=kind,
+            source=source,
+            idle_joules=None,
+            active_joules=None,
+            parts=[],
+            residual_joules=total_joules,
+            notes=notes,
+        )
     idle = idle_watts * window_s
     active = total_joules - idle
     running_s = max(c0_s - steal_s, 0.0)
@@ -58,13 +75,21 @@ def split_energy(
     if residual < 0 and active >= 0:
         notes.append("the parts were seen to run longer than the CPUs: the residual is negative")
     return EnergySplit(
-        total_joules=total_joules, kind=kind, source=source, idle_joules=idle, active_joules=active, parts=parts,
-        residual_joules=residual, rate_watts=rate, wakeup_joules=per_wakeup, notes=notes,
+        total_joules=total_joules,
+        kind=kind,
+        source=source,
+        idle_joules=idle,
+        active_joules=active,
+        parts=parts,
+        residual_joules=residual,
+        rate_watts=rate,
+        wakeup_joules=per_wakeup,
+        notes=notes,
     )
 
 
 def _prices(
-    active: float, running_s: float, wakeups: float, wakeup_joules: float | None, notes: list[str],
+    active: float, running_s: float, wakeups: float, wakeup_joules: float | None, notes: list[str]
 ) -> tuple[float | None, float]:
     """Joules of a CPU second above the floor (None where nothing can be priced) and of a wake-up."""
     if active <= 0:
@@ -85,15 +110,23 @@ def _part(consumer: Consumer, rate: float | None, per_wakeup: float, active: flo
     children = [_part(child, rate, per_wakeup, active) for child in consumer.children]
     residual = joules - math.fsum(child.joules for child in children) if children else None
     return EnergyPart(
-        name=consumer.name, joules=joules, percent=100 * joules / active if active > 0 else None,
-        c0_s=consumer.c0_s, wakeups_count=consumer.wakeups_count, children=children, residual_joules=residual,
+        name=consumer.name,
+        joules=joules,
+        percent=100 * joules / active if active > 0 else None,
+        c0_s=consumer.c0_s,
+        wakeups_count=consumer.wakeups_count,
+        children=children,
+        residual_joules=residual,
     )
 
 
 def conservation_error(split: EnergySplit) -> float:
     """|idle + Σ parts + residual − total| as a share of the total, over every level of the tree."""
-    top = abs(math.fsum([split.idle_joules or 0.0, *(p.joules for p in split.parts), split.residual_joules,
-                         -split.total_joules]))
+    top = abs(
+        math.fsum(
+            [split.idle_joules or 0.0, *(p.joules for p in split.parts), split.residual_joules, -split.total_joules]
+        )
+    )
     scale = max(abs(split.total_joules), 1e-12)
     return max([top / scale, *(_tree_error(part, scale) for part in split.parts)])
 

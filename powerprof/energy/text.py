@@ -21,7 +21,11 @@ def render(result: EnergyResult) -> str:
         lines.append("")
         for note in result.notes:
             lines += textwrap.wrap(
-                note, _WIDTH, initial_indent="· ", subsequent_indent="  ", break_long_words=False,
+                note,
+                _WIDTH,
+                initial_indent="· ",
+                subsequent_indent="  ",
+                break_long_words=False,
                 break_on_hyphens=False,  # paths are to be copied whole
             )
     return "\n".join(lines)

@@ -37,8 +37,11 @@ def domain_intervals(log: TurbostatLog, offset_s: float = 0.0) -> dict[str, tupl
         for key, watts in _interval_watts(interval).items():
             found[key].append(PowerInterval(end - interval.duration_s, end, watts))
     if not found:
-        reason = "no power column (PkgWatt, CorWatt, ...) in it" if not _COLUMNS.keys() & set(log.columns) else (
-            "its tables do not say how long they took")
+        reason = (
+            "no power column (PkgWatt, CorWatt, ...) in it"
+            if not _COLUMNS.keys() & set(log.columns)
+            else ("its tables do not say how long they took")
+        )
         raise DataError(log.path, reason)
     labels = distinct_names(list(found))
     return {
@@ -92,7 +95,7 @@ class TurbostatMeter:
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         self._output.seek(0)
         text = self._output.read().decode("utf-8", "replace")
-        whole = text[:text.rfind("\n") + 1]
+        whole = text[: text.rfind("\n") + 1]
         return log_energies(parse_turbostat(whole, "turbostat's output"), start_s, end_s, self._offset_s)
 
     def notes(self) -> list[str]:
@@ -106,8 +109,10 @@ class TurbostatMeter:
 def open_turbostat() -> TurbostatMeter:
     """Start turbostat. Raises CapabilityError where it is not installed, may not run, or shows no watts."""
     if not paths.is_this_host():
-        raise CapabilityError("turbostat: it reads the running machine, and POWERPROF_SYSFS or POWERPROF_PROCFS is set",
-                              "unset POWERPROF_SYSFS POWERPROF_PROCFS")
+        raise CapabilityError(
+            "turbostat: it reads the running machine, and POWERPROF_SYSFS or POWERPROF_PROCFS is set",
+            "unset POWERPROF_SYSFS POWERPROF_PROCFS",
+        )
     program = programs.need("turbostat", "linux-cpupower")
     base: list[str | Path] = [program, "--quiet", "--show", _SHOW]
     try:

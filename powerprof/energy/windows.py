@@ -67,19 +67,33 @@ class WindowEnergy:
         return model.model.wakeup.joules if model is not None and model.model.wakeup is not None else None
 
     def split(
-        self, energy: Sequence[EnergyReading], window_s: float, cpus: int, c0_percent: float | None,
-        consumers: Sequence[Consumer], *, wakeups_count: float = 0.0, steal_percent: float | None = None,
+        self,
+        energy: Sequence[EnergyReading],
+        window_s: float,
+        cpus: int,
+        c0_percent: float | None,
+        consumers: Sequence[Consumer],
+        *,
+        wakeups_count: float = 0.0,
+        steal_percent: float | None = None,
     ) -> EnergySplit | None:
         """The host's energy over a window, split onto `consumers`; None where there is no figure to split."""
         whole = total(energy)
         if whole.joules is None or whole.kind is None or whole.source is None or c0_percent is None:
             return None
         return split_energy(
-            whole.joules, window_s, idle_watts=self.idle_watts(cpus), c0_s=c0_percent / 100 * cpus * window_s,
-            consumers=consumers, kind=whole.kind, source=whole.source, wakeups_count=wakeups_count,
-            wakeup_joules=self.wakeup_joules(), smt=files.try_text(paths.sysfs() / _SMT) == "1",
+            whole.joules,
+            window_s,
+            idle_watts=self.idle_watts(cpus),
+            c0_s=c0_percent / 100 * cpus * window_s,
+            consumers=consumers,
+            kind=whole.kind,
+            source=whole.source,
+            wakeups_count=wakeups_count,
+            wakeup_joules=self.wakeup_joules(),
+            smt=files.try_text(paths.sysfs() / _SMT) == "1",
             steal_s=(steal_percent or 0.0) / 100 * cpus * window_s,
-        )  # fmt: skip
+        )
 
     def complete(self, window: Window) -> Window:
         """The window with the estimate added where no meter gave a figure, and with the meters' notes."""

@@ -113,10 +113,15 @@ def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s
     context = apparatus.bench.context(case)
     directory = context.directory / slot.arm
     directory.mkdir(mode=0o700, exist_ok=True)
-    load = stack.enter_context(GatedLoad(
-        case.load, case.load_statements(), replace(context, directory=directory), apparatus.offer.rate_hz or 1.0,
-        slot.seed,
-    ))  # fmt: skip
+    load = stack.enter_context(
+        GatedLoad(
+            case.load,
+            case.load_statements(),
+            replace(context, directory=directory),
+            apparatus.offer.rate_hz or 1.0,
+            slot.seed,
+        )
+    )
     meter = stack.enter_context(meter_of(apparatus, case, load.pids))
     count = counting(control, apparatus.bench.server(case).pid)
     _turn(load, turn_s)
@@ -133,9 +138,14 @@ def _block(apparatus: Apparatus, side: _Side, attempts: int) -> Block:
     """All turns of a side as one block."""
     result = side.load.tally().since(side.start)
     return block_of(
-        apparatus, side.slot, attempts, apparatus.complete(joined_all(side.windows)), result, _sum(side.moved),
+        apparatus,
+        side.slot,
+        attempts,
+        apparatus.complete(joined_all(side.windows)),
+        result,
+        _sum(side.moved),
         queries=result.queries,
-    )  # fmt: skip
+    )
 
 
 def _sum(moved: Sequence[dict[str, int]]) -> dict[str, int]:

@@ -139,15 +139,22 @@ class Bench:
             return {name: self._stack.enter_context(PrivateServer(options, tree=self._private_tree()))}
         members = {
             member: MemberOptions(
-                settings=own.my_cnf, environment=own.environment, server_id=own.server_id,
+                settings=own.my_cnf,
+                environment=own.environment,
+                server_id=own.server_id,
                 connect_retry_s=own.connect_retry_s,
             )
             for member, own in wanted.members.items()
-        }  # fmt: skip
-        topology = self._stack.enter_context(Topology(
-            wanted.kind, wanted.count, options=options, members=members,
-            network_namespaces=self._options.network_namespaces,
-        ))  # fmt: skip
+        }
+        topology = self._stack.enter_context(
+            Topology(
+                wanted.kind,
+                wanted.count,
+                options=options,
+                members=members,
+                network_namespaces=self._options.network_namespaces,
+            )
+        )
         self.notes += topology.notes
         return {member.name: member.server for member in topology.members}
 

@@ -103,9 +103,7 @@ def remove(connection: Sql, name: str) -> None:
     if not there:
         return
     ours = sql.rows(
-        connection,
-        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
-        [name, _MARK],
+        connection, "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s", [name, _MARK]
     )
     if not ours:
         raise UsageError(f"the server has a schema {name} that powerprof did not make", "rename or drop it")

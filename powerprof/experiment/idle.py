@@ -99,8 +99,12 @@ class _Measured:
     def phase(self) -> Phase:
         traced = self.traced
         return phases.combine(
-            self.name, self.windows, causes=traced.causes, conservation=traced.conservation,
-            traced_window_s=traced.window_s, notes=traced.notes,
+            self.name,
+            self.windows,
+            causes=traced.causes,
+            conservation=traced.conservation,
+            traced_window_s=traced.window_s,
+            notes=traced.notes,
         )
 
 
@@ -260,10 +264,20 @@ class IdleExperiment:
             return
         exits = idle.in_window(window.trace.exits, window.edges)
         found = idle.mechanisms(exits)
-        rows = causes.summarise(
-            exits, found, window.window_s, look_up, functions=window.trace.addresses, interrupts=interrupt_names(),
-            server_names=names, own_pid=os.getpid(),
-        ) if len(exits) else []  # fmt: skip
+        rows = (
+            causes.summarise(
+                exits,
+                found,
+                window.window_s,
+                look_up,
+                functions=window.trace.addresses,
+                interrupts=interrupt_names(),
+                server_names=names,
+                own_pid=os.getpid(),
+            )
+            if len(exits)
+            else []
+        )
         tool = self._tool
         tool.exits += sum(row.count for row in rows if row.process == "powerprof")
         tool.traced_s += window.window_s
@@ -333,9 +347,7 @@ def measure_idle(plan: IdlePlan, say: Say) -> IdleResult:
     limits.check_clients(plan.clients)
     server = _server(plan)
     with WindowEnergy(plan.energy_source, plan.meter_log) as energy:
-        experiment = IdleExperiment(
-            plan, server=server, meters=energy.meters, complete=energy.complete, say=say
-        )
+        experiment = IdleExperiment(plan, server=server, meters=energy.meters, complete=energy.complete, say=say)
         result = experiment.run(energy.notes)
         if not result.run.phases:
             raise Interrupted("interrupted before anything was measured")

@@ -189,11 +189,7 @@ _POWER = {"watts": "watts", "c0_percent": "time in C0"}
 
 
 def _apart(metrics: Sequence[Metric], names: dict[str, str], a: str, b: str) -> str | None:
-    adjective = (
-        ("faster", "slower", "speed")
-        if names is _SPEED
-        else ("lower in power", "higher in power", "power")
-    )
+    adjective = ("faster", "slower", "speed") if names is _SPEED else ("lower in power", "higher in power", "power")
     for name, said in names.items():
         metric = next((one for one in metrics if one.name == name), None)
         if metric is None:

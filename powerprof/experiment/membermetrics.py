@@ -55,9 +55,14 @@ def _watts(name: str, baseline: Baseline) -> Callable[[Block], float | None]:
         if not window.window_s or window.c0_percent is None:
             return None
         split = split_energy(
-            reading.joules, window.window_s, idle_watts=baseline.watts, kind=reading.kind, source=reading.source,
-            c0_s=window.c0_percent / 100 * window.cpus * window.window_s, consumers=[Consumer(name=name, c0_s=cpu_s)],
-        )  # fmt: skip
+            reading.joules,
+            window.window_s,
+            idle_watts=baseline.watts,
+            kind=reading.kind,
+            source=reading.source,
+            c0_s=window.c0_percent / 100 * window.cpus * window.window_s,
+            consumers=[Consumer(name=name, c0_s=cpu_s)],
+        )
         return split.parts[0].joules / window.window_s if split.parts else None
 
     return of

@@ -103,14 +103,16 @@ class MembersMeter:
             moved = {key: counters[key] - self._counters[name].get(key, 0) for key in counters}
             found.append(
                 MemberShare(
-                    name=name, pid=server.pid, cpu_s=cpu_s,
+                    name=name,
+                    pid=server.pid,
+                    cpu_s=cpu_s,
                     c0_percent=None if cpu_s is None else 100.0 * cpu_s / (elapsed_s * cpus),
                     connections_hz=moved.get("Connections", 0) / elapsed_s,
                     commits_hz=moved["Binlog_commits"] / elapsed_s if "Binlog_commits" in moved else None,
                     relay_log_bytes_hz=None if written is None else written / elapsed_s,
                     replication=read_status(self._connections[name]),
                 )
-            )  # fmt: skip
+            )
         return found
 
     def _read_cpu(self) -> dict[str, int | None]:

@@ -121,12 +121,7 @@ def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
     found = [
         Values("c0_ms_per_query_server", "ms", "measured", lambda b: _per_query(cpu_ms(b, "server"), b)),
         Values("c0_ms_per_query", "ms", "measured", lambda b: _per_query(_c0_ms(b.window), b)),
-        Values(
-            "c0_ms_per_query_net",
-            "ms",
-            "measured",
-            lambda b: _per_query(_c0_ms(b.window, baseline.c0_percent), b),
-        ),
+        Values("c0_ms_per_query_net", "ms", "measured", lambda b: _per_query(_c0_ms(b.window, baseline.c0_percent), b)),
         Values("c0_ms_per_query_client", "ms", "measured", lambda b: _per_query(cpu_ms(b, "client"), b)),
         Values("joules_per_query", "J", kind, lambda b: _per_query(_joules(b, None), b), source),
         Values("joules_per_query_net", "J", kind, lambda b: _per_query(_joules(b, baseline), b), source),

@@ -30,9 +30,7 @@ def difference(before: Sequence[float], after: Sequence[float]) -> Estimate:
     # By hand: scipy's test warns on stderr where windows are nearly alike, and calls that an unreliable result.
     variances = [_variance_of_mean(values) for values in (before, after)]
     total = sum(variances)
-    spread = sum(
-        variance**2 / (len(values) - 1) for variance, values in zip(variances, (before, after), strict=True)
-    )
+    spread = sum(variance**2 / (len(values) - 1) for variance, values in zip(variances, (before, after), strict=True))
     if spread == 0:  # windows that are all alike
         return Estimate(mean=mean, low=mean, high=mean)
     freedom = total**2 / spread

@@ -24,5 +24,5 @@ def with_energy_split(phase: Phase, energy: WindowEnergy) -> Phase:
     consumers.append(Consumer(name="rest of the system", c0_s=rest))
     split = energy.split(
         phase.energy, window_s, phase.cpus, phase.c0_percent, consumers, steal_percent=phase.steal_percent
-    )  # fmt: skip
+    )
     return msgspec.structs.replace(phase, energy_split=split)

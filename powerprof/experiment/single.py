@@ -66,9 +66,7 @@ class _Single:
             self._say("warm-up" if dropped else f"{case.name}: {number - options.warm_up_pairs + 1} of {options.pairs}")
             self.blocks.append(self._block(apparatus, Slot(number, "a", dropped, 1 + 1000 * options.seed + number)))
         if options.attribute_s is not None:
-            self.traced = trace_condition(
-                bench, case, "a", options.attribute_s, self._say, self.offer.easy_rate_hz
-            )
+            self.traced = trace_condition(bench, case, "a", options.attribute_s, self._say, self.offer.easy_rate_hz)
 
     def _block(self, apparatus: Apparatus, slot: Slot) -> Block:
         for attempt in range(1, _ATTEMPTS + 1):

@@ -77,9 +77,12 @@ class StormWatch:
         last = self._count()
         raged = 100.0 * self._raging_s / self._watched_s if self._watched_s else 0.0
         return StormShare(
-            began=self._began, raged_percent=raged if self._began else 0.0, restarts_count=self._restarts,
-            counter=self._storm.counter, counter_hz=self._rate(self._first, last),
-        )  # fmt: skip
+            began=self._began,
+            raged_percent=raged if self._began else 0.0,
+            restarts_count=self._restarts,
+            counter=self._storm.counter,
+            counter_hz=self._rate(self._first, last),
+        )
 
     def _end(self) -> None:
         self._stop.set()

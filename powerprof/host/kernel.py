@@ -81,7 +81,8 @@ def tracefs() -> Capability:
         if len(words) > 2 and words[2] == "tracefs":
             return ok("tracefs", f"mounted at {words[1]}")
     return missing(
-        "tracefs", "optional: not mounted; only bpftrace and perf need it",
+        "tracefs",
+        "optional: not mounted; only bpftrace and perf need it",
         "mount -t tracefs tracefs /sys/kernel/tracing",
     )
 

@@ -16,6 +16,7 @@ from powerprof.sources.perf_power import open_perf_power
 
 _LOOK_S = 0.1  # RAPL counters move every millisecond
 
+
 def _readable(path: Path) -> bool:
     """Whether a reading can really be taken: modes do not tell for root in a container."""
     return try_text(path) is not None

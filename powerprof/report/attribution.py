@@ -107,11 +107,14 @@ def _grouped(record: Attribution, by: str) -> list[_Group]:
         groups.setdefault(_LABELS[by](row), []).append(row)
     found = [
         _Group(
-            label, sum(row.count for row in rows), sum(row.rate_hz for row in rows), sum(row.c0_ms for row in rows),
+            label,
+            sum(row.count for row in rows),
+            sum(row.rate_hz for row in rows),
+            sum(row.c0_ms for row in rows),
             rows[0].period_ms if len(rows) == 1 else None,
         )
         for label, rows in groups.items()
-    ]  # fmt: skip
+    ]
     return sorted(found, key=lambda group: (-group.count, group.label))
 
 
@@ -130,7 +133,7 @@ def _evidence(record: Attribution) -> list[str]:
     usage = "?" if c.cpuidle_usage_delta_count is None else f"{c.cpuidle_usage_delta_count:,}"
     lines = [
         f"{c.classified_count:,} classified + {c.unknown_count:,} unknown + {c.lost_count:,} lost = "
-        f"{c.idle_exits_count:,} idle exits; cpuidle counted {usage}.",
+        f"{c.idle_exits_count:,} idle exits; cpuidle counted {usage}."
     ]
     if s.exits_complete_percent is not None:
         lines.append(

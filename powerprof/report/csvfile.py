@@ -60,16 +60,46 @@ def _ends(interval: tuple[float, float] | None) -> tuple[float | None, float | N
 
 def _comparison(record: Comparison) -> Iterable[Sequence[Cell]]:
     pairs = max((len(side.values) for metric in record.metrics for side in (metric.a, metric.b)), default=0)
-    yield ["metric", "unit", "kind", "a", "b", "a_mean", "a_low", "a_high", "b_mean", "b_low", "b_high", "b_minus_a",
-           "low", "high", "percent", "verdict", "minimum_detectable_percent",
-           *(f"{arm}_{number}" for arm in "ab" for number in range(1, pairs + 1))]  # fmt: skip
+    yield [
+        "metric",
+        "unit",
+        "kind",
+        "a",
+        "b",
+        "a_mean",
+        "a_low",
+        "a_high",
+        "b_mean",
+        "b_low",
+        "b_high",
+        "b_minus_a",
+        "low",
+        "high",
+        "percent",
+        "verdict",
+        "minimum_detectable_percent",
+        *(f"{arm}_{number}" for arm in "ab" for number in range(1, pairs + 1)),
+    ]
     for metric in record.metrics:
         values = [[*side.values, *[None] * (pairs - len(side.values))] for side in (metric.a, metric.b)]
         yield [
-            metric.name, metric.unit, metric.kind, record.a.name, record.b.name, metric.a.mean, *_ends(metric.a.ci95),
-            metric.b.mean, *_ends(metric.b.ci95), metric.difference.b_minus_a, *_ends(metric.difference.ci95),
-            metric.difference.percent, metric.verdict, metric.minimum_detectable_percent, *values[0], *values[1],
-        ]  # fmt: skip
+            metric.name,
+            metric.unit,
+            metric.kind,
+            record.a.name,
+            record.b.name,
+            metric.a.mean,
+            *_ends(metric.a.ci95),
+            metric.b.mean,
+            *_ends(metric.b.ci95),
+            metric.difference.b_minus_a,
+            *_ends(metric.difference.ci95),
+            metric.difference.percent,
+            metric.verdict,
+            metric.minimum_detectable_percent,
+            *values[0],
+            *values[1],
+        ]
 
 
 def _estimate(found: Estimate | None) -> tuple[float | None, float | None]:
@@ -81,8 +111,12 @@ def _run(record: Run) -> Iterable[Sequence[Cell]]:
     for metric in record.metrics:
         yield ["", metric.name, metric.unit, metric.kind, metric.estimate.mean, *_estimate(metric.estimate)]
     for phase in record.phases:
-        figures = (("c0", "%", phase.c0_percent), ("idle", "%", phase.idle_percent),
-                   ("wakeups", "1/s", phase.wakeups_hz), ("steal", "%", phase.steal_percent))  # fmt: skip
+        figures = (
+            ("c0", "%", phase.c0_percent),
+            ("idle", "%", phase.idle_percent),
+            ("wakeups", "1/s", phase.wakeups_hz),
+            ("steal", "%", phase.steal_percent),
+        )
         for name, unit, value in figures:
             key = f"{name}_hz" if unit == "1/s" else f"{name}_percent"
             yield [phase.name, name, unit, "measured", value, *_estimate(phase.intervals.get(key))]
@@ -95,8 +129,18 @@ def _run(record: Run) -> Iterable[Sequence[Cell]]:
             yield [phase.name, where, "W", reading.kind, reading.watts, reading.low_watts, reading.high_watts]
             yield [phase.name, where, "J", reading.kind, reading.joules]
         for cause in phase.causes:
-            yield [phase.name, f"wakeups {cause.name or ''}".rstrip(), "1/s", "measured", cause.wakeups_hz, None, None,
-                   cause.mechanism, cause.process, cause.thread]  # fmt: skip
+            yield [
+                phase.name,
+                f"wakeups {cause.name or ''}".rstrip(),
+                "1/s",
+                "measured",
+                cause.wakeups_hz,
+                None,
+                None,
+                cause.mechanism,
+                cause.process,
+                cause.thread,
+            ]
 
 
 def _sweep(record: Sweep) -> Iterable[Sequence[Cell]]:
@@ -110,10 +154,37 @@ def _sweep(record: Sweep) -> Iterable[Sequence[Cell]]:
 
 
 def _attribution(record: Attribution) -> Iterable[Sequence[Cell]]:
-    yield ["mechanism", "origin", "count", "rate_hz", "wakings_count", "period_ms", "c0_ms", "pid", "tid", "thread",
-           "detail", "waker_pid", "waker", "stack"]  # fmt: skip
+    yield [
+        "mechanism",
+        "origin",
+        "count",
+        "rate_hz",
+        "wakings_count",
+        "period_ms",
+        "c0_ms",
+        "pid",
+        "tid",
+        "thread",
+        "detail",
+        "waker_pid",
+        "waker",
+        "stack",
+    ]
     for row in record.wakeups:
         waker = row.waker
-        yield [row.mechanism, row.origin, row.count, row.rate_hz, row.wakings_count, row.period_ms, row.c0_ms,
-               row.thread.pid, row.thread.tid, row.thread.label, row.detail, waker.pid if waker else None,
-               waker.comm if waker else None, " < ".join(reversed(frames_of(row)[1:]))]  # fmt: skip
+        yield [
+            row.mechanism,
+            row.origin,
+            row.count,
+            row.rate_hz,
+            row.wakings_count,
+            row.period_ms,
+            row.c0_ms,
+            row.thread.pid,
+            row.thread.tid,
+            row.thread.label,
+            row.detail,
+            waker.pid if waker else None,
+            waker.comm if waker else None,
+            " < ".join(reversed(frames_of(row)[1:])),
+        ]

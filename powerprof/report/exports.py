@@ -93,9 +93,15 @@ def _json(document: object) -> bytes:
 
 
 EXPORTS: dict[str, Callable[[msgspec.Struct, Extras], bytes]] = {
-    "html": _html, "markdown": _markdown, "csv": _csv, "flame": _flame, "folded": _folded, "pprof": _pprof,
-    "speedscope": _speedscope, "perfetto": _perfetto,
-}  # fmt: skip
+    "html": _html,
+    "markdown": _markdown,
+    "csv": _csv,
+    "flame": _flame,
+    "folded": _folded,
+    "pprof": _pprof,
+    "speedscope": _speedscope,
+    "perfetto": _perfetto,
+}
 
 
 def export(record: msgspec.Struct, kind: str, extras: Extras | None = None) -> bytes:

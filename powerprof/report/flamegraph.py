@@ -75,9 +75,7 @@ def _placed(root: _Node, unit: str, limit: int, *, difference: bool) -> Flame:
             hidden += 1
             continue
         depth_seen = max(depth_seen, depth)
-        found.append(
-            FlameFrame(node.label, depth, start, width, node.value, node.own, node.a if difference else None)
-        )
+        found.append(FlameFrame(node.label, depth, start, width, node.value, node.own, node.a if difference else None))
         at = start
         below = []
         for child in sorted(node.children.values(), key=lambda one: (-one.width, one.label)):
@@ -87,9 +85,7 @@ def _placed(root: _Node, unit: str, limit: int, *, difference: bool) -> Flame:
     return Flame(tuple(found), unit, depth_seen + 1, hidden, difference)
 
 
-def flame(
-    stacks: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES
-) -> Flame:
+def flame(stacks: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES) -> Flame:
     """The graph of one set of stacks, of at most `limit` frames."""
     top = _Node(root)
     for frames, value in merged(stacks):

@@ -99,11 +99,17 @@ def _comparison(record: Comparison) -> list[str]:
         change = text.signed(_times(metric.difference.b_minus_a, shown), shown.decimals)
         percent = "" if metric.difference.percent is None else _percent(metric.difference.percent)
         verdict = _VERDICTS[metric.verdict]
-        rows.append([
-            _label(metric.name, shown, metric.kind), _number(metric.a.mean, shown), _number(metric.b.mean, shown),
-            change, _range(*ends, shown) if ends else "", percent,
-            verdict if verdict == "inconclusive" else f"**{verdict}**",
-        ])  # fmt: skip
+        rows.append(
+            [
+                _label(metric.name, shown, metric.kind),
+                _number(metric.a.mean, shown),
+                _number(metric.b.mean, shown),
+                change,
+                _range(*ends, shown) if ends else "",
+                percent,
+                verdict if verdict == "inconclusive" else f"**{verdict}**",
+            ]
+        )
     a, b = code(record.a.name, 60), code(record.b.name, 60)
     found = [f"**{plain(record.verdict.text)}**", "", plain(said[1]), ""]
     found += _table(["metric", f"A {a}", f"B {b}", "B − A", "95 %", "", "verdict"], rows)
@@ -116,16 +122,26 @@ def _balance(found: Conservation | None) -> list[str]:
     if found is None:
         return []
     usage = text.number(found.cpuidle_usage_delta_count, 0)
-    return ["", (f"{found.classified_count:,} classified + {found.unknown_count:,} unknown + {found.lost_count:,} lost "
-                 f"= {found.idle_exits_count:,} idle exits; cpuidle counted {usage}.")]  # fmt: skip
+    return [
+        "",
+        (
+            f"{found.classified_count:,} classified + {found.unknown_count:,} unknown + {found.lost_count:,} lost "
+            f"= {found.idle_exits_count:,} idle exits; cpuidle counted {usage}."
+        ),
+    ]
 
 
 def _causes(causes: Sequence[Cause]) -> list[str]:
     rows = [
-        [code(f"{cause.process or 'unknown'} {cause.thread or ''}".strip()), code(cause.mechanism.replace("_", "-")),
-         text.period(cause.period_ms), text.number(cause.wakeups_hz, 1), text.number(cause.percent, 1)]
+        [
+            code(f"{cause.process or 'unknown'} {cause.thread or ''}".strip()),
+            code(cause.mechanism.replace("_", "-")),
+            text.period(cause.period_ms),
+            text.number(cause.wakeups_hz, 1),
+            text.number(cause.percent, 1),
+        ]
         for cause in causes[:_ROWS]
-    ]  # fmt: skip
+    ]
     return _table(["who", "why", "", "/s", "%"], rows, left=2)
 
 
@@ -149,10 +165,14 @@ def _run(record: Run) -> list[str]:
         found += ["", *_table(["", *(code(phase.name, 40) for phase in record.phases)], rows)]
     if record.deltas:
         rows = [
-            [plain(labels.metric(d.metric)), f"{code(d.to_phase, 40)} − {code(d.from_phase, 40)}",
-             text.signed(d.difference.mean, 2), _range(d.difference.low, d.difference.high, labels.Shown("", 1.0, 2))]
+            [
+                plain(labels.metric(d.metric)),
+                f"{code(d.to_phase, 40)} − {code(d.from_phase, 40)}",
+                text.signed(d.difference.mean, 2),
+                _range(d.difference.low, d.difference.high, labels.Shown("", 1.0, 2)),
+            ]
             for d in record.deltas
-        ]  # fmt: skip
+        ]
         found += ["", *_table(["change", "", "mean", "95 %"], rows, left=2)]
     traced = next((phase for phase in reversed(record.phases) if phase.causes and phase.name != "baseline-after"), None)
     if traced is not None:
@@ -167,10 +187,16 @@ def _attribution(record: Attribution) -> list[str]:
     for row in record.wakeups[:_ROWS]:
         frames = [frame.label for frame in row.stack[:_STACK_LIMIT]]
         more = " ← …" if len(row.stack) > _STACK_LIMIT else ""
-        rows.append([
-            code(row.thread.label), code((" ← ".join(frames) + more) if frames else "no user stack", 400),
-            text.period(row.period_ms), text.number(row.rate_hz, 1), f"{row.count:,}", text.number(row.c0_ms, 2),
-        ])  # fmt: skip
+        rows.append(
+            [
+                code(row.thread.label),
+                code((" ← ".join(frames) + more) if frames else "no user stack", 400),
+                text.period(row.period_ms),
+                text.number(row.rate_hz, 1),
+                f"{row.count:,}",
+                text.number(row.c0_ms, 2),
+            ]
+        )
     found = [f"**{plain(said[0])}**", ""]
     found += _table(["thread", "stack, innermost first", "", "/s", "exits", "C0 ms"], rows, left=2)
     left = record.wakeups[_ROWS:]

@@ -47,9 +47,14 @@ def perfetto(exits: Iterable[TimelineExit]) -> dict[str, Any]:
 
     def slice_(pid: int, tid: int, name: str, start: int, end: int, **args: Any) -> dict[str, Any]:
         return {
-            "ph": "X", "pid": pid, "tid": tid, "name": name, "ts": us(start), "dur": (end - start) / 1000,
+            "ph": "X",
+            "pid": pid,
+            "tid": tid,
+            "name": name,
+            "ts": us(start),
+            "dur": (end - start) / 1000,
             "args": args,
-        }  # fmt: skip
+        }
 
     lanes, events = _Lanes(), list[dict[str, Any]]()
     for number, one in enumerate(ordered, 1):
@@ -57,8 +62,18 @@ def perfetto(exits: Iterable[TimelineExit]) -> dict[str, Any]:
         end = one.exit_ns if one.next_ns is None else one.next_ns
         events.append(slice_(_CPUS, one.cpu, one.state, one.enter_ns, one.exit_ns, ended_by=blame))
         tid = lanes.take(blame, one.exit_ns, end)
-        events.append(slice_(_CAUSES, tid, f"woke CPU {one.cpu}", one.exit_ns, end, mechanism=one.mechanism,
-                             cause=one.cause, ended_state=one.state))
+        events.append(
+            slice_(
+                _CAUSES,
+                tid,
+                f"woke CPU {one.cpu}",
+                one.exit_ns,
+                end,
+                mechanism=one.mechanism,
+                cause=one.cause,
+                ended_state=one.state,
+            )
+        )
         wake = {"ph": "i", "s": "t", "pid": _CPUS, "tid": one.cpu, "name": f"wake-up: {blame}", "ts": us(one.exit_ns)}
         events.append(wake)
         if one.next_ns is not None:

@@ -34,8 +34,11 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _answer(window: Window) -> str:
-    deepest = max((state for state in window.states if state.residency_percent), default=None,
-                  key=lambda state: state.residency_percent or 0.0)
+    deepest = max(
+        (state for state in window.states if state.residency_percent),
+        default=None,
+        key=lambda state: state.residency_percent or 0.0,
+    )
     if window.c0_percent is not None:
         text = f"The CPUs ran {_percent(window.c0_percent)} of the time"
         if window.wakeups_hz is not None:
@@ -52,8 +55,11 @@ def _setting(window: Window, driver: str | None) -> str:
         parts[0] += f", {driver}"
     if window.window_s is not None:
         parts.append(f"{window.window_s:.2f} s")
-    parts.append({"procfs": "from /proc/stat", "cpuidle": "states as the kernel requested them"}.get(
-        window.residency_source, f"measured by {window.residency_source}, states as requested"))
+    parts.append(
+        {"procfs": "from /proc/stat", "cpuidle": "states as the kernel requested them"}.get(
+            window.residency_source, f"measured by {window.residency_source}, states as requested"
+        )
+    )
     return " · ".join(parts)
 
 
@@ -73,9 +79,10 @@ def _table(window: Window) -> list[str]:
     widths = [max(len(row[index]) for row in rows) for index in range(len(known))]
     widths[0] = min(widths[0], _NAME)
     return [
-        "  ".join([f"{row[0][:_NAME]:<{widths[0]}}"] + [
-            f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)
-        ]).rstrip()
+        "  ".join(
+            [f"{row[0][:_NAME]:<{widths[0]}}"]
+            + [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+        ).rstrip()
         for row in rows
     ]
 
@@ -84,15 +91,23 @@ def _row(state: StateResidency, counted: bool) -> list[str]:
     share = state.polling_percent if state.polling else state.residency_percent
     entries = f"{state.entries_count:,}" if counted else _rate(state.entries_hz)
     return [
-        f"{state.name}{' (polling)' if state.polling else ''}", _percent(share),
-        "" if state.average_residency_ms is None else _time(state.average_residency_ms), entries,
-        _rate(state.above_hz), _rate(state.below_hz), _rate(state.rejected_hz),
+        f"{state.name}{' (polling)' if state.polling else ''}",
+        _percent(share),
+        "" if state.average_residency_ms is None else _time(state.average_residency_ms),
+        entries,
+        _rate(state.above_hz),
+        _rate(state.below_hz),
+        _rate(state.rejected_hz),
     ]
 
 
 def _accounting(window: Window) -> list[str]:
-    named = (("user", window.user_percent), ("system", window.system_percent), ("interrupts", window.irq_percent),
-             ("stolen", window.steal_percent))
+    named = (
+        ("user", window.user_percent),
+        ("system", window.system_percent),
+        ("interrupts", window.irq_percent),
+        ("stolen", window.steal_percent),
+    )
     parts = [f"{name} {_percent(value)}" for name, value in named if value is not None]
     lines = [""] if parts or window.edge_exits_count or window.residual_percent or window.notes else []
     if parts:

@@ -94,8 +94,12 @@ def _diagnosis(path: Path) -> Saved:
 
 
 _READERS: dict[str, Callable[[Path], Saved]] = {
-    "powerprof.run/1": _run, "powerprof.comparison/1": _comparison, "powerprof.sweep/1": _sweep,
-    "powerprof.attribution/1": _attribution, "powerprof.oncpu/1": _on_cpu, "powerprof.functions/1": _functions,
+    "powerprof.run/1": _run,
+    "powerprof.comparison/1": _comparison,
+    "powerprof.sweep/1": _sweep,
+    "powerprof.attribution/1": _attribution,
+    "powerprof.oncpu/1": _on_cpu,
+    "powerprof.functions/1": _functions,
     "powerprof.diagnosis/1": _diagnosis,
 }
 

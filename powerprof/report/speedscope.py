@@ -28,13 +28,22 @@ def speedscope(profiles: Iterable[Profile], name: str) -> dict[str, Any]:
     for profile in profiles:
         stacks = merged(profile.stacks)
         weights = [value for _, value in stacks]
-        documents.append({
-            "type": "sampled", "name": profile.name, "unit": profile.unit, "startValue": 0, "endValue": sum(weights),
-            "samples": [[frames.setdefault(frame, len(frames)) for frame in stack] for stack, _ in stacks],
-            "weights": weights,
-        })  # fmt: skip
+        documents.append(
+            {
+                "type": "sampled",
+                "name": profile.name,
+                "unit": profile.unit,
+                "startValue": 0,
+                "endValue": sum(weights),
+                "samples": [[frames.setdefault(frame, len(frames)) for frame in stack] for stack, _ in stacks],
+                "weights": weights,
+            }
+        )
     return {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
-        "exporter": f"powerprof@{__version__}", "name": name, "activeProfileIndex": 0,
-        "shared": {"frames": [{"name": frame} for frame in frames]}, "profiles": documents,
-    }  # fmt: skip
+        "exporter": f"powerprof@{__version__}",
+        "name": name,
+        "activeProfileIndex": 0,
+        "shared": {"frames": [{"name": frame} for frame in frames]},
+        "profiles": documents,
+    }

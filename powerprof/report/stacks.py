@@ -64,19 +64,29 @@ def stack_set(record: msgspec.Struct) -> StackSet | None:
     if isinstance(record, Attribution):
         rows = record.wakeups
         return StackSet(
-            f"Idle exits caused by {record.target.label}", record.target.label, "idle exits", stacks_of(rows),
-            stacks_of(rows, "c0_ms"), modules_of(rows), record.window_s,
-        )  # fmt: skip
+            f"Idle exits caused by {record.target.label}",
+            record.target.label,
+            "idle exits",
+            stacks_of(rows),
+            stacks_of(rows, "c0_ms"),
+            modules_of(rows),
+            record.window_s,
+        )
     if isinstance(record, OnCpuProfile):
         faults = record.percent_of == "page_faults"
         paths = [(_on_cpu_frames(row), row) for row in record.stacks]
         modules = {
             f"{frame.label}_[k]" if frame.kernel else frame.label: frame.module
-            for row in record.stacks for frame in row.stack
-        }  # fmt: skip
+            for row in record.stacks
+            for frame in row.stack
+        }
         return StackSet(
-            "Page faults by function" if faults else "C0 time by function", "all",
-            "page faults" if faults else "samples of C0", [(frames, float(row.count)) for frames, row in paths],
-            None if faults else [(frames, row.c0_ms or 0.0) for frames, row in paths], modules, record.window_s,
-        )  # fmt: skip
+            "Page faults by function" if faults else "C0 time by function",
+            "all",
+            "page faults" if faults else "samples of C0",
+            [(frames, float(row.count)) for frames, row in paths],
+            None if faults else [(frames, row.c0_ms or 0.0) for frames, row in paths],
+            modules,
+            record.window_s,
+        )
     return None

@@ -57,9 +57,16 @@ def timeline_of(capture: Capture) -> list[TimelineExit]:
         thread = names.thread(tid) if tid else None
         next_ns = int(one["next_ns"])
         exit_ns = int(one["exit_ns"])
-        found.append(TimelineExit(
-            cpu, min(int(one["enter_ns"]), exit_ns), exit_ns, next_ns if next_ns > exit_ns else None,
-            states[state] if state < len(states) else f"state {state}", idle.MECHANISMS[int(mechanism)],
-            names.cause(one, thread), thread if int(one["next_tid"]) else None,
-        ))  # fmt: skip
+        found.append(
+            TimelineExit(
+                cpu,
+                min(int(one["enter_ns"]), exit_ns),
+                exit_ns,
+                next_ns if next_ns > exit_ns else None,
+                states[state] if state < len(states) else f"state {state}",
+                idle.MECHANISMS[int(mechanism)],
+                names.cause(one, thread),
+                thread if int(one["next_tid"]) else None,
+            )
+        )
     return sorted(found, key=lambda exit_: (exit_.exit_ns, exit_.cpu))

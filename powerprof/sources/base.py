@@ -1,5 +1,4 @@
-"""What a source of figures is, and the readings of idle counters that every residency source is turned into.
-"""
+"""What a source of figures is, and the readings of idle counters that every residency source is turned into."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ class Column:
 
 
 class Source(Protocol):
-    """Something that can be read again and again at low cost: one row of figures, NaN where one is unknown.
-    """
+    """Something that can be read again and again at low cost: one row of figures, NaN where one is unknown."""
 
     @property
     def name(self) -> str: ...

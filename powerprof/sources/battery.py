@@ -16,8 +16,10 @@ _INTERVAL_S = 1.0
 def find_batteries(root: Path) -> list[Path]:
     """Batteries that feed the machine, not a mouse or a headset (`scope` Device)."""
     return [
-        folder for folder in sorted(root.glob("*"))
-        if try_text(folder / "type") == "Battery" and try_text(folder / "scope") != "Device"
+        folder
+        for folder in sorted(root.glob("*"))
+        if try_text(folder / "type") == "Battery"
+        and try_text(folder / "scope") != "Device"
         and (try_text(folder / "present") or "1") == "1"
     ]
 

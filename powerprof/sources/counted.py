@@ -83,10 +83,16 @@ class ProcfsResidency:
             notes.append("/proc/stat stood still: C0 is unknown")
         idle = None if spent is None else spent.idle_percent
         return Window(
-            started_at=started_at, window_s=(after.at_ns - self._before.at_ns) / 1e9,
+            started_at=started_at,
+            window_s=(after.at_ns - self._before.at_ns) / 1e9,
             cpus=len(set(self._before.cpus) & set(after.cpus)),
-            c0_percent=None if idle is None else 100.0 - idle, idle_percent=idle, wakeups_hz=None, states=[],
-            residency_source="procfs", residual_percent=None if idle is None else 0.0, notes=notes,
+            c0_percent=None if idle is None else 100.0 - idle,
+            idle_percent=idle,
+            wakeups_hz=None,
+            states=[],
+            residency_source="procfs",
+            residual_percent=None if idle is None else 0.0,
+            notes=notes,
         )
 
     def close(self) -> None:

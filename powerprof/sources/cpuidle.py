@@ -77,8 +77,7 @@ class _Cpu:
         self.states = tuple(infos)
         # One list a counter, so that a reading can take `usage` alone. None: this kernel has no such counter.
         self.files: list[list[Path | None]] = [
-            [folder / counter if index < _REQUIRED or (folder / counter).exists() else None
-             for folder in folders]
+            [folder / counter if index < _REQUIRED or (folder / counter).exists() else None for folder in folders]
             for index, counter in enumerate(COUNTERS)
         ]
         self.handles: list[list[int | None]] = [[None] * len(folders) for _ in COUNTERS]
@@ -175,8 +174,9 @@ class CpuidleReader:
         width = range(len(entry.states))
         at_ns = time.monotonic_ns()
         try:
-            rows = [tuple(self._read(entry, counter, position) for position in width)
-                    for counter in range(len(COUNTERS))]
+            rows = [
+                tuple(self._read(entry, counter, position) for position in width) for counter in range(len(COUNTERS))
+            ]
         except _CpuGone:
             return None
         time_us, usage = (tuple(value or 0 for value in row) for row in rows[:_REQUIRED])

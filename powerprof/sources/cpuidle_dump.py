@@ -114,8 +114,7 @@ def parse_dump(text: str, path: Path) -> Dump:
             infos.append(StateInfo(name, is_polling(name, files.get("desc", ("", 0))[0]), disabled))
             lines.update({(cpu, position, leaf): cell[1] for leaf, cell in files.items()})
         ordered = [files for _, files in sorted(states.items())]
-        rows = [tuple(int(files[leaf][0]) if leaf in files else None for files in ordered)
-                for leaf in _COUNTERS]
+        rows = [tuple(int(files[leaf][0]) if leaf in files else None for files in ordered) for leaf in _COUNTERS]
         time_us, usage = (tuple(value or 0 for value in row) for row in rows[:2])
         readings[cpu] = CpuReading(cpu, None, tuple(infos), time_us, usage, rows[2], rows[3], rows[4])
     governor = about.get("current_governor_ro")
@@ -147,8 +146,12 @@ def check_pair(before: Dump, after: Dump) -> None:
                 if then is not None and now is not None and now < then:
                     what = f"cpu{cpu}/cpuidle/{new.states[position].name}/{leaf}"
                     line = after.lines[cpu, position, leaf]
-                    raise DataError(after.path, f"{what} went backwards ({now} after {then})", line,
-                                    hint="are the two dumps in order, and from one boot of one machine?")
+                    raise DataError(
+                        after.path,
+                        f"{what} went backwards ({now} after {then})",
+                        line,
+                        hint="are the two dumps in order, and from one boot of one machine?",
+                    )
 
 
 def since_boot(dump: Dump) -> Snapshot:
@@ -161,7 +164,6 @@ def since_boot(dump: Dump) -> Snapshot:
     for cpu, one in dump.snapshot.cpus.items():
         none = (0,) * len(one.states)
         zeros[cpu] = replace(
-            one, time_us=none, usage=none, above=zero(one.above), below=zero(one.below),
-            rejected=zero(one.rejected),
+            one, time_us=none, usage=none, above=zero(one.above), below=zero(one.below), rejected=zero(one.rejected)
         )
     return Snapshot(zeros)

@@ -48,8 +48,7 @@ def _move_to(cpu: int) -> bool:
 
 
 def _from_here(cpus: Sequence[int]) -> list[int]:
-    """The same CPUs, beginning with the one that is awake because we are on it: it need not be woken again.
-    """
+    """The same CPUs, beginning with the one that is awake because we are on it: it need not be woken again."""
     here = _LIBC.sched_getcpu()
     return [cpu for cpu in cpus if cpu >= here] + [cpu for cpu in cpus if cpu < here]
 

@@ -172,8 +172,10 @@ class IpmiMeter:
 def open_ipmi() -> IpmiMeter:
     """IPMI DCMI by ipmitool. Raises CapabilityError where the program, the device or a reading is missing."""
     if not paths.is_this_host():
-        raise CapabilityError("ipmi: it reads the running machine, and POWERPROF_SYSFS or POWERPROF_PROCFS is set",
-                              "unset POWERPROF_SYSFS POWERPROF_PROCFS")
+        raise CapabilityError(
+            "ipmi: it reads the running machine, and POWERPROF_SYSFS or POWERPROF_PROCFS is set",
+            "unset POWERPROF_SYSFS POWERPROF_PROCFS",
+        )
     program = programs.need("ipmitool", "ipmitool")
     try:
         done = programs.run([program, "dcmi", "power", "reading"], timeout_s=_TIMEOUT_S)

@@ -20,8 +20,20 @@ from powerprof.energy.series import PowerSample, power_energy
 from powerprof.errors import CapabilityError, DataError
 from powerprof.files import read_outside_text
 
-_TIMES = ("t", "time", "timestamp", "epoch", "date", "datetime", "date time", "ts", "unix", "unixtime", "unix time",
-          "seconds")
+_TIMES = (
+    "t",
+    "time",
+    "timestamp",
+    "epoch",
+    "date",
+    "datetime",
+    "date time",
+    "ts",
+    "unix",
+    "unixtime",
+    "unix time",
+    "seconds",
+)
 _POWERS = ("p", "w", "kw", "mw", "watt", "watts", "wattage", "pwr", "power", "consumption", "load", "draw")
 # What a meter logs beside the power that heats: power factor, apparent and reactive power, limits, energy.
 _OTHERS = ("factor", "apparent", "reactive", "limit", "max", "min", "energy", "va")
@@ -76,8 +88,7 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2) -> MeterLog:
     elif len(cells) == 2 and all(_number(c) is not None for c in cells):
         columns = (0, 1, 1.0)
     else:
-        raise DataError(path, "no column of time and power in the header", number,
-                        "name them, for example: time,watts")
+        raise DataError(path, "no column of time and power in the header", number, "name them, for example: time,watts")
     samples: list[PowerSample] = []
     notes: list[str] = []
     naive = False

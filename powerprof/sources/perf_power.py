@@ -27,8 +27,13 @@ _SYSCALL = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331, "riscv6
 _ATTR_SIZE = 64  # PERF_ATTR_SIZE_VER0: every kernel takes it
 _CLOEXEC = 8  # PERF_FLAG_FD_CLOEXEC
 _MODULUS = 1 << 64
-_NAMES = {"energy-pkg": "package", "energy-cores": "core", "energy-gpu": "uncore", "energy-ram": "dram",
-          "energy-psys": "psys"}
+_NAMES = {
+    "energy-pkg": "package",
+    "energy-cores": "core",
+    "energy-gpu": "uncore",
+    "energy-ram": "dram",
+    "energy-psys": "psys",
+}
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,16 @@ def _perf_event_open(kind: int, config: int, cpu: int) -> int:
     attributes = struct.pack("=IIQ", kind, _ATTR_SIZE, config).ljust(_ATTR_SIZE, b"\0")
     buffer = ctypes.create_string_buffer(attributes, _ATTR_SIZE)
     libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = int(libc.syscall(
-        ctypes.c_long(number), buffer, ctypes.c_int(-1), ctypes.c_int(cpu), ctypes.c_int(-1),
-        ctypes.c_ulong(_CLOEXEC),
-    ))
+    descriptor = int(
+        libc.syscall(
+            ctypes.c_long(number),
+            buffer,
+            ctypes.c_int(-1),
+            ctypes.c_int(cpu),
+            ctypes.c_int(-1),
+            ctypes.c_ulong(_CLOEXEC),
+        )
+    )
     if descriptor < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
@@ -125,9 +136,7 @@ class PerfPowerMeter:
         return [
             DomainEnergy(
                 counter.label,
-                counter_energy(
-                    samples, start_s, end_s, joules_per_unit=counter.joules_per_unit, modulus=_MODULUS
-                ),
+                counter_energy(samples, start_s, end_s, joules_per_unit=counter.joules_per_unit, modulus=_MODULUS),
                 counter.inside,
             )
             for counter, samples in zip(self._counters, self._samples, strict=True)

@@ -29,8 +29,7 @@ _USAGE = re.compile(r"\s*([\d.]+) (us|ms)/s\s*")
 
 @dataclass
 class CpuStates:
-    """One CPU's column: percent and average residency (None where not printed) by state; PowerTOP's own C0.
-    """
+    """One CPU's column: percent and average residency (None where not printed) by state; PowerTOP's own C0."""
 
     active_percent: float | None = None
     states: dict[str, tuple[float, float | None]] = field(default_factory=dict)
@@ -38,8 +37,7 @@ class CpuStates:
 
 @dataclass(frozen=True)
 class PowertopCause:
-    """A row of the overview: events a second that PowerTOP credits with ending idle, CPU time in ms a second.
-    """
+    """A row of the overview: events a second that PowerTOP credits with ending idle, CPU time in ms a second."""
 
     category: str
     description: str
@@ -94,8 +92,7 @@ def read_powertop(path: Path) -> PowertopReport:
 
 
 def is_hardware_state(name: str) -> bool:
-    """`C6 (pc6)`, `C7 (cc7)`: counted by the hardware. A guest's package block repeats the requested states.
-    """
+    """`C6 (pc6)`, `C7 (cc7)`: counted by the hardware. A guest's package block repeats the requested states."""
     return _HARDWARE.fullmatch(name) is not None
 
 
@@ -130,7 +127,7 @@ def _percent(cell: str, path: Path | str, line: int) -> float:
 
 
 def _idle_states(
-    lines: list[tuple[int, str]], path: Path | str,
+    lines: list[tuple[int, str]], path: Path | str
 ) -> tuple[dict[int, CpuStates], dict[tuple[Scope, str], dict[str, float]]]:
     cpus: dict[int, CpuStates] = {}
     hardware: dict[tuple[Scope, str], dict[str, float]] = {}
@@ -157,9 +154,7 @@ def _idle_states(
     return cpus, hardware
 
 
-def _cpu_columns(
-    cells: list[str], cpus: dict[int, CpuStates], path: Path | str, line: int,
-) -> list[CpuStates]:
+def _cpu_columns(cells: list[str], cpus: dict[int, CpuStates], path: Path | str, line: int) -> list[CpuStates]:
     columns = []
     for word, cell in zip(cells[::2], cells[1::2], strict=False):
         if word.strip() != "CPU" or not re.fullmatch(r"\s*\d{1,6}\s*", cell):
@@ -196,8 +191,13 @@ def _causes(lines: list[tuple[int, str]], path: Path | str) -> tuple[PowertopCau
         wakeups = _number(cells[1], path, number) if cells[1].strip() else None
         scale = 1.0 if usage and usage[2] == "ms" else 1e-3
         pid = re.match(r"\[PID (\d{1,10})\] ?(.*)", cells[6])
-        found.append(PowertopCause(
-            _plain(cells[5])[:40], _plain(pid[2] if pid else cells[6])[:200], int(pid[1]) if pid else None, wakeups,
-            _number(usage[1], path, number) * scale if usage else None,
-        ))
+        found.append(
+            PowertopCause(
+                _plain(cells[5])[:40],
+                _plain(pid[2] if pid else cells[6])[:200],
+                int(pid[1]) if pid else None,
+                wakeups,
+                _number(usage[1], path, number) * scale if usage else None,
+            )
+        )
     return tuple(found)

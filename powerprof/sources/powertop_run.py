@@ -22,8 +22,12 @@ def _state(report: PowertopReport, name: str) -> StateResidency:
     average = sum(share for share, _ in known) / sum(share / ms for share, ms in known) if complete else None
     polling = is_polling(name, "")
     return StateResidency(
-        name=name, polling=polling, residency_percent=0.0 if polling else percent,
-        polling_percent=percent if polling else None, average_residency_ms=average, entries_hz=None,
+        name=name,
+        polling=polling,
+        residency_percent=0.0 if polling else percent,
+        polling_percent=percent if polling else None,
+        average_residency_ms=average,
+        entries_hz=None,
     )
 
 
@@ -37,8 +41,10 @@ def _achieved(report: PowertopReport) -> list[AchievedResidency]:
     for cpu in report.cpus.values():
         if cpu.active_percent is not None:
             found.setdefault(("cpu", "C0 active"), []).append(cpu.active_percent)
-    return [AchievedResidency(scope=scope, name=name, residency_percent=sum(values) / len(values))
-            for (scope, name), values in found.items()]
+    return [
+        AchievedResidency(scope=scope, name=name, residency_percent=sum(values) / len(values))
+        for (scope, name), values in found.items()
+    ]
 
 
 def window_from(report: PowertopReport, started_at: str, window_s: float | None) -> Window:
@@ -51,10 +57,15 @@ def window_from(report: PowertopReport, started_at: str, window_s: float | None)
     achieved = _achieved(report)
     version = f"PowerTOP {report.version}" if report.version else "PowerTOP"
     return Window(
-        started_at=started_at, window_s=window_s, cpus=len(report.cpus), states=states, achieved=achieved,
+        started_at=started_at,
+        window_s=window_s,
+        cpus=len(report.cpus),
+        states=states,
+        achieved=achieved,
         c0_percent=None if idle is None else max(0.0, 100.0 - idle),
         idle_percent=None if idle is None else min(100.0, idle),
-        residual_percent=None if idle is None else max(0.0, idle - 100.0), wakeups_hz=report.wakeups_hz,
+        residual_percent=None if idle is None else max(0.0, idle - 100.0),
+        wakeups_hz=report.wakeups_hz,
         residency_source="powertop",
         notes=[f"as {version} counts: residency to 0.1 %, wake-ups are the events that it credits"],
     )

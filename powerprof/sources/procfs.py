@@ -91,8 +91,13 @@ def accounting(before: Stat, after: Stat) -> Accounting | None:
         return 100.0 * sum(spent[name] for name in names) / total
 
     return Accounting(
-        len(both), window_s, percent("user", "nice"), percent("system"), percent("irq", "softirq"),
-        percent("steal"), percent("idle", "iowait"),
+        len(both),
+        window_s,
+        percent("user", "nice"),
+        percent("system"),
+        percent("irq", "softirq"),
+        percent("steal"),
+        percent("idle", "iowait"),
         max(0, after.interrupts_count - before.interrupts_count) / window_s,
         max(0, after.context_switches_count - before.context_switches_count) / window_s,
     )
@@ -112,8 +117,7 @@ class Interrupt:
 
 
 def parse_interrupts(text: str) -> dict[str, Interrupt]:
-    """Parse /proc/interrupts by its name column. Lines without counts a CPU (ERR, MIS) have one under CPU 0.
-    """
+    """Parse /proc/interrupts by its name column. Lines without counts a CPU (ERR, MIS) have one under CPU 0."""
     lines = text.splitlines()
     heads = lines[0].split() if lines else []
     cpus = [int(word[3:]) for word in heads if word.startswith("CPU") and word[3:].isdigit()]
@@ -128,7 +132,7 @@ def parse_interrupts(text: str) -> dict[str, Interrupt]:
             if not word.isdigit():
                 break
             counts[cpu] = int(word)
-        found[name.strip()] = Interrupt(name.strip(), counts, " ".join(words[len(counts):]))
+        found[name.strip()] = Interrupt(name.strip(), counts, " ".join(words[len(counts) :]))
     return found
 
 
@@ -190,7 +194,7 @@ class ProcessTimes:
 
 
 def process_times(
-    before: Mapping[str, Mapping[int, int]], after: Mapping[str, Mapping[int, int]], wall_cpu_s: float | None,
+    before: Mapping[str, Mapping[int, int]], after: Mapping[str, Mapping[int, int]], wall_cpu_s: float | None
 ) -> tuple[list[ProcessTime], list[str]]:
     """What each group used, in seconds and in percent of `wall_cpu_s` (all CPUs' wall time), and what is
     missing.

@@ -139,7 +139,11 @@ class RaplMeter:
             DomainEnergy(
                 domain.label,
                 counter_energy(
-                    samples, start_s, end_s, joules_per_unit=_JOULES_PER_UNIT, modulus=domain.zone.modulus,
+                    samples,
+                    start_s,
+                    end_s,
+                    joules_per_unit=_JOULES_PER_UNIT,
+                    modulus=domain.zone.modulus,
                     max_step_s=self.max_interval_s,
                 ),
                 domain.inside,

@@ -26,7 +26,7 @@ class Recording:
 
 
 def read_recording(
-    before: Path, after: Path | None, *, source: str | None, elapsed_s: float | None, read_at: str,
+    before: Path, after: Path | None, *, source: str | None, elapsed_s: float | None, read_at: str
 ) -> Recording:
     """Two cpuidle dumps, or one file: a dump (its figures since boot), a turbostat log, a PowerTOP report.
 
@@ -44,9 +44,7 @@ def read_recording(
                 raise DataError(before, "a turbostat log without a column of idle states")
             return Recording(window, log.header.idle_driver)
         if source == "powertop" or (source is None and "P o w e r T O P" in text[:1000]):
-            return Recording(
-                powertop_run.window_from(powertop.parse_powertop(text, before), read_at, elapsed_s), None
-            )
+            return Recording(powertop_run.window_from(powertop.parse_powertop(text, before), read_at, elapsed_s), None)
     if source in ("turbostat", "powertop", "procfs"):
         takes = "no recordings" if source == "procfs" else "one recording"
         raise UsageError(f"--residency-source {source} takes {takes}", "two files are two cpuidle dumps")
@@ -60,9 +58,7 @@ def _dumps(before: Path, after: Path | None, elapsed_s: float | None, read_at: s
     governor = f", governor {second.governor}" if second.governor else ""
     driver = f"driver {second.driver}{governor}" if second.driver else None
     if first.snapshot == second.snapshot:
-        window = residency.compute(
-            since_boot(second), second.snapshot, started_at=read_at, elapsed_s=elapsed_s
-        )
+        window = residency.compute(since_boot(second), second.snapshot, started_at=read_at, elapsed_s=elapsed_s)
         note = "one moment only: the figures are those since boot"
         return Recording(msgspec.structs.replace(window, notes=[note, *window.notes]), driver)
     return Recording(

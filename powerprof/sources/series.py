@@ -11,8 +11,13 @@ from powerprof.sources import procfs
 from powerprof.sources.base import Column
 from powerprof.sources.cpuidle import CpuidleReader
 
-_GROUPS = (("user", ("user", "nice")), ("system", ("system",)), ("irq", ("irq", "softirq")),
-           ("steal", ("steal",)), ("idle", ("idle", "iowait")))
+_GROUPS = (
+    ("user", ("user", "nice")),
+    ("system", ("system",)),
+    ("irq", ("irq", "softirq")),
+    ("steal", ("steal",)),
+    ("idle", ("idle", "iowait")),
+)
 
 
 class StatSource:
@@ -21,7 +26,8 @@ class StatSource:
     name = "procfs"
     columns = (
         *(Column(f"{name}_s", True) for name, _ in _GROUPS),
-        Column("interrupts_count", True), Column("context_switches_count", True),
+        Column("interrupts_count", True),
+        Column("context_switches_count", True),
     )
 
     def __init__(self, root: Path | None = None) -> None:

@@ -71,8 +71,14 @@ class TimedProgram:
     def unknown_window(self, started_at: str) -> Window:
         """The window that ended too early for the program to say anything."""
         return Window(
-            started_at=started_at, window_s=time.monotonic() - self.start_s, cpus=0, c0_percent=None,
-            idle_percent=None, wakeups_hz=None, states=[], residency_source=self._name,
+            started_at=started_at,
+            window_s=time.monotonic() - self.start_s,
+            cpus=0,
+            c0_percent=None,
+            idle_percent=None,
+            wakeups_hz=None,
+            states=[],
+            residency_source=self._name,
             notes=[f"the window ended before {self._name} had measured: nothing is known"],
         )
 

@@ -164,9 +164,12 @@ def _header(lines: list[str]) -> TurbostatHeader:
     states: list[str] = []
     for line in lines:
         for key, pattern in (
-            ("version", r"turbostat version (\S+)"), ("interval", r"Measurement interval: ([\d.]+) s"),
-            ("vendor", r"CPUID\(0\): (\S+)"), ("kernel", r"Kernel command line: (.*)"),
-            ("driver", r"current_driver: (\S+)"), ("governor", r"current_governor: (\S+)"),
+            ("version", r"turbostat version (\S+)"),
+            ("interval", r"Measurement interval: ([\d.]+) s"),
+            ("vendor", r"CPUID\(0\): (\S+)"),
+            ("kernel", r"Kernel command line: (.*)"),
+            ("driver", r"current_driver: (\S+)"),
+            ("governor", r"current_governor: (\S+)"),
         ):
             match = re.match(pattern, line)
             if match:
@@ -184,14 +187,20 @@ def _header(lines: list[str]) -> TurbostatHeader:
     except (KeyError, ValueError):
         interval_s = None
     return TurbostatHeader(
-        found.get("version"), interval_s, found.get("vendor"), family, model, stepping, found.get("kernel"),
-        found.get("driver"), found.get("governor"), tuple(states),
+        found.get("version"),
+        interval_s,
+        found.get("vendor"),
+        family,
+        model,
+        stepping,
+        found.get("kernel"),
+        found.get("driver"),
+        found.get("governor"),
+        tuple(states),
     )
 
 
-def _groups(
-    lines: list[str], begin: int, columns: tuple[str, ...], path: Path | str,
-) -> Iterator[list[TurbostatRow]]:
+def _groups(lines: list[str], begin: int, columns: tuple[str, ...], path: Path | str) -> Iterator[list[TurbostatRow]]:
     """Rows of one interval at a time: a header, the system's row or a CPU seen before begins the next."""
     group: list[TurbostatRow] = []
     seen: set[int | None] = set()
@@ -236,8 +245,10 @@ def _row(cells: list[str], columns: tuple[str, ...], path: Path | str, number: i
 
 
 def _unfinished(groups: list[list[TurbostatRow]], text: str) -> bool:
-    return len(groups) > 1 and (len(groups[-1]) < len(groups[-2]) or (not text.endswith("\n") and len(
-        groups[-1][-1].values) < len(groups[-2][-1].values)))
+    return len(groups) > 1 and (
+        len(groups[-1]) < len(groups[-2])
+        or (not text.endswith("\n") and len(groups[-1][-1].values) < len(groups[-2][-1].values))
+    )
 
 
 def _check_widths(groups: list[list[TurbostatRow]], path: Path | str) -> None:
@@ -253,7 +264,7 @@ def _check_widths(groups: list[list[TurbostatRow]], path: Path | str) -> None:
 
 
 def _interval(
-    group: list[TurbostatRow], before: float | None, nominal: float | None, path: Path | str,
+    group: list[TurbostatRow], before: float | None, nominal: float | None, path: Path | str
 ) -> TurbostatInterval:
     system = group[0] if group[0].cpu is None else None
     times = [row.values[_TIME] for row in group if _TIME in row.values]

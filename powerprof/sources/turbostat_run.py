@@ -40,17 +40,21 @@ def _states(log: TurbostatLog, cpus: int) -> list[StateResidency]:
         percent, entries = _mean(log, f"{name}%"), _entries_hz(log, name)
         polling = is_polling(name, "")
         busy_ms = None if percent is None else percent / 100.0 * cpus * 1e3  # a second, over all CPUs
-        states.append(StateResidency(
-            name=name, polling=polling, residency_percent=0.0 if polling and percent is not None else percent,
-            polling_percent=percent if polling else None, entries_hz=entries,
-            average_residency_ms=busy_ms / entries if busy_ms and entries else None,
-        ))
+        states.append(
+            StateResidency(
+                name=name,
+                polling=polling,
+                residency_percent=0.0 if polling and percent is not None else percent,
+                polling_percent=percent if polling else None,
+                entries_hz=entries,
+                average_residency_ms=busy_ms / entries if busy_ms and entries else None,
+            )
+        )
     return states
 
 
 def _entries_hz(log: TurbostatLog, name: str) -> float | None:
-    """Entries a second over all CPUs: the system row's count is their sum or, in other versions, their mean.
-    """
+    """Entries a second over all CPUs: the system row's count is their sum or, in other versions, their mean."""
     count = seconds = 0.0
     for interval in log.intervals:
         values = [row.values[name] for row in interval.cpus if name in row.values]
@@ -76,21 +80,30 @@ def window_from(log: TurbostatLog, started_at: str) -> Window:
     known = bool(shares) and None not in shares
     rates = [state.entries_hz for state in states]
     columns = (("Busy%", "cpu"), *((column, _scope(column)) for column in log.achieved_columns()))
-    achieved = [AchievedResidency(scope=scope, name=column, residency_percent=mean)
-                for column, scope in columns if (mean := _mean(log, column)) is not None]
+    achieved = [
+        AchievedResidency(scope=scope, name=column, residency_percent=mean)
+        for column, scope in columns
+        if (mean := _mean(log, column)) is not None
+    ]
     which = "states are what the kernel requested (C6%), achieved ones the hardware's (CPU%c6, Pkg%pc6)"
     return Window(
-        started_at=started_at, window_s=window_s, cpus=cpus, states=states, achieved=achieved,
-        c0_percent=max(0.0, 100.0 - idle) if known else None, idle_percent=min(100.0, idle) if known else None,
+        started_at=started_at,
+        window_s=window_s,
+        cpus=cpus,
+        states=states,
+        achieved=achieved,
+        c0_percent=max(0.0, 100.0 - idle) if known else None,
+        idle_percent=min(100.0, idle) if known else None,
         residual_percent=max(0.0, idle - 100.0) if known else None,
         wakeups_hz=sum(rate or 0.0 for rate in rates) if rates and None not in rates else None,
-        frequency_mhz=_mean(log, "Bzy_MHz"), residency_source="turbostat", notes=[*log.notes, which],
+        frequency_mhz=_mean(log, "Bzy_MHz"),
+        residency_source="turbostat",
+        notes=[*log.notes, which],
     )
 
 
 class TurbostatResidency:
-    """Runs turbostat for one interval as long as the window. Raises CapabilityError where it cannot run here.
-    """
+    """Runs turbostat for one interval as long as the window. Raises CapabilityError where it cannot run here."""
 
     def __init__(self) -> None:
         self._program = TimedProgram("turbostat", "linux-cpupower")
@@ -101,8 +114,17 @@ class TurbostatResidency:
             raise PowerprofError("turbostat must know the length of the window beforehand")
         table = str(self._program.path("table"))
         self._program.launch(
-            ["--enable", "Time_Of_Day_Seconds", "--interval", f"{max(0.1, duration_s):.3f}",
-             "--num_iterations", "1", "--out", table], duration_s,
+            [
+                "--enable",
+                "Time_Of_Day_Seconds",
+                "--interval",
+                f"{max(0.1, duration_s):.3f}",
+                "--num_iterations",
+                "1",
+                "--out",
+                table,
+            ],
+            duration_s,
         )
 
     def stop(self) -> None:

@@ -128,8 +128,22 @@ def _parse(raw: Elf) -> Elf:
     path, size = raw.path, raw.size
     if size < _EHDR.size:
         raise DataError(path, "too short for an ELF file")
-    (ident, kind, machine, _version, entry, phoff, shoff, _flags, _ehsize, phentsize, phnum, shentsize, shnum,
-     shstrndx) = _EHDR.unpack(raw.read(0, _EHDR.size))
+    (
+        ident,
+        kind,
+        machine,
+        _version,
+        entry,
+        phoff,
+        shoff,
+        _flags,
+        _ehsize,
+        phentsize,
+        phnum,
+        shentsize,
+        shnum,
+        shstrndx,
+    ) = _EHDR.unpack(raw.read(0, _EHDR.size))
     if ident[:4] != b"\x7fELF":
         raise DataError(path, "not an ELF file")
     if ident[4] != 2 or ident[5] != 1:
@@ -146,8 +160,9 @@ def _parse(raw: Elf) -> Elf:
             p_type, p_flags, offset, vaddr, _paddr, filesz, memsz, _align = words
             segment = Segment(p_type, p_flags, offset, vaddr, filesz, memsz)
             # A separate debug file keeps the program headers of its program, whose bytes it does not hold.
-            if p_type == PT_LOAD and (memsz >= _ADDRESS_LIMIT or vaddr >= _ADDRESS_LIMIT
-                                      or vaddr + memsz >= _ADDRESS_LIMIT or filesz > memsz):
+            if p_type == PT_LOAD and (
+                memsz >= _ADDRESS_LIMIT or vaddr >= _ADDRESS_LIMIT or vaddr + memsz >= _ADDRESS_LIMIT or filesz > memsz
+            ):
                 raise DataError(path, f"segment of impossible size ({memsz:#x} bytes at {vaddr:#x})")
             segments.append(segment)
     sections = _sections(raw, shoff, shentsize, shnum, shstrndx)

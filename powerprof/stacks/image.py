@@ -109,8 +109,14 @@ def snapshot(pid: int) -> ProcessImage:
         # The vdso is linked at 0 and mapped whole.
         place = described.index(vdso_at)
         described[place] = msgspec.structs.replace(vdso_at, bias=vdso_at.start)
-    return ProcessImage(pid=pid, started_ticks=started, executable=executable, mappings=tuple(described), vdso=vdso,
-                        namespace_pid=namespace_pid)
+    return ProcessImage(
+        pid=pid,
+        started_ticks=started,
+        executable=executable,
+        mappings=tuple(described),
+        vdso=vdso,
+        namespace_pid=namespace_pid,
+    )
 
 
 def _started_ticks(base: Path) -> int:
@@ -139,10 +145,17 @@ def parse_maps(text: str, path: str) -> tuple[Mapping, ...]:
             continue
         deleted = name.endswith(_DELETED)
         clean = name.removesuffix(_DELETED).replace("\\012", "\n").encode("utf-8", "surrogateescape")
-        found.append(Mapping(
-            start=int(low, 16), end=int(high, 16), offset=int(offset, 16), path=clean.decode("utf-8", "replace"),
-            device=f"{major}:{minor}", inode=int(inode), deleted=deleted,
-        ))
+        found.append(
+            Mapping(
+                start=int(low, 16),
+                end=int(high, 16),
+                offset=int(offset, 16),
+                path=clean.decode("utf-8", "replace"),
+                device=f"{major}:{minor}",
+                inode=int(inode),
+                deleted=deleted,
+            )
+        )
         if len(found) > MAX_MAPPINGS:
             raise DataError(path, f"more than {MAX_MAPPINGS:,} executable mappings")
     return tuple(sorted(found, key=lambda one: one.start))
@@ -174,8 +187,12 @@ def _describe(mapping: Mapping, read: _Read) -> Mapping:
         bias = None if vaddr is None else mapping.start - vaddr
         note = None if bias is not None else "no code of the file is loaded from there"
     return msgspec.structs.replace(
-        mapping, build_id=read.elf.build_id if read.elf else None, bias=bias, size_bytes=read.size_bytes,
-        mtime_ns=read.mtime_ns, note=note,
+        mapping,
+        build_id=read.elf.build_id if read.elf else None,
+        bias=bias,
+        size_bytes=read.size_bytes,
+        mtime_ns=read.mtime_ns,
+        note=note,
     )
 
 

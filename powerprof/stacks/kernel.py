@@ -57,8 +57,7 @@ def kernel_symbols() -> KernelSymbols:
         ) from error
     if not rows:
         raise CapabilityError(
-            f"no kernel function names: {path} shows no addresses",
-            "run as root, or: sysctl kernel.kptr_restrict=0",
+            f"no kernel function names: {path} shows no addresses", "run as root, or: sysctl kernel.kptr_restrict=0"
         )
     best: dict[int, tuple[str, str]] = {}
     for address, name, module in rows:

@@ -40,8 +40,9 @@ class Opened:
     def __enter__(self) -> Opened:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         os.close(self.fd)
 
     @property
@@ -90,8 +91,13 @@ def _openat2(directory: int, path: str, flags: int) -> int:
         raise ValueError("NUL in a path")
     libc = ctypes.CDLL(None, use_errno=True)
     how = _How(flags, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
-    fd: int = libc.syscall(ctypes.c_long(_SYS_OPENAT2), ctypes.c_int(directory), ctypes.c_char_p(name),
-                           ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how)))
+    fd: int = libc.syscall(
+        ctypes.c_long(_SYS_OPENAT2),
+        ctypes.c_int(directory),
+        ctypes.c_char_p(name),
+        ctypes.byref(how),
+        ctypes.c_size_t(ctypes.sizeof(how)),
+    )
     if fd < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

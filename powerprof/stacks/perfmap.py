@@ -119,10 +119,14 @@ def _parse(fd: int, path: str) -> PerfMap:
             malformed += not skipping
             rest, skipping = b"", True
         over = (
-            f"{MAX_BYTES >> 20} MiB" if total >= MAX_BYTES
-            else f"{MAX_ENTRIES:,} entries" if len(found) >= MAX_ENTRIES
-            else f"{MAX_NAMES_BYTES >> 20} MiB of names" if names >= MAX_NAMES_BYTES
-            else f"{MAX_SECONDS:g} s" if time.monotonic() > deadline
+            f"{MAX_BYTES >> 20} MiB"
+            if total >= MAX_BYTES
+            else f"{MAX_ENTRIES:,} entries"
+            if len(found) >= MAX_ENTRIES
+            else f"{MAX_NAMES_BYTES >> 20} MiB of names"
+            if names >= MAX_NAMES_BYTES
+            else f"{MAX_SECONDS:g} s"
+            if time.monotonic() > deadline
             else None
         )
         if over:
@@ -160,8 +164,13 @@ def _disjoint(found: list[tuple[int, int, str]], malformed: int, notes: list[str
         kept = [found[index] for index in ordered]
     else:
         kept = _sweep(found)
-    return PerfMap(tuple(one[0] for one in kept), tuple(one[1] for one in kept),
-                   tuple(one[2] for one in kept), malformed, tuple(notes))
+    return PerfMap(
+        tuple(one[0] for one in kept),
+        tuple(one[1] for one in kept),
+        tuple(one[2] for one in kept),
+        malformed,
+        tuple(notes),
+    )
 
 
 def _sweep(found: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:

@@ -9,8 +9,29 @@ import msgspec
 from powerprof.errors import DataError
 
 # struct pt_regs of x86-64, arch/x86/include/asm/ptrace.h. BPF copies it whole from the kernel stack.
-PT_REGS = ("r15", "r14", "r13", "r12", "bp", "bx", "r11", "r10", "r9", "r8", "ax", "cx", "dx", "si", "di", "orig_ax",
-           "ip", "cs", "flags", "sp", "ss")
+PT_REGS = (
+    "r15",
+    "r14",
+    "r13",
+    "r12",
+    "bp",
+    "bx",
+    "r11",
+    "r10",
+    "r9",
+    "r8",
+    "ax",
+    "cx",
+    "dx",
+    "si",
+    "di",
+    "orig_ax",
+    "ip",
+    "cs",
+    "flags",
+    "sp",
+    "ss",
+)
 PT_REGS_BYTES = 8 * len(PT_REGS)
 IP, SP = PT_REGS.index("ip"), PT_REGS.index("sp")
 STACK_LIMIT_BYTES = 64 << 10

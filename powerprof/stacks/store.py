@@ -87,8 +87,12 @@ class TableStore:
         elif not mapping.inode:
             return "code that no file holds"
         else:
-            key = (f"{mapping.device}-{mapping.inode}-{mapping.size_bytes}-{mapping.mtime_ns}", mapping.path,
-                   mapping.build_id, mapping.bias is None)
+            key = (
+                f"{mapping.device}-{mapping.inode}-{mapping.size_bytes}-{mapping.mtime_ns}",
+                mapping.path,
+                mapping.build_id,
+                mapping.bias is None,
+            )
         if key not in self._known:
             self._known[key] = self._find(image, mapping)
         return self._known[key]

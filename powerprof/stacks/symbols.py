@@ -64,7 +64,11 @@ class Symbolizer:
     """
 
     def __init__(
-        self, image: ProcessImage, store: TableStore | None = None, *, inline: bool = True,
+        self,
+        image: ProcessImage,
+        store: TableStore | None = None,
+        *,
+        inline: bool = True,
         perf_map: PerfMap | None = None,
     ) -> None:
         self.image = image
@@ -115,8 +119,7 @@ class Symbolizer:
         levels = module.inline.levels(vaddr) if module.inline else ()
         source = levels[-1].source if levels else None
         inner = tuple(
-            Frame(one.name, mapping.module, pc, None, None, True, one.source, own)
-            for one in levels[:-1] if one.inlined
+            Frame(one.name, mapping.module, pc, None, None, True, one.source, own) for one in levels[:-1] if one.inlined
         )
         return (*inner, Frame(name, mapping.module, pc, offset, start, False, source, own))
 
@@ -156,6 +159,10 @@ class Symbolizer:
             debug, inline = info.symbols or debug, info.inline
             self._notes.update(dict.fromkeys(f"{mapping.module}: {note}" for note in info.notes))
         return _Module(
-            mapping.bias, tables, debug, inline, tuple(np.frombuffer(table.starts, "<u8").tolist()),
+            mapping.bias,
+            tables,
+            debug,
+            inline,
+            tuple(np.frombuffer(table.starts, "<u8").tolist()),
             tuple(np.frombuffer(table.ends, "<u8").tolist()),
         )

@@ -43,8 +43,10 @@ class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _arrays(self) -> tuple[Any, Any, Any]:
         import numpy as np
 
-        return tuple(np.frombuffer(data, kind) for data, kind in (
-            (self.starts, "<u8"), (self.ends, "<u8"), (self.offsets, "<u4")))  # type: ignore[return-value]
+        return tuple(
+            np.frombuffer(data, kind)
+            for data, kind in ((self.starts, "<u8"), (self.ends, "<u8"), (self.offsets, "<u4"))
+        )  # type: ignore[return-value]
 
     @property
     def count(self) -> int:
@@ -92,8 +94,9 @@ def check(table: SymbolTable, path: object) -> SymbolTable:
     if not shapes or not table.names.startswith(b"\0"):
         raise DataError(path, "damaged symbol table")
     starts, ends, offsets = table._arrays
-    if count and (bool(np.any(starts[1:] < starts[:-1])) or bool(np.any(ends <= starts))
-                  or int(offsets.max()) >= len(table.names)):
+    if count and (
+        bool(np.any(starts[1:] < starts[:-1])) or bool(np.any(ends <= starts)) or int(offsets.max()) >= len(table.names)
+    ):
         raise DataError(path, "damaged symbol table")
     return table
 
@@ -134,9 +137,15 @@ def _section_symbols(elf: Elf, kind: int) -> _Raw | None:
     rows = np.frombuffer(data[: count * 24], np.dtype(layout))
     strings = section_bytes(elf, linked)
     kinds = rows["info"] & 15
-    keep = (((kinds == _STT_FUNC) | (kinds == _STT_GNU_IFUNC)) & (rows["index"] != 0) & (rows["size"] > 0)
-            & (rows["size"] < 1 << 40) & (rows["value"] < 1 << 62) & (rows["name"] > 0)
-            & (rows["name"] < len(strings)))
+    keep = (
+        ((kinds == _STT_FUNC) | (kinds == _STT_GNU_IFUNC))
+        & (rows["index"] != 0)
+        & (rows["size"] > 0)
+        & (rows["size"] < 1 << 40)
+        & (rows["value"] < 1 << 62)
+        & (rows["name"] > 0)
+        & (rows["name"] < len(strings))
+    )
     rows = rows[keep]
     return _Raw(rows["value"], rows["size"], rows["name"], rows["info"] >> 4, strings)
 
@@ -191,6 +200,8 @@ def _merge(tables: list[_Raw]) -> SymbolTable:
             names += name.encode("utf-8", "replace") + b"\0"
         offsets.append(places[name])
     return SymbolTable(
-        starts=np.array(order, "<u8").tobytes(), ends=np.array([best[one][1] for one in order], "<u8").tobytes(),
-        offsets=np.array(offsets, "<u4").tobytes(), names=bytes(names),
+        starts=np.array(order, "<u8").tobytes(),
+        ends=np.array([best[one][1] for one in order], "<u8").tobytes(),
+        offsets=np.array(offsets, "<u4").tobytes(),
+        names=bytes(names),
     )

@@ -87,9 +87,15 @@ def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
         if at < 0 or begin >= found[at].end:
             bottoms.add((begin, end))
     return UnwindTable(
-        build_id=elf.build_id, low=low, high=high, eh_frame=data, eh_frame_vaddr=vaddr,
+        build_id=elf.build_id,
+        low=low,
+        high=high,
+        eh_frame=data,
+        eh_frame_vaddr=vaddr,
         starts=np.array(starts, "<u8").tobytes(),
-        ends=np.array([one.end for one in found], "<u8").tobytes(), bottoms=tuple(sorted(bottoms)), missing=missing,
+        ends=np.array([one.end for one in found], "<u8").tobytes(),
+        bottoms=tuple(sorted(bottoms)),
+        missing=missing,
     )
 
 
@@ -116,17 +122,20 @@ def elf_image(table: UnwindTable) -> bytes:
     names_at = note_at + len(note)
     sections_at = (names_at + len(names) + 7) & ~7
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
-    header = _EHDR.pack(ident, ET_DYN, EM_X86_64, 1, 0, _EHDR.size, sections_at, 0, _EHDR.size, _PHDR.size, 1,
-                        _SHDR.size, 5, 3)
+    header = _EHDR.pack(
+        ident, ET_DYN, EM_X86_64, 1, 0, _EHDR.size, sections_at, 0, _EHDR.size, _PHDR.size, 1, _SHDR.size, 5, 3
+    )
     segment = _PHDR.pack(PT_LOAD, PF_X | 4, 0, table.low, table.low, 0, table.high - table.low, 0x1000)
-    sections = b"".join((
-        bytes(_SHDR.size),
-        # drgn calls a file loadable only where a section that is allocated has bytes: .eh_frame below.
-        _SHDR.pack(1, 8, 6, table.low, frame_at, table.high - table.low, 0, 0, 16, 0),
-        _SHDR.pack(7, 1, 2, table.eh_frame_vaddr, frame_at, len(frame), 0, 0, 8, 0),
-        _SHDR.pack(17, 3, 0, 0, names_at, len(names), 0, 0, 1, 0),
-        _SHDR.pack(27, 7, 0, 0, note_at, len(note), 0, 0, 4, 0),
-    ))
+    sections = b"".join(
+        (
+            bytes(_SHDR.size),
+            # drgn calls a file loadable only where a section that is allocated has bytes: .eh_frame below.
+            _SHDR.pack(1, 8, 6, table.low, frame_at, table.high - table.low, 0, 0, 16, 0),
+            _SHDR.pack(7, 1, 2, table.eh_frame_vaddr, frame_at, len(frame), 0, 0, 8, 0),
+            _SHDR.pack(17, 3, 0, 0, names_at, len(names), 0, 0, 1, 0),
+            _SHDR.pack(27, 7, 0, 0, note_at, len(note), 0, 0, 4, 0),
+        )
+    )
     out = bytearray(sections_at + len(sections))
     out[: _EHDR.size] = header
     out[_EHDR.size : frame_at] = segment

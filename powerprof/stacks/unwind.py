@@ -107,4 +107,3 @@ def unwind(image: ProcessImage, registers: bytes, sp: int, stack: bytes, store: 
     """One stack: `stack` are the bytes from `sp` up. See `Unwinder` for many."""
     words(registers)
     return Walker(image, store or TableStore()).walk(registers, sp, stack[:STACK_LIMIT_BYTES])[0]
-

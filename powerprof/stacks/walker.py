@@ -67,7 +67,13 @@ class Walker:
         self._pt_regs = self._program.struct_type("pt_regs", PT_REGS_BYTES, (member,))
         self._object = drgn.Object
         self._drgn_errors: tuple[type[Exception], ...] = (
-            drgn.FaultError, drgn.BadDataError, LookupError, ValueError, OSError, OverflowError)
+            drgn.FaultError,
+            drgn.BadDataError,
+            LookupError,
+            ValueError,
+            OSError,
+            OverflowError,
+        )
 
     def _read(self, address: int, count: int, _offset: int, _physical: bool) -> bytes:
         at = address - self._sp
@@ -82,8 +88,11 @@ class Walker:
         """Read every module's table; returns `module: reason` of those that have none."""
         for mapping in self.image.mappings:
             self._module(mapping)
-        return tuple(f"{mapping.module}: {self._modules[mapping.start].why_not}" for mapping in self.image.mappings
-                     if mapping.inode and self._modules[mapping.start].why_not)
+        return tuple(
+            f"{mapping.module}: {self._modules[mapping.start].why_not}"
+            for mapping in self.image.mappings
+            if mapping.inode and self._modules[mapping.start].why_not
+        )
 
     def _module(self, mapping: Mapping) -> _Module:
         known = self._modules.get(mapping.start)
@@ -182,4 +191,3 @@ def _pc(frame: Any) -> int:
         return int(frame.pc)
     except LookupError:
         return 0
-

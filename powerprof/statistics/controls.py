@@ -52,9 +52,7 @@ class Drift:
     failed: bool
 
 
-def baseline_drift(
-    before: Sequence[float], after: Sequence[float], effect_points: float | None
-) -> Drift | None:
+def baseline_drift(before: Sequence[float], after: Sequence[float], effect_points: float | None) -> Drift | None:
     """Compare idle C0 percentages before and after. None where one of them is missing.
 
     It fails where Welch's interval excludes 0 and the drift is larger than both DRIFT_FLOOR_POINTS and

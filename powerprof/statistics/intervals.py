@@ -57,9 +57,7 @@ def widened_level(count: int, level: float = LEVEL) -> float:
     return 1 - 2 * float(stats.norm.cdf(-math.sqrt(count / (count - 1)) * quantile))
 
 
-def _bca(
-    samples: tuple[np.ndarray[Any, Any], ...], statistic: Statistic, level: float, seed: int
-) -> Interval | None:
+def _bca(samples: tuple[np.ndarray[Any, Any], ...], statistic: Statistic, level: float, seed: int) -> Interval | None:
     """SciPy's BCa interval; None where the bootstrap distribution is degenerate."""
     import numpy as np
     from scipy import stats
@@ -80,9 +78,7 @@ def _bca(
     return Interval(low, high, "bca") if math.isfinite(low) and math.isfinite(high) else None
 
 
-def mean_interval(
-    values: Sequence[float], *, seed: int, level: float = LEVEL, widen: bool = True
-) -> Interval | None:
+def mean_interval(values: Sequence[float], *, seed: int, level: float = LEVEL, widen: bool = True) -> Interval | None:
     """The interval of the mean. None for fewer than three values; a point where all are the same.
 
     `widen=False` gives SciPy's BCa at `level` exactly. Fewer than MINIMUM_RESAMPLED get Student's.
@@ -115,9 +111,7 @@ def difference_interval(
     return mean_interval([y - x for x, y in zip(a, b, strict=True)], seed=seed, level=level, widen=widen)
 
 
-def ratio_interval(
-    a: Sequence[float], b: Sequence[float], *, seed: int, level: float = LEVEL
-) -> Interval | None:
+def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int, level: float = LEVEL) -> Interval | None:
     """The interval of mean(b) / mean(a) over pairs. None below three pairs or where a is not positive.
 
     Below MINIMUM_RESAMPLED pairs it is Student's over the logarithms of the pairs' ratios, which cannot reach below 0.

@@ -96,9 +96,7 @@ def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int) -> Pa
         if error == 0:
             interval = Interval(b_mean - a_mean, b_mean - a_mean, "constant")
         else:
-            freedom = (variance_a + variance_b) ** 2 / (
-                variance_a**2 / (len(a) - 1) + variance_b**2 / (len(b) - 1)
-            )
+            freedom = (variance_a + variance_b) ** 2 / (variance_a**2 / (len(a) - 1) + variance_b**2 / (len(b) - 1))
             reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
             interval = Interval(b_mean - a_mean - reach, b_mean - a_mean + reach, "welch")
     return PairedResult(

@@ -21,7 +21,16 @@ _MAGIC = 0xEB9F
 _LIMIT_BYTES = 256 << 20
 
 _PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _FUNC, _FUNC_PROTO = (
-    2, 4, 5, 6, 8, 9, 10, 11, 12, 13,
+    2,
+    4,
+    5,
+    6,
+    8,
+    9,
+    10,
+    11,
+    12,
+    13,
 )
 _TYPE_TAG, _ENUM64 = 18, 19
 _QUALIFIERS = frozenset((_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TYPE_TAG))

@@ -29,23 +29,27 @@ _FUNCTIONS = re.compile(r"[A-Za-z0-9_*?.$~]{1,128}")
 _MODULE = re.compile(r"[A-Za-z0-9_*?.+-]{0,128}")
 _REMEDY = {
     "Linux": "Oracle's dtrace 2.x: dnf install dtrace on Oracle Linux and Fedora; elsewhere build dtrace-utils; "
-             "without it: powerprof attribute --functions",
+    "without it: powerprof attribute --functions",
     "FreeBSD": "kldload dtraceall",
 }
 _SCRIPTS: dict[str, dict[Question, str]] = {
     "Linux": {
-        "function-profile": "function-profile-linux.d", "wakeups": "wakeups-linux.d",
+        "function-profile": "function-profile-linux.d",
+        "wakeups": "wakeups-linux.d",
         "sleep-wake-latency": "sleep-wake-latency-linux.d",
     },
     "SunOS": {
-        "function-profile": "function-profile.d", "wakeups": "wakeups.d", "sleep-wake-latency": "sleep-wake-latency.d",
+        "function-profile": "function-profile.d",
+        "wakeups": "wakeups.d",
+        "sleep-wake-latency": "sleep-wake-latency.d",
     },
     "FreeBSD": {
-        "function-profile": "function-profile.d", "wakeups": "wakeups-freebsd.d",
+        "function-profile": "function-profile.d",
+        "wakeups": "wakeups-freebsd.d",
         "sleep-wake-latency": "sleep-wake-latency-freebsd.d",
     },
     "Darwin": {"function-profile": "function-profile.d", "wakeups": "wakeups-macos.d"},
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -104,9 +108,7 @@ def pick(dtrace: Dtrace, question: Question) -> Path:
     return data_dir("probes") / "dtrace" / script
 
 
-def render(
-    text: str, *, pid: int, seconds: int, functions: str = "*", module: str = "a.out", frames: int = 40
-) -> str:
+def render(text: str, *, pid: int, seconds: int, functions: str = "*", module: str = "a.out", frames: int = 40) -> str:
     """A script with its parameters put in. Raises UsageError for any that could be more than a parameter."""
     if not 0 < pid < 1 << 31:
         raise UsageError(f"{pid} is no process id")
@@ -118,8 +120,7 @@ def render(
         raise UsageError(f"--functions: DTrace takes names with * and ?, not {functions[:60]!r}", "'handle_slave*'")
     if not _MODULE.fullmatch(module):
         raise UsageError(f"not a module's name: {module[:60]!r}", "a.out is the program itself")
-    values = {"PID": str(pid), "SECONDS": str(seconds), "FUNCTIONS": functions, "MODULE": module,
-              "FRAMES": str(frames)}
+    values = {"PID": str(pid), "SECONDS": str(seconds), "FUNCTIONS": functions, "MODULE": module, "FRAMES": str(frames)}
     return re.sub(r"@([A-Z]+)@", lambda match: values.get(match[1], match[0]), text)
 
 
@@ -132,7 +133,13 @@ def check(dtrace: Dtrace, script: str, pid: int) -> None:
 
 
 def run_dtrace(
-    question: Question, pid: int, seconds: int, *, functions: str = "*", module: str = "a.out", frames: int = 40,
+    question: Question,
+    pid: int,
+    seconds: int,
+    *,
+    functions: str = "*",
+    module: str = "a.out",
+    frames: int = 40,
     dtrace: Dtrace | None = None,
 ) -> DtraceRun:
     """Pick, render, check and run a script. Raises CapabilityError, UsageError or PowerprofError."""
@@ -141,9 +148,7 @@ def run_dtrace(
     script = render(text, pid=pid, seconds=seconds, functions=functions, module=module, frames=frames)
     check(found, script, pid)
     with _script_file(script) as path:
-        done = programs.run(
-            [found.path, "-q", *_grab(script, pid), "-s", path], timeout_s=seconds + 120, check=False
-        )
+        done = programs.run([found.path, "-q", *_grab(script, pid), "-s", path], timeout_s=seconds + 120, check=False)
     if done.returncode != 0:
         raise _explain(done)
     drops = tuple(line.strip()[:200] for line in done.stderr.splitlines() if " drop" in line)

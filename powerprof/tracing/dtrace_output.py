@@ -93,18 +93,39 @@ def parse_functions(run: DtraceRun, pattern: str) -> FunctionTrace:
             raise DataError("dtrace output", f"not a line of the function profile: {line[:60]!r}", number)
     functions = [
         FunctionCounts(
-            name=name, module=module, vaddr=0, calls=found.get("calls", 0), returns=found.get("returns", 0),
-            abandoned=0, unfinished=max(found.get("calls", 0) - found.get("returns", 0), 0), wall_ns=None, cpu_ns=None,
-            self_wall_ns=found.get("self_wall_ns", 0), self_cpu_ns=found.get("self_cpu_ns", 0), children=0,
-            stepped_children=0, stepped=False,
+            name=name,
+            module=module,
+            vaddr=0,
+            calls=found.get("calls", 0),
+            returns=found.get("returns", 0),
+            abandoned=0,
+            unfinished=max(found.get("calls", 0) - found.get("returns", 0), 0),
+            wall_ns=None,
+            cpu_ns=None,
+            self_wall_ns=found.get("self_wall_ns", 0),
+            self_cpu_ns=found.get("self_cpu_ns", 0),
+            children=0,
+            stepped_children=0,
+            stepped=False,
         )
         for (module, name), found in sorted(sums.items())
     ]
     return FunctionTrace(
-        pattern=pattern, pids=[run.pid], window_s=float(run.seconds), functions=functions,
-        hits_count=sum(one.calls for one in functions), cost=None, stepped_cost=None, process_cpu_s=None,
-        unmatched_count=mismatches, too_deep_count=0, lost_count=len(run.drops), refused=[],
-        notes=[f"DTrace lost data: {drop}" for drop in run.drops], method="dtrace", tool_cpu_s=0.0,
+        pattern=pattern,
+        pids=[run.pid],
+        window_s=float(run.seconds),
+        functions=functions,
+        hits_count=sum(one.calls for one in functions),
+        cost=None,
+        stepped_cost=None,
+        process_cpu_s=None,
+        unmatched_count=mismatches,
+        too_deep_count=0,
+        lost_count=len(run.drops),
+        refused=[],
+        notes=[f"DTrace lost data: {drop}" for drop in run.drops],
+        method="dtrace",
+        tool_cpu_s=0.0,
     )
 
 
@@ -121,12 +142,25 @@ def parse_wakeups(run: DtraceRun) -> list[DtraceWakeup]:
             words = line.split("\t")
             if words[0] != "wakeup" or len(words) != 6:
                 raise DataError("dtrace output", f"not a line of the wake-ups: {line[:60]!r}", number)
-            head = (_number(words[1], number), _number(words[2], number), _name(words[3], number),
-                    _number(words[4], number), _number(words[5], number))
+            head = (
+                _number(words[1], number),
+                _number(words[2], number),
+                _name(words[3], number),
+                _number(words[4], number),
+                _number(words[5], number),
+            )
             stack = []
         elif text == "end of stack":
-            found.append(DtraceWakeup(sleeper_tid=head[0], waker_pid=head[1], waker_comm=head[2], waker_tid=head[3],
-                                      count=head[4], stack=stack or []))
+            found.append(
+                DtraceWakeup(
+                    sleeper_tid=head[0],
+                    waker_pid=head[1],
+                    waker_comm=head[2],
+                    waker_tid=head[3],
+                    count=head[4],
+                    stack=stack or [],
+                )
+            )
             head = stack = None
         elif stack is not None:
             if len(stack) >= MAX_FRAMES:
@@ -164,10 +198,17 @@ def parse_latency(run: DtraceRun) -> list[DtraceLatency]:
     rows = []
     for tid, kinds in sums.items():
         sleeps, waits = kinds.get("sleep", (0, 0, 0)), kinds.get("latency", (0, 0, 0))
-        rows.append(DtraceLatency(
-            tid=tid, sleeps_count=sleeps[0], sleep_mean_ms=_mean_ms(sleeps), sleep_max_ms=_max_ms(sleeps),
-            waits_count=waits[0], wait_mean_ms=_mean_ms(waits), wait_max_ms=_max_ms(waits),
-        ))
+        rows.append(
+            DtraceLatency(
+                tid=tid,
+                sleeps_count=sleeps[0],
+                sleep_mean_ms=_mean_ms(sleeps),
+                sleep_max_ms=_max_ms(sleeps),
+                waits_count=waits[0],
+                wait_mean_ms=_mean_ms(waits),
+                wait_max_ms=_max_ms(waits),
+            )
+        )
     return sorted(rows, key=lambda one: (-one.sleeps_count, one.tid))
 
 

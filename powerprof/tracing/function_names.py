@@ -190,8 +190,11 @@ def _why_not(raw: str, indirect: bool, offset: int | None, elf: Elf, vaddr: int)
         return "it returns in a way that return probes break"
     if offset is None:
         return "not in the file's code"
-    if any(section.vaddr <= vaddr < section.vaddr + section.size
-           for section in elf.sections if section.name.startswith((".plt", ".iplt"))):
+    if any(
+        section.vaddr <= vaddr < section.vaddr + section.size
+        for section in elf.sections
+        if section.name.startswith((".plt", ".iplt"))
+    ):
         return "an entry of the PLT: name the function itself"
     return None
 

@@ -27,8 +27,18 @@ HARD_LIMIT = 1022  # each thread carries a counter per function
 MAX_DEPTH = 128
 _THREADS = 8192
 _FRAMES = 65_536
-_FIELDS = ("calls", "returns", "abandoned", "unfinished", "wall_ns", "cpu_ns", "self_wall_ns", "self_cpu_ns",
-           "children", "stepped_children")  # enum stat_field of functions.bpf.c
+_FIELDS = (
+    "calls",
+    "returns",
+    "abandoned",
+    "unfinished",
+    "wall_ns",
+    "cpu_ns",
+    "self_wall_ns",
+    "self_cpu_ns",
+    "children",
+    "stepped_children",
+)  # enum stat_field of functions.bpf.c
 _STEPPED = 0x10000  # COOKIE_STEPPED
 _RESERVED = 2  # the calibration's
 
@@ -95,7 +105,12 @@ class FunctionTracer:
     """
 
     def __init__(
-        self, pids: Sequence[int], pattern: str, *, limit: int = MAX_FUNCTIONS, store: TableStore | None = None,
+        self,
+        pids: Sequence[int],
+        pattern: str,
+        *,
+        limit: int = MAX_FUNCTIONS,
+        store: TableStore | None = None,
         multi: bool = True,
     ) -> None:
         """Find the functions and load the program; nothing is probed yet.
@@ -126,16 +141,21 @@ class FunctionTracer:
             raise
 
     def _load(self, multi: bool) -> None:
-        self.program = self._stack.enter_context(Program("functions.bpf.c", {
-            "FUNCTIONS": self._size, "THREADS": _THREADS, "FRAMES": _FRAMES,
-            "MAX_DEPTH": MAX_DEPTH,
-            **struct_definitions(kernel_btf(), {"task_struct_pid": ("task_struct", "pid")}),
-        }))
+        self.program = self._stack.enter_context(
+            Program(
+                "functions.bpf.c",
+                {
+                    "FUNCTIONS": self._size,
+                    "THREADS": _THREADS,
+                    "FRAMES": _FRAMES,
+                    "MAX_DEPTH": MAX_DEPTH,
+                    **struct_definitions(kernel_btf(), {"task_struct_pid": ("task_struct", "pid")}),
+                },
+            )
+        )
         self._probes = UprobeProgram(self.program.bpf, multi=multi)
         self._stack.callback(self._probes.close)
-        cost = measure_cost(
-            self._probes, (self._size - 2, self._size - 1 | _STEPPED), self._calibrated
-        )
+        cost = measure_cost(self._probes, (self._size - 2, self._size - 1 | _STEPPED), self._calibrated)
         if cost is None and self._probes.multi:
             # Before Linux 6.10 the pid filter of uprobe_multi meant one thread instead of a process.
             self._stack.close()
@@ -193,17 +213,29 @@ class FunctionTracer:
             counts = {name: value - before[number][name] for name, value in self._counts(number).items()}
             for name, value in open_frames.get(number, {}).items():
                 counts[name] += value
-            rows.append(FunctionCounts(name=function.name, module=function.module, vaddr=function.vaddr,
-                                       stepped=function.stepped, **counts))
+            rows.append(
+                FunctionCounts(
+                    name=function.name, module=function.module, vaddr=function.vaddr, stepped=function.stepped, **counts
+                )
+            )
         spent = [after - at for at, after in zip(cpu, cpu_after, strict=True) if at is not None and after is not None]
         moved = [now - then for then, now in zip(counters, self.program.per_cpu_sum("counters"), strict=True)]
         return FunctionTrace(
-            pattern=self.pattern, pids=[target.image.pid for target in self._targets],
-            window_s=(ended - started) / 1e9, functions=rows, hits_count=moved[0], cost=self._cost,
+            pattern=self.pattern,
+            pids=[target.image.pid for target in self._targets],
+            window_s=(ended - started) / 1e9,
+            functions=rows,
+            hits_count=moved[0],
+            cost=self._cost,
             stepped_cost=self._stepped_cost,
-            process_cpu_s=sum(spent) if len(spent) == len(cpu) else None, unmatched_count=moved[1],
-            too_deep_count=moved[2], lost_count=moved[3], refused=[*self._refused, *refused], notes=self._notes(),
-            method="uprobe_multi" if self._probes.multi else "uprobe PMU", tool_cpu_s=tool_cpu_s,
+            process_cpu_s=sum(spent) if len(spent) == len(cpu) else None,
+            unmatched_count=moved[1],
+            too_deep_count=moved[2],
+            lost_count=moved[3],
+            refused=[*self._refused, *refused],
+            notes=self._notes(),
+            method="uprobe_multi" if self._probes.multi else "uprobe PMU",
+            tool_cpu_s=tool_cpu_s,
             interrupted=interrupted,
         )
 
@@ -236,8 +268,9 @@ class FunctionTracer:
         return Site(function.offset, number | _STEPPED if function.stepped else number)
 
     def _notes(self) -> list[str]:
-        throwing = sorted({module.mapping.module for target in self._targets for module in target.found.modules
-                           if module.throws})
+        throwing = sorted(
+            {module.mapping.module for target in self._targets for module in target.found.modules if module.throws}
+        )
         if not throwing:
             return []
         return [f"{', '.join(throwing)} can throw C++ exceptions: one that passes a probed function ends the process"]
@@ -260,8 +293,18 @@ class FunctionTracer:
                     break
                 wall = max(now_ns - int(frame.wall_ns), 0)
                 cpu = max(now_ns - off_ns - int(frame.cpu_ns), 0)
-                rows.append((int(frame.function), wall, cpu, int(frame.child_wall_ns), int(frame.child_cpu_ns),
-                             int(frame.children), int(frame.stepped_children), int(frame.stepped)))
+                rows.append(
+                    (
+                        int(frame.function),
+                        wall,
+                        cpu,
+                        int(frame.child_wall_ns),
+                        int(frame.child_cpu_ns),
+                        int(frame.children),
+                        int(frame.stepped_children),
+                        int(frame.stepped),
+                    )
+                )
             for at in range(len(rows) - 1, -1, -1):
                 number, wall, cpu, child_wall, child_cpu, children, stepped_children, _ = rows[at]
                 inner = rows[at + 1] if at + 1 < len(rows) else None

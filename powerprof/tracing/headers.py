@@ -23,8 +23,11 @@ from powerprof.files import reason_of, try_text
 
 # What bcc's kbuild_helper.cc calls the architecture in its -I flags, and how Debian names the package.
 _ARCHITECTURES = {
-    "x86_64": ("x86", "amd64"), "aarch64": ("arm64", "arm64"), "ppc64le": ("powerpc", "powerpc64le"),
-    "s390x": ("s390", "s390x"), "riscv64": ("riscv", "riscv64"),
+    "x86_64": ("x86", "amd64"),
+    "aarch64": ("arm64", "arm64"),
+    "ppc64le": ("powerpc", "powerpc64le"),
+    "s390x": ("s390", "s390x"),
+    "riscv64": ("riscv", "riscv64"),
 }
 _LAYOUT = "1"  # part of the fingerprint: a tree made by an older powerprof is not taken for a new one
 
@@ -59,8 +62,10 @@ def remedy() -> str:
 def _needed() -> tuple[str, ...]:
     arch = _architecture()[0]
     return (
-        "include/linux/kconfig.h", "include/generated/autoconf.h",
-        f"arch/{arch}/include/asm", f"arch/{arch}/include/generated",
+        "include/linux/kconfig.h",
+        "include/generated/autoconf.h",
+        f"arch/{arch}/include/asm",
+        f"arch/{arch}/include/generated",
     )
 
 
@@ -68,9 +73,7 @@ def _is_complete(parts: Sequence[Path]) -> bool:
     return all(any((part / name).exists() for part in parts) for name in _needed())
 
 
-def installed_headers(
-    modules: Path = Path("/lib/modules"), sources: Path = Path("/usr/src")
-) -> list[HeaderTree]:
+def installed_headers(modules: Path = Path("/lib/modules"), sources: Path = Path("/usr/src")) -> list[HeaderTree]:
     """Every complete set of headers on this host, in no order."""
     found: dict[Path, HeaderTree] = {}
     candidates = [*sources.glob("linux-headers-*"), *sources.glob("kernels/*"), *modules.glob("*/build")]

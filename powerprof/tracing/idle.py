@@ -32,10 +32,19 @@ _FIELDS = {
     "work_struct_func": ("work_struct", "func"),
 }
 _OPTIONAL_TRACEPOINTS = (
-    "local_timer_entry", "reschedule_entry", "call_function_entry", "call_function_single_entry", "irq_work_entry",
-    "x86_platform_ipi_entry", "thermal_apic_entry", "threshold_apic_entry", "deferred_error_apic_entry", "ipi_entry",
-    "sched_wake_idle_without_ipi", "workqueue_execute_start",
-)  # fmt: skip
+    "local_timer_entry",
+    "reschedule_entry",
+    "call_function_entry",
+    "call_function_single_entry",
+    "irq_work_entry",
+    "x86_platform_ipi_entry",
+    "thermal_apic_entry",
+    "threshold_apic_entry",
+    "deferred_error_apic_entry",
+    "ipi_entry",
+    "sched_wake_idle_without_ipi",
+    "workqueue_execute_start",
+)
 _TICK_HANDLERS = ("tick_nohz_handler", "tick_sched_timer")
 _RING_PAGES = 2048  # 8 MiB: four seconds of 10,000 idle exits a second
 _SETTLE_S = 0.02

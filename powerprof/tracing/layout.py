@@ -9,16 +9,45 @@ import numpy as np
 COMM_BYTES = 16
 
 IDLE_EXIT = np.dtype(
-    [(name, "<u8") for name in (
-        "enter_ns", "exit_ns", "next_ns", "timer_function", "work_function", "site_ip", "site_sp", "site_code",
-        "waking_ns", "waker_timer_function", "waker_ip", "waker_sp", "waker_code",
-    )]
-    + [(name, "<u4") for name in (
-        "cpu", "state", "evidence", "irq", "flags", "next_tid", "next_tgid", "waker_tid", "waker_tgid", "waker_cpu",
-        "waker_context", "waker_irq", "woken_tid", "sequence",
-    )]
+    [
+        (name, "<u8")
+        for name in (
+            "enter_ns",
+            "exit_ns",
+            "next_ns",
+            "timer_function",
+            "work_function",
+            "site_ip",
+            "site_sp",
+            "site_code",
+            "waking_ns",
+            "waker_timer_function",
+            "waker_ip",
+            "waker_sp",
+            "waker_code",
+        )
+    ]
+    + [
+        (name, "<u4")
+        for name in (
+            "cpu",
+            "state",
+            "evidence",
+            "irq",
+            "flags",
+            "next_tid",
+            "next_tgid",
+            "waker_tid",
+            "waker_tgid",
+            "waker_cpu",
+            "waker_context",
+            "waker_irq",
+            "woken_tid",
+            "sequence",
+        )
+    ]
     + [("next_comm", f"S{COMM_BYTES}"), ("waker_comm", f"S{COMM_BYTES}")]
-)  # fmt: skip
+)
 
 NEWBORN_CODE = 2  # site_code of a thread that has not run yet
 

@@ -41,7 +41,11 @@ class OnCpuTracer:
     """
 
     def __init__(
-        self, pids: Sequence[int] | None, event: Event = "cpu-clock", *, frequency_hz: int = SAMPLE_HZ,
+        self,
+        pids: Sequence[int] | None,
+        event: Event = "cpu-clock",
+        *,
+        frequency_hz: int = SAMPLE_HZ,
         ring_pages: int = _RING_PAGES,
     ) -> None:
         """`pids` None is every process. Threads born in the window count.
@@ -63,10 +67,14 @@ class OnCpuTracer:
         for pid in self._pids or ():
             self._look_at(pid)
         # Faults are many and taken near the leaf; samples are few, and paths that differ deep down are told apart.
-        self.program = Program("oncpu.bpf.c", {
-            "EVERY_PROCESS": int(pids is None), "HASHED_BYTES": 4096 if event == "cpu-clock" else 2048,
-            "STACK_PAGES": ring_pages,
-        })
+        self.program = Program(
+            "oncpu.bpf.c",
+            {
+                "EVERY_PROCESS": int(pids is None),
+                "HASHED_BYTES": 4096 if event == "cpu-clock" else 2048,
+                "STACK_PAGES": ring_pages,
+            },
+        )
         try:
             self._fill_targets()
             self.program.count_run_time()
@@ -107,8 +115,7 @@ class OnCpuTracer:
                 bpf.attach_perf_event(ev_type=_SOFTWARE, ev_config=config, fn_name="on_event", **how)
             except Exception as error:  # bcc's only kind
                 raise CapabilityError(
-                    f"cannot count {self._event} events ({error})",
-                    "run as root, or with CAP_BPF and CAP_PERFMON",
+                    f"cannot count {self._event} events ({error})", "run as root, or with CAP_BPF and CAP_PERFMON"
                 ) from error
             descriptors += bpf.open_perf_events[_SOFTWARE, config].values()
         return descriptors
@@ -219,12 +226,28 @@ class OnCpuTracer:
             if found is not None:
                 names[address] = found
         return OnCpuCapture(
-            event=self._event, pids=self._pids, window_s=window_s, cpus=os.cpu_count() or 1,
-            period_ms=1e3 / self._frequency_hz if self._event == "cpu-clock" else None, rows=rows, users=users,
-            images=self._images, kernel=kernel, kernel_names=names, comms=comms, events_count=moved[0],
-            idle_count=moved[1], target_count=moved[2], missed_count=max(missed, 0), stacks_count=moved[3],
-            lost_stacks_count=moved[4] + self._dropped, lost_rows_count=moved[5], notes=notes, tool_cpu_s=tool_cpu_s,
-            bpf_s=self.program.run_time_s(), interrupted=interrupted,
+            event=self._event,
+            pids=self._pids,
+            window_s=window_s,
+            cpus=os.cpu_count() or 1,
+            period_ms=1e3 / self._frequency_hz if self._event == "cpu-clock" else None,
+            rows=rows,
+            users=users,
+            images=self._images,
+            kernel=kernel,
+            kernel_names=names,
+            comms=comms,
+            events_count=moved[0],
+            idle_count=moved[1],
+            target_count=moved[2],
+            missed_count=max(missed, 0),
+            stacks_count=moved[3],
+            lost_stacks_count=moved[4] + self._dropped,
+            lost_rows_count=moved[5],
+            notes=notes,
+            tool_cpu_s=tool_cpu_s,
+            bpf_s=self.program.run_time_s(),
+            interrupted=interrupted,
         )
 
 

@@ -88,9 +88,16 @@ def _decode(data: bytes) -> SavedSite:
     header = np.frombuffer(data, dtype=STACK_HEADER, count=1)[0]
     stack = data[STACK_HEADER.itemsize : STACK_HEADER.itemsize + int(header["bytes"])]
     return SavedSite(
-        int(header["at_ns"]), int(header["tgid"]), int(header["tid"]), int(header["kind"]), int(header["ip"]),
-        int(header["sp"]), int(header["code"]), header["registers"].tobytes(), stack,
-    )  # fmt: skip
+        int(header["at_ns"]),
+        int(header["tgid"]),
+        int(header["tid"]),
+        int(header["kind"]),
+        int(header["ip"]),
+        int(header["sp"]),
+        int(header["code"]),
+        header["registers"].tobytes(),
+        stack,
+    )
 
 
 class StackTracer(IdleTracer):
@@ -109,13 +116,20 @@ class StackTracer(IdleTracer):
         self._sleeping: list[SleepingStack] = []
         self._wakings: list[SiteWakings] = []
         self._counted_from_ns = self._counted_to_ns = 0
-        super().__init__({
-            "REGISTER_COUNT": REGISTER_COUNT, "REGISTER_IP": REGISTER_IP, "REGISTER_SP": REGISTER_SP,
-            "LOADED_PER_100MS": LOADED_PER_100MS, "SAMPLE_1_IN": SAMPLE_1_IN, "STACK_PAGES": ring_pages,
-            "THREAD_STACKS": THREAD_STACKS,
-            "TARGET_ALL": int(target.system), "OWN_PID": os.getpid(),
-            "OFFSET_task_struct_state": btf.field_offset("task_struct", state),
-        })  # fmt: skip
+        super().__init__(
+            {
+                "REGISTER_COUNT": REGISTER_COUNT,
+                "REGISTER_IP": REGISTER_IP,
+                "REGISTER_SP": REGISTER_SP,
+                "LOADED_PER_100MS": LOADED_PER_100MS,
+                "SAMPLE_1_IN": SAMPLE_1_IN,
+                "STACK_PAGES": ring_pages,
+                "THREAD_STACKS": THREAD_STACKS,
+                "TARGET_ALL": int(target.system),
+                "OWN_PID": os.getpid(),
+                "OFFSET_task_struct_state": btf.field_offset("task_struct", state),
+            }
+        )
         self.program.ring("stacks", self._records.append)
         self._targets = self.program.bpf["targets"]
         if target.system:
@@ -185,11 +199,20 @@ class StackTracer(IdleTracer):
     def _addresses(self, exits: npt.NDArray[Any]) -> set[int]:
         self._wakings = [
             SiteWakings(
-                key.tid, key.tgid, key.ip, key.sp, key.code, key.context, key.timer_function, key.irq, key.waker_tid,
-                key.waker_tgid, int(value.value),
+                key.tid,
+                key.tgid,
+                key.ip,
+                key.sp,
+                key.code,
+                key.context,
+                key.timer_function,
+                key.irq,
+                key.waker_tid,
+                key.waker_tgid,
+                int(value.value),
             )
             for key, value in self.program.bpf["woken"].items()
-        ]  # fmt: skip
+        ]
         return super()._addresses(exits) | {one.timer_function for one in self._wakings} - {0}
 
     def drain(self) -> None:
@@ -206,6 +229,14 @@ class StackTracer(IdleTracer):
         self.add({site.pid for site in sites} | set(self.images))
         counted = [now - then for now, then in zip(self.program.per_cpu_sum("counters"), self._base, strict=True)]
         return StackTrace(
-            sites, self._sleeping, self.images, self._wakings, counted[_COUNT_LOST_STACKS], counted[_COUNT_LOADED],
-            counted[_COUNT_UNSENT], counted[_COUNT_UNCOUNTED], self._counted_from_ns, self._counted_to_ns,
-        )  # fmt: skip
+            sites,
+            self._sleeping,
+            self.images,
+            self._wakings,
+            counted[_COUNT_LOST_STACKS],
+            counted[_COUNT_LOADED],
+            counted[_COUNT_UNSENT],
+            counted[_COUNT_UNCOUNTED],
+            self._counted_from_ns,
+            self._counted_to_ns,
+        )

@@ -110,10 +110,24 @@ class UprobeProgram:
         try:
             for fd, flags in ((self._fds[1], _MULTI_RETURN), (self._fds[0], 0)):
                 # Returns first: a call whose entry is seen must not be left without its return.
-                opened.append(_link(struct.pack(
-                    "=IIIIQQQQIII", fd, 0, _ATTACH_UPROBE_MULTI, 0, ctypes.addressof(path),
-                    ctypes.addressof(offsets), 0, ctypes.addressof(cookies), len(sites), flags, pid,
-                )))
+                opened.append(
+                    _link(
+                        struct.pack(
+                            "=IIIIQQQQIII",
+                            fd,
+                            0,
+                            _ATTACH_UPROBE_MULTI,
+                            0,
+                            ctypes.addressof(path),
+                            ctypes.addressof(offsets),
+                            0,
+                            ctypes.addressof(cookies),
+                            len(sites),
+                            flags,
+                            pid,
+                        )
+                    )
+                )
         except OSError as error:
             for link in opened:
                 os.close(link)
@@ -153,7 +167,11 @@ class UprobeProgram:
         struct.pack_into("=QQ", attributes, 56, ctypes.addressof(path), site.offset)
         buffer = ctypes.create_string_buffer(bytes(attributes), _PERF_ATTR_BYTES)
         event = _call(
-            _SYS_PERF_EVENT_OPEN, buffer, ctypes.c_int(pid), ctypes.c_int(-1), ctypes.c_int(-1),
+            _SYS_PERF_EVENT_OPEN,
+            buffer,
+            ctypes.c_int(pid),
+            ctypes.c_int(-1),
+            ctypes.c_int(-1),
             ctypes.c_ulong(_PERF_FLAG_FD_CLOEXEC),
         )
         try:
@@ -191,4 +209,3 @@ def _reason(error: OSError) -> str:
     if error.errno == errno.EINVAL:
         return "not the start of an instruction that can be probed"
     return (error.strerror or str(error)).lower()
-

@@ -9,9 +9,7 @@ from msgspec import Meta
 
 SCHEMA = "powerprof.workload/1"
 
-Name = Annotated[
-    str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$", description="lower case letters, digits and -")
-]
+Name = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$", description="lower case letters, digits and -")]
 Variable = Annotated[str, Meta(pattern="^[A-Za-z][A-Za-z0-9_.-]{0,63}$", description="a server variable")]
 Identifier = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$", description="an SQL name")]
 Value = bool | int | float | str

@@ -67,9 +67,7 @@ def _convert(path: Path, text: str, raw: Mapping[str, Any]) -> Workload:
         reason = reason.replace("Object", "table").replace("`", "")
         name = ".".join(str(key) for key in keys)
         said = f"{name}: {reason[:1].lower() + reason[1:]}" if name else reason[:1].lower() + reason[1:]
-        raise DataError(
-            path, said, line_of(text, keys), "docs/reference/workloads.md lists the keys"
-        ) from None
+        raise DataError(path, said, line_of(text, keys), "docs/reference/workloads.md lists the keys") from None
 
 
 def _path_of(where: str) -> list[str | int]:
@@ -117,9 +115,7 @@ def _check(loaded: Loaded, text: str) -> None:
     definition, path = loaded.definition, loaded.path
     if definition.name != loaded.folder.name:
         raise DataError(
-            path,
-            f"name: is {definition.name}, but the folder is {loaded.folder.name}",
-            line_of(text, ["name"]),
+            path, f"name: is {definition.name}, but the folder is {loaded.folder.name}", line_of(text, ["name"])
         )
     if definition.dataset.kind == "sql" and not definition.dataset.files:
         raise DataError(path, "dataset.files: kind sql needs a file", line_of(text, ["dataset", "kind"]))
@@ -130,16 +126,12 @@ def _check(loaded: Loaded, text: str) -> None:
         own = "files" in loaded.raw["conditions"][name].get("load", {})
         _check_files(loaded, text, case.load.files, [*where, "load", "files"] if own else ["load", "files"])
         if case.load.kind in ("statements", "slap") and not (case.load.sql or case.load.files):
-            raise DataError(
-                path, f"conditions.{name}: the load has neither sql nor files", line_of(text, where)
-            )
+            raise DataError(path, f"conditions.{name}: the load has neither sql nor files", line_of(text, where))
         if case.load.kind in ("idle", "none") and (case.load.sql or case.load.files or case.load.session):
             said = f"conditions.{name}: a load of kind {case.load.kind} runs no statements"
             raise DataError(path, said, line_of(text, where))
         if case.load.kind == "command" and not case.load.argv:
-            raise DataError(
-                path, f"conditions.{name}: a load of kind command needs argv", line_of(text, where)
-            )
+            raise DataError(path, f"conditions.{name}: a load of kind command needs argv", line_of(text, where))
     for name, parameter in definition.parameters.items():
         try:
             msgspec.convert(_with(loaded.raw, parameter.key, (parameter.values or [1])[0]), Workload)

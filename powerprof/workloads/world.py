@@ -141,9 +141,7 @@ def _names(dice: _Dice, count: int, taken: set[str], limit: int) -> list[str]:
     """`count` new names, none in `taken`, at most `limit` characters."""
     made: list[str] = []
     while len(made) < count:
-        syllables = [
-            dice.pick(_ONSETS) + dice.pick(_VOWELS) + dice.pick(_CODAS) for _ in range(2 + dice.below(2))
-        ]
+        syllables = [dice.pick(_ONSETS) + dice.pick(_VOWELS) + dice.pick(_CODAS) for _ in range(2 + dice.below(2))]
         name = ("".join(syllables) + dice.pick(_ENDINGS)).capitalize()
         if len(name) <= limit and name not in taken:
             taken.add(name)
@@ -227,17 +225,13 @@ def _languages(dice: _Dice, codes: Sequence[str]) -> list[Language]:
     for index, code in enumerate(codes):
         count = LANGUAGES // COUNTRIES + (1 if index < LANGUAGES % COUNTRIES else 0)
         start = dice.below(len(names))
-        rows += [
-            Language(code, names[(start + step) % len(names)], dice.below(1000) / 10) for step in range(count)
-        ]
+        rows += [Language(code, names[(start + step) % len(names)], dice.below(1000) / 10) for step in range(count)]
     return rows
 
 
 def _inserts(table: str, rows: Sequence[tuple[object, ...]]) -> Iterator[str]:
     for start in range(0, len(rows), 1000):
-        values = ",".join(
-            "(" + ",".join(_literal(value) for value in row) + ")" for row in rows[start : start + 1000]
-        )
+        values = ",".join("(" + ",".join(_literal(value) for value in row) + ")" for row in rows[start : start + 1000])
         yield f"INSERT INTO {table} VALUES {values}"  # noqa: S608 - our own rows
 
 
@@ -250,10 +244,7 @@ def _literal(value: object) -> str:
 
 
 def _tables(engine: str) -> list[str]:
-    city = (
-        "ID INT NOT NULL AUTO_INCREMENT, Name CHAR(35) NOT NULL, "
-        "Country CHAR(3) NOT NULL, Population INT NOT NULL"
-    )
+    city = "ID INT NOT NULL AUTO_INCREMENT, Name CHAR(35) NOT NULL, Country CHAR(3) NOT NULL, Population INT NOT NULL"
     tail = f"ENGINE={engine} DEFAULT CHARSET=latin1"
     return [
         f"CREATE TABLE City ({city}, PRIMARY KEY (ID), KEY (Population), KEY (Country)) {tail}",
@@ -274,19 +265,13 @@ def row_statements(seed: int = 1) -> Iterator[str]:
     """The SQL that fills City, Country and CountryLanguage with generated rows."""
     world = generate(seed)
     yield from _inserts("City", [(c.id, c.name, c.country, c.population) for c in world.cities])
-    yield from _inserts(
-        "Country", [(c.code, c.name, c.surface_km2, c.population, c.capital) for c in world.countries]
-    )
-    yield from _inserts(
-        "CountryLanguage", [(row.country, row.name, row.percentage) for row in world.languages]
-    )
+    yield from _inserts("Country", [(c.code, c.name, c.surface_km2, c.population, c.capital) for c in world.countries])
+    yield from _inserts("CountryLanguage", [(row.country, row.name, row.percentage) for row in world.languages])
 
 
 def huge_statements(copies: int) -> list[str]:
     """The SQL that fills city_huge with `copies` copies of City, one after the other as in the study."""
-    return [
-        "INSERT INTO city_huge (Name, Country, Population) SELECT Name, Country, Population FROM City"
-    ] * copies
+    return ["INSERT INTO city_huge (Name, Country, Population) SELECT Name, Country, Population FROM City"] * copies
 
 
 def official_statements(source: str) -> list[str]:

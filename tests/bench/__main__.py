@@ -15,15 +15,20 @@ def main() -> int:
     """All benchmarks, or those that are named."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME",
+        "names",
+        nargs="*",
+        metavar="NAME",
         help="startup, observer, steadiness, attribution, attribution-idle (default: all)",
-    )  # fmt: skip
+    )
     parser.add_argument("--quick", action="store_true", help="short windows, to see that it works: nothing to believe")
     given = parser.parse_args()
     benches = {
-        "startup": startup.run, "observer": observer.run, "steadiness": steadiness.run,
-        "attribution": attribution.run_loaded, "attribution-idle": attribution.run_idle,
-    }  # fmt: skip
+        "startup": startup.run,
+        "observer": observer.run,
+        "steadiness": steadiness.run,
+        "attribution": attribution.run_loaded,
+        "attribution-idle": attribution.run_idle,
+    }
     unknown = set(given.names) - set(benches)
     if unknown:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}")

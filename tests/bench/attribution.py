@@ -44,10 +44,25 @@ def attribute(pid: str, seconds: float) -> None:
 
 def _tools(pid: int) -> list[Tool]:
     ours = Tool("attribution", (sys.executable, "-m", "tests.bench.attribution", str(pid), "{s}"), ready=True)
-    perf = Tool("perf dwarf", (
-        *observer.TRACEFS, "perf", "record", "-q", "-e", "sched:sched_switch", "--call-graph", "dwarf", "-a",
-        "-o", "{file}", "sleep", "{s}",
-    ), "perf")  # fmt: skip
+    perf = Tool(
+        "perf dwarf",
+        (
+            *observer.TRACEFS,
+            "perf",
+            "record",
+            "-q",
+            "-e",
+            "sched:sched_switch",
+            "--call-graph",
+            "dwarf",
+            "-a",
+            "-o",
+            "{file}",
+            "sleep",
+            "{s}",
+        ),
+        "perf",
+    )
     return [Tool("nothing", ()), ours, *([perf] if programs.which("perf") else [])]
 
 
@@ -110,7 +125,8 @@ def loaded(count: int, seconds: float) -> Verdict:
     ours, rate = statistics.median(found["attribution"]), statistics.median(found["nothing queries/s"])
     return Verdict(
         f"attribution costs {ours:.1f} % of {rate:,.0f} point selects/s (target ≤ {TARGET_LOSS_PERCENT:g} %)",
-        ours <= TARGET_LOSS_PERCENT, _doubt_loaded(found["attribution"], rate),
+        ours <= TARGET_LOSS_PERCENT,
+        _doubt_loaded(found["attribution"], rate),
     )
 
 
@@ -147,7 +163,8 @@ def idle(count: int, seconds: float) -> Verdict:
     print(f"attribution of an idle server, {count} rounds of {seconds:g} s, medians (range)")
     print(f"  {spread(nothing)} idle exits/s with nothing, {spread(added)} more with attribution")
     return Verdict(
-        f"attribution adds {ours:+.1f} idle exits/s (target ≤ {TARGET_IDLE_HZ:g}/s)", ours <= TARGET_IDLE_HZ,
+        f"attribution adds {ours:+.1f} idle exits/s (target ≤ {TARGET_IDLE_HZ:g}/s)",
+        ours <= TARGET_IDLE_HZ,
         observer.doubt(c0, nothing, added),
     )
 

@@ -28,7 +28,12 @@ IDLE_C0_PERCENT = 3.0
 _SETTLE_S = 2.0
 # A mount namespace of its own: nothing is mounted for anybody else, and it is gone with the tool.
 TRACEFS = (
-    "unshare", "--mount", "--propagation", "private", "sh", "-c",
+    "unshare",
+    "--mount",
+    "--propagation",
+    "private",
+    "sh",
+    "-c",
     'mount -t tracefs none /sys/kernel/tracing 2>/dev/null; exec "$0" "$@"',
 )
 
@@ -47,10 +52,16 @@ TOOLS = (
     Tool("nothing", ()),
     Tool("powerprof", (sys.executable, "-m", "tests.bench.driver", "{s}"), ready=True),
     Tool("powertop --csv", ("unshare", "-m", "powertop", "--csv={file}", "--time={s}"), "powertop"),
-    Tool("perf record", (*TRACEFS, "perf", "record", "-q", "-a", "-e", "sched:sched_switch", "-o", "{file}",
-                         "sleep", "{s}"), "perf"),
-    Tool("bpftrace", (*TRACEFS, "bpftrace", "-q", "-e",
-                      "tracepoint:sched:sched_switch {{ @[comm] = count(); }}"), "bpftrace"),
+    Tool(
+        "perf record",
+        (*TRACEFS, "perf", "record", "-q", "-a", "-e", "sched:sched_switch", "-o", "{file}", "sleep", "{s}"),
+        "perf",
+    ),
+    Tool(
+        "bpftrace",
+        (*TRACEFS, "bpftrace", "-q", "-e", "tracepoint:sched:sched_switch {{ @[comm] = count(); }}"),
+        "bpftrace",
+    ),
 )
 
 
@@ -64,7 +75,11 @@ def running(tool: Tool, seconds: float) -> Iterator[bool]:
     with tempfile.TemporaryDirectory() as folder:
         argv = [part.format(s=int(seconds + _SETTLE_S + 3), file=Path(folder) / "out") for part in tool.argv]
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
             cwd=Path(__file__).resolve().parents[2],
         )
         try:
@@ -119,8 +134,9 @@ def run(quick: bool) -> Verdict:
     print(f"observer effect, {count} rounds of {seconds:g} s, medians (range)")
     print(f"  {'':<18}{'idle exits/s':>24}{'added in a round':>24}{'C0 %':>8}")
     nothing = [exits for exits, _ in found["nothing"]]
-    added = {name: [exits - base for (exits, _), base in zip(values, nothing, strict=True)]
-             for name, values in found.items()}
+    added = {
+        name: [exits - base for (exits, _), base in zip(values, nothing, strict=True)] for name, values in found.items()
+    }
     for name, values in found.items():
         more = "" if name == "nothing" else spread(added[name])
         c0 = statistics.median(c0 for _, c0 in values)
@@ -132,7 +148,8 @@ def run(quick: bool) -> Verdict:
         return Verdict("powerprof cannot trace here (powerprof doctor)", met=False, doubt="no BPF")
     ours = statistics.median(added["powerprof"])
     return Verdict(
-        f"powerprof adds {ours:+.1f} idle exits/s (target ≤ {TARGET_HZ:g}/s)", ours <= TARGET_HZ,
+        f"powerprof adds {ours:+.1f} idle exits/s (target ≤ {TARGET_HZ:g}/s)",
+        ours <= TARGET_HZ,
         doubt([c0 for _, c0 in found["nothing"]], nothing, added["powerprof"]),
     )
 

@@ -38,6 +38,7 @@ def run(quick: bool) -> Verdict:
     # The lowest is what it takes where nothing else runs: noise can only add.
     noisy = min(times["powerprof --help"]) <= TARGET_MS < median
     return Verdict(
-        f"powerprof --help takes {median:.0f} ms (target {TARGET_MS:.0f} ms)", median <= TARGET_MS,
+        f"powerprof --help takes {median:.0f} ms (target {TARGET_MS:.0f} ms)",
+        median <= TARGET_MS,
         "the machine is busy: the lowest is within the target" if noisy else "",
     )

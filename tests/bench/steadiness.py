@@ -31,8 +31,10 @@ def plain(seconds: float, count: int) -> list[float]:
             after = reader.snapshot().cpus
             wall_us = (time.monotonic_ns() - start) / 1e3 * len(after)
             idle_us = sum(
-                new - old for cpu in after for new, old, state in
-                zip(after[cpu].time_us, before[cpu].time_us, after[cpu].states, strict=True) if not state.polling
+                new - old
+                for cpu in after
+                for new, old, state in zip(after[cpu].time_us, before[cpu].time_us, after[cpu].states, strict=True)
+                if not state.polling
             )
             found.append(100.0 * (1.0 - idle_us / wall_us))
     return found
@@ -81,6 +83,7 @@ def run(quick: bool) -> Verdict:
     met = worst <= TARGET_POINTS and min(map(min, judged)) >= 0
     busy = max(statistics.mean(found) for found in judged)
     return Verdict(
-        f"C0 scatters by {worst:.2f} points at most (target ≤ {TARGET_POINTS:g}, never negative)", met,
+        f"C0 scatters by {worst:.2f} points at most (target ≤ {TARGET_POINTS:g}, never negative)",
+        met,
         f"the machine is not idle: {busy:.1f} % C0" if busy > IDLE_C0_PERCENT else "",
     )

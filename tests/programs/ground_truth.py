@@ -31,21 +31,34 @@ _C = ("-O2", "-Wall", "-Wextra", "-Werror", "-pthread")
 RECIPES: Mapping[str, Recipe] = {
     "sleepers": Recipe("sleepers.c", "gcc", "gcc", (*_C, "-fomit-frame-pointer")),
     "sleepers-stripped": Recipe("sleepers.c", "gcc", "gcc", (*_C, "-fomit-frame-pointer", "-s")),
-    "sleepers-fp-no-eh": Recipe("sleepers.c", "gcc", "gcc", (
-        *_C, "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"),
-        (".eh_frame", ".eh_frame_hdr")),
-    "sleepers-no-eh": Recipe("sleepers.c", "gcc", "gcc", (
-        *_C, "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"),
-        (".eh_frame", ".eh_frame_hdr")),
-    "sleepers-debug-frame": Recipe("sleepers.c", "gcc", "gcc", (
-        *_C, "-g", "-gz", "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"),
-        (".eh_frame", ".eh_frame_hdr")),
+    "sleepers-fp-no-eh": Recipe(
+        "sleepers.c",
+        "gcc",
+        "gcc",
+        (*_C, "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"),
+        (".eh_frame", ".eh_frame_hdr"),
+    ),
+    "sleepers-no-eh": Recipe(
+        "sleepers.c",
+        "gcc",
+        "gcc",
+        (*_C, "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"),
+        (".eh_frame", ".eh_frame_hdr"),
+    ),
+    "sleepers-debug-frame": Recipe(
+        "sleepers.c",
+        "gcc",
+        "gcc",
+        (*_C, "-g", "-gz", "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"),
+        (".eh_frame", ".eh_frame_hdr"),
+    ),
     "sleepers-static": Recipe("sleepers.c", "gcc", "gcc", (*_C, "-fomit-frame-pointer", "-static")),
     "sleepers-cpp": Recipe("sleepers.cpp", "g++", "g++", (*_C, "-g", "-fomit-frame-pointer")),
     "sleepers-cpp-fp": Recipe("sleepers.cpp", "g++", "g++", (*_C, "-fno-omit-frame-pointer")),
     "sleepers-rust": Recipe("sleepers.rs", "rustc", "rustc", ("-O", "--edition=2021")),
-    "sleepers-rust-v0": Recipe("sleepers.rs", "rustc", "rustc", (
-        "-O", "--edition=2021", "-C", "symbol-mangling-version=v0")),
+    "sleepers-rust-v0": Recipe(
+        "sleepers.rs", "rustc", "rustc", ("-O", "--edition=2021", "-C", "symbol-mangling-version=v0")
+    ),
     "sleepers-go": Recipe("sleepers.go", "go", "golang-go", ("build",)),
     "signals": Recipe("signals.c", "gcc", "gcc", (*_C, "-fomit-frame-pointer")),
 }

@@ -55,9 +55,20 @@ def sleeper(bpftrace: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def run_with_tracefs(script: Path, *arguments: str) -> str:
     """In a mount namespace of its own, so that tracefs is mounted for this program only."""
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", 'mount -t tracefs tracefs /sys/kernel/tracing && exec bpftrace "$@"', "sh",
-         script, *arguments],
-        capture_output=True, text=True, timeout=60, check=False,
+        [
+            "unshare",
+            "-m",
+            "sh",
+            "-c",
+            'mount -t tracefs tracefs /sys/kernel/tracing && exec bpftrace "$@"',
+            "sh",
+            script,
+            *arguments,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -107,8 +118,16 @@ def test_function_profile_counts_exactly(bpftrace: str, tmp_path: Path) -> None:
         process.wait()
     calls = {name: int(count) for name, count in re.findall(r"@calls\[uprobe:\S+:(\w+)\]: (\d+)", out)}
     assert calls == {
-        "truth_leaf": 600, "truth_inner": 150, "truth_outer": 50, "truth_recurse": 400, "truth_sleeper": 40,
-        "truth_tail_first": 60, "truth_tail_second": 60, "truth_jumps": 60, "truth_jumper": 60, "truth_deep": 100,
+        "truth_leaf": 600,
+        "truth_inner": 150,
+        "truth_outer": 50,
+        "truth_recurse": 400,
+        "truth_sleeper": 40,
+        "truth_tail_first": 60,
+        "truth_tail_second": 60,
+        "truth_jumps": 60,
+        "truth_jumper": 60,
+        "truth_deep": 100,
     }
     own = {name: int(count) for name, count in re.findall(r"@self_ns\[uprobe:\S+:(\w+)\]: (\d+)", out)}
     # Wall time, other work included: never below the CPU time that the function used itself.

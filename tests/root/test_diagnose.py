@@ -45,8 +45,20 @@ def account(server: PrivateServer, folder: Path) -> Path:
 
 def diagnose(cli: Cli, server: PrivateServer, folder: Path, duration_s: float = 3.0) -> tuple[list[Any], float]:
     started = time.monotonic()
-    done = cli(["diagnose", "--pid", str(server.pid), "--defaults-file", str(account(server, folder)),
-                "--duration", str(duration_s), "--json", "-", "--no-save"])  # fmt: skip
+    done = cli(
+        [
+            "diagnose",
+            "--pid",
+            str(server.pid),
+            "--defaults-file",
+            str(account(server, folder)),
+            "--duration",
+            str(duration_s),
+            "--json",
+            "-",
+            "--no-save",
+        ]
+    )
     assert done.code == 0, done.err
     found = json.loads(done.out)
     # A machine with far more to do than CPUs ends a window late.
@@ -75,8 +87,14 @@ def test_the_threads_of_an_orphan_event_are_named(powerprof_cli: Cli, tmp_path: 
     with Topology("ring", 2, options=ServerOptions(settings={"binlog-format": "STATEMENT"})) as topology:
         server = topology["node-1"].server
         with server.connect() as connection:
-            sql.execute(connection, "CREATE DATABASE shop", "CREATE TABLE shop.t (n BIGINT)",
-                        "INSERT INTO shop.t VALUES (0)", "SET SESSION server_id=99", "UPDATE shop.t SET n=n+1")
+            sql.execute(
+                connection,
+                "CREATE DATABASE shop",
+                "CREATE TABLE shop.t (n BIGINT)",
+                "INSERT INTO shop.t VALUES (0)",
+                "SET SESSION server_id=99",
+                "UPDATE shop.t SET n=n+1",
+            )
         (fault,), took_s = diagnose(powerprof_cli, server, tmp_path)
     assert fault["rule"] == "orphan_event"
     assert any(text.startswith("the replication threads end") for text in fault["evidence"])

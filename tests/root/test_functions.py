@@ -39,6 +39,7 @@ def running(program: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
 def profile(running: tuple[subprocess.Popen[str], int], pattern: str, *, multi: bool = True) -> FunctionProfile:
     process, pid = running
     with FunctionTracer([pid], pattern, multi=multi) as tracer:
+
         def begin() -> None:
             assert process.stdin is not None
             process.stdin.write("\n")
@@ -62,8 +63,12 @@ def by_name(found: FunctionProfile) -> dict[str, FunctionRow]:
 
 # calls and own CPU time of each call in µs, as functions_truth.c has them
 TRUTH = {
-    "truth_leaf": (600, 100), "truth_outer": (50, 300), "truth_inner": (150, 150), "truth_recurse": (400, 50),
-    "truth_tail_first": (60, 200), "truth_tail_second": (60, 300),
+    "truth_leaf": (600, 100),
+    "truth_outer": (50, 300),
+    "truth_inner": (150, 150),
+    "truth_recurse": (400, 50),
+    "truth_tail_first": (60, 200),
+    "truth_tail_second": (60, 300),
 }
 
 
@@ -92,7 +97,7 @@ def test_calls_are_exact_and_self_times_are_the_functions_own(
 
 
 def test_calls_left_by_longjmp_or_too_deep_for_the_kernel_are_abandoned(
-    running: tuple[subprocess.Popen[str], int]
+    running: tuple[subprocess.Popen[str], int],
 ) -> None:
     rows = by_name(profile(running, "truth_*"))
     assert (rows["truth_jumps"].calls_count, rows["truth_jumps"].abandoned_count) == (60, 60)
@@ -107,8 +112,14 @@ def test_the_cost_of_the_probes_is_told(running: tuple[subprocess.Popen[str], in
     assert 0.1 < found.probe_call_us < 200
     assert found.probe_stepped_call_us > found.probe_call_us
     assert found.probe_cost_ms == pytest.approx(
-        600 * (found.probe_call_us if found.functions[0].probe_ms < 600 * found.probe_stepped_call_us / 1e3
-               else found.probe_stepped_call_us) / 1e3)
+        600
+        * (
+            found.probe_call_us
+            if found.functions[0].probe_ms < 600 * found.probe_stepped_call_us / 1e3
+            else found.probe_stepped_call_us
+        )
+        / 1e3
+    )
 
 
 def test_patterns_that_mean_too_much_or_nothing_are_refused(running: tuple[subprocess.Popen[str], int]) -> None:

@@ -104,7 +104,12 @@ def system_wide(tracer: IdleTracer, duration_s: float) -> Traced:
     exits = idle.in_window(window.trace.exits, window.edges)
     found = idle.mechanisms(exits)
     rows = causes.summarise(
-        exits, found, window.window_s, look_up, functions=window.trace.addresses, interrupts=interrupt_names(),
+        exits,
+        found,
+        window.window_s,
+        look_up,
+        functions=window.trace.addresses,
+        interrupts=interrupt_names(),
         own_pid=os.getpid(),
     )
     balance = idle.conserve(exits, found, window.trace.lost_count, window.edges)

@@ -29,8 +29,14 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measure(
-    program: Path, arguments: list[str], event: Event, duration_s: float, *, frequency_hz: int = 99,
-    every_process: bool = False, ring_pages: int = 2048,
+    program: Path,
+    arguments: list[str],
+    event: Event,
+    duration_s: float,
+    *,
+    frequency_hz: int = 99,
+    every_process: bool = False,
+    ring_pages: int = 2048,
 ) -> tuple[OnCpuCapture, str, float]:
     """The capture, what the program said, and the CPU time that it had used at the end of the window."""
     process = subprocess.Popen([program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -39,6 +45,7 @@ def measure(
         pid = int(process.stdout.readline())
         pids = None if every_process else [pid]
         with OnCpuTracer(pids, event, frequency_hz=frequency_hz, ring_pages=ring_pages) as tracer:
+
             def begin() -> None:
                 process.stdin.write("\n")
                 process.stdin.flush()

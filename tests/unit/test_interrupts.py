@@ -11,8 +11,10 @@ from tests.conftest import REPOSITORY
 
 def run(body: str) -> str:
     """What a process of its own prints that has the handlers installed and does this."""
-    program = "import ctypes, os, signal, sys, time\nfrom powerprof import interrupts\n" \
+    program = (
+        "import ctypes, os, signal, sys, time\nfrom powerprof import interrupts\n"
         "from powerprof.errors import Interrupted\ninterrupts.install()\n" + textwrap.dedent(body)
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, encoding="utf-8", timeout=30, check=True
     )
@@ -21,7 +23,8 @@ def run(body: str) -> str:
 
 
 def test_the_first_signal_raises_and_the_second_waits() -> None:
-    assert run("""
+    assert (
+        run("""
         try:
             signal.raise_signal(signal.SIGINT)
         except Interrupted:
@@ -31,11 +34,14 @@ def test_the_first_signal_raises_and_the_second_waits() -> None:
             interrupts.release()
         except Interrupted:
             print("then the second")
-    """) == "cleaned up\nthen the second\n"
+    """)
+        == "cleaned up\nthen the second\n"
+    )
 
 
 def test_no_failure_handler_swallows_it() -> None:
-    assert run("""
+    assert (
+        run("""
         try:
             try:
                 signal.raise_signal(signal.SIGTERM)
@@ -43,11 +49,14 @@ def test_no_failure_handler_swallows_it() -> None:
                 print("swallowed")
         except Interrupted:
             print("raised")
-    """) == "raised\n"
+    """)
+        == "raised\n"
+    )
 
 
 def test_a_held_signal_comes_at_the_release() -> None:
-    assert run("""
+    assert (
+        run("""
         interrupts.hold()
         signal.raise_signal(signal.SIGTERM)
         print("saved")
@@ -58,12 +67,15 @@ def test_a_held_signal_comes_at_the_release() -> None:
         interrupts.hold()
         interrupts.release()
         print("and no more")
-    """) == "saved\nraised\nand no more\n"
+    """)
+        == "saved\nraised\nand no more\n"
+    )
 
 
 def test_one_that_a_callback_from_c_drops_comes_again() -> None:
     """ctypes prints what its callbacks raise and goes on."""
-    assert run("""
+    assert (
+        run("""
         def callback(left, right):
             signal.raise_signal(signal.SIGINT)
             return 0
@@ -75,11 +87,14 @@ def test_one_that_a_callback_from_c_drops_comes_again() -> None:
             print("lost")
         except Interrupted:
             print("raised")
-    """) == "raised\n"
+    """)
+        == "raised\n"
+    )
 
 
 def test_one_that_a_destructor_drops_comes_again() -> None:
-    assert run("""
+    assert (
+        run("""
         class Thing:
             def __del__(self):
                 signal.raise_signal(signal.SIGINT)
@@ -90,14 +105,24 @@ def test_one_that_a_destructor_drops_comes_again() -> None:
             print("lost")
         except Interrupted:
             print("raised")
-    """) == "raised\n"
+    """)
+        == "raised\n"
+    )
 
 
 def test_without_handlers_nothing_is_held() -> None:
     """A library does not take over the signals of its caller."""
     done = subprocess.run(
-        [sys.executable, "-c", "import signal\nfrom powerprof import interrupts\n"
-         "interrupts.hold(); interrupts.release()\nprint(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"],
-        cwd=REPOSITORY, capture_output=True, encoding="utf-8", timeout=30, check=True,
+        [
+            sys.executable,
+            "-c",
+            "import signal\nfrom powerprof import interrupts\n"
+            "interrupts.hold(); interrupts.release()\nprint(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)",
+        ],
+        cwd=REPOSITORY,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=30,
+        check=True,
     )
     assert done.stdout == "True\n"

@@ -36,10 +36,17 @@ from powerprof.workloads.definition import Load
 
 _BUCKETS, _FIRST_MS, _LAST_MS = 1024, 1e-3, 1e5
 _GATE_BYTES = 64
-_CLIENT = np.dtype([
-    ("ready", np.uint32), ("busy", np.uint32), ("done", np.uint64), ("total_us", np.uint64),
-    ("buckets", np.uint32, _BUCKETS), ("failed", np.uint32), ("unused", np.uint32, 9),
-])  # fmt: skip
+_CLIENT = np.dtype(
+    [
+        ("ready", np.uint32),
+        ("busy", np.uint32),
+        ("done", np.uint64),
+        ("total_us", np.uint64),
+        ("buckets", np.uint32, _BUCKETS),
+        ("failed", np.uint32),
+        ("unused", np.uint32, 9),
+    ]
+)
 _FUTEX_WAKE = 1  # include/uapi/linux/futex.h
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
 _LIBC = ctypes.CDLL(None)
@@ -68,9 +75,13 @@ class Tally:
         done = self.done - before.done
         edges = [(_value_ms(int(index)), int(counts[index])) for index in np.flatnonzero(counts)]
         return LoadResult(
-            queries=done, elapsed_s=0.0, p50_ms=percentile(edges, 50), p95_ms=percentile(edges, 95),
-            p99_ms=percentile(edges, 99), mean_ms=(self.total_us - before.total_us) / done / 1e3 if done else None,
-        )  # fmt: skip
+            queries=done,
+            elapsed_s=0.0,
+            p50_ms=percentile(edges, 50),
+            p95_ms=percentile(edges, 95),
+            p99_ms=percentile(edges, 99),
+            mean_ms=(self.total_us - before.total_us) / done / 1e3 if done else None,
+        )
 
 
 def _value_ms(bucket: int) -> float:
@@ -129,9 +140,10 @@ class GatedLoad:
     def tally(self) -> Tally:
         """The counts until now; exact while the gate is shut."""
         return Tally(
-            int(self._clients["done"].sum()), int(self._clients["total_us"].sum()),
+            int(self._clients["done"].sum()),
+            int(self._clients["total_us"].sum()),
             self._clients["buckets"].sum(axis=0, dtype=np.int64),
-        )  # fmt: skip
+        )
 
     def _turn_to(self, turn: int) -> None:
         self._gate[0] = turn

@@ -18,9 +18,12 @@ MAX_ROWS = 100
 _FRAMES = 2000
 _STACK_LIMIT = 2000
 _ORIGINS = {
-    "own_timer": "its own timer", "other_thread": "another thread", "other_process": "another process",
-    "device": "a device", "kernel": "the kernel",
-}  # fmt: skip
+    "own_timer": "its own timer",
+    "other_thread": "another thread",
+    "other_process": "another process",
+    "device": "a device",
+    "kernel": "the kernel",
+}
 _OPEN_ROWS = 20
 _OPEN_FRAMES = 9
 
@@ -55,11 +58,20 @@ def render(record: Attribution, extras: Extras) -> str:
         flame_view(flame(stacks, unit=unit, root=root, limit=_FRAMES), title, modules)
         for stacks, unit, title in ((exits, "idle exits", "Idle exits"), (c0, "ms of C0", "C0 time that followed"))
     ]
-    rows = [(index, wakeup, why(wakeup), chain(wakeup), text.period(wakeup.period_ms))
-            for index, wakeup in enumerate(record.wakeups[:MAX_ROWS])]  # fmt: skip
+    rows = [
+        (index, wakeup, why(wakeup), chain(wakeup), text.period(wakeup.period_ms))
+        for index, wakeup in enumerate(record.wakeups[:MAX_ROWS])
+    ]
     return page(
-        "attribution.html.j2", record, figures, title=clean(headline(record)), answer=headline(record),
+        "attribution.html.j2",
+        record,
+        figures,
+        title=clean(headline(record)),
+        answer=headline(record),
         groups=[rows[:_OPEN_ROWS], rows[_OPEN_ROWS:]],
-        left=record.wakeups[MAX_ROWS:], flames=[view for view in views if view], lanes=lanes(extras.timeline),
-        mechanisms=MECHANISMS, period=text.period,
-    )  # fmt: skip
+        left=record.wakeups[MAX_ROWS:],
+        flames=[view for view in views if view],
+        lanes=lanes(extras.timeline),
+        mechanisms=MECHANISMS,
+        period=text.period,
+    )

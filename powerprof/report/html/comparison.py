@@ -66,17 +66,24 @@ def _row(figures: Figures, index: int, metric: Metric, axis: IntervalAxis) -> Me
     change = max(abs(metric.difference.b_minus_a or 0.0), *(abs(end) for end in ends)) * factor
     fine = max(digits, labels.digits(change, 2))
     return MetricRow(
-        label, unit, metric.kind == "estimated", sides[0], sides[1],
+        label,
+        unit,
+        metric.kind == "estimated",
+        sides[0],
+        sides[1],
         figures.fig(f"{place}/difference/b_minus_a", fine, scale=factor, sign=True),
         figures.interval(f"{place}/difference/ci95/0", f"{place}/difference/ci95/1", fine, scale=factor, sign=True),
         figures.fig(f"{place}/difference/percent", 1 if abs(drawn.percent) < 1000 else 0, "%", sign=True)
-        if drawn else Markup(),
+        if drawn
+        else Markup(),
         interval_row(axis, drawn, f"{label}: {drawn.percent:+.1f} % [{drawn.low:+.1f}, {drawn.high:+.1f}]")
-        if drawn else Markup(),
+        if drawn
+        else Markup(),
         _VERDICTS[metric.verdict],
-        figures.fig(f"{place}/minimum_detectable_percent", 1 if (metric.minimum_detectable_percent or 0) < 100 else 0,
-                    "%"),
-    )  # fmt: skip
+        figures.fig(
+            f"{place}/minimum_detectable_percent", 1 if (metric.minimum_detectable_percent or 0) < 100 else 0, "%"
+        ),
+    )
 
 
 def _seconds(window: Window) -> float | None:
@@ -124,8 +131,11 @@ def _states(record: Comparison) -> tuple[list[StateRow], list[tuple[str, Markup]
         return [], []
     looks = {one.name.partition(":")[2]: f"s{min(number, 5)}" for number, (_, one) in enumerate(found)}
     rows = [StateRow("C0 (running)", "c0", f"/metrics/{running}")]
-    rows += [StateRow(name, looks[name], f"/metrics/{index}")
-             for index, one in found for name in [one.name.partition(":")[2]]]  # fmt: skip
+    rows += [
+        StateRow(name, looks[name], f"/metrics/{index}")
+        for index, one in found
+        for name in [one.name.partition(":")[2]]
+    ]
     bars = []
     for arm in ("a", "b"):
         shares = []
@@ -139,8 +149,10 @@ def _states(record: Comparison) -> tuple[list[StateRow], list[tuple[str, Markup]
 
 def _context(record: Comparison) -> str:
     used = [block for block in record.blocks if not block.dropped and not block.disturbed]
-    parts = [f"{record.blocks_count} blocks, {''.join(arm.upper() for arm in record.order[:8])}"
-             + ("…" if len(record.order) > 8 else "")]  # fmt: skip
+    parts = [
+        f"{record.blocks_count} blocks, {''.join(arm.upper() for arm in record.order[:8])}"
+        + ("…" if len(record.order) > 8 else "")
+    ]
     if record.design == "rate" and record.offered_hz is not None:
         parts.append(f"{text.number(record.offered_hz, 1).removesuffix('.0')} queries/s in both")
     if record.design == "work" and record.queries_per_block is not None:
@@ -181,16 +193,27 @@ def render(record: Comparison, extras: Extras) -> str:
     figures = Figures(record)
     drawn = [one for metric in record.metrics if (one := _interval(metric)) is not None]
     axis = interval_axis(drawn)
-    primary = next((one for one in record.metrics if one.name == record.verdict.metric),
-                   record.metrics[0] if record.metrics else None)  # fmt: skip
+    primary = next(
+        (one for one in record.metrics if one.name == record.verdict.metric),
+        record.metrics[0] if record.metrics else None,
+    )
     rows, bars = _states(record)
     names = (clean(record.a.name, 60), clean(record.b.name, 60))
     return page(
-        "comparison.html.j2", record, figures, title=f"{names[0]} against {names[1]}", context=_context(record),
+        "comparison.html.j2",
+        record,
+        figures,
+        title=f"{names[0]} against {names[1]}",
+        context=_context(record),
         metrics=[_row(figures, index, metric, axis) for index, metric in enumerate(record.metrics)],
-        ticks=interval_ticks(axis) if drawn else Markup(), names=names, primary=primary,
+        ticks=interval_ticks(axis) if drawn else Markup(),
+        names=names,
+        primary=primary,
         primary_label=labels.metric(primary.name) if primary else "",
         pairs=svg.pairs(primary.a.values, primary.b.values, primary.unit, names) if primary else Markup(),
-        state_rows=rows, state_bars=bars, course=svg.course(_bars(record), "% C0"), flames=flames(record, extras),
+        state_rows=rows,
+        state_bars=bars,
+        course=svg.course(_bars(record), "% C0"),
+        flames=flames(record, extras),
         columns=[list(dict.fromkeys(name for row in plan.rows for name in row)) for plan in record.plans],
-    )  # fmt: skip
+    )

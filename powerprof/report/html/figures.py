@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from powerprof.report import labels, text
 
-_CONTROL = dict.fromkeys([*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)], "�")  # fmt: skip
+_CONTROL = dict.fromkeys([*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)], "�")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|ms\b|s\b|J\b|W\b|mJ\b|points\b))|(?<=[±×–]) (?=\d)")
 NAME_LIMIT = 200
 

@@ -79,8 +79,15 @@ def flame_view(graph: Flame, title: str, modules: Mapping[str, str] | None = Non
     for frame in graph.frames:
         look = _change(frame) if graph.difference and frame.depth else look_of(frame.label, frame.depth, known)
         sign = "" if not graph.difference or look in ("d0", "root") else "− " if look.startswith("d-") else "+ "
-        boxes.append(_FRAME.format(
-            look=look, level=frame.depth + 1, x=f"{frame.start:.6g}", w=f"{frame.width:.6g}", depth=frame.depth,
-            info=_info(frame, total, graph.unit, known.get(frame.label)), label=sign + clean(frame.label, _LABEL_LIMIT),
-        ))  # fmt: skip
+        boxes.append(
+            _FRAME.format(
+                look=look,
+                level=frame.depth + 1,
+                x=f"{frame.start:.6g}",
+                w=f"{frame.width:.6g}",
+                depth=frame.depth,
+                info=_info(frame, total, graph.unit, known.get(frame.label)),
+                label=sign + clean(frame.label, _LABEL_LIMIT),
+            )
+        )
     return FlameView(title, Markup("\n").join(boxes), graph.depth, graph.unit, graph.hidden_count, graph.difference)

@@ -49,8 +49,11 @@ def interval_axis(intervals: Sequence[Interval]) -> IntervalAxis:
         far = scale.high
         middle = ticks[len(ticks) // 2] if len(ticks) > 3 else far
         marks = [-far, -middle, 0.0, middle, far] if middle != far else [-far, 0.0, far]
-        return IntervalAxis(whole, tuple((mark, text.signed(mark, 6).rstrip("0").rstrip(".") if mark else "0")
-                                         for mark in marks), ratios=False)  # fmt: skip
+        return IntervalAxis(
+            whole,
+            tuple((mark, text.signed(mark, 6).rstrip("0").rstrip(".") if mark else "0") for mark in marks),
+            ratios=False,
+        )
     ratios = [1 + end / 100 for one in shown for end in (one.low, one.high)]
     extreme = max([*ratios, *(1 / ratio for ratio in ratios if ratio > 0.001)], default=2.0)
     power = 1
@@ -60,8 +63,9 @@ def interval_axis(intervals: Sequence[Interval]) -> IntervalAxis:
     exponents = [-power, -power // 2, 0, power // 2, power] if power % 2 == 0 else [-power, 0, power]
     return IntervalAxis(
         Scale(10.0**-power, 10.0**power, 2, 98, logarithmic=True),
-        tuple((10.0**exponent, _times(exponent)) for exponent in exponents), ratios=True,
-    )  # fmt: skip
+        tuple((10.0**exponent, _times(exponent)) for exponent in exponents),
+        ratios=True,
+    )
 
 
 def _times(exponent: int) -> str:
@@ -82,8 +86,11 @@ def interval_ticks(axis: IntervalAxis) -> Markup:
         anchor = "start" if index == 0 else "end" if index == len(axis.ticks) - 1 else "middle"
         # Between the ends and the middle there is room only in a wide column.
         kind = "major" if index in (0, len(axis.ticks) // 2, len(axis.ticks) - 1) else "minor"
-        parts.append(Markup('<text class="{}" x="{:.2f}%" y="12" text-anchor="{}">{}</text>').format(
-            kind, axis.scale(value), anchor, label))
+        parts.append(
+            Markup('<text class="{}" x="{:.2f}%" y="12" text-anchor="{}">{}</text>').format(
+                kind, axis.scale(value), anchor, label
+            )
+        )
     return SVG.format("axis: B relative to A", 16, joined(parts))
 
 
@@ -99,6 +106,9 @@ def interval_row(axis: IntervalAxis, one: Interval, label: str) -> Markup:
         parts.append(Markup('<circle class="dot {}" cx="{:.2f}%" cy="9" r="4"/>').format(kind, middle))
     for value, at, arrow in ((one.low, low, "M0 5 l-7 4 l7 4 z"), (one.high, high, "M0 5 l7 4 l-7 4 z")):
         if not axis.scale.low <= _axis_value(axis, value) <= axis.scale.high and (inside or value == one.high):
-            parts.append(Markup('<svg x="{:.2f}%" overflow="visible"><path class="dot {}" d="{}"/></svg>').format(
-                at, kind, arrow))
+            parts.append(
+                Markup('<svg x="{:.2f}%" overflow="visible"><path class="dot {}" d="{}"/></svg>').format(
+                    at, kind, arrow
+                )
+            )
     return SVG.format(label, 18, joined(parts))

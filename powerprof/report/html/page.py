@@ -32,8 +32,11 @@ def _environment() -> Environment:
 
     # Function names, process names, host names and SQL come from outside: everything is escaped unless it is Markup.
     environment = Environment(
-        loader=PackageLoader("powerprof.report.html", "templates"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
+        loader=PackageLoader("powerprof.report.html", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["clean"] = clean
     environment.filters["tidy"] = tidy
@@ -48,15 +51,29 @@ def page(template: str, record: msgspec.Struct | None, figures: Figures | None, 
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = embedded(record) if record is not None else Markup()
     fits = len(data.encode()) <= MAX_EMBEDDED_BYTES
-    functions = {} if figures is None else {"fig": figures.fig, "interval": figures.interval, "facts": figures.facts,
-                                            "at": figures.at}  # fmt: skip
+    functions = (
+        {}
+        if figures is None
+        else {"fig": figures.fig, "interval": figures.interval, "facts": figures.facts, "at": figures.at}
+    )
 
     def rendered(with_data: bool) -> str:
-        text: str = _environment().get_template(template).render(
-            style=Markup(_asset("report.css")), script=Markup(script), digest=digest,  # noqa: S704 - our own files
-            data=data if with_data else Markup(), data_bytes=len(data), data_fits=with_data, version=__version__,
-            record=record, **functions, **values,
-        )  # fmt: skip
+        text: str = (
+            _environment()
+            .get_template(template)
+            .render(
+                style=Markup(_asset("report.css")),  # noqa: S704  our own file
+                script=Markup(script),  # noqa: S704  our own file
+                digest=digest,
+                data=data if with_data else Markup(),
+                data_bytes=len(data),
+                data_fits=with_data,
+                version=__version__,
+                record=record,
+                **functions,
+                **values,
+            )
+        )
         return text
 
     text = rendered(fits)

@@ -102,8 +102,15 @@ def phase_rows(figures: Figures, run: Run, chosen: Sequence[int]) -> list[PhaseR
             )
 
         change = Markup() if polling else _change(figures, run, chosen, f"{name} residency_percent", 2)
-        rows.append(PhaseRow(clean(name, 60) + (" (polling, in C0)" if polling else ""), "%",
-                             cells(field, f"residency_percent:{name}"), change, look))  # fmt: skip
+        rows.append(
+            PhaseRow(
+                clean(name, 60) + (" (polling, in C0)" if polling else ""),
+                "%",
+                cells(field, f"residency_percent:{name}"),
+                change,
+                look,
+            )
+        )
         if not polling:
             rows.append(PhaseRow("average residency", "ms", cells("average_residency_ms", "-"), Markup(), inner=True))
     rows.append(plain("wake-ups from idle", "wakeups_hz", "/s", ""))
@@ -115,12 +122,16 @@ def phase_rows(figures: Figures, run: Run, chosen: Sequence[int]) -> list[PhaseR
 def _bar(phase: Phase, looks: dict[str, str]) -> list[svg.Share]:
     polled = sum(state.polling_percent or 0.0 for state in phase.states if state.polling)
     shares = [svg.Share("C0", max(0.0, (phase.c0_percent or 0.0) - polled), "c0")]
-    shares += [svg.Share(f"{state.name} (polling)", state.polling_percent or 0.0, "poll")
-               for state in phase.states if state.polling and state.polling_percent]  # fmt: skip
+    shares += [
+        svg.Share(f"{state.name} (polling)", state.polling_percent or 0.0, "poll")
+        for state in phase.states
+        if state.polling and state.polling_percent
+    ]
     return shares + [
         svg.Share(clean(state.name, 40), state.residency_percent or 0.0, looks[state.name])
-        for state in phase.states if not state.polling and _drawn(state)
-    ]  # fmt: skip
+        for state in phase.states
+        if not state.polling and _drawn(state)
+    ]
 
 
 def _drawn(state: StateResidency) -> bool:
@@ -139,10 +150,15 @@ def _course(run: Run) -> list[svg.Bar]:
     first = min((start for start, *_ in timed), default=0.0)
     looks = phase_looks(run)
     return [
-        svg.Bar(start - first, start - first + (window.window_s or 0.0), window.c0_percent, looks[phase.name],
-                f"{phase_title(run, phase)}, window {number}: C0 {text.number(window.c0_percent, 2, ' %')}")
+        svg.Bar(
+            start - first,
+            start - first + (window.window_s or 0.0),
+            window.c0_percent,
+            looks[phase.name],
+            f"{phase_title(run, phase)}, window {number}: C0 {text.number(window.c0_percent, 2, ' %')}",
+        )
         for start, phase, number, window in sorted(timed, key=lambda one: one[0])
-    ]  # fmt: skip
+    ]
 
 
 def render(run: Run, extras: Extras) -> str:
@@ -150,21 +166,35 @@ def render(run: Run, extras: Extras) -> str:
     figures, said = Figures(run), lines_of(run)
     chosen = shown_phases(run)
     looks = looks_of([state for phase in run.phases for state in phase.states])
-    bars = [(phase_title(run, run.phases[i]), svg.state_bar(_bar(run.phases[i], looks), run.phases[i].name))
-            for i in chosen if run.phases[i].c0_percent is not None and run.phases[i].states]  # fmt: skip
+    bars = [
+        (phase_title(run, run.phases[i]), svg.state_bar(_bar(run.phases[i], looks), run.phases[i].name))
+        for i in chosen
+        if run.phases[i].c0_percent is not None and run.phases[i].states
+    ]
     return page(
-        "run.html.j2", run, figures, title=said[0], answer=said[0], context=said[1],
+        "run.html.j2",
+        run,
+        figures,
+        title=said[0],
+        answer=said[0],
+        context=said[1],
         titles=[phase_title(run, run.phases[index]) for index in chosen],
-        rows=phase_rows(figures, run, chosen) if chosen else [], bars=bars,
+        rows=phase_rows(figures, run, chosen) if chosen else [],
+        bars=bars,
         course=svg.course(_course(run), "% C0") if sum(len(phase.windows) for phase in run.phases) > 1 else Markup(),
-        legend=[(phase_title(run, phase), phase_looks(run)[phase.name]) for phase in run.phases
-                if phase.name != "baseline-after"],
+        legend=[
+            (phase_title(run, phase), phase_looks(run)[phase.name])
+            for phase in run.phases
+            if phase.name != "baseline-after"
+        ],
         traced=[(index, phase_title(run, run.phases[index])) for index in reversed(chosen) if run.phases[index].causes],
         energies=[(index, phase_title(run, phase)) for index, phase in enumerate(run.phases) if phase.energy],
         metric_labels=[labels.metric(metric.name) for metric in run.metrics],
         metric_units=[labels.prefix(metric.unit, metric.estimate.mean) for metric in run.metrics],
-        label=labels.metric, notes=notes_of(run), period=text.period,
-    )  # fmt: skip
+        label=labels.metric,
+        notes=notes_of(run),
+        period=text.period,
+    )
 
 
 def notes_of(run: Run) -> list[str]:

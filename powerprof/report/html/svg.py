@@ -35,9 +35,12 @@ def _mark(arm: str, x: float, y: float, title: str) -> Markup:
     # A and B differ in shape as well: colour alone is lost on paper and on some readers.
     if arm == "a":
         return Markup('<circle class="mark a" cx="{:.2f}%" cy="{:.1f}" r="4.5"><title>{}</title></circle>').format(
-            x, y, title)
-    return Markup('<rect class="mark b" x="{:.2f}%" y="{:.1f}" width="9" height="9" transform="translate(-4.5 -4.5)">'
-                  "<title>{}</title></rect>").format(x, y, title)
+            x, y, title
+        )
+    return Markup(
+        '<rect class="mark b" x="{:.2f}%" y="{:.1f}" width="9" height="9" transform="translate(-4.5 -4.5)">'
+        "<title>{}</title></rect>"
+    ).format(x, y, title)
 
 
 def pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, names: tuple[str, str]) -> Markup:
@@ -54,10 +57,15 @@ def pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, names
     parts = _grid(scale, ticks, f"{unit}, logarithmic" if far else unit)
     for index, (x, y) in enumerate(both):
         at = 12 + 86 * (index + 0.5) / len(both)
-        parts.append(Markup('<line class="pair" x1="{0:.2f}%" x2="{0:.2f}%" y1="{1:.1f}" y2="{2:.1f}"/>').format(
-            at, scale(x), scale(y)))
-        parts += [_mark(arm, at, scale(value), f"pair {index + 1}, {name}: {value:.4g} {unit}")
-                  for arm, value, name in (("a", x, names[0]), ("b", y, names[1]))]  # fmt: skip
+        parts.append(
+            Markup('<line class="pair" x1="{0:.2f}%" x2="{0:.2f}%" y1="{1:.1f}" y2="{2:.1f}"/>').format(
+                at, scale(x), scale(y)
+            )
+        )
+        parts += [
+            _mark(arm, at, scale(value), f"pair {index + 1}, {name}: {value:.4g} {unit}")
+            for arm, value, name in (("a", x, names[0]), ("b", y, names[1]))
+        ]
         if len(both) <= 24 or index % 5 == 4:
             parts.append(Markup('<text x="{:.2f}%" y="232" text-anchor="middle">{}</text>').format(at, index + 1))
     return SVG.format(f"{len(both)} pairs of {names[0]} and {names[1]} in {unit}", 238, joined(parts))
@@ -77,11 +85,15 @@ def state_bar(shares: Sequence[Share], name: str) -> Markup:
     parts, at = [], 0.0
     for share in shares:
         width = max(0.0, min(share.percent, 100 - at))
-        parts.append(Markup('<rect class="state {}" x="{:.3f}%" y="1" width="{:.3f}%" height="26"><title>{} {:.2f} %'
-                            "</title></rect>").format(share.look, at, width, share.name, share.percent))
+        parts.append(
+            Markup(
+                '<rect class="state {}" x="{:.3f}%" y="1" width="{:.3f}%" height="26"><title>{} {:.2f} %</title></rect>'
+            ).format(share.look, at, width, share.name, share.percent)
+        )
         if width > 4 + 1.6 * len(share.name):
-            parts.append(Markup('<text class="in {}" x="{:.3f}%" y="19" dx="7">{}</text>').format(
-                share.look, at, share.name))
+            parts.append(
+                Markup('<text class="in {}" x="{:.3f}%" y="19" dx="7">{}</text>').format(share.look, at, share.name)
+            )
         at += width
     said = ", ".join(f"{share.name} {share.percent:.2f} %" for share in shares)
     return SVG.format(f"{name}: {said}", 28, joined(parts))
@@ -111,20 +123,26 @@ def course(bars: Sequence[Bar], unit: str) -> Markup:
     for bar in bars:
         left, right = across(bar.start_s), across(bar.end_s)
         top = scale(bar.value) if bar.value is not None else 132.0
-        parts.append(Markup('<rect class="{}" x="{:.3f}%" y="{:.1f}" width="{:.3f}%" height="{:.1f}"><title>{}</title>'
-                            "</rect>").format(bar.look, left, top, max(0.2, right - left), max(1.0, 132 - top),
-                                              bar.title))
+        parts.append(
+            Markup(
+                '<rect class="{}" x="{:.3f}%" y="{:.1f}" width="{:.3f}%" height="{:.1f}"><title>{}</title></rect>'
+            ).format(bar.look, left, top, max(0.2, right - left), max(1.0, 132 - top), bar.title)
+        )
         if bar.label and right - left > 2.2:
-            parts.append(Markup('<text x="{:.3f}%" y="146" text-anchor="middle">{}</text>').format(
-                (left + right) / 2, bar.label))
+            parts.append(
+                Markup('<text x="{:.3f}%" y="146" text-anchor="middle">{}</text>').format((left + right) / 2, bar.label)
+            )
     minutes = length >= 180
     _, marks = from_zero([length / 60 if minutes else length], 0, 1)
     for mark in marks:
         seconds = mark * 60 if minutes else mark
         if seconds <= length:
             anchor = "end" if across(seconds) > 94 else "middle"
-            parts.append(Markup('<text x="{:.2f}%" y="162" text-anchor="{}">{:g} {}</text>').format(
-                across(seconds), anchor, mark, "min" if minutes else "s"))
+            parts.append(
+                Markup('<text x="{:.2f}%" y="162" text-anchor="{}">{:g} {}</text>').format(
+                    across(seconds), anchor, mark, "min" if minutes else "s"
+                )
+            )
     return SVG.format(f"{len(bars)} windows over {length:.0f} s", 168, joined(parts))
 
 
@@ -149,17 +167,24 @@ def series(points: Sequence[SeriesPoint], unit: str, title: str) -> Markup:
     places = [14 + 84 * (index + 0.5) / len(points) for index in range(len(points))]
     drawn = [(x, point) for x, point in zip(places, points, strict=True) if point.mean is not None]
     for (x1, before), (x2, after) in pairwise(drawn):
-        parts.append(Markup('<line class="pair" x1="{:.2f}%" y1="{:.1f}" x2="{:.2f}%" y2="{:.1f}"/>').format(
-            x1, scale((before.mean or 0.0) * factor), x2, scale((after.mean or 0.0) * factor)))
+        parts.append(
+            Markup('<line class="pair" x1="{:.2f}%" y1="{:.1f}" x2="{:.2f}%" y2="{:.1f}"/>').format(
+                x1, scale((before.mean or 0.0) * factor), x2, scale((after.mean or 0.0) * factor)
+            )
+        )
     for x, point in drawn:
         value = (point.mean or 0.0) * factor
         if point.low is not None and point.high is not None:
-            parts.append(Markup('<line class="bar" x1="{0:.2f}%" x2="{0:.2f}%" y1="{1:.1f}" y2="{2:.1f}"/>').format(
-                x, scale(point.low * factor), scale(point.high * factor)))
+            parts.append(
+                Markup('<line class="bar" x1="{0:.2f}%" x2="{0:.2f}%" y1="{1:.1f}" y2="{2:.1f}"/>').format(
+                    x, scale(point.low * factor), scale(point.high * factor)
+                )
+            )
         parts.append(_mark("a", x, scale(value), f"{point.label}: {value:.4g} {unit}"))
     every = 1 + len(points) // 12
     parts += [
         Markup('<text x="{:.2f}%" y="150" text-anchor="middle">{}</text>').format(x, text.cut(point.label, 8))
-        for index, (x, point) in enumerate(zip(places, points, strict=True)) if index % every == 0
-    ]  # fmt: skip
+        for index, (x, point) in enumerate(zip(places, points, strict=True))
+        if index % every == 0
+    ]
     return SVG.format(f"{title} at {len(points)} settings", 156, joined(parts))

@@ -15,8 +15,13 @@ from powerprof.report.html.page import page
 from powerprof.report.lines import lines_of
 
 _DRAWN = (
-    "queries_hz", "latency_p95_ms", "c0_percent", "c0_ms_per_query_server", "joules_per_query", "wakeups_per_query",
-)  # fmt: skip
+    "queries_hz",
+    "latency_p95_ms",
+    "c0_percent",
+    "c0_ms_per_query_server",
+    "joules_per_query",
+    "wakeups_per_query",
+)
 _ERROR_LIMIT = 300
 
 
@@ -43,14 +48,20 @@ def _rows(record: Sweep, figures: Figures) -> list[SweepRow]:
         cells = []
         for number, index in enumerate(at):
             place = f"/points/{number}/metrics/{index}/estimate"
-            cells.append(Markup("–") if index is None else figures.fig(f"{place}/mean", digits, scale=factor)
-                         + figures.interval(f"{place}/low", f"{place}/high", digits, scale=factor))  # fmt: skip
+            cells.append(
+                Markup("–")
+                if index is None
+                else figures.fig(f"{place}/mean", digits, scale=factor)
+                + figures.interval(f"{place}/low", f"{place}/high", digits, scale=factor)
+            )
         label = labels.metric(name)
         values = [
-            svg.SeriesPoint(clean(point.value, 20), *((None,) * 3 if metric is None else (
-                metric.estimate.mean, metric.estimate.low, metric.estimate.high)))
+            svg.SeriesPoint(
+                clean(point.value, 20),
+                *((None,) * 3 if metric is None else (metric.estimate.mean, metric.estimate.low, metric.estimate.high)),
+            )
             for point, metric in zip(points, metrics, strict=True)
-        ]  # fmt: skip
+        ]
         chart = svg.series(values, first.unit, label) if name in _DRAWN and len(points) > 1 else Markup()
         found.append(SweepRow(clean(label), shown.unit, first.kind == "estimated", tuple(cells), chart))
     return found
@@ -61,7 +72,13 @@ def render(record: Sweep, extras: Extras) -> str:
     figures, said = Figures(record), lines_of(record)
     rows = _rows(record, figures)
     return page(
-        "sweep.html.j2", record, figures, title=clean(said[0]), answer=said[0], context=said[1], rows=rows,
+        "sweep.html.j2",
+        record,
+        figures,
+        title=clean(said[0]),
+        answer=said[0],
+        context=said[1],
+        rows=rows,
         values=[clean(point.value, 20) for point in record.points],
         errors=[(clean(point.value, 20), clean(point.error, _ERROR_LIMIT)) for point in record.points if point.error],
-    )  # fmt: skip
+    )

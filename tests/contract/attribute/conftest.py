@@ -27,8 +27,21 @@ def taken(root_bpf: None, tmp_path_factory: pytest.TempPathFactory) -> Taken:
     cli = Cli(base / "home")
     program = ground_truth.build("sleepers", base)
     with ground_truth.running(program) as truth:
-        result = cli(["attribute", "--pid", str(truth["pid"]), "--duration", "1.5", "--energy-source", "none",
-                      "--runs-dir", str(base / "runs"), "--json", str(base / "out.json")])  # fmt: skip
+        result = cli(
+            [
+                "attribute",
+                "--pid",
+                str(truth["pid"]),
+                "--duration",
+                "1.5",
+                "--energy-source",
+                "none",
+                "--runs-dir",
+                str(base / "runs"),
+                "--json",
+                str(base / "out.json"),
+            ]
+        )
         ended_ns = time.monotonic_ns()
     program.unlink()
     assert result.code == 0, result.err

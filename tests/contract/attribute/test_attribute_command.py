@@ -32,9 +32,13 @@ def test_the_json_is_what_the_contract_says(taken: Taken) -> None:
     assert set(record["target"]) >= {"pid", "executable", "build_id"}
     conservation = record["conservation"]
     assert set(conservation) >= {
-        "idle_exits_count", "cpuidle_usage_delta_count", "classified_count", "unknown_count", "lost_count",
+        "idle_exits_count",
+        "cpuidle_usage_delta_count",
+        "classified_count",
+        "unknown_count",
+        "lost_count",
         "coverage_percent",
-    }  # fmt: skip
+    }
     assert set(record["stacks"]) >= {"captured_count", "complete_count", "truncated_count", "failed_count"}
     assert set(record["tool"]) >= {"cpu_s", "wakeups_hz"}
     rows = record["wakeups"]
@@ -82,11 +86,25 @@ def test_a_replay_is_the_same_to_the_byte_for_nobody_without_the_program(taken: 
         for path in (home, home / taken.run.name, *(home / taken.run.name).iterdir()):
             os.chown(path, NOBODY, NOBODY)
         done = subprocess.run(
-            ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", sys.executable, "-m", "powerprof",
-             "attribute", "--from", home / taken.run.name, "--json", "-"],
-            env={**Cli(home).environment(), "PYTHONDONTWRITEBYTECODE": "1"}, cwd=REPOSITORY, capture_output=True,
+            [
+                "setpriv",
+                f"--reuid={NOBODY}",
+                f"--regid={NOBODY}",
+                "--clear-groups",
+                sys.executable,
+                "-m",
+                "powerprof",
+                "attribute",
+                "--from",
+                home / taken.run.name,
+                "--json",
+                "-",
+            ],
+            env={**Cli(home).environment(), "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd=REPOSITORY,
+            capture_output=True,
             check=False,
-        )  # fmt: skip
+        )
     assert done.stderr == b""
     assert done.stdout == taken.json
     assert done.stdout == (taken.run / "run.json").read_bytes()
@@ -113,9 +131,12 @@ def test_damaged_captures_are_refused_in_one_line(taken: Taken, powerprof_cli: C
     whole = (taken.run / capture.FILE).read_bytes()
     path = tmp_path / capture.FILE
     for data, reason in (
-        (b"", "cut off"), (whole[: len(whole) // 2], "cut off"), (os.urandom(4096), "not a capture"),
-        (zlib.compress(b"\xc1" * 64), "not a capture"), (zlib.compress(b"\x91" * 100_000), "not a capture"),
-    ):  # fmt: skip
+        (b"", "cut off"),
+        (whole[: len(whole) // 2], "cut off"),
+        (os.urandom(4096), "not a capture"),
+        (zlib.compress(b"\xc1" * 64), "not a capture"),
+        (zlib.compress(b"\x91" * 100_000), "not a capture"),
+    ):
         path.write_bytes(data)
         assert _refused(powerprof_cli, path).startswith(reason)
     packer = zlib.compressobj(1)
@@ -127,19 +148,22 @@ def _every_edge(value: int) -> Callable[[dict[str, Any]], object]:
     return lambda fields: [edge.__setitem__(0, value) for edge in fields["edges"]]
 
 
-@pytest.mark.parametrize(("change", "reason"), [
-    (lambda fields: fields.update(exits=fields["exits"][:-1]), "another version"),
-    (lambda fields: fields.update(version=2), "another version"),
-    (lambda fields: fields.update(window_s=0.0), "a window without length"),
-    (lambda fields: fields.update(window_s=float("nan")), "a window without length"),
-    (lambda fields: fields.update(counted_to_ns=-(1 << 62)), "a window without length"),
-    (_every_edge(1 << 40), "an impossible window"),
-    (_every_edge(-1), "an impossible window"),
-    (lambda fields: fields["named"]["sites"][0].__setitem__(7, [1 << 30]), "a frame that is not there"),
-    (lambda fields: fields["named"]["sites"][0].__setitem__(7, [-1]), "a frame that is not there"),
-    (lambda fields: fields["sites"][0].__setitem__(8, bytes(1 << 20)), "a stack of more than"),
-    (lambda fields: fields["sites"][0].__setitem__(7, b"short"), "registers of another machine"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda fields: fields.update(exits=fields["exits"][:-1]), "another version"),
+        (lambda fields: fields.update(version=2), "another version"),
+        (lambda fields: fields.update(window_s=0.0), "a window without length"),
+        (lambda fields: fields.update(window_s=float("nan")), "a window without length"),
+        (lambda fields: fields.update(counted_to_ns=-(1 << 62)), "a window without length"),
+        (_every_edge(1 << 40), "an impossible window"),
+        (_every_edge(-1), "an impossible window"),
+        (lambda fields: fields["named"]["sites"][0].__setitem__(7, [1 << 30]), "a frame that is not there"),
+        (lambda fields: fields["named"]["sites"][0].__setitem__(7, [-1]), "a frame that is not there"),
+        (lambda fields: fields["sites"][0].__setitem__(8, bytes(1 << 20)), "a stack of more than"),
+        (lambda fields: fields["sites"][0].__setitem__(7, b"short"), "registers of another machine"),
+    ],
+)
 def test_captures_that_contradict_themselves_are_refused(
     change: Callable[[dict[str, Any]], object], reason: str, taken: Taken, powerprof_cli: Cli, tmp_path: Path
 ) -> None:
@@ -157,18 +181,21 @@ def test_numbers_out_of_range_in_exits_do_no_harm(taken: Taken, powerprof_cli: C
     assert json.loads(result.out)["conservation"]["idle_exits_count"] == 0
 
 
-@pytest.mark.parametrize(("words", "code", "said"), [
-    ((), 2, "say whom to attribute to"),
-    (("--pid", "1", "--system"), 2, "exclude each other"),
-    (("--pid", "2"), 2, "kernel thread"),
-    (("--pid", "4194999"), 2, "there is no process"),
-    (("--pid", "no-such-program"), 2, "no process is called"),
-    (("--pid", "1", "--stack-buffer", "12"), 2, "not a power of two"),
-    (("--cgroup", "no-such.service"), 2, "no cgroup or unit"),
-    (("--from", "attribute-9999"), 2, "no run"),
-    (("--from", "attribute-0001", "--pid", "1"), 2, "--from"),
-    (("--pid", "1", "--by", "moon"), 2, "--by"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 2, "say whom to attribute to"),
+        (("--pid", "1", "--system"), 2, "exclude each other"),
+        (("--pid", "2"), 2, "kernel thread"),
+        (("--pid", "4194999"), 2, "there is no process"),
+        (("--pid", "no-such-program"), 2, "no process is called"),
+        (("--pid", "1", "--stack-buffer", "12"), 2, "not a power of two"),
+        (("--cgroup", "no-such.service"), 2, "no cgroup or unit"),
+        (("--from", "attribute-9999"), 2, "no run"),
+        (("--from", "attribute-0001", "--pid", "1"), 2, "--from"),
+        (("--pid", "1", "--by", "moon"), 2, "--by"),
+    ],
+)
 def test_what_makes_no_sense_is_said_in_one_line(
     words: tuple[str, ...], code: int, said: str, root: None, powerprof_cli: Cli
 ) -> None:
@@ -204,11 +231,26 @@ def test_nobody_is_told_what_is_missing(root: None) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chown(folder, NOBODY, NOBODY)
         done = subprocess.run(
-            ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", sys.executable, "-m", "powerprof",
-             "attribute", "--pid", "1", "--duration", "0.1"],
-            env={**Cli(Path(folder)).environment(), "PYTHONDONTWRITEBYTECODE": "1"}, cwd=REPOSITORY,
-            capture_output=True, check=False, encoding="utf-8",
-        )  # fmt: skip
+            [
+                "setpriv",
+                f"--reuid={NOBODY}",
+                f"--regid={NOBODY}",
+                "--clear-groups",
+                sys.executable,
+                "-m",
+                "powerprof",
+                "attribute",
+                "--pid",
+                "1",
+                "--duration",
+                "0.1",
+            ],
+            env={**Cli(Path(folder)).environment(), "PYTHONDONTWRITEBYTECODE": "1"},
+            cwd=REPOSITORY,
+            capture_output=True,
+            check=False,
+            encoding="utf-8",
+        )
     assert done.returncode == 3
     assert done.stderr.splitlines()[0] == "error: cannot load BPF programs: not permitted"
     assert done.stderr.splitlines()[1].startswith("hint: run as root, or: setcap")

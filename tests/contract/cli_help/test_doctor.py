@@ -54,9 +54,16 @@ def test_unprivileged_it_names_what_only_root_may(tmp_path: Path, root: None) ->
     if not os.access("/", os.X_OK) or not _reachable_by_others(REPOSITORY):
         pytest.skip("no capability: a checkout that user nobody may read")
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "powerprof", "doctor", "--json", "-"], capture_output=True, encoding="utf-8",
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"}, cwd="/", user=65534, group=65534, extra_groups=[],
-        timeout=60, check=False,
+        [sys.executable, "-P", "-m", "powerprof", "doctor", "--json", "-"],
+        capture_output=True,
+        encoding="utf-8",
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
+        cwd="/",
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     found = {entry["name"]: entry for entry in json.loads(done.stdout)["capabilities"]}

@@ -51,11 +51,17 @@ def test_an_unknown_option_is_named(powerprof_cli: Cli, name: str) -> None:
     assert f"powerprof {name} --help" in done.err
 
 
-@pytest.mark.parametrize(("args", "said"), [
-    (["nosuch"], "nosuch"), (["--nosuch"], "--nosuch"), (["doctor", "more"], "more"),
-    (["doctor", "--json"], "--json"), (["doctor", "--json", "/nonexistent/x.json"], "/nonexistent"),
-    (["--debug"], "command"),
-])
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["nosuch"], "nosuch"),
+        (["--nosuch"], "--nosuch"),
+        (["doctor", "more"], "more"),
+        (["doctor", "--json"], "--json"),
+        (["doctor", "--json", "/nonexistent/x.json"], "/nonexistent"),
+        (["--debug"], "command"),
+    ],
+)
 def test_a_wrong_command_line_says_what_is_wrong(powerprof_cli: Cli, args: list[str], said: str) -> None:
     done = powerprof_cli(args)
     assert_usage_error(done.code, done.out, done.err)
@@ -85,9 +91,11 @@ def test_help_does_not_import_what_is_slow(tmp_path: Path) -> None:
     import subprocess
     import sys
 
-    program = "import sys; sys.argv=['powerprof', '--help']\nfrom powerprof.cli import main\n" \
-        "try: main()\nexcept SystemExit: pass\n" \
+    program = (
+        "import sys; sys.argv=['powerprof', '--help']\nfrom powerprof.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
         "print(sorted({'bcc','drgn','numpy','scipy','plotly','jinja2','pymysql','rich'} & set(sys.modules)))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, encoding="utf-8", cwd=tmp_path, check=True
     )

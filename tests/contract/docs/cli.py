@@ -43,7 +43,8 @@ def commands() -> dict[str, Command]:
         assert registered.callback is not None
         parameters = list(_parameters(registered.callback))
         found[registered.name] = Command(
-            registered.name, inspect.cleandoc(registered.help or ""),
+            registered.name,
+            inspect.cleandoc(registered.help or ""),
             tuple(one for one in parameters if one.name.startswith("-")),
             tuple(one for one in parameters if not one.name.startswith("-")),
         )
@@ -57,9 +58,14 @@ def _parameters(function: typing.Callable[..., object]) -> typing.Iterator[Param
         (info,) = [one for one in extras if isinstance(one, OptionInfo | ArgumentInfo)]
         required = parameter.default is inspect.Parameter.empty
         yield Parameter(
-            _word(info, name), info.metavar,
-            " ".join((info.help or "").split()), None if required else parameter.default, info.min, info.max,
-            isinstance(info, ArgumentInfo) or kind is not bool, required,
+            _word(info, name),
+            info.metavar,
+            " ".join((info.help or "").split()),
+            None if required else parameter.default,
+            info.min,
+            info.max,
+            isinstance(info, ArgumentInfo) or kind is not bool,
+            required,
         )
 
 

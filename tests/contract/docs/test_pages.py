@@ -59,9 +59,7 @@ def test_links_lead_to_what_exists(page: Path) -> None:
     for link in links(page):
         path, _, heading = link.target.partition("#")
         target = (page.parent / path).resolve() if path else page
-        if not target.is_relative_to(REPOSITORY) or not target.exists() or (
-            heading and heading not in anchors(target)
-        ):
+        if not target.is_relative_to(REPOSITORY) or not target.exists() or (heading and heading not in anchors(target)):
             broken.append(link.target)
     assert broken == []
 
@@ -72,12 +70,20 @@ def test_command_lines_name_commands_and_options_that_exist(page: Path) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("nosuch", ["no command nosuch"]), ("idle --nosuch 3", ["idle has no --nosuch", "idle takes 0 words, not 1"]),
-    ("idle --clients", []), ("idle --clients --quiet", ["--clients without its value"]),
-    ("report", []), ("report one two", ["report takes 1 words, not 2"]),
-    ("--debug idle", []), ("energy --from a b c [--elapsed S]", []), ("compare A B --precision=2%", []),
-])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nosuch", ["no command nosuch"]),
+        ("idle --nosuch 3", ["idle has no --nosuch", "idle takes 0 words, not 1"]),
+        ("idle --clients", []),
+        ("idle --clients --quiet", ["--clients without its value"]),
+        ("report", []),
+        ("report one two", ["report takes 1 words, not 2"]),
+        ("--debug idle", []),
+        ("energy --from a b c [--elapsed S]", []),
+        ("compare A B --precision=2%", []),
+    ],
+)
 def test_a_wrong_command_line_would_be_found(text: str, said: list[str]) -> None:
     assert problems_of(CommandLine(Path("page"), text)) == said
 

@@ -26,8 +26,11 @@ def trees() -> dict[Path, ast.Module]:
 
 def table_of(page: Path, after: str = "") -> list[list[str]]:
     """The rows of the first table of a page (after a heading), a list of cells each, without the heads."""
-    lines = page.read_text(encoding="utf-8").partition(after)[2].splitlines() if after else \
-        page.read_text(encoding="utf-8").splitlines()
+    lines = (
+        page.read_text(encoding="utf-8").partition(after)[2].splitlines()
+        if after
+        else page.read_text(encoding="utf-8").splitlines()
+    )
     rows: list[list[str]] = []
     for line in lines:
         if line.startswith("|"):
@@ -68,9 +71,10 @@ def _names(tree: ast.Module) -> dict[str, str]:
     """Module-level names that stand for a string."""
     return {
         target.id: node.value.value
-        for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-        for target in node.targets if isinstance(target, ast.Name)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
     }
 
 
@@ -85,9 +89,13 @@ def _read_variables(tree: ast.Module) -> Iterator[str]:
         key: ast.expr | None = None
         if isinstance(node, ast.Subscript) and _is_environ(node.value) and isinstance(node.ctx, ast.Load):
             key = node.slice
-        elif isinstance(node, ast.Call) and node.args and (
-            (isinstance(node.func, ast.Name) and node.func.id == "_xdg")
-            or (isinstance(node.func, ast.Attribute) and node.func.attr == "get" and _is_environ(node.func.value))
+        elif (
+            isinstance(node, ast.Call)
+            and node.args
+            and (
+                (isinstance(node.func, ast.Name) and node.func.id == "_xdg")
+                or (isinstance(node.func, ast.Attribute) and node.func.attr == "get" and _is_environ(node.func.value))
+            )
         ):
             key = node.args[0]
         if isinstance(key, ast.Constant) and isinstance(key.value, str):

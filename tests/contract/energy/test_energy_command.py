@@ -17,7 +17,15 @@ from tests.unit.energy.meter_trees import Tree
 from tests.unit.sources.fake_cpu import C1, POLL, FakeCpus
 
 READING = {
-    "source", "domain", "kind", "joules", "watts", "contained_in", "low_watts", "high_watts", "model",
+    "source",
+    "domain",
+    "kind",
+    "joules",
+    "watts",
+    "contained_in",
+    "low_watts",
+    "high_watts",
+    "model",
     "dropped_samples_count",
 }
 
@@ -36,17 +44,19 @@ def energy_of(text: str) -> dict[str, Any]:
 @pytest.fixture
 def bare(fake_tree: Callable[[dict[str, str]], Path], monkeypatch: pytest.MonkeyPatch) -> tuple[Tree, dict[str, str]]:
     """A machine of files without any meter: an EPYC Genoa with two CPUs, and the environment that names it."""
-    host = fake_tree({
-        "proc/cpuinfo": "vendor_id : AuthenticAMD\ncpu family : 25\nmodel : 17\nstepping : 1\n",
-        "proc/stat": "cpu0 10 0 0 90 0 0 0 0 0 0\ncpu1 10 0 0 90 0 0 0 0 0 0\nintr 1\nctxt 1\n",
-    })
+    host = fake_tree(
+        {
+            "proc/cpuinfo": "vendor_id : AuthenticAMD\ncpu family : 25\nmodel : 17\nstepping : 1\n",
+            "proc/stat": "cpu0 10 0 0 90 0 0 0 0 0 0\ncpu1 10 0 0 90 0 0 0 0 0 0\nintr 1\nctxt 1\n",
+        }
+    )
     FakeCpus(host / "sys", [[POLL, C1]] * 2)
     environment = {name: os.environ[name] for name in ("POWERPROF_SYSFS", "POWERPROF_PROCFS")}
     return Tree(host / "sys"), environment
 
 
 def test_no_meter_at_all_is_an_estimate_with_model_and_interval(
-    powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]],
+    powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]]
 ) -> None:
     tree, environment = bare
     cpus = tree.root / "devices/system/cpu"
@@ -79,9 +89,7 @@ def tree_of(bare: tuple[Tree, dict[str, str]]) -> Path:
 
 
 @pytest.mark.parametrize("name", ["rapl", "hwmon", "battery"])
-def test_an_absent_meter_by_name_ends_with_3(
-    powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]], name: str,
-) -> None:
+def test_an_absent_meter_by_name_ends_with_3(powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]], name: str) -> None:
     result = powerprof_cli(["energy", "--duration", "0.2", "--energy-source", name], env=bare[1])
     assert (result.code, result.out) == (3, "")
     error, hint = result.err.splitlines()
@@ -89,9 +97,7 @@ def test_an_absent_meter_by_name_ends_with_3(
     assert hint.startswith("hint: ")
 
 
-def test_a_counter_that_stands_still_is_never_0_watts(
-    powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]],
-) -> None:
+def test_a_counter_that_stands_still_is_never_0_watts(powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]]) -> None:
     bare[0].zone("intel-rapl:0", "package-0", 77)
     named = powerprof_cli(["energy", "--duration", "0.2", "--energy-source", "rapl"], env=bare[1])
     assert named.code == 3
@@ -114,8 +120,13 @@ def test_a_counter_that_moves_is_measured(powerprof_cli: Cli, bare: tuple[Tree, 
     found = energy_of(out)
     assert found["meters"][0]["joules"] == 5.0
     assert found["total"] | {"watts": None} == {
-        "source": "rapl", "domains": ["package-0"], "joules": 5.0, "watts": None, "kind": "measured",
-        "low_watts": None, "high_watts": None,
+        "source": "rapl",
+        "domains": ["package-0"],
+        "joules": 5.0,
+        "watts": None,
+        "kind": "measured",
+        "low_watts": None,
+        "high_watts": None,
     }
 
 
@@ -160,10 +171,16 @@ def test_a_damaged_recording_is_refused_with_line_and_reason(powerprof_cli: Cli,
     assert result.err.startswith(f"error: {path}:64: damaged table header")
 
 
-@pytest.mark.parametrize("arguments", [
-    ["--elapsed", "3"], ["some.txt"], ["--from", "x", "--energy-source", "rapl"], ["--energy-source", "rapol"],
-    ["--duration", "0"],
-])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--elapsed", "3"],
+        ["some.txt"],
+        ["--from", "x", "--energy-source", "rapl"],
+        ["--energy-source", "rapol"],
+        ["--duration", "0"],
+    ],
+)
 def test_what_makes_no_sense_is_usage(powerprof_cli: Cli, arguments: list[str]) -> None:
     result = powerprof_cli(["energy", *arguments])
     assert (result.code, result.out) == (2, "")

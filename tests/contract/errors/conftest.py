@@ -20,9 +20,7 @@ class Refused:
 
     cli: Cli
 
-    def __call__(
-        self, code: int, pattern: str, args: Sequence[str], env: Mapping[str, str] | None = None
-    ) -> CliResult:
+    def __call__(self, code: int, pattern: str, args: Sequence[str], env: Mapping[str, str] | None = None) -> CliResult:
         """Run it and check."""
         done = self.cli(args, env, timeout=60)
         said = done.err.splitlines()

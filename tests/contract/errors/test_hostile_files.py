@@ -19,32 +19,68 @@ from tests.contract.errors.conftest import Refused
 
 STATE = {"name": "C1", "residency_percent": 99.0, "average_residency_ms": 50.0, "entries_hz": 20.0}
 WINDOW = {
-    "started_at": "2026-01-01T00:00:00.000Z", "window_s": 1.0, "cpus": 2, "c0_percent": 1.0, "idle_percent": 99.0,
-    "wakeups_hz": 20.0, "states": [STATE],
+    "started_at": "2026-01-01T00:00:00.000Z",
+    "window_s": 1.0,
+    "cpus": 2,
+    "c0_percent": 1.0,
+    "idle_percent": 99.0,
+    "wakeups_hz": 20.0,
+    "states": [STATE],
 }
-CAUSE = {"mechanism": "timer", "name": "hrtimer_wakeup", "process": "mariadbd", "pid": 7,
-         "thread": "mysys/statement_timer", "wakeups_hz": 2.5, "percent": 100.0, "count": 20, "period_ms": 400.0}
-BALANCE = {"idle_exits_count": 20, "cpuidle_usage_delta_count": 20, "classified_count": 20, "unknown_count": 0,
-           "lost_count": 0, "coverage_percent": 100.0}
+CAUSE = {
+    "mechanism": "timer",
+    "name": "hrtimer_wakeup",
+    "process": "mariadbd",
+    "pid": 7,
+    "thread": "mysys/statement_timer",
+    "wakeups_hz": 2.5,
+    "percent": 100.0,
+    "count": 20,
+    "period_ms": 400.0,
+}
+BALANCE = {
+    "idle_exits_count": 20,
+    "cpuidle_usage_delta_count": 20,
+    "classified_count": 20,
+    "unknown_count": 0,
+    "lost_count": 0,
+    "coverage_percent": 100.0,
+}
 
 
 def phase(name: str) -> dict[str, Any]:
     """One phase of a small sound run."""
     window = {key: value for key, value in WINDOW.items() if key != "started_at"}
-    return {"name": name, **copy.deepcopy(window), "windows": [copy.deepcopy(WINDOW)], "causes": [dict(CAUSE)],
-            "conservation": dict(BALANCE), "energy": [{"source": "model", "domain": "cpus", "kind": "estimated",
-                                                        "joules": 1.0, "watts": 1.0}]}
+    return {
+        "name": name,
+        **copy.deepcopy(window),
+        "windows": [copy.deepcopy(WINDOW)],
+        "causes": [dict(CAUSE)],
+        "conservation": dict(BALANCE),
+        "energy": [{"source": "model", "domain": "cpus", "kind": "estimated", "joules": 1.0, "watts": 1.0}],
+    }
 
 
 def sound() -> dict[str, Any]:
     """A small run that `report` shows."""
-    change = {"metric": "c0_percent", "from_phase": "baseline", "to_phase": "clients",
-              "difference": {"mean": 0.1, "low": 0.0, "high": 0.2}}
+    change = {
+        "metric": "c0_percent",
+        "from_phase": "baseline",
+        "to_phase": "clients",
+        "difference": {"mean": 0.1, "low": 0.0, "high": 0.2},
+    }
     return {
-        "schema": "powerprof.run/1", "id": "idle-0001", "command": "idle", "started_at": "2026-01-01T00:00:00.000Z",
-        "host": {"idle_driver": "haltpoll"}, "tool": {"version": "0.1.0", "cpu_s": 0.1, "wakeups_hz": 1.0},
-        "phases": [phase("baseline"), phase("server"), phase("clients")], "deltas": [change], "drift": [change],
-        "options": {"clients_count": 16}, "server": {"version": "MariaDB 10.11.19", "private": True},
+        "schema": "powerprof.run/1",
+        "id": "idle-0001",
+        "command": "idle",
+        "started_at": "2026-01-01T00:00:00.000Z",
+        "host": {"idle_driver": "haltpoll"},
+        "tool": {"version": "0.1.0", "cpu_s": 0.1, "wakeups_hz": 1.0},
+        "phases": [phase("baseline"), phase("server"), phase("clients")],
+        "deltas": [change],
+        "drift": [change],
+        "options": {"clients_count": 16},
+        "server": {"version": "MariaDB 10.11.19", "private": True},
     }
 
 
@@ -69,28 +105,33 @@ def test_a_sound_run_is_shown(tmp_path: Path) -> None:
 _TEXT = json.dumps(sound())
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (b"", "Input data was truncated"),
-    (b"\x7fELF\x02\x01\x01" + bytes(range(256)), r"not text|malformed|invalid"),
-    (b"[" * 1_000_000, r"not a record of powerprof"),
-    (b'{"schema":' + b'{"a":' * 200_000, r"not a record of powerprof"),
-    (_TEXT[:-1].encode() + b',"extra":' + b"[" * 200_000 + b"]" * 200_000 + b"}", r"recursion"),
-    (_TEXT[:300].encode(), r"truncated"),
-    (_TEXT.replace("99.0", "NaN", 1).encode(), r"malformed"),
-    (_TEXT.replace("99.0", "1e999", 1).encode(), r"malformed|range|not a"),
-    (_TEXT.replace("idle-0001", r"\ud800", 1).encode(), r"malformed"),
-    (changed(schema=None), r"missing required field `schema`"),
-    (changed(schema="powerprof.run/99"), r"there is no report for 'powerprof\.run/99'"),
-    (changed(schema="\x1b[31m" * 1000), r"there is no report for"),
-    (changed(schema=5), r"Expected `str`, got `int`"),
-    (changed(phases=None), r"missing required field `phases`"),
-    (changed(phases=[]), r"a run without phases"),
-    (changed(phases={}), r"Expected `array`"),
-    (changed(phases=[{**phase("baseline"), "cpus": "two"}]), r"Expected `int`"),
-    (changed(phases=[{**phase("baseline"), "causes": [{**CAUSE, "mechanism": "magic"}]}]), r"Invalid enum value"),
-    (changed(command="residency", phases=[{**phase("window"), "windows": []}]), r"without windows"),
-    (b"null", r"Expected `object`"), (b'"' + b"x" * 100_000 + b'"', r"Expected `object`"),
-], ids=lambda value: str(value)[:24])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "Input data was truncated"),
+        (b"\x7fELF\x02\x01\x01" + bytes(range(256)), r"not text|malformed|invalid"),
+        (b"[" * 1_000_000, r"not a record of powerprof"),
+        (b'{"schema":' + b'{"a":' * 200_000, r"not a record of powerprof"),
+        (_TEXT[:-1].encode() + b',"extra":' + b"[" * 200_000 + b"]" * 200_000 + b"}", r"recursion"),
+        (_TEXT[:300].encode(), r"truncated"),
+        (_TEXT.replace("99.0", "NaN", 1).encode(), r"malformed"),
+        (_TEXT.replace("99.0", "1e999", 1).encode(), r"malformed|range|not a"),
+        (_TEXT.replace("idle-0001", r"\ud800", 1).encode(), r"malformed"),
+        (changed(schema=None), r"missing required field `schema`"),
+        (changed(schema="powerprof.run/99"), r"there is no report for 'powerprof\.run/99'"),
+        (changed(schema="\x1b[31m" * 1000), r"there is no report for"),
+        (changed(schema=5), r"Expected `str`, got `int`"),
+        (changed(phases=None), r"missing required field `phases`"),
+        (changed(phases=[]), r"a run without phases"),
+        (changed(phases={}), r"Expected `array`"),
+        (changed(phases=[{**phase("baseline"), "cpus": "two"}]), r"Expected `int`"),
+        (changed(phases=[{**phase("baseline"), "causes": [{**CAUSE, "mechanism": "magic"}]}]), r"Invalid enum value"),
+        (changed(command="residency", phases=[{**phase("window"), "windows": []}]), r"without windows"),
+        (b"null", r"Expected `object`"),
+        (b'"' + b"x" * 100_000 + b'"', r"Expected `object`"),
+    ],
+    ids=lambda value: str(value)[:24],
+)
 def test_damaged_runs(refused: Refused, tmp_path: Path, content: bytes | dict[str, Any], said: str) -> None:
     """In this process, all of them; the command line is tried with some below."""
     with pytest.raises(DataError, match=said):
@@ -128,14 +169,22 @@ def test_a_damaged_run_among_others_is_listed(refused: Refused, tmp_path: Path) 
     assert done.out.count("not a record of powerprof") == 2
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (b"", r"."), (b"\0" * 4096, r"."), (bytes(range(256)) * 40, r"."), (b"x," * 200_000, r"."),
-    (b"/sys/devices/system/cpu/cpu0/cpuidle/state0/time|NaN\n", r"."),
-    (b"/sys/devices/system/cpu/cpu0/cpuidle/state0/time|" + b"9" * 5000 + b"\n", r"."),
-    (b"/sys/devices/system/cpu/cpu99999999999/cpuidle/state0/time|1\n", r"."),
-    (b"usec\tTime_Of_Day_Seconds\tCore\tCPU\n1\t2\n", r"."), (b'{"deep":' * 50_000, r"."),
-    (b"____________________________________________________________________\nPowerTOP Report\n", r"."),
-], ids=lambda value: str(value)[:24])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", r"."),
+        (b"\0" * 4096, r"."),
+        (bytes(range(256)) * 40, r"."),
+        (b"x," * 200_000, r"."),
+        (b"/sys/devices/system/cpu/cpu0/cpuidle/state0/time|NaN\n", r"."),
+        (b"/sys/devices/system/cpu/cpu0/cpuidle/state0/time|" + b"9" * 5000 + b"\n", r"."),
+        (b"/sys/devices/system/cpu/cpu99999999999/cpuidle/state0/time|1\n", r"."),
+        (b"usec\tTime_Of_Day_Seconds\tCore\tCPU\n1\t2\n", r"."),
+        (b'{"deep":' * 50_000, r"."),
+        (b"____________________________________________________________________\nPowerTOP Report\n", r"."),
+    ],
+    ids=lambda value: str(value)[:24],
+)
 def test_damaged_recordings(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "recording"
     path.write_bytes(content)
@@ -157,7 +206,22 @@ def test_the_command_line_refuses_a_damaged_recording(refused: Refused, tmp_path
 
 
 _ODD = [
-    None, 0, -1, 1e308, -1e308, 10**18, 2**64, 10**400, "", "x" * 3000, "\x1b[31m", [], {}, True, [None], {"a": 1},
+    None,
+    0,
+    -1,
+    1e308,
+    -1e308,
+    10**18,
+    2**64,
+    10**400,
+    "",
+    "x" * 3000,
+    "\x1b[31m",
+    [],
+    {},
+    True,
+    [None],
+    {"a": 1},
     "\u202e",
 ]
 

@@ -13,11 +13,17 @@ def test_durations(refused: Refused, command: str, value: str) -> None:
     refused(2, r"--duration'?: (must be between 0\.05 s and 7 days|.*valid number)", [command, "--duration", value])
 
 
-@pytest.mark.parametrize(("value", "said"), [
-    ("-1", r"-1 clients are not possible"), ("10000000", r"10000000 clients are more than 60000"),
-    ("60001", r"60001 clients"), ("1.5", r"--clients.*integer"), ("many", r"--clients.*integer"),
-    ("9" * 400, r"clients"),
-])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("-1", r"-1 clients are not possible"),
+        ("10000000", r"10000000 clients are more than 60000"),
+        ("60001", r"60001 clients"),
+        ("1.5", r"--clients.*integer"),
+        ("many", r"--clients.*integer"),
+        ("9" * 400, r"clients"),
+    ],
+)
 def test_numbers_of_clients(refused: Refused, value: str, said: str) -> None:
     """0 is allowed: the server alone is measured."""
     refused(2, said, ["idle", "--clients", value])
@@ -46,13 +52,25 @@ def test_lists_of_meters(refused: Refused, meters: str) -> None:
 def test_a_meter_that_is_not_there(refused: Refused, tmp_path_factory: pytest.TempPathFactory) -> None:
     """On a host without RAPL; a tree without powercap makes any host one."""
     empty = tmp_path_factory.mktemp("sys")
-    refused(3, r"rapl: no RAPL energy counters", ["idle", *QUICK, "--energy-source", "rapl"],
-            {"POWERPROF_SYSFS": str(empty)})
+    refused(
+        3,
+        r"rapl: no RAPL energy counters",
+        ["idle", *QUICK, "--energy-source", "rapl"],
+        {"POWERPROF_SYSFS": str(empty)},
+    )
 
 
-@pytest.mark.parametrize("args", [
-    ["idle", "more"], ["idle", "--clients"], ["residency", "after-without-from"], ["residency", "--elapsed", "5"],
-    ["residency", "--from"], ["report"], ["runs", "a", "b"],
-])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["idle", "more"],
+        ["idle", "--clients"],
+        ["residency", "after-without-from"],
+        ["residency", "--elapsed", "5"],
+        ["residency", "--from"],
+        ["report"],
+        ["runs", "a", "b"],
+    ],
+)
 def test_arguments_that_do_not_fit(refused: Refused, args: list[str]) -> None:
     refused(2, r".", args)

@@ -13,9 +13,10 @@ from tests.conftest import REPOSITORY, Cli
 from tests.contract.errors.conftest import QUICK, Refused
 
 
-@pytest.mark.parametrize(("target", "said"), [
-    ("/tmp", r"--json /tmp is a directory"), ("/nonexistent/run.json", r"--json .*: no such directory /nonexistent"),
-])
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [("/tmp", r"--json /tmp is a directory"), ("/nonexistent/run.json", r"--json .*: no such directory /nonexistent")],
+)
 @pytest.mark.parametrize("command", [["idle", *QUICK], ["residency", "--duration", "0.05"], ["doctor"], ["runs"]])
 def test_a_place_for_json(refused: Refused, command: list[str], target: str, said: str) -> None:
     refused(2, said, [*command, "--json", target])
@@ -40,33 +41,63 @@ def test_a_runs_directory_of_somebody_else(root: None, tmp_path: Path, powerprof
         if parent.is_relative_to("/tmp/pytest-of-root"):
             parent.chmod(parent.stat().st_mode | 0o011)
     done = subprocess.run(
-        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "powerprof", "idle",
-         *QUICK, "--runs-dir", str(closed)],
-        env={**powerprof_cli.environment(), "PYTHONDONTWRITEBYTECODE": "1"}, cwd=REPOSITORY, capture_output=True,
-        encoding="utf-8", check=False, timeout=60,
+        [
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            sys.executable,
+            "-m",
+            "powerprof",
+            "idle",
+            *QUICK,
+            "--runs-dir",
+            str(closed),
+        ],
+        env={**powerprof_cli.environment(), "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=REPOSITORY,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=60,
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines()[0] == f"error: cannot save the run in {closed} (permission denied)"
 
 
 # A file system of 16 KiB, seen by this one process and gone with it.
-_SMALL_DISK = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
-               'mount -t tmpfs -o size=16k none "$DISK" && head -c 16384 /dev/zero >"$DISK/full"; exec "$0" "$@"']
+_SMALL_DISK = [
+    "unshare",
+    "--mount",
+    "--propagation",
+    "private",
+    "sh",
+    "-c",
+    'mount -t tmpfs -o size=16k none "$DISK" && head -c 16384 /dev/zero >"$DISK/full"; exec "$0" "$@"',
+]
 
 
-@pytest.mark.parametrize(("args", "said"), [
-    (["residency", "--duration", "0.1", "--no-save", "--json", "DISK/run.json"], "cannot write DISK/run.json"),
-    (["residency", "--duration", "0.1", "--runs-dir", "DISK"], "cannot save the run in DISK"),
-    (["idle", *QUICK, "--runs-dir", "DISK"], "cannot save the run in DISK"),
-])
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["residency", "--duration", "0.1", "--no-save", "--json", "DISK/run.json"], "cannot write DISK/run.json"),
+        (["residency", "--duration", "0.1", "--runs-dir", "DISK"], "cannot save the run in DISK"),
+        (["idle", *QUICK, "--runs-dir", "DISK"], "cannot save the run in DISK"),
+    ],
+)
 def test_a_full_disk(root: None, tmp_path: Path, powerprof_cli: Cli, args: list[str], said: str) -> None:
     """What was measured is not lost: the report comes out, then the error."""
     disk = tmp_path / "disk"
     disk.mkdir()
     words = [word.replace("DISK", str(disk)) for word in args]
     done = subprocess.run(
-        [*_SMALL_DISK, sys.executable, "-m", "powerprof", *words], cwd=REPOSITORY, capture_output=True,
-        env={**powerprof_cli.environment(), "DISK": str(disk)}, encoding="utf-8", check=False, timeout=120,
+        [*_SMALL_DISK, sys.executable, "-m", "powerprof", *words],
+        cwd=REPOSITORY,
+        capture_output=True,
+        env={**powerprof_cli.environment(), "DISK": str(disk)},
+        encoding="utf-8",
+        check=False,
+        timeout=120,
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 1
@@ -78,8 +109,12 @@ def test_a_full_disk(root: None, tmp_path: Path, powerprof_cli: Cli, args: list[
 
 
 def test_a_sysfs_that_is_no_directory(refused: Refused) -> None:
-    refused(1, r"cannot list /dev/null/devices/system/cpu \(not a directory\)", ["residency", "--duration", "0.05"],
-            {"POWERPROF_SYSFS": "/dev/null"})
+    refused(
+        1,
+        r"cannot list /dev/null/devices/system/cpu \(not a directory\)",
+        ["residency", "--duration", "0.05"],
+        {"POWERPROF_SYSFS": "/dev/null"},
+    )
 
 
 def test_neither_sysfs_nor_procfs(refused: Refused) -> None:
@@ -88,11 +123,14 @@ def test_neither_sysfs_nor_procfs(refused: Refused) -> None:
     refused(1, r"cannot read /nonexistent/stat \(no such file\)", ["idle", *QUICK], nothing)
 
 
-@pytest.mark.parametrize(("name", "text", "said"), [
-    ("time", "not a number", r"cannot read .*/state1/time \(not a number"),
-    ("usage", "", r"cannot read .*/state1/usage \(not a number"),
-    ("usage", None, r"."),
-])
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("time", "not a number", r"cannot read .*/state1/time \(not a number"),
+        ("usage", "", r"cannot read .*/state1/usage \(not a number"),
+        ("usage", None, r"."),
+    ],
+)
 def test_a_damaged_sysfs(refused: Refused, tmp_path: Path, name: str, text: str | None, said: str) -> None:
     state = tmp_path / "devices/system/cpu/cpu0/cpuidle/state1"
     state.mkdir(parents=True)
@@ -123,10 +161,25 @@ def test_a_sysfs_that_may_not_be_read(root: None, tmp_path_factory: pytest.TempP
         (Path(folder) / "devices/system/cpu/online").write_text("0\n")
         counter.chmod(0)
         done = subprocess.run(
-            ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "powerprof",
-             "residency", "--duration", "0.05", "--no-save"], cwd=REPOSITORY, capture_output=True, encoding="utf-8",
+            [
+                "setpriv",
+                "--reuid=65534",
+                "--regid=65534",
+                "--clear-groups",
+                sys.executable,
+                "-m",
+                "powerprof",
+                "residency",
+                "--duration",
+                "0.05",
+                "--no-save",
+            ],
+            cwd=REPOSITORY,
+            capture_output=True,
+            encoding="utf-8",
             env={**powerprof_cli.environment({"POWERPROF_SYSFS": folder}), "PYTHONDONTWRITEBYTECODE": "1"},
-            check=False, timeout=60,
+            check=False,
+            timeout=60,
         )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines()[0] == f"error: cannot read {counter} (permission denied)"

@@ -10,16 +10,29 @@ import pytest
 from tests.contract.errors.conftest import QUICK, Refused
 
 
-@pytest.mark.parametrize("url", [
-    "nonsense", "http://root@127.0.0.1/", "mysql://", "mysql://root@/", "mysql://root@127.0.0.1:0/",
-    "mysql://root@127.0.0.1:99999/", "mysql://root@127.0.0.1:port/", "mysql://root@[::1/", "mysql://root@h/?a=b", "",
-])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nonsense",
+        "http://root@127.0.0.1/",
+        "mysql://",
+        "mysql://root@/",
+        "mysql://root@127.0.0.1:0/",
+        "mysql://root@127.0.0.1:99999/",
+        "mysql://root@127.0.0.1:port/",
+        "mysql://root@[::1/",
+        "mysql://root@h/?a=b",
+        "",
+    ],
+)
 def test_addresses_that_are_none(refused: Refused, url: str) -> None:
     refused(2, r"--server .*(is not an address|does not name)", ["idle", *QUICK, "--server", url])
 
 
 def test_a_password_on_the_command_line(refused: Refused) -> None:
-    done = refused(2, r"a password in --server would show", ["idle", *QUICK, "--server", "mysql://root:geheim@127.0.0.1/"])
+    done = refused(
+        2, r"a password in --server would show", ["idle", *QUICK, "--server", "mysql://root:geheim@127.0.0.1/"]
+    )
     assert "geheim" not in done.err
 
 
@@ -28,8 +41,11 @@ def test_a_port_where_nobody_listens(refused: Refused) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    refused(1, rf"cannot connect to mysql://root@127\.0\.0\.1:{port}/ .*refused",
-            ["idle", *QUICK, "--server", f"mysql://root@127.0.0.1:{port}/"])
+    refused(
+        1,
+        rf"cannot connect to mysql://root@127\.0\.0\.1:{port}/ .*refused",
+        ["idle", *QUICK, "--server", f"mysql://root@127.0.0.1:{port}/"],
+    )
 
 
 def test_a_port_where_something_else_listens(refused: Refused) -> None:
@@ -61,16 +77,27 @@ def test_sockets_that_are_none(refused: Refused, path: str) -> None:
 
 
 def test_two_servers(refused: Refused) -> None:
-    refused(2, r"--server and --socket name two servers",
-            ["idle", *QUICK, "--server", "mysql://root@127.0.0.1/", "--socket", "/tmp/x.sock"])
-    refused(2, r"--server-binary is for a private server",
-            ["idle", *QUICK, "--server-binary", "/bin/true", "--socket", "/x"])
+    refused(
+        2,
+        r"--server and --socket name two servers",
+        ["idle", *QUICK, "--server", "mysql://root@127.0.0.1/", "--socket", "/tmp/x.sock"],
+    )
+    refused(
+        2,
+        r"--server-binary is for a private server",
+        ["idle", *QUICK, "--server-binary", "/bin/true", "--socket", "/x"],
+    )
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (b"port=1\n", r":1: an option outside of a group"), (b"[client]\nport=yes\n", r":2: not a port"),
-    (b"\xff\xfe\0", r"not text|:1:"), (b"[client]\n", r"no server is named"),
-])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"port=1\n", r":1: an option outside of a group"),
+        (b"[client]\nport=yes\n", r":2: not a port"),
+        (b"\xff\xfe\0", r"not text|:1:"),
+        (b"[client]\n", r"no server is named"),
+    ],
+)
 def test_option_files(refused: Refused, tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "my.cnf"
     path.write_bytes(content)
@@ -83,11 +110,14 @@ def test_an_option_file_that_is_not_there(refused: Refused) -> None:
     refused(1, r"/nonexistent: no such file", ["idle", *QUICK, "--defaults-file", "/nonexistent"])
 
 
-@pytest.mark.parametrize(("binary", "said"), [
-    ("/nonexistent", r"cannot start the server /nonexistent \(no such file\)"),
-    ("/tmp", r"cannot start the server /tmp \(not an executable file\)"),
-    ("/bin/true", r"/bin/true is not a MariaDB or MySQL server"),
-])
+@pytest.mark.parametrize(
+    ("binary", "said"),
+    [
+        ("/nonexistent", r"cannot start the server /nonexistent \(no such file\)"),
+        ("/tmp", r"cannot start the server /tmp \(not an executable file\)"),
+        ("/bin/true", r"/bin/true is not a MariaDB or MySQL server"),
+    ],
+)
 def test_programs_that_are_no_server(refused: Refused, binary: str, said: str) -> None:
     """Found before the baseline is measured: nothing is printed."""
     refused(1, said, ["idle", *QUICK, "--server-binary", binary])
@@ -101,14 +131,27 @@ def test_no_server_is_installed(refused: Refused, tmp_path: Path, root: None) ->
     from tests.conftest import REPOSITORY
 
     done = subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c",
-         'for folder in /usr/local/sbin /usr/sbin; do mount --bind "$EMPTY" "$folder"; done; exec "$0" "$@"',
-         sys.executable, "-m", "powerprof", "idle", *QUICK],
-        cwd=REPOSITORY, capture_output=True, encoding="utf-8", check=False, timeout=60,
+        [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            'for folder in /usr/local/sbin /usr/sbin; do mount --bind "$EMPTY" "$folder"; done; exec "$0" "$@"',
+            sys.executable,
+            "-m",
+            "powerprof",
+            "idle",
+            *QUICK,
+        ],
+        cwd=REPOSITORY,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=60,
         env={**refused.cli.environment(), "PATH": "/bin:/usr/bin", "EMPTY": str(tmp_path)},
         stdin=subprocess.DEVNULL,
     )
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == (
-        "error: neither mariadbd nor mysqld is installed\nhint: apt install mariadb-server\n"
-    )
+    assert done.stderr == ("error: neither mariadbd nor mysqld is installed\nhint: apt install mariadb-server\n")

@@ -59,12 +59,25 @@ def test_the_keys_of_the_contract_are_there(measured: Measured) -> None:
     assert [phase["name"] for phase in run["phases"]] == PHASES
     for phase in run["phases"]:
         assert {
-            "name", "window_s", "cpus", "c0_percent", "idle_percent", "wakeups_hz", "states", "steal_percent",
-            "energy", "causes",
+            "name",
+            "window_s",
+            "cpus",
+            "c0_percent",
+            "idle_percent",
+            "wakeups_hz",
+            "states",
+            "steal_percent",
+            "energy",
+            "causes",
         } <= set(phase)
         for state in phase["states"]:
             assert {
-                "name", "residency_percent", "average_residency_ms", "entries_hz", "above_hz", "below_hz",
+                "name",
+                "residency_percent",
+                "average_residency_ms",
+                "entries_hz",
+                "above_hz",
+                "below_hz",
                 "rejected_hz",
             } <= set(state)
         for reading in phase["energy"]:

@@ -24,8 +24,12 @@ def on_a_terminal(cli: Cli, args: list[str], env: dict[str, str] | None = None, 
     mine, its = pty.openpty()
     environment = cli.environment({"TERM": "xterm-256color", "COLUMNS": str(columns), **(env or {})})
     process = subprocess.Popen(
-        [sys.executable, "-m", "powerprof", *args], cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=its,
-        stderr=subprocess.DEVNULL, env=environment,
+        [sys.executable, "-m", "powerprof", *args],
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=its,
+        stderr=subprocess.DEVNULL,
+        env=environment,
     )
     os.close(its)
     text = b""
@@ -55,8 +59,15 @@ def test_the_answer_comes_first_and_the_balance_is_there(measured: Measured) -> 
     text = measured.cli(["report", measured.run["id"]]).out
     assert text.startswith("An idle server with 16 silent connections costs ")
     assert re.search(r"\n  [\d,]+ classified \+ [\d,]+ unknown \+ [\d,]+ lost = [\d,]+; cpuidle counted [\d,]+\.", text)
-    for words in ("baseline", "16 clients", "C0 (running)", "wake-ups from idle", "What woke the CPUs",
-                  "powerprof itself", "Baseline drift"):
+    for words in (
+        "baseline",
+        "16 clients",
+        "C0 (running)",
+        "wake-ups from idle",
+        "What woke the CPUs",
+        "powerprof itself",
+        "Baseline drift",
+    ):
         assert words in text
 
 
@@ -96,8 +107,13 @@ def test_long_and_hostile_names_are_cut_and_cleaned(measured: Measured, tmp_path
         for phase in run["phases"]:
             phase["states"][-1]["name"] = "a state with a name of some length"
             for cause in phase["causes"]:
-                cause.update(process="p" * 40 + "\x1b]0;title\x07", thread="thread/of/a/very/long/name" * 3,
-                             name="n" * 90, period_ms=399.96, wakeups_hz=12345.6)
+                cause.update(
+                    process="p" * 40 + "\x1b]0;title\x07",
+                    thread="thread/of/a/very/long/name" * 3,
+                    name="n" * 90,
+                    period_ms=399.96,
+                    wakeups_hz=12345.6,
+                )
 
     done = measured.cli(["report", str(variant(measured, tmp_path, change))])
     assert done.code == 0
@@ -119,11 +135,13 @@ def test_a_run_that_was_interrupted_says_so(measured: Measured, tmp_path: Path) 
 
 def test_unknown_figures_are_question_marks(measured: Measured, tmp_path: Path) -> None:
     """A host without cpuidle knows no states; none of its figures may become 0."""
+
     def change(run: dict[str, Any]) -> None:
         run["deltas"] = run["drift"] = []
         for phase in run["phases"]:
-            phase.update(c0_percent=None, idle_percent=None, wakeups_hz=None, states=[], causes=[], conservation=None,
-                         energy=[])
+            phase.update(
+                c0_percent=None, idle_percent=None, wakeups_hz=None, states=[], causes=[], conservation=None, energy=[]
+            )
 
     done = measured.cli(["report", str(variant(measured, tmp_path, change))])
     assert done.code == 0

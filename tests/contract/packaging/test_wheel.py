@@ -18,9 +18,21 @@ from tests.conftest import REPOSITORY
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
-         "--disable-pip-version-check", "--wheel-dir", str(folder), str(REPOSITORY)],
-        check=True, timeout=120,
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--no-build-isolation",
+            "--disable-pip-version-check",
+            "--wheel-dir",
+            str(folder),
+            str(REPOSITORY),
+        ],
+        check=True,
+        timeout=120,
     )
     (built,) = folder.glob("powerprof-*.whl")
     return built
@@ -31,9 +43,21 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What pip makes of the wheel, in a folder of its own."""
     target = tmp_path_factory.mktemp("site")
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check",
-         "--target", str(target), str(wheel)],
-        check=True, timeout=120,
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            "--disable-pip-version-check",
+            "--target",
+            str(target),
+            str(wheel),
+        ],
+        check=True,
+        timeout=120,
     )
     return target
 
@@ -41,8 +65,13 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_installed(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A Python whose `powerprof` is the installed one: PYTHONPATH goes before the checkout's own entry."""
     return subprocess.run(
-        [sys.executable, "-P", *arguments], env={**os.environ, "PYTHONPATH": str(installed)}, cwd=installed,
-        capture_output=True, encoding="utf-8", timeout=60, check=False,
+        [sys.executable, "-P", *arguments],
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        cwd=installed,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
     )
 
 

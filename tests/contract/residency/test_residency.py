@@ -72,7 +72,9 @@ def test_two_dumps(powerprof_cli: Cli, tmp_path: Path, bar: bool) -> None:
     phase = only_phase(result.out)
     assert (phase["c0_percent"], phase["window_s"], phase["wakeups_hz"]) == (None, None, None)
     assert {state["name"]: state["residency_percent"] for state in phase["states"]} == {
-        "POLL": 0.0, "C1": pytest.approx(10.0), "C6": pytest.approx(90.0),
+        "POLL": 0.0,
+        "C1": pytest.approx(10.0),
+        "C6": pytest.approx(90.0),
     }
     assert phase["states"][2]["average_residency_ms"] == pytest.approx(30.0)
 
@@ -99,11 +101,11 @@ def test_the_table_of_two_dumps(powerprof_cli: Cli, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(("machine", "state", "percent"), [
-    ("genoa0", "C2", 99.18), ("bdwup0", "C6", 93.19), ("adl0", "C10", 99.75),
-])
+@pytest.mark.parametrize(
+    ("machine", "state", "percent"), [("genoa0", "C2", 99.18), ("bdwup0", "C6", 93.19), ("adl0", "C10", 99.75)]
+)
 def test_recorded_machines_agree_with_their_turbostat(
-    powerprof_cli: Cli, recordings: Path, machine: str, state: str, percent: float,
+    powerprof_cli: Cli, recordings: Path, machine: str, state: str, percent: float
 ) -> None:
     dumps = [str(recordings / machine / f"sys-cpuidle.{when}.raw.txt") for when in ("before", "after")]
     for arguments in (dumps, [str(recordings / machine / "turbostat.raw.txt")]):
@@ -130,23 +132,26 @@ def test_dumps_in_the_wrong_order_are_refused(powerprof_cli: Cli, tmp_path: Path
     assert "hint: are the two dumps in order" in result.err
 
 
-@pytest.mark.parametrize(("arguments", "code", "said"), [
-    (["--duration", "0"], 2, "must be between 0.05 s and 7 days"),
-    (["--duration", "nan"], 2, "must be between"),
-    (["--duration", "x"], 2, "duration"),
-    (["--residency-source", "guess"], 2, "no residency source 'guess'"),
-    (["--elapsed", "3"], 2, "belong to --from"),
-    (["after.txt"], 2, "belong to --from"),
-    (["--from", "/no/such/dump"], 1, "/no/such/dump: no such file"),
-    (["--from", "/dev/zero"], 1, "/dev/zero: not a regular file"),
-    (["--from", "/proc/self/exe"], 1, "/proc/self/exe:1: not text"),
-    (["--from", "a", "b", "--elapsed", "nan"], 2, "elapsed"),
-    (["--from", "a", "b", "--elapsed", "-1"], 2, "elapsed"),
-    (["--from", "a", "b", "--residency-source", "turbostat"], 2, "takes one recording"),
-    (["--json", "/no/such/folder/x.json"], 2, "no such directory"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--duration", "0"], 2, "must be between 0.05 s and 7 days"),
+        (["--duration", "nan"], 2, "must be between"),
+        (["--duration", "x"], 2, "duration"),
+        (["--residency-source", "guess"], 2, "no residency source 'guess'"),
+        (["--elapsed", "3"], 2, "belong to --from"),
+        (["after.txt"], 2, "belong to --from"),
+        (["--from", "/no/such/dump"], 1, "/no/such/dump: no such file"),
+        (["--from", "/dev/zero"], 1, "/dev/zero: not a regular file"),
+        (["--from", "/proc/self/exe"], 1, "/proc/self/exe:1: not text"),
+        (["--from", "a", "b", "--elapsed", "nan"], 2, "elapsed"),
+        (["--from", "a", "b", "--elapsed", "-1"], 2, "elapsed"),
+        (["--from", "a", "b", "--residency-source", "turbostat"], 2, "takes one recording"),
+        (["--json", "/no/such/folder/x.json"], 2, "no such directory"),
+    ],
+)
 def test_bad_input_is_one_line_and_the_documented_code(
-    powerprof_cli: Cli, arguments: list[str], code: int, said: str,
+    powerprof_cli: Cli, arguments: list[str], code: int, said: str
 ) -> None:
     result = powerprof_cli(["residency", *arguments])
     assert (result.code, result.out) == (code, "")

@@ -112,8 +112,13 @@ def script(mariadbd: Path) -> Iterator[Script]:
     def start(body: str, *, prefix: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[str]:
         lines = textwrap.indent(textwrap.dedent(body), "    ")
         process = subprocess.Popen(
-            [*prefix, sys.executable, "-c", _PRELUDE.format(body=lines)], env={**os.environ, **environment},
-            cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [*prefix, sys.executable, "-c", _PRELUDE.format(body=lines)],
+            env={**os.environ, **environment},
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         started.append(process)
         return process

@@ -115,13 +115,19 @@ def test_too_few_files_are_refused(room: Room) -> None:
 def test_few_threads_are_refused(fake_tree: object, monkeypatch: pytest.MonkeyPatch) -> None:
     from powerprof.database import limits
 
-    fake_tree({  # type: ignore[operator]
-        "proc/loadavg": "0.1 0.1 0.1 1/300 4242\n", "proc/sys/kernel/threads-max": "100000\n",
-        "proc/sys/kernel/pid_max": "32768\n", "proc/sys/vm/max_map_count": "65530\n",
-        "proc/self/cgroup": "8:pids:/box\n0::/\n",
-        "sys/fs/cgroup/pids/box/pids.max": "5000\n", "sys/fs/cgroup/pids/box/pids.current": "100\n",
-        "sys/fs/cgroup/pids/pids.max": "max\n", "sys/fs/cgroup/pids/pids.current": "400\n",
-    })
+    fake_tree(
+        {  # type: ignore[operator]
+            "proc/loadavg": "0.1 0.1 0.1 1/300 4242\n",
+            "proc/sys/kernel/threads-max": "100000\n",
+            "proc/sys/kernel/pid_max": "32768\n",
+            "proc/sys/vm/max_map_count": "65530\n",
+            "proc/self/cgroup": "8:pids:/box\n0::/\n",
+            "sys/fs/cgroup/pids/box/pids.max": "5000\n",
+            "sys/fs/cgroup/pids/box/pids.current": "100\n",
+            "sys/fs/cgroup/pids/pids.max": "max\n",
+            "sys/fs/cgroup/pids/pids.current": "400\n",
+        }
+    )
     limits.check_threads(4700)
     with pytest.raises(PowerprofError, match=r"pids/box/pids.max leaves 4900") as caught:
         limits.check_threads(4701)

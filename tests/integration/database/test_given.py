@@ -19,8 +19,11 @@ pytestmark = pytest.mark.usefixtures("mariadbd")
 def test_by_socket_and_by_port(room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with PrivateServer(port="ephemeral") as theirs:
         with theirs.connect() as connection:
-            sql.execute(connection, "CREATE USER 'monitor'@'127.0.0.1' IDENTIFIED BY 'pa\"ss'",
-                        "CREATE USER monitor@localhost IDENTIFIED BY 'other'")
+            sql.execute(
+                connection,
+                "CREATE USER 'monitor'@'127.0.0.1' IDENTIFIED BY 'pa\"ss'",
+                "CREATE USER monitor@localhost IDENTIFIED BY 'other'",
+            )
         options = tmp_path / "my.cnf"
         options.write_text("[client]\nuser=monitor\npassword=other\n")
         with connect_given(socket=theirs.socket, defaults_file=options) as server:

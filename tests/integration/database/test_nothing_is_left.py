@@ -26,9 +26,10 @@ def _wait_held(process: subprocess.Popen[str]) -> tuple[int, int]:
     return int(server), int(janitor)
 
 
-@pytest.mark.parametrize(("number", "code"), [
-    (signal.SIGTERM, 130), (signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGHUP, -1), (signal.SIGSEGV, -11),
-])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 130), (signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGHUP, -1), (signal.SIGSEGV, -11)],
+)
 def test_a_signal_to_powerprof(room: Room, script: Script, number: int, code: int) -> None:
     process = script(_HOLD)
     _wait_held(process)
@@ -101,14 +102,21 @@ def test_an_error_inside(room: Room, script: Script) -> None:
     assert room.trees() == []
 
 
-_DISK = ("unshare", "--mount", "--propagation", "private", "sh", "-c",
-         'mount -t tmpfs -o size="$SIZE",mode=755 none "$DISK" && "$0" "$@"; code=$?; '
-         'for left in "$DISK"/powerprof-*; do [ -e "$left" ] && echo "left $left"; done; exit $code')
+_DISK = (
+    "unshare",
+    "--mount",
+    "--propagation",
+    "private",
+    "sh",
+    "-c",
+    'mount -t tmpfs -o size="$SIZE",mode=755 none "$DISK" && "$0" "$@"; code=$?; '
+    'for left in "$DISK"/powerprof-*; do [ -e "$left" ] && echo "left $left"; done; exit $code',
+)
 
 
-@pytest.mark.parametrize(("size", "said"), [
-    ("1m", "not enough room for a server in"), ("100m", "not enough room for a server in"),
-])
+@pytest.mark.parametrize(
+    ("size", "said"), [("1m", "not enough room for a server in"), ("100m", "not enough room for a server in")]
+)
 def test_a_small_disk(room: Room, script: Script, root: None, size: str, said: str) -> None:
     disk = room.path / "disk"
     disk.mkdir()
@@ -123,10 +131,16 @@ def test_a_small_disk(room: Room, script: Script, root: None, size: str, said: s
 def test_a_disk_that_fills_up_while_the_server_starts(room: Room, script: Script, root: None) -> None:
     disk = room.path / "disk"
     disk.mkdir()
-    process = script("""
+    process = script(
+        """
         from powerprof.database.server import PrivateServer
         PrivateServer(settings={"innodb-data-file-path": "ibdata1:12M;ibdata2:300M"}).__enter__()
-    """, prefix=_DISK, SIZE="230m", DISK=str(disk), TMPDIR=str(disk))
+    """,
+        prefix=_DISK,
+        SIZE="230m",
+        DISK=str(disk),
+        TMPDIR=str(disk),
+    )
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     lines = err.splitlines()
@@ -150,14 +164,19 @@ def test_an_ordinary_user_needs_no_root(room: Room, script: Script, root: None) 
     home = room.path / "home"
     home.mkdir()
     os.chown(home, 65534, 65534)
-    process = script("""
+    process = script(
+        """
         import os, psutil
         from powerprof.database.server import PrivateServer
         from powerprof.database import sql
         with PrivateServer(port="ephemeral") as server, server.connect() as connection:
             print(psutil.Process(server.pid).uids().real, sql.scalar(connection, "SELECT 7*6"), flush=True)
-    """, prefix=("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"), TMPDIR=str(home),
-        XDG_CACHE_HOME=str(home / "cache"), HOME=str(home))
+    """,
+        prefix=("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
+        TMPDIR=str(home),
+        XDG_CACHE_HOME=str(home / "cache"),
+        HOME=str(home),
+    )
     out, err = process.communicate(timeout=60)
     assert (out, err) == ("65534 42\n", "")
     assert list(home.glob("powerprof-*")) == []

@@ -60,7 +60,7 @@ def test_nobody_else_can_log_in_and_no_password_shows(room: Room) -> None:
 def test_the_template_is_made_once(room: Room, cache: Path) -> None:
     with PrivateServer():
         pass
-    template, = (cache / "powerprof/server-template").iterdir()
+    (template,) = (cache / "powerprof/server-template").iterdir()
     before = template.stat().st_mtime_ns
     with PrivateServer() as server, server.connect() as connection:
         sql.execute(connection, "CREATE DATABASE here")
@@ -73,7 +73,8 @@ def test_settings_environment_and_affinity_reach_the_server(room: Room) -> None:
     cpu = min(os.sched_getaffinity(0))
     with PrivateServer(
         settings={"read_buffer_size": "5M", "skip-innodb-doublewrite": None, "event-scheduler": True},
-        environment={"MALLOC_MMAP_THRESHOLD_": "262144"}, affinity=(cpu,),
+        environment={"MALLOC_MMAP_THRESHOLD_": "262144"},
+        affinity=(cpu,),
     ) as server:
         with server.connect() as connection:
             found = sql.rows(connection, "SELECT @@read_buffer_size, @@innodb_doublewrite, @@event_scheduler")
@@ -108,11 +109,14 @@ def test_a_taken_port_is_named(room: Room) -> None:
     assert str(port) in caught.value.hint
 
 
-@pytest.mark.parametrize(("settings", "said"), [
-    ({"no_such_setting": 1}, "unknown variable 'no_such_setting=1'"),
-    ({"innodb-page-size": "3k"}, "innodb[-_]page[-_]size"),
-    ({"default-storage-engine": "NONE"}, "[Uu]nknown/unsupported storage engine: NONE"),
-])
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"no_such_setting": 1}, "unknown variable 'no_such_setting=1'"),
+        ({"innodb-page-size": "3k"}, "innodb[-_]page[-_]size"),
+        ({"default-storage-engine": "NONE"}, "[Uu]nknown/unsupported storage engine: NONE"),
+    ],
+)
 def test_a_wrong_setting_shows_the_end_of_the_log(room: Room, settings: dict[str, str], said: str) -> None:
     with pytest.raises(PowerprofError, match=said) as caught:
         PrivateServer(settings=settings).__enter__()
@@ -120,27 +124,44 @@ def test_a_wrong_setting_shows_the_end_of_the_log(room: Room, settings: dict[str
     assert caught.value.message.startswith("the private server did not start, it ended with ")
 
 
-@pytest.mark.parametrize("settings", [
-    {"datadir": "/tmp"}, {"bind-address": "0.0.0.0"}, {"loose_Port": 3306}, {"skip-grant-tables": None},
-    {"user": "root"}, {"skip_networking": False}, {"a b": 1}, {"--x": 1}, {"sort_buffer_size": "1\n2"},
-])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"datadir": "/tmp"},
+        {"bind-address": "0.0.0.0"},
+        {"loose_Port": 3306},
+        {"skip-grant-tables": None},
+        {"user": "root"},
+        {"skip_networking": False},
+        {"a b": 1},
+        {"--x": 1},
+        {"sort_buffer_size": "1\n2"},
+    ],
+)
 def test_settings_that_would_open_the_server_are_refused(settings: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         PrivateServer(settings=settings)
 
 
-@pytest.mark.parametrize("changes", [
-    {"port": 0}, {"port": 65536}, {"connections": -1}, {"connections": 10**7}, {"affinity": (4096,)},
-    {"affinity": ()}, {"name": "../x"}, {"environment": {"A=B": "1"}},
-])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"port": 0},
+        {"port": 65536},
+        {"connections": -1},
+        {"connections": 10**7},
+        {"affinity": (4096,)},
+        {"affinity": ()},
+        {"name": "../x"},
+        {"environment": {"A=B": "1"}},
+    ],
+)
 def test_senseless_options_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         PrivateServer(**changes)
 
 
-def test_without_a_server_the_remedy_is_said(
-    room: Room, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_a_server_the_remedy_is_said(room: Room, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("powerprof.programs._SBIN", ())
     with pytest.raises(CapabilityError) as caught:
@@ -149,11 +170,14 @@ def test_without_a_server_the_remedy_is_said(
     assert caught.value.hint == "apt install mariadb-server"
 
 
-@pytest.mark.parametrize(("name", "text", "said"), [
-    ("absent", None, "no such file"),
-    ("plain", "no program", "not an executable file"),
-    ("other", "#!/bin/sh\necho hello\n", "is not a MariaDB or MySQL server"),
-])
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("absent", None, "no such file"),
+        ("plain", "no program", "not an executable file"),
+        ("other", "#!/bin/sh\necho hello\n", "is not a MariaDB or MySQL server"),
+    ],
+)
 def test_a_binary_that_is_no_server_is_refused(
     room: Room, tmp_path: Path, name: str, text: str | None, said: str
 ) -> None:

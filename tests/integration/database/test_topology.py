@@ -46,7 +46,7 @@ def test_a_primary_and_two_replicas(room: Room) -> None:
             sql.execute(connection, "INSERT INTO shop.t VALUES (7)")
         for name in ("replica-1", "replica-2"):
             _wait(lambda name=name: _has(topology[name], "SELECT a = 7 FROM shop.t"))
-            status, = topology[name].replication_status()
+            (status,) = topology[name].replication_status()
             assert (status.io_running, status.sql_running, status.source_server_id) == ("Yes", True, 1)
             assert status.source_port == topology["primary"].server.port
             assert status.relay_log_bytes

@@ -38,8 +38,10 @@ def test_no_index_costs_many_times_more_than_index(powerprof_cli: Cli, mariadbd:
     assert (plans["a"]["type"], plans["a"]["key"]) == ("ref", "name_btree")
     assert plans["b"]["type"] in ("ALL", "index")
     assert {process["name"] for process in record["blocks"][2]["window"]["processes"]} == {
-        "server", "client", "powerprof",
-    }  # fmt: skip
+        "server",
+        "client",
+        "powerprof",
+    }
     assert _metric(record, "joules_per_query")["kind"] in ("measured", "estimated")
     again = powerprof_cli(["report", "compare-0001"])
     assert again.code == 0

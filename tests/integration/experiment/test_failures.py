@@ -47,17 +47,34 @@ def _until(condition: Any, patience_s: float = 60.0) -> Any:
     raise AssertionError("it did not happen")
 
 
-@pytest.mark.parametrize(("killed", "turn"), [
-    pytest.param("--socket=.*", "0.05", id="server"), pytest.param(_ASKING, "0.05", id="client"),
-    pytest.param(_ASKING, "0", id="client, whole windows"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("killed", "turn"),
+    [
+        pytest.param("--socket=.*", "0.05", id="server"),
+        pytest.param(_ASKING, "0.05", id="client"),
+        pytest.param(_ASKING, "0", id="client, whole windows"),
+    ],
+)
 def test_a_block_is_repeated_when_its_server_or_client_is_killed(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path, killed: str, turn: str
 ) -> None:
     process = powerprof_cli.start(
-        ["compare", "index", "no-index", "--pairs", "3", "--duration", "0.4", "--turn", turn,
-         "--energy-source", "none", "--json", "-"]
-    )  # fmt: skip
+        [
+            "compare",
+            "index",
+            "no-index",
+            "--pairs",
+            "3",
+            "--duration",
+            "0.4",
+            "--turn",
+            turn,
+            "--energy-source",
+            "none",
+            "--json",
+            "-",
+        ]
+    )
     try:
         _until(lambda: _children(process.pid, _ASKING))
         os.kill(_children(process.pid, killed)[0], signal.SIGKILL)
@@ -140,9 +157,20 @@ def test_conditions_that_need_their_own_server_are_refused_on_a_given_one(
 
 def test_fail_if_worse_ends_with_4(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
     done = powerprof_cli(
-        ["compare", "index", "no-index", "--pairs", "3", "--duration", "0.4", "--energy-source", "none",
-         "--fail-if-worse", "--quiet"]
-    )  # fmt: skip
+        [
+            "compare",
+            "index",
+            "no-index",
+            "--pairs",
+            "3",
+            "--duration",
+            "0.4",
+            "--energy-source",
+            "none",
+            "--fail-if-worse",
+            "--quiet",
+        ]
+    )
     assert done.code == 4, done.err
     assert done.err.startswith("error: no-index is worse than index")
 
@@ -155,7 +183,7 @@ def test_another_plan_than_the_asserted_one_is_refused(
     (folder / "workload.toml").write_text(
         'schema = "powerprof.workload/1"\nname = "wrong"\ntitle = "t"\n[dataset]\nkind = "world"\n'
         '[load]\nsql = ["SELECT 1"]\n[conditions.left]\n[conditions.right]\n'
-        '[[conditions.right.explain]]\nstatement = "SELECT * FROM City WHERE Name = \'x\'"\n'
+        "[[conditions.right.explain]]\nstatement = \"SELECT * FROM City WHERE Name = 'x'\"\n"
         'plan = [{ table = "City", type = ["ref"] }]\n'
     )
     done = powerprof_cli(["compare", "left", "right", "--workloads", str(tmp_path), *QUICK])

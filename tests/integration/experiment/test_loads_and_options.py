@@ -55,10 +55,30 @@ def test_pinned_apart_with_a_control_and_a_precision_on_the_official_world(
     world = tmp_path / "world.sql"
     world.write_text(WORLD_SQL)
     process = powerprof_cli.start(
-        ["compare", "index", "no-index", "--world-sql", str(world), "--server-cpus", "0", "--client-cpus", "1",
-         "--control", "--precision", "50%", "--pairs", "3", "--duration", "0.4", "--energy-source", "none",
-         "--json", "-", "--quiet"]
-    )  # fmt: skip
+        [
+            "compare",
+            "index",
+            "no-index",
+            "--world-sql",
+            str(world),
+            "--server-cpus",
+            "0",
+            "--client-cpus",
+            "1",
+            "--control",
+            "--precision",
+            "50%",
+            "--pairs",
+            "3",
+            "--duration",
+            "0.4",
+            "--energy-source",
+            "none",
+            "--json",
+            "-",
+            "--quiet",
+        ]
+    )
     client: set[frozenset[int]] = set()
     try:
         deadline_s = time.monotonic() + 120

@@ -119,9 +119,22 @@ def test_both_conditions_get_the_same_statements_in_turns(
     (tmp_path / "naps").mkdir()
     (tmp_path / "naps/workload.toml").write_text(WORKLOAD)
     done = powerprof_cli(
-        ["compare", "short", "long", "--workloads", str(tmp_path), "--pairs", "2", "--duration", "0.8",
-         "--energy-source", "none", "--json", "-"]
-    )  # fmt: skip
+        [
+            "compare",
+            "short",
+            "long",
+            "--workloads",
+            str(tmp_path),
+            "--pairs",
+            "2",
+            "--duration",
+            "0.8",
+            "--energy-source",
+            "none",
+            "--json",
+            "-",
+        ]
+    )
     assert done.code == 0, done.err
     record = json.loads(done.out)
     assert record["options"]["turn_s"] == 0.1  # ten statements a turn, at 100 a second

@@ -35,10 +35,26 @@ def test_a_server_of_the_users(powerprof_cli: Cli) -> None:
         powerprof_cli.home.mkdir(parents=True, exist_ok=True)
         options.touch(0o600)
         options.write_text(f"[client]\nuser={server.login.user}\npassword={server.login.password}\n")
-        done = powerprof_cli([
-            "idle", "--clients", "20", "--duration", "0.2", "--repeat", "2", "--energy-source", "none", "--no-causes",
-            "--socket", str(server.socket), "--defaults-file", str(options), "--json", "-",
-        ])
+        done = powerprof_cli(
+            [
+                "idle",
+                "--clients",
+                "20",
+                "--duration",
+                "0.2",
+                "--repeat",
+                "2",
+                "--energy-source",
+                "none",
+                "--no-causes",
+                "--socket",
+                str(server.socket),
+                "--defaults-file",
+                str(options),
+                "--json",
+                "-",
+            ]
+        )
         assert (done.code, done.err) == (0, "")
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SHOW GLOBAL STATUS LIKE 'Threads_connected'")

@@ -24,16 +24,30 @@ def nobody(root: None) -> Iterator[object]:
         home = Path(folder)
         os.chown(home, NOBODY, NOBODY)
         environment = {
-            **Cli(home).environment(), "TMPDIR": folder,
+            **Cli(home).environment(),
+            "TMPDIR": folder,
             # The tests' own interpreter writes bytecode beside the sources; nobody may not.
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
         def run(args: Sequence[str]) -> CliResult:
             done = subprocess.run(
-                ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", sys.executable, "-m",
-                 "powerprof", *args],
-                env=environment, cwd=REPOSITORY, capture_output=True, encoding="utf-8", timeout=120, check=False,
+                [
+                    "setpriv",
+                    f"--reuid={NOBODY}",
+                    f"--regid={NOBODY}",
+                    "--clear-groups",
+                    sys.executable,
+                    "-m",
+                    "powerprof",
+                    *args,
+                ],
+                env=environment,
+                cwd=REPOSITORY,
+                capture_output=True,
+                encoding="utf-8",
+                timeout=120,
+                check=False,
                 stdin=subprocess.DEVNULL,
             )
             assert list(home.glob("powerprof-*")) == []

@@ -45,8 +45,14 @@ def test_an_orphan_event_and_a_healthy_ring(powerprof_cli: Cli, option_file: Opt
         account = option_file(topology["node-1"].server)
         assert faults(diagnose(powerprof_cli, account)) == []
         with topology["node-1"].server.connect() as connection:
-            sql.execute(connection, "CREATE DATABASE shop", "CREATE TABLE shop.t (n BIGINT)",
-                        "INSERT INTO shop.t VALUES (0)", "SET SESSION server_id=99", "UPDATE shop.t SET n=n+1")
+            sql.execute(
+                connection,
+                "CREATE DATABASE shop",
+                "CREATE TABLE shop.t (n BIGINT)",
+                "INSERT INTO shop.t VALUES (0)",
+                "SET SESSION server_id=99",
+                "UPDATE shop.t SET n=n+1",
+            )
         found = diagnose(powerprof_cli, account)
         assert faults(found) == ["orphan_event"]
         evidence = found["evidence"]
@@ -60,8 +66,12 @@ def test_a_replica_that_is_refused_by_its_source(powerprof_cli: Cli, option_file
     with Topology("primary-replica", 2) as topology:
         replica = topology["replica-1"].server
         with replica.connect() as connection:
-            sql.execute(connection, "STOP SLAVE",
-                        "CHANGE MASTER TO MASTER_PASSWORD='wrong', MASTER_CONNECT_RETRY=5", "START SLAVE")
+            sql.execute(
+                connection,
+                "STOP SLAVE",
+                "CHANGE MASTER TO MASTER_PASSWORD='wrong', MASTER_CONNECT_RETRY=5",
+                "START SLAVE",
+            )
         time.sleep(1)
         assert faults(diagnose(powerprof_cli, option_file(replica))) == ["reconnect_loop"]
         assert faults(diagnose(powerprof_cli, option_file(topology["primary"].server))) == []

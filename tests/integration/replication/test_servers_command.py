@@ -33,9 +33,13 @@ def test_without_a_terminal_only_yes_agrees(powerprof_cli: Cli) -> None:
 def test_no_at_a_terminal_fetches_nothing(powerprof_cli: Cli) -> None:
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "powerprof", "servers", "fetch", "mysql-5.5.9"], cwd=REPOSITORY,
-        env=powerprof_cli.environment(), stdin=follower, stdout=subprocess.PIPE, stderr=follower,
-    )  # fmt: skip
+        [sys.executable, "-m", "powerprof", "servers", "fetch", "mysql-5.5.9"],
+        cwd=REPOSITORY,
+        env=powerprof_cli.environment(),
+        stdin=follower,
+        stdout=subprocess.PIPE,
+        stderr=follower,
+    )
     os.close(follower)
     os.write(leader, b"n\n")
     out, _ = process.communicate(timeout=60)
@@ -52,10 +56,13 @@ def test_no_at_a_terminal_fetches_nothing(powerprof_cli: Cli) -> None:
         (["servers", "fetch"], 2, "error: fetch needs a name"),
         (["servers", "fetch", "mysql-4.0"], 2, "error: no server is called 'mysql-4.0'"),
         (["servers", "drop"], 2, "error: servers drop is no action"),
-        (["run", "replica-unique-id:replica-unique-id", "--server-build", "mysql-5.5.9"], 3,
-         "error: mysql-5.5.9 has not been fetched"),
+        (
+            ["run", "replica-unique-id:replica-unique-id", "--server-build", "mysql-5.5.9"],
+            3,
+            "error: mysql-5.5.9 has not been fetched",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_done(powerprof_cli: Cli, arguments: list[str], code: int, error: str) -> None:
     done = powerprof_cli(arguments)
     assert done.code == code

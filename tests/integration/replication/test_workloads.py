@@ -17,9 +17,7 @@ pytestmark = pytest.mark.usefixtures("mariadbd")
 
 
 def run(condition: str, window_s: float = 1.0) -> tuple[Run, list[Block]]:
-    options = ExperimentOptions(
-        pairs=1, window_s=window_s, warm_up_pairs=0, baseline_windows=1, energy_source="auto"
-    )
+    options = ExperimentOptions(pairs=1, window_s=window_s, warm_up_pairs=0, baseline_windows=1, energy_source="auto")
     record = run_condition(resolve(*find_condition(condition)), BenchOptions(), options, lambda said: None)
     return record, [msgspec.convert(block, Block) for block in record.blocks]
 
@@ -35,7 +33,7 @@ def test_an_orphan_goes_round_and_its_status_is_clean() -> None:
         assert share.c0_percent > 1
         assert share.relay_log_bytes_hz is not None
         assert share.relay_log_bytes_hz > 5000
-        status, = share.replication
+        (status,) = share.replication
         assert (status.io_running, status.sql_running, status.last_io_error) == ("Yes", True, None)
 
 

@@ -53,9 +53,14 @@ def open_page(browser: Browser) -> Iterator[Open]:
         page.on("console", lambda message: trouble.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: trouble.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("request", lambda request: (
-            None if request.url == path.as_uri() or request.url.startswith(("data:", "blob:"))
-            else trouble.append(f"request: {request.url}")))  # fmt: skip
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url == path.as_uri() or request.url.startswith(("data:", "blob:"))
+                else trouble.append(f"request: {request.url}")
+            ),
+        )
         page.goto(path.as_uri())
         return page
 

@@ -243,13 +243,23 @@ def test_pictures_have_words(kind: str, pages: dict[str, Path], open_page: Open)
 def test_hostile_names_run_nothing_and_break_nothing(tmp_path: Path, open_page: Open) -> None:
     record = attribution()
     rows = [
-        replace(row, thread=replace(row.thread, server_name=None, comm=name), detail=name,
-                stack=[StackFrame(function=one, module=name, address="0x1") for one in HOSTILE])
+        replace(
+            row,
+            thread=replace(row.thread, server_name=None, comm=name),
+            detail=name,
+            stack=[StackFrame(function=one, module=name, address="0x1") for one in HOSTILE],
+        )
         for row, name in zip(record.wakeups * 4, HOSTILE, strict=True)
-    ]  # fmt: skip
+    ]
     exits = [replace_cause(one, HOSTILE[number % len(HOSTILE)]) for number, one in enumerate(timeline(60))]
-    evil = replace(record, wakeups=rows, notes=list(HOSTILE), target=replace(record.target, label=HOSTILE[1]),
-                   host={name: name for name in HOSTILE}, id=HOSTILE[0])  # fmt: skip
+    evil = replace(
+        record,
+        wakeups=rows,
+        notes=list(HOSTILE),
+        target=replace(record.target, label=HOSTILE[1]),
+        host={name: name for name in HOSTILE},
+        id=HOSTILE[0],
+    )
     path = tmp_path / "hostile.html"
     path.write_bytes(render_html(evil, extras=Extras(timeline=exits)).encode())
     for width in (400, 1600):

@@ -23,8 +23,17 @@ from tests.programs import ground_truth
 
 HERE = Path(__file__).resolve().parent
 _NOTE = np.dtype([("at_ns", "<i8"), ("tid", "<i4"), ("who", "<i4")])
-_FUNCTIONS = ("first_twin", "second_twin", "rare_sleep", "born_sleep", "fast_sleep", "pairs_send", "pairs_receive",
-              "many_sleep", "next_sleep")  # fmt: skip
+_FUNCTIONS = (
+    "first_twin",
+    "second_twin",
+    "rare_sleep",
+    "born_sleep",
+    "fast_sleep",
+    "pairs_send",
+    "pairs_receive",
+    "many_sleep",
+    "next_sleep",
+)
 
 
 @dataclass(frozen=True)
@@ -70,10 +79,22 @@ def attribute(root_bpf: None, tmp_path_factory: pytest.TempPathFactory) -> Calla
     def run(target: int | str, *more: str, duration: float = 3.0) -> Attributed:
         began = time.monotonic()
         runs = tmp_path_factory.mktemp("runs")
-        result = cli([
-            "attribute", "--pid", str(target), "--duration", f"{duration:g}", "--energy-source", "none", "--runs-dir",
-            str(runs), "--json", "-", *more,
-        ])  # fmt: skip
+        result = cli(
+            [
+                "attribute",
+                "--pid",
+                str(target),
+                "--duration",
+                f"{duration:g}",
+                "--energy-source",
+                "none",
+                "--runs-dir",
+                str(runs),
+                "--json",
+                "-",
+                *more,
+            ]
+        )
         took_s = time.monotonic() - began
         assert result.code == 0, result.err
         return Attributed(json.loads(result.out), runs / "attribute-0001", result, took_s)

@@ -31,9 +31,22 @@ class Agreement:
 def recording(pid: int, data: Path) -> Iterator[None]:
     """Record every sleep of a process. tracefs is mounted for perf alone, in a mount namespace of its own."""
     command = [
-        need("perf", "linux-perf"), "record", "--quiet", "-e", "sched:sched_switch", "--filter", "prev_state != 0",
-        "--call-graph", f"dwarf,{_DUMP_BYTES}", "-m", "16M", "-p", str(pid), "-o", str(data),
-    ]  # fmt: skip
+        need("perf", "linux-perf"),
+        "record",
+        "--quiet",
+        "-e",
+        "sched:sched_switch",
+        "--filter",
+        "prev_state != 0",
+        "--call-graph",
+        f"dwarf,{_DUMP_BYTES}",
+        "-m",
+        "16M",
+        "-p",
+        str(pid),
+        "-o",
+        str(data),
+    ]
     script = f"mount -t tracefs none /sys/kernel/tracing && exec {shlex.join(map(str, command))}"
     process = start(["unshare", "--mount", "sh", "-c", script])
     try:
@@ -46,8 +59,10 @@ def stacks(data: Path) -> set[tuple[int, tuple[int, ...]]]:
     """(tid, user addresses in their files, innermost first) of every distinct stack."""
     text = subprocess.run(
         [need("perf", "linux-perf"), "script", "--no-inline", "-i", data, "-F", "tid,ip"],
-        check=True, capture_output=True, encoding="utf-8",
-    ).stdout  # fmt: skip
+        check=True,
+        capture_output=True,
+        encoding="utf-8",
+    ).stdout
     found = set()
     for block in text.split("\n\n"):
         words = block.split()
@@ -75,7 +90,7 @@ def compare(theirs: set[tuple[int, tuple[int, ...]]], rows: list[dict[str, Any]]
     for tid, stack in sorted(theirs):
         candidates = ours.get((tid, stack[0])) if stack else None
         if not candidates:
-            continue   # a sleep that began in the window and did not end in it
+            continue  # a sleep that began in the window and did not end in it
         count += 1
         equal, mine = max(
             (sum(own - other in (0, 1) for own, other in zip(one, stack, strict=False)), one) for one in candidates

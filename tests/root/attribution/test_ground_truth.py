@@ -90,9 +90,7 @@ _OTHERS = {
 }
 
 
-def test_functions_of_other_languages_in_several_processes(
-    attribute: Attribute, built: Callable[[str], Path]
-) -> None:
+def test_functions_of_other_languages_in_several_processes(attribute: Attribute, built: Callable[[str], Path]) -> None:
     with ExitStack() as running:
         truths: list[Any] = [running.enter_context(ground_truth.running(built(program))) for program in _OTHERS]
         found = attribute(",".join(str(truth["pid"]) for truth in truths), duration=4)

@@ -38,9 +38,7 @@ def test_a_process_that_ends_in_the_window(attribute: Attribute, wakes: Callable
     assert found.record["stacks"]["exits_complete_percent"] >= 99.0
 
 
-def test_a_process_that_becomes_another_program_in_the_window(
-    attribute: Attribute, wakes: Callable[..., Any]
-) -> None:
+def test_a_process_that_becomes_another_program_in_the_window(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     with wakes("twins=50", "next=4") as running:
         found = attribute(running.pid, duration=4)
     assert {"first_twin", "second_twin", "next_sleep"} <= functions_of(found.rows)
@@ -82,9 +80,15 @@ def test_programs_that_cannot_be_unwound_or_lie(
         garbage = programs_dir / "garbage.so"
         garbage.write_bytes(b"\x7fELF\x02\x01\x01" + os.urandom(8192))
         mapped = subprocess.Popen(
-            [sys.executable, "-c", "import mmap, sys, time; f = open(sys.argv[1], 'rb')\n"
-             "m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE)\n"
-             "while True: time.sleep(0.02)", garbage])  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                "import mmap, sys, time; f = open(sys.argv[1], 'rb')\n"
+                "m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE)\n"
+                "while True: time.sleep(0.02)",
+                garbage,
+            ]
+        )
         running.callback(mapped.wait)
         running.callback(mapped.kill)
         time.sleep(0.2)

@@ -26,7 +26,7 @@ def test_mariadb_threads_with_names_and_periods_and_the_frames_of_perf(
     attribute: Attribute, mariadbd: Path, tmp_path: Path
 ) -> None:
     with PrivateServer() as server:
-        time.sleep(1.5)   # purge and page cleaner are busy at first
+        time.sleep(1.5)  # purge and page cleaner are busy at first
         data = tmp_path / "perf.data"
         with perf.recording(server.pid, data):
             found = attribute(server.pid, "--socket", str(server.socket), duration=5)
@@ -81,10 +81,23 @@ def _postgresql(room: Path) -> Iterator[None]:
     if not binaries:
         pytest.skip("no capability: postgres (apt install postgresql)")
     subprocess.run(
-        ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", binaries[-1] / "initdb", "-D",
-         room / "data", "-A", "trust", "-N"],
-        check=True, capture_output=True, cwd=room, env={"HOME": str(room), "PATH": os.environ["PATH"]},
-    )  # fmt: skip
+        [
+            "setpriv",
+            f"--reuid={NOBODY}",
+            f"--regid={NOBODY}",
+            "--clear-groups",
+            binaries[-1] / "initdb",
+            "-D",
+            room / "data",
+            "-A",
+            "trust",
+            "-N",
+        ],
+        check=True,
+        capture_output=True,
+        cwd=room,
+        env={"HOME": str(room), "PATH": os.environ["PATH"]},
+    )
     options = ["-D", room / "data", "-k", room, "-c", "listen_addresses=", "-c", "port=5499"]
     with _private(str(binaries[-1] / "postgres"), *options, kind=signal.SIGINT):
         _wait(room / ".s.PGSQL.5499")

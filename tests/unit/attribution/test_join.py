@@ -37,56 +37,94 @@ def exits(*rows: dict[str, Any]) -> np.ndarray:
 
 def own_timer(tid: int, **more: Any) -> dict[str, Any]:
     return {
-        "next_tid": tid, "next_tgid": PID, "evidence": Evidence.LOCAL_TIMER, "waker_context": WakerContext.TIMER,
-        "waker_timer_function": HRTIMER, "timer_function": HRTIMER, **more,
-    }  # fmt: skip
+        "next_tid": tid,
+        "next_tgid": PID,
+        "evidence": Evidence.LOCAL_TIMER,
+        "waker_context": WakerContext.TIMER,
+        "waker_timer_function": HRTIMER,
+        "timer_function": HRTIMER,
+        **more,
+    }
 
 
 def woken_by(tid: int, waker: int, pid: int, **more: Any) -> dict[str, Any]:
     return {
-        "next_tid": tid, "next_tgid": PID, "evidence": Evidence.RESCHEDULE, "waker_context": WakerContext.TASK,
-        "waker_tid": waker, "waker_tgid": pid, **more,
-    }  # fmt: skip
+        "next_tid": tid,
+        "next_tgid": PID,
+        "evidence": Evidence.RESCHEDULE,
+        "waker_context": WakerContext.TASK,
+        "waker_tid": waker,
+        "waker_tgid": pid,
+        **more,
+    }
 
 
 def attribution(records: np.ndarray, wakings: list[Wakings] | None = None, **more: Any) -> Attribution:
     capture = Capture(
-        started_at="2026-01-01T00:00:00Z", window_s=2.0,
-        target=TargetInfo(pid=PID, executable="/bin/x", build_id=None, label="x", pids=[PID]), host={},
-        tool=ToolCost(version="0", cpu_s=0.0, wakeups_hz=0.0), exits=records.tobytes(), lost_count=0,
-        edges=[Edge(0, 0, 10_000 * MS, None)], states={0: ["POLL", "C1"]}, functions={HRTIMER: "hrtimer_wakeup"},
+        started_at="2026-01-01T00:00:00Z",
+        window_s=2.0,
+        target=TargetInfo(pid=PID, executable="/bin/x", build_id=None, label="x", pids=[PID]),
+        host={},
+        tool=ToolCost(version="0", cpu_s=0.0, wakeups_hz=0.0),
+        exits=records.tobytes(),
+        lost_count=0,
+        edges=[Edge(0, 0, 10_000 * MS, None)],
+        states={0: ["POLL", "C1"]},
+        functions={HRTIMER: "hrtimer_wakeup"},
         interrupts={NETWORK: "eth0"},
         tasks=[TaskName(tid, PID, f"t{tid}", "x", False) for tid in (101, 102)]
         + [TaskName(OTHER, OTHER, "client", "client", False), TaskName(9, 9, "ksoftirqd/0", "kernel", True)],
-        server_names={}, sites=[], sleeping=[], images=[], wakings=wakings or [], stacks_lost_count=0, unsent_count=0,
-        loaded_count=0, uncounted_count=0, counted_from_ns=0, counted_to_ns=2000 * MS, own_pid=1,
-    )  # fmt: skip
+        server_names={},
+        sites=[],
+        sleeping=[],
+        images=[],
+        wakings=wakings or [],
+        stacks_lost_count=0,
+        unsent_count=0,
+        loaded_count=0,
+        uncounted_count=0,
+        counted_from_ns=0,
+        counted_to_ns=2000 * MS,
+        own_pid=1,
+    )
     capture = msgspec.structs.replace(capture, **more)
     return blame.attribute(capture, SiteStacks(capture, TableStore(use_files=False)))
 
 
 def waking(tid: int, count: int, context: int = WakerContext.TIMER, **more: Any) -> Wakings:
     values = {
-        "tid": tid, "pid": PID, "ip": 0, "sp": 0, "code": 0, "context": context, "timer_function": 0, "irq": 0,
-        "waker_tid": 0, "waker_pid": 0, "count": count,
-    }  # fmt: skip
+        "tid": tid,
+        "pid": PID,
+        "ip": 0,
+        "sp": 0,
+        "code": 0,
+        "context": context,
+        "timer_function": 0,
+        "irq": 0,
+        "waker_tid": 0,
+        "waker_pid": 0,
+        "count": count,
+    }
     if context == WakerContext.TIMER:
         values["timer_function"] = HRTIMER
     return Wakings(**(values | more))
 
 
-@pytest.mark.parametrize(("row", "origin"), [
-    (own_timer(101), "own_timer"),
-    (own_timer(101, waker_timer_function=1), "kernel"),
-    (woken_by(101, 102, PID), "other_thread"),
-    (woken_by(101, OTHER, OTHER), "other_process"),
-    (woken_by(101, 9, 9), "kernel"),
-    (woken_by(101, 0, 0, waker_context=WakerContext.DEVICE, waker_irq=NETWORK), "device"),
-    (woken_by(101, 0, 0, waker_context=WakerContext.SOFTIRQ, waker_irq=3), "device"),
-    (woken_by(101, 0, 0, waker_context=WakerContext.SOFTIRQ, waker_irq=1), "kernel"),
-    (woken_by(101, 0, 0, waker_context=WakerContext.INTERRUPT), "kernel"),
-    (own_timer(101, flags=0), "kernel"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "origin"),
+    [
+        (own_timer(101), "own_timer"),
+        (own_timer(101, waker_timer_function=1), "kernel"),
+        (woken_by(101, 102, PID), "other_thread"),
+        (woken_by(101, OTHER, OTHER), "other_process"),
+        (woken_by(101, 9, 9), "kernel"),
+        (woken_by(101, 0, 0, waker_context=WakerContext.DEVICE, waker_irq=NETWORK), "device"),
+        (woken_by(101, 0, 0, waker_context=WakerContext.SOFTIRQ, waker_irq=3), "device"),
+        (woken_by(101, 0, 0, waker_context=WakerContext.SOFTIRQ, waker_irq=1), "kernel"),
+        (woken_by(101, 0, 0, waker_context=WakerContext.INTERRUPT), "kernel"),
+        (own_timer(101, flags=0), "kernel"),
+    ],
+)
 def test_origins(row: dict[str, Any], origin: str) -> None:
     (found,) = attribution(exits(row)).wakeups
     assert found.origin == origin
@@ -94,15 +132,20 @@ def test_origins(row: dict[str, Any], origin: str) -> None:
 
 def test_rows_are_per_thread_origin_and_mechanism_and_sum_to_the_targets_exits() -> None:
     records = exits(
-        *[own_timer(101)] * 8, *[own_timer(101, evidence=Evidence.RESCHEDULE)] * 3, *[woken_by(101, 102, PID)] * 2,
-        *[own_timer(102)] * 4, *[woken_by(300, OTHER, OTHER, next_tgid=OTHER)] * 5,
-    )  # fmt: skip
+        *[own_timer(101)] * 8,
+        *[own_timer(101, evidence=Evidence.RESCHEDULE)] * 3,
+        *[woken_by(101, 102, PID)] * 2,
+        *[own_timer(102)] * 4,
+        *[woken_by(300, OTHER, OTHER, next_tgid=OTHER)] * 5,
+    )
     found = attribution(records)
     rows = [(row.thread.tid, row.origin, row.mechanism, row.count) for row in found.wakeups]
     assert rows == [
-        (101, "own_timer", "timer", 8), (102, "own_timer", "timer", 4), (101, "own_timer", "ipi", 3),
+        (101, "own_timer", "timer", 8),
+        (102, "own_timer", "timer", 4),
+        (101, "own_timer", "ipi", 3),
         (101, "other_thread", "ipi", 2),
-    ]  # fmt: skip
+    ]
     first = found.wakeups[0]
     assert (first.rate_hz, first.period_ms, first.detail) == (4.0, pytest.approx(10.0), "hrtimer_wakeup")
     assert first.c0_ms == pytest.approx(8 * 0.2)
@@ -114,14 +157,16 @@ def test_rows_are_per_thread_origin_and_mechanism_and_sum_to_the_targets_exits()
 
 def test_wakings_stand_in_one_row_each() -> None:
     records = exits(*[own_timer(101)] * 5, *[own_timer(101, evidence=Evidence.RESCHEDULE)] * 2)
-    found = attribution(records, [
-        waking(101, 20), waking(101, 3, WakerContext.UNSEEN),
-        waking(102, 7, WakerContext.TASK, waker_tid=OTHER, waker_pid=OTHER),
-    ])  # fmt: skip
+    found = attribution(
+        records,
+        [
+            waking(101, 20),
+            waking(101, 3, WakerContext.UNSEEN),
+            waking(102, 7, WakerContext.TASK, waker_tid=OTHER, waker_pid=OTHER),
+        ],
+    )
     # 23 in all: 2 in the row of the rarer mechanism, and those that ended no idle period in the main one.
-    assert [(row.mechanism, row.count, row.wakings_count) for row in found.wakeups] == [
-        ("timer", 5, 21), ("ipi", 2, 2),
-    ]  # fmt: skip
+    assert [(row.mechanism, row.count, row.wakings_count) for row in found.wakeups] == [("timer", 5, 21), ("ipi", 2, 2)]
     (only,) = found.wakings_without_exit
     assert (only.thread.tid, only.origin, only.wakings_count, only.wakings_hz) == (102, "other_process", 7, 3.5)
     assert only.waker is not None

@@ -27,10 +27,14 @@ def _process(
 
 
 def test_a_server_of_several_processes_is_one_target(fake_tree: Tree) -> None:
-    fake_tree({
-        **_process(10, "postgres", children="11 12 "), **_process(11, "postgres", 10), **_process(12, "postgres", 10),
-        **_process(13, "postgres-helper", 10),
-    })  # fmt: skip
+    fake_tree(
+        {
+            **_process(10, "postgres", children="11 12 "),
+            **_process(11, "postgres", 10),
+            **_process(12, "postgres", 10),
+            **_process(13, "postgres-helper", 10),
+        }
+    )
     found = resolve(["postgres"])
     assert found.pids == (10, 11, 12)
     assert (found.label, found.roots) == ("postgres", (10,))
@@ -58,9 +62,9 @@ def test_mysqld_finds_mariadbd_and_the_label_is_its_own_name(fake_tree: Tree) ->
     assert (found.pids, found.label) == ((10,), "mariadbd")
 
 
-@pytest.mark.parametrize(("state", "flags", "said"), [
-    ("Z", 0, "has ended"), ("X", 0, "has ended"), ("S", 0x00200000, "is a kernel thread"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("state", "flags", "said"), [("Z", 0, "has ended"), ("X", 0, "has ended"), ("S", 0x00200000, "is a kernel thread")]
+)
 def test_what_has_no_stack_is_no_target(state: str, flags: int, said: str, fake_tree: Tree) -> None:
     fake_tree(_process(10, "thing", state=state, flags=flags))
     with pytest.raises(UsageError, match=said):

@@ -45,17 +45,20 @@ def test_only_what_is_named_is_taken(tmp_path: Path) -> None:
     assert (tmp_path / "out/data/mysql/user.MYD").read_bytes() == b"rows"
 
 
-@pytest.mark.parametrize(("files", "said"), [
-    ({"x/mysqld": b"p", "x/data.jar": _zip({"mysql/../../evil": b"e"})}, "leads outside"),
-    ({"x/mysqld": b"p", "x/data.jar": _zip({"mysql//etc/evil": b"e"})}, "leads outside"),
-    ({"x/mysqld": b"0" * 20_000, "x/data.jar": _zip({"mysql/a": b""})}, "more than expected"),
-    ({"x/mysqld": b"p", "x/data.jar": _zip({"mysql/a": b"0" * 20_000})}, "more than expected"),
-    ({"x/mysqld": b"p", "x/data.jar": b"0" * 20_000}, "larger than expected"),
-    ({"x/mysqld": b"p", "x/data.jar": b"no zip"}, "damaged archive"),
-    ({"x/mysqld": b"p"}, "damaged archive"),
-    ({"x/data.jar": _zip({"mysql/a": b""})}, "is not in the archive"),
-    ({"x/mysqld": b"p", "x/data.jar": _zip({f"m{n}": b"" for n in range(200)})}, "larger than expected"),
-])
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"x/mysqld": b"p", "x/data.jar": _zip({"mysql/../../evil": b"e"})}, "leads outside"),
+        ({"x/mysqld": b"p", "x/data.jar": _zip({"mysql//etc/evil": b"e"})}, "leads outside"),
+        ({"x/mysqld": b"0" * 20_000, "x/data.jar": _zip({"mysql/a": b""})}, "more than expected"),
+        ({"x/mysqld": b"p", "x/data.jar": _zip({"mysql/a": b"0" * 20_000})}, "more than expected"),
+        ({"x/mysqld": b"p", "x/data.jar": b"0" * 20_000}, "larger than expected"),
+        ({"x/mysqld": b"p", "x/data.jar": b"no zip"}, "damaged archive"),
+        ({"x/mysqld": b"p"}, "damaged archive"),
+        ({"x/data.jar": _zip({"mysql/a": b""})}, "is not in the archive"),
+        ({"x/mysqld": b"p", "x/data.jar": _zip({f"m{n}": b"" for n in range(200)})}, "larger than expected"),
+    ],
+)
 def test_what_is_refused(tmp_path: Path, files: dict[str, bytes], said: str) -> None:
     with pytest.raises(DataError, match=said):
         archive.unpack(_jar(tmp_path, files), _MEMBERS, tmp_path / "out", 10_000)

@@ -14,18 +14,22 @@ def _tail(tmp_path: Path, text: bytes) -> str:
 
 
 def test_errors_come_before_what_follows_from_them(tmp_path: Path) -> None:
-    said = _tail(tmp_path, (
-        b"2026-11-20 10:45:24 0 [Note] Starting MariaDB\n"
-        b"2026-11-20 10:45:25 0 [ERROR] /usr/sbin/mariadbd: unknown variable 'x=1'\n"
-        b"2026-11-20 10:45:25 0 [ERROR] Aborting\n"
-    ))
+    said = _tail(
+        tmp_path,
+        (
+            b"2026-11-20 10:45:24 0 [Note] Starting MariaDB\n"
+            b"2026-11-20 10:45:25 0 [ERROR] /usr/sbin/mariadbd: unknown variable 'x=1'\n"
+            b"2026-11-20 10:45:25 0 [ERROR] Aborting\n"
+        ),
+    )
     assert said == "/usr/sbin/mariadbd: unknown variable 'x=1'"
 
 
 def test_time_stamps_of_all_generations_go(tmp_path: Path) -> None:
-    said = _tail(tmp_path, (
-        b"261120 10:45:24 [ERROR] one\n261120  9:05:24 [ERROR] two\n2026-11-20T10:45:24.123456Z 0 [ERROR] three\n"
-    ))
+    said = _tail(
+        tmp_path,
+        (b"261120 10:45:24 [ERROR] one\n261120  9:05:24 [ERROR] two\n2026-11-20T10:45:24.123456Z 0 [ERROR] three\n"),
+    )
     assert said == "one / two / three"
 
 
@@ -43,5 +47,5 @@ def test_hostile_bytes_stay_one_printable_line(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_told_from_other_errors() -> None:
     assert errorlog.disk_full("preallocating 314572800 bytes for file ./ibdata2 failed with error 28")
-    assert errorlog.disk_full("Error writing file (Errcode: 28 \"No space left on device\")")
+    assert errorlog.disk_full('Error writing file (Errcode: 28 "No space left on device")')
     assert not errorlog.disk_full("failed with error 280")

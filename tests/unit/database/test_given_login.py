@@ -22,21 +22,36 @@ def _options(tmp_path: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("url", "text", "database"), [
-    ("mysql://alice@db.example:3307/", "mysql://alice@db.example:3307/", None),
-    ("mysql://alice@db.example", "mysql://alice@db.example:3306/", None),
-    ("mariadb://a%40b@[::1]:3308/world", "mysql://a@b@[::1]:3308/", "world"),
-])
+@pytest.mark.parametrize(
+    ("url", "text", "database"),
+    [
+        ("mysql://alice@db.example:3307/", "mysql://alice@db.example:3307/", None),
+        ("mysql://alice@db.example", "mysql://alice@db.example:3306/", None),
+        ("mariadb://a%40b@[::1]:3308/world", "mysql://a@b@[::1]:3308/", "world"),
+    ],
+)
 def test_addresses(url: str, text: str, database: str | None) -> None:
     login = given_login(url)
     assert login.text == text
     assert login.database == database
 
 
-@pytest.mark.parametrize("url", [
-    "", "db.example", "http://db.example/", "mysql://", "mysql://h:0/", "mysql://h:99999/", "mysql://h:x/",
-    "mysql://h/a/b", "mysql://h/?x=1", "mysql://[::1", "mysql://h/%00",
-])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "db.example",
+        "http://db.example/",
+        "mysql://",
+        "mysql://h:0/",
+        "mysql://h:99999/",
+        "mysql://h:x/",
+        "mysql://h/a/b",
+        "mysql://h/?x=1",
+        "mysql://[::1",
+        "mysql://h/%00",
+    ],
+)
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(UsageError, match="--server"):
         given_login(url)
@@ -49,9 +64,7 @@ def test_a_password_in_the_address_is_refused_and_not_repeated() -> None:
     assert "MYSQL_PWD" in str(caught.value.hint)
 
 
-def test_the_password_comes_from_file_environment_or_prompt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_password_comes_from_file_environment_or_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def ask(address: str) -> str:

@@ -21,7 +21,9 @@ def _values(path: Path) -> dict[str, str]:
 
 
 def test_groups_quotes_escapes_and_comments(tmp_path: Path) -> None:
-    path = _write(tmp_path / "my.cnf", r"""
+    path = _write(
+        tmp_path / "my.cnf",
+        r"""
 # a comment
 [mysqld]
 user = mysql
@@ -36,10 +38,14 @@ skip-reconnect
 port=3307
 [powerprof]
 user = power\sprof
-""")
+""",
+    )
     assert _values(path) == {
-        "user": "power prof", "password": 'pa#ss " word', "socket": "/run/mysqld/mysqld.sock",
-        "ssl-ca": "/etc/ca.pem", "port": "3307",
+        "user": "power prof",
+        "password": 'pa#ss " word',
+        "socket": "/run/mysqld/mysqld.sock",
+        "ssl-ca": "/etc/ca.pem",
+        "port": "3307",
     }
 
 
@@ -54,14 +60,17 @@ def test_included_files_are_read_where_they_stand(tmp_path: Path) -> None:
     assert _values(path) == {"user": "twenty", "host": "h", "port": "1"}
 
 
-@pytest.mark.parametrize(("text", "line", "reason"), [
-    ("user=x\n", 1, "an option outside of a group: 'user'"),
-    ("[client]\n[client\n", 2, "a group without ]"),
-    ("[client]\nuser='x\n", 2, "a quoted value without its closing quote"),
-    ("[client]\n\n!import /x\n", 3, "not a directive"),
-    ("!includedir /nowhere/at/all\n", 1, "no such directory"),
-    (b"[client]\nuser=\xff\xfe\n", 2, "not text"),
-])
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("user=x\n", 1, "an option outside of a group: 'user'"),
+        ("[client]\n[client\n", 2, "a group without ]"),
+        ("[client]\nuser='x\n", 2, "a quoted value without its closing quote"),
+        ("[client]\n\n!import /x\n", 3, "not a directive"),
+        ("!includedir /nowhere/at/all\n", 1, "no such directory"),
+        (b"[client]\nuser=\xff\xfe\n", 2, "not text"),
+    ],
+)
 def test_damage_is_refused_with_its_line(tmp_path: Path, text: str | bytes, line: int, reason: str) -> None:
     path = _write(tmp_path / "my.cnf", text)
     with pytest.raises(DataError, match=reason) as caught:

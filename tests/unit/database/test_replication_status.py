@@ -7,12 +7,24 @@ import pytest
 from powerprof.database.replication import status_of
 
 _MYSQL_5_5 = {
-    "Slave_IO_State": "Waiting to reconnect after a failed master event read", "Master_Host": "127.0.0.1",
-    "Master_User": "repl", "Master_Port": 4000, "Connect_Retry": 60, "Master_Log_File": "binlog.000001",
-    "Read_Master_Log_Pos": 107, "Relay_Log_Space": 539, "Slave_IO_Running": "Connecting",
-    "Slave_SQL_Running": "Yes", "Exec_Master_Log_Pos": 107, "Seconds_Behind_Master": None, "Last_IO_Errno": 1236,
-    "Last_IO_Error": "Got fatal error 1236", "Last_SQL_Errno": 0, "Last_SQL_Error": "",
-    "Replicate_Ignore_Server_Ids": "", "Master_Server_Id": 1,
+    "Slave_IO_State": "Waiting to reconnect after a failed master event read",
+    "Master_Host": "127.0.0.1",
+    "Master_User": "repl",
+    "Master_Port": 4000,
+    "Connect_Retry": 60,
+    "Master_Log_File": "binlog.000001",
+    "Read_Master_Log_Pos": 107,
+    "Relay_Log_Space": 539,
+    "Slave_IO_Running": "Connecting",
+    "Slave_SQL_Running": "Yes",
+    "Exec_Master_Log_Pos": 107,
+    "Seconds_Behind_Master": None,
+    "Last_IO_Errno": 1236,
+    "Last_IO_Error": "Got fatal error 1236",
+    "Last_SQL_Errno": 0,
+    "Last_SQL_Error": "",
+    "Replicate_Ignore_Server_Ids": "",
+    "Master_Server_Id": 1,
 }
 
 

@@ -31,8 +31,14 @@ def counted(**moved: int) -> dict[str, Any]:
 
 
 def channel(relay: int, read: int = 500, **row: Any) -> Channel:
-    base = {"Master_Log_File": "binlog.000001", "Read_Master_Log_Pos": read, "Slave_IO_Running": "Yes",
-            "Slave_SQL_Running": "Yes", "Master_Server_Id": 1, "Connect_Retry": 60}  # fmt: skip
+    base = {
+        "Master_Log_File": "binlog.000001",
+        "Read_Master_Log_Pos": read,
+        "Slave_IO_Running": "Yes",
+        "Slave_SQL_Running": "Yes",
+        "Master_Server_Id": 1,
+        "Connect_Retry": 60,
+    }
     return Channel(status=status_of({**base, **row}), relay_log_file=f"relay.{relay:06}")
 
 
@@ -41,10 +47,25 @@ def client(number: int, command: str = "Sleep", **given: Any) -> Client:
     return Client(id=number, command=command, **{**base, **given})
 
 
-def row(name: str | None, rate_hz: float, *, origin: str = "own_timer", stack: tuple[str, ...] = (), tid: int = 7,
-        period_ms: float | None = None) -> ThreadWakeups:
-    return ThreadWakeups(tid=tid, comm="mariadbd", name=name, origin=origin, rate_hz=rate_hz, wakings_hz=rate_hz,
-                         period_ms=period_ms, stack=list(stack))  # fmt: skip
+def row(
+    name: str | None,
+    rate_hz: float,
+    *,
+    origin: str = "own_timer",
+    stack: tuple[str, ...] = (),
+    tid: int = 7,
+    period_ms: float | None = None,
+) -> ThreadWakeups:
+    return ThreadWakeups(
+        tid=tid,
+        comm="mariadbd",
+        name=name,
+        origin=origin,
+        rate_hz=rate_hz,
+        wakings_hz=rate_hz,
+        period_ms=period_ms,
+        stack=list(stack),
+    )
 
 
 @pytest.mark.parametrize(("changes", "found"), [(0, 0), (2, 0), (5, 1), (3000, 1)])
@@ -71,8 +92,12 @@ def test_the_logs_of_a_mended_fault_are_believed_for_a_while_only() -> None:
 def test_a_source_whose_replicas_take_turns() -> None:
     samples = [[client(100 + 9 * n, "Binlog Dump")] for n in range(8)]
     hosts = [ReplicaHost(server_id=2, host=f"replica-{n}", port=3306) for n in (1, 2)]
-    here = evidence(samples=samples, samples_span_s=0.3, replicas=hosts,
-                    **counted(Connections=6000, Com_show_variables=6000, Com_admin_commands=6000))  # fmt: skip
+    here = evidence(
+        samples=samples,
+        samples_span_s=0.3,
+        replicas=hosts,
+        **counted(Connections=6000, Com_show_variables=6000, Com_admin_commands=6000),
+    )
     (fault,) = diagnose(here)
     assert (fault.rule, fault.rate_hz) == ("duplicate_server_id", 600.0)
     assert "lists server id 2 in turns as replica-1:3306 and replica-2:3306" in " ".join(fault.evidence)
@@ -97,8 +122,12 @@ def loop(server_id: int, *, gtid: bool, times: int = 50) -> list[LoggedEvent]:
     return made
 
 
-RING = {"channels_before": [channel(1)], "channels_after": [channel(1)], "variables": {"server_id": "2"},
-        "replicas": [ReplicaHost(server_id=1, host="node-1", port=3306)]}  # fmt: skip
+RING = {
+    "channels_before": [channel(1)],
+    "channels_after": [channel(1)],
+    "variables": {"server_id": "2"},
+    "replicas": [ReplicaHost(server_id=1, host="node-1", port=3306)],
+}
 
 
 @pytest.mark.parametrize("gtid", [True, False])
@@ -187,8 +216,13 @@ def test_without_a_connection_the_wake_ups_alone_are_judged() -> None:
 
 
 def test_a_replica_that_is_refused() -> None:
-    said = {"Slave_IO_Running": "Connecting", "Last_IO_Error": "Access denied", "Last_IO_Errno": 1045,
-            "Master_Host": "db1", "Master_Port": 3306}  # fmt: skip
+    said = {
+        "Slave_IO_Running": "Connecting",
+        "Last_IO_Error": "Access denied",
+        "Last_IO_Errno": 1045,
+        "Master_Host": "db1",
+        "Master_Port": 3306,
+    }
     here = evidence(channels_before=[channel(3, **said)], channels_after=[channel(3, **said)])
     (fault,) = diagnose(here)
     assert fault.rule == "reconnect_loop"

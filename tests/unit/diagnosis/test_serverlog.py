@@ -15,13 +15,15 @@ NOW = time.mktime((2026, 11, 20, 11, 40, 0, 0, 0, -1))
 
 def test_evictions_since_replication_was_started_last() -> None:
     same = "[ERROR] Error reading packet from server: A slave with the same server_uuid/server_id as this slave has"
-    text = "\n".join([
-        f"2026-11-20 11:00:00 7 {same} connected to the master (server_errno=4052)",
-        f"2026-11-20 11:36:00 7 {same} connected to the master (server_errno=4052)",
-        "2026-11-20 11:37:00 9 [Note] Slave I/O thread: Start asynchronous replication to master 'r@127.0.0.1:3306'",
-        f"2026-11-20 11:38:00 9 {same} connected to the master (server_errno=4052)",
-        "2026-11-20 11:38:00 9 [Note] Slave I/O thread: Failed reading log event, reconnecting to retry, log 'b.1'",
-    ])  # fmt: skip
+    text = "\n".join(
+        [
+            f"2026-11-20 11:00:00 7 {same} connected to the master (server_errno=4052)",
+            f"2026-11-20 11:36:00 7 {same} connected to the master (server_errno=4052)",
+            "2026-11-20 11:37:00 9 [Note] Slave I/O thread: Start asynchronous replication to master 'r@[::1]:3306'",
+            f"2026-11-20 11:38:00 9 {same} connected to the master (server_errno=4052)",
+            "2026-11-20 11:38:00 9 [Note] Slave I/O thread: Failed reading log event, reconnecting to retry, log 'b.1'",
+        ]
+    )
     found = summarise(text, NOW)
     assert (found.same_id_count, found.same_id_last_s, found.retries_count) == (1, 120.0, 1)
     assert found.span_s == 240.0

@@ -28,8 +28,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no
     def make(body: str) -> Path:
         source = tmp_path / "dtrace.c"
         source.write_text(
-            '#include <stdio.h>\n#include <string.h>\n#include <stdlib.h>\n'
-            f"int main(int argc, char **argv) {{ {body} return 0; }}\n")
+            "#include <stdio.h>\n#include <string.h>\n#include <stdlib.h>\n"
+            f"int main(int argc, char **argv) {{ {body} return 0; }}\n"
+        )
         folder = tmp_path / "bin"
         folder.mkdir(exist_ok=True)
         subprocess.run([compiler, "-o", folder / "dtrace", source], check=True)
@@ -100,18 +101,30 @@ def test_scripts_say_what_they_are_and_render_whole(script: Path) -> None:
         assert "vtimestamp" not in code and "sched:::" not in code and "fbt:" not in code
 
 
-@pytest.mark.parametrize("functions", [
-    "x:entry{system(\"id\")}", "a b", "", "x/1/", "x,BEGIN", "@PID@", "x\ny", "`x`", "x" * 129, "ünknown", "x;",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "functions",
+    ['x:entry{system("id")}', "a b", "", "x/1/", "x,BEGIN", "@PID@", "x\ny", "`x`", "x" * 129, "ünknown", "x;"],
+)
 def test_patterns_that_could_leave_their_place_are_refused(functions: str) -> None:
     with pytest.raises(UsageError):
         render("pid@PID@:@MODULE@:@FUNCTIONS@:entry", pid=1, seconds=1, functions=functions)
 
 
-@pytest.mark.parametrize("parameters", [
-    {"pid": 0}, {"pid": -1}, {"pid": 1 << 31}, {"seconds": 0}, {"seconds": 10**9}, {"frames": 0}, {"frames": 101},
-    {"module": "x:y"}, {"module": "a b"}, {"module": "{"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"pid": 0},
+        {"pid": -1},
+        {"pid": 1 << 31},
+        {"seconds": 0},
+        {"seconds": 10**9},
+        {"frames": 0},
+        {"frames": 101},
+        {"module": "x:y"},
+        {"module": "a b"},
+        {"module": "{"},
+    ],
+)
 def test_impossible_parameters_are_refused(parameters: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         render("x", **{"pid": 1, "seconds": 1, **parameters})  # type: ignore[arg-type]

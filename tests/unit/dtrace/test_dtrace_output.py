@@ -43,7 +43,11 @@ def test_the_function_profile_becomes_the_same_record_as_the_probes() -> None:
     profile = function_profile(parse_functions(run(FUNCTIONS, drops=("dtrace: 5 drops on CPU 1",)), "handle_slave*"))
     first, second = profile.functions
     assert (first.function, first.module, first.calls_count, first.calls_hz) == (
-        "handle_slave_io", "mysqld", 14220, 1422.0)
+        "handle_slave_io",
+        "mysqld",
+        14220,
+        1422.0,
+    )
     assert (first.self_cpu_ms, first.self_wall_ms, first.unfinished_count) == (1200.0, 2400.0, 1)
     assert first.self_cpu_mean_us == pytest.approx(84.388, abs=0.001)
     assert (first.cpu_ms, first.probe_ms, profile.probe_cost_ms) == (None, None, None)
@@ -57,8 +61,11 @@ def test_wakeups_keep_their_stacks() -> None:
     assert (often.sleeper_tid, often.waker_comm, often.count, often.stack) == (13, "sched", 970, [])
     assert (seldom.sleeper_tid, seldom.waker_pid, seldom.waker_tid, seldom.count) == (12, 4711, 11, 5)
     assert [(one.function, one.module, one.offset) for one in seldom.stack] == [
-        ("__lwp_cond_signal", "libc.so.1", 0xA), ("cond_signal", "libc.so.1", 0x1C),
-        ("os_event_set(os_event_struct*)", "mysqld", 0x41), (None, "mysqld", 0x1A2B3C), (None, None, None),
+        ("__lwp_cond_signal", "libc.so.1", 0xA),
+        ("cond_signal", "libc.so.1", 0x1C),
+        ("os_event_set(os_event_struct*)", "mysqld", 0x41),
+        (None, "mysqld", 0x1A2B3C),
+        (None, None, None),
     ]
 
 
@@ -68,32 +75,42 @@ def test_frames_of_cxx_names_with_plus_signs() -> None:
 
 
 def test_latencies() -> None:
-    rows = parse_latency(run("sleep\t7\t4\t8000000\t3000000\nsleep\t9\t5\t5000000\t1000000\n"
-                             "latency\t7\t3\t30000\t20000\nend\n", "sleep-wake-latency"))
+    rows = parse_latency(
+        run(
+            "sleep\t7\t4\t8000000\t3000000\nsleep\t9\t5\t5000000\t1000000\nlatency\t7\t3\t30000\t20000\nend\n",
+            "sleep-wake-latency",
+        )
+    )
     assert [row.tid for row in rows] == [9, 7]
     assert (rows[0].wait_mean_ms, rows[1].wait_mean_ms, rows[1].sleep_max_ms) == (None, 0.01, 3.0)
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("", "it ends before its end"),
-    ("calls\tm\tf\t1\n", "it ends before its end"),
-    ("calls\tm\tf\tmany\nend\n", "1: not a number"),
-    ("calls\tm\tf\t" + "9" * 30 + "\nend\n", "not a number"),
-    ("calls\tm\tf\nend\n", "not a line of the function profile"),
-    ("\x1b[31m\nend\n", "not a line of the function profile"),
-    ("calls\t" + "m" * 600 + "\tf\t1\nend\n", "impossible length"),
-    ("calls\tm\tf\t1\n" * 1_000_001 + "end\n", "more than 1,000,000 lines"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "it ends before its end"),
+        ("calls\tm\tf\t1\n", "it ends before its end"),
+        ("calls\tm\tf\tmany\nend\n", "1: not a number"),
+        ("calls\tm\tf\t" + "9" * 30 + "\nend\n", "not a number"),
+        ("calls\tm\tf\nend\n", "not a line of the function profile"),
+        ("\x1b[31m\nend\n", "not a line of the function profile"),
+        ("calls\t" + "m" * 600 + "\tf\t1\nend\n", "impossible length"),
+        ("calls\tm\tf\t1\n" * 1_000_001 + "end\n", "more than 1,000,000 lines"),
+    ],
+)
 def test_damaged_function_profiles_are_refused(text: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         parse_functions(run(text), "x")
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("wakeup\t1\t2\tx\t3\t4\n  a`b+0x1\nend\n", "its last stack is cut"),
-    ("wakeup\t1\t2\tx\t3\nend\n", "not a line of the wake-ups"),
-    ("wakeup\t1\t2\tx\t3\t4\n" + "  a`b+0x1\n" * 300 + "end of stack\nend\n", "more than 200 frames"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("wakeup\t1\t2\tx\t3\t4\n  a`b+0x1\nend\n", "its last stack is cut"),
+        ("wakeup\t1\t2\tx\t3\nend\n", "not a line of the wake-ups"),
+        ("wakeup\t1\t2\tx\t3\t4\n" + "  a`b+0x1\n" * 300 + "end of stack\nend\n", "more than 200 frames"),
+    ],
+)
 def test_damaged_wakeups_are_refused(text: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         parse_wakeups(run(text, "wakeups"))

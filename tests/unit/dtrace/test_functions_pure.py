@@ -13,10 +13,15 @@ from powerprof.tracing.functions_cost import ProbeCost
 from powerprof.tracing.oncpu_capture import OnCpuCapture, SampleRow
 
 
-@pytest.mark.parametrize(("pattern", "expected"), [
-    ("handle_slave*", (None, "handle_slave*")), ("libc.so*:mem*", ("libc.so*", "mem*")),
-    ("std::sort*", (None, "std::sort*")), ("ha_spider:ns::f", ("ha_spider", "ns::f")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("handle_slave*", (None, "handle_slave*")),
+        ("libc.so*:mem*", ("libc.so*", "mem*")),
+        ("std::sort*", (None, "std::sort*")),
+        ("ha_spider:ns::f", ("ha_spider", "ns::f")),
+    ],
+)
 def test_a_module_is_what_stands_before_a_single_colon(pattern: str, expected: tuple[str | None, str]) -> None:
     assert split_pattern(pattern) == expected
 
@@ -36,28 +41,63 @@ def test_globs_match_raw_readable_and_bare_names() -> None:
     assert bare("main") == "main"
 
 
-@pytest.mark.parametrize(("code", "stepped"), [
-    ("5589e5", False), ("4157", False), ("0f1f44", False), ("e900", False), ("7402", False),
-    ("4883ec", True), ("f30f1e", True), ("31c0", True), ("89f8", True), ("c3cc", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "stepped"),
+    [
+        ("5589e5", False),
+        ("4157", False),
+        ("0f1f44", False),
+        ("e900", False),
+        ("7402", False),
+        ("4883ec", True),
+        ("f30f1e", True),
+        ("31c0", True),
+        ("89f8", True),
+        ("c3cc", True),
+    ],
+)
 def test_which_first_instructions_the_kernel_emulates(code: str, stepped: bool) -> None:
     assert is_stepped(bytes.fromhex(code)) is stepped
 
 
 def counts(name: str, calls: int, self_ns: int, **more: int | bool) -> FunctionCounts:
-    values = {"returns": calls, "abandoned": 0, "unfinished": 0, "wall_ns": self_ns, "cpu_ns": self_ns,
-              "self_wall_ns": self_ns, "children": 0, "stepped_children": 0, "stepped": False, **more}
+    values = {
+        "returns": calls,
+        "abandoned": 0,
+        "unfinished": 0,
+        "wall_ns": self_ns,
+        "cpu_ns": self_ns,
+        "self_wall_ns": self_ns,
+        "children": 0,
+        "stepped_children": 0,
+        "stepped": False,
+        **more,
+    }
     return FunctionCounts(name=name, module="m", vaddr=0, calls=calls, self_cpu_ns=self_ns, **values)  # type: ignore[arg-type]
 
 
 def test_the_probes_own_time_is_taken_off_and_told() -> None:
     trace = FunctionTrace(
-        pattern="*", pids=[1], window_s=2.0, hits_count=311,
-        functions=[counts("outer", 10, 5_000_000, children=300, stepped_children=100),
-                   counts("leaf", 200, 1_000_000), counts("dear", 100, 2_100_000, stepped=True),
-                   counts("tiny", 1, 100), counts("never", 0, 0)],
-        cost=ProbeCost(call_ns=1000, inside_ns=400), stepped_cost=ProbeCost(call_ns=21_000, inside_ns=20_000),
-        process_cpu_s=0.01, unmatched_count=0, too_deep_count=0, lost_count=0, refused=[], notes=[], method="test",
+        pattern="*",
+        pids=[1],
+        window_s=2.0,
+        hits_count=311,
+        functions=[
+            counts("outer", 10, 5_000_000, children=300, stepped_children=100),
+            counts("leaf", 200, 1_000_000),
+            counts("dear", 100, 2_100_000, stepped=True),
+            counts("tiny", 1, 100),
+            counts("never", 0, 0),
+        ],
+        cost=ProbeCost(call_ns=1000, inside_ns=400),
+        stepped_cost=ProbeCost(call_ns=21_000, inside_ns=20_000),
+        process_cpu_s=0.01,
+        unmatched_count=0,
+        too_deep_count=0,
+        lost_count=0,
+        refused=[],
+        notes=[],
+        method="test",
         tool_cpu_s=0.0,
     )
     profile = function_profile(trace)
@@ -76,10 +116,26 @@ def test_the_probes_own_time_is_taken_off_and_told() -> None:
 
 def capture(rows: list[SampleRow], **more: object) -> OnCpuCapture:
     values = {
-        "event": "cpu-clock", "pids": [1], "window_s": 10.0, "cpus": 2, "period_ms": 10.0, "users": [], "images": [],
-        "kernel": {7: [0x1010, 0x2020]}, "kernel_names": {0x1010: ("clear_page", "vmlinux", 0x1000)},
-        "comms": {1: "one", 2: "two"}, "events_count": 1000, "idle_count": 900, "target_count": 50, "missed_count": 0,
-        "stacks_count": 1, "lost_stacks_count": 0, "lost_rows_count": 0, "notes": [], "tool_cpu_s": 0.0, **more,
+        "event": "cpu-clock",
+        "pids": [1],
+        "window_s": 10.0,
+        "cpus": 2,
+        "period_ms": 10.0,
+        "users": [],
+        "images": [],
+        "kernel": {7: [0x1010, 0x2020]},
+        "kernel_names": {0x1010: ("clear_page", "vmlinux", 0x1000)},
+        "comms": {1: "one", 2: "two"},
+        "events_count": 1000,
+        "idle_count": 900,
+        "target_count": 50,
+        "missed_count": 0,
+        "stacks_count": 1,
+        "lost_stacks_count": 0,
+        "lost_rows_count": 0,
+        "notes": [],
+        "tool_cpu_s": 0.0,
+        **more,
     }
     return OnCpuCapture(rows=rows, **values)  # type: ignore[arg-type]
 

@@ -37,6 +37,7 @@ def test_a_step_without_energy_ends_the_calibration(tmp_path: Path) -> None:
     log.write_text("time,watts\n1737461935,2\n1737461936,3\n")
     said: list[str] = []
     with pytest.raises(PowerprofError, match="step 'idle' has no measured energy"):
-        calibrate("meter_log", meter_log=log, step_s=0.2, repeats=1, levels=[Level("idle", 0.0, 0, 0)],
-                  progress=said.append)
+        calibrate(
+            "meter_log", meter_log=log, step_s=0.2, repeats=1, levels=[Level("idle", 0.0, 0, 0)], progress=said.append
+        )
     assert said == ["step 1 of 1: idle"]

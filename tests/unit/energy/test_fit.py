@@ -99,18 +99,21 @@ def test_a_state_that_was_hardly_entered_is_left_out() -> None:
     assert "C10 was hardly entered and is not fitted" in fit.notes
 
 
-@pytest.mark.parametrize(("windows", "reason"), [
-    (simulate(1)[:4], "4 windows cannot fit 5 figures"),
-    ([MeteredWindow("idle", 1.0, 1.0, 0.0, {"C1": 2.0}, 10.0)] * 5, "hardly ran"),
-    ([MeteredWindow("same", 1.0, 5.0, 1.0, {"C1": 1.0}, 10.0)] * 9, "do not tell C0, C1 apart"),
-])
+@pytest.mark.parametrize(
+    ("windows", "reason"),
+    [
+        (simulate(1)[:4], "4 windows cannot fit 5 figures"),
+        ([MeteredWindow("idle", 1.0, 1.0, 0.0, {"C1": 2.0}, 10.0)] * 5, "hardly ran"),
+        ([MeteredWindow("same", 1.0, 5.0, 1.0, {"C1": 1.0}, 10.0)] * 9, "do not tell C0, C1 apart"),
+    ],
+)
 def test_windows_that_tell_nothing_are_refused(windows: list[MeteredWindow], reason: str) -> None:
     with pytest.raises(PowerprofError, match=reason):
         fit_windows(windows)
 
 
 def test_a_calibrated_model_estimates_what_the_meter_would_say(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     model = model_of(fit_windows(simulate(7)), "bench", GENOA, "package-0 by rapl", "2026-01-31")
@@ -122,8 +125,12 @@ def test_a_calibrated_model_estimates_what_the_meter_would_say(
     chosen = choose_model([model, *shipped_models()], GENOA)
     window = simulate(8, noise_watts=0.0)[0]
     states = [
-        StateResidency(name=name, residency_percent=100 * cpus / CPUS, average_residency_ms=None,
-                       entries_hz=window.wakeups_hz / len(window.states))
+        StateResidency(
+            name=name,
+            residency_percent=100 * cpus / CPUS,
+            average_residency_ms=None,
+            entries_hz=window.wakeups_hz / len(window.states),
+        )
         for name, cpus in window.states.items()
     ]
     reading = estimate(chosen, CPUS, 5.0, 100 * window.running_cpus / CPUS, states)
@@ -134,8 +141,10 @@ def test_a_calibrated_model_estimates_what_the_meter_would_say(
 
 
 def test_a_meter_that_does_not_follow_the_load_makes_no_model() -> None:
-    windows = [MeteredWindow(w.level, w.window_s, 5.0 * (8 - w.running_cpus), w.running_cpus, w.states, w.wakeups_hz)
-               for w in simulate(3)]
+    windows = [
+        MeteredWindow(w.level, w.window_s, 5.0 * (8 - w.running_cpus), w.running_cpus, w.states, w.wakeups_hz)
+        for w in simulate(3)
+    ]
     with pytest.raises(PowerprofError, match="cheaper than idle"):
         model_of(fit_windows(windows), "bad", GENOA, "x", "y")
 
@@ -143,7 +152,13 @@ def test_a_meter_that_does_not_follow_the_load_makes_no_model() -> None:
 def test_windows_of_measuring_become_windows_of_the_fit() -> None:
     energy = [EnergyReading(source="rapl", domain="package-0", kind="measured", joules=50.0, watts=10.0)]
     window = Window(
-        started_at="", window_s=5.0, cpus=2, c0_percent=25.0, idle_percent=75.0, wakeups_hz=100.0, energy=energy,
+        started_at="",
+        window_s=5.0,
+        cpus=2,
+        c0_percent=25.0,
+        idle_percent=75.0,
+        wakeups_hz=100.0,
+        energy=energy,
         states=[
             StateResidency(name="POLL", residency_percent=5.0, average_residency_ms=None, entries_hz=1.0, polling=True),
             StateResidency(name="C6", residency_percent=75.0, average_residency_ms=None, entries_hz=99.0),

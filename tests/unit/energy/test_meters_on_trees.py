@@ -62,8 +62,12 @@ def test_two_sockets_with_wrap(tree: Tree) -> None:
     with open_meters("rapl") as meters:
         readings = window(meters, change)
     assert joules(readings) == {
-        "package-0": 2.0, "package-0/dram": 0.3, "package-1": 3.0, "package-1/dram": 0.4,
-        "package-0/core": 0.5, "package-1/core": 0.7,
+        "package-0": 2.0,
+        "package-0/dram": 0.3,
+        "package-1": 3.0,
+        "package-1/dram": 0.4,
+        "package-0/core": 0.5,
+        "package-1/core": 0.7,
     }
     contained = {r.domain: r.contained_in for r in readings}
     assert contained["package-0/core"] == "package-0"
@@ -317,7 +321,12 @@ def test_unknown_choices_name_the_known_ones(choice: str) -> None:
 
 
 _ZONES = [
-    ("package-0", None, 5), ("package-1", None, 7), ("core", 0, 2), ("core", 1, 3), ("dram", 0, 1), ("dram", 1, 1),
+    ("package-0", None, 5),
+    ("package-1", None, 7),
+    ("core", 0, 2),
+    ("core", 1, 3),
+    ("dram", 0, 1),
+    ("dram", 1, 1),
     ("uncore", 0, 1),
 ]
 
@@ -329,16 +338,18 @@ def test_order_and_numbering_of_zones_change_nothing(order: list[int], numbers: 
     for index, (_, parent, _) in enumerate(_ZONES):
         if parent is not None:
             ids[index] = f"{ids[parent]}:{numbers[index]}"
-    zones = [
-        Zone(ids[i], _ZONES[i][0], None if _ZONES[i][1] is None else ids[_ZONES[i][1]], RANGE_UJ) for i in order
-    ]
+    zones = [Zone(ids[i], _ZONES[i][0], None if _ZONES[i][1] is None else ids[_ZONES[i][1]], RANGE_UJ) for i in order]
     if mmio:
         zones.insert(0, Zone("intel-rapl-mmio:0", "package-0", None, RANGE_UJ))
     domains, _ = select_domains(zones)
     watts = {ids[i]: float(_ZONES[i][2]) for i in range(len(_ZONES))}
     readings = [
         EnergyReading(
-            source="rapl", domain=d.label, kind="measured", joules=watts[d.zone.id], watts=watts[d.zone.id],
+            source="rapl",
+            domain=d.label,
+            kind="measured",
+            joules=watts[d.zone.id],
+            watts=watts[d.zone.id],
             contained_in=d.inside,
         )
         for d in domains

@@ -19,9 +19,14 @@ def test_events_of_the_power_pmu(tmp_path: Path) -> None:
     events = tmp_path / "events"
     events.mkdir()
     for name, text in (
-        ("energy-pkg", "event=0x02"), ("energy-pkg.scale", "2.3283064365386962890625e-10"),
-        ("energy-pkg.unit", "Joules"), ("energy-cores", "event=0x01"), ("energy-cores.scale", "1e-9"),
-        ("energy-cores.unit", "Joules"), ("other", "event=0x09"), ("energy-odd", "event=0x07"),
+        ("energy-pkg", "event=0x02"),
+        ("energy-pkg.scale", "2.3283064365386962890625e-10"),
+        ("energy-pkg.unit", "Joules"),
+        ("energy-cores", "event=0x01"),
+        ("energy-cores.scale", "1e-9"),
+        ("energy-cores.unit", "Joules"),
+        ("other", "event=0x09"),
+        ("energy-odd", "event=0x07"),
     ):
         (events / name).write_text(text + "\n")
     (tmp_path / "type").write_text("9\n")
@@ -93,11 +98,14 @@ def test_live_turbostat(program: Path) -> None:
     assert readings["core"].watts == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("#!/bin/sh\necho 'turbostat: Failed to set rlimit' >&2\nexit 1\n", "Failed to set rlimit"),
-    ("#!/bin/sh\nprintf 'CPU\\tPkgWatt\\n-\\t0.00\\n0\\t0.00\\n'\n", "shows no watts"),
-    ("#!/bin/sh\necho hello\n", "no turbostat table"),
-])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("#!/bin/sh\necho 'turbostat: Failed to set rlimit' >&2\nexit 1\n", "Failed to set rlimit"),
+        ("#!/bin/sh\nprintf 'CPU\\tPkgWatt\\n-\\t0.00\\n0\\t0.00\\n'\n", "shows no watts"),
+        ("#!/bin/sh\necho hello\n", "no turbostat table"),
+    ],
+)
 def test_a_turbostat_without_watts_is_no_meter(program: Path, text: str, reason: str) -> None:
     script(program, "turbostat", text)
     with pytest.raises(CapabilityError, match=reason):
@@ -118,10 +126,13 @@ def test_live_ipmi(program: Path) -> None:
     assert readings[0].watts == pytest.approx(220.0)
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("#!/bin/sh\necho 'Could not open device' >&2; exit 1\n", "no management controller answers"),
-    ("#!/bin/sh\necho 'Instantaneous power reading: 0 Watts'\n", "reports no power"),
-])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("#!/bin/sh\necho 'Could not open device' >&2; exit 1\n", "no management controller answers"),
+        ("#!/bin/sh\necho 'Instantaneous power reading: 0 Watts'\n", "reports no power"),
+    ],
+)
 def test_ipmi_that_does_not_answer(program: Path, text: str, reason: str) -> None:
     script(program, "ipmitool", text)
     with pytest.raises(CapabilityError, match=reason):

@@ -15,18 +15,26 @@ from powerprof.sources.ipmi import parse_ipmi, read_ipmi
 from powerprof.sources.meter_log import looks_like_meter_log, parse_meter_log, read_meter_log
 
 
-@pytest.mark.parametrize(("text", "first"), [
-    ("T,P,I,V,S,Q\n1737461935.5, 327.37, 1.4, 230, 333, -64\n1737461936.5,300,1,1,1,1\n", (1737461935.5, 327.37)),
-    ("timestamp,watts\n2025-01-21T12:18:55Z,10.5\n2025-01-21T12:18:56Z,11\n", (1737461935.0, 10.5)),
-    ("Time;Power (kW)\n1737461935;0,25\n1737461936;0,26\n", (1737461935.0, 250.0)),
-    ("epoch\tpower_mW\n1737461935000\t1500\n1737461936000\t1600\n", (1737461935.0, 1.5)),
-    ("date,active power [W],voltage\n2025-01-21T13:18:55+01:00,5,1\n2025-01-21T13:18:56+01:00,6,1\n",
-     (1737461935.0, 5.0)),
-    ("1737461935,20\n1737461936,21\n", (1737461935.0, 20.0)),
-    ("Timestamp_ms,power_factor,Apparent Power (VA),Active_Power_W\n1737461935000,0.9,50,45\n1737461936000,1,50,45\n",
-     (1737461935.0, 45.0)),
-    ("time (s),Energy (Wh),wattage\n1737461935,7,45\n1737461936,7,45\n", (1737461935.0, 45.0)),
-])
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("T,P,I,V,S,Q\n1737461935.5, 327.37, 1.4, 230, 333, -64\n1737461936.5,300,1,1,1,1\n", (1737461935.5, 327.37)),
+        ("timestamp,watts\n2025-01-21T12:18:55Z,10.5\n2025-01-21T12:18:56Z,11\n", (1737461935.0, 10.5)),
+        ("Time;Power (kW)\n1737461935;0,25\n1737461936;0,26\n", (1737461935.0, 250.0)),
+        ("epoch\tpower_mW\n1737461935000\t1500\n1737461936000\t1600\n", (1737461935.0, 1.5)),
+        (
+            "date,active power [W],voltage\n2025-01-21T13:18:55+01:00,5,1\n2025-01-21T13:18:56+01:00,6,1\n",
+            (1737461935.0, 5.0),
+        ),
+        ("1737461935,20\n1737461936,21\n", (1737461935.0, 20.0)),
+        (
+            "Timestamp_ms,power_factor,Apparent Power (VA),Active_Power_W\n"
+            "1737461935000,0.9,50,45\n1737461936000,1,50,45\n",
+            (1737461935.0, 45.0),
+        ),
+        ("time (s),Energy (Wh),wattage\n1737461935,7,45\n1737461936,7,45\n", (1737461935.0, 45.0)),
+    ],
+)
 def test_headers_units_and_times(text: str, first: tuple[float, float]) -> None:
     assert looks_like_meter_log(text)
     log = parse_meter_log(text, "log")
@@ -45,17 +53,20 @@ def test_times_without_a_zone_are_local_and_said() -> None:
     assert log.notes == ("its times carry no zone and are taken as this machine's local time",)
 
 
-@pytest.mark.parametrize(("text", "line", "reason"), [
-    ("", None, "empty"),
-    ("time,volts\n1,2\n", 1, "no column of time and power"),
-    ("time,watts\n1737461935,2\nx,3\n1737461937,3\n", 3, "not a time: 'x'"),
-    ("time,watts\n1737461935,2\n1737461936,x\n1737461937,3\n", 3, "not a power: 'x'"),
-    ("time,watts\n1737461935,2\n1737461936,nan\n1737461937,3\n", 3, "not a power: 'nan'"),
-    ("time,watts\n1737461935,2\n1737461936,-3\n1737461937,3\n", 3, "not a power: '-3'"),
-    ("time,watts\n1737461935,2\n1737461935,3\n1737461937,3\n", 3, "time does not advance"),
-    ("time,watts\n1737461935,2\n1737461936\n1737461937,3\n", 3, "1 columns, the header has more"),
-    ("time,watts\n1737461935,2\n", None, "fewer than two samples"),
-])
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("", None, "empty"),
+        ("time,volts\n1,2\n", 1, "no column of time and power"),
+        ("time,watts\n1737461935,2\nx,3\n1737461937,3\n", 3, "not a time: 'x'"),
+        ("time,watts\n1737461935,2\n1737461936,x\n1737461937,3\n", 3, "not a power: 'x'"),
+        ("time,watts\n1737461935,2\n1737461936,nan\n1737461937,3\n", 3, "not a power: 'nan'"),
+        ("time,watts\n1737461935,2\n1737461936,-3\n1737461937,3\n", 3, "not a power: '-3'"),
+        ("time,watts\n1737461935,2\n1737461935,3\n1737461937,3\n", 3, "time does not advance"),
+        ("time,watts\n1737461935,2\n1737461936\n1737461937,3\n", 3, "1 columns, the header has more"),
+        ("time,watts\n1737461935,2\n", None, "fewer than two samples"),
+    ],
+)
 def test_damaged_logs_are_refused(text: str, line: int | None, reason: str) -> None:
     with pytest.raises(DataError) as caught:
         parse_meter_log(text, "log")
@@ -149,10 +160,13 @@ def test_dcmi_readings() -> None:
     assert log.notes == ("its times are the controller's own clock, taken as UTC",)
 
 
-@pytest.mark.parametrize(("text", "line"), [
-    ("Timestamp | now\nPwr Consumption | 3 Watts | ok\n", 1),
-    ("Timestamp | 5\nPwr Consumption | 3 Watts | ok\nTimestamp | 4\nPwr Consumption | 3 Watts | ok\n", 3),
-])
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Timestamp | now\nPwr Consumption | 3 Watts | ok\n", 1),
+        ("Timestamp | 5\nPwr Consumption | 3 Watts | ok\nTimestamp | 4\nPwr Consumption | 3 Watts | ok\n", 3),
+    ],
+)
 def test_damaged_listings_are_refused(text: str, line: int) -> None:
     with pytest.raises(DataError) as caught:
         parse_ipmi(text, "log")

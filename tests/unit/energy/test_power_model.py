@@ -30,26 +30,30 @@ EMERALD = CpuIdentity("GenuineIntel", 6, 207, 2)
 
 
 def state(name: str, percent: float, entries_hz: float = 0.0, polling: bool = False) -> StateResidency:
-    return StateResidency(name=name, residency_percent=percent, average_residency_ms=None, entries_hz=entries_hz,
-                          polling=polling)
+    return StateResidency(
+        name=name, residency_percent=percent, average_residency_ms=None, entries_hz=entries_hz, polling=polling
+    )
 
 
-@pytest.mark.parametrize(("vendor", "family", "model", "stepping", "title"), [
-    ("GenuineIntel", 6, 85, 4, "Intel Skylake"),
-    ("GenuineIntel", 6, 85, 7, "Intel Cascade Lake"),
-    ("GenuineIntel", 6, 106, 6, "Intel Ice Lake"),
-    ("GenuineIntel", 6, 143, 8, "Intel Sapphire Rapids"),
-    ("GenuineIntel", 6, 207, 2, "Intel Sapphire Rapids, nearest to Emerald Rapids"),
-    ("AuthenticAMD", 23, 49, 0, "AMD EPYC Rome"),
-    ("AuthenticAMD", 25, 1, 1, "AMD EPYC Milan"),
-    ("AuthenticAMD", 25, 17, 1, "AMD EPYC Genoa"),
-    ("AuthenticAMD", 26, 2, 1, "AMD EPYC Genoa, nearest to EPYC Turin or a later Zen 5 CPU"),
-    ("0x41", None, 0xD0C, 1, "AWS Graviton2 (Neoverse N1), nearest to Neoverse N1"),
-    ("GenuineIntel", 6, 9999, 1, "generic"),
-    (None, None, None, None, "generic"),
-])
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "stepping", "title"),
+    [
+        ("GenuineIntel", 6, 85, 4, "Intel Skylake"),
+        ("GenuineIntel", 6, 85, 7, "Intel Cascade Lake"),
+        ("GenuineIntel", 6, 106, 6, "Intel Ice Lake"),
+        ("GenuineIntel", 6, 143, 8, "Intel Sapphire Rapids"),
+        ("GenuineIntel", 6, 207, 2, "Intel Sapphire Rapids, nearest to Emerald Rapids"),
+        ("AuthenticAMD", 23, 49, 0, "AMD EPYC Rome"),
+        ("AuthenticAMD", 25, 1, 1, "AMD EPYC Milan"),
+        ("AuthenticAMD", 25, 17, 1, "AMD EPYC Genoa"),
+        ("AuthenticAMD", 26, 2, 1, "AMD EPYC Genoa, nearest to EPYC Turin or a later Zen 5 CPU"),
+        ("0x41", None, 0xD0C, 1, "AWS Graviton2 (Neoverse N1), nearest to Neoverse N1"),
+        ("GenuineIntel", 6, 9999, 1, "generic"),
+        (None, None, None, None, "generic"),
+    ],
+)
 def test_cpus_find_their_generation(
-    vendor: str | None, family: int | None, model: int | None, stepping: int | None, title: str,
+    vendor: str | None, family: int | None, model: int | None, stepping: int | None, title: str
 ) -> None:
     chosen = choose_model(shipped_models(), CpuIdentity(vendor, family, model, stepping))
     assert chosen.title == title
@@ -57,8 +61,10 @@ def test_cpus_find_their_generation(
 
 
 def test_cpuinfo_of_a_guest_that_hides_its_name() -> None:
-    cpu = parse_cpuinfo("processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 207\n"
-                        "model name\t: Intel(R) Xeon(R) Processor\nstepping\t: 2\n\nprocessor\t: 1\nmodel : 3\n")
+    cpu = parse_cpuinfo(
+        "processor\t: 0\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 207\n"
+        "model name\t: Intel(R) Xeon(R) Processor\nstepping\t: 2\n\nprocessor\t: 1\nmodel : 3\n"
+    )
     assert cpu == CpuIdentity("GenuineIntel", 6, 207, 2, "Intel(R) Xeon(R) Processor")
     arm = parse_cpuinfo("CPU implementer\t: 0x41\nCPU part\t: 0xd0c\nCPU revision\t: 1\n")
     assert (arm.vendor, arm.model) == ("0x41", 0xD0C)
@@ -70,17 +76,28 @@ def test_recorded_machines_have_models(recordings: Path) -> None:
     for name in ("genoa0", "bdwup0", "adl0"):
         cpu = parse_cpuinfo((recordings / name / "proc_cpuinfo.after.raw.txt").read_text())
         titles[name] = choose_model(shipped_models(), cpu).title
-    assert titles == {"genoa0": "AMD EPYC Genoa", "bdwup0": "Intel Broadwell",
-                      "adl0": "Intel Coffee Lake, nearest to a later desktop or laptop CPU"}
+    assert titles == {
+        "genoa0": "AMD EPYC Genoa",
+        "bdwup0": "Intel Broadwell",
+        "adl0": "Intel Coffee Lake, nearest to a later desktop or laptop CPU",
+    }
 
 
 def test_the_table_agrees_with_the_recorded_figures(recordings: Path) -> None:
     table = {m.name: m for m in shipped_models()}
     import csv
 
-    names = {"Sandy Bridge": "Intel Sandy Bridge", "Ivy Bridge": "Intel Ivy Bridge", "Haswell": "Intel Haswell",
-             "Broadwell": "Intel Broadwell", "Sky Lake": "Intel Skylake", "Cascade Lake": "Intel Cascade Lake",
-             "Coffee Lake": "Intel Coffee Lake", "EPYC 1st Gen": "AMD EPYC Naples", "EPYC 2nd Gen": "AMD EPYC Rome"}
+    names = {
+        "Sandy Bridge": "Intel Sandy Bridge",
+        "Ivy Bridge": "Intel Ivy Bridge",
+        "Haswell": "Intel Haswell",
+        "Broadwell": "Intel Broadwell",
+        "Sky Lake": "Intel Skylake",
+        "Cascade Lake": "Intel Cascade Lake",
+        "Coffee Lake": "Intel Coffee Lake",
+        "EPYC 1st Gen": "AMD EPYC Naples",
+        "EPYC 2nd Gen": "AMD EPYC Rome",
+    }
     with (recordings / "power-models/ccf-aws-use.csv").open() as file:
         rows = {row["Architecture"]: row for row in csv.DictReader(file)}
     for theirs, ours in names.items():
@@ -140,10 +157,18 @@ def test_the_estimate_lies_in_its_interval(c0: float, cpus: int, window_s: float
 
 
 CALIBRATED = PowerModel(
-    name="mine", idle_watts=0.5, full_watts=6.0, idle_range_watts=(0.4, 0.6), full_range_watts=(5.9, 6.1),
-    range_from="fit", source="calibrated", cpus=[CpuMatch(vendor="AuthenticAMD", family=25, models=[17])],
-    states=[StateWatts(name="C1", watts=2.0, range_watts=(1.9, 2.1)),
-            StateWatts(name="C2", watts=0.5, range_watts=(0.4, 0.6))],
+    name="mine",
+    idle_watts=0.5,
+    full_watts=6.0,
+    idle_range_watts=(0.4, 0.6),
+    full_range_watts=(5.9, 6.1),
+    range_from="fit",
+    source="calibrated",
+    cpus=[CpuMatch(vendor="AuthenticAMD", family=25, models=[17])],
+    states=[
+        StateWatts(name="C1", watts=2.0, range_watts=(1.9, 2.1)),
+        StateWatts(name="C2", watts=0.5, range_watts=(0.4, 0.6)),
+    ],
     wakeup=WakeupJoules(joules=1e-4, range_joules=(0.0, 2e-4)),
 )
 
@@ -163,8 +188,16 @@ def test_states_that_it_does_not_know_fall_back_to_c0() -> None:
 
 
 def test_stolen_time_is_not_charged() -> None:
-    window = Window(started_at="", window_s=10.0, cpus=2, c0_percent=30.0, idle_percent=70.0, wakeups_hz=1.0, states=[],
-                    steal_percent=10.0)
+    window = Window(
+        started_at="",
+        window_s=10.0,
+        cpus=2,
+        c0_percent=30.0,
+        idle_percent=70.0,
+        wakeups_hz=1.0,
+        states=[],
+        steal_percent=10.0,
+    )
     chosen = choose_model(shipped_models(), GENOA)
     reading, notes = estimate_window(window, chosen)
     assert reading.watts == estimate(chosen, 2, 10.0, 20.0, []).watts
@@ -192,21 +225,27 @@ HEAD = 'schema = "powerprof.model/1"\n[[model]]\nname = "x"\nsource = "s"\n'
 GOOD = "idle_watts = 1\nfull_watts = 2\nidle_range_watts = [0.5, 2]\nfull_range_watts = [1, 3]\n"
 
 
-@pytest.mark.parametrize(("text", "line", "reason"), [
-    ("schema = ", 1, "not TOML"),
-    (HEAD + "idle_watts = [\n", 5, "not TOML"),
-    ("a = 1\n", None, "unknown field"),
-    ('schema = "powerprof.model/2"\nmodel = []\n', None, "schema"),
-    (HEAD + GOOD.replace("= 2\n", '= "2"\n'), None, "model[0].full_watts"),
-    (HEAD + GOOD + "colour = 1\n", None, "unknown field `colour`"),
-    (HEAD + GOOD.replace("[0.5, 2]", "[1.5, 2]"), None, "model[0] (x).idle_range_watts: 1 is not within [1.5, 2]"),
-    (HEAD + GOOD.replace("[0.5, 2]", "[nan, 2]"), None, "idle_range_watts"),
-    (HEAD + GOOD.replace("full_watts = 2", "full_watts = -2"), None, "model[0].full_watts"),
-    (HEAD + GOOD.replace("full_watts = 2", "full_watts = 1e9"), None, "model[0].full_watts"),
-    (HEAD + GOOD.replace("idle_watts = 1", "idle_watts = 3").replace("[0.5, 2]", "[0.5, 4]"), None,
-     "full_watts: below idle_watts"),
-    ("x = " + "[" * 20_000, None, "TOML"),
-])
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("schema = ", 1, "not TOML"),
+        (HEAD + "idle_watts = [\n", 5, "not TOML"),
+        ("a = 1\n", None, "unknown field"),
+        ('schema = "powerprof.model/2"\nmodel = []\n', None, "schema"),
+        (HEAD + GOOD.replace("= 2\n", '= "2"\n'), None, "model[0].full_watts"),
+        (HEAD + GOOD + "colour = 1\n", None, "unknown field `colour`"),
+        (HEAD + GOOD.replace("[0.5, 2]", "[1.5, 2]"), None, "model[0] (x).idle_range_watts: 1 is not within [1.5, 2]"),
+        (HEAD + GOOD.replace("[0.5, 2]", "[nan, 2]"), None, "idle_range_watts"),
+        (HEAD + GOOD.replace("full_watts = 2", "full_watts = -2"), None, "model[0].full_watts"),
+        (HEAD + GOOD.replace("full_watts = 2", "full_watts = 1e9"), None, "model[0].full_watts"),
+        (
+            HEAD + GOOD.replace("idle_watts = 1", "idle_watts = 3").replace("[0.5, 2]", "[0.5, 4]"),
+            None,
+            "full_watts: below idle_watts",
+        ),
+        ("x = " + "[" * 20_000, None, "TOML"),
+    ],
+)
 def test_hostile_model_files_are_refused(text: str, line: int | None, reason: str) -> None:
     with pytest.raises(DataError) as caught:
         parse_models(text, "mine.toml")

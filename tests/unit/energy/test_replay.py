@@ -98,18 +98,26 @@ def test_a_package_missing_in_a_dump_is_marked(tmp_path: Path) -> None:
     assert any("package-1 went away" in note for note in result.notes)
 
 
-@pytest.mark.parametrize(("texts", "elapsed", "error", "reason"), [
-    ((bars(0, 0),), 1.0, UsageError, "one powercap dump has no energy in it"),
-    ((bars(0, 0), bars(1, 0)), None, UsageError, "powercap dumps carry no time"),
-    (("time,watts\n1,2\n2,3\n",), 1.0, UsageError, "--elapsed is the time between powercap dumps"),
-    (("nothing of use\n",), None, DataError, "no energy recording"),
-    ((bars(0, 0), bars(1, 0).replace("|1\n", "|x1\n")), 1.0, DataError, "is not a counter"),
-    ((bars(0, 0), bars(1, 0).replace("|core", "|dram")), 1.0, DataError, "intel-rapl:0:0 is dram here and core before"),
-    (("time,watts\n1,2\n2,3\n",) * 2, None, UsageError, "two wall meter logs"),
-    (("Timestamp | 5\n" + grep(0), "Timestamp | 4\n" + grep(1)), None, DataError, "time does not advance"),
-])
+@pytest.mark.parametrize(
+    ("texts", "elapsed", "error", "reason"),
+    [
+        ((bars(0, 0),), 1.0, UsageError, "one powercap dump has no energy in it"),
+        ((bars(0, 0), bars(1, 0)), None, UsageError, "powercap dumps carry no time"),
+        (("time,watts\n1,2\n2,3\n",), 1.0, UsageError, "--elapsed is the time between powercap dumps"),
+        (("nothing of use\n",), None, DataError, "no energy recording"),
+        ((bars(0, 0), bars(1, 0).replace("|1\n", "|x1\n")), 1.0, DataError, "is not a counter"),
+        (
+            (bars(0, 0), bars(1, 0).replace("|core", "|dram")),
+            1.0,
+            DataError,
+            "intel-rapl:0:0 is dram here and core before",
+        ),
+        (("time,watts\n1,2\n2,3\n",) * 2, None, UsageError, "two wall meter logs"),
+        (("Timestamp | 5\n" + grep(0), "Timestamp | 4\n" + grep(1)), None, DataError, "time does not advance"),
+    ],
+)
 def test_what_makes_no_sense_is_refused(
-    tmp_path: Path, texts: tuple[str, ...], elapsed: float | None, error: type[Exception], reason: str,
+    tmp_path: Path, texts: tuple[str, ...], elapsed: float | None, error: type[Exception], reason: str
 ) -> None:
     with pytest.raises(error, match=reason.replace("(", r"\(")):
         replay(save(tmp_path, *texts), elapsed)
@@ -147,8 +155,12 @@ def test_recorded_server_by_three_meters(recordings: Path) -> None:
     assert 110 < result.window_s < 113
     readings = {r.domain: r for r in result.meters}
     assert {name: r.contained_in for name, r in readings.items()} == {
-        "wall": None, "server": "wall", "package-0": "server", "package-1": "server",
-        "package-0/core": "package-0", "package-1/core": "package-1",
+        "wall": None,
+        "server": "wall",
+        "package-0": "server",
+        "package-1": "server",
+        "package-0/core": "package-0",
+        "package-1/core": "package-1",
     }
     # The log's own figure is its summary row's PkgWatt, over the intervals within the window.
     log = read_turbostat(folder / "turbostat.raw.txt")

@@ -21,9 +21,7 @@ from powerprof.energy.series import (
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    range_uj=st.integers(1, 1 << 40), start=st.integers(0), steps=st.lists(st.integers(0), min_size=1, max_size=20),
-)
+@given(range_uj=st.integers(1, 1 << 40), start=st.integers(0), steps=st.lists(st.integers(0), min_size=1, max_size=20))
 def test_units_are_exact_for_any_start_and_single_wraps(range_uj: int, start: int, steps: list[int]) -> None:
     modulus = range_uj + 1
     steps = [step % modulus for step in steps]  # at most one wrap between two samples
@@ -70,9 +68,7 @@ def test_one_unreadable_sample_is_dropped_and_the_rest_counts() -> None:
 
 
 def test_an_unplugged_domain_gives_no_joules_even_if_it_comes_back() -> None:
-    samples = [
-        CounterSample(0.0, 10), CounterSample(1.0, 20), CounterSample(2.0, None, "gone"), CounterSample(3.0, 5),
-    ]
+    samples = [CounterSample(0.0, 10), CounterSample(1.0, 20), CounterSample(2.0, None, "gone"), CounterSample(3.0, 5)]
     energy = counter_energy(samples, 0.0, 3.0, joules_per_unit=1.0, modulus=100)
     assert energy.joules is None
     assert energy.notes == ("went away 2.0 s into the window: no joules are given for it",)
@@ -84,9 +80,7 @@ def test_a_window_before_the_domain_went_away_is_untouched() -> None:
 
 
 def test_a_step_back_without_a_wrap_point_is_no_energy() -> None:
-    energy = counter_energy(
-        [CounterSample(0.0, 9), CounterSample(1.0, 3)], 0.0, 1.0, joules_per_unit=1.0, modulus=None
-    )
+    energy = counter_energy([CounterSample(0.0, 9), CounterSample(1.0, 3)], 0.0, 1.0, joules_per_unit=1.0, modulus=None)
     assert energy.joules is None
     assert energy.dropped == 1
 
@@ -98,24 +92,20 @@ def test_a_counter_above_its_own_range_is_not_believed() -> None:
 def test_a_reset_counter_is_pointed_out() -> None:
     # 262 kJ in a second: the "wrap" of a counter that began anew.
     energy = counter_energy(
-        [CounterSample(0.0, 5_000_000), CounterSample(1.0, 0)], 0.0, 1.0, joules_per_unit=1e-6,
-        modulus=262_143_328_851,
+        [CounterSample(0.0, 5_000_000), CounterSample(1.0, 0)], 0.0, 1.0, joules_per_unit=1e-6, modulus=262_143_328_851
     )
     assert any("was reset" in note for note in energy.notes)
 
 
 def test_long_gaps_between_samples_may_hide_a_wrap() -> None:
     energy = counter_energy(
-        [CounterSample(0.0, 0), CounterSample(100.0, 5)], 0.0, 100.0, joules_per_unit=1.0, modulus=1000,
-        max_step_s=30.0,
+        [CounterSample(0.0, 0), CounterSample(100.0, 5)], 0.0, 100.0, joules_per_unit=1.0, modulus=1000, max_step_s=30.0
     )
     assert energy.notes == ("100 s without a sample: the counter may have wrapped unseen",)
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    watts=st.floats(0.1, 1000), times=st.lists(st.floats(0.01, 5), min_size=1, max_size=20),
-)
+@given(watts=st.floats(0.1, 1000), times=st.lists(st.floats(0.01, 5), min_size=1, max_size=20))
 def test_constant_power_is_power_times_time(watts: float, times: list[float]) -> None:
     moments = [0.0]
     for step in times:

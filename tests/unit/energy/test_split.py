@@ -22,7 +22,10 @@ def leaf(name: str) -> st.SearchStrategy[Consumer]:
 trees = st.recursive(
     leaf("function"),
     lambda below: st.builds(
-        Consumer, name=st.just("thread"), c0_s=seconds, wakeups_count=counts,
+        Consumer,
+        name=st.just("thread"),
+        c0_s=seconds,
+        wakeups_count=counts,
         children=st.lists(below, max_size=4).map(tuple),
     ),
     max_leaves=12,
@@ -31,17 +34,36 @@ trees = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(
-    total=joules, window_s=st.floats(0.1, 1e4), idle=st.one_of(st.none(), st.floats(0, 1e3)), c0_s=seconds,
-    consumers=st.lists(trees, max_size=6), wakeups=counts,
-    wakeup_joules=st.one_of(st.none(), st.floats(0, 1e-3)), steal_s=seconds,
+    total=joules,
+    window_s=st.floats(0.1, 1e4),
+    idle=st.one_of(st.none(), st.floats(0, 1e3)),
+    c0_s=seconds,
+    consumers=st.lists(trees, max_size=6),
+    wakeups=counts,
+    wakeup_joules=st.one_of(st.none(), st.floats(0, 1e-3)),
+    steal_s=seconds,
 )
 def test_parts_and_residual_sum_to_the_total(
-    total: float, window_s: float, idle: float | None, c0_s: float, consumers: list[Consumer], wakeups: int,
-    wakeup_joules: float | None, steal_s: float,
+    total: float,
+    window_s: float,
+    idle: float | None,
+    c0_s: float,
+    consumers: list[Consumer],
+    wakeups: int,
+    wakeup_joules: float | None,
+    steal_s: float,
 ) -> None:
     split = split_energy(
-        total, window_s, idle_watts=idle, c0_s=c0_s, consumers=consumers, kind="measured", source="rapl",
-        wakeups_count=wakeups, wakeup_joules=wakeup_joules, steal_s=steal_s,
+        total,
+        window_s,
+        idle_watts=idle,
+        c0_s=c0_s,
+        consumers=consumers,
+        kind="measured",
+        source="rapl",
+        wakeups_count=wakeups,
+        wakeup_joules=wakeup_joules,
+        steal_s=steal_s,
     )
     # Parts of consumers that "ran" far longer than the CPUs dwarf the total; the sum is exact to their rounding.
     largest = max([abs(total), *(abs(p) for p in figures(split))])
@@ -70,7 +92,12 @@ def test_consumers_that_explain_all_c0_leave_no_residual(shares: list[float], to
 
 def test_the_floor_comes_first_and_time_in_c0_shares_the_rest() -> None:
     split = split_energy(
-        30.0, 10.0, idle_watts=1.0, c0_s=4.0, kind="measured", source="rapl",
+        30.0,
+        10.0,
+        idle_watts=1.0,
+        c0_s=4.0,
+        kind="measured",
+        source="rapl",
         consumers=[Consumer(name="mariadbd", c0_s=2.0), Consumer(name="sysbench", c0_s=1.0)],
     )
     assert split.idle_joules == 10.0
@@ -84,7 +111,14 @@ def test_functions_below_threads_below_processes() -> None:
     functions = (Consumer(name="mtr_commit", c0_s=0.5, wakeups_count=10), Consumer(name="log_write", c0_s=0.25))
     thread = Consumer(name="page_cleaner", c0_s=1.0, wakeups_count=10, children=functions)
     split = split_energy(
-        12.0, 10.0, idle_watts=1.0, c0_s=1.5, wakeups_count=100, wakeup_joules=5e-3, kind="estimated", source="model",
+        12.0,
+        10.0,
+        idle_watts=1.0,
+        c0_s=1.5,
+        wakeups_count=100,
+        wakeup_joules=5e-3,
+        kind="estimated",
+        source="model",
         consumers=[Consumer(name="mariadbd", c0_s=1.5, wakeups_count=50, children=(thread,))],
     )
     process = split.parts[0]
@@ -100,24 +134,27 @@ def test_functions_below_threads_below_processes() -> None:
 
 
 def test_an_unknown_floor_attributes_nothing() -> None:
-    split = split_energy(5.0, 1.0, idle_watts=None, c0_s=1.0, kind="measured", source="rapl",
-                         consumers=[Consumer(name="x", c0_s=1.0)])
+    split = split_energy(
+        5.0, 1.0, idle_watts=None, c0_s=1.0, kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.0)]
+    )
     assert split.parts == []
     assert split.residual_joules == 5.0
     assert split.notes == ["the idle floor is unknown: 5.000 J cannot be attributed"]
 
 
 def test_less_than_the_floor_is_a_negative_residual() -> None:
-    split = split_energy(9.0, 10.0, idle_watts=1.0, c0_s=1.0, kind="measured", source="rapl",
-                         consumers=[Consumer(name="x", c0_s=1.0)])
+    split = split_energy(
+        9.0, 10.0, idle_watts=1.0, c0_s=1.0, kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.0)]
+    )
     assert split.parts[0].joules == 0.0
     assert split.residual_joules == -1.0
     assert split.notes == ["the host drew 1.000 J less than its idle floor: cannot be attributed"]
 
 
 def test_parts_that_ran_longer_than_the_cpus_leave_a_negative_residual() -> None:
-    split = split_energy(20.0, 10.0, idle_watts=1.0, c0_s=1.0, kind="measured", source="rapl",
-                         consumers=[Consumer(name="x", c0_s=1.5)])
+    split = split_energy(
+        20.0, 10.0, idle_watts=1.0, c0_s=1.0, kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.5)]
+    )
     assert split.residual_joules == pytest.approx(-5.0)
     assert split.notes == ["the parts were seen to run longer than the CPUs: the residual is negative"]
 
@@ -129,16 +166,34 @@ def test_no_cpu_ran() -> None:
 
 
 def test_wakeups_never_cost_more_than_was_drawn() -> None:
-    split = split_energy(11.0, 10.0, idle_watts=1.0, c0_s=1.0, wakeups_count=1000, wakeup_joules=0.01,
-                         kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.0, wakeups_count=500)])
+    split = split_energy(
+        11.0,
+        10.0,
+        idle_watts=1.0,
+        c0_s=1.0,
+        wakeups_count=1000,
+        wakeup_joules=0.01,
+        kind="measured",
+        source="rapl",
+        consumers=[Consumer(name="x", c0_s=1.0, wakeups_count=500)],
+    )
     assert split.parts[0].joules == pytest.approx(0.5)
     assert split.wakeup_joules == pytest.approx(1e-3)
     assert "their price is lowered" in split.notes[0]
 
 
 def test_steal_and_smt_are_said() -> None:
-    split = split_energy(20.0, 10.0, idle_watts=1.0, c0_s=3.0, steal_s=1.0, smt=True, kind="measured", source="rapl",
-                         consumers=[Consumer(name="x", c0_s=1.0)])
+    split = split_energy(
+        20.0,
+        10.0,
+        idle_watts=1.0,
+        c0_s=3.0,
+        steal_s=1.0,
+        smt=True,
+        kind="measured",
+        source="rapl",
+        consumers=[Consumer(name="x", c0_s=1.0)],
+    )
     assert split.rate_watts == 5.0
     assert split.notes == [
         "1.000 s of stolen time ran other guests and is left out of C0",

@@ -88,19 +88,27 @@ def test_an_unfinished_last_interval_is_left_out_and_said() -> None:
     assert log.notes == ("the last interval is cut off and was left out",)
 
 
-@pytest.mark.parametrize(("damage", "line", "reason"), [
-    (lambda t: t.replace(COLUMNS, ";x" + COLUMNS, 1), 10, "damaged table header"),
-    (lambda t: t.replace(COLUMNS, COLUMNS.replace("IRQ", "I;Q"), 1), 10, "damaged table header (column 'I;Q')"),
-    (lambda t: t.replace(COLUMNS, COLUMNS.replace("IRQ", "IPC"), 1), 10, "column IPC twice"),
-    (lambda t: t[:900] + t[900:].replace(COLUMNS, ";x" + COLUMNS, 1), 22, "column Time_Of_Day_Seconds says"),
-    (lambda t: t.replace("\t100.0\n", "\t1a0.0\n"), 12, "column PkgWatt says '1a0.0'"),
-    (lambda t: t.replace("\t100.0\n", "\t100.0\t7\n"), 12, "13 figures under 12 columns"),
-    (lambda t: t.replace("\t0\t1\t4\t", "\t0\tx\t4\t", 1), 14, "column Core says 'x'"),
-    (lambda t: t.replace("1005.0\t-", "999.0\t-").replace("1004.9", "998.9"), 17, "time runs backwards"),
-    (lambda t: t.replace("1004.98\t0\t0\t0\t1.00\t0.9\t10\t5\t98.50\t90.00\t0.5\t110.0", "1004.98\t0\t0\t0\t1.00"),
-     18, "a row of 2 figures"),
-    (lambda t: t.replace(COLUMNS + "\n", "", 1), 10, "figures before any table header"),
-])
+@pytest.mark.parametrize(
+    ("damage", "line", "reason"),
+    [
+        (lambda t: t.replace(COLUMNS, ";x" + COLUMNS, 1), 10, "damaged table header"),
+        (lambda t: t.replace(COLUMNS, COLUMNS.replace("IRQ", "I;Q"), 1), 10, "damaged table header (column 'I;Q')"),
+        (lambda t: t.replace(COLUMNS, COLUMNS.replace("IRQ", "IPC"), 1), 10, "column IPC twice"),
+        (lambda t: t[:900] + t[900:].replace(COLUMNS, ";x" + COLUMNS, 1), 22, "column Time_Of_Day_Seconds says"),
+        (lambda t: t.replace("\t100.0\n", "\t1a0.0\n"), 12, "column PkgWatt says '1a0.0'"),
+        (lambda t: t.replace("\t100.0\n", "\t100.0\t7\n"), 12, "13 figures under 12 columns"),
+        (lambda t: t.replace("\t0\t1\t4\t", "\t0\tx\t4\t", 1), 14, "column Core says 'x'"),
+        (lambda t: t.replace("1005.0\t-", "999.0\t-").replace("1004.9", "998.9"), 17, "time runs backwards"),
+        (
+            lambda t: t.replace(
+                "1004.98\t0\t0\t0\t1.00\t0.9\t10\t5\t98.50\t90.00\t0.5\t110.0", "1004.98\t0\t0\t0\t1.00"
+            ),
+            18,
+            "a row of 2 figures",
+        ),
+        (lambda t: t.replace(COLUMNS + "\n", "", 1), 10, "figures before any table header"),
+    ],
+)
 def test_damage_is_refused_with_its_line(damage: object, line: int, reason: str) -> None:
     assert callable(damage)
     broken = damage(LOG)
@@ -114,7 +122,7 @@ def test_damage_is_refused_with_its_line(damage: object, line: int, reason: str)
 @settings(max_examples=150, deadline=None)
 @given(place=st.integers(0, len(LOG)), junk=st.text(max_size=8), removed=st.integers(0, 40))
 def test_no_damage_ends_in_a_traceback(place: int, junk: str, removed: int) -> None:
-    broken = LOG[:place] + junk + LOG[place + removed:]
+    broken = LOG[:place] + junk + LOG[place + removed :]
     try:
         log = parse_turbostat(broken, "log")
         domain_intervals(log)
@@ -135,13 +143,16 @@ def test_recorded_damaged_log(recordings: Path) -> None:
     assert "damaged table header" in caught.value.reason
 
 
-@pytest.mark.parametrize(("name", "cpus", "states", "family_model"), [
-    ("genoa0", 128, ("POLL", "C1", "C2"), (25, 17)),
-    ("bdwup0", 8, ("POLL", "C1", "C1E", "C3", "C6"), (6, 71)),
-    ("adl0", 16, ("POLL", "C1E", "C6", "C8", "C10"), (6, 154)),
-])
+@pytest.mark.parametrize(
+    ("name", "cpus", "states", "family_model"),
+    [
+        ("genoa0", 128, ("POLL", "C1", "C2"), (25, 17)),
+        ("bdwup0", 8, ("POLL", "C1", "C1E", "C3", "C6"), (6, 71)),
+        ("adl0", 16, ("POLL", "C1E", "C6", "C8", "C10"), (6, 154)),
+    ],
+)
 def test_recorded_logs(
-    recordings: Path, name: str, cpus: int, states: tuple[str, ...], family_model: tuple[int, int],
+    recordings: Path, name: str, cpus: int, states: tuple[str, ...], family_model: tuple[int, int]
 ) -> None:
     log = read_turbostat(recordings / name / "turbostat.raw.txt")
     assert len(log.intervals) == 23

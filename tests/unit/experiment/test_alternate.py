@@ -44,8 +44,17 @@ class _Bench:
         return self._switchable
 
 
-def _length(folder: Path, b: str = "b", *, rate_hz: float | None = 1000.0, design: Any = "rate", shared: bool = True,
-            switchable: bool = True, quick: bool = True, **options: Any) -> float | None:
+def _length(
+    folder: Path,
+    b: str = "b",
+    *,
+    rate_hz: float | None = 1000.0,
+    design: Any = "rate",
+    shared: bool = True,
+    switchable: bool = True,
+    quick: bool = True,
+    **options: Any,
+) -> float | None:
     (folder / "w").mkdir(exist_ok=True)
     (folder / "w/workload.toml").write_text(WORKLOAD)
     loaded = read_workload(folder / "w")

@@ -10,10 +10,14 @@ from scipy import stats
 from powerprof.experiment.phases import difference
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    ([0.42, 0.44, 0.40, 0.47, 0.41], [0.63, 0.61, 0.70, 0.58, 0.66]), ([1.0, 2.0], [5.0, 5.5, 9.0]),
-    ([38.1, 36.0, 41.2], [44.9, 44.8, 45.3, 60.0]),
-])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([0.42, 0.44, 0.40, 0.47, 0.41], [0.63, 0.61, 0.70, 0.58, 0.66]),
+        ([1.0, 2.0], [5.0, 5.5, 9.0]),
+        ([38.1, 36.0, 41.2], [44.9, 44.8, 45.3, 60.0]),
+    ],
+)
 def test_the_interval_is_welchs(before: list[float], after: list[float]) -> None:
     found = difference(before, after)
     known = stats.ttest_ind(after, before, equal_var=False).confidence_interval(0.95)
@@ -21,9 +25,10 @@ def test_the_interval_is_welchs(before: list[float], after: list[float]) -> None
     assert found.mean == pytest.approx(sum(after) / len(after) - sum(before) / len(before))
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    ([100.0, 100.0], [100.0, 100.0 + 1e-13]), ([0.0, 0.0], [0.1, 0.1]), ([1e-200, 2e-200], [1e-200, 3e-200]),
-])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [([100.0, 100.0], [100.0, 100.0 + 1e-13]), ([0.0, 0.0], [0.1, 0.1]), ([1e-200, 2e-200], [1e-200, 3e-200])],
+)
 def test_windows_that_are_alike_warn_nobody(before: list[float], after: list[float]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -55,9 +55,13 @@ def test_overlapping_domains_and_a_second_meter_are_not_added() -> None:
 
     one = msgspec.structs.replace(
         window(watts=None),
-        energy=[reading("rapl", "package-0", 10), reading("rapl", "core", 6, "package-0"), reading("rapl", "dram", 3),
-                reading("hwmon", "board", 99)],
-    )  # fmt: skip
+        energy=[
+            reading("rapl", "package-0", 10),
+            reading("rapl", "core", 6, "package-0"),
+            reading("rapl", "dram", 3),
+            reading("hwmon", "board", 99),
+        ],
+    )
     total = watts_of(one)
     assert total is not None
     assert (total.source, total.joules, total.watts) == ("rapl", 13.0, 6.5)

@@ -108,12 +108,24 @@ def test_parameters_that_a_workload_does_not_have_are_refused_with_those_it_has(
 
 def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
     sweep = Sweep(
-        id=None, command="sweep", started_at="2026-01-01T00:00:00Z", workload="city",
-        condition={"name": "index", "work": "other"}, parameter="clients", key="load.clients", values=[1, 2], points=[],
-        options={"window_s": 0.5, "windows_count": 2, "seed": 3, "energy_source": "none",
-                 "residency_source": "cpuidle"},
+        id=None,
+        command="sweep",
+        started_at="2026-01-01T00:00:00Z",
+        workload="city",
+        condition={"name": "index", "work": "other"},
+        parameter="clients",
+        key="load.clients",
+        values=[1, 2],
+        points=[],
+        options={
+            "window_s": 0.5,
+            "windows_count": 2,
+            "seed": 3,
+            "energy_source": "none",
+            "residency_source": "cpuidle",
+        },
         interrupted=True,
-    )  # fmt: skip
+    )
     store = SweepStore(tmp_path)
     saved = store.save(sweep)
     assert saved.id == "sweep-0001"

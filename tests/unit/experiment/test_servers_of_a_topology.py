@@ -39,8 +39,15 @@ def test_what_was_written_between_two_looks(
 
 
 def share(name: str, cpu_s: float, connections_hz: float = 0.0) -> MemberShare:
-    return MemberShare(name=name, pid=1, cpu_s=cpu_s, c0_percent=25 * cpu_s, connections_hz=connections_hz,
-                       commits_hz=None, relay_log_bytes_hz=0.0)  # fmt: skip
+    return MemberShare(
+        name=name,
+        pid=1,
+        cpu_s=cpu_s,
+        c0_percent=25 * cpu_s,
+        connections_hz=connections_hz,
+        commits_hz=None,
+        relay_log_bytes_hz=0.0,
+    )
 
 
 def test_watts_of_a_server_are_its_share_of_what_is_above_the_idle_host() -> None:

@@ -26,8 +26,7 @@ class BtfBlob:
         return offset
 
     def add(
-        self, kind: int, name: str = "", size_or_type: int = 0, members: int = 0, extra: bytes = b"",
-        flag: bool = False,
+        self, kind: int, name: str = "", size_or_type: int = 0, members: int = 0, extra: bytes = b"", flag: bool = False
     ) -> int:
         info = members | kind << 24 | flag << 31
         self.types += struct.pack("=III", self.name(name), info, size_or_type) + extra
@@ -38,8 +37,7 @@ class BtfBlob:
         return self.add(INT, name, size, extra=struct.pack("=I", size * 8))
 
     def record(
-        self, name: str, size: int, members: list[tuple[str, int, int]], kind: int = STRUCT,
-        flag: bool = False,
+        self, name: str, size: int, members: list[tuple[str, int, int]], kind: int = STRUCT, flag: bool = False
     ) -> int:
         """Members are (name, type id, offset in bits, or with `flag` width << 24 | offset)."""
         extra = b"".join(struct.pack("=III", self.name(n), t, where) for n, t, where in members)

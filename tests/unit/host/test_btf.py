@@ -40,23 +40,37 @@ def btf() -> Btf:
     return Btf(blob.data(), "synthetic")
 
 
-@pytest.mark.parametrize(("where", "field", "offset"), [
-    ("timer", "pid", 0), ("timer", "state", 36),
-    ("timer", "function", 24), ("timer", "callback", 24),  # anonymous union in an anonymous const struct
-    ("task", "se.exec_start", 40), ("task", "function", 4), ("entity_t", "exec_start", 8),
-    ("flags", "whole", 0),
-])
+@pytest.mark.parametrize(
+    ("where", "field", "offset"),
+    [
+        ("timer", "pid", 0),
+        ("timer", "state", 36),
+        ("timer", "function", 24),
+        ("timer", "callback", 24),  # anonymous union in an anonymous const struct
+        ("task", "se.exec_start", 40),
+        ("task", "function", 4),
+        ("entity_t", "exec_start", 8),
+        ("flags", "whole", 0),
+    ],
+)
 def test_field_offsets(btf: Btf, where: str, field: str, offset: int) -> None:
     assert btf.field_offset(where, field) == offset
     assert btf.has_field(where, field)
 
 
-@pytest.mark.parametrize(("where", "field", "said"), [
-    ("nothing", "pid", "no struct nothing"), ("timer", "nothing", "no field nothing"),
-    ("timer", "exec_start", "no field exec_start"), ("task", "se.pid", "no field se.pid"),
-    ("task", "function.x", "no field function.x"), ("flags", "bits", "bit field"),
-    ("int", "x", "no struct int"), ("timer", "", "no field"),
-])
+@pytest.mark.parametrize(
+    ("where", "field", "said"),
+    [
+        ("nothing", "pid", "no struct nothing"),
+        ("timer", "nothing", "no field nothing"),
+        ("timer", "exec_start", "no field exec_start"),
+        ("task", "se.pid", "no field se.pid"),
+        ("task", "function.x", "no field function.x"),
+        ("flags", "bits", "bit field"),
+        ("int", "x", "no struct int"),
+        ("timer", "", "no field"),
+    ],
+)
 def test_what_is_not_there_is_a_missing_capability(btf: Btf, where: str, field: str, said: str) -> None:
     with pytest.raises(CapabilityError, match=said):
         btf.field_offset(where, field)

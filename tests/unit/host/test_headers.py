@@ -93,9 +93,15 @@ def test_half_of_debians_packages_is_none(tmp_path: Path) -> None:
     assert str(caught.value.hint).startswith("apt install linux-headers-")
 
 
-@pytest.mark.parametrize(("running", "nearest"), [
-    ("6.18.44", "6.12.9-amd64"), ("6.1.9", "6.1.0-56-amd64"), ("5.19.1", "6.1.0-56-amd64"), ("5.4.0", "5.10.0-9-amd64"),
-])
+@pytest.mark.parametrize(
+    ("running", "nearest"),
+    [
+        ("6.18.44", "6.12.9-amd64"),
+        ("6.1.9", "6.1.0-56-amd64"),
+        ("5.19.1", "6.1.0-56-amd64"),
+        ("5.4.0", "5.10.0-9-amd64"),
+    ],
+)
 def test_the_nearest_version_is_chosen(running: str, nearest: str) -> None:
     installed = ["5.10.0-9-amd64", "6.12.9-amd64", "6.1.0-56-amd64"]
     assert min(installed, key=lambda release: headers._distance(release, running)) == nearest

@@ -14,8 +14,7 @@ from powerprof.host.capability import Capability, missing, ok
 Make = Callable[[Mapping[str, str]], Path]
 
 GUEST = (
-    "processor : 0\nvendor_id : AuthenticAMD\ncpu family : 25\nmodel : 17\nmodel name : EPYC\n"
-    "flags : fpu hypervisor\n"
+    "processor : 0\nvendor_id : AuthenticAMD\ncpu family : 25\nmodel : 17\nmodel name : EPYC\nflags : fpu hypervisor\n"
 )
 METAL = GUEST.replace(" hypervisor", "")
 CPU = "sys/devices/system/cpu"
@@ -51,18 +50,21 @@ def test_residency_names_the_driver_and_each_set_of_states(fake_tree: Make) -> N
 def test_without_a_driver_residency_is_limited_to_proc_stat(fake_tree: Make) -> None:
     fake_tree({f"{CPU}/online": "0\n", "proc/stat": "cpu  1 2 3 4 5 6 7 8 9 0\n"})
     found = survey()["residency"]
-    assert (found.status, found.detail) == (
-        "limited", "no cpuidle driver: idle time from /proc/stat, states unknown"
-    )
+    assert (found.status, found.detail) == ("limited", "no cpuidle driver: idle time from /proc/stat, states unknown")
 
 
 def test_rapl_of_a_host_and_of_a_guest(fake_tree: Make) -> None:
     fake_tree({"proc/cpuinfo": GUEST})
     assert survey()["rapl"].detail == "no RAPL in this guest"
-    fake_tree({
-        "proc/cpuinfo": METAL, f"{RAPL}/name": "package-0\n", f"{RAPL}/energy_uj": "12\n",
-        f"{RAPL}:0/name": "core\n", f"{RAPL}:0/energy_uj": "3\n",
-    })
+    fake_tree(
+        {
+            "proc/cpuinfo": METAL,
+            f"{RAPL}/name": "package-0\n",
+            f"{RAPL}/energy_uj": "12\n",
+            f"{RAPL}:0/name": "core\n",
+            f"{RAPL}:0/energy_uj": "3\n",
+        }
+    )
     found = survey()
     assert found["rapl"] == ok("rapl", "powercap: core, package-0")
     assert found["energy"] == ok("energy", "measured by rapl")
@@ -88,10 +90,14 @@ def test_battery_counts_only_while_it_discharges(fake_tree: Make) -> None:
 
 def test_hwmon_names_chips_with_power_only(fake_tree: Make) -> None:
     chips = "sys/class/hwmon"
-    fake_tree({
-        f"{chips}/hwmon0/name": "coretemp\n", f"{chips}/hwmon0/temp1_input": "40000\n",
-        f"{chips}/hwmon1/name": "power_meter\n", f"{chips}/hwmon1/power1_average": "95000000\n",
-    })
+    fake_tree(
+        {
+            f"{chips}/hwmon0/name": "coretemp\n",
+            f"{chips}/hwmon0/temp1_input": "40000\n",
+            f"{chips}/hwmon1/name": "power_meter\n",
+            f"{chips}/hwmon1/power1_average": "95000000\n",
+        }
+    )
     assert survey()["hwmon"] == ok("hwmon", "power_meter")
 
 
@@ -100,11 +106,16 @@ def test_tracefs_is_found_where_it_is_mounted(fake_tree: Make) -> None:
     assert survey()["tracefs"] == ok("tracefs", "mounted at /sys/kernel/tracing")
 
 
-@pytest.mark.parametrize(("mask", "status", "lacking"), [
-    ("000001ffffffffff", "ok", ""), ("0000000000280000", "ok", ""),
-    ("0000000000200000", "missing", "CAP_SYS_PTRACE"), ("0000000000000000", "missing", "CAP_BPF, CAP_PERFMON"),
-    ("000000c000080000", "ok", ""),
-])
+@pytest.mark.parametrize(
+    ("mask", "status", "lacking"),
+    [
+        ("000001ffffffffff", "ok", ""),
+        ("0000000000280000", "ok", ""),
+        ("0000000000200000", "missing", "CAP_SYS_PTRACE"),
+        ("0000000000000000", "missing", "CAP_BPF, CAP_PERFMON"),
+        ("000000c000080000", "ok", ""),
+    ],
+)
 def test_privileges_by_capability_bits(fake_tree: Make, mask: str, status: str, lacking: str) -> None:
     fake_tree({"proc/self/status": f"Name:\tx\nCapEff:\t{mask}\n"})
     found = survey()["privileges"]
@@ -113,13 +124,21 @@ def test_privileges_by_capability_bits(fake_tree: Make, mask: str, status: str, 
 
 
 def test_describe_reads_one_tree_only(fake_tree: Make) -> None:
-    fake_tree({
-        "proc/cpuinfo": GUEST, "proc/meminfo": "MemTotal:  2048 kB\n", "proc/sys/kernel/hostname": "db7\n",
-        "proc/sys/kernel/osrelease": "6.1.0-9\n", f"{CPU}/online": "0-3,8\n", f"{CPU}/smt/active": "1\n",
-        f"{CPU}/cpuidle/current_driver": "none\n", f"{CPU}/cpuidle/current_governor_ro": "menu\n",
-        f"{CPU}/vulnerabilities/mds": "Not affected\n", f"{CPU}/vulnerabilities/retbleed": "Vulnerable\n",
-        "sys/class/dmi/id/sys_vendor": "QEMU\n",
-    })
+    fake_tree(
+        {
+            "proc/cpuinfo": GUEST,
+            "proc/meminfo": "MemTotal:  2048 kB\n",
+            "proc/sys/kernel/hostname": "db7\n",
+            "proc/sys/kernel/osrelease": "6.1.0-9\n",
+            f"{CPU}/online": "0-3,8\n",
+            f"{CPU}/smt/active": "1\n",
+            f"{CPU}/cpuidle/current_driver": "none\n",
+            f"{CPU}/cpuidle/current_governor_ro": "menu\n",
+            f"{CPU}/vulnerabilities/mds": "Not affected\n",
+            f"{CPU}/vulnerabilities/retbleed": "Vulnerable\n",
+            "sys/class/dmi/id/sys_vendor": "QEMU\n",
+        }
+    )
     host = describe()
     assert (host.hostname, host.kernel, host.cpus, host.memory_bytes) == ("db7", "6.1.0-9", 5, 2 << 20)
     assert (host.cpu_vendor, host.cpu_family, host.cpu_model_number) == ("AuthenticAMD", 25, 17)
@@ -136,11 +155,13 @@ def test_a_host_without_a_hypervisor_is_metal(fake_tree: Make) -> None:
 
 def test_the_doctor_keeps_to_80_columns_and_commands_whole() -> None:
     command = "apt install linux-headers-amd64"
-    text = render([
-        ok("residency", "a driver and " + "state, " * 30),
-        missing("tracing", "kernel headers for bcc are not installed", command),
-        missing("x", "short", "fix"),
-    ])
+    text = render(
+        [
+            ok("residency", "a driver and " + "state, " * 30),
+            missing("tracing", "kernel headers for bcc are not installed", command),
+            missing("x", "short", "fix"),
+        ]
+    )
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.endswith(f"→ {command}") for line in lines)

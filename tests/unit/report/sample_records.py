@@ -12,16 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from powerprof.attribution.oncpu import OnCpuFrame, OnCpuProfile, OnCpuStack
-from powerprof.attribution.records import (
-    Attribution,
-    StackCounts,
-    StackFrame,
-    TargetInfo,
-    Thread,
-    Waker,
-    Wakeup,
-    Woken,
-)
+from powerprof.attribution.records import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Waker, Wakeup, Woken
 from powerprof.experiment.judge import answer, judge, own_control
 from powerprof.experiment.metrics import baseline_of
 from powerprof.experiment.records import Arm, Block, Comparison, Condition, Plan, Threat
@@ -48,14 +39,23 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 START = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
 HOST = {
-    "hostname": "db1", "kernel": "6.1.0-32-amd64", "machine": "x86_64",
+    "hostname": "db1",
+    "kernel": "6.1.0-32-amd64",
+    "machine": "x86_64",
     "distribution": "Debian GNU/Linux 12 (bookworm)",
-    "cpu_model": "AMD EPYC 9354 32-Core Processor", "cpus": 2, "memory_bytes": 25276510208, "virtualisation": "kvm",
-    "idle_driver": "haltpoll", "idle_governor": "haltpoll", "frequency_driver": None, "smt_active": False,
+    "cpu_model": "AMD EPYC 9354 32-Core Processor",
+    "cpus": 2,
+    "memory_bytes": 25276510208,
+    "virtualisation": "kvm",
+    "idle_driver": "haltpoll",
+    "idle_governor": "haltpoll",
+    "frequency_driver": None,
+    "smt_active": False,
     "mitigations": {"spectre_v2": "Mitigation: Retpolines", "mds": "Mitigation: Clear CPU buffers"},
-}  # fmt: skip
-TOOL = ToolCost(version="0.1.0", cpu_s=0.0129, wakeups_hz=1.0, cpu_percent=0.081, bpf_s=0.0021, lost_count=0,
-                memory_bytes=148946944)  # fmt: skip
+}
+TOOL = ToolCost(
+    version="0.1.0", cpu_s=0.0129, wakeups_hz=1.0, cpu_percent=0.081, bpf_s=0.0021, lost_count=0, memory_bytes=148946944
+)
 
 
 def filled(kind: type[T], **given: object) -> T:
@@ -68,28 +68,70 @@ def filled(kind: type[T], **given: object) -> T:
     return kind(**given)
 
 
-def window(at_s: float, c0_percent: float, wakeups_hz: float, *, length_s: float = 8.0, shallow: float = 4.0,
-           server_s: float = 0.0, client_s: float = 0.0) -> Window:  # fmt: skip
+def window(
+    at_s: float,
+    c0_percent: float,
+    wakeups_hz: float,
+    *,
+    length_s: float = 8.0,
+    shallow: float = 4.0,
+    server_s: float = 0.0,
+    client_s: float = 0.0,
+) -> Window:
     """A window of two CPUs that idled in C1 and C6."""
     idle = 100.0 - c0_percent
     watts = 40.0 + 1.1 * c0_percent
     return Window(
-        started_at=(START + timedelta(seconds=at_s)).isoformat(), window_s=length_s, cpus=2, c0_percent=c0_percent,
-        idle_percent=idle, wakeups_hz=wakeups_hz, steal_percent=0.1,
+        started_at=(START + timedelta(seconds=at_s)).isoformat(),
+        window_s=length_s,
+        cpus=2,
+        c0_percent=c0_percent,
+        idle_percent=idle,
+        wakeups_hz=wakeups_hz,
+        steal_percent=0.1,
         states=[
-            StateResidency(name="POLL", residency_percent=0.0, average_residency_ms=None, entries_hz=0.0, polling=True,
-                           polling_percent=0.0),
-            StateResidency(name="C1", residency_percent=shallow, average_residency_ms=1.5, entries_hz=wakeups_hz / 3,
-                           time_us=shallow * length_s * 2e4, entries_count=int(wakeups_hz * length_s / 3)),
-            StateResidency(name="C6", residency_percent=idle - shallow, average_residency_ms=41.2,
-                           entries_hz=2 * wakeups_hz / 3, time_us=(idle - shallow) * length_s * 2e4,
-                           entries_count=int(2 * wakeups_hz * length_s / 3)),
+            StateResidency(
+                name="POLL",
+                residency_percent=0.0,
+                average_residency_ms=None,
+                entries_hz=0.0,
+                polling=True,
+                polling_percent=0.0,
+            ),
+            StateResidency(
+                name="C1",
+                residency_percent=shallow,
+                average_residency_ms=1.5,
+                entries_hz=wakeups_hz / 3,
+                time_us=shallow * length_s * 2e4,
+                entries_count=int(wakeups_hz * length_s / 3),
+            ),
+            StateResidency(
+                name="C6",
+                residency_percent=idle - shallow,
+                average_residency_ms=41.2,
+                entries_hz=2 * wakeups_hz / 3,
+                time_us=(idle - shallow) * length_s * 2e4,
+                entries_count=int(2 * wakeups_hz * length_s / 3),
+            ),
         ],
-        energy=[EnergyReading(source="model", domain="cpus", kind="estimated", joules=watts * length_s, watts=watts,
-                              low_watts=0.6 * watts, high_watts=1.4 * watts, model="EPYC Genoa")],
-        processes=[ProcessTime(name="server", cpu_s=server_s, percent=100 * server_s / length_s / 2),
-                   ProcessTime(name="client", cpu_s=client_s, percent=100 * client_s / length_s / 2)],
-    )  # fmt: skip
+        energy=[
+            EnergyReading(
+                source="model",
+                domain="cpus",
+                kind="estimated",
+                joules=watts * length_s,
+                watts=watts,
+                low_watts=0.6 * watts,
+                high_watts=1.4 * watts,
+                model="EPYC Genoa",
+            )
+        ],
+        processes=[
+            ProcessTime(name="server", cpu_s=server_s, percent=100 * server_s / length_s / 2),
+            ProcessTime(name="client", cpu_s=client_s, percent=100 * client_s / length_s / 2),
+        ],
+    )
 
 
 def _block(pair: int, arm: Arm, at_s: float, dropped: bool, chance: random.Random) -> Block:
@@ -98,12 +140,21 @@ def _block(pair: int, arm: Arm, at_s: float, dropped: bool, chance: random.Rando
     server_s = queries * per_query_ms / 1e3
     c0 = 0.45 + 100 * (server_s + 0.05) / 16 + chance.uniform(-0.03, 0.03)
     return Block(
-        pair=pair, arm=arm, dropped=dropped, attempts_count=1 + (pair == 4 and arm == "b"), queries=queries,
-        offered_hz=40.0, window=window(at_s, c0, 38 + (104 if arm == "a" else 76) + chance.uniform(-2, 2),
-                                       server_s=server_s, client_s=0.04), p50_ms=0.12 if arm == "a" else 2.8,
-        p95_ms=(0.21 if arm == "a" else 3.1) * chance.uniform(0.98, 1.02), p99_ms=0.3 if arm == "a" else 3.4,
-        mean_ms=0.13 if arm == "a" else 2.85, rows_examined=queries * (5 if arm == "a" else 20395),
-    )  # fmt: skip
+        pair=pair,
+        arm=arm,
+        dropped=dropped,
+        attempts_count=1 + (pair == 4 and arm == "b"),
+        queries=queries,
+        offered_hz=40.0,
+        window=window(
+            at_s, c0, 38 + (104 if arm == "a" else 76) + chance.uniform(-2, 2), server_s=server_s, client_s=0.04
+        ),
+        p50_ms=0.12 if arm == "a" else 2.8,
+        p95_ms=(0.21 if arm == "a" else 3.1) * chance.uniform(0.98, 1.02),
+        p99_ms=0.3 if arm == "a" else 3.4,
+        mean_ms=0.13 if arm == "a" else 2.85,
+        rows_examined=queries * (5 if arm == "a" else 20395),
+    )
 
 
 @cache
@@ -121,44 +172,112 @@ def comparison(pairs: int = 12) -> Comparison:
     after = [window(30 + 9.2 * len(blocks), 0.43, 38.0)]
     metrics = judge(blocks, baseline_of([*before, *after]), "c0_ms_per_query_server", 11)
     return Comparison(
-        id="compare-0007", command="compare", started_at=START.isoformat(),
-        a=Condition(name="index", workload="city", title="With an index on Name", work="city/point",
-                    load={"clients": 4, "statements": "SELECT … WHERE Name = ?"},
-                    settings={"innodb_buffer_pool_size": "128M"}),
-        b=Condition(name="no-index", workload="city", title="Without it", work="city/point", load={"clients": 4},
-                    settings={"innodb_buffer_pool_size": "128M"}),
-        design="rate", order=order, blocks_count=len(blocks), metrics=metrics,
-        verdict=answer(metrics, "c0_ms_per_query_server", "index", "no-index"), seed=11, offered_hz=40.0,
-        plans=[Plan(arm="a", statement="SELECT * FROM city_huge WHERE Name = 'Kabul'", asserted=True, rows=[
-                   {"id": 1, "select_type": "SIMPLE", "table": "city_huge", "type": "ref", "key": "name_btree",
-                    "key_len": "140", "ref": "const", "rows": 5, "Extra": "Using index condition"}]),
-               Plan(arm="b", statement="SELECT * FROM city_huge IGNORE INDEX (name_btree) WHERE Name = 'Kabul'",
-                    asserted=True, rows=[
-                   {"id": 1, "select_type": "SIMPLE", "table": "city_huge", "type": "ALL", "key": None,
-                    "key_len": None, "ref": None, "rows": 20395, "Extra": "Using where"}])],
-        threats=[Threat(name="steal", text="steal 0.1 %"),
-                 Threat(name="frequency", text="no frequency data on this host"),
-                 Threat(name="drift", text="idle baseline drift +0.52 points of C0: too much", serious=True)],
-        control=own_control(metrics[0], 11), baseline=before, baseline_after=after, blocks=blocks, host=HOST,
-        server={"version": "MariaDB 10.11.19", "private": True}, tool={"version": "0.1.0", "cpu_s": 0.61,
-                                                                     "cpu_percent": 0.3},
-        options={"duration_s": 8.0, "design": "rate"}, notes=["the first pair is warm-up and in no figure"],
-    )  # fmt: skip
+        id="compare-0007",
+        command="compare",
+        started_at=START.isoformat(),
+        a=Condition(
+            name="index",
+            workload="city",
+            title="With an index on Name",
+            work="city/point",
+            load={"clients": 4, "statements": "SELECT … WHERE Name = ?"},
+            settings={"innodb_buffer_pool_size": "128M"},
+        ),
+        b=Condition(
+            name="no-index",
+            workload="city",
+            title="Without it",
+            work="city/point",
+            load={"clients": 4},
+            settings={"innodb_buffer_pool_size": "128M"},
+        ),
+        design="rate",
+        order=order,
+        blocks_count=len(blocks),
+        metrics=metrics,
+        verdict=answer(metrics, "c0_ms_per_query_server", "index", "no-index"),
+        seed=11,
+        offered_hz=40.0,
+        plans=[
+            Plan(
+                arm="a",
+                statement="SELECT * FROM city_huge WHERE Name = 'Kabul'",
+                asserted=True,
+                rows=[
+                    {
+                        "id": 1,
+                        "select_type": "SIMPLE",
+                        "table": "city_huge",
+                        "type": "ref",
+                        "key": "name_btree",
+                        "key_len": "140",
+                        "ref": "const",
+                        "rows": 5,
+                        "Extra": "Using index condition",
+                    }
+                ],
+            ),
+            Plan(
+                arm="b",
+                statement="SELECT * FROM city_huge IGNORE INDEX (name_btree) WHERE Name = 'Kabul'",
+                asserted=True,
+                rows=[
+                    {
+                        "id": 1,
+                        "select_type": "SIMPLE",
+                        "table": "city_huge",
+                        "type": "ALL",
+                        "key": None,
+                        "key_len": None,
+                        "ref": None,
+                        "rows": 20395,
+                        "Extra": "Using where",
+                    }
+                ],
+            ),
+        ],
+        threats=[
+            Threat(name="steal", text="steal 0.1 %"),
+            Threat(name="frequency", text="no frequency data on this host"),
+            Threat(name="drift", text="idle baseline drift +0.52 points of C0: too much", serious=True),
+        ],
+        control=own_control(metrics[0], 11),
+        baseline=before,
+        baseline_after=after,
+        blocks=blocks,
+        host=HOST,
+        server={"version": "MariaDB 10.11.19", "private": True},
+        tool={"version": "0.1.0", "cpu_s": 0.61, "cpu_percent": 0.3},
+        options={"duration_s": 8.0, "design": "rate"},
+        notes=["the first pair is warm-up and in no figure"],
+    )
 
 
 def causes() -> list[Cause]:
     """What woke an idle server, most frequent first."""
-    rows = [("timer", "process_timeout", "kernel", "rcu_preempt", 101, 99.0, 0.9),
-            ("timer", "hrtimer_wakeup", "mariadbd", "mysys/statement_timer", 25, 400.0, 1.1),
-            ("ipi", "reschedule", "mariadbd", "innodb/page_cleaner_thread", 10, 1000.0, 0.8),
-            ("device", "virtio0-input.0", "sshd", "sshd", 7, None, 0.4),
-            ("unknown", None, None, None, 1, None, None)]  # fmt: skip
+    rows = [
+        ("timer", "process_timeout", "kernel", "rcu_preempt", 101, 99.0, 0.9),
+        ("timer", "hrtimer_wakeup", "mariadbd", "mysys/statement_timer", 25, 400.0, 1.1),
+        ("ipi", "reschedule", "mariadbd", "innodb/page_cleaner_thread", 10, 1000.0, 0.8),
+        ("device", "virtio0-input.0", "sshd", "sshd", 7, None, 0.4),
+        ("unknown", None, None, None, 1, None, None),
+    ]
     total = sum(row[4] for row in rows)
     return [
-        Cause(mechanism=mechanism, name=name, process=process, pid=8123 if process else None, thread=thread,
-              count=count, wakeups_hz=count / 10, percent=100 * count / total, period_ms=period, c0_ms=c0)
+        Cause(
+            mechanism=mechanism,
+            name=name,
+            process=process,
+            pid=8123 if process else None,
+            thread=thread,
+            count=count,
+            wakeups_hz=count / 10,
+            percent=100 * count / total,
+            period_ms=period,
+            c0_ms=c0,
+        )
         for mechanism, name, process, thread, count, period, c0 in rows  # type: ignore[arg-type]
-    ]  # fmt: skip
+    ]
 
 
 def _phase(name: str, at_s: float, c0: float, wakeups: float) -> Phase:
@@ -167,12 +286,24 @@ def _phase(name: str, at_s: float, c0: float, wakeups: float) -> Phase:
         window(at_s + 9 * i, c0 + chance.uniform(-0.05, 0.05), wakeups + chance.uniform(-1, 1)) for i in range(5)
     ]
     return replace(
-        phase_of(name, windows), causes=causes(), traced_window_s=10.0,
-        conservation=Conservation(idle_exits_count=144, cpuidle_usage_delta_count=145, classified_count=143,
-                                  unknown_count=1, lost_count=0, coverage_percent=99.30555),
-        energy=[*windows[0].energy, EnergyReading(source="rapl", domain="core", kind="measured", joules=41.7,
-                                                  watts=5.2, contained_in="package-0")],
-    )  # fmt: skip
+        phase_of(name, windows),
+        causes=causes(),
+        traced_window_s=10.0,
+        conservation=Conservation(
+            idle_exits_count=144,
+            cpuidle_usage_delta_count=145,
+            classified_count=143,
+            unknown_count=1,
+            lost_count=0,
+            coverage_percent=99.30555,
+        ),
+        energy=[
+            *windows[0].energy,
+            EnergyReading(
+                source="rapl", domain="core", kind="measured", joules=41.7, watts=5.2, contained_in="package-0"
+            ),
+        ],
+    )
 
 
 def _delta(before: Phase, after: Phase, metric: str, half: float) -> Delta:
@@ -183,34 +314,52 @@ def _delta(before: Phase, after: Phase, metric: str, half: float) -> Delta:
     else:
         values = [getattr(phase, metric) for phase in (before, after)]
     mean = values[1] - values[0]
-    return Delta(metric=metric, from_phase=before.name, to_phase=after.name,
-                 difference=Estimate(mean=mean, low=mean - half, high=mean + half))  # fmt: skip
+    return Delta(
+        metric=metric,
+        from_phase=before.name,
+        to_phase=after.name,
+        difference=Estimate(mean=mean, low=mean - half, high=mean + half),
+    )
 
 
 @cache
 def idle_run() -> Run:
     """`powerprof idle --clients 16`."""
-    phases = [_phase("baseline", 0, 0.42, 38.1), _phase("server", 60, 0.61, 44.7), _phase("clients", 120, 0.63, 44.9),
-              _phase("baseline-after", 180, 0.44, 38.3)]  # fmt: skip
+    phases = [
+        _phase("baseline", 0, 0.42, 38.1),
+        _phase("server", 60, 0.61, 44.7),
+        _phase("clients", 120, 0.63, 44.9),
+        _phase("baseline-after", 180, 0.44, 38.3),
+    ]
     metrics = (("c0_percent", 0.04), ("wakeups_hz", 0.5), ("C6 residency_percent", 0.04))
     return Run(
-        id="idle-1031", command="idle", started_at=START.isoformat(), host=HOST, tool=TOOL, phases=phases,
+        id="idle-1031",
+        command="idle",
+        started_at=START.isoformat(),
+        host=HOST,
+        tool=TOOL,
+        phases=phases,
         deltas=[_delta(phases[0], phases[2], metric, half) for metric, half in metrics],
         drift=[_delta(phases[0], phases[3], metric, half) for metric, half in metrics[:2]],
         server=ServerInfo(version="MariaDB 10.11.19", private=True, pid=8123),
         options={"clients_count": 16, "duration_s": 8.0, "repeat_count": 5},
         notes=["no meter on this host: joules are estimated"],
-    )  # fmt: skip
+    )
 
 
 def _stack(*names: str | None, module: str = "mariadbd") -> list[StackFrame]:
     found = []
     for number, name in enumerate(names):
         libc = name is not None and name.startswith(("pthread", "start_thread", "__clone", "poll", "futex"))
-        found.append(StackFrame(
-            function=name, module="libc.so.6" if libc else module, address=f"0x{0x55d0 + 64 * number:x}", offset=12,
-            function_start=f"0x{0x6e0f80 + 64 * number:x}",
-        ))  # fmt: skip
+        found.append(
+            StackFrame(
+                function=name,
+                module="libc.so.6" if libc else module,
+                address=f"0x{0x55D0 + 64 * number:x}",
+                offset=12,
+                function_start=f"0x{0x6E0F80 + 64 * number:x}",
+            )
+        )
     return found
 
 
@@ -219,55 +368,149 @@ def attribution() -> Attribution:
     """A window of an idle mariadbd."""
     waits = ("pthread_cond_timedwait", "psi_cond_timedwait")
     rows: list[tuple[str, int, float | None, float, str, list[StackFrame]]] = [
-        ("mysys/statement_timer", 25, 400.0, 1.12, "own_timer",
-         _stack(*waits, None, "timer_handler", "start_thread", "__clone3")),
-        ("innodb/page_cleaner_thread", 10, 1000.0, 0.83, "own_timer",
-         _stack(*waits, "buf_flush_page_cleaner", "start_thread", "__clone3")),
-        ("innodb/thread_pool_thread", 20, 500.0, 0.71, "own_timer",
-         _stack(*waits, "std::condition_variable::wait_until<std::chrono::_V2::steady_clock, "
-                        "std::chrono::duration<long, std::ratio<1l, 1000000000l> > >",
-                "tpool::thread_pool_generic::wait_for_tasks", "tpool::thread_pool_generic::worker_main", "start_thread",
-                "__clone3")),
-        ("sql/one_connection", 9, None, 2.4, "other_process",
-         _stack("poll", "vio_io_wait", "vio_read", "my_net_read_packet", "do_command", "handle_one_connection",
-                "start_thread", "__clone3")),
+        (
+            "mysys/statement_timer",
+            25,
+            400.0,
+            1.12,
+            "own_timer",
+            _stack(*waits, None, "timer_handler", "start_thread", "__clone3"),
+        ),
+        (
+            "innodb/page_cleaner_thread",
+            10,
+            1000.0,
+            0.83,
+            "own_timer",
+            _stack(*waits, "buf_flush_page_cleaner", "start_thread", "__clone3"),
+        ),
+        (
+            "innodb/thread_pool_thread",
+            20,
+            500.0,
+            0.71,
+            "own_timer",
+            _stack(
+                *waits,
+                "std::condition_variable::wait_until<std::chrono::_V2::steady_clock, "
+                "std::chrono::duration<long, std::ratio<1l, 1000000000l> > >",
+                "tpool::thread_pool_generic::wait_for_tasks",
+                "tpool::thread_pool_generic::worker_main",
+                "start_thread",
+                "__clone3",
+            ),
+        ),
+        (
+            "sql/one_connection",
+            9,
+            None,
+            2.4,
+            "other_process",
+            _stack(
+                "poll",
+                "vio_io_wait",
+                "vio_read",
+                "my_net_read_packet",
+                "do_command",
+                "handle_one_connection",
+                "start_thread",
+                "__clone3",
+            ),
+        ),
         ("sql/main", 4, None, 0.2, "device", _stack("poll", "handle_connections_sockets", "mysqld_main")),
-    ]  # fmt: skip
+    ]
     return Attribution(
-        id="attribute-0003", started_at=START.isoformat(), window_s=10.0, cpus=2,
-        target=TargetInfo(pid=8123, executable="/usr/sbin/mariadbd", build_id="8f1c0f2f", label="mariadbd", pids=[8123],
-                          threads_count=14),
-        conservation=Conservation(idle_exits_count=381, cpuidle_usage_delta_count=383, classified_count=381,
-                                  unknown_count=0, lost_count=0, coverage_percent=100.0),
+        id="attribute-0003",
+        started_at=START.isoformat(),
+        window_s=10.0,
+        cpus=2,
+        target=TargetInfo(
+            pid=8123,
+            executable="/usr/sbin/mariadbd",
+            build_id="8f1c0f2f",
+            label="mariadbd",
+            pids=[8123],
+            threads_count=14,
+        ),
+        conservation=Conservation(
+            idle_exits_count=381,
+            cpuidle_usage_delta_count=383,
+            classified_count=381,
+            unknown_count=0,
+            lost_count=0,
+            coverage_percent=100.0,
+        ),
         wakeups=[
-            Wakeup(mechanism="timer" if origin == "own_timer" else "ipi", origin=origin, count=count,  # type: ignore[arg-type]
-                   rate_hz=count / 10, wakings_count=count + 2, period_ms=period, c0_ms=c0, stack=stack,
-                   stack_complete=True, detail="hrtimer_wakeup" if origin == "own_timer" else None,
-                   thread=Thread(tid=8130 + number, comm="mariadbd", server_name=f"thread/{name}", pid=8123),
-                   waker=Waker(pid=900, comm="sysbench") if origin == "other_process" else None,
-                   idle_ms=31.2, states={"C6": count})
+            Wakeup(
+                mechanism="timer" if origin == "own_timer" else "ipi",
+                origin=origin,
+                count=count,  # type: ignore[arg-type]
+                rate_hz=count / 10,
+                wakings_count=count + 2,
+                period_ms=period,
+                c0_ms=c0,
+                stack=stack,
+                stack_complete=True,
+                detail="hrtimer_wakeup" if origin == "own_timer" else None,
+                thread=Thread(tid=8130 + number, comm="mariadbd", server_name=f"thread/{name}", pid=8123),
+                waker=Waker(pid=900, comm="sysbench") if origin == "other_process" else None,
+                idle_ms=31.2,
+                states={"C6": count},
+            )
             for number, (name, count, period, c0, origin, stack) in enumerate(rows)
         ],
-        stacks=StackCounts(captured_count=61, complete_count=61, truncated_count=0, failed_count=0,
-                           exits_with_stack_percent=100.0, exits_complete_percent=100.0, unnamed_frames_percent=3.7),
-        tool=TOOL, host=HOST, other_causes=causes(), c0_percent=0.61,
-        woken_elsewhere=[Woken(thread=Thread(tid=8133, comm="mariadbd", server_name="thread/sql/one_connection"),
-                               process="sysbench", count=3, rate_hz=0.3)],
+        stacks=StackCounts(
+            captured_count=61,
+            complete_count=61,
+            truncated_count=0,
+            failed_count=0,
+            exits_with_stack_percent=100.0,
+            exits_complete_percent=100.0,
+            unnamed_frames_percent=3.7,
+        ),
+        tool=TOOL,
+        host=HOST,
+        other_causes=causes(),
+        c0_percent=0.61,
+        woken_elsewhere=[
+            Woken(
+                thread=Thread(tid=8133, comm="mariadbd", server_name="thread/sql/one_connection"),
+                process="sysbench",
+                count=3,
+                rate_hz=0.3,
+            )
+        ],
         notes=["this build is stripped: apt install mariadb-server-core-dbgsym"],
-    )  # fmt: skip
+    )
 
 
 def _metrics(factor: float) -> list[RunMetric]:
     values = [0.0248 * factor, 0.0256 * factor, 0.0261 * factor]
     mean = fmean(values)
     return [
-        RunMetric(name="c0_ms_per_query_server", unit="ms", kind="measured", values=[*values],
-                  estimate=Estimate(mean=mean, low=0.9 * mean, high=1.1 * mean)),
-        RunMetric(name="queries_hz", unit="1/s", kind="measured", values=[32228.0 / factor] * 3,
-                  estimate=Estimate(mean=32228.0 / factor, low=None, high=None)),
-        RunMetric(name="joules_per_query", unit="J", kind="estimated", values=[2.3e-4 * factor] * 3, source="model",
-                  estimate=Estimate(mean=2.3e-4 * factor, low=2.2e-4 * factor, high=2.4e-4 * factor)),
-    ]  # fmt: skip
+        RunMetric(
+            name="c0_ms_per_query_server",
+            unit="ms",
+            kind="measured",
+            values=[*values],
+            estimate=Estimate(mean=mean, low=0.9 * mean, high=1.1 * mean),
+        ),
+        RunMetric(
+            name="queries_hz",
+            unit="1/s",
+            kind="measured",
+            values=[32228.0 / factor] * 3,
+            estimate=Estimate(mean=32228.0 / factor, low=None, high=None),
+        ),
+        RunMetric(
+            name="joules_per_query",
+            unit="J",
+            kind="estimated",
+            values=[2.3e-4 * factor] * 3,
+            source="model",
+            estimate=Estimate(mean=2.3e-4 * factor, low=2.2e-4 * factor, high=2.4e-4 * factor),
+        ),
+    ]
 
 
 @cache
@@ -275,11 +518,17 @@ def load_run() -> Run:
     """`powerprof run city:index`."""
     server, load = _phase("server", 0, 0.61, 44.7), _phase("index", 60, 41.0, 900.0)
     return Run(
-        id="run-0002", command="run", started_at=START.isoformat(), host=HOST, tool=TOOL, phases=[server, load],
-        server=ServerInfo(version="MariaDB 10.11.19", private=True), metrics=_metrics(1.0),
+        id="run-0002",
+        command="run",
+        started_at=START.isoformat(),
+        host=HOST,
+        tool=TOOL,
+        phases=[server, load],
+        server=ServerInfo(version="MariaDB 10.11.19", private=True),
+        metrics=_metrics(1.0),
         condition={"name": "index", "workload": "city", "title": "an index on Name"},
         options={"windows_count": 3, "window_s": 8.0, "offered_hz": 200.0},
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -287,39 +536,80 @@ def sweep() -> Sweep:
     """`powerprof sweep city:index --clients 1,2,4,8,1024`, of which the last point failed."""
     points = [Point(value=clients, metrics=_metrics(1 + clients / 8)) for clients in (1, 2, 4, 8)]
     return Sweep(
-        id="sweep-0001", command="sweep", started_at=START.isoformat(), workload="city", parameter="clients",
-        condition={"name": "index", "workload": "city"}, key="load.clients", values=[1, 2, 4, 8, 1024], host=HOST,
+        id="sweep-0001",
+        command="sweep",
+        started_at=START.isoformat(),
+        workload="city",
+        parameter="clients",
+        condition={"name": "index", "workload": "city"},
+        key="load.clients",
+        values=[1, 2, 4, 8, 1024],
+        host=HOST,
         points=[*points, Point(value=1024, error="the server refused connections")],
-        server={"version": "MariaDB 10.11.19", "private": True}, options={"window_s": 8.0}, interrupted=True,
-    )  # fmt: skip
+        server={"version": "MariaDB 10.11.19", "private": True},
+        options={"window_s": 8.0},
+        interrupted=True,
+    )
 
 
 def on_cpu() -> OnCpuProfile:
     """Where the C0 time of a busy server went."""
+
     def frame(name: str, kernel: bool = False) -> OnCpuFrame:
-        return OnCpuFrame(function=name, module="kernel" if kernel else "mariadbd", address="0x1", offset=0, label=name,
-                          kernel=kernel)  # fmt: skip
+        return OnCpuFrame(
+            function=name, module="kernel" if kernel else "mariadbd", address="0x1", offset=0, label=name, kernel=kernel
+        )
 
     stacks = [
-        OnCpuStack(pid=8123, tid=8140, comm="mariadbd", server_name="thread/sql/one_connection", count=20, percent=80.0,
-                   c0_ms=20.0, stack_state="complete",
-                   stack=[frame("vfs_read", kernel=True), frame("do_command"), frame("start_thread")]),
-        OnCpuStack(pid=8123, tid=8140, comm="mariadbd", server_name="thread/sql/one_connection", count=5, percent=20.0,
-                   c0_ms=5.0, stack_state="truncated", stack=[frame("row_search_mvcc")]),
-    ]  # fmt: skip
+        OnCpuStack(
+            pid=8123,
+            tid=8140,
+            comm="mariadbd",
+            server_name="thread/sql/one_connection",
+            count=20,
+            percent=80.0,
+            c0_ms=20.0,
+            stack_state="complete",
+            stack=[frame("vfs_read", kernel=True), frame("do_command"), frame("start_thread")],
+        ),
+        OnCpuStack(
+            pid=8123,
+            tid=8140,
+            comm="mariadbd",
+            server_name="thread/sql/one_connection",
+            count=5,
+            percent=20.0,
+            c0_ms=5.0,
+            stack_state="truncated",
+            stack=[frame("row_search_mvcc")],
+        ),
+    ]
     return filled(
         OnCpuProfile,
-        event="cpu-clock", pids=[8123], window_s=1.0, cpus=2, percent_of="c0", c0_percent=1.3, target_count=25,
-        target_percent=100.0, target_hz=25.0, target_c0_ms=25.0, stacks=stacks,
-    )  # fmt: skip
+        event="cpu-clock",
+        pids=[8123],
+        window_s=1.0,
+        cpus=2,
+        percent_of="c0",
+        c0_percent=1.3,
+        target_count=25,
+        target_percent=100.0,
+        target_hz=25.0,
+        target_c0_ms=25.0,
+        stacks=stacks,
+    )
 
 
 def timeline(count: int = 300) -> list[TimelineExit]:
     """Two CPUs that idle and are woken by turns."""
     chance = random.Random(3)
     now, found = [5_000_000_000, 5_000_400_000], []
-    causes_ = (("timer", "mysys/statement_timer, its own timer", "mariadbd"), ("device", "virtio0-input.0", "sshd"),
-               ("ipi", "reschedule by sysbench", "mariadbd"), ("tick", "the scheduler's tick", None))  # fmt: skip
+    causes_ = (
+        ("timer", "mysys/statement_timer, its own timer", "mariadbd"),
+        ("device", "virtio0-input.0", "sshd"),
+        ("ipi", "reschedule by sysbench", "mariadbd"),
+        ("tick", "the scheduler's tick", None),
+    )
     for number in range(count):
         cpu = number % 2
         enter = now[cpu]
@@ -333,7 +623,24 @@ def timeline(count: int = 300) -> list[TimelineExit]:
 
 
 HOSTILE = (
-    "<script>alert('x')</script>", "</script><img src=x onerror=alert(1)>", "\"' onmouseover='alert(1)", "{{ 7*7 }}",
-    "a" * 10_000, "<!--", "]]>", "=cmd|' /C calc'!A0", "+1", "@SUM(A1)", "-2", "\tx", "a;b\nc\r\x00d", "|`*_[x](http://e.com)",
-    "\u202egnp.exe", "javascript:alert(1)", "&lt;b&gt;", "🦭 名前", "${x}", "%3B",
-)  # fmt: skip
+    "<script>alert('x')</script>",
+    "</script><img src=x onerror=alert(1)>",
+    "\"' onmouseover='alert(1)",
+    "{{ 7*7 }}",
+    "a" * 10_000,
+    "<!--",
+    "]]>",
+    "=cmd|' /C calc'!A0",
+    "+1",
+    "@SUM(A1)",
+    "-2",
+    "\tx",
+    "a;b\nc\r\x00d",
+    "|`*_[x](http://e.com)",
+    "\u202egnp.exe",
+    "javascript:alert(1)",
+    "&lt;b&gt;",
+    "🦭 名前",
+    "${x}",
+    "%3B",
+)

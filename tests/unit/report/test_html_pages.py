@@ -105,10 +105,13 @@ def test_the_answer_comes_first(kind: str) -> None:
     text = html_of(kind)
     heading = re.search(r"<h1[^>]*>(.*?)</h1>", text, re.DOTALL)
     assert heading is not None
-    answers = {"comparison": "no-index needs ", "idle": "An idle server with 16 silent connections costs ",
-               "load": "city:index: the server&#39;s CPU time per query is",
-               "sweep": "city:index does most at clients 1: 28,647",
-               "attribution": "mariadbd (8123) caused 68 of 381 idle exits"}  # fmt: skip
+    answers = {
+        "comparison": "no-index needs ",
+        "idle": "An idle server with 16 silent connections costs ",
+        "load": "city:index: the server&#39;s CPU time per query is",
+        "sweep": "city:index does most at clients 1: 28,647",
+        "attribution": "mariadbd (8123) caused 68 of 381 idle exits",
+    }
     assert heading[1].startswith(answers[kind])
 
 
@@ -138,15 +141,28 @@ def test_hostile_names_add_no_element_and_no_attribute() -> None:
     expected = {(tag, *sorted(attributes)) for tag, attributes in plain.elements}
     frames = [StackFrame(function=name, module=name, address="0x1") for name in HOSTILE]
     rows = [
-        replace(row, thread=replace(row.thread, server_name=None, comm=name), stack=frames, detail=name, period_ms=None,
-                waker=None if row.waker is None else replace(row.waker, comm=name))
+        replace(
+            row,
+            thread=replace(row.thread, server_name=None, comm=name),
+            stack=frames,
+            detail=name,
+            period_ms=None,
+            waker=None if row.waker is None else replace(row.waker, comm=name),
+        )
         for row, name in zip(record.wakeups * 4, HOSTILE, strict=True)
-    ]  # fmt: skip
+    ]
     host = {**record.host, **{name: name for name in HOSTILE}}
-    text = render_html(replace(
-        record, wakeups=rows, host=host, notes=list(HOSTILE), id=HOSTILE[0], started_at=HOSTILE[2],
-        target=replace(record.target, label=HOSTILE[1], executable=HOSTILE[0]),
-    ))  # fmt: skip
+    text = render_html(
+        replace(
+            record,
+            wakeups=rows,
+            host=host,
+            notes=list(HOSTILE),
+            id=HOSTILE[0],
+            started_at=HOSTILE[2],
+            target=replace(record.target, label=HOSTILE[1], executable=HOSTILE[0]),
+        )
+    )
     page = Page(text)
     assert page.open == []
     allowed = expected | {("details", "class"), ("summary",), ("details", "class", "open")}
@@ -160,11 +176,14 @@ def test_hostile_sql_conditions_and_threats_are_text() -> None:
     record = comparison()
     evil = "</pre><script>alert(1)</script>"
     changed = replace(
-        record, a=replace(record.a, name=evil, title=evil, load={evil: evil}),
+        record,
+        a=replace(record.a, name=evil, title=evil, load={evil: evil}),
         plans=[Plan(arm="a", statement=evil, rows=[{evil: evil}], asserted=False)],
-        threats=[Threat(name=evil, text=evil, serious=True)], differences=[evil], notes=[evil],
+        threats=[Threat(name=evil, text=evil, serious=True)],
+        differences=[evil],
+        notes=[evil],
         verdict=replace(record.verdict, text=evil, speed=evil),
-    )  # fmt: skip
+    )
     page = Page(render_html(changed))
     assert len(page.scripts) == 2 and page.open == []
 
@@ -189,10 +208,14 @@ def test_no_names_make_a_page_too_large() -> None:
     frames = [StackFrame(function='"' * 300 + str(n), module="m", address="0x1") for n in range(60)]
     row = record.wakeups[0]
     rows = [
-        replace(row, count=10_000 - n, thread=replace(row.thread, server_name=f"{'&' * 300}{n}"),
-                stack=frames[n % 60 :] + frames[: n % 60])
+        replace(
+            row,
+            count=10_000 - n,
+            thread=replace(row.thread, server_name=f"{'&' * 300}{n}"),
+            stack=frames[n % 60 :] + frames[: n % 60],
+        )
         for n in range(300)
-    ]  # fmt: skip
+    ]
     assert len(render_html(replace(record, wakeups=rows)).encode()) < MAX_PAGE_BYTES
 
 
@@ -200,8 +223,10 @@ def test_windows_that_took_turns_stand_side_by_side() -> None:
     record = comparison(4)
     first = {block.pair: block.window.started_at for block in reversed(record.blocks)}
     together = [replace(b, window=replace(b.window, started_at=first[b.pair])) for b in record.blocks]
-    drawn = re.findall(r'<rect class="bar-[ab][^"]*" x="([\d.]+)%" y="[\d.]+" width="([\d.]+)%"',
-                       render_html(replace(record, blocks=together)))  # fmt: skip
+    drawn = re.findall(
+        r'<rect class="bar-[ab][^"]*" x="([\d.]+)%" y="[\d.]+" width="([\d.]+)%"',
+        render_html(replace(record, blocks=together)),
+    )
     assert len(drawn) == 8
     edges = [(float(x), float(x) + float(width)) for x, width in drawn]
     for (_, end), (start, _) in pairwise(edges):
@@ -213,8 +238,20 @@ def test_an_empty_or_interrupted_record_has_a_page() -> None:
     assert "Interrupted" in render_html(run)
     record = comparison()
     answer = replace(record.verdict, metric=None, text="Nothing can be said: watts could not be measured.")
-    bare = replace(record, metrics=[], blocks=[], baseline=[], baseline_after=[], plans=[], threats=[], control=None,
-                   verdict=answer, order=[], blocks_count=0, interrupted=True)  # fmt: skip
+    bare = replace(
+        record,
+        metrics=[],
+        blocks=[],
+        baseline=[],
+        baseline_after=[],
+        plans=[],
+        threats=[],
+        control=None,
+        verdict=answer,
+        order=[],
+        blocks_count=0,
+        interrupted=True,
+    )
     assert "Nothing can be said" in render_html(bare)
     assert "no user stack" in render_html(replace(attribution(), wakeups=[replace(attribution().wakeups[0], stack=[])]))
 

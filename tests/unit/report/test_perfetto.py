@@ -16,14 +16,18 @@ from tests.unit.report.sample_records import HOSTILE, attribution, idle_run, tim
 
 
 def test_two_exits_become_slices_arrows_and_instants() -> None:
-    events = perfetto([
-        TimelineExit(0, 1_000_000, 3_500_000, 3_700_123, "C6", "timer", "statement timer", "mariadbd"),
-        TimelineExit(1, 2_000_000, 4_000_000, None, "C1", "no_ipi", "sshd", None),
-    ])["traceEvents"]  # fmt: skip
+    events = perfetto(
+        [
+            TimelineExit(0, 1_000_000, 3_500_000, 3_700_123, "C6", "timer", "statement timer", "mariadbd"),
+            TimelineExit(1, 2_000_000, 4_000_000, None, "C1", "no_ipi", "sshd", None),
+        ]
+    )["traceEvents"]
     cpus = [event for event in events if event["ph"] == "X" and event["pid"] == 1]
     assert [(e["tid"], e["name"], e["ts"], e["dur"]) for e in cpus] == [
-        (0, "C6", 0.0, 2500.0), (0, "mariadbd", 2500.0, 200.123), (1, "C1", 1000.0, 2000.0),
-    ]  # fmt: skip
+        (0, "C6", 0.0, 2500.0),
+        (0, "mariadbd", 2500.0, 200.123),
+        (1, "C1", 1000.0, 2000.0),
+    ]
     assert cpus[1]["args"] == {"woken_by": "timer: statement timer"}
     arrows = {event["ph"]: event for event in events if event["ph"] in "sf"}
     assert arrows["s"]["ts"] == arrows["f"]["ts"] == 2500.0
@@ -58,8 +62,10 @@ def test_every_arrow_starts_in_a_cause_and_ends_on_a_cpu() -> None:
 
 
 def test_hostile_names_stay_text() -> None:
-    exits = [TimelineExit(0, i * 100, i * 100 + 50, i * 100 + 70, name, "timer", name, name)
-             for i, name in enumerate(HOSTILE)]  # fmt: skip
+    exits = [
+        TimelineExit(0, i * 100, i * 100 + 50, i * 100 + 70, name, "timer", name, name)
+        for i, name in enumerate(HOSTILE)
+    ]
     document = json.loads(json.dumps(perfetto(exits)))
     assert {e["name"] for e in document["traceEvents"] if e["ph"] == "X" and e["pid"] == 1} == set(HOSTILE)
 

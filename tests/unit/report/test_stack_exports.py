@@ -108,9 +108,13 @@ def test_go_reads_the_profile_where_there_is_go(tmp_path: Path) -> None:
         assert decoded(path.read_bytes())[1]
         return
     done = subprocess.run(
-        [go, "tool", "pprof", "-top", str(path)], capture_output=True, text=True, timeout=60,
-        env={**os.environ, "GOTOOLCHAIN": "local", "GOPROXY": "off"}, check=True,
-    )  # fmt: skip
+        [go, "tool", "pprof", "-top", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "GOTOOLCHAIN": "local", "GOPROXY": "off"},
+        check=True,
+    )
     assert "Total samples = 68" in done.stdout
     rows = {line.split()[-1]: line.split()[0] for line in done.stdout.splitlines() if line.endswith("timedwait")}
     assert rows["pthread_cond_timedwait"] == "55"
@@ -136,7 +140,8 @@ def test_a_hostile_name_stays_one_frame_on_one_line(name: str) -> None:
     first, middle, last = stack.split(";")
     assert (first, last) == ("main", "leaf")
     assert middle.replace("%3B", ";").replace("%0A", "\n").replace("%0D", "\r").replace("%00", "\x00").replace(
-        "%09", "\t") == name.replace("%3B", ";")  # fmt: skip
+        "%09", "\t"
+    ) == name.replace("%3B", ";")
 
 
 def test_speedscope_has_a_profile_for_exits_and_one_for_c0() -> None:
@@ -149,8 +154,10 @@ def test_speedscope_has_a_profile_for_exits_and_one_for_c0() -> None:
         expected: Counter[tuple[str, ...]] = Counter()
         for stack, value in stacks_of(record.wakeups, by):
             expected[stack] += value
-        found = {tuple(frames[index] for index in sample): weight
-                 for sample, weight in zip(profile["samples"], profile["weights"], strict=True)}  # fmt: skip
+        found = {
+            tuple(frames[index] for index in sample): weight
+            for sample, weight in zip(profile["samples"], profile["weights"], strict=True)
+        }
         assert found == expected
         assert profile["type"] == "sampled"
         assert profile["endValue"] == pytest.approx(sum(expected.values()))

@@ -15,7 +15,10 @@ class FakeCpus:
     """`FakeCpus(tmp_path, [[POLL, C1], [POLL, C1, C6]])`: one list of (name, desc) a CPU, all counters at 0."""
 
     def __init__(
-        self, root: Path, cpus: Sequence[Sequence[tuple[str, str]]], driver: str = "intel_idle",
+        self,
+        root: Path,
+        cpus: Sequence[Sequence[tuple[str, str]]],
+        driver: str = "intel_idle",
         counters: Sequence[str] = ("time", "usage", "above", "below", "rejected"),
     ) -> None:
         self.root = root

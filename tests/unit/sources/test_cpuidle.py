@@ -12,9 +12,7 @@ from powerprof.sources.cpuidle import CpuidleReader, driver, list_of, online_cpu
 from tests.unit.sources.fake_cpu import C1, C6, HALTPOLL, POLL, FakeCpus
 
 
-@pytest.mark.parametrize(("text", "cpus"), [
-    ("0-3,8\n", [0, 1, 2, 3, 8]), ("5", [5]), ("", []), ("0,2-2", [0, 2]),
-])
+@pytest.mark.parametrize(("text", "cpus"), [("0-3,8\n", [0, 1, 2, 3, 8]), ("5", [5]), ("", []), ("0,2-2", [0, 2])])
 def test_cpu_lists_are_the_kernels(text: str, cpus: list[int]) -> None:
     assert parse_cpu_list(text, "online") == cpus
     assert parse_cpu_list(list_of(cpus), "online") == cpus

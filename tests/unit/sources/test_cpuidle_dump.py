@@ -53,7 +53,7 @@ def without(text: str, line_part: str, count: int = 1) -> str:
     """The text without the first line that has this in it and the `count` - 1 lines after it."""
     lines = text.splitlines()
     at = next(index for index, line in enumerate(lines) if line_part in line)
-    return "\n".join(lines[:at] + lines[at + count:]) + "\n"
+    return "\n".join(lines[:at] + lines[at + count :]) + "\n"
 
 
 def test_a_missing_value_is_refused_with_its_line(cpus: FakeCpus) -> None:
@@ -76,16 +76,19 @@ def test_a_counter_that_is_no_number_is_refused_with_its_line(cpus: FakeCpus, va
     assert error.value.message == f"dump:{at + 1}: cpu0/cpuidle/state1/usage is not a counter ({value!r})"
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("", "no cpuidle counters in it"),
-    ("hello\n", "dump:1: neither a sysfs path nor its value .'hello'."),
-    ("\x00\x01\n", "dump:1: neither a sysfs path"),
-    ("/sys/a/cpu0/cpuidle/state0/time\n", "dump:1: a path without a value"),
-    ("/sys/a/cpu0/cpuidle/state0/time|1\n/sys/a/cpu0/cpuidle/state0/time|2\n", "dump:2: .* is there twice"),
-    ("/sys/a/cpu0/cpuidle/state0/time|1\n", "dump:1: cpu0/cpuidle/state0 has no name"),
-    ("/sys/a/cpu0/cpuidle/state0/name|\x1b[2J\n", r"dump:1: .*/name is not text \('.x1b\[2J'\)"),
-    ("/" + "x" * 5000 + "\n", "dump:1: line too long"),
-])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no cpuidle counters in it"),
+        ("hello\n", "dump:1: neither a sysfs path nor its value .'hello'."),
+        ("\x00\x01\n", "dump:1: neither a sysfs path"),
+        ("/sys/a/cpu0/cpuidle/state0/time\n", "dump:1: a path without a value"),
+        ("/sys/a/cpu0/cpuidle/state0/time|1\n/sys/a/cpu0/cpuidle/state0/time|2\n", "dump:2: .* is there twice"),
+        ("/sys/a/cpu0/cpuidle/state0/time|1\n", "dump:1: cpu0/cpuidle/state0 has no name"),
+        ("/sys/a/cpu0/cpuidle/state0/name|\x1b[2J\n", r"dump:1: .*/name is not text \('.x1b\[2J'\)"),
+        ("/" + "x" * 5000 + "\n", "dump:1: line too long"),
+    ],
+)
 def test_what_is_no_dump_is_refused(text: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         parse_dump(text, Path("dump"))

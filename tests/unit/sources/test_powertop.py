@@ -63,7 +63,9 @@ def test_a_report() -> None:
     assert report.cpus[0].active_percent == 8.0
     assert report.hardware == {("package", "0"): {"C6 (pc6)": 40.0}, ("core", "0:0"): {"C7 (cc7)": 60.0}}
     assert [(cause.category, cause.description, cause.pid) for cause in report.causes] == [
-        ("Timer", "tick_sched_timer", None), ("Process", "[rcu_preempt]", 15), ("Interrupt", "[14] INT34C5:00", None),
+        ("Timer", "tick_sched_timer", None),
+        ("Process", "[rcu_preempt]", 15),
+        ("Interrupt", "[14] INT34C5:00", None),
     ]
     assert [cause.wakeups_hz for cause in report.causes] == [340.1, 3.0, None]
     assert [cause.cpu_ms_per_s for cause in report.causes] == [5.7, pytest.approx(0.1124), 0.9]
@@ -77,27 +79,32 @@ def test_its_window_sums_to_100_and_keeps_requested_and_achieved_apart() -> None
     # C3: 60 % at 2 ms and 84 % at 4 ms are 300 and 210 entries a second: 1.44 s in 510 of them.
     assert window.states[2].average_residency_ms == pytest.approx(1440 / 510)
     assert [(item.scope, item.name, item.residency_percent) for item in window.achieved] == [
-        ("package", "C6 (pc6)", 40.0), ("core", "C7 (cc7)", 60.0), ("cpu", "C0 active", 7.0),
+        ("package", "C6 (pc6)", 40.0),
+        ("core", "C7 (cc7)", 60.0),
+        ("cpu", "C0 active", 7.0),
     ]
     assert (window.wakeups_hz, window.residency_source) == (32.8, "powertop")
 
 
-@pytest.mark.parametrize(("old", "new", "reason"), [
-    ("C3; 60.0%", "C3; 60.0", "report:27: not a percentage"),
-    ("C3; 60.0%", "C3; nan%", "report:27: not a figure from 0 to 110"),
-    ("C3; 60.0%", "C3; -1.0%", "report:27: not a figure from 0 to 110"),
-    ("C3; 60.0%", "C3; 600.0%", "report:27: not a figure from 0 to 110"),
-    ("C3; 60.0%;   2.0 ms; 84.0%;   4.0 ms", "C3; 60.0%;   2.0 ms", "report:27: C3: 2 figures for 2 CPUs"),
-    ("C1; 30.0%", "C3; 30.0%", "report:27: state C3 is there twice"),
-    ("C1; 30.0%", "C\x1b[2J; 30.0%", "report:26: not the name of a state"),
-    ("CPU;0;CPU;1", "CPU;0;CPU;0", "report:23: CPU 0 is there twice"),
-    ("CPU;0;CPU;1", "CPU;0;XPU;1", "report:23: damaged CPU header"),
-    ("CPU;0;CPU;1", "CPU;x", "report:23: damaged CPU header"),
-    ("340.1;;;;Timer", "1e400;;;;Timer", "report:35: not a figure"),
-    (REPORT, "", "no PowerTOP idle state report"),
-    (REPORT, "a;b;c\n" * 5, "no PowerTOP idle state report"),
-    ("C6 (pc6)", "C" * 70_000, "report:15: line too long"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("C3; 60.0%", "C3; 60.0", "report:27: not a percentage"),
+        ("C3; 60.0%", "C3; nan%", "report:27: not a figure from 0 to 110"),
+        ("C3; 60.0%", "C3; -1.0%", "report:27: not a figure from 0 to 110"),
+        ("C3; 60.0%", "C3; 600.0%", "report:27: not a figure from 0 to 110"),
+        ("C3; 60.0%;   2.0 ms; 84.0%;   4.0 ms", "C3; 60.0%;   2.0 ms", "report:27: C3: 2 figures for 2 CPUs"),
+        ("C1; 30.0%", "C3; 30.0%", "report:27: state C3 is there twice"),
+        ("C1; 30.0%", "C\x1b[2J; 30.0%", "report:26: not the name of a state"),
+        ("CPU;0;CPU;1", "CPU;0;CPU;0", "report:23: CPU 0 is there twice"),
+        ("CPU;0;CPU;1", "CPU;0;XPU;1", "report:23: damaged CPU header"),
+        ("CPU;0;CPU;1", "CPU;x", "report:23: damaged CPU header"),
+        ("340.1;;;;Timer", "1e400;;;;Timer", "report:35: not a figure"),
+        (REPORT, "", "no PowerTOP idle state report"),
+        (REPORT, "a;b;c\n" * 5, "no PowerTOP idle state report"),
+        ("C6 (pc6)", "C" * 70_000, "report:15: line too long"),
+    ],
+)
 def test_damage_is_refused_with_its_line(old: str, new: str, reason: str) -> None:
     assert old in REPORT
     with pytest.raises(DataError, match=reason):

@@ -12,12 +12,30 @@ from powerprof.sources.recorded import read_recording
 from powerprof.sources.turbostat import parse_turbostat
 from powerprof.sources.turbostat_run import window_from
 
-LOG = "\t".join(["Time_Of_Day_Seconds", "Core", "CPU", "Busy%", "Bzy_MHz", "POLL", "C1", "C6", "POLL%", "C1%", "C6%",
-                 "CPU%c6", "Pkg%pc6"]) + """
+LOG = (
+    "\t".join(
+        [
+            "Time_Of_Day_Seconds",
+            "Core",
+            "CPU",
+            "Busy%",
+            "Bzy_MHz",
+            "POLL",
+            "C1",
+            "C6",
+            "POLL%",
+            "C1%",
+            "C6%",
+            "CPU%c6",
+            "Pkg%pc6",
+        ]
+    )
+    + """
 100.0\t-\t-\t5.00\t2000\t5\t15\t10\t0.50\t20.00\t70.00\t60.00\t30.00
 100.0\t0\t0\t6.00\t2000\t10\t10\t10\t1.00\t10.00\t80.00\t60.00\t30.00
 100.0\t1\t1\t4.00\t2000\t0\t20\t10\t0.00\t30.00\t60.00\t60.00
 """
+)
 
 
 def shares(window: Window) -> dict[str, float]:
@@ -34,7 +52,9 @@ def test_turbostats_table_as_a_window() -> None:
     assert window.states[2].average_residency_ms == pytest.approx(140.0)
     assert window.states[0].polling_percent == 0.5
     assert [(item.scope, item.name, item.residency_percent) for item in window.achieved] == [
-        ("cpu", "Busy%", 5.0), ("core", "CPU%c6", 60.0), ("package", "Pkg%pc6", 30.0),
+        ("cpu", "Busy%", 5.0),
+        ("core", "CPU%c6", 60.0),
+        ("package", "Pkg%pc6", 30.0),
     ]
 
 
@@ -46,8 +66,11 @@ def test_every_state_agrees_with_turbostat_within_a_point(recordings: Path, mach
     """
     folder = recordings / machine
     dumps = read_recording(
-        folder / "sys-cpuidle.before.raw.txt", folder / "sys-cpuidle.after.raw.txt",
-        source=None, elapsed_s=None, read_at="",
+        folder / "sys-cpuidle.before.raw.txt",
+        folder / "sys-cpuidle.after.raw.txt",
+        source=None,
+        elapsed_s=None,
+        read_at="",
     ).window
     log = read_recording(folder / "turbostat.raw.txt", None, source=None, elapsed_s=None, read_at="").window
     assert (dumps.c0_percent, dumps.percent_of) == (None, "idle_time")
@@ -60,8 +83,11 @@ def test_every_state_agrees_with_turbostat_within_a_point(recordings: Path, mach
 def test_c2_of_the_idle_epyc(recordings: Path) -> None:
     folder = recordings / "genoa0"
     window = read_recording(
-        folder / "sys-cpuidle.before.raw.txt", folder / "sys-cpuidle.after.raw.txt",
-        source="cpuidle", elapsed_s=None, read_at="",
+        folder / "sys-cpuidle.before.raw.txt",
+        folder / "sys-cpuidle.after.raw.txt",
+        source="cpuidle",
+        elapsed_s=None,
+        read_at="",
     ).window
     assert window.cpus == 128
     assert shares(window)["C2"] == pytest.approx(98.81, abs=0.01)
@@ -71,8 +97,11 @@ def test_c2_of_the_idle_epyc(recordings: Path) -> None:
 def test_with_the_wall_time_c0_is_known(recordings: Path) -> None:
     folder = recordings / "genoa0"
     window = read_recording(
-        folder / "sys-cpuidle.before.raw.txt", folder / "sys-cpuidle.after.raw.txt",
-        source=None, elapsed_s=140.0, read_at="",
+        folder / "sys-cpuidle.before.raw.txt",
+        folder / "sys-cpuidle.after.raw.txt",
+        source=None,
+        elapsed_s=140.0,
+        read_at="",
     ).window
     assert window.c0_percent is not None and window.percent_of == "wall_time"
     assert sum(shares(window).values()) + window.c0_percent == pytest.approx(100.0)

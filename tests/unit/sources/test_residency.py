@@ -28,8 +28,9 @@ def between(cpus: FakeCpus, happens: Callable[[], None], seconds: float | None =
 
 def at(snapshot: Snapshot, seconds: float | None) -> Snapshot:
     at_ns = None if seconds is None else int(seconds * 1e9)
-    return Snapshot({cpu: replace(reading, at_ns=at_ns, resolved=True) for cpu, reading in snapshot.cpus.items()},
-                    snapshot.notes)
+    return Snapshot(
+        {cpu: replace(reading, at_ns=at_ns, resolved=True) for cpu, reading in snapshot.cpus.items()}, snapshot.notes
+    )
 
 
 def state(window: Window, name: str) -> StateResidency:
@@ -121,7 +122,7 @@ STATES = (StateInfo("POLL", True), StateInfo("C1", False))
 
 
 def reading(
-    at_s: float | None, time_us: int, usage: int, *, cpu: int = 0, resolved: bool = True, forced: Sequence[int] = (),
+    at_s: float | None, time_us: int, usage: int, *, cpu: int = 0, resolved: bool = True, forced: Sequence[int] = ()
 ) -> CpuReading:
     none = (None, None)
     at_ns = None if at_s is None else int(at_s * 1e9)

@@ -76,8 +76,11 @@ class CountingMeters:
 
     def readings(self, start_s: float, end_s: float) -> list[EnergyReading]:
         watts = 2.0
-        return [EnergyReading(source="rapl", domain="package-0", kind="measured", watts=watts,
-                              joules=watts * (end_s - start_s))]
+        return [
+            EnergyReading(
+                source="rapl", domain="package-0", kind="measured", watts=watts, joules=watts * (end_s - start_s)
+            )
+        ]
 
     def notes(self) -> list[str]:
         return ["rapl: a note"]

@@ -27,12 +27,26 @@ def test_one_window_has_no_interval_and_none_no_mean() -> None:
 
 def window(c0: float | None, deep_us: float, entries: int, names: tuple[str, ...] = ("C1",)) -> Window:
     states = [
-        StateResidency(name=name, residency_percent=deep_us / 1e4, average_residency_ms=deep_us / entries / 1e3,
-                       entries_hz=float(entries), time_us=deep_us, entries_count=entries)
+        StateResidency(
+            name=name,
+            residency_percent=deep_us / 1e4,
+            average_residency_ms=deep_us / entries / 1e3,
+            entries_hz=float(entries),
+            time_us=deep_us,
+            entries_count=entries,
+        )
         for name in names
     ]
-    return Window(started_at="", window_s=1.0, cpus=1, c0_percent=c0, idle_percent=None if c0 is None else 100 - c0,
-                  wakeups_hz=float(entries), states=states, notes=["a note"])
+    return Window(
+        started_at="",
+        window_s=1.0,
+        cpus=1,
+        c0_percent=c0,
+        idle_percent=None if c0 is None else 100 - c0,
+        wakeups_hz=float(entries),
+        states=states,
+        notes=["a note"],
+    )
 
 
 def test_a_phase_is_the_mean_of_its_windows() -> None:

@@ -108,10 +108,19 @@ def test_the_hosts_sources(tmp_path: Path) -> None:
     idle, stat = CpuidleSource(CpuidleReader(tmp_path)), StatSource(tmp_path / "proc")
     timeline = Sampler([idle, stat, ProcessSource({"self": [os.getpid()]})], 1.0, FakeClock()).run(0.0)
     assert {name: values[0] for name, values in timeline.columns.items() if not name.startswith("processes")} == {
-        "cpuidle.POLL_us": 0.0, "cpuidle.POLL_entries_count": 0.0, "cpuidle.C1_us": 15.0,
-        "cpuidle.C1_entries_count": 3.0, "cpuidle.C6_us": 100.0, "cpuidle.C6_entries_count": 4.0,
-        "procfs.user_s": 0.5, "procfs.system_s": 0.0, "procfs.irq_s": 0.0, "procfs.steal_s": 0.0,
-        "procfs.idle_s": 3.0, "procfs.interrupts_count": 10.0, "procfs.context_switches_count": 20.0,
+        "cpuidle.POLL_us": 0.0,
+        "cpuidle.POLL_entries_count": 0.0,
+        "cpuidle.C1_us": 15.0,
+        "cpuidle.C1_entries_count": 3.0,
+        "cpuidle.C6_us": 100.0,
+        "cpuidle.C6_entries_count": 4.0,
+        "procfs.user_s": 0.5,
+        "procfs.system_s": 0.0,
+        "procfs.irq_s": 0.0,
+        "procfs.steal_s": 0.0,
+        "procfs.idle_s": 3.0,
+        "procfs.interrupts_count": 10.0,
+        "procfs.context_switches_count": 20.0,
     }
     assert timeline.columns["processes.self_cpu_s"][0] > 0.0
 
@@ -126,18 +135,21 @@ def test_a_timeline_played_back_is_the_same(tmp_path: Path) -> None:
     assert [gap.missed_count for gap in played.gaps] == [gap.missed_count for gap in recorded.gaps] == [3]
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("", "not a timeline"),
-    ("a,b\n1,2\n", "not a timeline"),
-    ("time_s\n1\n", "not a timeline"),
-    ("time_s,a,a\n1,2,3\n", ":1: a column is there twice"),
-    ("time_s,a\n", "no samples in it"),
-    ("time_s,a\n0,1\n1\n", ":3: 1 figures under 2 columns"),
-    ("time_s,a\n0,1\n0,1\n", ":3: time does not go forward"),
-    ("time_s,a\n,1\n", ":2: time does not go forward"),
-    ("time_s,a\n0,x\n", ":2: not a figure"),
-    ("time_s,a\n0,inf\n", ":2: not a figure"),
-])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not a timeline"),
+        ("a,b\n1,2\n", "not a timeline"),
+        ("time_s\n1\n", "not a timeline"),
+        ("time_s,a,a\n1,2,3\n", ":1: a column is there twice"),
+        ("time_s,a\n", "no samples in it"),
+        ("time_s,a\n0,1\n1\n", ":3: 1 figures under 2 columns"),
+        ("time_s,a\n0,1\n0,1\n", ":3: time does not go forward"),
+        ("time_s,a\n,1\n", ":2: time does not go forward"),
+        ("time_s,a\n0,x\n", ":2: not a figure"),
+        ("time_s,a\n0,inf\n", ":2: not a figure"),
+    ],
+)
 def test_damaged_timelines_are_refused_with_their_line(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "timeline.csv"
     path.write_text(text)

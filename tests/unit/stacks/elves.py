@@ -34,14 +34,29 @@ def make(parts: list[Part], *, machine: int = 62, kind: int = 3, entry: int = 0,
     for part in [*parts, Part(".shstrtab", 3, names)]:
         at = len(body)
         name_at = names.index(b"\0" + part.name.encode() + b"\0") + 1
-        headers.append(SHDR.pack(name_at, part.kind, part.flags, part.vaddr, at, len(part.data), part.link, 0, 8,
-                                 part.entry_bytes))
+        headers.append(
+            SHDR.pack(name_at, part.kind, part.flags, part.vaddr, at, len(part.data), part.link, 0, 8, part.entry_bytes)
+        )
         body += part.data
         body += bytes(-len(body) % 8)
     sections_at = len(body)
     body += b"".join(headers)
-    body[: EHDR.size] = EHDR.pack(b"\x7fELF\x02\x01\x01" + bytes(9), kind, machine, 1, entry, EHDR.size, sections_at, 0,
-                                  EHDR.size, PHDR.size, 1, SHDR.size, len(headers), len(headers) - 1)
+    body[: EHDR.size] = EHDR.pack(
+        b"\x7fELF\x02\x01\x01" + bytes(9),
+        kind,
+        machine,
+        1,
+        entry,
+        EHDR.size,
+        sections_at,
+        0,
+        EHDR.size,
+        PHDR.size,
+        1,
+        SHDR.size,
+        len(headers),
+        len(headers) - 1,
+    )
     body[EHDR.size : EHDR.size + PHDR.size] = PHDR.pack(1, 5, 0, 0, 0, len(body), max(memory_bytes, len(body)), 4096)
     return bytes(body)
 

@@ -34,20 +34,23 @@ def bend(data: bytes, at: int, shape: str, value: int) -> bytes:
 SOUND = with_symbols([("f", 0x100, 16, 0x12)])
 
 
-@pytest.mark.parametrize(("data", "reason"), [
-    (b"", "too short"),
-    (b"#!/bin/sh\n" * 10, "not an ELF file"),
-    (SOUND[:100], "program headers out of range|section headers out of range"),
-    (bend(SOUND, 4, "<B", 1), "not a 64-bit"),
-    (bend(SOUND, 18, "<H", 183), "another machine"),
-    (bend(SOUND, 16, "<H", 1), "neither program nor library"),
-    (bend(SOUND, 32, "<Q", 1 << 62), "program headers out of range"),
-    (bend(SOUND, 40, "<Q", len(SOUND) - 8), "section headers out of range"),
-    (bend(SOUND, 40, "<Q", (1 << 64) - 1), "section headers out of range"),
-    (bend(SOUND, 54, "<H", 1), "program headers out of range"),
-    (bend(SOUND, 60, "<H", 0xFFFF), "section headers out of range"),
-    (bend(SOUND, 64 + 40, "<Q", (1 << 64) - 1), "impossible size"),
-])
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "too short"),
+        (b"#!/bin/sh\n" * 10, "not an ELF file"),
+        (SOUND[:100], "program headers out of range|section headers out of range"),
+        (bend(SOUND, 4, "<B", 1), "not a 64-bit"),
+        (bend(SOUND, 18, "<H", 183), "another machine"),
+        (bend(SOUND, 16, "<H", 1), "neither program nor library"),
+        (bend(SOUND, 32, "<Q", 1 << 62), "program headers out of range"),
+        (bend(SOUND, 40, "<Q", len(SOUND) - 8), "section headers out of range"),
+        (bend(SOUND, 40, "<Q", (1 << 64) - 1), "section headers out of range"),
+        (bend(SOUND, 54, "<H", 1), "program headers out of range"),
+        (bend(SOUND, 60, "<H", 0xFFFF), "section headers out of range"),
+        (bend(SOUND, 64 + 40, "<Q", (1 << 64) - 1), "impossible size"),
+    ],
+)
 def test_a_bent_header_is_refused(data, reason):
     with pytest.raises(DataError, match=reason):
         parse_elf(data, "bent")
@@ -128,8 +131,18 @@ def test_random_unwind_bytes_never_crash_the_reader(data):
 
 
 def image_of(path, size_bytes: int, mtime_ns: int, inode: int) -> ProcessImage:
-    mapping = Mapping(start=0x10000, end=0x20000, offset=0, path=str(path), device="0:0", inode=inode, bias=0x10000,
-                      size_bytes=size_bytes, mtime_ns=mtime_ns, build_id="00")
+    mapping = Mapping(
+        start=0x10000,
+        end=0x20000,
+        offset=0,
+        path=str(path),
+        device="0:0",
+        inode=inode,
+        bias=0x10000,
+        size_bytes=size_bytes,
+        mtime_ns=mtime_ns,
+        build_id="00",
+    )
     return ProcessImage(pid=4194303, started_ticks=1, executable=str(path), mappings=(mapping,))
 
 

@@ -45,10 +45,12 @@ def test_a_process_that_is_gone_is_an_error_of_ours():
 
 
 def test_maps_with_odd_names_are_read():
-    text = ("1000-2000 r-xp 00000000 08:01 5 /a b (deleted) (deleted)\n"
-            "2000-3000 r--p 00000000 08:01 5 /data\n"
-            "4000-5000 rwxp 00000000 00:00 0 \n"
-            "6000-7000 r-xp 00001000 00:0f 9 /with\\012newline\n")
+    text = (
+        "1000-2000 r-xp 00000000 08:01 5 /a b (deleted) (deleted)\n"
+        "2000-3000 r--p 00000000 08:01 5 /data\n"
+        "4000-5000 rwxp 00000000 00:00 0 \n"
+        "6000-7000 r-xp 00001000 00:0f 9 /with\\012newline\n"
+    )
     found = parse_maps(text, "maps")
     assert [one.path for one in found] == ["/a b (deleted)", "", "/with\nnewline"]
     assert [one.deleted for one in found] == [True, False, False]
@@ -133,8 +135,16 @@ def test_a_program_replaced_on_disk_is_not_taken_for_the_running_one(tmp_path, m
 
 
 def test_server_thread_names_come_from_performance_schema():
-    rows = [(11, "thread/sql/main"), ("12", b"thread/innodb/page_cleaner_thread"), (None, "x"), (0, "zero"), (13, None),
-            ("a", "b"), (14,), (15, "evil\x1b[2J" + "x" * 500)]
+    rows = [
+        (11, "thread/sql/main"),
+        ("12", b"thread/innodb/page_cleaner_thread"),
+        (None, "x"),
+        (0, "zero"),
+        (13, None),
+        ("a", "b"),
+        (14,),
+        (15, "evil\x1b[2J" + "x" * 500),
+    ]
     found = names_from_rows(rows)
     assert found[11] == "thread/sql/main"
     assert found[12] == "thread/innodb/page_cleaner_thread"
@@ -182,7 +192,8 @@ def test_kernel_functions_end_where_the_next_symbol_begins(tmp_path, monkeypatch
         kernel_symbols()
     (tmp_path / "kallsyms").write_text(
         "ffffffff81000000 T _stext\nffffffff81000000 T start\nffffffff81000100 t tick\nffffffff81000200 d data\n"
-        "ffffffffc0000000 t probe\t[virtio]\nffffffffc0000100 t last\t[virtio]\nbroken\nzz T x\n")
+        "ffffffffc0000000 t probe\t[virtio]\nffffffffc0000100 t last\t[virtio]\nbroken\nzz T x\n"
+    )
     found = kernel_symbols()
     assert found.lookup(0xFFFFFFFF81000010) == ("start", "vmlinux", 0xFFFFFFFF81000000)
     assert found.lookup(0xFFFFFFFF810001FF)[0] == "tick"

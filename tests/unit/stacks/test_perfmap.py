@@ -72,8 +72,9 @@ def fake_process(tmp_path, monkeypatch, pid: int = 77):
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path / "proc"))
     (tmp_path / f"proc/{pid}/root/tmp").mkdir(parents=True)
     mapping = Mapping(start=0x1000, end=0x2000, offset=0, path="", device="0:0", inode=0)
-    return ProcessImage(pid=pid, started_ticks=1, executable="/jit", mappings=(mapping,), namespace_pid=5), \
-        tmp_path / f"proc/{pid}/root/tmp/perf-5.map"
+    return ProcessImage(
+        pid=pid, started_ticks=1, executable="/jit", mappings=(mapping,), namespace_pid=5
+    ), tmp_path / f"proc/{pid}/root/tmp/perf-5.map"
 
 
 def test_the_map_is_found_in_the_processs_root_by_its_own_pid(tmp_path, monkeypatch):

@@ -55,9 +55,15 @@ def test_a_nested_symbol_wins_and_the_outer_one_resumes():
 
 
 def test_the_public_alias_is_shown_without_its_version():
-    found = table([("__pthread_cond_timedwait", 0x100, 16, 0x12),
-                   ("pthread_cond_timedwait@@GLIBC_2.3.2", 0x100, 16, 0x12),
-                   ("local_alias", 0x200, 8, 0x02), ("weak", 0x200, 8, 0x22), ("global", 0x200, 8, 0x12)])
+    found = table(
+        [
+            ("__pthread_cond_timedwait", 0x100, 16, 0x12),
+            ("pthread_cond_timedwait@@GLIBC_2.3.2", 0x100, 16, 0x12),
+            ("local_alias", 0x200, 8, 0x02),
+            ("weak", 0x200, 8, 0x22),
+            ("global", 0x200, 8, 0x12),
+        ]
+    )
     assert found.lookup(0x100)[0] == "pthread_cond_timedwait"
     assert found.lookup(0x200)[0] == "global"
 
@@ -68,22 +74,24 @@ def test_minidebuginfo_adds_local_functions():
     assert read_symbols(parse_elf(outer, "x")).lookup(0x410) == ("hidden", 0x400, 0x420)
 
 
-@pytest.mark.parametrize(("name", "shown"), [
-    ("main", "main"),
-    ("_ZN4core3ptr13drop_in_place17h0123456789abcdefE", "core::ptr::drop_in_place"),
-    (f"_ZN{len(RUST_IMPL)}{RUST_IMPL}4drop17h0123456789abcdefE",
-     "<alloc::vec::Vec<T> as core::ops::Drop>::drop"),
-    ("_ZN3foo3barEv", "foo::bar()"),
-    ("_ZN3foo3barEv.part.0", "foo::bar() [part.0]"),
-    ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back(int const&)"),
-    ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
-    ("_RNvMs_CsKxQ_7mycrateNtB4_3Foo3bar", "<mycrate::Foo>::bar"),
-    ("_RNCNvCs1_1a1fs_0", "a::f::{closure#1}"),
-    ("_RINvCs1_1a1fhReE", "a::f::<u8, &str>"),
-    ("_RNvXCs1_1aNtB2_1SNtB2_1T1m", "<a::S as a::T>::m"),
-    ("_Znonsense", "_Znonsense"),
-    ("_R", "_R"),
-])
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("main", "main"),
+        ("_ZN4core3ptr13drop_in_place17h0123456789abcdefE", "core::ptr::drop_in_place"),
+        (f"_ZN{len(RUST_IMPL)}{RUST_IMPL}4drop17h0123456789abcdefE", "<alloc::vec::Vec<T> as core::ops::Drop>::drop"),
+        ("_ZN3foo3barEv", "foo::bar()"),
+        ("_ZN3foo3barEv.part.0", "foo::bar() [part.0]"),
+        ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back(int const&)"),
+        ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
+        ("_RNvMs_CsKxQ_7mycrateNtB4_3Foo3bar", "<mycrate::Foo>::bar"),
+        ("_RNCNvCs1_1a1fs_0", "a::f::{closure#1}"),
+        ("_RINvCs1_1a1fhReE", "a::f::<u8, &str>"),
+        ("_RNvXCs1_1aNtB2_1SNtB2_1T1m", "<a::S as a::T>::m"),
+        ("_Znonsense", "_Znonsense"),
+        ("_R", "_R"),
+    ],
+)
 def test_names_are_demangled(name, shown):
     assert demangle(name) == shown
 

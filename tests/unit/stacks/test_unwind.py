@@ -65,8 +65,11 @@ def test_a_stripped_program_keeps_its_functions_apart(built):
         unwinder = Unwinder()
         symbolizer = Symbolizer(image, unwinder.store)
         frames = {
-            name: [one for one in symbolizer.stack(unwinder.unwind(image, saved(info["pid"], thread["tid"])))
-                   if one.module == "sleepers-stripped"]
+            name: [
+                one
+                for one in symbolizer.stack(unwinder.unwind(image, saved(info["pid"], thread["tid"])))
+                if one.module == "sleepers-stripped"
+            ]
             for name, thread in info["threads"].items()
         }
     assert all(len(chain) == 4 for chain in frames.values())
@@ -100,8 +103,12 @@ def test_cpp_methods_are_demangled(built, program):
         frames = Symbolizer(image).stack(result)
     assert result.complete
     names = [name.partition("(")[0] for name in own(frames, program)]
-    assert names == ["ground::Condvar::deepest", "ground::Worker<ground::Condvar>::outer",
-                     "ground::Worker<ground::Condvar>::run", "ground::Worker<ground::Condvar>::body"]
+    assert names == [
+        "ground::Condvar::deepest",
+        "ground::Worker<ground::Condvar>::outer",
+        "ground::Worker<ground::Condvar>::run",
+        "ground::Worker<ground::Condvar>::body",
+    ]
     inlined = [frame.function for frame in frames if frame.inlined and frame.module == program]
     # Only the variant with -g can tell that `middle` was inlined.
     assert inlined == (["middle"] if program == "sleepers-cpp" else [])

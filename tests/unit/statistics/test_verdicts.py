@@ -21,12 +21,7 @@ from powerprof.statistics import (
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [
-        (0.1, 0.2, "b_higher"),
-        (-0.2, -0.1, "b_lower"),
-        (-0.1, 0.1, "inconclusive"),
-        (0.0, 0.1, "inconclusive"),
-    ],
+    [(0.1, 0.2, "b_higher"), (-0.2, -0.1, "b_lower"), (-0.1, 0.1, "inconclusive"), (0.0, 0.1, "inconclusive")],
 )
 def test_the_verdict_is_where_the_interval_lies(low: float, high: float, verdict: str) -> None:
     assert verdict_of(Interval(low, high, "test")) == verdict

@@ -22,9 +22,20 @@ def build(folder: Path) -> ctypes.CDLL:
     library = folder / "idle_exit.so"
     header = paths.data_dir("probes") / "bpf"
     subprocess.run(
-        ["gcc", "-O1", "-Wall", "-Wno-unused-function", "-shared", "-fPIC", f"-I{header}", "-o", library,
-         HERE / "native.c"], check=True,
-    )  # fmt: skip
+        [
+            "gcc",
+            "-O1",
+            "-Wall",
+            "-Wno-unused-function",
+            "-shared",
+            "-fPIC",
+            f"-I{header}",
+            "-o",
+            library,
+            HERE / "native.c",
+        ],
+        check=True,
+    )
     found = ctypes.CDLL(str(library))
     for name in ("state_bytes", "record_bytes", "phase_offset", "waking_bytes"):
         getattr(found, name).restype = ctypes.c_ulong

@@ -110,17 +110,24 @@ def test_a_sleeper_that_armed_a_timer(library: ctypes.CDLL, stream: str) -> None
 @pytest.mark.parametrize("order", [("4800", "5400"), ("4800", "4700")])
 def test_an_exit_with_nothing_but_the_tick(library: ctypes.CDLL, order: tuple[str, str]) -> None:
     handler, leave = order
-    lines = sorted([
-        f"0 {handler} local_timer_entry", f"0 {int(handler) + 10} hrtimer_expire_entry tick_nohz_handler",
-        f"0 {int(handler) + 20} hrtimer_expire_exit", f"0 {leave} idle {EXIT}",
-    ], key=lambda line: int(line.split()[1]))  # fmt: skip
+    lines = sorted(
+        [
+            f"0 {handler} local_timer_entry",
+            f"0 {int(handler) + 10} hrtimer_expire_entry tick_nohz_handler",
+            f"0 {int(handler) + 20} hrtimer_expire_exit",
+            f"0 {leave} idle {EXIT}",
+        ],
+        key=lambda line: int(line.split()[1]),
+    )
     (record,) = run(library, "\n".join(lines))
     assert record["flags"] & Flag.NO_TASK and record["flags"] & Flag.TICK
     assert mechanisms(np.array([record]))[0] == TICK
 
 
 def test_a_timer_beside_the_tick_is_the_better_name(library: ctypes.CDLL) -> None:
-    (record,) = run(library, f"""
+    (record,) = run(
+        library,
+        f"""
         0 5000 local_timer_entry
         0 5010 hrtimer_expire_entry tick_nohz_handler
         0 5020 hrtimer_expire_exit
@@ -128,54 +135,67 @@ def test_a_timer_beside_the_tick_is_the_better_name(library: ctypes.CDLL) -> Non
         0 5040 sched_waking 77 0
         0 5050 hrtimer_expire_exit
         0 5060 idle {EXIT}
-        0 5070 sched_switch 0 77""")
+        0 5070 sched_switch 0 77""",
+    )
     assert record["timer_function"] == machine.function_address("hrtimer_wakeup")
     assert mechanisms(np.array([record]))[0] == TIMER
 
 
 def test_a_remote_waking_by_ipi_names_the_waker(library: ctypes.CDLL) -> None:
-    (record,) = run(library, f"""
+    (record,) = run(
+        library,
+        f"""
         1 5000 sched_waking 77 4711
         0 5100 call_function_single_entry
         0 5200 idle {EXIT}
-        0 5300 sched_switch 0 77""")
+        0 5300 sched_switch 0 77""",
+    )
     assert record["waker_tid"] == 4711 and record["waker_cpu"] == 1
     assert record["waker_context"] == WakerContext.TASK
     assert mechanisms(np.array([record]))[0] == IPI
 
 
 def test_a_waking_without_ipi_is_seen_on_the_wakers_cpu(library: ctypes.CDLL) -> None:
-    (record,) = run(library, f"""
+    (record,) = run(
+        library,
+        f"""
         1 5000 sched_waking 77 4711
         1 5010 wake_idle_without_ipi 0
         0 5200 idle {EXIT}
-        0 5300 sched_switch 0 77""")
+        0 5300 sched_switch 0 77""",
+    )
     assert record["evidence"] == Evidence.NO_IPI and record["waker_tid"] == 4711
     assert mechanisms(np.array([record]))[0] == NO_IPI
 
 
 def test_a_device_interrupt_wakes_a_waiter_through_its_softirq(library: ctypes.CDLL) -> None:
-    (record,) = run(library, f"""
+    (record,) = run(
+        library,
+        f"""
         0 5000 irq_handler_entry 38
         0 5010 irq_handler_exit
         0 5020 softirq_entry 3
         0 5030 sched_waking 77 0
         0 5040 softirq_exit
         0 5060 idle {EXIT}
-        0 5070 sched_switch 0 77""")
+        0 5070 sched_switch 0 77""",
+    )
     assert record["evidence"] == Evidence.DEVICE and record["irq"] == 38
     assert record["waker_context"] == WakerContext.SOFTIRQ and record["waker_irq"] == 3
     assert MECHANISMS[mechanisms(np.array([record]))[0]] == "device"
 
 
 def test_an_interrupt_on_a_busy_cpu_is_the_waker_not_the_task_it_interrupts(library: ctypes.CDLL) -> None:
-    (record,) = run(library, f"""
+    (record,) = run(
+        library,
+        f"""
         1 4000 irq_handler_entry 38
         1 4010 sched_waking 77 4711
         1 4020 irq_handler_exit
         0 5100 call_function_single_entry
         0 5200 idle {EXIT}
-        0 5300 sched_switch 0 77""")
+        0 5300 sched_switch 0 77""",
+    )
     assert record["waker_context"] == WakerContext.DEVICE and record["waker_irq"] == 38
 
 
@@ -187,18 +207,19 @@ def test_nothing_seen_stays_unknown(library: ctypes.CDLL) -> None:
 
 def test_an_old_waking_of_the_same_thread_is_not_the_cause(library: ctypes.CDLL) -> None:
     events = [
-        (1, 10**9 - 2_000_000, "sched_waking", ("77", "4711")), (0, 10**9 + 100, "idle", ("1",)),
-        (0, 10**9 + 5000, "reschedule_entry", ()), (0, 10**9 + 5100, "idle", (EXIT,)),
-        (0, 10**9 + 5200, "sched_switch", ("0", "77")), (0, 10**9 + 6000, "idle", ("1",)),
-    ]  # fmt: skip
+        (1, 10**9 - 2_000_000, "sched_waking", ("77", "4711")),
+        (0, 10**9 + 100, "idle", ("1",)),
+        (0, 10**9 + 5000, "reschedule_entry", ()),
+        (0, 10**9 + 5100, "idle", (EXIT,)),
+        (0, 10**9 + 5200, "sched_switch", ("0", "77")),
+        (0, 10**9 + 6000, "idle", ("1",)),
+    ]
     (record,) = machine.Machine(library).run(events)
     assert not record["flags"] & Flag.WAKER and record["next_tid"] == 77
 
 
 def test_the_period_cut_by_the_start_is_not_reported(library: ctypes.CDLL) -> None:
-    events = [
-        (0, 10**9, "idle", (EXIT,)), (0, 10**9 + 10, "sched_switch", ("0", "5")), (0, 10**9 + 20, "idle", ("1",)),
-    ]  # fmt: skip
+    events = [(0, 10**9, "idle", (EXIT,)), (0, 10**9 + 10, "sched_switch", ("0", "5")), (0, 10**9 + 20, "idle", ("1",))]
     assert len(machine.Machine(library).run(events)) == 0
 
 

@@ -33,9 +33,15 @@ def test_every_shipped_workload_is_valid_and_its_statements_can_be_read() -> Non
 
 @pytest.mark.parametrize(
     ("name", "workload"),
-    [("index", "city"), ("no-index", "city"), ("join", "city-join"), ("subquery", "city-join"),
-     ("no-query-cache", "query-cache"), ("city:index", "city")],
-)  # fmt: skip
+    [
+        ("index", "city"),
+        ("no-index", "city"),
+        ("join", "city-join"),
+        ("subquery", "city-join"),
+        ("no-query-cache", "query-cache"),
+        ("city:index", "city"),
+    ],
+)
 def test_the_published_studies_are_found_by_their_names(name: str, workload: str) -> None:
     loaded, condition = find_condition(name)
     assert loaded.definition.name == workload

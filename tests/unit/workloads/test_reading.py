@@ -81,7 +81,7 @@ def test_an_override_wins_over_the_condition(tmp_path: Path) -> None:
         ('key = "load.clients"', 'key = "load.nothing"', 14, "parameters.clients: load.nothing cannot be set"),
         ("[load]", "[load", 8, "expected"),
     ],
-)  # fmt: skip
+)
 def test_errors_name_file_line_and_key(tmp_path: Path, old: str, new: str, line: int | None, said: str) -> None:
     assert old in GOOD
     folder = _folder(tmp_path, GOOD.replace(old, new, 1))
