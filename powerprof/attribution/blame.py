@@ -15,8 +15,8 @@ from powerprof.attribution.records import Attribution, StackCounts, Wakeup
 from powerprof.attribution.sites import SiteStacks
 from powerprof.energy.domains import total
 from powerprof.energy.split import Consumer, split_energy
+from powerprof.processes.tasks import Task
 from powerprof.records import EnergySplit
-from powerprof.tracing.tasks import Task
 
 
 def _stack_counts(stacks: SiteStacks, rows: list[Row], lost: int) -> StackCounts:

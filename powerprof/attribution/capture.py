@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from powerprof.attribution.idle import CpuEdge
 from powerprof.attribution.records import StackFrame, TargetInfo
 from powerprof.errors import DataError
 from powerprof.files import reason_of
 from powerprof.records import EnergyReading, ToolCost
 from powerprof.stacks.image import ProcessImage, check
 from powerprof.stacks.registers import PT_REGS_BYTES
+from powerprof.tracing.edge import CpuEdge
 from powerprof.tracing.layout import IDLE_EXIT
 
 _LIMIT_BYTES = 1 << 30

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from powerprof.attribution.idle import DEVICE, IPI, MECHANISMS, TICK, TIMER, UNKNOWN, Array
+from powerprof.processes.tasks import Task
 from powerprof.records import Cause, Mechanism
 from powerprof.tracing.layout import SOFTIRQS, Evidence, Flag, WakerContext
-from powerprof.tracing.tasks import Task
 
 LookUp = Callable[[int, int | None, str], Task]
 _Label = tuple[Mechanism, str | None, str, int | None, str | None]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from powerprof.records import Conservation, Mechanism
+from powerprof.tracing.edge import CpuEdge
 from powerprof.tracing.layout import Evidence, Flag, WakerContext
 
 Array = npt.NDArray[Any]
@@ -27,18 +27,6 @@ _BY_EVIDENCE = {
     Evidence.OTHER_VECTOR: DEVICE,
     Evidence.NO_IPI: NO_IPI,
 }
-
-
-@dataclass(frozen=True)
-class CpuEdge:
-    """One CPU's window: CLOCK_MONOTONIC at both edges, and how many idle exits its cpuidle counters saw (Δusage).
-
-    `usage_delta_count` is None where cpuidle has no counters.
-    """
-
-    start_ns: int
-    end_ns: int
-    usage_delta_count: int | None
 
 
 def in_window(exits: Array, edges: Mapping[int, CpuEdge]) -> Array:

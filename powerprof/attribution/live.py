@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from powerprof import __version__
@@ -18,16 +17,15 @@ from powerprof.attribution.idle import Array
 from powerprof.attribution.records import TargetInfo
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError
+from powerprof.processes.targets import Target, has_ended
+from powerprof.processes.tasks import look_up
 from powerprof.records import ToolCost
 from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.stacks.image import ProcessImage
+from powerprof.text import Say
 from powerprof.tracing.idle import interrupt_names
 from powerprof.tracing.stacks import SiteWakings, StackTracer
-from powerprof.tracing.targets import Target, has_ended
-from powerprof.tracing.tasks import look_up
 from powerprof.tracing.window import TraceWindow
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def _target_info(target: Target, tracer_images: Mapping[int, list[ProcessImage]]
 
 def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], say: Say) -> Capture:
     """Trace one window. Raises CapabilityError where this host cannot, PowerprofError where the target has gone."""
-    from powerprof.host.describe import describe
+    from powerprof.host.describe import host_record
 
     say("loading the tracer")
     # Asked before and after: threads come and go, and the question itself must not fall into the window.
@@ -127,7 +125,7 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         started_at=window.residency.started_at,
         window_s=window.window_s,
         target=_target_info(plan.target, stacks.images),
-        host=msgspec.to_builtins(describe()),
+        host=host_record(),
         tool=tool,
         exits=exits.tobytes(),
         lost_count=window.trace.lost_count,

@@ -11,12 +11,12 @@ import msgspec
 from powerprof.attribution.functions import FunctionProfile, function_profile
 from powerprof.attribution.oncpu import OnCpuProfile, on_cpu_profile
 from powerprof.errors import CapabilityError, UsageError
-from powerprof.sampling import now_text
+from powerprof.processes.targets import Target
+from powerprof.text import Say
 from powerprof.tracing.oncpu_capture import Event
-from powerprof.tracing.targets import Target
+from powerprof.windows.sampling import now_text
 
 T = TypeVar("T", OnCpuProfile, FunctionProfile)
-Say = Callable[[str], None]
 Names = Callable[[], Mapping[int, str]]
 Backend = Literal["auto", "bpf", "dtrace"]
 EVENTS: tuple[Event, ...] = ("cpu-clock", "page-faults")
@@ -117,9 +117,7 @@ def _has_dtrace() -> bool:
 
 
 def _labelled(profile: T, target: Target, started_at: str) -> T:
-    from powerprof.host.describe import describe
+    from powerprof.host.describe import host_record
 
-    found: T = msgspec.structs.replace(
-        profile, label=target.label, started_at=started_at, host=msgspec.to_builtins(describe())
-    )
+    found: T = msgspec.structs.replace(profile, label=target.label, started_at=started_at, host=host_record())
     return found

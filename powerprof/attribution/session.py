@@ -15,8 +15,8 @@ from powerprof.attribution.oncpu import OnCpuProfile
 from powerprof.attribution.records import Attribution
 from powerprof.attribution.sites import SiteStacks
 from powerprof.errors import DataError, PowerprofError, UsageError
+from powerprof.processes.targets import Target, resolve
 from powerprof.runs import RunStore
-from powerprof.tracing.targets import Target, resolve
 
 _PAGE_KIB = 4
 

@@ -12,7 +12,7 @@ import typer
 from powerprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from powerprof.experiment.bench import BenchOptions
+    from powerprof.experiment.bench.servers import BenchOptions
 
 _MOST_CPUS = 1 << 16
 
@@ -81,7 +81,7 @@ def bench_options(
     network_namespaces: bool = False,
 ) -> BenchOptions:
     """Where the servers run; a given one is connected to on `stack`. Raises UsageError for what does not fit."""
-    from powerprof.experiment.bench import BenchOptions
+    from powerprof.experiment.bench.servers import BenchOptions
 
     given = None
     if url is not None or socket is not None or defaults_file is not None:

@@ -39,7 +39,7 @@ def command(
     """Calibrate, write, print."""
     from powerprof.energy import calibrate
     from powerprof.energy.cpu import this_cpu
-    from powerprof.sampling import now_text
+    from powerprof.windows.sampling import now_text
 
     if output is not None and output.exists():
         raise UsageError(f"--output {output} exists", "choose another name")

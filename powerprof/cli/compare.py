@@ -151,7 +151,7 @@ def command(
     if saved.are_runs(a, b, runs_dir):
         comparison = saved.compare_saved(a, b, runs_dir, seed)
     else:
-        from powerprof.experiment.compare import compare_conditions
+        from powerprof.experiment.comparison import compare_conditions
 
         with ExitStack() as stack:
             bench = bench_options(
@@ -186,7 +186,7 @@ def command(
 
 
 def _judge(comparison: Comparison) -> None:
-    from powerprof.experiment.judge import is_worse
+    from powerprof.experiment.judge.verdict import is_worse
 
     if is_worse(comparison.metrics, comparison.verdict.metric):
         raise WorseError(f"{comparison.b.name} is worse than {comparison.a.name}: {comparison.verdict.text}")

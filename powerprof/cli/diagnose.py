@@ -44,7 +44,8 @@ def command(
     """Look, judge, save, print."""
     check_json_target(json)
     from powerprof.attribution import capture
-    from powerprof.diagnosis import session, text
+    from powerprof.diagnosis import session
+    from powerprof.report import diagnosis as text
 
     diagnosis, taken = session.run(
         session.Request(pid, server, socket, defaults_file, duration), lambda said: progress(said, quiet)

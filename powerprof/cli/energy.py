@@ -64,6 +64,6 @@ def _show(result: EnergyResult, json: str | None, quiet: bool) -> None:
     if json is not None:
         write_json(result, json)
     if json != "-" and not quiet:
-        from powerprof.energy.text import render
+        from powerprof.report.energy import render
 
         print(render(result))

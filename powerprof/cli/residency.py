@@ -57,9 +57,9 @@ def command(
 def _replay(
     before: Path, after: Path | None, *, elapsed: float | None, source: str | None, json: str | None, quiet: bool
 ) -> None:
-    from powerprof.sampling import now_text
-    from powerprof.sources.recorded import read_recording
-    from powerprof.summary import run_of
+    from powerprof.windows.recorded import read_recording
+    from powerprof.windows.sampling import now_text
+    from powerprof.windows.summary import run_of
 
     recording = read_recording(before, after, source=source, elapsed_s=elapsed, read_at=now_text())
     host = {"recordings": [str(path) for path in (before, after) if path is not None]}
@@ -70,9 +70,10 @@ def _measure(
     duration: float, *, source: str, json: str | None, quiet: bool, runs_dir: Path | None, no_save: bool
 ) -> None:
     from powerprof import interrupts
-    from powerprof.sampling import WindowInterrupted, measure_window
+    from powerprof.host.describe import host_record
     from powerprof.sources import cpuidle
-    from powerprof.summary import host_of, run_of
+    from powerprof.windows.sampling import WindowInterrupted, measure_window
+    from powerprof.windows.summary import run_of
 
     interrupted = False
     progress(f"measuring for {duration:g} s", quiet)
@@ -83,7 +84,7 @@ def _measure(
             raise
         window, interrupted = error.partial, True
     interrupts.hold()
-    run = run_of(window, host=host_of(), interrupted=interrupted)
+    run = run_of(window, host=host_record(), interrupted=interrupted)
     driver = cpuidle.driver()
     _show(run, window, f"driver {driver}" if driver else None, json, quiet, runs_dir, no_save)
 

@@ -10,7 +10,7 @@ from powerprof.database import sql
 from powerprof.database.base import Login
 from powerprof.errors import PowerprofError
 from powerprof.files import try_text
-from powerprof.tracing.targets import name_of
+from powerprof.processes.targets import name_of
 
 _SERVERS = ("mysqld", "mariadbd")
 _LISTENING = "00010000"  # __SO_ACCEPTCON, include/uapi/linux/net.h

@@ -12,13 +12,13 @@ from powerprof.diagnosis import asking
 from powerprof.diagnosis.evidence import Client, Evidence, ReplicaHost, ThreadWakeups
 from powerprof.diagnosis.serverlog import log_of
 from powerprof.errors import CapabilityError, Interrupted
+from powerprof.text import Say
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
     from powerprof.attribution.records import Attribution, Wakeup
     from powerprof.database.base import Sql
 
-Say = Callable[[str], None]
 _SAMPLES = 8
 _SAMPLE_S = 0.04
 _ROWS = 80
@@ -90,7 +90,7 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
 
 def _trace(subject: Subject, asked: _Asked, duration_s: float, say: Say) -> tuple[Capture, Attribution]:
     from powerprof.attribution import live, session
-    from powerprof.tracing.targets import Target
+    from powerprof.processes.targets import Target
 
     plan = live.CapturePlan(Target((subject.pid or 0,), subject.label), duration_s)
     taken = live.capture(plan, asked.thread_names, say)

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from powerprof import paths
 from powerprof.diagnosis.collect import Look, Subject, look
 from powerprof.diagnosis.findings import DiagnosedServer, Diagnosis
@@ -37,8 +35,8 @@ class Request:
 
 def run(request: Request, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
     """Look at the server and judge. Raises UsageError, CapabilityError, PowerprofError."""
-    from powerprof.host.describe import describe
-    from powerprof.sampling import now_text
+    from powerprof.host.describe import host_record
+    from powerprof.windows.sampling import now_text
 
     started_at = now_text()
     with ExitStack() as stack:
@@ -57,7 +55,7 @@ def run(request: Request, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
         findings=diagnose(taken.evidence),
         evidence=taken.evidence,
         server=DiagnosedServer(pid=subject.pid, version=subject.version, address=subject.address),
-        host=msgspec.to_builtins(describe()),
+        host=host_record(),
         tool=attribution.tool if attribution else None,
         notes=notes,
         interrupted=taken.interrupted,
@@ -66,7 +64,7 @@ def run(request: Request, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
 
 
 def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
-    from powerprof.tracing.targets import name_of, resolve
+    from powerprof.processes.targets import name_of, resolve
 
     asked = any(part is not None for part in (request.server_url, request.socket, request.defaults_file))
     pid = None

@@ -9,7 +9,7 @@ from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
 from powerprof.diagnosis.findings import Finding
 from powerprof.diagnosis.replication import role_of
 from powerprof.diagnosis.words import each_second, rate, stack_of
-from powerprof.report.text import period
+from powerprof.text import period
 
 # A wait that asks more often than this is polling: no thread of an idle MariaDB 10.11 or MySQL 5.5 comes near.
 _POLLING_HZ = 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powerprof.diagnosis.evidence import ThreadWakeups
-from powerprof.report.text import number
+from powerprof.text import number
 
 _SHOWN = 16
 

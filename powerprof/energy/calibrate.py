@@ -20,7 +20,7 @@ from powerprof.energy.models_file import CpuMatch, PowerModel, StateWatts, Wakeu
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.files import reason_of
 from powerprof.records import Window
-from powerprof.sampling import measure_window, now_text
+from powerprof.windows.sampling import measure_window, now_text
 
 # Works for argv[1] µs, sleeps for argv[2] µs, and again until it is killed. A sleep of 0 never sleeps.
 _SPINNER = """

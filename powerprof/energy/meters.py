@@ -9,10 +9,10 @@ from types import TracebackType
 
 from powerprof import paths
 from powerprof.energy.domains import contained, reconcile
-from powerprof.energy.meter import DomainEnergy, Meter
-from powerprof.energy.series import in_window
 from powerprof.errors import CapabilityError, UsageError
 from powerprof.records import EnergyReading
+from powerprof.sources.meter import DomainEnergy, Meter
+from powerprof.sources.series import in_window
 
 # What `auto` tries, and in this order: exact counters of the CPUs first, then wider and coarser meters. turbostat
 # reads the same registers as RAPL's two others and disturbs more; IPMI needs windows of half a minute.
@@ -25,14 +25,14 @@ _SHORT_S = 0.1
 
 
 def _openers(meter_log: Path | None) -> dict[str, Callable[[], Meter]]:
-    from powerprof.energy.powertop_meter import open_powertop
-    from powerprof.energy.turbostat_meter import open_turbostat
     from powerprof.sources.battery import open_battery
     from powerprof.sources.hwmon import open_hwmon
     from powerprof.sources.ipmi import open_ipmi
     from powerprof.sources.meter_log import open_meter_log
     from powerprof.sources.perf_power import open_perf_power
+    from powerprof.sources.powertop_meter import open_powertop
     from powerprof.sources.rapl import open_rapl
+    from powerprof.sources.turbostat_meter import open_turbostat
 
     return {
         "rapl": open_rapl,

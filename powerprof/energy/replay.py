@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from powerprof.energy.domains import contained, reconcile, total
-from powerprof.energy.meter import DomainEnergy
 from powerprof.energy.meters import make_readings
-from powerprof.energy.powertop_meter import report_watts
 from powerprof.energy.result import EnergyResult
-from powerprof.energy.series import CounterSample, PowerSample, counter_energy, power_energy
-from powerprof.energy.turbostat_meter import domain_intervals, log_energies
 from powerprof.errors import DataError, UsageError
 from powerprof.files import read_outside_text
 from powerprof.records import EnergyReading
 from powerprof.sources.ipmi import looks_like_ipmi, parse_ipmi
+from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.meter_log import looks_like_meter_log, parse_meter_log
 from powerprof.sources.powercap_dump import PowercapDump, looks_like_powercap, parse_powercap
+from powerprof.sources.powertop_meter import report_watts
 from powerprof.sources.rapl import Zone, select_domains
+from powerprof.sources.series import CounterSample, PowerSample, counter_energy, power_energy
 from powerprof.sources.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
+from powerprof.sources.turbostat_meter import domain_intervals, log_energies
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from powerprof.energy.model import ChosenModel, describe, estimate, model_for_th
 from powerprof.energy.result import EnergyResult
 from powerprof.errors import CapabilityError
 from powerprof.records import EnergyReading, Window
-from powerprof.sampling import WindowInterrupted, measure_window
 from powerprof.sources.cpuidle import online_cpus
+from powerprof.windows.sampling import WindowInterrupted, measure_window
 
 _STEAL_SAID_PERCENT = 0.1
 

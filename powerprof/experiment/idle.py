@@ -25,14 +25,14 @@ from powerprof.database.launch import server_account
 from powerprof.database.server import PrivateServer
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
-from powerprof.experiment import phases
-from powerprof.experiment.phasesplit import with_energy_split
+from powerprof.experiment.judge import phases
+from powerprof.experiment.judge.phasesplit import with_energy_split
 from powerprof.records import Cause, Conservation, Phase, Run, ServerInfo, ToolCost, Window
-from powerprof.sampling import WindowInterrupted, WindowMeter, now_text
 from powerprof.sources.base import Meters
 from powerprof.sources.procfs import process_cpu_ns
+from powerprof.text import Say
+from powerprof.windows.sampling import WindowInterrupted, WindowMeter, now_text
 
-Say = Callable[[str], None]
 # InnoDB's start-up work (buffer pool load, purge, first checkpoint) is over well within this on an empty server.
 SETTLE_S = 2.0
 SETTLE_AT_MOST_S = 15.0
@@ -246,8 +246,8 @@ class IdleExperiment:
 
     def _trace(self, server: Server | None, traced: _Traced) -> None:
         from powerprof.attribution import causes, idle
+        from powerprof.processes.tasks import look_up
         from powerprof.tracing.idle import IdleTracer, interrupt_names
-        from powerprof.tracing.tasks import look_up
         from powerprof.tracing.window import TraceWindow
 
         names: Mapping[int, str] = {}
@@ -291,7 +291,7 @@ class IdleExperiment:
             raise Interrupted("interrupted")
 
     def _record(self, interrupted: bool) -> Run:
-        from powerprof.host.describe import describe
+        from powerprof.host.describe import host_record
 
         found = [measured.phase() for measured in self._measured if measured.windows]
         by_name = {phase.name: phase for phase in found}
@@ -305,7 +305,7 @@ class IdleExperiment:
             id=None,
             command="idle",
             started_at=self._started_at,
-            host=msgspec.to_builtins(describe()),
+            host=host_record(),
             tool=self._tool.record(),
             phases=found,
             deltas=[delta for a, b in pairs for delta in phases.deltas(by_name[a], by_name[b])],

@@ -9,25 +9,25 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from powerprof.errors import Interrupted, PowerprofError
-from powerprof.experiment.alternate import measure_alternating, turn_length_s
-from powerprof.experiment.bench import Bench, BenchOptions
-from powerprof.experiment.block import Apparatus, Slot, is_worth_repeating, measure_block
-from powerprof.experiment.calibrate import Offer, calibrate
-from powerprof.experiment.disturbance import disturbed_pairs, leave_out
-from powerprof.experiment.judge import MINIMUM_PAIRS, half_width_percent, judge, pairs_of
-from powerprof.experiment.metrics import Baseline, baseline_of
+from powerprof.experiment.bench.servers import Bench, BenchOptions
+from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
+from powerprof.experiment.judge.metrics import Baseline, baseline_of
+from powerprof.experiment.judge.verdict import MINIMUM_PAIRS, half_width_percent, judge, pairs_of
+from powerprof.experiment.measure.block import Apparatus, Slot, is_worth_repeating, measure_block
+from powerprof.experiment.measure.calibration import Offer, calibrate
+from powerprof.experiment.measure.order import block_order
+from powerprof.experiment.measure.traced import trace_condition
+from powerprof.experiment.measure.turns import measure_alternating, turn_length_s
 from powerprof.experiment.options import REPLACED_SHARE, ExperimentOptions
-from powerprof.experiment.plan import block_order
 from powerprof.experiment.records import Arm, Block, TracedWindow
-from powerprof.experiment.traced import trace_condition
 from powerprof.records import Window
-from powerprof.sampling import WindowMeter, now_text
+from powerprof.text import Say
+from powerprof.windows.sampling import WindowMeter, now_text
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
     from powerprof.energy.windows import WindowEnergy
 
-Say = Callable[[str], None]
 _Measured = TypeVar("_Measured", Block, list[Block])
 _ATTEMPTS = 3
 # A run whose blocks fail again and again has no answer to give.

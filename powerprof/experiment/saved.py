@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from powerprof.errors import DataError, UsageError
-from powerprof.experiment.judge import answer, judge_unpaired
+from powerprof.experiment.judge.verdict import answer, judge_unpaired
 from powerprof.experiment.records import Comparison, Condition, Difference, Metric, Side, Threat
 from powerprof.records import Phase, Run
 from powerprof.runs import RunStore, decode, schema_of

@@ -11,19 +11,19 @@ import msgspec
 
 from powerprof import __version__
 from powerprof.errors import Interrupted, PowerprofError
-from powerprof.experiment import phases
-from powerprof.experiment.bench import Bench, BenchOptions
-from powerprof.experiment.block import Apparatus, Slot, measure_block
-from powerprof.experiment.calibrate import Offer, calibrate
-from powerprof.experiment.finish import condition_record
-from powerprof.experiment.metrics import baseline_of, metrics_for
+from powerprof.experiment.bench.servers import Bench, BenchOptions
+from powerprof.experiment.condition import condition_record
+from powerprof.experiment.judge import phases
+from powerprof.experiment.judge.metrics import baseline_of, metrics_for
+from powerprof.experiment.measure.block import Apparatus, Slot, measure_block
+from powerprof.experiment.measure.calibration import Offer, calibrate
+from powerprof.experiment.measure.traced import trace_condition
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Block, TracedWindow
-from powerprof.experiment.runner import Say
-from powerprof.experiment.traced import trace_condition
 from powerprof.records import Phase, Run, RunMetric, ServerInfo, ToolCost, Window
-from powerprof.sampling import WindowMeter, now_text
-from powerprof.summary import interval
+from powerprof.text import Say
+from powerprof.windows.sampling import WindowMeter, now_text
+from powerprof.windows.summary import interval
 from powerprof.workloads.reading import Case
 
 _ATTEMPTS = 3
@@ -111,7 +111,7 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
 def _record(
     single: _Single, case: Case, options: ExperimentOptions, started_at: str, cost: ToolCost, interrupted: bool
 ) -> Run:
-    from powerprof.host.describe import describe
+    from powerprof.host.describe import host_record
 
     blocks = [block for block in single.blocks if not block.dropped] or single.blocks
     found: list[Phase] = []
@@ -139,7 +139,7 @@ def _record(
         id=None,
         command="run",
         started_at=started_at,
-        host=msgspec.to_builtins(describe()),
+        host=host_record(),
         tool=cost,
         phases=found,
         server=single.server,

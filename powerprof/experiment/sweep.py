@@ -10,19 +10,19 @@ from typing import Any, Literal
 import msgspec
 
 from powerprof.errors import DataError, Interrupted, PowerprofError, UsageError
-from powerprof.experiment import oslayer
-from powerprof.experiment.bench import Bench, BenchOptions
-from powerprof.experiment.block import Apparatus, Slot, measure_block
-from powerprof.experiment.calibrate import Offer
-from powerprof.experiment.finish import condition_record
-from powerprof.experiment.metrics import Baseline, metrics_for
+from powerprof.experiment.bench.servers import Bench, BenchOptions
+from powerprof.experiment.condition import condition_record
+from powerprof.experiment.judge.metrics import Baseline, metrics_for
+from powerprof.experiment.measure import oslayer
+from powerprof.experiment.measure.block import Apparatus, Slot, measure_block
+from powerprof.experiment.measure.calibration import Offer
+from powerprof.experiment.measure.oslayer import OsRates
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.oslayer import OsRates
 from powerprof.experiment.records import Block
-from powerprof.experiment.runner import Say
 from powerprof.records import RunMetric
-from powerprof.sampling import now_text
-from powerprof.summary import interval
+from powerprof.text import Say
+from powerprof.windows.sampling import now_text
+from powerprof.windows.summary import interval
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case, Loaded, resolve
 
@@ -76,7 +76,7 @@ def start(
     workload: Loaded, condition: str, parameter: str, values: Sequence[Value], options: ExperimentOptions
 ) -> Sweep:
     """An empty sweep. Raises UsageError without values, DataError for one that the key cannot take."""
-    from powerprof.host.describe import describe
+    from powerprof.host.describe import host_record
 
     key, default = find_key(workload, parameter)
     chosen = list(values) or default
@@ -94,7 +94,7 @@ def start(
         key=key,
         values=chosen,
         points=[],
-        host=msgspec.to_builtins(describe()),
+        host=host_record(),
         interrupted=True,
         options={
             "window_s": options.window_s,
@@ -214,7 +214,7 @@ def _point(
 
 def _split(blocks: Sequence[Block]) -> list[Any]:
     """C0 split in user, system and interrupts, and context switches."""
-    from powerprof.experiment.metrics import Values
+    from powerprof.experiment.judge.metrics import Values
 
     found = [
         Values("user_percent", "%", "measured", lambda b: b.window.user_percent),

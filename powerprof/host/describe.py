@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -138,3 +139,9 @@ def describe() -> HostDescription:
         smt_active=None if smt is None else smt == "1",
         mitigations=_mitigations(),
     )
+
+
+def host_record() -> dict[str, Any]:
+    """`describe` as a saved run keeps it."""
+    record: dict[str, Any] = msgspec.to_builtins(describe())
+    return record

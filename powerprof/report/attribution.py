@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from powerprof import text
 from powerprof.attribution.records import Attribution, StackFrame, Wakeup
-from powerprof.report import text
 
 BY = ("stack", "function", "thread", "device")
 _SHOWN = 20

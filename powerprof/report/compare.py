@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from powerprof.experiment.metrics import rest_percent
-from powerprof.experiment.plans import plan_text
+from powerprof import text
+from powerprof.experiment.bench.plans import plan_text
+from powerprof.experiment.judge.metrics import rest_percent
 from powerprof.experiment.records import Block, Comparison, Metric
-from powerprof.report import servers, text
+from powerprof.report import servers
 
 _LABELS = {
     "c0_ms_per_query_server": "C0 ms/query, server",

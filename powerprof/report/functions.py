@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from powerprof import text
 from powerprof.attribution.functions import FunctionProfile
-from powerprof.report import text
 
 
 def headline(profile: FunctionProfile) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from powerprof import text
 from powerprof.energy.domains import total
 from powerprof.records import Cause, Delta, Estimate, Phase, Run
-from powerprof.report import text
 
 _SHOWN_CAUSES = 12
 _WHY = 24

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from powerprof import text
 from powerprof.attribution.records import Attribution
 from powerprof.errors import UsageError
 from powerprof.experiment.records import Comparison
 from powerprof.experiment.sweep import Sweep
 from powerprof.records import Cause, Conservation, Run
-from powerprof.report import labels, text
+from powerprof.report import labels
 from powerprof.report.lines import lines_of
 
 _NAME_LIMIT = 120

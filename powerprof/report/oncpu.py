@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from powerprof import text
 from powerprof.attribution.oncpu import OnCpuProfile, OnCpuStack
-from powerprof.report import text
 
 _SHOWN = 20
 

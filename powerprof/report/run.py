@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from powerprof.experiment.judge import words
+from powerprof import text
+from powerprof.experiment.judge.verdict import words
 from powerprof.experiment.records import Block, TracedWindow
 from powerprof.records import Run
-from powerprof.report import servers, text
+from powerprof.report import servers
 from powerprof.report.compare import figure, label_of, notes_of
 
 

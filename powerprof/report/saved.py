@@ -86,8 +86,8 @@ def _functions(path: Path) -> Saved:
 
 
 def _diagnosis(path: Path) -> Saved:
-    from powerprof.diagnosis import text
     from powerprof.diagnosis.findings import Diagnosis
+    from powerprof.report import diagnosis as text
 
     found = decode(path, Diagnosis)
     return Saved(found, lambda width: text.lines(found, width, all_notes=True))

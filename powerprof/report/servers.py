@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from powerprof import text
+from powerprof.experiment.measure.traced import by_thread, replication_percent, top_stack
 from powerprof.experiment.records import Block, Comparison, StormShare, TracedWindow
-from powerprof.experiment.traced import by_thread, replication_percent, top_stack
-from powerprof.report import text
 
 _ROWS = 8
 _STACKS = 3

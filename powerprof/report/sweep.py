@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from powerprof import text
 from powerprof.experiment.sweep import Point, Sweep
-from powerprof.report import text
 from powerprof.report.compare import figure
 
 

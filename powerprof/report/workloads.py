@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from powerprof.experiment.judge import words
-from powerprof.report import text
+from powerprof import text
+from powerprof.experiment.judge.verdict import words
 from powerprof.workloads.reading import Case, Loaded, resolve
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from powerprof import paths
-from powerprof.energy.meter import DomainEnergy
-from powerprof.energy.series import PowerSample, power_energy
 from powerprof.errors import CapabilityError
 from powerprof.files import try_int, try_text
+from powerprof.sources.meter import DomainEnergy
+from powerprof.sources.series import PowerSample, power_energy
 
 _INTERVAL_S = 1.0
 

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from powerprof import paths, programs
-from powerprof.energy.meter import DomainEnergy
-from powerprof.energy.series import PowerSample, power_energy
 from powerprof.errors import CapabilityError, DataError, PowerprofError
 from powerprof.files import read_outside_text
+from powerprof.sources.meter import DomainEnergy
+from powerprof.sources.series import PowerSample, power_energy
 
 _DCMI = "DCMI"
 _INTERVAL_S = 5.0  # what the controllers' own sampling period is (DCMI 1.5, 6.6.1)

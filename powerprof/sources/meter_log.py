@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from powerprof.energy.meter import DomainEnergy
-from powerprof.energy.series import PowerSample, power_energy
 from powerprof.errors import CapabilityError, DataError
 from powerprof.files import read_outside_text
+from powerprof.sources.meter import DomainEnergy
+from powerprof.sources.series import PowerSample, power_energy
 
 _TIMES = (
     "t",

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof import paths
-from powerprof.energy.meter import DomainEnergy, distinct_names
-from powerprof.energy.series import CounterSample, counter_energy
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import read_int, try_int, try_text
+from powerprof.sources.meter import DomainEnergy, distinct_names
+from powerprof.sources.series import CounterSample, counter_energy
 
 _CONTROL_TYPES = ("intel-rapl", "intel-rapl-tpmi", "intel-rapl-mmio")
 # A package that drew this would wrap a 65,536 J counter (15.3 µJ units) in 65 s: half of it limits sampling.

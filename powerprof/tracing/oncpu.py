@@ -13,11 +13,11 @@ from typing import Any
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.files import try_text
 from powerprof.paths import procfs
+from powerprof.processes.tasks import clean
 from powerprof.stacks.image import ProcessImage, merge, snapshot
 from powerprof.stacks.kernel import KernelSymbols, kernel_symbols
 from powerprof.tracing.oncpu_capture import Event, OnCpuCapture, SampleRow, UserStack
 from powerprof.tracing.program import Program
-from powerprof.tracing.tasks import clean
 
 SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in step with them
 MAX_HZ = 10_000

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.processes.targets import Target, processes
 from powerprof.stacks.image import ProcessImage, merge, snapshot
 from powerprof.tracing.btf import kernel_btf
 from powerprof.tracing.idle import IdleTracer
 from powerprof.tracing.layout import REGISTER_COUNT, REGISTER_IP, REGISTER_SP, STACK_HEADER
 from powerprof.tracing.sleeping import SleepingStack, sleeping_stacks
-from powerprof.tracing.targets import Target, processes
 
 _COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_UNSENT, _COUNT_UNCOUNTED = 3, 4, 6, 7
 _SHARED_COUNTING, _SHARED_STACK_BYTES = 2, 3

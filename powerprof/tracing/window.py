@@ -9,15 +9,15 @@ from types import TracebackType
 import msgspec
 
 from powerprof import interrupts
-from powerprof.attribution.idle import CpuEdge
 from powerprof.errors import Interrupted
 from powerprof.records import Window
-from powerprof.residency import compute
-from powerprof.sampling import now_text
 from powerprof.sources.base import Meters, Snapshot
 from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.sources.edges import edge_snapshot
+from powerprof.tracing.edge import CpuEdge
 from powerprof.tracing.idle import IdleTrace, IdleTracer
+from powerprof.windows.residency import compute
+from powerprof.windows.sampling import now_text
 
 # The ring buffer holds four seconds of 10,000 exits a second; each drain costs about one wake-up.
 DRAIN_EVERY_S = 2.0

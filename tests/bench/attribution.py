@@ -20,10 +20,10 @@ from pathlib import Path
 from powerprof import programs
 from powerprof.database import sql
 from powerprof.database.server import PrivateServer
-from powerprof.sampling import WindowMeter
+from powerprof.processes.targets import resolve
 from powerprof.tracing.stacks import StackTracer
-from powerprof.tracing.targets import resolve
 from powerprof.tracing.window import TraceWindow
+from powerprof.windows.sampling import WindowMeter
 from tests.bench import observer
 from tests.bench.figures import Verdict, half_range, spread
 from tests.bench.observer import Tool

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof import programs
-from powerprof.sampling import WindowMeter
+from powerprof.windows.sampling import WindowMeter
 from tests.bench.figures import Verdict, half_range, spread
 
 TARGET_HZ = 2.0

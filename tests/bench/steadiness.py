@@ -8,10 +8,10 @@ from __future__ import annotations
 import statistics
 
 from powerprof.errors import CapabilityError
-from powerprof.sampling import WindowMeter
 from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.tracing.idle import IdleTracer
 from powerprof.tracing.window import TraceWindow
+from powerprof.windows.sampling import WindowMeter
 from tests.bench.figures import Verdict
 
 TARGET_POINTS = 0.3

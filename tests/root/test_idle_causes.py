@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from powerprof.attribution import causes, idle
+from powerprof.processes.tasks import look_up
 from powerprof.records import Cause, Conservation
 from powerprof.tracing.idle import IdleTracer, interrupt_names
-from powerprof.tracing.tasks import look_up
 from powerprof.tracing.window import TraceWindow
 
 RATE_HZ = 97

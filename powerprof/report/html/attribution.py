@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from powerprof import text
 from powerprof.attribution.records import Attribution, Wakeup
-from powerprof.report import text
 from powerprof.report.attribution import headline
 from powerprof.report.flamegraph import flame
 from powerprof.report.html.extras import Extras

@@ -9,9 +9,10 @@ from datetime import datetime
 
 from markupsafe import Markup
 
+from powerprof import text
 from powerprof.experiment.records import Block, Comparison, Metric
 from powerprof.records import Window
-from powerprof.report import labels, text
+from powerprof.report import labels
 from powerprof.report.compare import turns_of
 from powerprof.report.flamegraph import flame, flame_difference
 from powerprof.report.html import svg

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 from markupsafe import Markup, escape
 
-from powerprof.report import labels, text
+from powerprof import text
+from powerprof.report import labels
 
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)], "�")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|ms\b|s\b|J\b|W\b|mJ\b|points\b))|(?<=[±×–]) (?=\d)")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from powerprof.report import text
+from powerprof import text
 from powerprof.report.flamegraph import Flame, FlameFrame
 from powerprof.report.html.figures import clean
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from powerprof.report import text
+from powerprof import text
 from powerprof.report.html.scales import Scale, from_zero
 from powerprof.report.html.svg import SVG, joined
 

@@ -8,8 +8,9 @@ from datetime import datetime
 
 from markupsafe import Markup
 
+from powerprof import text
 from powerprof.records import Phase, Run, StateResidency
-from powerprof.report import labels, text
+from powerprof.report import labels
 from powerprof.report.html import svg
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import Figures, clean, escape_pointer

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from powerprof.report import labels, text
+from powerprof import text
+from powerprof.report import labels
 from powerprof.report.html.scales import Scale, by_powers, from_zero
 
 SVG = Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>')

@@ -14,7 +14,7 @@ import pytest
 
 from powerprof.errors import DataError, PowerprofError
 from powerprof.report.saved import load_saved
-from powerprof.sources.recorded import read_recording
+from powerprof.windows.recorded import read_recording
 from tests.contract.errors.conftest import Refused
 
 STATE = {"name": "C1", "residency_percent": 99.0, "average_residency_ms": 50.0, "entries_hz": 20.0}

@@ -10,10 +10,10 @@ import pytest
 
 from powerprof.database import historical, sql
 from powerprof.database.base import Server
-from powerprof.experiment.bench import Bench, BenchOptions
-from powerprof.experiment.beside import Beside
-from powerprof.experiment.traced import by_thread, trace_condition
-from powerprof.sampling import WindowMeter
+from powerprof.experiment.bench.servers import Bench, BenchOptions
+from powerprof.experiment.measure.observers import Beside
+from powerprof.experiment.measure.traced import by_thread, trace_condition
+from powerprof.windows.sampling import WindowMeter
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import Case, Loaded, resolve
 

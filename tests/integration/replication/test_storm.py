@@ -10,7 +10,7 @@ import pytest
 from powerprof.database import sql
 from powerprof.database.server import PrivateServer
 from powerprof.errors import PowerprofError
-from powerprof.experiment.storm import StormWatch
+from powerprof.experiment.measure.storm import StormWatch
 from powerprof.workloads.definition import Storm
 
 pytestmark = pytest.mark.usefixtures("mariadbd")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from powerprof.experiment.bench import BenchOptions
+from powerprof.experiment.bench.servers import BenchOptions
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Block
 from powerprof.experiment.single import run_condition

@@ -10,7 +10,7 @@ import pytest
 from powerprof.diagnosis.evidence import Evidence
 from powerprof.diagnosis.findings import DiagnosedServer, Diagnosis, Finding
 from powerprof.diagnosis.rules import diagnose
-from powerprof.diagnosis.text import lines
+from powerprof.report.diagnosis import lines
 
 RECORDED = Path(__file__).parent / "recorded"
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy import open_meters
 from powerprof.energy.domains import total
-from powerprof.energy.meters import NAMES, MeterSet
+from powerprof.energy.meters import NAMES, MeterSet, open_meters
 from powerprof.errors import CapabilityError, UsageError
 from powerprof.records import EnergyReading
 from powerprof.sources.rapl import Zone, select_domains

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.energy import open_meters
-from powerprof.energy.powertop_meter import report_watts
+from powerprof.energy.meters import open_meters
 from powerprof.errors import CapabilityError
 from powerprof.sources.perf_power import OpenCounter, PerfPowerMeter, list_events, parse_cpu_list
+from powerprof.sources.powertop_meter import report_watts
 
 
 def test_events_of_the_power_pmu(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy import open_meters
+from powerprof.energy.meters import open_meters
 from powerprof.errors import CapabilityError, DataError
 from powerprof.sources.ipmi import parse_ipmi, read_ipmi
 from powerprof.sources.meter_log import looks_like_meter_log, parse_meter_log, read_meter_log

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerprof.energy.replay import replay
-from powerprof.energy.text import render
 from powerprof.errors import DataError, UsageError
+from powerprof.report.energy import render
 from powerprof.sources.powercap_dump import parse_powercap
 from powerprof.sources.turbostat import read_turbostat
 

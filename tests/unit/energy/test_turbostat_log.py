@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.turbostat_meter import domain_intervals, log_energies
 from powerprof.errors import DataError
 from powerprof.sources.turbostat import looks_like_turbostat, parse_turbostat, read_turbostat
+from powerprof.sources.turbostat_meter import domain_intervals, log_energies
 
 HEAD = """turbostat version 2024.12.03 - Len Brown <lenb@kernel.org>
 Measurement interval: 5.000 seconds

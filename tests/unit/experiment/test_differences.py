@@ -7,7 +7,7 @@ import warnings
 import pytest
 from scipy import stats
 
-from powerprof.experiment.phases import difference
+from powerprof.experiment.judge.phases import difference
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from powerprof.attribution.oncpu import OnCpuFrame, OnCpuProfile, OnCpuStack
 from powerprof.attribution.records import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Waker, Wakeup, Woken
-from powerprof.experiment.judge import answer, judge, own_control
-from powerprof.experiment.metrics import baseline_of
+from powerprof.experiment.judge.metrics import baseline_of
+from powerprof.experiment.judge.verdict import answer, judge, own_control
 from powerprof.experiment.records import Arm, Block, Comparison, Condition, Plan, Threat
 from powerprof.experiment.sweep import Point, Sweep
 from powerprof.records import (
@@ -33,7 +33,7 @@ from powerprof.records import (
     Window,
 )
 from powerprof.report.samples import TimelineExit
-from powerprof.summary import phase_of
+from powerprof.windows.summary import phase_of
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from powerprof.errors import DataError
-from powerprof.residency import compute
 from powerprof.sources.cpuidle_dump import check_pair, parse_dump, read_dump, since_boot
+from powerprof.windows.residency import compute
 from tests.unit.sources.fake_cpu import C1, C6, POLL, FakeCpus
 
 

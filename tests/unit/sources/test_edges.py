@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from powerprof.records import Window
-from powerprof.residency import compute, usage_delta
 from powerprof.sources import procfs
 from powerprof.sources.base import Snapshot
 from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.sources.edges import edge_snapshot
+from powerprof.windows.residency import compute, usage_delta
 from tests.unit.sources.fake_cpu import C1, POLL, FakeCpus
 
 _BUSY = """

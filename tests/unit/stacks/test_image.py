@@ -17,7 +17,6 @@ from powerprof.stacks.elf import read_elf
 from powerprof.stacks.image import Mapping, ProcessImage, load, merge, parse_maps, save, snapshot
 from powerprof.stacks.kernel import kernel_symbols
 from powerprof.stacks.opening import Opened, open_in_root
-from powerprof.stacks.threads import THREADS_QUERY, names_from_rows, thread_names
 
 
 def test_a_snapshot_knows_the_libraries_and_the_vdso():
@@ -132,55 +131,6 @@ def test_a_program_replaced_on_disk_is_not_taken_for_the_running_one(tmp_path, m
             assert "replaced on disk" in found.note or "permission" in found.note
     finally:
         stop(process_)
-
-
-def test_server_thread_names_come_from_performance_schema():
-    rows = [
-        (11, "thread/sql/main"),
-        ("12", b"thread/innodb/page_cleaner_thread"),
-        (None, "x"),
-        (0, "zero"),
-        (13, None),
-        ("a", "b"),
-        (14,),
-        (15, "evil\x1b[2J" + "x" * 500),
-    ]
-    found = names_from_rows(rows)
-    assert found[11] == "thread/sql/main"
-    assert found[12] == "thread/innodb/page_cleaner_thread"
-    assert set(found) == {11, 12, 15}
-    assert found[15].startswith("evil?[2Jx")
-    assert len(found[15]) == 128
-
-
-class Server:
-    """The DB-API as far as it is used, over fixed rows."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def cursor(self):
-        return self
-
-    def execute(self, query):
-        assert query == THREADS_QUERY
-
-    def fetchall(self):
-        return self.rows
-
-
-def test_threads_without_a_server_name_keep_the_kernels(tmp_path, monkeypatch):
-    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
-    for tid, inner, comm in ((100, 7, "mariadbd"), (101, 8, "ib_io")):
-        task = tmp_path / f"100/task/{tid}"
-        task.mkdir(parents=True)
-        (task / "comm").write_text(f"{comm}\n")
-        (task / "status").write_text(f"Name:\t{comm}\nNSpid:\t{tid}\t{inner}\n")
-    assert thread_names(None, 100) == {100: "mariadbd", 101: "ib_io"}
-    # THREAD_OS_ID is the id inside of the container.
-    assert thread_names(Server([(7, "thread/sql/main")]), 100) == {100: "thread/sql/main", 101: "ib_io"}
-    with pytest.raises(PowerprofError, match="cannot list the threads"):
-        thread_names(None, 999)
 
 
 def test_kernel_functions_end_where_the_next_symbol_begins(tmp_path, monkeypatch):

@@ -1,0 +1,366 @@
+"""The servers of an experiment: one for each set of start-up settings, and only one of them awake at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from powerprof.database import sql
+from powerprof.database.base import Login
+from powerprof.errors import PowerprofError, UsageError
+from powerprof.experiment.bench import dataset, plans
+from powerprof.experiment.bench.settings import GlobalSettings
+from powerprof.experiment.loads import Context
+from powerprof.workloads.definition import Explain
+from powerprof.workloads.reading import Case
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Server, Sql
+    from powerprof.database.builds import ServerBuild
+    from powerprof.database.runtree import RunTree
+
+_SPARE_CONNECTIONS = 8
+_RETURN_S = 60.0
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Where the servers run. `given` is used as it is; else private ones are started.
+
+    `server_cpus` and `client_cpus` pin the two apart; `world_sql` is the official dataset to use. With
+    `network_namespaces` every server of a topology has a network of its own, where this host can.
+    """
+
+    given: Server | None = None
+    server_cpus: tuple[int, ...] | None = None
+    client_cpus: tuple[int, ...] | None = None
+    world_sql: Path | None = None
+    server_binary: Path | None = None
+    server_basedir: Path | None = None
+    server_build: ServerBuild | None = None
+    network_namespaces: bool = False
+
+
+@dataclass
+class _Node:
+    """One server, or the first of a topology with all its members, and what was changed in it."""
+
+    server: Server
+    settings: GlobalSettings
+    members: Mapping[str, Server]
+    asleep: bool = False
+    generation: int = 1
+    made: list[str] = field(default_factory=list)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Their processes on this host."""
+        return tuple(pid for server in self.members.values() if (pid := server.pid) is not None)
+
+
+class Bench:
+    """`with Bench(cases, options) as bench:` has every server up, its tables filled and every plan asserted.
+
+    Private servers that are not needed in a block are stopped by SIGSTOP, so that their own wake-ups are in
+    no other condition's figures. Raises PowerprofError, CapabilityError, UsageError; PlanMismatch for
+    another plan.
+    """
+
+    def __init__(self, cases: Sequence[Case], options: BenchOptions) -> None:
+        self._cases = list(cases)
+        self._options = options
+        self._stack = ExitStack()
+        self._nodes: dict[str, _Node] = {}
+        self._tree: RunTree | None = None
+        self.notes: list[str] = []
+        self.plans: dict[str, list[tuple[Explain, list[dict[str, object]]]]] = {}
+
+    def __enter__(self) -> Bench:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    # Life cycle
+
+    def _start(self) -> None:
+        from powerprof.database.runtree import RunTree
+
+        self._tree = self._stack.enter_context(RunTree())
+        (self._tree.path / "load").mkdir(0o700)
+        for case in self._cases:
+            _check_supported(case, self._options)
+            key = self._key(case)
+            if key not in self._nodes:
+                members = self._members(case, f"server-{len(self._nodes) + 1}")
+                server = next(iter(members.values()))
+                self._stack.callback(self._close_node, key)
+                self._nodes[key] = _Node(server, GlobalSettings(server.connect), members)
+                self._fill(case, self._nodes[key])
+        for case in self._cases:
+            self.plans[case.qualified] = self._explain(case)
+
+    def _members(self, case: Case, name: str) -> Mapping[str, Server]:
+        """The server of a condition, or all of its topology with the one under load first."""
+        if self._options.given is not None:
+            return {"given": self._options.given}
+        from powerprof.database.options import ServerOptions
+        from powerprof.database.plans import MemberOptions
+        from powerprof.database.server import PrivateServer
+        from powerprof.database.topology import Topology
+
+        most = max(other.load.clients for other in self._cases)
+        options = ServerOptions(
+            name=name,
+            settings=case.server.my_cnf,
+            environment=case.server.environment,
+            connections=most + _SPARE_CONNECTIONS,
+            affinity=self._options.server_cpus,
+            binary=self._options.server_binary,
+            basedir=self._options.server_basedir,
+            build=self._options.server_build,
+        )
+        wanted = case.topology
+        if wanted.kind == "standalone":
+            return {name: self._stack.enter_context(PrivateServer(options, tree=self._private_tree()))}
+        members = {
+            member: MemberOptions(
+                settings=own.my_cnf,
+                environment=own.environment,
+                server_id=own.server_id,
+                connect_retry_s=own.connect_retry_s,
+            )
+            for member, own in wanted.members.items()
+        }
+        topology = self._stack.enter_context(
+            Topology(
+                wanted.kind,
+                wanted.count,
+                options=options,
+                members=members,
+                network_namespaces=self._options.network_namespaces,
+            )
+        )
+        self.notes += topology.notes
+        return {member.name: member.server for member in topology.members}
+
+    def _fill(self, case: Case, node: _Node) -> None:
+        definition = case.workload.definition
+        made: set[Path] = set()
+        for other in self._cases:
+            if self._key(other) != self._key(case):
+                continue
+            if other.workload.folder not in made:
+                made.add(other.workload.folder)
+                name = dataset.schema_of(other.workload)
+                dataset.make(node.server, other.workload, definition.dataset, self._options.world_sql)
+                if name and name not in node.made:
+                    node.made.append(name)
+                self._run(other, node, other.workload.definition.setup)
+        done: set[str] = set()
+        for other in self._cases:
+            if self._key(other) == self._key(case) and other.qualified not in done:
+                done.add(other.qualified)
+                self._run(other, node, other.condition.setup)
+                self._run_on_members(other, node)
+
+    def _run_on_members(self, case: Case, node: _Node) -> None:
+        for name, statements in case.condition.on_members.items():
+            if name not in node.members:
+                raise UsageError(f"{case.qualified} has no server {name}", f"it has: {', '.join(node.members)}")
+            with node.members[name].connect() as connection:
+                sql.execute(connection, *statements)
+
+    def _close_node(self, key: str) -> None:
+        node = self._nodes.pop(key)
+        if node.server.private:
+            return
+        try:
+            node.settings.restore()
+        finally:
+            with node.server.connect() as connection:
+                for name in node.made:
+                    dataset.remove(connection, name)
+
+    def _key(self, case: Case) -> str:
+        """Conditions with the same start-up settings share a server; those of a topology have their own."""
+        if self._options.given is not None:
+            return "given"
+        settings, environment = sorted(case.server.my_cnf.items()), sorted(case.server.environment.items())
+        own = None if case.topology.kind == "standalone" else (case.condition.setup, case.condition.on_members)
+        return repr((settings, environment, case.topology, own))
+
+    # One condition
+
+    def enter(self, case: Case) -> None:
+        """Make the condition hold: its server awake and the others asleep, its global settings, its statements."""
+        for key, node in self._nodes.items():
+            if key != self._key(case):
+                self._sleep(node)
+        node = self._node(case)
+        self._wake(node)
+        node.settings.apply(case.server.set_global)
+        self._run(case, node, case.condition.enter)
+
+    def leave(self, case: Case) -> None:
+        """Run what the condition wants run after each of its blocks."""
+        self._run(case, self._node(case), case.condition.leave)
+
+    def shared(self, cases: Sequence[Case]) -> bool:
+        """Whether one server stands for all of these conditions."""
+        return len({self._key(case) for case in cases}) == 1
+
+    def switchable(self, cases: Sequence[Case]) -> bool:
+        """Whether one of these conditions can hold now and another in a moment: no topologies, one server or private
+        ones, which are put to sleep and woken."""
+        nodes = [self._node(case) for case in cases]
+        alone = all(len(node.members) == 1 for node in nodes)
+        return alone and (self.shared(cases) or all(node.server.private for node in nodes))
+
+    def revive(self, case: Case) -> bool:
+        """After a failed block: True where the server answers, or was started anew with its tables.
+
+        A given server is waited for; where it stays away this raises PowerprofError.
+        """
+        node = self._node(case)
+        self._wake(node)
+        server = node.server
+        deadline = time.monotonic() + (5.0 if server.private else _RETURN_S)
+        while time.monotonic() < deadline:
+            try:
+                with server.connect() as connection:
+                    sql.scalar(connection, "SELECT 1")
+                return True
+            except PowerprofError:
+                if server.private and not getattr(server, "alive", lambda: False)():
+                    break
+                time.sleep(0.25)
+        if not server.private:
+            raise PowerprofError("the server did not come back", "what was measured until then is kept")
+        node.generation += 1
+        index = list(self._nodes).index(self._key(case)) + 1
+        node.members = self._members(case, f"server-{index}-{node.generation}")
+        node.server = next(iter(node.members.values()))
+        node.settings = GlobalSettings(node.server.connect)
+        self._fill(case, node)
+        return True
+
+    def rest(self) -> None:
+        """Before an idle baseline: the first server awake with its own settings, the others asleep.
+
+        Servers that replicate are never idle for sure: of those all are asleep.
+        """
+        if self._cases[0].topology.kind == "standalone":
+            self.enter(self._cases[0])
+            return
+        for node in self._nodes.values():
+            self._sleep(node)
+
+    def context(self, case: Case) -> Context:
+        """Where the load of this condition connects and keeps its files."""
+        return Context(
+            self.server(case), self.login(case), self._private_tree().path / "load", self._options.client_cpus
+        )
+
+    def login(self, case: Case) -> Login:
+        """The account, with the condition's schema."""
+        login = self._node(case).server.login
+        return Login(
+            user=login.user,
+            password=login.password,
+            socket=login.socket,
+            host=login.host,
+            port=login.port,
+            database=dataset.database_of(case) or login.database,
+            tls=login.tls,
+        )
+
+    def connect(self, case: Case) -> Sql:
+        """A control connection in the condition's schema."""
+        return sql.connect(self.login(case))
+
+    def server(self, case: Case) -> Server:
+        """The server on which this condition runs."""
+        return self._node(case).server
+
+    @property
+    def server_pids(self) -> tuple[int, ...]:
+        """The servers' processes on this host."""
+        return tuple(pid for node in self._nodes.values() for pid in node.pids)
+
+    def pids(self, case: Case) -> tuple[int, ...]:
+        """The processes of the servers of this condition."""
+        return self._node(case).pids
+
+    def members(self, case: Case) -> Mapping[str, Server]:
+        """The servers of this condition by name, the one under load first."""
+        return self._node(case).members
+
+    def _private_tree(self) -> RunTree:
+        if self._tree is None:
+            raise PowerprofError("the servers of the experiment have been stopped")
+        return self._tree
+
+    def _node(self, case: Case) -> _Node:
+        return self._nodes[self._key(case)]
+
+    def _run(self, case: Case, node: _Node, statements: Sequence[str]) -> None:
+        if not statements:
+            return
+        login = node.server.login
+        name = dataset.database_of(case)
+        with node.server.connect(database=name or login.database) as connection:
+            sql.execute(connection, *statements)
+
+    def _explain(self, case: Case) -> list[tuple[Explain, list[dict[str, object]]]]:
+        wanted = [*case.workload.definition.explain, *case.condition.explain]
+        if not wanted:
+            return []
+        found = []
+        self.enter(case)
+        with self.connect(case) as connection:
+            sql.execute(connection, *case.load.session)
+            for one in wanted:
+                rows = plans.explain(connection, one.statement)
+                plans.check_plan(case.name, one, rows)
+                found.append((one, rows))
+        return found
+
+    def _sleep(self, node: _Node) -> None:
+        if node.server.private and not node.asleep:
+            node.asleep = True
+            for pid in node.pids:
+                os.kill(pid, signal.SIGSTOP)
+
+    def _wake(self, node: _Node) -> None:
+        if node.asleep:
+            node.asleep = False
+            for pid in node.pids:
+                os.kill(pid, signal.SIGCONT)
+
+
+def _check_supported(case: Case, options: BenchOptions) -> None:
+    if options.given is not None and case.topology.kind != "standalone":
+        raise UsageError(
+            f"{case.qualified} needs {case.topology.kind} servers of its own, which a given server is not",
+            "leave --server, --socket and --defaults-file out",
+        )
+    if options.given is not None and (case.server.my_cnf or case.server.environment):
+        raise UsageError(
+            f"{case.qualified} needs a server started with its own settings, which a given server cannot be",
+            "leave --server, --socket and --defaults-file out: a private server is started",
+        )

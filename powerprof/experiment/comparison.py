@@ -1,0 +1,33 @@
+"""From two names to a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from powerprof.errors import UsageError
+from powerprof.experiment.bench.servers import BenchOptions
+from powerprof.experiment.comparison_record import comparison
+from powerprof.experiment.options import ExperimentOptions
+from powerprof.experiment.records import Comparison
+from powerprof.experiment.runner import collect, control_case
+from powerprof.text import Say
+from powerprof.workloads.catalogue import find_condition
+from powerprof.workloads.reading import resolve
+
+
+def compare_conditions(
+    a: str, b: str, bench: BenchOptions, options: ExperimentOptions, *, extra: Sequence[Path], say: Say
+) -> Comparison:
+    """Measure two conditions by name. Raises UsageError where a name is unknown, ambiguous or fits not the other."""
+    workload_a, name_a = find_condition(a, extra, beside=b)
+    workload_b, name_b = find_condition(b, extra, beside=a)
+    case_a, case_b = resolve(workload_a, name_a), resolve(workload_b, name_b)
+    if workload_a.definition.primary_metric != workload_b.definition.primary_metric:
+        raise UsageError(
+            f"{case_a.qualified} and {case_b.qualified} have different primary metrics",
+            "compare conditions of one workload",
+        )
+    if case_a.qualified == case_b.qualified:
+        case_b = control_case(case_b)
+    return comparison(collect(case_a, case_b, bench, options, say))

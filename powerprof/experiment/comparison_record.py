@@ -1,0 +1,122 @@
+"""From what was collected to the record that is saved: judged, with its threats, its control and its host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from powerprof import __version__
+from powerprof.experiment.condition import condition_record
+from powerprof.experiment.judge.threats import find_threats
+from powerprof.experiment.judge.verdict import answer, judge, own_control, pairs_of
+from powerprof.experiment.records import Answer, Arm, Comparison, Control, Metric, Plan, Threat
+from powerprof.experiment.runner import Collected, arms
+from powerprof.statistics import compare_pairs, judge_control
+from powerprof.workloads.definition import Explain
+from powerprof.workloads.reading import Case
+
+# A busy neighbour or a change of frequency moves figures by tens of percent, hardly by more.
+_DISTURBANCES = ("steal", "frequency", "other_load")
+_NOT_BY_CHANCE_PERCENT = 100.0
+
+
+def comparison(found: Collected) -> Comparison:
+    """The record of a comparison. Pure but for the description of this host."""
+    from powerprof.host.describe import host_record
+
+    case_a, case_b = found.cases
+    offer = found.offer
+    design = offer.design if offer else "rate"
+    metrics = judge(found.blocks, found.baseline, found.primary, found.options.seed)
+    threats = find_threats(found.blocks, found.before, found.after, design)
+    control = _control(found, metrics)
+    cpu_percent = 100 * found.own_cpu_s / found.own_wall_s if found.own_wall_s else None
+    return Comparison(
+        id=None,
+        command="compare",
+        started_at=found.started_at,
+        a=condition_record(case_a),
+        b=condition_record(case_b),
+        design=design,
+        order=arms(found.blocks),
+        blocks_count=len(arms(found.blocks)),
+        metrics=metrics,
+        verdict=_answer(found, metrics, threats, control),
+        seed=found.options.seed,
+        offered_hz=offer.rate_hz if offer else None,
+        queries_per_block=offer.queries if offer else None,
+        plans=[*_plans(found, case_a, "a"), *_plans(found, case_b, "b")],
+        threats=threats,
+        control=control,
+        baseline=found.before,
+        baseline_after=found.after,
+        blocks=found.blocks,
+        traced=found.traced,
+        host=host_record(),
+        server={"version": found.server_version, "private": found.server_private},
+        tool={"version": __version__, "cpu_s": found.own_cpu_s, "cpu_percent": cpu_percent},
+        options=_options(found),
+        notes=list(dict.fromkeys(found.notes)),
+        interrupted=found.interrupted,
+    )
+
+
+def _options(found: Collected) -> dict[str, Any]:
+    options = found.options
+    return {
+        "pairs_count": options.pairs,
+        "window_s": options.window_s,
+        "turn_s": found.turn_s,
+        "design": options.design,
+        "precision_percent": options.precision_percent,
+        "control": options.control,
+        "warm_up_pairs_count": options.warm_up_pairs,
+        "energy_source": options.energy_source,
+        "residency_source": options.residency_source,
+    }
+
+
+def _plans(found: Collected, case: Case, arm: Arm) -> list[Plan]:
+    made = []
+    for wanted, rows in found.plans.get(case.qualified, []):
+        if isinstance(wanted, Explain):
+            made.append(
+                Plan(arm=arm, statement=wanted.statement, rows=msgspec.to_builtins(rows), asserted=bool(wanted.plan))
+            )
+    return made
+
+
+def _control(found: Collected, metrics: list[Metric]) -> Control | None:
+    primary = next((metric for metric in metrics if metric.name == found.primary), None)
+    if not found.control:
+        # Where the conditions took turns, A's windows in a row scatter far more than A and B of the same moments.
+        return own_control(primary, found.options.seed) if primary and found.turn_s is None else None
+    again = judge(found.control, found.baseline, found.primary, found.options.seed)
+    chosen = next((metric for metric in again if metric.name == found.primary), None)
+    if chosen is None:
+        return None
+    both = [(x, y) for x, y in zip(chosen.a.values, chosen.b.values, strict=True) if x is not None and y is not None]
+    judged = judge_control(compare_pairs([x for x, _ in both], [y for _, y in both], seed=found.options.seed))
+    return Control(
+        kind="run",
+        pairs_count=len(both),
+        sound=judged.sound,
+        half_width_percent=judged.half_width_percent,
+        text=judged.text,
+    )
+
+
+def _answer(found: Collected, metrics: list[Metric], threats: list[Threat], control: Control | None) -> Answer:
+    case_a, case_b = found.cases
+    said = answer(metrics, found.primary, case_a.name, case_b.name)
+    primary = next((metric for metric in metrics if metric.name == found.primary), None)
+    large = primary is not None and abs(primary.difference.percent or 0.0) > _NOT_BY_CHANCE_PERCENT
+    doubts = [threat.text for threat in threats if threat.serious and not (large and threat.name in _DISTURBANCES)]
+    if control is not None and control.kind == "run" and not control.sound:
+        doubts.append(control.text)
+    if not pairs_of(found.blocks):
+        doubts = ["no complete pair was measured"]
+    if not doubts:
+        return said
+    return msgspec.structs.replace(said, text=f"{said.text} Doubtful: {'; '.join(doubts)}.")

@@ -1,0 +1,236 @@
+"""Pure: from the blocks of a comparison to the values of each metric.
+
+per query, gross   what the whole host used in the window / the queries finished in it
+per query, net     the same less what the idle baseline uses in as long a time
+EDP                joules/query × mean latency: what a user pays in energy and waits in time (lower is better)
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from powerprof.energy.split import Consumer, split_energy
+from powerprof.experiment.records import Block, MemberShare
+from powerprof.records import EnergyReading, Kind, Window
+
+# Our own question is one connection in a window.
+_NOUGHT_HZ = 0.5
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the host does beside the experiment: mean C0, wake-ups and watts of the idle windows; None if unknown."""
+
+    c0_percent: float | None
+    wakeups_hz: float | None
+    watts: float | None
+
+
+@dataclass(frozen=True)
+class Values:
+    """One metric of one block order: name, unit, kind, where it comes from, and how to get it from a block."""
+
+    name: str
+    unit: str
+    kind: Kind
+    of: Callable[[Block], float | None]
+    source: str | None = None
+
+
+def watts_of(window: Window) -> EnergyReading | None:
+    """The reading that stands for the whole of what is metered: of the first source with one, its outermost domains.
+
+    Several outermost domains of one source (two packages, their memory) are summed. None where nothing is
+    known.
+    """
+    for source in dict.fromkeys(reading.source for reading in window.energy):
+        outer = [reading for reading in window.energy if reading.source == source and reading.contained_in is None]
+        if not outer or any(reading.joules is None for reading in outer):
+            continue
+        joules = sum(reading.joules or 0.0 for reading in outer)
+        return EnergyReading(
+            source=source,
+            domain="+".join(reading.domain for reading in outer),
+            kind=outer[0].kind,
+            joules=joules,
+            watts=joules / window.window_s if window.window_s else None,
+            model=outer[0].model,
+        )
+    return None
+
+
+def baseline_of(windows: Sequence[Window]) -> Baseline:
+    """The mean of the idle windows before and after."""
+
+    def mean(values: list[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return statistics.fmean(known) if known else None
+
+    watts = [reading.watts if (reading := watts_of(window)) else None for window in windows]
+    return Baseline(
+        mean([window.c0_percent for window in windows]), mean([window.wakeups_hz for window in windows]), mean(watts)
+    )
+
+
+def _per_query(value: float | None, block: Block) -> float | None:
+    return None if value is None or not block.queries else value / block.queries
+
+
+def _c0_ms(window: Window, less_percent: float | None = 0.0) -> float | None:
+    if window.c0_percent is None or window.window_s is None or less_percent is None:
+        return None
+    return (window.c0_percent - less_percent) / 100 * window.cpus * window.window_s * 1e3
+
+
+def cpu_ms(block: Block, group: str) -> float | None:
+    """CPU time in ms of a group of processes (server, client, powerprof) in the window; None where unknown."""
+    for process in block.window.processes:
+        if process.name == group:
+            return process.cpu_s * 1e3
+    return None
+
+
+def rest_percent(window: Window) -> float | None:
+    """C0 that is neither the server nor the client nor powerprof, in percent of all CPUs' wall time.
+
+    Interrupts and idle entry are in it, as nobody's CPU time.
+    """
+    if window.c0_percent is None:
+        return None
+    return max(0.0, window.c0_percent - sum(process.percent or 0.0 for process in window.processes))
+
+
+def _joules(block: Block, baseline: Baseline | None) -> float | None:
+    reading = watts_of(block.window)
+    if reading is None or reading.joules is None or block.window.window_s is None:
+        return None
+    if baseline is None:
+        return reading.joules
+    return None if baseline.watts is None else reading.joules - baseline.watts * block.window.window_s
+
+
+def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
+    """Every metric that these blocks can yield; those without a value in any block are left out."""
+    kind: Kind = "measured"
+    source = None
+    for block in blocks:
+        reading = watts_of(block.window)
+        if reading is not None:
+            kind, source = reading.kind, reading.source
+            break
+    found = [
+        Values("c0_ms_per_query_server", "ms", "measured", lambda b: _per_query(cpu_ms(b, "server"), b)),
+        Values("c0_ms_per_query", "ms", "measured", lambda b: _per_query(_c0_ms(b.window), b)),
+        Values("c0_ms_per_query_net", "ms", "measured", lambda b: _per_query(_c0_ms(b.window, baseline.c0_percent), b)),
+        Values("c0_ms_per_query_client", "ms", "measured", lambda b: _per_query(cpu_ms(b, "client"), b)),
+        Values("joules_per_query", "J", kind, lambda b: _per_query(_joules(b, None), b), source),
+        Values("joules_per_query_net", "J", kind, lambda b: _per_query(_joules(b, baseline), b), source),
+        Values("energy_to_solution_joules", "J", kind, lambda b: b.solution_joules, source),
+        Values("time_to_solution_s", "s", "measured", lambda b: b.solution_s),
+        Values("wakeups_per_query", "1", "measured", _wakeups),
+        Values("latency_p50_ms", "ms", "measured", lambda b: b.p50_ms),
+        Values("latency_p95_ms", "ms", "measured", lambda b: b.p95_ms),
+        Values("latency_p99_ms", "ms", "measured", lambda b: b.p99_ms),
+        Values("edp_joule_seconds", "J·s", kind, _edp, source),
+        Values("rows_examined_per_query", "rows", "measured", lambda b: _per_query(b.rows_examined, b)),
+        Values("minor_faults_per_query", "1", "measured", lambda b: _per_query(b.minor_faults_count, b)),
+        Values("queries_hz", "1/s", "measured", _rate),
+        Values("c0_percent", "%", "measured", lambda b: b.window.c0_percent),
+        Values("wakeups_hz", "1/s", "measured", lambda b: b.window.wakeups_hz),
+        Values("watts", "W", kind, lambda b: r.watts if (r := watts_of(b.window)) else None, source),
+        Values("storm_raged_percent", "%", "measured", lambda b: None if b.storm is None else b.storm.raged_percent),
+        Values("storm_counter_hz", "1/s", "measured", lambda b: None if b.storm is None else b.storm.counter_hz),
+        *_of_members(blocks, baseline, kind, source),
+        *_residencies(blocks),
+    ]
+    return [values for values in found if any(values.of(block) is not None for block in blocks)]
+
+
+def _wakeups(block: Block) -> float | None:
+    window = block.window
+    if window.wakeups_hz is None or window.window_s is None:
+        return None
+    return _per_query(window.wakeups_hz * window.window_s, block)
+
+
+def _rate(block: Block) -> float | None:
+    seconds = block.solution_s or block.window.window_s
+    return None if block.queries is None or not seconds else block.queries / seconds
+
+
+def _edp(block: Block) -> float | None:
+    joules = _per_query(_joules(block, None), block)
+    return None if joules is None or block.mean_ms is None else joules * block.mean_ms / 1e3
+
+
+def _residencies(blocks: Sequence[Block]) -> list[Values]:
+    names: Mapping[str, None] = dict.fromkeys(
+        state.name for block in blocks for state in block.window.states if not state.polling
+    )
+
+    def percent(name: str) -> Callable[[Block], float | None]:
+        def of(block: Block) -> float | None:
+            for state in block.window.states:
+                if state.name == name:
+                    return state.residency_percent
+            return None
+
+        return of
+
+    return [Values(f"residency_percent:{name}", "%", "measured", percent(name)) for name in names]
+
+
+def _of_members(blocks: Sequence[Block], baseline: Baseline, kind: Kind, source: str | None) -> list[Values]:
+    """Of each server of a topology, as METRIC:SERVER: C0, watts above the idle host, connections, commits, relay logs.
+
+    A rate that is nought everywhere is left out.
+    """
+    names = list(dict.fromkeys(share.name for block in blocks for share in block.members))
+    found = []
+    for name in names:
+        found.append(Values(f"c0_percent:{name}", "%", "measured", _share(name, lambda share: share.c0_percent)))
+        found.append(Values(f"watts:{name}", "W", kind, _member_watts(name, baseline), source))
+    rates: tuple[tuple[str, str, Callable[[MemberShare], float | None]], ...] = (
+        ("connections_hz", "1/s", lambda share: share.connections_hz),
+        ("commits_hz", "1/s", lambda share: share.commits_hz),
+        ("relay_log_bytes_hz", "B/s", lambda share: share.relay_log_bytes_hz),
+    )
+    for metric, unit, pick in rates:
+        for name in names:
+            values = Values(f"{metric}:{name}", unit, "measured", _share(name, pick))
+            if any((values.of(block) or 0.0) >= _NOUGHT_HZ for block in blocks):
+                found.append(values)
+    return found
+
+
+def _share(name: str, pick: Callable[[MemberShare], float | None]) -> Callable[[Block], float | None]:
+    def of(block: Block) -> float | None:
+        return next((pick(share) for share in block.members if share.name == name), None)
+
+    return of
+
+
+def _member_watts(name: str, baseline: Baseline) -> Callable[[Block], float | None]:
+    """Its part of the power above the idle host's, by its share of C0."""
+
+    def of(block: Block) -> float | None:
+        window, reading = block.window, watts_of(block.window)
+        cpu_s = next((share.cpu_s for share in block.members if share.name == name), None)
+        if reading is None or reading.joules is None or cpu_s is None:
+            return None
+        if not window.window_s or window.c0_percent is None:
+            return None
+        split = split_energy(
+            reading.joules,
+            window.window_s,
+            idle_watts=baseline.watts,
+            kind=reading.kind,
+            source=reading.source,
+            c0_s=window.c0_percent / 100 * window.cpus * window.window_s,
+            consumers=[Consumer(name=name, c0_s=cpu_s)],
+        )
+        return split.parts[0].joules / window.window_s if split.parts else None
+
+    return of

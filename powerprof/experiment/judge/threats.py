@@ -1,0 +1,124 @@
+"""Pure: what else could have made the difference."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from powerprof.experiment.judge.metrics import rest_percent
+from powerprof.experiment.judge.verdict import pairs_of
+from powerprof.experiment.records import Block, Design, Threat
+from powerprof.records import Window
+from powerprof.statistics import Drift, baseline_drift, block_trend
+
+# A hypervisor that took more than this from the guest has measured its neighbours too.
+_STEAL_PERCENT = 1.0
+_FREQUENCY_PERCENT = 5.0
+_OTHER_POINTS = 2.0
+# Offered and finished differ by chance: two deviations of a Poisson count of 300 are 12 %.
+_BEHIND = 0.85
+
+
+def find_threats(
+    blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Window], design: Design
+) -> list[Threat]:
+    """Steal, frequency, other load, drift of the idle baseline and over the blocks, a rate not kept, repeats."""
+    counted = [block for pair in pairs_of(blocks) for block in pair]
+    found = [
+        _steal(counted),
+        _frequency(counted),
+        _other_load(counted, [*before, *after]),
+        _drift(counted, before, after),
+    ]
+    found += [_trend(counted), _behind(counted, design), _repeats(blocks)]
+    return [threat for threat in found if threat is not None]
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _steal(blocks: Sequence[Block]) -> Threat | None:
+    values = _known([block.window.steal_percent for block in blocks])
+    if not values:
+        return None
+    mean = statistics.fmean(values)
+    return Threat(name="steal", text=f"steal {mean:.2g} %", serious=max(values) > _STEAL_PERCENT)
+
+
+def _frequency(blocks: Sequence[Block]) -> Threat | None:
+    by_arm = {arm: _known([block.window.frequency_mhz for block in blocks if block.arm == arm]) for arm in ("a", "b")}
+    if not by_arm["a"] or not by_arm["b"]:
+        return Threat(name="frequency", text="no frequency data on this host")
+    a, b = statistics.fmean(by_arm["a"]), statistics.fmean(by_arm["b"])
+    percent = 100 * (b - a) / a
+    text = f"frequency {a:.0f} and {b:.0f} MHz"
+    return Threat(name="frequency", text=text, serious=abs(percent) > _FREQUENCY_PERCENT)
+
+
+def _other_load(blocks: Sequence[Block], idle: Sequence[Window]) -> Threat | None:
+    """What is neither server, client nor powerprof: it must be alike in both and near to what the idle host does."""
+    rest = {arm: _known([rest_percent(block.window) for block in blocks if block.arm == arm]) for arm in ("a", "b")}
+    if not rest["a"] or not rest["b"] or not blocks or not blocks[0].window.processes:
+        return None
+    worst = max(max(values) - statistics.median(values) for values in rest.values())
+    text = (
+        f"other CPU use {statistics.fmean(rest['a']):.1f} % and {statistics.fmean(rest['b']):.1f} %"
+        f" (interrupts included), at most {worst:.1f} points above its median"
+    )
+    return Threat(name="other_load", text=text, serious=worst > _OTHER_POINTS)
+
+
+def drift_of(blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Window]) -> Drift | None:
+    """How far the idle baseline moved, weighed against the difference in C0 between the conditions."""
+    means = {arm: _known([block.window.c0_percent for block in blocks if block.arm == arm]) for arm in ("a", "b")}
+    effect = None
+    if means["a"] and means["b"]:
+        effect = statistics.fmean(means["b"]) - statistics.fmean(means["a"])
+    return baseline_drift(
+        _known([window.c0_percent for window in before]), _known([window.c0_percent for window in after]), effect
+    )
+
+
+def _drift(blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Window]) -> Threat | None:
+    drift = drift_of(blocks, before, after)
+    if drift is None:
+        return Threat(name="drift", text="no idle baseline at both ends")
+    points = f"{drift.points:+.2f}".replace("-", "−")
+    text = f"idle baseline drift {points} points of C0"
+    return Threat(name="drift", text=text + (": too much" if drift.failed else ""), serious=drift.failed)
+
+
+def _trend(blocks: Sequence[Block]) -> Threat | None:
+    for arm in ("a", "b"):
+        values = _known([block.window.c0_percent for block in blocks if block.arm == arm])
+        trend = block_trend(values)
+        if trend is not None and trend.present:
+            change = "rises" if trend.tau > 0 else "falls"
+            return Threat(
+                name="trend", text=f"C0 {change} from block to block (Kendall's tau {trend.tau:+.2f})", serious=False
+            )
+    return None
+
+
+def _behind(blocks: Sequence[Block], design: Design) -> Threat | None:
+    if design != "rate":
+        return None
+    for arm in ("a", "b"):
+        chosen = [block for block in blocks if block.arm == arm and block.offered_hz and block.queries]
+        offered = sum((block.offered_hz or 0.0) * (block.window.window_s or 0.0) for block in chosen)
+        done = sum(block.queries or 0 for block in chosen)
+        if offered and done < _BEHIND * offered:
+            return Threat(
+                name="saturated",
+                text=f"condition {arm} finished {100 * done / offered:.0f} % of what was offered",
+                serious=True,
+            )
+    return None
+
+
+def _repeats(blocks: Sequence[Block]) -> Threat | None:
+    count = sum(block.attempts_count - 1 for block in blocks)
+    if not count:
+        return None
+    return Threat(name="repeats", text=f"{count} block{'s' if count > 1 else ''} failed and were repeated")

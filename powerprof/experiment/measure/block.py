@@ -1,0 +1,236 @@
+"""One window of one condition: the load started, a moment of running in, the window, the counts."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from powerprof.errors import PowerprofError
+from powerprof.experiment.bench import plans
+from powerprof.experiment.bench.servers import Bench
+from powerprof.experiment.judge.metrics import watts_of
+from powerprof.experiment.loads import LoadFailed, LoadResult, Order, start_load
+from powerprof.experiment.measure.calibration import Offer
+from powerprof.experiment.measure.observers import Beside
+from powerprof.experiment.options import RAMP_S, ExperimentOptions
+from powerprof.experiment.records import Arm, Block, MemberShare, StormShare
+from powerprof.files import try_text
+from powerprof.paths import procfs
+from powerprof.records import ProcessTime, Window
+from powerprof.sources.base import Meters
+from powerprof.windows.joined import joined
+from powerprof.windows.sampling import WindowMeter
+from powerprof.workloads.reading import Case
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Sql
+
+# How long a query that was begun in the window may take to end, beyond the window's own length.
+_PATIENCE_S = 60.0
+_TAIL_S = 0.15
+_FAULTS = "minor_faults"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Which block this is, and how it is to be run."""
+
+    pair: int
+    arm: Arm
+    dropped: bool
+    seed: int
+
+
+@dataclass(frozen=True)
+class Apparatus:
+    """What blocks are measured with. `complete` adds to a window what is computed from it (the energy estimate)."""
+
+    bench: Bench
+    options: ExperimentOptions
+    offer: Offer
+    meters: Meters | None
+    complete: Callable[[Window], Window]
+    horizon_s: float | None = None
+
+
+def measure_block(apparatus: Apparatus, case: Case, slot: Slot, attempts: int) -> Block:
+    """Run one block. Raises LoadFailed or PowerprofError where client or server failed: it may be repeated."""
+    bench = apparatus.bench
+    bench.enter(case)
+    with bench.connect(case) as control:
+        measure = _work if apparatus.offer.design == "work" else _rate
+        block = measure(apparatus, case, slot, attempts, counting(control, bench.server(case).pid))
+    bench.leave(case)
+    return block
+
+
+def counting(control: Sql, pid: int | None) -> Callable[[], dict[str, int]]:
+    """What reads the server's counters and the page faults of its process."""
+
+    def count() -> dict[str, int]:
+        faults = minor_faults(pid)
+        return {**plans.counters(control), **({} if faults is None else {_FAULTS: faults})}
+
+    return count
+
+
+def minor_faults(pid: int | None) -> int | None:
+    """Pages that a process, with the threads that have ended, was given without reading; None where unknown.
+
+    Field 10 of /proc/PID/stat; the name in field 2 may have blanks and brackets (proc(5)).
+    """
+    text = try_text(procfs() / str(pid) / "stat") if pid else None
+    if text is None:
+        return None
+    words = text.rpartition(")")[2].split()
+    return int(words[7]) if len(words) > 7 and words[7].isdigit() else None
+
+
+def meter_of(apparatus: Apparatus, case: Case, clients: Sequence[int]) -> WindowMeter:
+    """What measures windows of this condition, with the CPU time of its servers, its clients and powerprof apart."""
+    groups = {"server": list(apparatus.bench.pids(case)), "client": list(clients), "powerprof": [os.getpid()]}
+    return WindowMeter(meters=apparatus.meters, groups=groups, residency_source=apparatus.options.residency_source)
+
+
+def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:
+    """The same rate for the same time: the window lies within the load."""
+    window_s = apparatus.options.window_s
+    order = Order(duration_s=math.ceil(RAMP_S + window_s + _TAIL_S), rate_hz=apparatus.offer.rate_hz, seed=slot.seed)
+    running = start_load(case, apparatus.bench.context(case), order)
+    try:
+        time.sleep(RAMP_S)
+        if not running.alive():
+            running.finish(0.1)
+            raise LoadFailed(f"{case.qualified}: the client ended at once")
+        with meter_of(apparatus, case, running.pids) as meter, Beside(apparatus.bench, case) as beside:
+            before = count()
+            beside.start()
+            window = meter.measure(window_s)
+            shares, storm = beside.finish(window.cpus)
+            after = count()
+        if not running.alive() and not (window.window_s and window.window_s >= 0.98 * window_s):
+            raise LoadFailed(f"{case.qualified}: the client ended before the window did")
+        result = running.finish(window_s + _PATIENCE_S)
+    finally:
+        running.kill()
+    if result.errors:
+        raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
+    moved = plans.between(before, after)
+    return block_of(
+        apparatus,
+        slot,
+        attempts,
+        apparatus.complete(window),
+        result,
+        moved,
+        queries=None if case.load.kind in ("idle", "none") else plans.queries_in(moved),
+        members=shares,
+        storm=storm,
+    )
+
+
+def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:
+    """The same work: the window is from its start to the longer one's usual end, the rest of it idle."""
+    before = count()
+    own = WindowMeter(
+        meters=apparatus.meters,
+        groups={"server": list(apparatus.bench.pids(case)), "powerprof": [os.getpid()]},
+        residency_source=apparatus.options.residency_source,
+    )
+    with own as meter:
+        meter.open_window()
+        start_s = time.monotonic()
+        running = start_load(
+            case, apparatus.bench.context(case), Order(queries=apparatus.offer.queries, rate_hz=None, seed=slot.seed)
+        )
+        try:
+            result = running.finish(max(_PATIENCE_S, 20 * apparatus.options.window_s))
+        finally:
+            running.kill()
+        solution_s = time.monotonic() - start_s
+        solution = apparatus.complete(meter.close_window())
+        after = count()
+        left_s = (apparatus.horizon_s or 0.0) - solution_s
+        window = solution
+        if left_s > 0.05:
+            window = joined(solution, apparatus.complete(meter.measure(left_s)))
+    window = with_client(window, result.client_cpu_s)
+    if result.errors:
+        raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
+    reading = watts_of(solution)
+    moved = plans.between(before, after)
+    return block_of(
+        apparatus,
+        slot,
+        attempts,
+        window,
+        result,
+        moved,
+        # All of the client's statements lie in the window: its own count is exact, the server's is off by a COM_QUIT
+        # that came a moment before or after.
+        queries=result.queries or plans.queries_in(moved),
+        solution_s=solution_s,
+        solution_joules=reading.joules if reading else None,
+    )
+
+
+def with_client(window: Window, cpu_s: float | None) -> Window:
+    """The client ended within the window: its CPU time is what the kernel said when it was waited for."""
+    import msgspec
+
+    if cpu_s is None or not window.window_s or not window.cpus:
+        return window
+    share = 100 * cpu_s / (window.window_s * window.cpus)
+    client = ProcessTime(name="client", cpu_s=cpu_s, percent=share)
+    return msgspec.structs.replace(window, processes=[*window.processes, client])
+
+
+def block_of(
+    apparatus: Apparatus,
+    slot: Slot,
+    attempts: int,
+    window: Window,
+    result: LoadResult,
+    moved: Mapping[str, int],
+    *,
+    queries: int | None,
+    members: Sequence[MemberShare] = (),
+    storm: StormShare | None = None,
+    solution_s: float | None = None,
+    solution_joules: float | None = None,
+) -> Block:
+    """The record of a block; `moved` is how far the counters went. Raises LoadFailed where nothing was finished."""
+    if queries == 0:
+        raise LoadFailed("no query was finished in the window")
+    status = dict(moved)
+    return Block(
+        pair=slot.pair,
+        arm=slot.arm,
+        dropped=slot.dropped,
+        attempts_count=attempts,
+        queries=queries,
+        offered_hz=apparatus.offer.rate_hz,
+        window=window,
+        p50_ms=result.p50_ms,
+        p95_ms=result.p95_ms,
+        p99_ms=result.p99_ms,
+        mean_ms=result.mean_ms,
+        errors_count=result.errors,
+        client_cpu_s=result.client_cpu_s,
+        solution_s=solution_s,
+        solution_joules=solution_joules,
+        rows_examined=None if queries is None else plans.rows_in(moved),
+        minor_faults_count=status.pop(_FAULTS, None),
+        status=status,
+        members=list(members),
+        storm=storm,
+    )
+
+
+def is_worth_repeating(error: PowerprofError) -> bool:
+    """A client or server that failed; a host that cannot, or a wrong command, stays wrong."""
+    return error.exit_code == 1

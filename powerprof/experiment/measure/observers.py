@@ -1,0 +1,56 @@
+"""What is measured beside a window where a condition has several servers, or a storm that may end."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from powerprof.experiment.measure.members import MembersMeter
+from powerprof.experiment.measure.storm import StormWatch
+from powerprof.experiment.records import MemberShare, StormShare
+from powerprof.workloads.reading import Case
+
+if TYPE_CHECKING:
+    from powerprof.experiment.bench.servers import Bench
+
+
+class Beside:
+    """`with Beside(bench, case) as beside:` begins the storm; `start()` … `finish(cpus)` enclose the window.
+
+    Does nothing for a single server without a storm. Raises PowerprofError where a server is gone.
+    """
+
+    def __init__(self, bench: Bench, case: Case) -> None:
+        self._members = bench.members(case)
+        self._storm = case.workload.definition.storm
+        self._replicates = case.topology.kind != "standalone"
+        self._stack = ExitStack()
+        self._meter: MembersMeter | None = None
+        self._watch: StormWatch | None = None
+
+    def __enter__(self) -> Beside:
+        with ExitStack() as stack:
+            if self._replicates:
+                self._meter = stack.enter_context(MembersMeter(self._members))
+            if self._storm is not None:
+                self._watch = stack.enter_context(StormWatch(self._storm, self._members))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def start(self) -> None:
+        """The window begins."""
+        if self._meter is not None:
+            self._meter.start()
+        if self._watch is not None:
+            self._watch.watch()
+
+    def finish(self, cpus: int) -> tuple[list[MemberShare], StormShare | None]:
+        """The window is over."""
+        storm = self._watch.finish() if self._watch is not None else None
+        return self._meter.stop(cpus) if self._meter is not None else [], storm

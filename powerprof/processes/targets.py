@@ -1,0 +1,193 @@
+"""Which processes are meant: by pid, by name, by cgroup or unit, or all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerprof import paths
+from powerprof.errors import PowerprofError, UsageError
+from powerprof.files import try_text
+from powerprof.processes.tasks import clean, look_up
+
+# Distributions renamed the program; people ask for it by either name.
+_SAME = {"mysqld": ("mysqld", "mariadbd"), "mariadbd": ("mariadbd", "mysqld")}
+_CGROUP_ROOTS = ("", "unified", "systemd")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The processes to attribute to. `pids` is empty for the whole system; `label` is what to call them.
+
+    `cgroup` is the folder whose `cgroup.procs` is read again during the window, `roots` are processes whose
+    descendants of the same name belong to them.
+    """
+
+    pids: tuple[int, ...]
+    label: str
+    system: bool = False
+    cgroup: Path | None = None
+    roots: tuple[int, ...] = ()
+
+    def members(self) -> list[int]:
+        """Every process of the target as it is now, where processes may join it."""
+        if self.cgroup is not None:
+            return cgroup_pids(self.cgroup)
+        return [pid for root in self.roots for pid in _family(root)]
+
+
+def processes() -> list[int]:
+    """All process ids of this host."""
+    return sorted(int(entry.name) for entry in paths.procfs().iterdir() if entry.name.isdigit())
+
+
+def name_of(pid: int) -> str | None:
+    """The program's file name, else its comm; None for a process that is gone."""
+    base = paths.procfs() / str(pid)
+    comm = try_text(base / "comm")
+    if comm is None:
+        return None
+    try:
+        program = os.readlink(base / "exe").removesuffix(" (deleted)").rpartition("/")[2]
+    except OSError:
+        program = ""
+    return clean(program or comm)
+
+
+def _label(pid: int) -> str:
+    """What people call a process: its comm, for one file may be several programs (Debian's redis-server is a link to
+    redis-check-rdb); the program's name where the comm is the beginning of it."""
+    comm = clean(try_text(paths.procfs() / str(pid) / "comm") or "")
+    program = name_of(pid) or ""
+    return (program if program.startswith(comm) else comm) or str(pid)
+
+
+def _named(name: str) -> list[int]:
+    wanted = _SAME.get(name, (name,))
+    found = []
+    for pid in processes():
+        if pid == os.getpid():
+            continue
+        comm = try_text(paths.procfs() / str(pid) / "comm")
+        if comm is not None and (comm in {one[:15] for one in wanted} or name_of(pid) in wanted):
+            found.append(pid)
+    return found
+
+
+def _describe(pid: int) -> str:
+    words = (try_text(paths.procfs() / str(pid) / "cmdline") or "").split("\0")
+    shown = clean(" ".join(word for word in words if word))[:60]
+    return f"{pid} ({shown or name_of(pid) or 'gone'})"
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = (try_text(paths.procfs() / str(pid) / "status") or "").splitlines()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def has_ended(pid: int) -> bool:
+    """Gone, or a zombie that its parent has not taken note of."""
+    status = _status(pid)
+    return not status or status.get("State", "").startswith(("Z", "X"))
+
+
+def _family(root: int) -> list[int]:
+    """A process and its descendants of the same name: a server that works in processes (PostgreSQL, nginx)."""
+    name, found, left = name_of(root), [], [root]
+    while left:
+        pid = left.pop()
+        if name_of(pid) != name:
+            continue
+        found.append(pid)
+        for entry in (paths.procfs() / str(pid) / "task").glob("*/children"):
+            left += [int(word) for word in (try_text(entry) or "").split()]
+    return sorted(found)
+
+
+def _root_of(pids: Sequence[int]) -> int | None:
+    """The one process that started all the others, directly or through each other; None where there is none."""
+    parents = {pid: int(_status(pid).get("PPid") or 0) for pid in pids}
+    roots = [pid for pid, parent in parents.items() if parent not in parents]
+    return roots[0] if len(roots) == 1 else None
+
+
+def _one(word: str) -> list[int]:
+    if word.isdigit():
+        pid = int(word)
+        if pid <= 0 or not (paths.procfs() / word).is_dir():
+            raise UsageError(f"there is no process {word}", "ps -e lists them")
+        status = _status(pid)
+        if has_ended(pid):
+            raise UsageError(f"process {word} has ended: its parent has not taken note yet", "ps -e lists them")
+        if look_up(pid).is_kernel:
+            raise UsageError(
+                f"{word} ({status.get('Name')}) is a kernel thread: it has no functions of a program to blame",
+                "powerprof idle names what kernel threads do",
+            )
+        return [int(status.get("Tgid") or pid)]
+    if not word or word.startswith("-"):
+        raise UsageError(f"--pid {word!r} is neither a process id nor a name")
+    found = _named(word)
+    if not found:
+        raise UsageError(f"no process is called {word}", "ps -e lists them; --pid takes ids and names")
+    if len(found) > 1 and _root_of(found) is None:
+        listed = ", ".join(_describe(pid) for pid in found[:8])
+        raise UsageError(f"{len(found)} processes are called {word}: {listed}", "choose by --pid ID[,ID…]")
+    return found
+
+
+def _cgroup(name: str) -> Path:
+    roots = [Path("/sys/fs/cgroup") / root for root in _CGROUP_ROOTS]
+    direct = [Path(name)] if name.startswith("/") else []
+    for candidate in [*direct, *(root / name.lstrip("/") for root in roots)]:
+        if (candidate / "cgroup.procs").is_file():
+            return candidate
+    units = {name, f"{name}.service"}
+    for root in roots:
+        if not root.is_dir():
+            continue
+        for folder, below, _ in os.walk(root):
+            for entry in below:
+                if entry in units and (Path(folder) / entry / "cgroup.procs").is_file():
+                    return Path(folder) / entry
+    raise UsageError(f"there is no cgroup or unit {name}", "a path below /sys/fs/cgroup, or a unit")
+
+
+def cgroup_pids(folder: Path) -> list[int]:
+    """Every process in a cgroup and those below it; empty when it has gone."""
+    found: set[int] = set()
+    for place, _, _ in os.walk(folder):
+        text = try_text(Path(place) / "cgroup.procs") or ""
+        found.update(int(line) for line in text.split() if line.isdigit())
+    return sorted(found - {0})
+
+
+def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = False) -> Target:
+    """The target that a command line names: exactly one of pids or names, a cgroup or unit, or the whole system.
+
+    Raises UsageError for none, several kinds, unknown or ambiguous names.
+    """
+    kinds = sum((bool(words), cgroup is not None, system))
+    if kinds != 1:
+        raise UsageError(
+            "say whom to attribute to" if kinds == 0 else "--pid, --cgroup and --system exclude each other",
+            "one of --pid ID|NAME[,…], --cgroup PATH|UNIT, --system",
+        )
+    if system:
+        return Target((), "this system", system=True)
+    if cgroup is not None:
+        folder = _cgroup(cgroup)
+        pids = cgroup_pids(folder)
+        if not pids:
+            raise PowerprofError(f"the cgroup {folder} has no processes")
+        return Target(tuple(pids), folder.name, cgroup=folder)
+    parts = [part.strip() for word in words for part in word.split(",")]
+    pids = [pid for part in parts for pid in _one(part)]
+    unique = tuple(dict.fromkeys(pids))
+    if os.getpid() in unique:
+        raise UsageError("powerprof cannot attribute to itself", "its own cost is in every report")
+    families = [_named(part) for part in parts if not part.isdigit()]
+    roots = tuple(root for family in families if len(family) > 1 and (root := _root_of(family)) is not None)
+    return Target(unique, ", ".join(dict.fromkeys(_label(pid) for pid in unique)), roots=roots)

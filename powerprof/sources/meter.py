@@ -1,0 +1,45 @@
+"""What every energy meter is to the rest: something that can be sampled, and energies by domain afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from powerprof.sources.series import Energy
+
+
+@dataclass(frozen=True)
+class DomainEnergy:
+    """Energy of one domain of one meter. `inside` names the domain of the same meter that includes it."""
+
+    domain: str
+    energy: Energy
+    inside: str | None = None
+
+
+class Meter(Protocol):
+    """One meter of this host, opened. Times are those of CLOCK_MONOTONIC in seconds."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def max_interval_s(self) -> float | None: ...
+
+    def sample(self, now_s: float) -> None: ...
+
+    def is_counting(self) -> bool | None:
+        """Whether some figure moved (a counter) or is not zero (watts) so far; None before there are two samples."""
+        ...
+
+    def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]: ...
+
+    def notes(self) -> list[str]: ...
+
+    def close(self) -> None: ...
+
+
+def distinct_names(domains: list[tuple[str, str | None]]) -> list[str]:
+    """Domain names as the meter gives them; those that occur twice (`dram` of two sockets) get their parent before."""
+    seen = [name for name, _ in domains]
+    return [f"{parent}/{name}" if parent and seen.count(name) > 1 else name for name, parent in domains]

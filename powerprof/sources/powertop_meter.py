@@ -1,0 +1,106 @@
+"""PowerTOP's own figure for the machine, where it has one: the battery's discharge, or its baseline estimate.
+
+Both are estimates to us: PowerTOP fits them over past runs (src/parameters/learn.cpp of PowerTOP 2.14) and a report
+does not say which battery sample they rest on.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+from powerprof import paths, programs
+from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.sources.meter import DomainEnergy
+from powerprof.sources.series import PowerSample, power_energy
+
+_SECONDS = 5
+_DISCHARGE = re.compile(r"battery reports a discharge rate of:?[\s;]*([\d.]+)\s*([mu]?)\s*W", re.I)
+_BASELINE = re.compile(r"system baseline power is estimated at:?[\s;]*([\d.]+)\s*([mu]?)\s*W", re.I)
+_PREFIX = {"": 1.0, "m": 1e-3, "u": 1e-6}
+
+
+def report_watts(text: str) -> tuple[float, str] | None:
+    """Watts in a PowerTOP report and which of its figures it is; None where it gives none or 0."""
+    for pattern, name in ((_DISCHARGE, "battery discharge"), (_BASELINE, "system baseline")):
+        match = pattern.search(text)
+        if match:
+            watts = float(match[1]) * _PREFIX[match[2].lower()]
+            if watts > 0:
+                return watts, name
+    return None
+
+
+class PowertopMeter:
+    """PowerTOP run again and again beside us, five seconds a report."""
+
+    name = "powertop"
+    max_interval_s: float | None = float(_SECONDS)
+
+    def __init__(self, program: Path) -> None:
+        self._program = program
+        self._folder = tempfile.TemporaryDirectory(prefix="powerprof-powertop-")
+        self._samples: list[PowerSample] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._last: float | None = None
+
+    def sample(self, now_s: float) -> None:
+        if self._process is None or self._process.poll() is not None:
+            self._collect()
+            self._process = programs.start(
+                [self._program, f"--csv={self._report}", f"--time={_SECONDS}"],
+                cwd=Path(self._folder.name),
+                own_mounts=True,
+            )
+        # Between two reports the last one stands; before the first one there is nothing to say.
+        self._samples.append(PowerSample(now_s, self._last))
+
+    @property
+    def _report(self) -> Path:
+        return Path(self._folder.name) / "report.csv"
+
+    def _collect(self) -> None:
+        if self._report.exists():
+            found = report_watts(self._report.read_text(encoding="utf-8", errors="replace"))
+            self._last = found[0] if found else None
+            self._report.unlink()
+
+    def is_counting(self) -> bool | None:
+        return None
+
+    def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
+        return [DomainEnergy("machine", power_energy(self._samples, start_s, end_s, 3.0 * _SECONDS))]
+
+    def notes(self) -> list[str]:
+        return ["powertop: its watts are an estimate, and running it is part of what is measured"]
+
+    def close(self) -> None:
+        if self._process is not None:
+            programs.stop(self._process, patience_s=3.0)
+            self._process = None
+        self._folder.cleanup()
+
+
+def open_powertop() -> PowertopMeter:
+    """PowerTOP where it gives watts. Raises CapabilityError where it is absent or knows none."""
+    if not paths.is_this_host():
+        raise CapabilityError(
+            "powertop: it reads the running machine, and POWERPROF_SYSFS or POWERPROF_PROCFS is set",
+            "unset POWERPROF_SYSFS POWERPROF_PROCFS",
+        )
+    program = programs.need("powertop", "powertop")
+    with tempfile.TemporaryDirectory(prefix="powerprof-powertop-") as folder:
+        report = Path(folder) / "report.csv"
+        try:
+            programs.run([program, f"--csv={report}", "--time=1"], timeout_s=60, cwd=Path(folder), own_mounts=True)
+            text = report.read_text(encoding="utf-8", errors="replace")
+        except (PowerprofError, OSError) as error:
+            raise CapabilityError(f"powertop: it cannot run here ({error})", "run as root") from error
+    if report_watts(text) is None:
+        raise CapabilityError(
+            "powertop: its report gives no watts (it needs a battery that discharges)",
+            "unplug the mains and run: powertop --calibrate; or take the estimate (--energy-source model)",
+        )
+    return PowertopMeter(program)

@@ -1,0 +1,127 @@
+"""turbostat as a meter: recorded or live, its watts are means over its own intervals."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import IO
+
+from powerprof import paths, programs
+from powerprof.errors import CapabilityError, DataError, PowerprofError
+from powerprof.sources.meter import DomainEnergy, distinct_names
+from powerprof.sources.series import PowerInterval, interval_energy
+from powerprof.sources.turbostat import TurbostatInterval, TurbostatLog, parse_turbostat
+
+# column → domain of a package
+_COLUMNS = {"PkgWatt": "package", "CorWatt": "core", "GFXWatt": "uncore", "RAMWatt": "dram"}
+_SHOW = "Time_Of_Day_Seconds,Package,Die,Node,Core,CPU,PkgWatt,CorWatt,GFXWatt,RAMWatt,SysWatt"
+_INTERVAL_S = 1.0
+_HINT = "run as root with the msr module (modprobe msr); virtual machines hide the counters"
+
+
+def domain_intervals(log: TurbostatLog, offset_s: float = 0.0) -> dict[str, tuple[list[PowerInterval], str | None]]:
+    """Mean watts by domain, and the domain that includes it. `offset_s` is taken from the log's epoch times.
+
+    Raises DataError where the log has no power column, or neither times nor a stated interval.
+    """
+    found: dict[tuple[str, str | None], list[PowerInterval]] = defaultdict(list)
+    clock = 0.0
+    for interval in log.intervals:
+        if interval.duration_s is None or interval.duration_s <= 0:
+            continue  # the first table of a log that does not say how long it took
+        end = interval.time_s - offset_s if interval.time_s is not None else clock + interval.duration_s
+        clock = end
+        for key, watts in _interval_watts(interval).items():
+            found[key].append(PowerInterval(end - interval.duration_s, end, watts))
+    if not found:
+        reason = (
+            "no power column (PkgWatt, CorWatt, ...) in it"
+            if not _COLUMNS.keys() & set(log.columns)
+            else ("its tables do not say how long they took")
+        )
+        raise DataError(log.path, reason)
+    labels = distinct_names(list(found))
+    return {
+        label: (found[key], key[1] if key[0] in ("core", "uncore") else None)
+        for label, key in zip(labels, found, strict=True)
+    }
+
+
+def _interval_watts(interval: TurbostatInterval) -> dict[tuple[str, str | None], float]:
+    """Watts by (domain, package). AMD's CorWatt stands on each core's row and is added up within the package."""
+    watts: dict[tuple[str, str | None], float] = {}
+    rows = interval.cpus or ((interval.system,) if interval.system else ())
+    for row in rows:
+        package = f"package-{row.package or 0}"
+        for column, name in _COLUMNS.items():
+            if column not in row.values:
+                continue
+            key = (package, None) if name == "package" else (name, package)
+            watts[key] = watts.get(key, 0.0) + row.values[column]
+    system = interval.system
+    if system is not None and "SysWatt" in system.values:
+        watts["psys", None] = system.values["SysWatt"]
+    return watts
+
+
+def log_energies(log: TurbostatLog, start_s: float, end_s: float, offset_s: float = 0.0) -> list[DomainEnergy]:
+    """Energy of every domain of a log in a window of its time axis."""
+    return [
+        DomainEnergy(domain, interval_energy(intervals, start_s, end_s), inside)
+        for domain, (intervals, inside) in domain_intervals(log, offset_s).items()
+    ]
+
+
+class TurbostatMeter:
+    """turbostat running beside us, one table a second into an unlinked file."""
+
+    name = "turbostat"
+    max_interval_s: float | None = None
+
+    def __init__(self, process: subprocess.Popen[bytes], output: IO[bytes]) -> None:
+        self._process = process
+        self._output = output
+        self._offset_s = time.time() - time.monotonic()
+
+    def sample(self, now_s: float) -> None:
+        self._offset_s = time.time() - time.monotonic()
+
+    def is_counting(self) -> bool | None:
+        return True  # tried in open_turbostat
+
+    def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
+        self._output.seek(0)
+        text = self._output.read().decode("utf-8", "replace")
+        whole = text[: text.rfind("\n") + 1]
+        return log_energies(parse_turbostat(whole, "turbostat's output"), start_s, end_s, self._offset_s)
+
+    def notes(self) -> list[str]:
+        return ["turbostat: it wakes every CPU once a second, which is part of what is measured"]
+
+    def close(self) -> None:
+        programs.stop(self._process, patience_s=3.0)
+        self._output.close()
+
+
+def open_turbostat() -> TurbostatMeter:
+    """Start turbostat. Raises CapabilityError where it is not installed, may not run, or shows no watts."""
+    if not paths.is_this_host():
+        raise CapabilityError(
+            "turbostat: it reads the running machine, and POWERPROF_SYSFS or POWERPROF_PROCFS is set",
+            "unset POWERPROF_SYSFS POWERPROF_PROCFS",
+        )
+    program = programs.need("turbostat", "linux-cpupower")
+    base: list[str | Path] = [program, "--quiet", "--show", _SHOW]
+    try:
+        tried = programs.run([*base, "--interval", "0.3", "--num_iterations", "1"], timeout_s=10)
+        log = parse_turbostat(tried.stdout, "turbostat's output")
+    except (PowerprofError, DataError) as error:
+        raise CapabilityError(f"turbostat: it cannot run here ({error.message})", _HINT) from error
+    if not any(any(_interval_watts(interval).values()) for interval in log.intervals):
+        raise CapabilityError("turbostat: it runs and shows no watts (PkgWatt is absent or 0)", _HINT)
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by the meter
+    process = programs.start([*base, "--interval", str(_INTERVAL_S)], stdout=output)
+    return TurbostatMeter(process, output)

@@ -1,0 +1,86 @@
+"""Plain text for people: numbers with the right digits, columns that line up, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from powerprof.records import Estimate
+
+# What is going on, a line at a time, to whoever waits.
+Say = Callable[[str], None]
+
+UNKNOWN = "?"
+DEFAULT_WIDTH = 80
+_ABSURD = 1e15  # no figure of a real run has more digits; a damaged record must not fill the screen
+
+
+def number(value: float | None, digits: int = 2, unit: str = "") -> str:
+    """A figure with a real minus sign; ? where it is unknown."""
+    if value is None:
+        return UNKNOWN
+    if abs(value) >= _ABSURD:
+        return f"{value:.3g}{unit}"
+    text = f"{value:,.{digits}f}"
+    if float(text.replace(",", "")) == 0.0:
+        text = text.lstrip("-")
+    return text.replace("-", "−") + unit
+
+
+def count(value: int | None) -> str:
+    """A whole number with thousands apart; ? where it is unknown or absurd."""
+    return UNKNOWN if value is None or abs(value) >= _ABSURD else f"{value:,}".replace("-", "−")
+
+
+def signed(value: float | None, digits: int = 2, unit: str = "") -> str:
+    """As `number`, with + before what is not negative."""
+    text = number(value, digits, unit)
+    return text if value is None or text.startswith("−") else f"+{text}"
+
+
+def half_width(estimate: Estimate) -> float | None:
+    """Half of the 95 % interval; None where there is none."""
+    if estimate.low is None or estimate.high is None:
+        return None
+    return (estimate.high - estimate.low) / 2
+
+
+def plus_minus(estimate: Estimate, digits: int = 2, *, sign: bool = False) -> str:
+    """`6.8 ± 0.5`; without an interval the mean alone."""
+    mean = signed(estimate.mean, digits) if sign else number(estimate.mean, digits)
+    half = half_width(estimate)
+    return mean if half is None else f"{mean} ± {number(half, digits)}"
+
+
+def period(milliseconds: float | None) -> str:
+    """`every 400 ms`, `every 1 s`; empty for None."""
+    if milliseconds is None:
+        return ""
+    if milliseconds < 1:
+        return f"every {milliseconds * 1e3:.3g} µs"
+    if milliseconds < 1000:
+        return f"every {milliseconds:.3g} ms"
+    return f"every {milliseconds / 1e3:.3g} s"
+
+
+def cut(text: str, width: int) -> str:
+    """At most `width` characters, with … where something was left out."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def columns(rows: Sequence[Sequence[str]], *, left: int = 1, gap: int = 2, indent: int = 0) -> list[str]:
+    """Rows as aligned lines: the first `left` columns flush left, the others flush right. No trailing blanks."""
+    widths = [
+        max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(max(map(len, rows), default=0))
+    ]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(widths[i]) if i < left else cell.rjust(widths[i]) for i, cell in enumerate(row)]
+        lines.append((" " * indent + (" " * gap).join(cells)).rstrip())
+    return lines
+
+
+def wrap(text: str, width: int, indent: str = "") -> list[str]:
+    """A sentence in lines of at most `width`."""
+    import textwrap
+
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False) or [""]

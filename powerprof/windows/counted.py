@@ -1,0 +1,126 @@
+"""Where a window's residency comes from: one small class a source, all with start, finish and close.
+
+`cpuidle` is what the kernel requested, to the microsecond; `procfs` knows idle and running only; `powertop`
+and `turbostat` are those programs, run for the length of the window.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Protocol, get_args
+
+from powerprof import paths
+from powerprof.errors import PowerprofError, UsageError
+from powerprof.records import Window
+from powerprof.sources import procfs
+from powerprof.sources.base import Snapshot
+from powerprof.sources.cpuidle import CpuidleReader
+from powerprof.sources.edges import edge_snapshot
+from powerprof.windows import residency
+
+Name = Literal["cpuidle", "procfs", "powertop", "turbostat"]
+
+
+class ResidencySource(Protocol):
+    """Measures one window at a time: `stop` is its end, which may come before the announced duration is over.
+
+    `finish` says afterwards what was between; what that costs is in no window.
+    """
+
+    def start(self, duration_s: float | None) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def finish(self, started_at: str) -> Window: ...
+
+    def close(self) -> None: ...
+
+
+class CpuidleResidency:
+    """The kernel's idle counters, with the idle periods that are open at the edges resolved."""
+
+    def __init__(self, reader: CpuidleReader) -> None:
+        self._reader = reader
+        self._before: Snapshot | None = None
+        self._after: Snapshot | None = None
+
+    def start(self, duration_s: float | None) -> None:
+        self._before, self._after = edge_snapshot(self._reader), None
+
+    def stop(self) -> None:
+        self._after = edge_snapshot(self._reader)
+
+    def finish(self, started_at: str) -> Window:
+        if self._before is None or self._after is None:
+            raise PowerprofError("the window was never opened")
+        return residency.compute(self._before, self._after, started_at=started_at)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class ProcfsResidency:
+    """/proc/stat: idle and running in units of 10 ms, no idle states. Open idle periods are in it already."""
+
+    def __init__(self, notes: tuple[str, ...] = (), root: Path | None = None) -> None:
+        self._notes = notes
+        self._root = root
+        self._before: procfs.Stat | None = None
+        self._after: procfs.Stat | None = None
+
+    def start(self, duration_s: float | None) -> None:
+        self._before, self._after = procfs.read_stat(self._root), None
+
+    def stop(self) -> None:
+        self._after = procfs.read_stat(self._root)
+
+    def finish(self, started_at: str) -> Window:
+        after = self._after
+        if self._before is None or after is None:
+            raise PowerprofError("the window was never opened")
+        spent = procfs.accounting(self._before, after)
+        notes = list(self._notes)
+        if spent is None:
+            notes.append("/proc/stat stood still: C0 is unknown")
+        idle = None if spent is None else spent.idle_percent
+        return Window(
+            started_at=started_at,
+            window_s=(after.at_ns - self._before.at_ns) / 1e9,
+            cpus=len(set(self._before.cpus) & set(after.cpus)),
+            c0_percent=None if idle is None else 100.0 - idle,
+            idle_percent=idle,
+            wakeups_hz=None,
+            states=[],
+            residency_source="procfs",
+            residual_percent=None if idle is None else 0.0,
+            notes=notes,
+        )
+
+    def close(self) -> None:
+        self._before = None
+
+
+def open_source(name: str) -> ResidencySource:
+    """The source of that name; /proc/stat in place of cpuidle where the host has no driver, which notes say.
+
+    Raises UsageError for an unknown name, CapabilityError (exit 3) where the program is missing,
+    PowerprofError where counters cannot be read.
+    """
+    if name == "cpuidle":
+        reader = CpuidleReader()
+        if reader.cpus:
+            return CpuidleResidency(reader)
+        return ProcfsResidency(("no cpuidle driver: idle states and wake-ups are unknown, C0 is /proc/stat's",))
+    if name == "procfs":
+        return ProcfsResidency()
+    if name not in get_args(Name):
+        raise UsageError(f"no residency source {name!r}", f"one of: {', '.join(get_args(Name))}")
+    if not paths.is_this_host():
+        raise UsageError(f"{name} measures this host, but POWERPROF_SYSFS or POWERPROF_PROCFS is set")
+    if name == "powertop":
+        from powerprof.sources.powertop_run import PowertopResidency
+
+        return PowertopResidency()
+    from powerprof.sources.turbostat_run import TurbostatResidency
+
+    return TurbostatResidency()

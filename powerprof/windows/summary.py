@@ -1,0 +1,144 @@
+"""Repeated windows put together: means, and 95 % intervals where the repetition gives one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from powerprof import __version__
+from powerprof.records import AchievedResidency, Estimate, Phase, Run, StateResidency, ToolCost, Window
+from powerprof.windows.residency import merge_notes
+
+_METRICS: tuple[str, ...] = (
+    "c0_percent",
+    "wakeups_hz",
+    "steal_percent",
+    "user_percent",
+    "system_percent",
+    "irq_percent",
+    "interrupts_hz",
+    "context_switches_hz",
+    "frequency_mhz",
+)
+
+
+def estimate(values: Iterable[float | None]) -> Estimate | None:
+    """As `interval` over the known values; None where there is none."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return interval(known) if known else None
+
+
+def interval(values: Sequence[float]) -> Estimate:
+    """Mean and 95 % interval of Student's t: mean ± t(0.975, n − 1) · s / √n. One value alone has no interval."""
+    mean = fmean(values)
+    if len(values) < 2:
+        return Estimate(mean=mean, low=None, high=None)
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
+    return Estimate(mean=mean, low=mean - half, high=mean + half)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _state(name: str, windows: Sequence[Window]) -> StateResidency:
+    """The mean of one state over all windows: one that a window does not have was not entered in it."""
+    found = [state for window in windows for state in window.states if state.name == name]
+
+    def mean(pick: Callable[[StateResidency], float | None]) -> float | None:
+        values = [pick(state) for state in found]
+        if None in values:
+            return None
+        return math.fsum(value or 0.0 for value in values) / len(windows)
+
+    time_us = math.fsum(state.time_us for state in found)
+    entries = sum(state.entries_count for state in found)
+    counted = time_us / entries / 1e3 if entries and time_us else None
+    return StateResidency(
+        name=name,
+        polling=found[0].polling,
+        time_us=time_us,
+        entries_count=entries,
+        residency_percent=mean(lambda state: state.residency_percent),
+        polling_percent=mean(lambda state: state.polling_percent),
+        entries_hz=mean(lambda state: state.entries_hz),
+        above_hz=mean(lambda state: state.above_hz),
+        below_hz=mean(lambda state: state.below_hz),
+        rejected_hz=mean(lambda state: state.rejected_hz),
+        average_residency_ms=counted or _mean(state.average_residency_ms for state in found),
+    )
+
+
+def states_of(windows: Sequence[Window]) -> list[StateResidency]:
+    """The states of all windows by name, in the order in which they are first seen."""
+    names = dict.fromkeys(state.name for window in windows for state in window.states)
+    return [_state(name, windows) for name in names]
+
+
+def achieved_of(windows: Sequence[Window]) -> list[AchievedResidency]:
+    """The hardware's states over all windows."""
+    keys = dict.fromkeys((item.scope, item.name) for window in windows for item in window.achieved)
+    return [
+        AchievedResidency(
+            scope=scope,
+            name=name,
+            residency_percent=fmean(
+                item.residency_percent
+                for window in windows
+                for item in window.achieved
+                if (item.scope, item.name) == (scope, name)
+            ),
+        )
+        for scope, name in keys
+    ]
+
+
+def phase_of(name: str, windows: Sequence[Window]) -> Phase:
+    """Put the windows of a phase together; energy and causes are not this module's. `windows` is not empty.
+
+    `intervals` holds the estimates by the name of the figure, a state's as `residency_percent:C1`.
+    """
+    intervals = {metric: estimate(getattr(window, metric) for window in windows) for metric in _METRICS}
+    states = states_of(windows)
+    for state in states:
+        shares = [
+            next((one.residency_percent for one in window.states if one.name == state.name), 0.0) for window in windows
+        ]
+        intervals[f"residency_percent:{state.name}"] = estimate(shares)
+    return Phase(
+        name=name,
+        window_s=_mean(window.window_s for window in windows),
+        cpus=max(w.cpus for w in windows),
+        c0_percent=_mean(window.c0_percent for window in windows),
+        idle_percent=_mean(window.idle_percent for window in windows),
+        wakeups_hz=_mean(window.wakeups_hz for window in windows),
+        states=states,
+        steal_percent=_mean(window.steal_percent for window in windows),
+        intervals={key: value for key, value in intervals.items() if value is not None and value.low is not None},
+        windows=list(windows),
+        notes=merge_notes(*(window.notes for window in windows)),
+    )
+
+
+def run_of(window: Window, *, host: dict[str, Any], interrupted: bool = False) -> Run:
+    """The record of a run that is one window: `powerprof residency`."""
+    wakeups = window.tool_wakeups_count
+    return Run(
+        id=None,
+        command="residency",
+        started_at=window.started_at,
+        host=host,
+        tool=ToolCost(
+            version=__version__,
+            cpu_s=window.tool_cpu_s,
+            wakeups_hz=wakeups / window.window_s if wakeups is not None and window.window_s else None,
+        ),
+        phases=[phase_of("residency", [window])],
+        notes=window.notes,
+        interrupted=interrupted,
+    )

@@ -1,0 +1,113 @@
+"""Reads the import graph of a package from its source, and judges it by a table of layers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+Graph = Mapping[str, frozenset[str]]
+
+
+def graph_of(package: Path) -> Graph:
+    """Module → modules of the same package that it imports: at the top, late, or for types alone. `.` is the root."""
+    files = {_name(path, package): path for path in sorted(package.rglob("*.py"))}
+    return {name: frozenset(_imported(name, path, package.name, files)) for name, path in files.items()}
+
+
+def _name(path: Path, package: Path) -> str:
+    return ".".join(path.relative_to(package).with_suffix("").parts).removesuffix("__init__").rstrip(".") or "."
+
+
+def _imported(own: str, path: Path, root: str, known: Mapping[str, Path]) -> Iterator[str]:
+    here = [] if own == "." else own.split(".")
+    if path.name != "__init__.py":
+        here = here[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = ".".join([root, *here[: len(here) - node.level + 1], *([base] if base else [])])
+            names = [f"{base}.{one.name}" for one in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            # A name that is put together at run time is known by its beginning; a sibling's tells nothing new.
+            text = ast.unparse(node.args[0]) if node.args else ""
+            names = [name for name in re.findall(rf"{root}\.[\w.]*\w", text) if name != ".".join([root, *here])]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == root:
+                module = _module_of(name.split(".")[1:], known)
+                if module != own:
+                    yield module
+
+
+def _module_of(parts: Sequence[str], known: Mapping[str, Path]) -> str:
+    """The module that a dotted name lies in: the name itself, or what it is taken from."""
+    for length in range(len(parts), 0, -1):
+        if (name := ".".join(parts[:length])) in known:
+            return name
+    return "."
+
+
+def layers_in(page: Path, heading: str) -> list[list[str]]:
+    """The indented lines below a heading of a page, top layer first: names that `|` divides."""
+    text = page.read_text(encoding="utf-8").partition(heading)[2]
+    lines = re.search(r"(?:^    \S.*\n)+", text, re.MULTILINE)
+    return [[word.strip() for word in line.split("|")] for line in lines[0].splitlines()] if lines else []
+
+
+def upward_edges(graph: Graph, layers: Sequence[Sequence[str]], within: str = "") -> list[str]:
+    """Imports that do not point strictly down, or whose end is in no layer; modules of one part are not compared.
+
+    A part is what the layers name: a top-level module or package, or one of the package `within`.
+    """
+    rank = {name: number for number, line in enumerate(reversed(layers)) for name in line}
+    prefix = f"{within}." if within else ""
+
+    def part(module: str) -> str:
+        return module.removeprefix(prefix).split(".")[0] if module != "." else "."
+
+    found = []
+    for module, others in graph.items():
+        for other in others:
+            if not (module.startswith(prefix) and other.startswith(prefix)):
+                continue
+            a, b = part(module), part(other)
+            # The root holds a version and nothing else; a package's own front is part of each of its parts.
+            if a == b or b == "." or other == within or module in (".", "__main__", within):
+                continue
+            if a not in rank or b not in rank or rank[a] <= rank[b]:
+                found.append(f"{module} → {other}")
+    return sorted(found)
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Groups of modules that import each other, directly or through others (Tarjan 1972)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        number[module] = low[module] = len(number)
+        stack.append(module)
+        for other in graph.get(module, ()):
+            if other not in number:
+                visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in stack:
+                low[module] = min(low[module], number[other])
+        if low[module] == number[module]:
+            group = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for module in graph:
+        if module not in number:
+            visit(module)
+    return found

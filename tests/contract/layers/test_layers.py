@@ -1,0 +1,75 @@
+"""Imports point strictly down: over packages, over top-level modules, within `experiment`; late ones and types too."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.contract.layers.imports import circles, graph_of, layers_in, upward_edges
+
+PACKAGE = REPOSITORY / "powerprof"
+PAGE = REPOSITORY / "docs/design/architecture.md"
+LAYERS = layers_in(PAGE, "## Layers")
+OF_EXPERIMENT = layers_in(PAGE, "### Within experiment")
+
+
+def problems(package: Path) -> list[str]:
+    """What points up or in a circle."""
+    graph = graph_of(package)
+    up = [*upward_edges(graph, LAYERS), *upward_edges(graph, OF_EXPERIMENT, "experiment")]
+    return [*up, *(" ↔ ".join(group) for group in circles(graph))]
+
+
+def test_every_import_points_down_and_none_in_a_circle() -> None:
+    assert problems(PACKAGE) == []
+
+
+def test_every_package_and_top_level_module_has_its_layer() -> None:
+    parts = {path.stem for path in PACKAGE.iterdir() if (path / "__init__.py").is_file() or path.suffix == ".py"}
+    named = [name for line in LAYERS for name in line]
+    assert sorted(named) == sorted(parts - {"__init__", "__main__"})
+    folder = PACKAGE / "experiment"
+    inner = {path.stem for path in folder.iterdir() if (path / "__init__.py").is_file() or path.suffix == ".py"}
+    assert {name for line in OF_EXPERIMENT for name in line} == inner - {"__init__"}
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "found"),
+    [
+        ("sources/rapl.py", "from powerprof.energy.domains import host_energy", "sources.rapl → energy.domains"),
+        ("sources/rapl.py", "def late():\n    import powerprof.energy.domains", "sources.rapl → energy.domains"),
+        (
+            "stacks/elf.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from powerprof.tracing import idle",
+            "stacks.elf → tracing.idle",
+        ),
+        ("errors.py", "from powerprof import files", "errors → files"),
+        ("host/survey.py", "from powerprof.database import sql", "host.survey → database.sql"),
+        ("energy/fit.py", "from ..tracing import idle", "energy.fit → tracing.idle"),
+        ("text.py", "import importlib\nimportlib.import_module('powerprof.cli.idle')", "text → cli.idle"),
+        ("records.py", "from powerprof.cli import main", "records → cli"),
+        (
+            "experiment/loads/base.py",
+            "from powerprof.experiment.bench.servers import Bench",
+            "experiment.loads.base → experiment.bench.servers",
+        ),
+        ("experiment/records.py", "from powerprof.experiment import idle", "experiment.records → experiment.idle"),
+    ],
+)
+def test_an_upward_import_that_is_planted_is_found(tmp_path: Path, module: str, line: str, found: str) -> None:
+    copy = tmp_path / "powerprof"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    place = copy / module
+    place.write_text(f"{place.read_text()}\n\n{line}\n")
+    assert found in problems(copy)
+
+
+def test_a_circle_within_one_package_is_found(tmp_path: Path) -> None:
+    for name, other in (("first", "second"), ("second", "third"), ("third", "first")):
+        place = tmp_path / f"powerprof/room/{name}.py"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(f"def late():\n    from powerprof.room import {other}\n")
+    assert circles(graph_of(tmp_path / "powerprof")) == [["room.first", "room.second", "room.third"]]

@@ -1,0 +1,170 @@
+"""From blocks to metrics, verdicts and the answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
+from powerprof.experiment.judge.metrics import Baseline, metrics_for, rest_percent, watts_of
+from powerprof.experiment.judge.threats import find_threats
+from powerprof.experiment.judge.verdict import answer, half_width_percent, is_worse, judge, own_control, pairs_of
+from powerprof.experiment.measure.block import with_client
+from powerprof.experiment.records import Metric
+from powerprof.records import EnergyReading
+from powerprof.windows.joined import joined
+from tests.unit.experiment.builders import block, blocks, window
+
+BASELINE = Baseline(c0_percent=1.0, wakeups_hz=40.0, watts=1.0)
+
+
+def _metric(metrics: list[Metric], name: str) -> Metric:
+    return next(metric for metric in metrics if metric.name == name)
+
+
+def test_per_query_figures_are_what_was_used_over_what_was_done() -> None:
+    one = block(0, "a", queries=100, one=window(10.0, server_s=0.4, client_s=0.1, watts=3.0))
+    values = {metric.name: metric.of(one) for metric in metrics_for([one], BASELINE)}
+    # 10 % of 2 CPUs × 2 s = 400 ms of C0; 1 % of it is the idle host's; 3 W × 2 s = 6 J, 1 W is the idle host's.
+    assert values["c0_ms_per_query"] == pytest.approx(4.0)
+    assert values["c0_ms_per_query_net"] == pytest.approx(3.6)
+    assert values["c0_ms_per_query_server"] == pytest.approx(4.0)
+    assert values["c0_ms_per_query_client"] == pytest.approx(1.0)
+    assert values["joules_per_query"] == pytest.approx(0.06)
+    assert values["joules_per_query_net"] == pytest.approx(0.04)
+    assert values["wakeups_per_query"] == pytest.approx(10.0)
+    assert values["edp_joule_seconds"] == pytest.approx(0.06 * 1.5e-3)
+    assert values["rows_examined_per_query"] == pytest.approx(5.0)
+    assert values["queries_hz"] == pytest.approx(50.0)
+    assert values["residency_percent:C1"] == pytest.approx(90.0)
+
+
+def test_what_is_unknown_is_left_out_and_never_zero() -> None:
+    one = block(0, "a", queries=None, p95_ms=None, one=window(watts=None))
+    names = {metric.name for metric in metrics_for([one], Baseline(None, None, None))}
+    assert not {name for name in names if "per_query" in name or "joules" in name or "p95" in name}
+    assert "c0_percent" in names
+
+
+def test_overlapping_domains_and_a_second_meter_are_not_added() -> None:
+    def reading(source: str, domain: str, joules: float, inside: str | None = None) -> EnergyReading:
+        return EnergyReading(
+            source=source, domain=domain, kind="measured", joules=joules, watts=joules / 2, contained_in=inside
+        )
+
+    import msgspec
+
+    one = msgspec.structs.replace(
+        window(watts=None),
+        energy=[
+            reading("rapl", "package-0", 10),
+            reading("rapl", "core", 6, "package-0"),
+            reading("rapl", "dram", 3),
+            reading("hwmon", "board", 99),
+        ],
+    )
+    total = watts_of(one)
+    assert total is not None
+    assert (total.source, total.joules, total.watts) == ("rapl", 13.0, 6.5)
+
+
+def test_pairs_are_complete_and_warm_up_is_dropped() -> None:
+    found = [block(0, "a", dropped=True), block(0, "b", dropped=True), *blocks(2, 0.4, 0.8), block(7, "a")]
+    assert [(a.pair, a.arm, b.arm) for a, b in pairs_of(found)] == [(0, "a", "b"), (1, "a", "b")]
+
+
+def test_a_twofold_difference_is_found_with_its_interval() -> None:
+    metrics = judge(blocks(10, 0.1, 0.2), BASELINE, "c0_ms_per_query_server", seed=1)
+    first = metrics[0]
+    assert first.name == "c0_ms_per_query_server"
+    assert first.verdict == "b_higher"
+    assert (first.a.mean, first.b.mean) == (pytest.approx(1.0, rel=0.01), pytest.approx(2.0, rel=0.01))
+    assert first.ratio is not None and first.ratio.ci95 is not None
+    assert first.ratio.ci95[0] < 2.0 < first.ratio.ci95[1]
+    assert _metric(metrics, "joules_per_query").kind == "estimated"
+    said = answer(metrics, "c0_ms_per_query_server", "index", "no-index")
+    assert said.text.startswith("no-index needs 2 × the server's CPU time per query of index (")
+    assert said.power == "no-index is higher in power (watts, estimated)"
+    assert said.speed == "no difference in speed between index and no-index was shown (p95 latency)"
+    assert is_worse(metrics, "c0_ms_per_query_server")
+    assert not is_worse(judge(blocks(10, 0.2, 0.1), BASELINE, "c0_ms_per_query_server", seed=1), first.name)
+
+
+def test_a_small_difference_is_said_in_percent_and_none_as_what_could_have_been_seen() -> None:
+    small = judge(blocks(10, 0.100, 0.105), BASELINE, "c0_ms_per_query_server", seed=1)
+    text = answer(small, "c0_ms_per_query_server", "a", "b").text
+    assert text.startswith("With b the server's CPU time per query is 5.0 % higher than with a (")
+    same = judge(blocks(10, 0.100, 0.100), BASELINE, "c0_ms_per_query_server", seed=1)
+    text = answer(same, "c0_ms_per_query_server", "a", "b").text
+    assert text.startswith("No difference found between a and b in the server's CPU time per query: ")
+    assert "would have been found" in text
+    width = half_width_percent(same[0])
+    assert width is not None and 0 < width < 1
+
+
+def test_nothing_can_be_said_without_the_primary_metric() -> None:
+    assert answer([], "joules_per_query", "a", "b").metric is None
+    few = judge(blocks(1, 0.1, 0.2), BASELINE, "c0_ms_per_query_server", seed=1)
+    assert few[0].verdict == "inconclusive"
+    assert answer(few, "c0_ms_per_query_server", "a", "b").text.startswith("Too few pairs")
+
+
+def test_a_against_its_own_blocks_is_a_control() -> None:
+    metrics = judge(blocks(12, 0.1, 0.2), BASELINE, "c0_ms_per_query_server", seed=1)
+    control = own_control(metrics[0], seed=1)
+    assert control is not None
+    assert control.sound
+    assert control.pairs_count == 6
+    assert control.half_width_percent is not None and control.half_width_percent < 2
+
+
+def test_rest_is_what_neither_server_nor_client_nor_powerprof_used() -> None:
+    # 0.5 s of 4 CPU-seconds are 12.5 %.
+    assert rest_percent(window(20.0, server_s=0.4, client_s=0.1)) == pytest.approx(7.5)
+    assert rest_percent(window(1.0, server_s=0.4, client_s=0.1)) == 0.0
+
+
+def test_two_windows_in_a_row_are_joined_by_time() -> None:
+    both = joined(
+        window(30.0, window_s=1.0, watts=5.0, server_s=0.5), window(10.0, window_s=3.0, watts=1.0, server_s=0.1)
+    )
+    assert both.window_s == 4.0
+    assert both.c0_percent == pytest.approx(15.0)
+    assert both.energy[0].joules == pytest.approx(8.0)
+    assert both.energy[0].watts == pytest.approx(2.0)
+    assert both.processes[0].cpu_s == pytest.approx(0.6)
+    assert both.states[0].residency_percent == pytest.approx(85.0)
+    client = with_client(both, 0.8).processes[-1]
+    assert (client.name, client.percent) == ("client", pytest.approx(10.0))
+
+
+def test_threats_are_told_and_weighed() -> None:
+    quiet = blocks(6, 0.1, 0.1)
+    before = [window(1.0), window(1.05), window(0.95)]
+    threats = {threat.name: threat for threat in find_threats(quiet, before, before, "rate")}
+    assert not [threat for threat in threats.values() if threat.serious]
+    assert threats["frequency"].text == "no frequency data on this host"
+    stolen = [block(0, "a", one=window(steal_percent=3.0)), block(0, "b")]
+    assert next(t for t in find_threats(stolen, before, before, "rate") if t.name == "steal").serious
+    after = [window(31.0), window(31.1), window(30.9)]
+    drift = next(t for t in find_threats(quiet, before, after, "rate") if t.name == "drift")
+    assert drift.serious
+    assert "+30.00 points" in drift.text
+    behind = [block(0, "a", queries=40), block(0, "b")]
+    assert "a finished 40 %" in next(t for t in find_threats(behind, [], [], "rate") if t.name == "saturated").text
+    again = [block(0, "a", attempts=3), block(0, "b")]
+    assert next(t for t in find_threats(again, [], [], "rate") if t.name == "repeats").text.startswith("2 blocks")
+
+
+def test_pairs_that_other_programs_disturbed_are_left_out_if_enough_remain() -> None:
+    found = blocks(10, 0.1, 0.2)
+    # 30 points more of C0 that are neither server, client nor powerprof.
+    found[6] = block(3, "a", one=window(41.0, server_s=0.3))
+    assert disturbed_pairs(found) == {3}
+    marked, said = leave_out(found, 10)
+    assert said == "1 pair left out: other programs ran (they are in the JSON)"
+    assert [a.pair for a, _ in pairs_of(marked)] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert leave_out(found, 40) == (found, None)
+    # Two pairs have no interval: three disturbed ones say more.
+    few = found[4:10]
+    assert disturbed_pairs(few) == {3}
+    assert leave_out(few, 3) == (few, None)
