@@ -17,6 +17,13 @@ class PowerprofError(Exception):
         self.hint = hint
 
 
+class Retryable(PowerprofError):
+    """A client, a server or a connection failed that may well work the next time: what it broke may be repeated.
+
+    Everything else stays wrong however often it is tried: a command, a host, a file, a statement's plan.
+    """
+
+
 class UsageError(PowerprofError):
     """The command line asks for something that makes no sense."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from powerprof.errors import PowerprofError
+from powerprof.errors import PowerprofError, UsageError
 
 
 def sysfs() -> Path:
@@ -24,6 +24,16 @@ def sysfs() -> Path:
 def procfs() -> Path:
     """Root of procfs."""
     return Path(os.environ.get("POWERPROF_PROCFS") or "/proc")
+
+
+def check_roots() -> None:
+    """Raise UsageError where a moved root is not there: a host without files would pass for one without cpuidle."""
+    for variable in ("POWERPROF_SYSFS", "POWERPROF_PROCFS"):
+        root = os.environ.get(variable)
+        if root and not Path(root).is_dir():
+            reason = "not a directory" if Path(root).exists() else "no such directory"
+            hint = f"name the tree of a recorded machine, or unset {variable}"
+            raise UsageError(f"{variable}={root}: {reason}", hint)
 
 
 def is_this_host() -> bool:

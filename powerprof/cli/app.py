@@ -11,7 +11,7 @@ from typing import cast
 
 import typer
 
-from powerprof import __version__
+from powerprof import __version__, paths
 from powerprof.cli.options import printable
 from powerprof.errors import Interrupted, PowerprofError, UsageError
 
@@ -59,6 +59,7 @@ def build_app() -> typer.Typer:
     ) -> None:
         if debug:
             os.environ["POWERPROF_DEBUG"] = "1"
+        paths.check_roots()
 
     for name in _COMMANDS:
         module = import_module(f"powerprof.cli.{name}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from powerprof.database.base import Login
-from powerprof.errors import PowerprofError
+from powerprof.errors import Retryable
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -21,7 +21,7 @@ _HINTS = {
 }
 
 
-class StatementError(PowerprofError):
+class StatementError(Retryable):
     """The server refused a statement; `number` is its error code."""
 
     def __init__(self, message: str, hint: str | None, number: int) -> None:
@@ -30,7 +30,7 @@ class StatementError(PowerprofError):
 
 
 def connect(login: Login, *, timeout_s: float = 10.0, **options: Any) -> Sql:
-    """A connection with autocommit; `options` go to PyMySQL. Raises PowerprofError."""
+    """A connection with autocommit; `options` go to PyMySQL. Raises StatementError."""
     import pymysql
 
     place: dict[str, Any]
@@ -60,7 +60,7 @@ def connect(login: Login, *, timeout_s: float = 10.0, **options: Any) -> Sql:
 
 
 def rows(connection: Sql, statement: str, arguments: Sequence[Any] | None = None) -> list[Row]:
-    """The rows of one statement. Raises PowerprofError with the server's words."""
+    """The rows of one statement. Raises StatementError with the server's words."""
     import pymysql
 
     try:
@@ -85,7 +85,7 @@ def records(connection: Sql, statement: str) -> list[dict[str, Any]]:
 
 
 def execute(connection: Sql, *statements: str) -> None:
-    """Run statements whose rows do not matter. Raises PowerprofError."""
+    """Run statements whose rows do not matter. Raises StatementError."""
     for statement in statements:
         rows(connection, statement)
 

@@ -222,9 +222,8 @@ class IdleExperiment:
         self._measured.append(found)
         try:
             with WindowMeter(meters=self._meters, groups=groups, residency_source=plan.residency_source) as meter:
-                for number in range(repeat):
-                    self._say(f"{name}: window {number + 1} of {repeat}, {plan.duration_s:g} s")
-                    found.windows.append(self._add(meter.measure(plan.duration_s)))
+                for window in meter.repeat(repeat, plan.duration_s, name, self._say):
+                    found.windows.append(self._add(window))
                     if server is not None:
                         server.check()
         except WindowInterrupted as error:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from powerprof.errors import Interrupted, PowerprofError
 from powerprof.experiment.bench.servers import Bench, BenchOptions
 from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
 from powerprof.experiment.judge.metrics import Baseline, baseline_of
 from powerprof.experiment.judge.verdict import MINIMUM_PAIRS, half_width_percent, judge, pairs_of
-from powerprof.experiment.measure.block import Apparatus, Slot, is_worth_repeating, measure_block
+from powerprof.experiment.measure.apparatus import Apparatus, Slot
+from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer, calibrate
 from powerprof.experiment.measure.order import block_order
 from powerprof.experiment.measure.traced import trace_condition
@@ -22,16 +22,11 @@ from powerprof.experiment.options import REPLACED_SHARE, ExperimentOptions
 from powerprof.experiment.records import Arm, Block, TracedWindow
 from powerprof.records import Window
 from powerprof.text import Say
-from powerprof.windows.sampling import WindowMeter, now_text
+from powerprof.windows.sampling import now_text
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
     from powerprof.energy.windows import WindowEnergy
-
-_Measured = TypeVar("_Measured", Block, list[Block])
-_ATTEMPTS = 3
-# A run whose blocks fail again and again has no answer to give.
-_MOST_FAILURES = 10
 
 
 @dataclass
@@ -85,7 +80,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
         if not found.blocks:
             raise
     except PowerprofError as error:
-        if not pairs_of(found.blocks) or error.exit_code != 1:
+        if not pairs_of(found.blocks):
             raise
         found.notes.append(f"ended early: {error.message}")
         found.interrupted = True
@@ -98,31 +93,21 @@ class _Run:
     """One comparison on a bench that is up."""
 
     def __init__(self, bench: Bench, found: Collected, energy: WindowEnergy, say: Say) -> None:
-        self._bench = bench
         self._found = found
-        self._options = found.options
+        self._options = options = found.options
         self._say = say
-        self._failures = 0
-        self._meters = energy.meters
-        self._complete = energy.complete
-        self._apparatus: Apparatus | None = None
-        self._next = 0
+        self._next = options.warm_up_pairs + options.pairs
+        found.offer = offer = calibrate(bench, found.cases, options, say)
+        found.notes += offer.notes
+        meters = energy.meters
+        found.turn_s = turn_length_s(bench, found.cases, offer, options, meters is None or meters.quick)
+        self._apparatus = Apparatus(
+            bench, options, offer, meters, energy.complete, say, found.notes, horizon_s=self._horizon(offer)
+        )
 
     def run(self) -> None:
         found, options = self._found, self._options
-        found.offer = calibrate(self._bench, found.cases, options, self._say)
-        found.notes += found.offer.notes
-        self._apparatus = Apparatus(
-            bench=self._bench,
-            options=options,
-            offer=found.offer,
-            meters=self._meters,
-            complete=self._complete,
-            horizon_s=self._horizon(found.offer),
-        )
-        quick = self._meters is None or self._meters.quick
-        found.turn_s = turn_length_s(self._bench, found.cases, found.offer, options, quick)
-        self._baseline(found.before, "before")
+        found.before += self._apparatus.baseline("idle baseline before")
         try:
             self._pairs(found.cases, found.blocks, options.pairs, options.warm_up_pairs, options.seed)
             self._replace_disturbed()
@@ -133,25 +118,22 @@ class _Run:
             if options.attribute_s is not None:
                 self._trace(options.attribute_s)
         except PowerprofError as error:
-            if isinstance(error, Interrupted) or error.exit_code != 1 or not pairs_of(found.blocks):
+            if not pairs_of(found.blocks):
                 raise
-            self._end_early(error)
+            found.notes.append(f"ended early: {error.message}")
+            found.interrupted = True
         found.blocks, said = leave_out(found.blocks, options.pairs)
         if said:
             found.notes.append(said)
         # Also where blocks failed in the end: a drift of the host is then still seen.
-        self._baseline(found.after, "after")
-
-    def _end_early(self, error: PowerprofError) -> None:
-        self._found.notes.append(f"ended early: {error.message}")
-        self._found.interrupted = True
+        found.after += self._apparatus.baseline("idle baseline after")
 
     def _trace(self, duration_s: float) -> None:
         """A traced window of each condition, in no headline figure."""
-        rate_hz = self._there().offer.easy_rate_hz
+        rate_hz = self._apparatus.offer.easy_rate_hz
         arms_of: tuple[Arm, Arm] = ("a", "b")
         for arm, case in zip(arms_of, self._found.cases, strict=True):
-            self._found.traced.append(trace_condition(self._bench, case, arm, duration_s, self._say, rate_hz))
+            self._found.traced.append(trace_condition(self._apparatus.bench, case, arm, duration_s, self._say, rate_hz))
 
     def _horizon(self, offer: Offer) -> float | None:
         """How long a window of equal work lasts: a little more than the slower one took in the calibration."""
@@ -159,19 +141,6 @@ class _Run:
         if offer.design != "work" or offer.queries is None or not known:
             return None
         return 1.1 * offer.queries / min(known)
-
-    def _baseline(self, windows: list[Window], when: str) -> None:
-        self._bench.rest()
-        time.sleep(0.5)
-        with WindowMeter(
-            meters=self._meters,
-            groups={"server": list(self._bench.server_pids), "powerprof": [os.getpid()]},
-            residency_source=self._options.residency_source,
-        ) as meter:
-            for number in range(self._options.baseline_windows):
-                self._say(f"idle baseline {when}, {number + 1} of {self._options.baseline_windows}")
-                length_s = max(0.5, min(self._options.window_s, 4.0))
-                windows.append(self._complete(meter.measure(length_s)))
 
     def _pairs(
         self, cases: Sequence[Case], blocks: list[Block], pairs: int, warm_up: int, seed: int, first: int = 0
@@ -192,42 +161,19 @@ class _Run:
                 blocks.append(self._block(case, slot))
 
     def _taking_turns(self, cases: Sequence[Case], slots: Sequence[Slot], turn_s: float) -> list[Block]:
-        return self._repeated(
-            lambda attempt: measure_alternating(self._there(), cases, slots, attempt, turn_s), cases, slots[0]
+        apparatus = self._apparatus
+        return apparatus.repeated(
+            lambda attempt: measure_alternating(apparatus, cases, slots, attempt, turn_s), cases, slots[0]
         )
 
     def _block(self, case: Case, slot: Slot) -> Block:
-        return self._repeated(lambda attempt: measure_block(self._there(), case, slot, attempt), [case], slot)
-
-    def _repeated(self, measure: Callable[[int], _Measured], cases: Sequence[Case], slot: Slot) -> _Measured:
-        """What `measure` gives at its first, second or third attempt."""
-        attempt = 1
-        while True:
-            try:
-                return measure(attempt)
-            except PowerprofError as error:
-                if not is_worth_repeating(error):
-                    raise
-                self._failures += 1
-                names = " and ".join(case.name for case in cases)
-                self._found.notes.append(f"pair {slot.pair}, {names}, attempt {attempt}: {error.message}")
-                if attempt >= _ATTEMPTS or self._failures > _MOST_FAILURES:
-                    raise
-                self._say(f"{error.message}: the block is repeated")
-                for case in cases:
-                    self._bench.revive(case)
-                attempt += 1
-
-    def _there(self) -> Apparatus:
-        if self._apparatus is None:
-            raise PowerprofError("nothing is calibrated yet")
-        return self._apparatus
+        apparatus = self._apparatus
+        return apparatus.repeated(lambda attempt: measure_block(apparatus, case, slot, attempt), [case], slot)
 
     def _replace_disturbed(self) -> None:
         """Two pairs more, a balanced block, for every two that other programs disturbed; not without an end."""
         found, options = self._found, self._options
         left = int(options.pairs * REPLACED_SHARE)
-        self._next = options.warm_up_pairs + options.pairs
         while left >= 2 and disturbed_pairs(found.blocks):
             good = len({block.pair for block in found.blocks if not block.dropped} - disturbed_pairs(found.blocks))
             if good >= options.pairs:

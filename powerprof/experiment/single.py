@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,19 +13,20 @@ from powerprof.errors import Interrupted, PowerprofError
 from powerprof.experiment.bench.servers import Bench, BenchOptions
 from powerprof.experiment.condition import condition_record
 from powerprof.experiment.judge import phases
-from powerprof.experiment.judge.metrics import baseline_of, metrics_for
-from powerprof.experiment.measure.block import Apparatus, Slot, measure_block
+from powerprof.experiment.judge.metrics import baseline_of, metrics_for, run_metrics
+from powerprof.experiment.measure.apparatus import Apparatus
+from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer, calibrate
 from powerprof.experiment.measure.traced import trace_condition
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Block, TracedWindow
-from powerprof.records import Phase, Run, RunMetric, ServerInfo, ToolCost, Window
+from powerprof.records import Phase, Run, ServerInfo, ToolCost, Window
 from powerprof.text import Say
-from powerprof.windows.sampling import WindowMeter, now_text
-from powerprof.windows.summary import interval
+from powerprof.windows.sampling import now_text
 from powerprof.workloads.reading import Case
 
-_ATTEMPTS = 3
+if TYPE_CHECKING:
+    from powerprof.energy.windows import WindowEnergy
 
 
 class _Single:
@@ -43,41 +43,22 @@ class _Single:
         self.server: ServerInfo | None = None
         self.traced: TracedWindow | None = None
 
-    def run(self, bench: Bench, meters: Any, complete: Callable[[Window], Window]) -> None:
+    def run(self, bench: Bench, energy: WindowEnergy) -> None:
         """Calibrate, measure the idle server, then the windows under load."""
         case, options = self._case, self._options
         server = bench.server(case)
         self.server = ServerInfo(version=server.version, private=server.private, pid=server.pid)
-        self.offer = calibrate(bench, [case], options, self._say)
-        self.notes += self.offer.notes
-        bench.rest()
-        time.sleep(0.5)
-        with WindowMeter(
-            meters=meters,
-            groups={"server": list(bench.server_pids), "powerprof": [os.getpid()]},
-            residency_source=options.residency_source,
-        ) as meter:
-            for number in range(options.baseline_windows):
-                self._say(f"idle server, {number + 1} of {options.baseline_windows}")
-                self.baseline.append(complete(meter.measure(max(0.5, min(options.window_s, 4.0)))))
-        apparatus = Apparatus(bench, options, self.offer, meters, complete)
-        for number in range(options.pairs + options.warm_up_pairs):
-            dropped = number < options.warm_up_pairs
-            self._say("warm-up" if dropped else f"{case.name}: {number - options.warm_up_pairs + 1} of {options.pairs}")
-            self.blocks.append(self._block(apparatus, Slot(number, "a", dropped, 1 + 1000 * options.seed + number)))
+        self.offer = offer = calibrate(bench, [case], options, self._say)
+        self.notes += offer.notes
+        apparatus = Apparatus(bench, options, offer, energy.meters, energy.complete, self._say, self.notes)
+        self.baseline += apparatus.baseline("idle server")
+        for slot in apparatus.slots():
+            number = slot.pair - options.warm_up_pairs + 1
+            self._say("warm-up" if slot.dropped else f"{case.name}: {number} of {options.pairs}")
+            measure = partial(measure_block, apparatus, case, slot)
+            self.blocks.append(apparatus.repeated(measure, [case], slot))
         if options.attribute_s is not None:
-            self.traced = trace_condition(bench, case, "a", options.attribute_s, self._say, self.offer.easy_rate_hz)
-
-    def _block(self, apparatus: Apparatus, slot: Slot) -> Block:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return measure_block(apparatus, self._case, slot, attempt)
-            except PowerprofError as error:
-                if error.exit_code != 1 or attempt == _ATTEMPTS:
-                    raise
-                self.notes.append(f"window {slot.pair}, attempt {attempt}: {error.message}")
-                apparatus.bench.revive(self._case)
-        raise PowerprofError("a window failed too often")
+            self.traced = trace_condition(bench, case, "a", options.attribute_s, self._say, offer.easy_rate_hz)
 
 
 def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say) -> Run:
@@ -92,13 +73,13 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
             single.notes += energy.notes
             with Bench([case], bench_options) as bench:
                 single.notes += bench.notes
-                single.run(bench, energy.meters, energy.complete)
+                single.run(bench, energy)
     except Interrupted:
         interrupted = True
         if not single.blocks:
             raise
     except PowerprofError as error:
-        if error.exit_code != 1 or not any(not block.dropped for block in single.blocks):
+        if not any(not block.dropped for block in single.blocks):
             raise
         interrupted = True
         single.notes.append(f"ended early: {error.message}")
@@ -119,20 +100,7 @@ def _record(
         found.append(phases.combine("server", single.baseline))
     found.append(phases.combine(case.name, [block.window for block in blocks]))
     primary = case.workload.definition.primary_metric
-    metrics = []
-    for values in metrics_for(blocks, baseline_of(single.baseline)):
-        each = [values.of(block) for block in blocks]
-        known = [value for value in each if value is not None]
-        metrics.append(
-            RunMetric(
-                name=values.name,
-                unit=values.unit,
-                kind=values.kind,
-                source=values.source,
-                estimate=interval(known),
-                values=each,
-            )
-        )
+    metrics = run_metrics(metrics_for(blocks, baseline_of(single.baseline)), blocks)
     metrics.sort(key=lambda metric: metric.name != primary)
     offer = single.offer
     return Run(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
-from powerprof.errors import DataError, Interrupted, PowerprofError, UsageError
+from powerprof.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError
 from powerprof.experiment.bench.servers import Bench, BenchOptions
 from powerprof.experiment.condition import condition_record
-from powerprof.experiment.judge.metrics import Baseline, metrics_for
+from powerprof.experiment.judge.metrics import Baseline, Values, metrics_for, run_metrics
 from powerprof.experiment.measure import oslayer
-from powerprof.experiment.measure.block import Apparatus, Slot, measure_block
+from powerprof.experiment.measure.apparatus import Apparatus
+from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer
 from powerprof.experiment.measure.oslayer import OsRates
 from powerprof.experiment.options import ExperimentOptions
@@ -22,7 +24,6 @@ from powerprof.experiment.records import Block
 from powerprof.records import RunMetric
 from powerprof.text import Say
 from powerprof.windows.sampling import now_text
-from powerprof.windows.summary import interval
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case, Loaded, resolve
 
@@ -124,6 +125,7 @@ def go_on(
     if msgspec.to_builtins(condition_record(resolve(workload, name)))["work"] != sweep.condition["work"]:
         raise UsageError(f"{sweep.workload}:{name} has changed since the sweep was begun", "begin a new one")
     done = {_same(point.value) for point in sweep.points if point.error is None}
+    notes = list(sweep.notes)
     try:
         for value in sweep.values:
             if _same(value) in done:
@@ -131,11 +133,11 @@ def go_on(
                 continue
             say(f"{sweep.parameter} {value}")
             case = resolve(workload, name, {sweep.key: value})
-            point, server = _point(case, value, bench_options, options)
+            point, server = _point(case, value, bench_options, options, notes, say)
             kept = [one for one in sweep.points if _same(one.value) != _same(value)]
             order = {_same(one): index for index, one in enumerate(sweep.values)}
             points = sorted([*kept, point], key=lambda one: order[_same(one.value)])
-            sweep = msgspec.structs.replace(sweep, points=points, server=server or sweep.server)
+            sweep = msgspec.structs.replace(sweep, points=points, server=server or sweep.server, notes=notes)
             save(sweep)
     except Interrupted:
         return sweep
@@ -166,7 +168,7 @@ def _same(value: Value) -> str:
 
 
 def _point(
-    case: Case, value: Value, bench_options: BenchOptions, options: ExperimentOptions
+    case: Case, value: Value, bench_options: BenchOptions, options: ExperimentOptions, notes: list[str], say: Say
 ) -> tuple[Point, dict[str, Any]]:
     """As fast as it goes, or at the rate that is asked for. A point that fails is noted and the sweep goes on."""
     from powerprof.energy.windows import WindowEnergy
@@ -179,43 +181,26 @@ def _point(
     try:
         with WindowEnergy(options.energy_source, options.meter_log) as energy, Bench([case], bench_options) as bench:
             server = {"version": bench.server(case).version, "private": bench.server(case).private}
-            apparatus = Apparatus(bench, replace(options), offer, energy.meters, energy.complete)
+            apparatus = Apparatus(bench, options, offer, energy.meters, energy.complete, say, notes)
             time.sleep(0.5)
-            for number in range(options.pairs + options.warm_up_pairs):
-                dropped = number < options.warm_up_pairs
+            for slot in apparatus.slots():
                 before = oslayer.read()
-                block = measure_block(apparatus, case, Slot(number, "a", dropped, 1 + 1000 * options.seed + number), 1)
-                if not dropped:
+                block = apparatus.repeated(partial(measure_block, apparatus, case, slot), [case], slot)
+                if not slot.dropped:
                     rates.append(oslayer.between(before, oslayer.read()))
                     blocks.append(block)
-    except Interrupted:
-        raise
     except PowerprofError as error:
-        if error.exit_code != 1:
+        if isinstance(error, UsageError | CapabilityError):
             raise
         if not blocks:
             return Point(value=value, error=error.message), server
-    metrics = []
-    for values in [*metrics_for(blocks, Baseline(None, None, None)), *_split(blocks)]:
-        each = [values.of(block) for block in blocks]
-        known = [one for one in each if one is not None]
-        metrics.append(
-            RunMetric(
-                name=values.name,
-                unit=values.unit,
-                kind=values.kind,
-                source=values.source,
-                estimate=interval(known),
-                values=each,
-            )
-        )
+        notes.append(f"{value}: ended early: {error.message}")
+    metrics = run_metrics([*metrics_for(blocks, Baseline(None, None, None)), *_split(blocks)], blocks)
     return Point(value=value, metrics=metrics, os=rates, blocks=blocks), server
 
 
-def _split(blocks: Sequence[Block]) -> list[Any]:
+def _split(blocks: Sequence[Block]) -> list[Values]:
     """C0 split in user, system and interrupts, and context switches."""
-    from powerprof.experiment.judge.metrics import Values
-
     found = [
         Values("user_percent", "%", "measured", lambda b: b.window.user_percent),
         Values("system_percent", "%", "measured", lambda b: b.window.system_percent),

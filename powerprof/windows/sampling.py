@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 
@@ -21,6 +21,7 @@ from powerprof.records import Window
 from powerprof.sources import procfs
 from powerprof.sources.base import Meters
 from powerprof.sources.edges import suspend_clock_ns
+from powerprof.text import Say
 from powerprof.windows.counted import open_source
 from powerprof.windows.residency import merge_notes
 
@@ -147,6 +148,12 @@ class WindowMeter:
             partial = msgspec.structs.replace(partial, notes=[*partial.notes, note])
             raise WindowInterrupted(error.message, partial) from error
         return self.close_window()
+
+    def repeat(self, count: int, duration_s: float, what: str, say: Say) -> Iterator[Window]:
+        """`count` windows, one after the other, each announced. Raises WindowInterrupted as `measure` does."""
+        for number in range(1, count + 1):
+            say(f"{what}: window {number} of {count}, {duration_s:g} s")
+            yield self.measure(duration_s)
 
     def _wait(self, deadline_s: float, stop: threading.Event | None) -> None:
         interval_s = self._meters.max_interval_s if self._meters is not None else None

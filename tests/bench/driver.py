@@ -1,4 +1,4 @@
-"""powerprof as it measures: counters read at 1 Hz and the cause tracer. Run as `python -m tests.bench.driver SECONDS`."""
+"""powerprof as it measures: counters at 1 Hz and the cause tracer. `python -m tests.bench.driver SECONDS`."""
 
 from __future__ import annotations
 

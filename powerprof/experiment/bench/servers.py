@@ -18,7 +18,7 @@ from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.bench import dataset, plans
 from powerprof.experiment.bench.settings import GlobalSettings
 from powerprof.experiment.loads import Context
-from powerprof.workloads.definition import Explain
+from powerprof.workloads.definition import Condition, Explain
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
@@ -171,10 +171,12 @@ class Bench:
                 if name and name not in node.made:
                     node.made.append(name)
                 self._run(other, node, other.workload.definition.setup)
-        done: set[str] = set()
+        # A condition that is compared with itself is there twice and made once.
+        done: list[tuple[Path, Condition]] = []
         for other in self._cases:
-            if self._key(other) == self._key(case) and other.qualified not in done:
-                done.add(other.qualified)
+            which = other.workload.folder, other.condition
+            if self._key(other) == self._key(case) and which not in done:
+                done.append(which)
                 self._run(other, node, other.condition.setup)
                 self._run_on_members(other, node)
 

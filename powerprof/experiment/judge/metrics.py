@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from powerprof.energy.split import Consumer, split_energy
 from powerprof.experiment.records import Block, MemberShare
-from powerprof.records import EnergyReading, Kind, Window
+from powerprof.records import EnergyReading, Kind, RunMetric, Window
+from powerprof.windows.summary import interval
 
 # Our own question is one connection in a window.
 _NOUGHT_HZ = 0.5
@@ -146,6 +147,24 @@ def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
         *_residencies(blocks),
     ]
     return [values for values in found if any(values.of(block) is not None for block in blocks)]
+
+
+def run_metrics(wanted: Sequence[Values], blocks: Sequence[Block]) -> list[RunMetric]:
+    """The metrics of a condition by itself: a value of each block, and their mean with its interval."""
+    found = []
+    for values in wanted:
+        each = [values.of(block) for block in blocks]
+        found.append(
+            RunMetric(
+                name=values.name,
+                unit=values.unit,
+                kind=values.kind,
+                source=values.source,
+                estimate=interval([value for value in each if value is not None]),
+                values=each,
+            )
+        )
+    return found
 
 
 def _wakeups(block: Block) -> float | None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from powerprof.database.base import Login, Server
-from powerprof.errors import PowerprofError
+from powerprof.errors import Retryable
 
 
-class LoadFailed(PowerprofError):
-    """The client ended before it should have, or with an error: the block is worth repeating."""
+class LoadFailed(Retryable):
+    """The client ended before it should have, or with an error."""
 
 
 @dataclass(frozen=True)

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from powerprof.errors import PowerprofError
 from powerprof.experiment.bench import plans
-from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.judge.metrics import watts_of
 from powerprof.experiment.loads import LoadFailed, LoadResult, Order, start_load
-from powerprof.experiment.measure.calibration import Offer
+from powerprof.experiment.measure.apparatus import Apparatus, Slot
 from powerprof.experiment.measure.observers import Beside
-from powerprof.experiment.options import RAMP_S, ExperimentOptions
-from powerprof.experiment.records import Arm, Block, MemberShare, StormShare
+from powerprof.experiment.options import RAMP_S
+from powerprof.experiment.records import Block, MemberShare, StormShare
 from powerprof.files import try_text
 from powerprof.paths import procfs
 from powerprof.records import ProcessTime, Window
-from powerprof.sources.base import Meters
 from powerprof.windows.joined import joined
-from powerprof.windows.sampling import WindowMeter
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
@@ -35,30 +29,8 @@ _TAIL_S = 0.15
 _FAULTS = "minor_faults"
 
 
-@dataclass(frozen=True)
-class Slot:
-    """Which block this is, and how it is to be run."""
-
-    pair: int
-    arm: Arm
-    dropped: bool
-    seed: int
-
-
-@dataclass(frozen=True)
-class Apparatus:
-    """What blocks are measured with. `complete` adds to a window what is computed from it (the energy estimate)."""
-
-    bench: Bench
-    options: ExperimentOptions
-    offer: Offer
-    meters: Meters | None
-    complete: Callable[[Window], Window]
-    horizon_s: float | None = None
-
-
 def measure_block(apparatus: Apparatus, case: Case, slot: Slot, attempts: int) -> Block:
-    """Run one block. Raises LoadFailed or PowerprofError where client or server failed: it may be repeated."""
+    """Run one block. Raises Retryable where client or server failed."""
     bench = apparatus.bench
     bench.enter(case)
     with bench.connect(case) as control:
@@ -90,12 +62,6 @@ def minor_faults(pid: int | None) -> int | None:
     return int(words[7]) if len(words) > 7 and words[7].isdigit() else None
 
 
-def meter_of(apparatus: Apparatus, case: Case, clients: Sequence[int]) -> WindowMeter:
-    """What measures windows of this condition, with the CPU time of its servers, its clients and powerprof apart."""
-    groups = {"server": list(apparatus.bench.pids(case)), "client": list(clients), "powerprof": [os.getpid()]}
-    return WindowMeter(meters=apparatus.meters, groups=groups, residency_source=apparatus.options.residency_source)
-
-
 def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:
     """The same rate for the same time: the window lies within the load."""
     window_s = apparatus.options.window_s
@@ -106,7 +72,10 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         if not running.alive():
             running.finish(0.1)
             raise LoadFailed(f"{case.qualified}: the client ended at once")
-        with meter_of(apparatus, case, running.pids) as meter, Beside(apparatus.bench, case) as beside:
+        with (
+            apparatus.meter(apparatus.bench.pids(case), running.pids) as meter,
+            Beside(apparatus.bench, case) as beside,
+        ):
             before = count()
             beside.start()
             window = meter.measure(window_s)
@@ -136,12 +105,7 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
 def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:
     """The same work: the window is from its start to the longer one's usual end, the rest of it idle."""
     before = count()
-    own = WindowMeter(
-        meters=apparatus.meters,
-        groups={"server": list(apparatus.bench.pids(case)), "powerprof": [os.getpid()]},
-        residency_source=apparatus.options.residency_source,
-    )
-    with own as meter:
+    with apparatus.meter(apparatus.bench.pids(case)) as meter:
         meter.open_window()
         start_s = time.monotonic()
         running = start_load(
@@ -229,8 +193,3 @@ def block_of(
         members=list(members),
         storm=storm,
     )
-
-
-def is_worth_repeating(error: PowerprofError) -> bool:
-    """A client or server that failed; a host that cannot, or a wrong command, stays wrong."""
-    return error.exit_code == 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from powerprof.database import sql
 from powerprof.database.replication import read_status
-from powerprof.errors import PowerprofError
+from powerprof.errors import PowerprofError, Retryable
 from powerprof.experiment.records import MemberShare
 from powerprof.sources.procfs import process_cpu_ns
 
@@ -130,5 +130,5 @@ def _counters(connection: Sql) -> dict[str, int]:
     try:
         rows = sql.rows(connection, "SHOW GLOBAL STATUS")
     except PowerprofError as error:
-        raise PowerprofError(f"a server of the topology is gone: {error.message}") from error
+        raise Retryable(f"a server of the topology is gone: {error.message}") from error
     return {str(name): int(value) for name, value in rows if name in _COUNTED and str(value).isdigit()}

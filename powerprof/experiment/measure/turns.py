@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from powerprof.experiment.bench import plans
 from powerprof.experiment.loads.gated import GatedLoad, Tally, is_possible
-from powerprof.experiment.measure.block import Apparatus, Slot, block_of, counting, meter_of
+from powerprof.experiment.measure.apparatus import Apparatus, Slot
+from powerprof.experiment.measure.block import block_of, counting
 from powerprof.experiment.measure.order import block_order
 from powerprof.windows.joined import joined_all
 
@@ -80,7 +81,7 @@ def measure_alternating(
 ) -> list[Block]:
     """Run a pair; its blocks are in the order of the slots.
 
-    Raises LoadFailed or PowerprofError where a client or the server failed: it may be repeated.
+    Raises Retryable where a client or the server failed.
     """
     bench = apparatus.bench
     switched = not bench.shared(cases)
@@ -122,7 +123,7 @@ def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s
             slot.seed,
         )
     )
-    meter = stack.enter_context(meter_of(apparatus, case, load.pids))
+    meter = stack.enter_context(apparatus.meter(apparatus.bench.pids(case), load.pids))
     count = counting(control, apparatus.bench.server(case).pid)
     _turn(load, turn_s)
     return _Side(slot, case, load, meter, count, load.tally())

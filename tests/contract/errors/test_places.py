@@ -22,6 +22,16 @@ def test_a_place_for_json(refused: Refused, command: list[str], target: str, sai
     refused(2, said, [*command, "--json", target])
 
 
+@pytest.mark.parametrize("variable", ["POWERPROF_SYSFS", "POWERPROF_PROCFS"])
+@pytest.mark.parametrize("command", [["residency", "--duration", "0.05"], ["doctor"], ["energy"], ["idle", *QUICK]])
+def test_a_moved_root_that_is_not_there(powerprof_cli: Cli, command: list[str], variable: str, tmp_path: Path) -> None:
+    for place, reason in ((tmp_path / "nowhere", "no such directory"), (Path(__file__), "not a directory")):
+        ended = powerprof_cli(command, {variable: str(place)})
+        hint = f"hint: name the tree of a recorded machine, or unset {variable}"
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.splitlines() == [f"error: {variable}={place}: {reason}", hint]
+
+
 def test_a_runs_directory_that_is_a_file(refused: Refused, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
@@ -108,19 +118,10 @@ def test_a_full_disk(root: None, tmp_path: Path, powerprof_cli: Cli, args: list[
     assert list(disk.iterdir()) == []
 
 
-def test_a_sysfs_that_is_no_directory(refused: Refused) -> None:
-    refused(
-        1,
-        r"cannot list /dev/null/devices/system/cpu \(not a directory\)",
-        ["residency", "--duration", "0.05"],
-        {"POWERPROF_SYSFS": "/dev/null"},
-    )
-
-
-def test_neither_sysfs_nor_procfs(refused: Refused) -> None:
-    nothing = {"POWERPROF_SYSFS": "/nonexistent", "POWERPROF_PROCFS": "/nonexistent"}
-    refused(1, r"cannot read /nonexistent/stat \(no such file\)", ["residency", "--duration", "0.05"], nothing)
-    refused(1, r"cannot read /nonexistent/stat \(no such file\)", ["idle", *QUICK], nothing)
+def test_neither_sysfs_nor_procfs(refused: Refused, tmp_path: Path) -> None:
+    nothing = {"POWERPROF_SYSFS": str(tmp_path), "POWERPROF_PROCFS": str(tmp_path)}
+    refused(1, r"cannot read .*/stat \(no such file\)", ["residency", "--duration", "0.05"], nothing)
+    refused(1, r"cannot read .*/stat \(no such file\)", ["idle", *QUICK], nothing)
 
 
 @pytest.mark.parametrize(

@@ -62,3 +62,16 @@ def test_equal_work_is_measured_to_its_end(powerprof_cli: Cli, mariadbd: Path, s
         assert block["window"]["window_s"] >= block["solution_s"] - 0.05
     by_arm = {arm: min(block["solution_s"] for block in kept if block["arm"] == arm) for arm in "ab"}
     assert by_arm["b"] > by_arm["a"]
+
+
+def test_a_condition_is_compared_with_itself(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+    """The control that the documentation names: one server, whose tables are made once."""
+    done = powerprof_cli(["compare", "index", "index", "--pairs", "3", "--duration", "0.4", "--json", "-"])
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    assert (record["a"]["name"], record["b"]["name"]) == ("index", "index (again)")
+    assert record["a"]["work"] == record["b"]["work"]
+    # Seen: −3 to +4 %; a false difference would have to be several times that.
+    means = [record["metrics"][0][arm]["mean"] for arm in "ab"]
+    assert means[1] == pytest.approx(means[0], rel=0.5)
+    assert _metric(record, "rows_examined_per_query")["difference"]["b_minus_a"] == pytest.approx(0.0, abs=0.5)
