@@ -149,15 +149,6 @@ def _short(value: Any) -> str:
     return "" if value is None else str(value)[:_TEXT]
 
 
-def thread_of_connection(connection: Sql) -> dict[int, int]:
-    """Kernel thread id → connection id, where performance_schema tells."""
-    found = sql.rows(
-        connection,
-        "SELECT THREAD_OS_ID, PROCESSLIST_ID FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL",
-    )
-    return {int(tid): int(number) for tid, number in found if tid and number}
-
-
 def replicas(connection: Sql) -> list[ReplicaHost]:
     """The replicas that this server knows of."""
     for statement in ("SHOW SLAVE HOSTS", "SHOW REPLICAS"):

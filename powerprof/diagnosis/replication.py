@@ -63,13 +63,6 @@ def dump_changes(evidence: Evidence) -> int:
     return len(set().union(*sets)) - max(map(len, sets)) if sets else 0
 
 
-def is_replaced(evidence: Evidence) -> bool:
-    """Source side: a dump thread gave way to another during the window."""
-    before = {one.id for one in evidence.clients_before if one.command.startswith("Binlog Dump")}
-    after = {one.id for one in evidence.clients_after if one.command.startswith("Binlog Dump")}
-    return bool(before - after) and bool(after - before) and len(after) <= len(before)
-
-
 def source_churn_hz(evidence: Evidence) -> float:
     """Source side: connections/s that replicas make anew; 0 where they stay."""
     log = evidence.log

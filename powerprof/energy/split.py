@@ -118,21 +118,3 @@ def _part(consumer: Consumer, rate: float | None, per_wakeup: float, active: flo
         children=children,
         residual_joules=residual,
     )
-
-
-def conservation_error(split: EnergySplit) -> float:
-    """|idle + Σ parts + residual − total| as a share of the total, over every level of the tree."""
-    top = abs(
-        math.fsum(
-            [split.idle_joules or 0.0, *(p.joules for p in split.parts), split.residual_joules, -split.total_joules]
-        )
-    )
-    scale = max(abs(split.total_joules), 1e-12)
-    return max([top / scale, *(_tree_error(part, scale) for part in split.parts)])
-
-
-def _tree_error(part: EnergyPart, scale: float) -> float:
-    if not part.children:
-        return 0.0
-    own = abs(math.fsum([*(c.joules for c in part.children), part.residual_joules or 0.0, -part.joules])) / scale
-    return max([own, *(_tree_error(child, scale) for child in part.children)])

@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from powerprof.records import EnergyReading
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One figure that a source yields; the unit ends its name. A `cumulative` one only grows (a counter)."""
-
-    name: str
-    cumulative: bool = False
-
-
-class Source(Protocol):
-    """Something that can be read again and again at low cost: one row of figures, NaN where one is unknown."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def columns(self) -> Sequence[Column]: ...
-
-    def read(self) -> Sequence[float]: ...
 
 
 class Meters(Protocol):

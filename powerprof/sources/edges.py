@@ -90,11 +90,6 @@ def edge_snapshot(reader: CpuidleReader) -> Snapshot:
     return Snapshot(readings, tuple(notes))
 
 
-def monotonic_gap_s(before_ns: int, after_ns: int) -> float:
-    """How long the host was suspended between two values of `suspend_clock_ns`."""
-    return (after_ns - before_ns) / 1e9
-
-
 def suspend_clock_ns() -> int:
     """CLOCK_BOOTTIME − CLOCK_MONOTONIC: stands still except while the host is suspended."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from powerprof import paths, programs
 from powerprof.errors import CapabilityError, DataError, PowerprofError
-from powerprof.files import read_outside_text
 from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.series import PowerSample, power_energy
 
@@ -47,11 +46,6 @@ def looks_like_ipmi(text: str) -> bool:
     """Whether the text is such a log."""
     head = text[:4096]
     return bool(re.search(r"^Timestamp\s*\|", head, re.M) or re.search(r"Instantaneous power reading:", head, re.I))
-
-
-def read_ipmi(path: Path) -> IpmiLog:
-    """As `parse_ipmi`, from a file. Raises DataError."""
-    return parse_ipmi(read_outside_text(path), path)
 
 
 def parse_ipmi(text: str, path: Path | str) -> IpmiLog:

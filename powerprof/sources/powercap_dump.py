@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.errors import DataError
-from powerprof.files import read_outside_text
 from powerprof.sources.rapl import Zone, zone_of
 
 _FILE = re.compile(r"(?:.*/)?(intel-rapl[^/]*)/(name|energy_uj|max_energy_range_uj)")
@@ -35,11 +34,6 @@ class PowercapDump:
 def looks_like_powercap(text: str) -> bool:
     """Whether the text has RAPL zones' files in it."""
     return any(_FILE.search(line) and "rapl" in line for line in text[:200_000].splitlines()[:2000])
-
-
-def read_powercap(path: Path) -> list[PowercapDump]:
-    """As `parse_powercap`, from a file. Raises DataError."""
-    return parse_powercap(read_outside_text(path, 64 << 20), path)
 
 
 def parse_powercap(text: str, path: Path | str) -> list[PowercapDump]:

@@ -65,13 +65,6 @@ class TurbostatInterval:
     system: TurbostatRow | None
     cpus: tuple[TurbostatRow, ...]
 
-    def packages(self) -> dict[int, TurbostatRow]:
-        """The row with each package's own columns: the first of its CPUs. No Package column means one package."""
-        first: dict[int, TurbostatRow] = {}
-        for row in self.cpus:
-            first.setdefault(row.package or 0, row)
-        return first
-
 
 @dataclass(frozen=True)
 class TurbostatLog:

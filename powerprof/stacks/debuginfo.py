@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
-from powerprof.errors import DataError, PowerprofError
-from powerprof.paths import private_directory
+from powerprof.errors import DataError
 from powerprof.stacks.debugfiles import find_debug_file
 from powerprof.stacks.elf import Elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.inline import InlineReader, is_trusted, open_inline
 from powerprof.stacks.opening import Opened
-from powerprof.stacks.store import TableStore, open_module, save_tables
+from powerprof.stacks.store import TableStore, open_module
 from powerprof.stacks.symtab import SymbolTable
 
 
@@ -65,27 +62,3 @@ def _enter(stack: ExitStack, opened: Opened | str | None, mapping: Mapping, note
     except DataError as error:
         notes.append(error.reason)
         return None
-
-
-def export_tables(store: TableStore, image: ProcessImage, directory: Path) -> int:
-    """Save unwind and symbol tables of all modules with a build id, for `TableStore((directory,))` elsewhere.
-
-    Returns how many. Raises PowerprofError where the directory cannot be written.
-    """
-    import msgspec
-
-    private_directory(directory)
-    saved = 0
-    for build_id, mapping in {one.build_id: one for one in image.mappings if one.build_id}.items():
-        found = store.tables(image, mapping)
-        if isinstance(found, str) or os.sep in build_id:
-            continue
-        span = (found.unwind.low, found.unwind.high)
-        info = read_debug(store, image, mapping, span, inline=False) if store.reads_files else None
-        whole = msgspec.structs.replace(found, debug=info.symbols) if info and info.symbols else found
-        try:
-            save_tables(whole, directory, f"{build_id}.tables")
-        except OSError as error:
-            raise PowerprofError(f"cannot write {directory} ({error.strerror})") from error
-        saved += 1
-    return saved

@@ -1,11 +1,10 @@
-"""Unwind and symbol tables of the modules of processes: from their files, the user's cache, or a saved directory."""
+"""Unwind and symbol tables of the modules of processes: from their files, or the user's cache."""
 
 from __future__ import annotations
 
 import os
 import stat
 import tempfile
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,13 +63,12 @@ def save_tables(found: ModuleTables | SymbolTable, directory: Path, name: str) -
 
 
 class TableStore:
-    """Finds tables, each read once. `directories` hold tables of a saved run, named by build id.
+    """Finds tables, each read once.
 
     `use_files` False finds nothing in the file system, for a replay that must not depend on this machine.
     """
 
-    def __init__(self, directories: Sequence[Path] = (), *, use_files: bool = True, use_cache: bool = True) -> None:
-        self._directories = tuple(directories)
+    def __init__(self, *, use_files: bool = True, use_cache: bool = True) -> None:
         self.reads_files = use_files
         self._use_cache = use_cache and use_files
         self._known: dict[tuple[str, str, str | None, bool], ModuleTables | str] = {}
@@ -101,10 +99,6 @@ class TableStore:
         try:
             if mapping.path == "[vdso]":
                 return _extract(parse_elf(image.vdso or b"", "[vdso]"), "vdso")
-            for directory in self._directories:
-                path = directory / f"{mapping.build_id}.tables"
-                if mapping.build_id and path.is_file():
-                    return decode(_bounded(path), path)
             if mapping.bias is None:
                 return mapping.note or "its file could not be read"
             if not self.reads_files:

@@ -63,12 +63,6 @@ def went_back(before: CpuReading, after: CpuReading) -> str | None:
     return None
 
 
-def usage_delta(before: Snapshot, after: Snapshot) -> int:
-    """Δusage of all states over the CPUs in both: the idle exits that the kernel counted, forced ones too."""
-    both = sorted(set(before.cpus) & set(after.cpus))
-    return sum(sum(after.cpus[cpu].usage) - sum(before.cpus[cpu].usage) for cpu in both)
-
-
 def compute(before: Snapshot, after: Snapshot, *, started_at: str, elapsed_s: float | None = None) -> Window:
     """The residencies between two snapshots. `elapsed_s` is the wall time where the snapshots carry none.
 

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from powerprof import __version__
-from powerprof.records import AchievedResidency, Estimate, Phase, Run, StateResidency, ToolCost, Window
+from powerprof.records import Estimate, Phase, Run, StateResidency, ToolCost, Window
 from powerprof.windows.residency import merge_notes
 
 _METRICS: tuple[str, ...] = (
@@ -78,24 +78,6 @@ def states_of(windows: Sequence[Window]) -> list[StateResidency]:
     """The states of all windows by name, in the order in which they are first seen."""
     names = dict.fromkeys(state.name for window in windows for state in window.states)
     return [_state(name, windows) for name in names]
-
-
-def achieved_of(windows: Sequence[Window]) -> list[AchievedResidency]:
-    """The hardware's states over all windows."""
-    keys = dict.fromkeys((item.scope, item.name) for window in windows for item in window.achieved)
-    return [
-        AchievedResidency(
-            scope=scope,
-            name=name,
-            residency_percent=fmean(
-                item.residency_percent
-                for window in windows
-                for item in window.achieved
-                if (item.scope, item.name) == (scope, name)
-            ),
-        )
-        for scope, name in keys
-    ]
 
 
 def phase_of(name: str, windows: Sequence[Window]) -> Phase:

@@ -49,11 +49,6 @@ class GlobalSettings:
     ) -> None:
         self.restore()
 
-    @property
-    def original(self) -> Mapping[str, Any]:
-        """What was found, by variable."""
-        return dict(self._original)
-
     def apply(self, values: Mapping[str, Any]) -> None:
         """Set these, and put the others that were changed before back. Raises PowerprofError, UsageError."""
         wanted = {_checked(name): value for name, value in values.items()}
@@ -66,10 +61,6 @@ class GlobalSettings:
                     self._original[name] = sql.scalar(connection, f"SELECT @@GLOBAL.{name}")
             for name, value in {**others, **wanted}.items():
                 sql.execute(connection, f"SET GLOBAL {name} = {literal(value)}")
-
-    def forget(self) -> None:
-        """The server was started anew: nothing of it has been changed."""
-        self._original.clear()
 
     def restore(self) -> None:
         """Put everything back, trying each even where another failed, and not to be interrupted in between."""

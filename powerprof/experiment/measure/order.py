@@ -28,8 +28,3 @@ def block_order(pairs: int, seed: int) -> list[tuple[Arm, Arm]]:
     if pairs % 2:
         order.append(("a", "b") if generator.random() < 0.5 else ("b", "a"))
     return order
-
-
-def flat(order: list[tuple[Arm, Arm]]) -> list[Arm]:
-    """The pairs as the sequence of windows that is saved with the run."""
-    return [arm for pair in order for arm in pair]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from powerprof.energy.meters import open_meters
 from powerprof.errors import CapabilityError, DataError
-from powerprof.sources.ipmi import parse_ipmi, read_ipmi
+from powerprof.sources.ipmi import IpmiLog, parse_ipmi
 from powerprof.sources.meter_log import looks_like_meter_log, parse_meter_log, read_meter_log
 
 
@@ -178,5 +178,10 @@ def test_recorded_logs(recordings: Path) -> None:
     assert len(wall.samples) == 115
     assert wall.samples[0].watts == 327.37
     assert len(wall.notes) == 1
-    assert read_ipmi(recordings / "genoa0/ipmi-inband.raw.txt").samples[0].watts == 312.0
-    assert read_ipmi(recordings / "bdwup0/ipmi-inband.raw.txt").sensor == "PS1 Power In + PS2 Power In"
+
+    def recorded(machine: str) -> IpmiLog:
+        path = recordings / machine / "ipmi-inband.raw.txt"
+        return parse_ipmi(path.read_text(), path)
+
+    assert recorded("genoa0").samples[0].watts == 312.0
+    assert recorded("bdwup0").sensor == "PS1 Power In + PS2 Power In"

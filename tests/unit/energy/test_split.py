@@ -8,11 +8,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.split import Consumer, EnergyPart, EnergySplit, conservation_error, split_energy
+from powerprof.energy.split import Consumer, EnergyPart, EnergySplit, split_energy
 
 joules = st.floats(0, 1e6)
 seconds = st.floats(0, 1e5)
 counts = st.integers(0, 10**7)
+
+
+def conservation_error(split: EnergySplit) -> float:
+    """|idle + Σ parts + residual − total| as a share of the total, over every level of the tree."""
+    top = abs(
+        math.fsum(
+            [split.idle_joules or 0.0, *(p.joules for p in split.parts), split.residual_joules, -split.total_joules]
+        )
+    )
+    scale = max(abs(split.total_joules), 1e-12)
+    return max([top / scale, *(_tree_error(part, scale) for part in split.parts)])
+
+
+def _tree_error(part: EnergyPart, scale: float) -> float:
+    if not part.children:
+        return 0.0
+    own = abs(math.fsum([*(c.joules for c in part.children), part.residual_joules or 0.0, -part.joules])) / scale
+    return max([own, *(_tree_error(child, scale) for child in part.children)])
 
 
 def leaf(name: str) -> st.SearchStrategy[Consumer]:

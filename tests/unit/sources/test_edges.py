@@ -17,7 +17,7 @@ from powerprof.sources import procfs
 from powerprof.sources.base import Snapshot
 from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.sources.edges import edge_snapshot
-from powerprof.windows.residency import compute, usage_delta
+from powerprof.windows.residency import compute
 from tests.unit.sources.fake_cpu import C1, POLL, FakeCpus
 
 _BUSY = """
@@ -27,6 +27,12 @@ while True:
     while time.monotonic() < end: pass
     time.sleep(0.07)
 """
+
+
+def usage_delta(before: Snapshot, after: Snapshot) -> int:
+    """Δusage of all states over the CPUs in both: the idle exits that the kernel counted, forced ones too."""
+    both = sorted(set(before.cpus) & set(after.cpus))
+    return sum(sum(after.cpus[cpu].usage) - sum(before.cpus[cpu].usage) for cpu in both)
 
 
 @contextmanager

@@ -6,7 +6,11 @@ from collections import Counter
 
 import pytest
 
-from powerprof.experiment.measure.order import block_order, flat
+from powerprof.experiment.measure.order import Arm, block_order
+
+
+def flat(order: list[tuple[Arm, Arm]]) -> list[Arm]:
+    return [arm for pair in order for arm in pair]
 
 
 @pytest.mark.parametrize("pairs", [2, 4, 6, 10, 12, 40])
