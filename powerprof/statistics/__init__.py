@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from powerprof.statistics.controls import Control, Drift, Trend, baseline_drift, block_trend, judge_control
-from powerprof.statistics.intervals import Interval, difference_interval, mean_interval, ratio_interval
+from powerprof.statistics.intervals import (
+    Interval,
+    difference_interval,
+    mean_interval,
+    ratio_interval,
+    student_interval,
+    welch_interval,
+)
 from powerprof.statistics.verdicts import (
     PairedResult,
     Verdict,
@@ -29,5 +36,7 @@ __all__ = [
     "mean_interval",
     "minimum_detectable_percent",
     "ratio_interval",
+    "student_interval",
     "verdict_of",
+    "welch_interval",
 ]

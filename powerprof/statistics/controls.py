@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from powerprof.statistics.intervals import LEVEL
+from powerprof.statistics.intervals import welch_interval
 from powerprof.statistics.verdicts import PairedResult
 
 # An idle machine's C0 wanders by some tenths of a point for reasons that interleaving cancels; a drift
@@ -62,14 +61,10 @@ def baseline_drift(before: Sequence[float], after: Sequence[float], effect_point
         return None
     moved = statistics.fmean(after) - statistics.fmean(before)
     tolerance = max(DRIFT_FLOOR_POINTS, DRIFT_SHARE_OF_EFFECT * abs(effect_points or 0.0))
-    if len(before) < 2 or len(after) < 2:
+    interval = welch_interval(before, after)
+    if interval is None:
         return Drift(moved, None, None, abs(moved) > tolerance)
-    error = math.sqrt(statistics.variance(before) / len(before) + statistics.variance(after) / len(after))
-    from scipy import stats
-
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, min(len(before), len(after)) - 1)) * error
-    real = abs(moved) > reach
-    return Drift(moved, moved - reach, moved + reach, real and abs(moved) > tolerance)
+    return Drift(moved, interval.low, interval.high, interval.excludes(0.0) and abs(moved) > tolerance)
 
 
 @dataclass(frozen=True)

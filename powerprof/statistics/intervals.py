@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -78,13 +79,40 @@ def _bca(samples: tuple[np.ndarray[Any, Any], ...], statistic: Statistic, level:
     return Interval(low, high, "bca") if math.isfinite(low) and math.isfinite(high) else None
 
 
+def student_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
+    """Student's interval of the mean; None for a single value, a point where all are the same."""
+    from scipy import special
+
+    if len(values) < 2:
+        return None
+    centre = fmean(values)
+    reach = float(special.stdtrit(len(values) - 1, (1 + level) / 2)) * stdev(values) / math.sqrt(len(values))
+    return Interval(centre - reach, centre + reach, "student" if reach else "constant")
+
+
+def welch_interval(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Interval | None:
+    """The interval of mean(b) − mean(a) where nothing pairs the values and the two may scatter differently.
+
+    Welch's, with SciPy's degrees of freedom (Welch 1947). None where one of them has a single value.
+    """
+    from scipy import stats
+
+    if len(a) < 2 or len(b) < 2:
+        return None
+    if min(a) == max(a) and min(b) == max(b):
+        return Interval(b[0] - a[0], b[0] - a[0], "constant")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of values that are nearly alike: their interval is narrow, and right
+        found = stats.ttest_ind(b, a, equal_var=False).confidence_interval(level)
+    return Interval(float(found.low), float(found.high), "welch")
+
+
 def mean_interval(values: Sequence[float], *, seed: int, level: float = LEVEL, widen: bool = True) -> Interval | None:
     """The interval of the mean. None for fewer than three values; a point where all are the same.
 
     `widen=False` gives SciPy's BCa at `level` exactly. Fewer than MINIMUM_RESAMPLED get Student's.
     """
     import numpy as np
-    from scipy import stats
 
     data = np.asarray(values, dtype=float)
     if data.size < 3 or not np.isfinite(data).all():
@@ -93,10 +121,8 @@ def mean_interval(values: Sequence[float], *, seed: int, level: float = LEVEL, w
         return Interval(float(data[0]), float(data[0]), "constant")
     if not widen:
         return _bca((data,), np.mean, level, seed)
-    centre, error = float(data.mean()), float(stats.sem(data))
-    reach = float(stats.t.ppf((1 + level) / 2, data.size - 1)) * error
-    student = Interval(centre - reach, centre + reach, "student")
-    if data.size < MINIMUM_RESAMPLED:
+    student = student_interval(data.tolist(), level)
+    if student is None or data.size < MINIMUM_RESAMPLED:
         return student
     found = _bca((data,), np.mean, widened_level(data.size, level), seed)
     if found is None:

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from powerprof.statistics.intervals import LEVEL, Interval, difference_interval, mean_interval, ratio_interval
+from powerprof.statistics.intervals import (
+    LEVEL,
+    Interval,
+    difference_interval,
+    mean_interval,
+    ratio_interval,
+    welch_interval,
+)
 
 Verdict = Literal["b_lower", "b_higher", "inconclusive"]
 POWER = 0.8
@@ -84,21 +91,10 @@ def compare_pairs(a: Sequence[float], b: Sequence[float], *, seed: int) -> Paire
 
 def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int) -> PairedResult:
     """Judge two saved runs, whose blocks were not interleaved: Welch's interval, no pairing to lean on."""
-    from scipy import stats
-
     if not a or not b:
         raise ValueError("two runs need values each")
     a_mean, b_mean = statistics.fmean(a), statistics.fmean(b)
-    interval = None
-    if len(a) >= 3 and len(b) >= 3:
-        variance_a, variance_b = statistics.variance(a) / len(a), statistics.variance(b) / len(b)
-        error = math.sqrt(variance_a + variance_b)
-        if error == 0:
-            interval = Interval(b_mean - a_mean, b_mean - a_mean, "constant")
-        else:
-            freedom = (variance_a + variance_b) ** 2 / (variance_a**2 / (len(a) - 1) + variance_b**2 / (len(b) - 1))
-            reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
-            interval = Interval(b_mean - a_mean - reach, b_mean - a_mean + reach, "welch")
+    interval = welch_interval(a, b) if min(len(a), len(b)) >= 3 else None
     return PairedResult(
         pairs_count=0,
         a_mean=a_mean,

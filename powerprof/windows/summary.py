@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from powerprof import __version__
 from powerprof.records import Estimate, Phase, Run, StateResidency, ToolCost, Window
+from powerprof.statistics import student_interval
 from powerprof.windows.residency import merge_notes
 
 _METRICS: tuple[str, ...] = (
@@ -31,14 +32,9 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
 
 
 def interval(values: Sequence[float]) -> Estimate:
-    """Mean and 95 % interval of Student's t: mean ± t(0.975, n − 1) · s / √n. One value alone has no interval."""
-    mean = fmean(values)
-    if len(values) < 2:
-        return Estimate(mean=mean, low=None, high=None)
-    from scipy.special import stdtrit
-
-    half = float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
-    return Estimate(mean=mean, low=mean - half, high=mean + half)
+    """The mean with Student's 95 % interval. One value alone has none."""
+    found = student_interval(values)
+    return Estimate(mean=fmean(values), low=found.low if found else None, high=found.high if found else None)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

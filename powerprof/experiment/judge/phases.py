@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from powerprof.records import Cause, Conservation, Delta, EnergyReading, Estimate, Phase, Window
+from powerprof.statistics import welch_interval
 from powerprof.windows.residency import merge_notes
 from powerprof.windows.summary import phase_of
 
@@ -21,26 +22,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def difference(before: Sequence[float], after: Sequence[float]) -> Estimate:
-    """mean(after) − mean(before) with Welch's 95 % interval (unequal variances; Welch 1947)."""
+    """mean(after) − mean(before) with Welch's 95 % interval."""
     mean = sum(after) / len(after) - sum(before) / len(before)
-    if len(before) < 2 or len(after) < 2:
-        return Estimate(mean=mean, low=None, high=None)
-    from scipy import stats
-
-    # By hand: scipy's test warns on stderr where windows are nearly alike, and calls that an unreliable result.
-    variances = [_variance_of_mean(values) for values in (before, after)]
-    total = sum(variances)
-    spread = sum(variance**2 / (len(values) - 1) for variance, values in zip(variances, (before, after), strict=True))
-    if spread == 0:  # windows that are all alike
-        return Estimate(mean=mean, low=mean, high=mean)
-    freedom = total**2 / spread
-    half = float(stats.t.ppf(0.975, freedom)) * total**0.5
-    return Estimate(mean=mean, low=mean - half, high=mean + half)
-
-
-def _variance_of_mean(values: Sequence[float]) -> float:
-    mean = sum(values) / len(values)
-    return sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values)
+    found = welch_interval(before, after)
+    return Estimate(mean=mean, low=found.low if found else None, high=found.high if found else None)
 
 
 def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
