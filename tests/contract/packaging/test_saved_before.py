@@ -1,0 +1,61 @@
+"""Runs that release 0.1.0 saved: they open, show what they hold, and can be compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import REPOSITORY, Cli
+
+SAVED = REPOSITORY / "tests/fixtures/saved-0.1.0"
+IDS = sorted(folder.name for folder in SAVED.iterdir())
+
+
+def within(old: Any, new: Any, where: str = "$") -> list[str]:
+    """What the old document says and the new one does not: keys and items that are gone or have another value."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        # What was empty or unknown need not be written.
+        gone = [f"{where}.{key}" for key, value in old.items() if key not in new and value not in (None, [], {}, "")]
+        return gone + [text for key in old.keys() & new.keys() for text in within(old[key], new[key], f"{where}.{key}")]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [text for n, (a, b) in enumerate(zip(old, new, strict=True)) for text in within(a, b, f"{where}[{n}]")]
+    return [] if old == new else [f"{where}: {old!r} → {new!r}"]
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_a_run_of_the_last_release_loses_nothing(powerprof_cli: Cli, name: str) -> None:
+    done = powerprof_cli(["report", name, "--runs-dir", str(SAVED), "--json", "-"])
+    assert (done.code, done.err) == (0, "")
+    assert within(json.loads((SAVED / name / "run.json").read_text()), json.loads(done.out)) == []
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_a_run_of_the_last_release_is_shown(powerprof_cli: Cli, name: str) -> None:
+    done = powerprof_cli(["report", name, "--runs-dir", str(SAVED)])
+    assert (done.code, done.err) == (0, "")
+    assert len(done.out.splitlines()) >= 5
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", [name for name in IDS if not name.startswith(("oncpu", "residency"))])
+def test_a_run_of_the_last_release_makes_a_page(powerprof_cli: Cli, tmp_path: Path, name: str) -> None:
+    done = powerprof_cli(["report", name, "--runs-dir", str(SAVED), "--html", str(tmp_path / "page.html")])
+    assert (done.code, done.err) == (0, "")
+    assert "</html>" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [("compare-0001:index", "compare-0001:no-index"), ("run-0001", "run-0001"), ("idle-0001", "idle-0001")]
+)
+def test_runs_of_the_last_release_are_compared(powerprof_cli: Cli, a: str, b: str) -> None:
+    done = powerprof_cli(["compare", a, b, "--runs-dir", str(SAVED), "--no-save", "--json", "-"])
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
+    if a != b:
+        # As the release itself measured: the server spends many times as long on a query without the index.
+        server = found["metrics"][0]
+        assert server["name"] == "c0_ms_per_query_server"
+        assert server["b"]["mean"] > 5 * server["a"]["mean"]
