@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -13,10 +13,10 @@ from powerprof.attribution.idle import Array
 from powerprof.attribution.join import NO_STACK, Blamer, Row, shares_of
 from powerprof.attribution.records import Attribution, StackCounts, Wakeup
 from powerprof.attribution.sites import SiteStacks
-from powerprof.energy.domains import total
-from powerprof.energy.split import Consumer, split_energy
+from powerprof.energy.domains import host_energy
+from powerprof.energy.split import Consumer, split_host
 from powerprof.processes.tasks import Task
-from powerprof.records import EnergySplit
+from powerprof.records import EnergyReading, EnergySplit
 
 
 def _stack_counts(stacks: SiteStacks, rows: list[Row], lost: int) -> StackCounts:
@@ -42,9 +42,6 @@ def _stack_counts(stacks: SiteStacks, rows: list[Row], lost: int) -> StackCounts
 
 def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -> EnergySplit | None:
     """The host's energy in the window onto the target's rows, powerprof and the rest, by the C0 time that followed."""
-    whole = total(capture.energy)
-    if whole.joules is None or whole.kind is None or whole.source is None or capture.c0_percent is None:
-        return None
     own = others["next_tgid"] == capture.own_pid
     rows = tuple(
         Consumer(
@@ -64,16 +61,39 @@ def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -
         Consumer(name=name, c0_s=_running_s(exits), wakeups_count=len(exits))
         for name, exits in (("powerprof", others[own]), ("other wake-ups", others[~own]))
     )
-    return split_energy(
-        whole.joules,
+    return energy_split(
+        capture.energy,
         capture.window_s,
+        capture.c0_percent,
+        cpus,
+        (target, *rest),
         idle_watts=capture.idle_watts,
-        c0_s=capture.c0_percent / 100 * cpus * capture.window_s,
-        consumers=(target, *rest),
-        kind=whole.kind,
-        source=whole.source,
         wakeups_count=float(len(others) + sum(row.count for row in wakeups)),
         wakeup_joules=capture.wakeup_joules,
+    )
+
+
+def energy_split(
+    energy: Sequence[EnergyReading],
+    window_s: float,
+    c0_percent: float | None,
+    cpus: int,
+    consumers: Sequence[Consumer],
+    *,
+    idle_watts: float | None = None,
+    wakeups_count: float = 0.0,
+    wakeup_joules: float | None = None,
+) -> EnergySplit | None:
+    """The host's energy in a traced window onto `consumers`; None where it or C0 is unknown."""
+    return split_host(
+        host_energy(energy),
+        window_s,
+        c0_percent,
+        cpus,
+        consumers,
+        idle_watts=idle_watts,
+        wakeups_count=wakeups_count,
+        wakeup_joules=wakeup_joules,
     )
 
 

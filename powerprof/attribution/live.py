@@ -15,6 +15,7 @@ from powerprof import __version__
 from powerprof.attribution.capture import Capture, Edge, Site, Sleeping, TaskName, Wakings
 from powerprof.attribution.idle import Array
 from powerprof.attribution.records import TargetInfo
+from powerprof.energy.domains import host_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError
 from powerprof.processes.targets import Target, has_ended
@@ -100,7 +101,8 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         reader = CpuidleReader()
         window = TraceWindow(tracer, energy.meters).measure(plan.duration_s, then_hold=True)
         completed = energy.complete(window.residency)
-        idle_watts, wakeup_joules = energy.idle_watts(window.residency.cpus), energy.wakeup_joules()
+        kind = host_energy(completed.energy).kind
+        idle_watts, wakeup_joules = energy.idle_watts(window.residency.cpus, kind), energy.wakeup_joules(kind)
         stacks = tracer.stack_trace()
         states = {cpu: [state.name for state in reading.states] for cpu, reading in reader.snapshot().cpus.items()}
         reader.close()

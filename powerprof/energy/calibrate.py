@@ -13,7 +13,7 @@ from pathlib import Path
 
 from powerprof import paths, programs
 from powerprof.energy.cpu import CpuIdentity, this_cpu
-from powerprof.energy.domains import total
+from powerprof.energy.domains import host_energy
 from powerprof.energy.fit import RUNNING, Fit, MeteredWindow, fit_windows
 from powerprof.energy.meters import open_meters
 from powerprof.energy.models_file import CpuMatch, PowerModel, StateWatts, WakeupJoules, encode_model
@@ -84,7 +84,7 @@ def load(level: Level, cpus: Sequence[int]) -> Iterator[None]:
 
 def metered(window: Window, level: str) -> MeteredWindow | None:
     """A window as the fit needs it; None where it has no measured energy or no C0."""
-    found = total(window.energy)
+    found = host_energy(window.energy)
     if found.joules is None or found.kind != "measured" or window.c0_percent is None or not window.window_s:
         return None
     states = {s.name: (s.residency_percent or 0.0) / 100 * window.cpus for s in window.states if not s.polling}
@@ -128,7 +128,7 @@ def calibrate(
             if made is None:
                 why = "; ".join(meters.notes()) or "no figure"
                 raise PowerprofError(f"step {level.name!r} has no measured energy ({why})", "use a longer --step")
-            found = total(window.energy)
+            found = host_energy(window.energy)
             scopes.add(f"{' + '.join(found.domains)} by {found.source}")
             windows.append(made)
     if len(scopes) > 1:

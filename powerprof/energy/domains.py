@@ -1,4 +1,4 @@
-"""Which meter contains which, what may be summed, and the gap between them. Pure.
+"""Which meter contains which, and the one sum that stands for the host. Pure.
 
 wall ⊇ server (IPMI) ⊇ psys ⊇ package + dram, package ⊇ core + uncore; dram is beside package. A battery that
 discharges feeds the whole machine. Graphics cards and disks are devices: shown, never summed with the CPUs.
@@ -6,19 +6,23 @@ discharges feeds the whole machine. Graphics cards and disks are devices: shown,
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from powerprof.records import EnergyReading, Kind
 
 # From the outside in. Readings of one tier lie beside each other and may be summed.
-_TIERS = ("wall", "server", "battery", "psys", "package", "rail", "core")
-# The same counters by three ways: one of them is enough, the most exact first.
+TIERS = ("wall", "server", "battery", "psys", "package", "rail", "core")
+# The same counters by several ways: one of them is enough, the most exact first.
 _PREFERENCE = ("rapl", "perf_power", "turbostat", "hwmon", "battery", "ipmi", "meter_log", "powertop", "model")
 # psys of some boards sees one socket or nothing of it: then it does not contain the packages, whatever its name.
-_CONTAINS_AT_LEAST = 0.98
-_METER_ERROR = 0.05
+# Counters of one machine agree closely; meters of different makes differ by more.
+_COUNTER_ERROR = 0.02
+METER_ERROR = 0.05
 
 
 class Total(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +35,20 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind | None
     low_watts: float | None = None
     high_watts: float | None = None
+
+
+class HostMeters(NamedTuple):
+    """The set of domains that stands for the host in all windows of a run."""
+
+    source: str
+    domains: tuple[str, ...]
+    kind: Kind
+
+    def __str__(self) -> str:
+        return f"{' + '.join(self.domains)} by {self.source}"
+
+
+Windows = Sequence[Sequence[EnergyReading]]
 
 
 def tier(reading: EnergyReading) -> str:
@@ -55,9 +73,160 @@ def tier(reading: EnergyReading) -> str:
     return "rail"
 
 
+def host_energy(readings: Sequence[EnergyReading], meters: HostMeters | None = None) -> Total:
+    """The host's energy in one window: what every command shows, sums, compares and splits.
+
+    `meters` are those of the run (`host_meters`); a window alone is a run of one. A domain of theirs that lost its
+    figure makes the sum unknown: None, not a smaller sum, and not another meter's.
+    """
+    if meters is None:
+        meters = host_meters([readings])
+    if meters is None:
+        return Total(source=None, domains=[], joules=None, watts=None, kind=None)
+    mine = _of(readings, meters)
+    lost = any(reading is None or reading.joules is None for reading in mine)
+    known = [reading for reading in mine if reading is not None]
+    alone = known[0] if len(mine) == 1 and known else None
+    return Total(
+        source=meters.source,
+        domains=list(meters.domains),
+        kind=meters.kind,
+        joules=None if lost else math.fsum(reading.joules or 0.0 for reading in known),
+        watts=None if lost else math.fsum(reading.watts or 0.0 for reading in known),
+        low_watts=alone.low_watts if alone else None,
+        high_watts=alone.high_watts if alone else None,
+    )
+
+
+def mean_host_energy(windows: Windows, meters: HostMeters | None) -> Total:
+    """The host's energy over several windows: mean watts of those that have the run's meters.
+
+    The joules are their sum, and unknown where any window lacks them.
+    """
+    each = [host_energy(window, meters) for window in windows]
+    known = [total for total in each if total.joules is not None]
+    if not known:
+        return msgspec.structs.replace(each[0], joules=None, watts=None) if each else host_energy([])
+    lows = [total.low_watts for total in known if total.low_watts is not None]
+    highs = [total.high_watts for total in known if total.high_watts is not None]
+    return msgspec.structs.replace(
+        known[0],
+        joules=math.fsum(total.joules or 0.0 for total in known) if len(known) == len(each) else None,
+        watts=math.fsum(total.watts or 0.0 for total in known) / len(known),
+        low_watts=math.fsum(lows) / len(lows) if len(lows) == len(known) else None,
+        high_watts=math.fsum(highs) / len(highs) if len(highs) == len(known) else None,
+    )
+
+
+def host_meters(windows: Windows) -> HostMeters | None:
+    """The one set of meters that stands for the host in all of these windows; None where nothing has a figure.
+
+    Of the sets that have a figure in more than half of the windows it is the outermost, which no other contains;
+    failing that the one with figures in most. One that draws less than what it should contain is not believed.
+    Measured figures go before estimated ones and are never added to them.
+    """
+    sets = [one for name in TIERS if (one := _set_of(name, windows)) is not None]
+    believed = [one for one in sets if not _refuted(one, sets, windows)]
+    if not believed:
+        return _estimated(windows)
+    counts = [sum(_any_figure(window, one) for window in windows) for one in believed]
+    return next(
+        (one for one, count in zip(believed, counts, strict=True) if 2 * count > len(windows)),
+        believed[counts.index(max(counts))],
+    )
+
+
+def unmetered(windows: Windows, meters: HostMeters | None) -> list[str]:
+    """A note where some windows lack the run's meters: they are marked, and no other meter stands in."""
+    missing = sum(host_energy(window, meters).joules is None for window in windows) if meters else 0
+    if not missing:
+        return []
+    have = "window has" if missing == 1 else f"of {len(windows)} windows have"
+    return [f"{missing} {have} no figure of {meters}, the run's meter: their energy is unknown, no other stands in"]
+
+
+def refuted_psys(readings: Sequence[EnergyReading]) -> EnergyReading | None:
+    """A psys that draws less than the packages: it does not contain them, whatever its name."""
+    sets = [one for name in ("psys", "package") if (one := _set_of(name, [readings])) is not None]
+    if len(sets) == 2 and _refuted(sets[0], sets, [readings]):
+        return _of(readings, sets[0])[0]
+    return None
+
+
+def _of(readings: Sequence[EnergyReading], meters: HostMeters) -> list[EnergyReading | None]:
+    by_domain = {r.domain: r for r in reversed(readings) if (r.source, r.kind) == (meters.source, meters.kind)}
+    return [by_domain.get(domain) for domain in meters.domains]
+
+
+def _any_figure(window: Sequence[EnergyReading], meters: HostMeters) -> bool:
+    return any(reading is not None and reading.joules is not None for reading in _of(window, meters))
+
+
+def _complete(window: Sequence[EnergyReading], meters: HostMeters) -> bool:
+    return all(reading is not None and reading.joules is not None for reading in _of(window, meters))
+
+
+def _set_of(name: str, windows: Windows) -> HostMeters | None:
+    """The set of one tier: of the source that has it whole in most windows, the most exact one among equals."""
+    metered = {reading.domain for window in windows for reading in window}
+    best: tuple[int, HostMeters] | None = None
+    for source in _PREFERENCE:
+        mine = [r for window in windows for r in window if (r.source, r.kind) == (source, "measured")]
+        mine = [r for r in mine if tier(r) == name and not (name in ("rail", "core") and r.contained_in in metered)]
+        domains = sorted({r.domain for r in mine if not _is_dead_dram(r.domain, mine)}, key=_natural)
+        if name == "package" and not any(domain.rsplit("/", 1)[-1].startswith("package") for domain in domains):
+            continue
+        if all(r.joules is None for r in mine):
+            continue
+        one = HostMeters(source, tuple(domains), "measured")
+        whole = sum(_complete(window, one) for window in windows)
+        if best is None or whole > best[0]:
+            best = whole, one
+    return best[1] if best else None
+
+
+def _is_dead_dram(domain: str, readings: Sequence[EnergyReading]) -> bool:
+    """Whether it is a dram that never counted: many CPUs show one that reads 0, and that is no loss.
+
+    A package that reads 0 beside one that counts is a loss: the sum over fewer sockets would look like a saving.
+    """
+    same = [r for r in readings if r.domain == domain]
+    return domain.endswith("dram") and all(r.joules is None and not r.dropped_samples_count for r in same)
+
+
+def _refuted(outer: HostMeters, sets: Sequence[HostMeters], windows: Windows) -> bool:
+    """Whether it draws less than a set that lies inside it, over the windows in which both are whole."""
+    name = _tier_of(outer)
+    error = _COUNTER_ERROR if name == "psys" else METER_ERROR
+    for inner in sets[sets.index(outer) + 1 :]:
+        if name == "battery" or name in TIERS[4:] or _tier_of(inner) in ("battery", "rail", "core"):
+            continue
+        both = [(host_energy(w, outer), host_energy(w, inner)) for w in windows]
+        pairs = [(a.watts, b.watts) for a, b in both if a.watts is not None and b.watts is not None]
+        if pairs and sum(a for a, _ in pairs) < (1 - error) * sum(b for _, b in pairs):
+            return True
+    return False
+
+
+def _tier_of(meters: HostMeters) -> str:
+    probe = EnergyReading(source=meters.source, domain=meters.domains[-1], kind=meters.kind, joules=None, watts=None)
+    return tier(probe)
+
+
+def _estimated(windows: Windows) -> HostMeters | None:
+    readings = [r for window in windows for r in window if r.kind == "estimated" and r.joules is not None]
+    readings.sort(key=lambda r: (_PREFERENCE.index(r.source) if r.source in _PREFERENCE else 99, r.domain))
+    return HostMeters(readings[0].source, (readings[0].domain,), "estimated") if readings else None
+
+
+def _natural(domain: str) -> list[int | str]:
+    """package-2 before package-10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", domain)]
+
+
 def contained(readings: Sequence[EnergyReading]) -> list[EnergyReading]:
     """The readings from the outside in, with `contained_in` filled in: the nearest metered domain around each."""
-    order = (*_TIERS, "device", "model")
+    order = (*TIERS, "device", "model")
     return [
         reading
         if reading.contained_in is not None
@@ -70,112 +239,15 @@ def _container(reading: EnergyReading, readings: Sequence[EnergyReading]) -> str
     mine = tier(reading)
     if mine in ("model", "wall"):
         return None
-    outer = _TIERS[: _TIERS.index(mine)] if mine in _TIERS else ("wall", "server")
+    outer = TIERS[: TIERS.index(mine)] if mine in TIERS else ("wall", "server")
+    no_psys = refuted_psys(readings) is not None
     for name in reversed(outer):
         if name in ("rail", "core") or (name == "package" and mine != "core"):
             continue
-        if name == "psys" and not _psys_holds(readings):
+        if (name == "psys" and no_psys) or (name == "battery" and mine == "server"):
             continue
-        if name == "battery" and mine == "server":
-            continue
-        around = [r for r in readings if tier(r) == name and r.watts is not None and not r.domain.endswith("dram")]
+        around = {r.domain for r in readings if tier(r) == name and r.watts is not None}
+        around -= {domain for domain in around if domain.endswith("dram")}
         if len(around) == 1 or (around and name != "package"):
-            return around[0].domain
+            return min(around, key=_natural)
     return None
-
-
-def _psys_holds(readings: Sequence[EnergyReading]) -> bool:
-    psys = sum(r.watts or 0.0 for r in readings if tier(r) == "psys")
-    inner = sum(r.watts or 0.0 for r in _one_source([r for r in readings if tier(r) == "package"]))
-    return psys >= _CONTAINS_AT_LEAST * inner
-
-
-def _one_source(readings: Sequence[EnergyReading]) -> list[EnergyReading]:
-    """Of readings of one tier those of the most exact source that has a figure: others repeat it."""
-    for source in _PREFERENCE:
-        chosen = [r for r in readings if r.source == source and (r.joules is not None or r.dropped_samples_count)]
-        if chosen:
-            return chosen
-    return []
-
-
-def total(readings: Sequence[EnergyReading]) -> Total:
-    """The outermost tier that was metered, summed over its own domains only: nothing is counted twice.
-
-    A domain of it that lost its figure (unplugged, unreadable) makes the sum unknown: None, not a smaller sum.
-    Measured figures go before estimated ones and are never added to them.
-    """
-    for name in _TIERS:
-        if name == "psys" and not _psys_holds(readings):
-            continue
-        mine = [r for r in readings if tier(r) == name and r.kind == "measured"]
-        if name in ("rail", "core"):
-            metered = {r.domain for r in readings}
-            mine = [r for r in mine if r.contained_in not in metered]
-        mine = _one_source(mine)
-        if name == "package" and not any(r.domain.split("/")[-1].startswith("package") for r in mine):
-            continue
-        if any(r.joules is not None for r in mine):
-            return _sum(mine)
-    estimates = [r for r in readings if r.kind == "estimated" and r.joules is not None]
-    return _sum(_one_source(estimates)[:1])
-
-
-def _sum(readings: Sequence[EnergyReading]) -> Total:
-    if not readings:
-        return Total(source=None, domains=[], joules=None, watts=None, kind=None)
-    lost = any(r.joules is None for r in readings)
-    bounds = readings[0] if len(readings) == 1 else None
-    return Total(
-        source=readings[0].source,
-        domains=[r.domain for r in readings],
-        kind=readings[0].kind,
-        joules=None if lost else sum(r.joules or 0.0 for r in readings),
-        watts=None if lost else sum(r.watts or 0.0 for r in readings),
-        low_watts=bounds.low_watts if bounds else None,
-        high_watts=bounds.high_watts if bounds else None,
-    )
-
-
-def reconcile(readings: Sequence[EnergyReading]) -> list[str]:
-    """One line for each pair of neighbouring tiers: what lies inside what, and the watts between them."""
-    lines: list[str] = []
-    levels: list[tuple[str, float]] = []
-    for name in ("wall", "server", "battery", "psys", "package"):
-        mine = _one_source([r for r in readings if tier(r) == name and r.kind == "measured"])
-        mine = [r for r in mine if r.watts is not None]
-        if mine and not (name == "psys" and not _psys_holds(readings)):
-            levels.append((_title(mine), sum(r.watts or 0.0 for r in mine)))
-        elif mine:
-            inner = "less than the packages: it does not contain them"
-            lines.append(f"psys {sum(r.watts or 0.0 for r in mine):.1f} W is {inner} and is not used")
-    pairs = list(zip(levels[1:], levels, strict=False))
-    if len(levels) > 2:
-        pairs.append((levels[-1], levels[0]))
-    for (inner_name, inner_watts), (outer_name, outer_watts) in pairs:
-        gap = outer_watts - inner_watts
-        text = f"{inner_name} {inner_watts:.1f} W inside {outer_name} {outer_watts:.1f} W: {gap:.1f} W outside"
-        if gap < 0:
-            within = "within" if -gap <= _METER_ERROR * inner_watts else "beyond"
-            text = (
-                f"{inner_name} {inner_watts:.1f} W should lie inside {outer_name} {outer_watts:.1f} W: "
-                f"they differ by {-gap:.1f} W, {within} the meters' error"
-            )
-        lines.append(text)
-    return lines + _repeated(readings)
-
-
-def _title(readings: Sequence[EnergyReading]) -> str:
-    names = [r.domain for r in readings]
-    source = readings[0].source
-    return f"{' + '.join(names)} ({source})" if source not in names else " + ".join(names)
-
-
-def _repeated(readings: Sequence[EnergyReading]) -> list[str]:
-    lines = []
-    for domain in dict.fromkeys(r.domain for r in readings if tier(r) in ("psys", "package", "core")):
-        same = [r for r in readings if r.domain == domain and r.watts is not None]
-        if len({r.source for r in same}) > 1:
-            figures = ", ".join(f"{r.source} {r.watts:.1f} W" for r in same)
-            lines.append(f"{domain} by {figures}: the same counter, counted once")
-    return lines

@@ -8,7 +8,8 @@ from pathlib import Path
 from types import TracebackType
 
 from powerprof import paths
-from powerprof.energy.domains import contained, reconcile
+from powerprof.energy.domains import contained
+from powerprof.energy.reconcile import reconcile
 from powerprof.errors import CapabilityError, UsageError
 from powerprof.records import EnergyReading
 from powerprof.sources.meter import DomainEnergy, Meter

@@ -74,7 +74,7 @@ def _doubts(model: PowerModel) -> list[str]:
 
 
 def estimate(
-    chosen: ChosenModel, cpus: int, window_s: float, c0_percent: float | None, states: Sequence[StateResidency]
+    chosen: ChosenModel, cpus: int, window_s: float | None, c0_percent: float | None, states: Sequence[StateResidency]
 ) -> EnergyReading:
     """Energy of `cpus` CPUs in a window of which they ran `c0_percent`; kind estimated, with low and high watts.
 
@@ -86,13 +86,13 @@ def estimate(
         watts, low, high = None, model.idle_range_watts[0], model.full_range_watts[1]
     else:
         busy = min(max(c0_percent, 0.0), 100.0) / 100
-        watts, low, high = _by_state(model, busy, cpus, window_s, states) or _by_load(model, busy)
+        watts, low, high = _by_state(model, busy, cpus, states) or _by_load(model, busy)
     return EnergyReading(
         source="model",
         domain="cpus",
         kind="estimated",
         model=chosen.title,
-        joules=None if watts is None else watts * cpus * window_s,
+        joules=None if watts is None or not window_s else watts * cpus * window_s,
         watts=None if watts is None else watts * cpus,
         low_watts=low / factor * cpus,
         high_watts=high * factor * cpus,
@@ -111,7 +111,7 @@ def _by_load(model: PowerModel, busy: float) -> tuple[float, float, float]:
 
 
 def _by_state(
-    model: PowerModel, busy: float, cpus: int, window_s: float, states: Sequence[StateResidency]
+    model: PowerModel, busy: float, cpus: int, states: Sequence[StateResidency]
 ) -> tuple[float, float, float] | None:
     """Watts a CPU from its states; None where the model has none or does not know those that were used."""
     known = {state.name: state for state in model.states}

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from powerprof.energy.domains import contained, reconcile, total
+from powerprof.energy.domains import contained, host_energy
 from powerprof.energy.meters import make_readings
+from powerprof.energy.reconcile import reconcile
 from powerprof.energy.result import EnergyResult
 from powerprof.errors import DataError, UsageError
 from powerprof.files import read_outside_text
@@ -57,7 +58,9 @@ def replay(files: Sequence[Path], elapsed_s: float | None = None) -> EnergyResul
     readings = contained(readings)
     notes += reconcile(readings)
     window_s = common[1] - common[0] if common else None
-    return EnergyResult(window_s=window_s, meters=readings, total=total(readings), notes=list(dict.fromkeys(notes)))
+    return EnergyResult(
+        window_s=window_s, meters=readings, total=host_energy(readings), notes=list(dict.fromkeys(notes))
+    )
 
 
 def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[list[Recording], list[str]]:

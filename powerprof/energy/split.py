@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from powerprof.energy.domains import Total
 from powerprof.records import EnergyPart, EnergySplit, Kind
 
 UNATTRIBUTED = "cannot be attributed"
@@ -85,6 +86,37 @@ def split_energy(
         rate_watts=rate,
         wakeup_joules=per_wakeup,
         notes=notes,
+    )
+
+
+def split_host(
+    whole: Total,
+    window_s: float,
+    c0_percent: float | None,
+    cpus: int,
+    consumers: Sequence[Consumer],
+    *,
+    idle_watts: float | None,
+    wakeups_count: float = 0.0,
+    wakeup_joules: float | None = None,
+    steal_percent: float | None = None,
+    smt: bool = False,
+) -> EnergySplit | None:
+    """As `split_energy`, of the host's energy in a window; None where it or C0 is unknown."""
+    if whole.joules is None or whole.kind is None or whole.source is None or c0_percent is None:
+        return None
+    return split_energy(
+        whole.joules,
+        window_s,
+        idle_watts=idle_watts,
+        c0_s=c0_percent / 100 * cpus * window_s,
+        consumers=consumers,
+        kind=whole.kind,
+        source=whole.source,
+        wakeups_count=wakeups_count,
+        wakeup_joules=wakeup_joules,
+        steal_s=(steal_percent or 0.0) / 100 * cpus * window_s,
+        smt=smt,
     )
 
 

@@ -1,4 +1,4 @@
-"""The energy of a measured window: what the meters say, and where no meter counts, the estimate."""
+"""The energy of a measured window: what the meters say, and where no meter has a figure, the estimate."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from types import TracebackType
 import msgspec
 
 from powerprof import files, paths
-from powerprof.energy.domains import total
+from powerprof.energy.domains import Total
 from powerprof.energy.meters import MeterSet, open_meters
-from powerprof.energy.model import ChosenModel, estimate, model_for_this_host
-from powerprof.energy.session import estimate_window
-from powerprof.energy.split import Consumer, split_energy
-from powerprof.records import EnergyReading, EnergySplit, Window
+from powerprof.energy.model import ChosenModel, describe, estimate, model_for_this_host
+from powerprof.energy.split import Consumer, split_host
+from powerprof.records import EnergyReading, EnergySplit, Kind, Window
+from powerprof.sources.cpuidle import online_cpus
 
 _SMT = "devices/system/cpu/smt/active"
+_STEAL_SAID_PERCENT = 0.1
 
 
 class WindowEnergy:
     """The meters of a run and the model that stands in for them; a context manager that closes the meters.
 
-    `choice` is that of `--energy-source`. Raises UsageError and CapabilityError as `open_meters` does.
+    `choice` is that of `--energy-source`. Raises UsageError and CapabilityError as `open_meters` does, DataError where
+    a user's model file is damaged.
     """
 
     def __init__(self, choice: str, meter_log: Path | None = None) -> None:
+        # Read before anything is measured: a damaged file is to be said now, not after the run.
+        self._model: ChosenModel | None = model_for_this_host() if choice.strip() != "none" else None
         self._set = open_meters(choice, meter_log=meter_log)
-        wanted = choice.strip() != "none" and not self._set.names
-        self._model: ChosenModel | None = model_for_this_host() if wanted else None
 
     def __enter__(self) -> WindowEnergy:
         return self
@@ -44,31 +46,60 @@ class WindowEnergy:
         return self._set if self._set.names else None
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The sources that are read."""
+        return self._set.names
+
+    @property
+    def why(self) -> str:
+        """How the source was chosen."""
+        return self._set.why
+
+    def meter_notes(self) -> list[str]:
+        """What is to be known of the meters' last readings."""
+        return self._set.notes()
+
+    @property
     def notes(self) -> list[str]:
         """How the source was chosen, and the reasons to doubt an estimate."""
-        doubts = list(self._model.doubts) if self._model else []
-        return [f"energy: {self._set.why}", *(f"estimate: {doubt}" for doubt in doubts)]
+        doubts = list(self._model.doubts) if self._model and not self._set.names else []
+        return [f"energy: {self.why}", *(f"estimate: {doubt}" for doubt in doubts)]
 
-    def _pricing(self) -> ChosenModel | None:
-        """The model that knows the idle floor: the estimate's; beside a meter only one calibrated on this CPU."""
-        if self._model is not None or not self._set.names:
-            return self._model
-        here = model_for_this_host()
-        return here if here.model.range_from == "fit" else None
+    def complete(self, window: Window) -> Window:
+        """The window with the meters' notes, and with the estimate added where no meter had a figure.
 
-    def idle_watts(self, cpus: int) -> float | None:
-        """What the host would draw asleep; None where no model knows."""
-        model = self._pricing()
+        In a run that has a meter the estimate does not stand in for it: `host_meters` takes one set for all windows.
+        """
+        notes = [note for note in self.meter_notes() if note not in window.notes]
+        energy = list(window.energy)
+        if self._model is not None and all(reading.joules is None for reading in energy):
+            energy.append(estimate_window(self._model, window))
+        return msgspec.structs.replace(window, energy=energy, notes=[*window.notes, *notes])
+
+    def doubts_of(self, window: Window) -> list[str]:
+        """The model's name and interval and the reasons to doubt it, where a completed window has its estimate."""
+        return [] if self._model is None else estimate_doubts(self._model, window)
+
+    def _pricing(self, kind: Kind | None) -> ChosenModel | None:
+        """The model that knows the idle floor: the estimate's; of measured joules only one calibrated on this CPU."""
+        model = self._model
+        if kind is None or model is None or (kind == "measured" and model.model.range_from != "fit"):
+            return None
+        return model
+
+    def idle_watts(self, cpus: int, kind: Kind | None) -> float | None:
+        """What the host would draw asleep, where the figures are of that kind; None where no model knows."""
+        model = self._pricing(kind)
         return None if model is None else estimate(model, cpus, 1.0, 0.0, []).watts
 
-    def wakeup_joules(self) -> float | None:
+    def wakeup_joules(self, kind: Kind | None) -> float | None:
         """What a calibrated model says a wake-up costs beside the C0 time that follows it; None where none does."""
-        model = self._pricing()
+        model = self._pricing(kind)
         return model.model.wakeup.joules if model is not None and model.model.wakeup is not None else None
 
     def split(
         self,
-        energy: Sequence[EnergyReading],
+        whole: Total,
         window_s: float,
         cpus: int,
         c0_percent: float | None,
@@ -78,27 +109,36 @@ class WindowEnergy:
         steal_percent: float | None = None,
     ) -> EnergySplit | None:
         """The host's energy over a window, split onto `consumers`; None where there is no figure to split."""
-        whole = total(energy)
-        if whole.joules is None or whole.kind is None or whole.source is None or c0_percent is None:
-            return None
-        return split_energy(
-            whole.joules,
+        return split_host(
+            whole,
             window_s,
-            idle_watts=self.idle_watts(cpus),
-            c0_s=c0_percent / 100 * cpus * window_s,
-            consumers=consumers,
-            kind=whole.kind,
-            source=whole.source,
+            c0_percent,
+            cpus,
+            consumers,
+            idle_watts=self.idle_watts(cpus, whole.kind),
             wakeups_count=wakeups_count,
-            wakeup_joules=self.wakeup_joules(),
+            wakeup_joules=self.wakeup_joules(whole.kind),
+            steal_percent=steal_percent,
             smt=files.try_text(paths.sysfs() / _SMT) == "1",
-            steal_s=(steal_percent or 0.0) / 100 * cpus * window_s,
         )
 
-    def complete(self, window: Window) -> Window:
-        """The window with the estimate added where no meter gave a figure, and with the meters' notes."""
-        if self._model is not None and window.window_s:
-            reading, _ = estimate_window(window, self._model)
-            return msgspec.structs.replace(window, energy=[*window.energy, reading])
-        notes = [note for note in self._set.notes() if note not in window.notes]
-        return msgspec.structs.replace(window, notes=[*window.notes, *notes]) if notes else window
+
+def estimate_window(model: ChosenModel, window: Window) -> EnergyReading:
+    """The model's energy for a window."""
+    # A CPU that the hypervisor gave to another guest is not idle to us, and burns nothing for us.
+    stolen = window.steal_percent or 0.0
+    c0_percent = None if window.c0_percent is None else max(window.c0_percent - stolen, 0.0)
+    # Where no CPU left an idle state the window has none: they slept all along, and draw their floor or more.
+    return estimate(model, window.cpus or len(online_cpus()), window.window_s, c0_percent, window.states)
+
+
+def estimate_doubts(model: ChosenModel, window: Window) -> list[str]:
+    """The model's name and interval and the reasons to doubt the estimate in a window; none where it has none."""
+    reading = next((r for r in window.energy if r.source == "model"), None)
+    if reading is None:
+        return []
+    notes = [describe(model, reading), *(f"doubt: {doubt}" for doubt in model.doubts)]
+    stolen = window.steal_percent or 0.0
+    if stolen >= _STEAL_SAID_PERCENT:
+        notes.append(f"doubt: {stolen:.1f} % of the time was stolen by other guests and is not counted as running")
+    return notes

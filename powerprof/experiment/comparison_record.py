@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from powerprof import __version__
+from powerprof.energy.domains import unmetered
 from powerprof.experiment.condition import condition_record
 from powerprof.experiment.judge.threats import find_threats
 from powerprof.experiment.judge.verdict import answer, judge, own_control, pairs_of
@@ -28,6 +29,7 @@ def comparison(found: Collected) -> Comparison:
     case_a, case_b = found.cases
     offer = found.offer
     design = offer.design if offer else "rate"
+    windows = [window.energy for window in (*found.before, *found.after, *(block.window for block in found.blocks))]
     metrics = judge(found.blocks, found.baseline, found.primary, found.options.seed)
     threats = find_threats(found.blocks, found.before, found.after, design)
     control = _control(found, metrics)
@@ -57,7 +59,7 @@ def comparison(found: Collected) -> Comparison:
         server={"version": found.server_version, "private": found.server_private},
         tool={"version": __version__, "cpu_s": found.own_cpu_s, "cpu_percent": cpu_percent},
         options=_options(found),
-        notes=list(dict.fromkeys(found.notes)),
+        notes=[*dict.fromkeys(found.notes), *unmetered(windows, found.baseline.meters)],
         interrupted=found.interrupted,
     )
 

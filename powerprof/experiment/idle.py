@@ -296,9 +296,10 @@ class IdleExperiment:
         by_name = {phase.name: phase for phase in found}
         order = [name for name in ("baseline", "server", "clients") if name in by_name]
         pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]
+        meters = phases.run_meters(found)
         drift = []
         if "baseline" in by_name and "baseline-after" in by_name:
-            drift = phases.deltas(by_name["baseline"], by_name["baseline-after"])
+            drift = phases.deltas(by_name["baseline"], by_name["baseline-after"], meters)
         options = {**msgspec.structs.asdict(_Options.of(self._plan)), "sysfs": str(paths.sysfs())}
         return Run(
             id=None,
@@ -307,11 +308,11 @@ class IdleExperiment:
             host=host_record(),
             tool=self._tool.record(),
             phases=found,
-            deltas=[delta for a, b in pairs for delta in phases.deltas(by_name[a], by_name[b])],
+            deltas=[delta for a, b in pairs for delta in phases.deltas(by_name[a], by_name[b], meters)],
             server=self._server,
             options=options,
             drift=drift,
-            notes=self._notes,
+            notes=[*self._notes, *phases.unmetered_in(found, meters)],
             interrupted=interrupted,
         )
 
@@ -350,5 +351,6 @@ def measure_idle(plan: IdlePlan, say: Say) -> IdleResult:
         result = experiment.run(energy.notes)
         if not result.run.phases:
             raise Interrupted("interrupted before anything was measured")
-        split = [with_energy_split(phase, energy) for phase in result.run.phases]
+        meters = phases.run_meters(result.run.phases)
+        split = [with_energy_split(phase, energy, meters) for phase in result.run.phases]
     return dataclasses.replace(result, run=msgspec.structs.replace(result.run, phases=split))

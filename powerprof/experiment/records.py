@@ -8,7 +8,7 @@ import msgspec
 
 from powerprof.attribution.records import Attribution
 from powerprof.database.replication import ReplicationStatus
-from powerprof.records import Kind, Window
+from powerprof.records import EnergyReading, Kind, Window
 from powerprof.statistics import Verdict
 
 Arm = Literal["a", "b"]
@@ -59,7 +59,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
     `dropped`: warm-up, in no figure. `disturbed`: other programs ran in its pair, which is in no figure either.
     `attempts_count` is above 1 where it had to be repeated. With the design `work` the window lasts longer than the
-    work, whose time is `solution_s`, and `solution_joules` its energy. `status`: how far the server's counters moved.
+    work, whose time is `solution_s`, and `solution_energy` what the meters said of it (in runs saved before,
+    `solution_joules`). `status`: how far the server's counters moved.
     """
 
     pair: int
@@ -77,6 +78,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     client_cpu_s: float | None = None
     solution_s: float | None = None
     solution_joules: float | None = None
+    solution_energy: list[EnergyReading] = []
     rows_examined: int | None = None
     minor_faults_count: int | None = None
     status: dict[str, int] = {}

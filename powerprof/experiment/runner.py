@@ -55,7 +55,7 @@ class Collected:
     @property
     def baseline(self) -> Baseline:
         """What the idle host does."""
-        return baseline_of([*self.before, *self.after])
+        return baseline_of([*self.before, *self.after], self.blocks)
 
 
 def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say) -> Collected:

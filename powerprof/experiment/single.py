@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from powerprof import __version__
+from powerprof.energy.domains import unmetered
 from powerprof.errors import Interrupted, PowerprofError
 from powerprof.experiment.bench.servers import Bench, BenchOptions
 from powerprof.experiment.condition import condition_record
@@ -100,7 +101,9 @@ def _record(
         found.append(phases.combine("server", single.baseline))
     found.append(phases.combine(case.name, [block.window for block in blocks]))
     primary = case.workload.definition.primary_metric
-    metrics = run_metrics(metrics_for(blocks, baseline_of(single.baseline)), blocks)
+    baseline = baseline_of(single.baseline, single.blocks)
+    metered = [window.energy for window in (*single.baseline, *(block.window for block in single.blocks))]
+    metrics = run_metrics(metrics_for(blocks, baseline), blocks)
     metrics.sort(key=lambda metric: metric.name != primary)
     offer = single.offer
     return Run(
@@ -125,6 +128,6 @@ def _record(
         },
         traced=None if single.traced is None else msgspec.to_builtins(single.traced),
         blocks=[msgspec.to_builtins(block) for block in blocks if block.members or block.storm],
-        notes=list(dict.fromkeys(single.notes)),
+        notes=[*dict.fromkeys(single.notes), *unmetered(metered, baseline.meters)],
         interrupted=interrupted,
     )

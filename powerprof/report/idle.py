@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powerprof import text
-from powerprof.energy.domains import total
-from powerprof.records import Cause, Delta, Estimate, Phase, Run
+from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
+from powerprof.records import Cause, Delta, EnergyReading, Estimate, Phase, Run
 
 _SHOWN_CAUSES = 12
 _WHY = 24
@@ -116,26 +116,42 @@ def _table(run: Run, width: int) -> list[str]:
     lines = text.columns(rows)
     if max(map(len, lines)) > width:
         lines = text.columns(rows, gap=1)
-    return lines + _power_note(shown)
+    return lines + _power_note(run, shown)
 
 
 def _power(run: Run, shown: Sequence[Phase]) -> list[list[str]]:
-    sums = [total(phase.energy) for phase in shown]
+    sums = [host_of(run, phase) for phase in shown]
     if not sums or sums[0].source is None:
         return []
     kind = "estimated" if sums[0].kind == "estimated" else f"{sums[0].source}"
     digits = 2 if all((s.watts or 0) < 100 for s in sums) else 1
     cells = [text.number(s.watts, digits, " W") for s in sums]
     change = None
-    if len(sums) > 1 and len(sums[0].domains) == 1:
+    if len(sums) > 1:
+        change = _delta(run, shown[0].name, shown[-1].name, "watts")
+    if len(sums) > 1 and change is None and len(sums[0].domains) == 1:  # in runs saved before
         change = _delta(run, shown[0].name, shown[-1].name, f"{sums[0].source} {sums[0].domains[0]} watts")
     return [
         [f"power, {kind}", *cells, *([text.plus_minus(change.difference, digits, sign=True) + " W"] if change else [])]
     ]
 
 
-def _power_note(shown: Sequence[Phase]) -> list[str]:
-    sums = total(shown[0].energy)
+def _meters(run: Run) -> HostMeters | None:
+    """The meters that stand for the host in all phases; runs without windows have the phases' own figures only."""
+    return host_meters([energy for phase in run.phases for energy in _readings(phase)])
+
+
+def host_of(run: Run, phase: Phase) -> Total:
+    """The host's energy in a phase, by the meters of the run."""
+    return mean_host_energy(_readings(phase), _meters(run))
+
+
+def _readings(phase: Phase) -> list[list[EnergyReading]]:
+    return [window.energy for window in phase.windows] or [phase.energy]
+
+
+def _power_note(run: Run, shown: Sequence[Phase]) -> list[str]:
+    sums = host_of(run, shown[0])
     reading = next((r for r in shown[0].energy if r.domain in sums.domains and r.source == sums.source), None)
     if reading is None:
         return ["  no energy figure: no meter and no model for this CPU (powerprof doctor)"]

@@ -11,9 +11,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from powerprof.energy.split import Consumer, split_energy
+from powerprof.energy.domains import HostMeters, Total, host_energy, host_meters
+from powerprof.energy.split import Consumer, split_host
 from powerprof.experiment.records import Block, MemberShare
-from powerprof.records import EnergyReading, Kind, RunMetric, Window
+from powerprof.records import Kind, RunMetric, Window
 from powerprof.windows.summary import interval
 
 # Our own question is one connection in a window.
@@ -22,11 +23,15 @@ _NOUGHT_HZ = 0.5
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the host does beside the experiment: mean C0, wake-ups and watts of the idle windows; None if unknown."""
+    """What the host does beside the experiment: mean C0, wake-ups and watts of the idle windows; None if unknown.
+
+    `meters` stand for the host in every window of the run, idle or not.
+    """
 
     c0_percent: float | None
     wakeups_hz: float | None
     watts: float | None
+    meters: HostMeters | None = None
 
 
 @dataclass(frozen=True)
@@ -40,38 +45,19 @@ class Values:
     source: str | None = None
 
 
-def watts_of(window: Window) -> EnergyReading | None:
-    """The reading that stands for the whole of what is metered: of the first source with one, its outermost domains.
-
-    Several outermost domains of one source (two packages, their memory) are summed. None where nothing is
-    known.
-    """
-    for source in dict.fromkeys(reading.source for reading in window.energy):
-        outer = [reading for reading in window.energy if reading.source == source and reading.contained_in is None]
-        if not outer or any(reading.joules is None for reading in outer):
-            continue
-        joules = sum(reading.joules or 0.0 for reading in outer)
-        return EnergyReading(
-            source=source,
-            domain="+".join(reading.domain for reading in outer),
-            kind=outer[0].kind,
-            joules=joules,
-            watts=joules / window.window_s if window.window_s else None,
-            model=outer[0].model,
-        )
-    return None
-
-
-def baseline_of(windows: Sequence[Window]) -> Baseline:
-    """The mean of the idle windows before and after."""
+def baseline_of(windows: Sequence[Window], blocks: Sequence[Block] = ()) -> Baseline:
+    """The mean of the idle windows before and after, by the meters that stand for the host in these and the blocks."""
 
     def mean(values: list[float | None]) -> float | None:
         known = [value for value in values if value is not None]
         return statistics.fmean(known) if known else None
 
-    watts = [reading.watts if (reading := watts_of(window)) else None for window in windows]
+    meters = host_meters([*(window.energy for window in windows), *(block.window.energy for block in blocks)])
     return Baseline(
-        mean([window.c0_percent for window in windows]), mean([window.wakeups_hz for window in windows]), mean(watts)
+        mean([window.c0_percent for window in windows]),
+        mean([window.wakeups_hz for window in windows]),
+        mean([host_energy(window.energy, meters).watts for window in windows]),
+        meters,
     )
 
 
@@ -103,47 +89,47 @@ def rest_percent(window: Window) -> float | None:
     return max(0.0, window.c0_percent - sum(process.percent or 0.0 for process in window.processes))
 
 
-def _joules(block: Block, baseline: Baseline | None) -> float | None:
-    reading = watts_of(block.window)
-    if reading is None or reading.joules is None or block.window.window_s is None:
+def _joules_net(block: Block, total: Total, baseline: Baseline) -> float | None:
+    if total.joules is None or block.window.window_s is None or baseline.watts is None:
         return None
-    if baseline is None:
-        return reading.joules
-    return None if baseline.watts is None else reading.joules - baseline.watts * block.window.window_s
+    return total.joules - baseline.watts * block.window.window_s
 
 
 def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
     """Every metric that these blocks can yield; those without a value in any block are left out."""
-    kind: Kind = "measured"
-    source = None
-    for block in blocks:
-        reading = watts_of(block.window)
-        if reading is not None:
-            kind, source = reading.kind, reading.source
-            break
+    meters = baseline.meters or host_meters([block.window.energy for block in blocks])
+    kind: Kind = meters.kind if meters else "measured"
+    source = meters.source if meters else None
+
+    def host(block: Block) -> Total:
+        return host_energy(block.window.energy, meters)
+
+    def solution_joules(block: Block) -> float | None:
+        return host_energy(block.solution_energy, meters).joules if block.solution_energy else block.solution_joules
+
     found = [
         Values("c0_ms_per_query_server", "ms", "measured", lambda b: _per_query(cpu_ms(b, "server"), b)),
         Values("c0_ms_per_query", "ms", "measured", lambda b: _per_query(_c0_ms(b.window), b)),
         Values("c0_ms_per_query_net", "ms", "measured", lambda b: _per_query(_c0_ms(b.window, baseline.c0_percent), b)),
         Values("c0_ms_per_query_client", "ms", "measured", lambda b: _per_query(cpu_ms(b, "client"), b)),
-        Values("joules_per_query", "J", kind, lambda b: _per_query(_joules(b, None), b), source),
-        Values("joules_per_query_net", "J", kind, lambda b: _per_query(_joules(b, baseline), b), source),
-        Values("energy_to_solution_joules", "J", kind, lambda b: b.solution_joules, source),
+        Values("joules_per_query", "J", kind, lambda b: _per_query(host(b).joules, b), source),
+        Values("joules_per_query_net", "J", kind, lambda b: _per_query(_joules_net(b, host(b), baseline), b), source),
+        Values("energy_to_solution_joules", "J", kind, solution_joules, source),
         Values("time_to_solution_s", "s", "measured", lambda b: b.solution_s),
         Values("wakeups_per_query", "1", "measured", _wakeups),
         Values("latency_p50_ms", "ms", "measured", lambda b: b.p50_ms),
         Values("latency_p95_ms", "ms", "measured", lambda b: b.p95_ms),
         Values("latency_p99_ms", "ms", "measured", lambda b: b.p99_ms),
-        Values("edp_joule_seconds", "J·s", kind, _edp, source),
+        Values("edp_joule_seconds", "J·s", kind, lambda b: _edp(b, host(b)), source),
         Values("rows_examined_per_query", "rows", "measured", lambda b: _per_query(b.rows_examined, b)),
         Values("minor_faults_per_query", "1", "measured", lambda b: _per_query(b.minor_faults_count, b)),
         Values("queries_hz", "1/s", "measured", _rate),
         Values("c0_percent", "%", "measured", lambda b: b.window.c0_percent),
         Values("wakeups_hz", "1/s", "measured", lambda b: b.window.wakeups_hz),
-        Values("watts", "W", kind, lambda b: r.watts if (r := watts_of(b.window)) else None, source),
+        Values("watts", "W", kind, lambda b: host(b).watts, source),
         Values("storm_raged_percent", "%", "measured", lambda b: None if b.storm is None else b.storm.raged_percent),
         Values("storm_counter_hz", "1/s", "measured", lambda b: None if b.storm is None else b.storm.counter_hz),
-        *_of_members(blocks, baseline, kind, source),
+        *_of_members(blocks, baseline, meters),
         *_residencies(blocks),
     ]
     return [values for values in found if any(values.of(block) is not None for block in blocks)]
@@ -179,8 +165,8 @@ def _rate(block: Block) -> float | None:
     return None if block.queries is None or not seconds else block.queries / seconds
 
 
-def _edp(block: Block) -> float | None:
-    joules = _per_query(_joules(block, None), block)
+def _edp(block: Block, total: Total) -> float | None:
+    joules = _per_query(total.joules, block)
     return None if joules is None or block.mean_ms is None else joules * block.mean_ms / 1e3
 
 
@@ -201,16 +187,18 @@ def _residencies(blocks: Sequence[Block]) -> list[Values]:
     return [Values(f"residency_percent:{name}", "%", "measured", percent(name)) for name in names]
 
 
-def _of_members(blocks: Sequence[Block], baseline: Baseline, kind: Kind, source: str | None) -> list[Values]:
+def _of_members(blocks: Sequence[Block], baseline: Baseline, meters: HostMeters | None) -> list[Values]:
     """Of each server of a topology, as METRIC:SERVER: C0, watts above the idle host, connections, commits, relay logs.
 
     A rate that is nought everywhere is left out.
     """
     names = list(dict.fromkeys(share.name for block in blocks for share in block.members))
+    kind: Kind = meters.kind if meters else "measured"
+    source = meters.source if meters else None
     found = []
     for name in names:
         found.append(Values(f"c0_percent:{name}", "%", "measured", _share(name, lambda share: share.c0_percent)))
-        found.append(Values(f"watts:{name}", "W", kind, _member_watts(name, baseline), source))
+        found.append(Values(f"watts:{name}", "W", kind, _member_watts(name, baseline, meters), source))
     rates: tuple[tuple[str, str, Callable[[MemberShare], float | None]], ...] = (
         ("connections_hz", "1/s", lambda share: share.connections_hz),
         ("commits_hz", "1/s", lambda share: share.commits_hz),
@@ -231,25 +219,22 @@ def _share(name: str, pick: Callable[[MemberShare], float | None]) -> Callable[[
     return of
 
 
-def _member_watts(name: str, baseline: Baseline) -> Callable[[Block], float | None]:
+def _member_watts(name: str, baseline: Baseline, meters: HostMeters | None) -> Callable[[Block], float | None]:
     """Its part of the power above the idle host's, by its share of C0."""
 
     def of(block: Block) -> float | None:
-        window, reading = block.window, watts_of(block.window)
+        window, total = block.window, host_energy(block.window.energy, meters)
         cpu_s = next((share.cpu_s for share in block.members if share.name == name), None)
-        if reading is None or reading.joules is None or cpu_s is None:
+        if cpu_s is None or not window.window_s:
             return None
-        if not window.window_s or window.c0_percent is None:
-            return None
-        split = split_energy(
-            reading.joules,
+        split = split_host(
+            total,
             window.window_s,
+            window.c0_percent,
+            window.cpus,
+            [Consumer(name=name, c0_s=cpu_s)],
             idle_watts=baseline.watts,
-            kind=reading.kind,
-            source=reading.source,
-            c0_s=window.c0_percent / 100 * window.cpus * window.window_s,
-            consumers=[Consumer(name=name, c0_s=cpu_s)],
         )
-        return split.parts[0].joules / window.window_s if split.parts else None
+        return split.parts[0].joules / window.window_s if split and split.parts else None
 
     return of

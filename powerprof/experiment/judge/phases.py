@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from powerprof.energy.domains import HostMeters, host_energy, host_meters, unmetered
 from powerprof.records import Cause, Conservation, Delta, EnergyReading, Estimate, Phase, Window
 from powerprof.statistics import welch_interval
 from powerprof.windows.residency import merge_notes
@@ -29,23 +30,24 @@ def difference(before: Sequence[float], after: Sequence[float]) -> Estimate:
 
 
 def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
-    """Joules add up over the windows; watts are their mean. A domain missing in one window is left out."""
+    """Every domain over all windows: joules add up, watts are their mean; both unknown where a window lacks them.
+
+    An estimate that stood in for some windows only is left out: it is none of the phase.
+    """
+    by_domain: dict[tuple[str, str, str], list[EnergyReading]] = {}
+    for reading in (reading for window in windows for reading in window.energy):
+        by_domain.setdefault((reading.source, reading.domain, reading.kind), []).append(reading)
     found = []
-    for reading in windows[0].energy:
-        same = [
-            other
-            for window in windows
-            for other in window.energy
-            if (other.source, other.domain, other.kind) == (reading.source, reading.domain, reading.kind)
-        ]
-        if len(same) != len(windows):
+    for same in by_domain.values():
+        whole = len(same) == len(windows)
+        if not whole and same[0].kind == "estimated":
             continue
-        joules = [other.joules for other in same]
+        joules = [other.joules for other in same if other.joules is not None]
         found.append(
             msgspec.structs.replace(
-                reading,
-                joules=None if None in joules else sum(value for value in joules if value is not None),
-                watts=_mean([other.watts for other in same]),
+                same[0],
+                joules=sum(joules) if len(joules) == len(windows) else None,
+                watts=_mean([other.watts for other in same]) if whole else None,
                 low_watts=_mean([other.low_watts for other in same]),
                 high_watts=_mean([other.high_watts for other in same]),
                 dropped_samples_count=sum(other.dropped_samples_count for other in same),
@@ -90,8 +92,11 @@ def combine(
     return combined
 
 
-def deltas(before: Phase, after: Phase) -> list[Delta]:
-    """What changed from one phase to another: C0, wake-ups, every common idle state, and watts of every meter."""
+def deltas(before: Phase, after: Phase, meters: HostMeters | None = None) -> list[Delta]:
+    """What changed from one phase to another: C0, wake-ups, every common idle state, and watts.
+
+    `watts` are the host's by the run's `meters`, over the windows that have them; then every meter's own.
+    """
     found = []
 
     def add(metric: str, old: Sequence[float], new: Sequence[float]) -> None:
@@ -105,10 +110,30 @@ def deltas(before: Phase, after: Phase) -> list[Delta]:
     for state in after.states:
         if not state.polling:
             add(f"{state.name} residency_percent", *(_residencies(p, state.name) for p in (before, after)))
+    add("watts", *([w for w in host_watts(p, meters) if w is not None] for p in (before, after)))
     for reading in after.energy:
         metric = f"{reading.source} {reading.domain} watts"
         add(metric, *(watts_of(p.windows, reading.source, reading.domain) for p in (before, after)))
     return found
+
+
+def host_watts(phase: Phase, meters: HostMeters | None) -> list[float | None]:
+    """The host's watts in every window by the run's meters; None where a window lacks them."""
+    return [host_energy(window.energy, meters).watts for window in phase.windows]
+
+
+def run_meters(phases: Sequence[Phase]) -> HostMeters | None:
+    """The one set of meters that stands for the host in all windows of these phases."""
+    return host_meters(_windows(phases))
+
+
+def unmetered_in(phases: Sequence[Phase], meters: HostMeters | None) -> list[str]:
+    """A note where windows lack the run's meters."""
+    return unmetered(_windows(phases), meters)
+
+
+def _windows(phases: Sequence[Phase]) -> list[list[EnergyReading]]:
+    return [window.energy for phase in phases for window in phase.windows]
 
 
 def _residencies(phase: Phase, name: str) -> list[float]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from powerprof.energy.domains import HostMeters, mean_host_energy
 from powerprof.energy.split import Consumer
 from powerprof.energy.windows import WindowEnergy
 from powerprof.records import Phase
 
 
-def with_energy_split(phase: Phase, energy: WindowEnergy) -> Phase:
+def with_energy_split(phase: Phase, energy: WindowEnergy, meters: HostMeters | None) -> Phase:
     """The phase with its joules split onto the groups of processes whose CPU time was read, and the rest of C0."""
     window_s = sum(window.window_s or 0.0 for window in phase.windows)
     used: dict[str, float] = {}
@@ -22,7 +23,6 @@ def with_energy_split(phase: Phase, energy: WindowEnergy) -> Phase:
     rest = max(0.0, c0_s - sum(used.values()))
     consumers = [Consumer(name=name, c0_s=cpu_s) for name, cpu_s in used.items()]
     consumers.append(Consumer(name="rest of the system", c0_s=rest))
-    split = energy.split(
-        phase.energy, window_s, phase.cpus, phase.c0_percent, consumers, steal_percent=phase.steal_percent
-    )
+    whole = mean_host_energy([window.energy for window in phase.windows], meters)
+    split = energy.split(whole, window_s, phase.cpus, phase.c0_percent, consumers, steal_percent=phase.steal_percent)
     return msgspec.structs.replace(phase, energy_split=split)

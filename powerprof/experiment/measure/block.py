@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from powerprof.experiment.bench import plans
-from powerprof.experiment.judge.metrics import watts_of
 from powerprof.experiment.loads import LoadFailed, LoadResult, Order, start_load
 from powerprof.experiment.measure.apparatus import Apparatus, Slot
 from powerprof.experiment.measure.observers import Beside
@@ -16,7 +15,7 @@ from powerprof.experiment.options import RAMP_S
 from powerprof.experiment.records import Block, MemberShare, StormShare
 from powerprof.files import try_text
 from powerprof.paths import procfs
-from powerprof.records import ProcessTime, Window
+from powerprof.records import EnergyReading, ProcessTime, Window
 from powerprof.windows.joined import joined
 from powerprof.workloads.reading import Case
 
@@ -125,7 +124,6 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
     window = with_client(window, result.client_cpu_s)
     if result.errors:
         raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
-    reading = watts_of(solution)
     moved = plans.between(before, after)
     return block_of(
         apparatus,
@@ -138,7 +136,7 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         # that came a moment before or after.
         queries=result.queries or plans.queries_in(moved),
         solution_s=solution_s,
-        solution_joules=reading.joules if reading else None,
+        solution_energy=solution.energy,
     )
 
 
@@ -165,7 +163,7 @@ def block_of(
     members: Sequence[MemberShare] = (),
     storm: StormShare | None = None,
     solution_s: float | None = None,
-    solution_joules: float | None = None,
+    solution_energy: Sequence[EnergyReading] = (),
 ) -> Block:
     """The record of a block; `moved` is how far the counters went. Raises LoadFailed where nothing was finished."""
     if queries == 0:
@@ -186,7 +184,7 @@ def block_of(
         errors_count=result.errors,
         client_cpu_s=result.client_cpu_s,
         solution_s=solution_s,
-        solution_joules=solution_joules,
+        solution_energy=list(solution_energy),
         rows_examined=None if queries is None else plans.rows_in(moved),
         minor_faults_count=status.pop(_FAULTS, None),
         status=status,

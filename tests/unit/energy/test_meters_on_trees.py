@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.domains import total
+from powerprof.energy.domains import host_energy
 from powerprof.energy.meters import NAMES, MeterSet, open_meters
 from powerprof.errors import CapabilityError, UsageError
 from powerprof.records import EnergyReading
@@ -72,7 +72,7 @@ def test_two_sockets_with_wrap(tree: Tree) -> None:
     assert contained["package-0/core"] == "package-0"
     assert contained["package-1/core"] == "package-1"
     assert contained["package-0/dram"] is None
-    found = total(readings)
+    found = host_energy(readings)
     assert found.domains == ["package-0", "package-0/dram", "package-1", "package-1/dram"]
     assert found.joules == pytest.approx(5.7)
 
@@ -92,8 +92,8 @@ def test_psys_contains_all_and_is_the_total(tree: Tree) -> None:
         assert any("package-0 (rapl)" in n and "inside psys" in n and "W outside" in n for n in meters.notes())
     assert joules(readings) == {"psys": 6.5, "package-0": 2.0, "uncore": 0.25}
     assert {r.domain: r.contained_in for r in readings} == {"psys": None, "package-0": "psys", "uncore": "package-0"}
-    assert total(readings).domains == ["psys"]
-    assert total(readings).joules == pytest.approx(6.5)
+    assert host_energy(readings).domains == ["psys"]
+    assert host_energy(readings).joules == pytest.approx(6.5)
 
 
 def test_a_psys_that_sees_less_than_its_packages_is_not_used(tree: Tree) -> None:
@@ -109,8 +109,8 @@ def test_a_psys_that_sees_less_than_its_packages_is_not_used(tree: Tree) -> None
     with open_meters("rapl") as meters:
         readings = window(meters, change)
         assert any("does not contain them" in note for note in meters.notes())
-    assert total(readings).domains == ["package-0", "package-1"]
-    assert total(readings).joules == pytest.approx(6.0)
+    assert host_energy(readings).domains == ["package-0", "package-1"]
+    assert host_energy(readings).joules == pytest.approx(6.0)
 
 
 def test_mmio_repeats_are_counted_once(tree: Tree) -> None:
@@ -140,7 +140,7 @@ def test_amd_has_package_and_core(tree: Tree) -> None:
         assert meters.max_interval_s == pytest.approx(65_532.610987 / 1000 / 2)
         readings = window(meters, change)
     assert joules(readings) == {"package-0": 2.0, "core": 0.04}
-    assert total(readings).joules == pytest.approx(2.0)
+    assert host_energy(readings).joules == pytest.approx(2.0)
 
 
 def test_nested_folders_of_sysfs_devices(tree: Tree) -> None:
@@ -176,7 +176,7 @@ def test_a_package_that_is_unplugged_is_marked_and_the_total_is_unknown(tree: Tr
         readings = window(meters, change)
         assert any(note.startswith("rapl: package-1 went away") for note in meters.notes())
     assert joules(readings) == {"package-0": 1.0, "package-1": None}
-    assert total(readings).joules is None
+    assert host_energy(readings).joules is None
 
 
 def test_a_counter_that_stands_still_is_not_zero_watts(tree: Tree) -> None:
@@ -186,7 +186,7 @@ def test_a_counter_that_stands_still_is_not_zero_watts(tree: Tree) -> None:
         assert any("does not count (reads 0)" in note for note in meters.notes())
     assert readings[0].joules is None
     assert readings[0].watts is None
-    assert total(readings).joules is None
+    assert host_energy(readings).joules is None
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_arm_board_with_hwmon_only(tree: Tree) -> None:
     assert by_name["VDD_CPU"].watts == pytest.approx(5.0)
     assert by_name["VDD_DDR"].joules == pytest.approx(0.6)
     assert by_name["VDD_CPU"].contained_in == by_name["VDD_DDR"].contained_in == "total power"
-    found = total(readings)
+    found = host_energy(readings)
     assert found.domains == ["total power"]
     assert found.watts == pytest.approx(12.0)
 
@@ -259,8 +259,8 @@ def test_amd_energy_sums_cores_in_sockets(tree: Tree) -> None:
 
     with open_meters("hwmon") as meters:
         readings = window(meters, change)
-    assert total(readings).domains == ["package-0"]
-    assert total(readings).joules == pytest.approx(0.9)
+    assert host_energy(readings).domains == ["package-0"]
+    assert host_energy(readings).joules == pytest.approx(0.9)
 
 
 def battery(tree: Tree, name: str, status: str, **values: int) -> None:
@@ -279,7 +279,7 @@ def test_laptop_on_battery(tree: Tree) -> None:
         assert meters.names == ("battery",)
         readings = window(meters)
     assert {r.domain: r.watts for r in readings} == {"BAT0": pytest.approx(8.0), "BAT1": pytest.approx(6.0)}
-    assert total(readings).watts == pytest.approx(14.0)
+    assert host_energy(readings).watts == pytest.approx(14.0)
 
 
 def test_mains_plugged_in_while_measuring_is_a_dropped_sample(tree: Tree) -> None:
@@ -353,6 +353,6 @@ def test_order_and_numbering_of_zones_change_nothing(order: list[int], numbers: 
         )
         for d in domains
     ]
-    found = total(readings)
+    found = host_energy(readings)
     assert found.joules == 14.0
     assert found.domains == ["package-0", "package-0/dram", "package-1", "package-1/dram"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from powerprof.energy.models_file import (
     parse_models,
     shipped_models,
 )
-from powerprof.energy.session import estimate_window
+from powerprof.energy.windows import estimate_doubts, estimate_window
 from powerprof.errors import DataError
 from powerprof.records import StateResidency, Window
 
@@ -199,9 +200,10 @@ def test_stolen_time_is_not_charged() -> None:
         steal_percent=10.0,
     )
     chosen = choose_model(shipped_models(), GENOA)
-    reading, notes = estimate_window(window, chosen)
+    reading = estimate_window(chosen, window)
     assert reading.watts == estimate(chosen, 2, 10.0, 20.0, []).watts
-    assert any("stolen by other guests" in note for note in notes)
+    with_estimate = msgspec.structs.replace(window, energy=[reading])
+    assert any("stolen by other guests" in note for note in estimate_doubts(chosen, with_estimate))
 
 
 def test_a_model_survives_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,8 +217,6 @@ def test_a_model_survives_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @given(name=st.text(min_size=1, max_size=120), source=st.text(max_size=100))
 def test_any_name_survives_its_file(name: str, source: str) -> None:
-    import msgspec
-
     model = msgspec.structs.replace(CALIBRATED, name=name, source=source)
     assert parse_models(encode_model(model), "mine") == [model]
 

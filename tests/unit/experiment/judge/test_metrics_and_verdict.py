@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
-from powerprof.experiment.judge.metrics import Baseline, metrics_for, rest_percent, watts_of
+from powerprof.experiment.judge.metrics import Baseline, metrics_for, rest_percent
 from powerprof.experiment.judge.threats import find_threats
 from powerprof.experiment.judge.verdict import answer, half_width_percent, is_worse, judge, own_control, pairs_of
 from powerprof.experiment.measure.block import with_client
@@ -62,9 +62,11 @@ def test_overlapping_domains_and_a_second_meter_are_not_added() -> None:
             reading("hwmon", "board", 99),
         ],
     )
-    total = watts_of(one)
-    assert total is not None
-    assert (total.source, total.joules, total.watts) == ("rapl", 13.0, 6.5)
+    of_one = block(0, "a", queries=1, one=one)
+    values = {metric.name: metric for metric in metrics_for([of_one], BASELINE)}
+    assert values["watts"].source == "rapl"
+    assert values["watts"].of(of_one) == 6.5
+    assert values["joules_per_query"].of(of_one) == 13.0
 
 
 def test_pairs_are_complete_and_warm_up_is_dropped() -> None:

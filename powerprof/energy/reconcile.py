@@ -1,0 +1,75 @@
+"""What lies inside what and the watts in between, and every figure that is larger than what should contain it. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from powerprof.energy.domains import METER_ERROR, host_energy, refuted_psys, tier
+from powerprof.records import EnergyReading
+
+
+def reconcile(readings: Sequence[EnergyReading]) -> list[str]:
+    """One line for each pair of neighbouring tiers: what lies inside what, and the watts between them."""
+    lines: list[str] = []
+    levels: list[tuple[str, float]] = []
+    psys = refuted_psys(readings)
+    if psys is not None:
+        lines.append(f"psys {psys.watts:.1f} W is less than the packages: it does not contain them and is not used")
+    for name in ("wall", "server", "battery", "psys", "package"):
+        if name == "psys" and psys is not None:
+            continue
+        found = host_energy([r for r in readings if tier(r) == name and r.kind == "measured"])
+        if found.watts is not None and found.source is not None:
+            title = " + ".join(found.domains)
+            levels.append((title if found.source in found.domains else f"{title} ({found.source})", found.watts))
+    pairs = list(zip(levels[1:], levels, strict=False))
+    if len(levels) > 2:
+        pairs.append((levels[-1], levels[0]))
+    lines += [_between(inner, outer) for inner, outer in pairs]
+    return lines + _children(readings) + _repeated(readings)
+
+
+def _between(inner: tuple[str, float], outer: tuple[str, float]) -> str:
+    (inner_name, inner_watts), (outer_name, outer_watts) = inner, outer
+    gap = outer_watts - inner_watts
+    if gap >= 0:
+        return f"{inner_name} {inner_watts:.1f} W inside {outer_name} {outer_watts:.1f} W: {gap:.1f} W outside"
+    within = "within the meters' error" if -gap <= METER_ERROR * inner_watts else "beyond the meters' error: not used"
+    return (
+        f"{inner_name} {inner_watts:.1f} W should lie inside {outer_name} {outer_watts:.1f} W: "
+        f"they differ by {-gap:.1f} W, {within}"
+    )
+
+
+def _children(readings: Sequence[EnergyReading]) -> list[str]:
+    """Every domain of which the parts of one source draw more than it does."""
+    lines = []
+    for parent in readings:
+        for source in dict.fromkeys(r.source for r in readings):
+            parts = [
+                r
+                for r in readings
+                if (r.source, r.contained_in) == (source, parent.domain)
+                and r.watts is not None
+                and tier(r) in ("rail", "core", "device")
+            ]
+            drawn = math.fsum(r.watts or 0.0 for r in parts)
+            if parent.source != source or parent.watts is None or drawn <= (1 + METER_ERROR) * parent.watts:
+                continue
+            names = " + ".join(sorted(r.domain for r in parts))
+            lines.append(
+                f"{source}: {names} {drawn:.1f} W cannot lie inside {parent.domain} {parent.watts:.1f} W: "
+                "one of them is wrong"
+            )
+    return lines
+
+
+def _repeated(readings: Sequence[EnergyReading]) -> list[str]:
+    lines = []
+    for domain in dict.fromkeys(r.domain for r in readings if tier(r) in ("psys", "package", "core")):
+        same = [r for r in readings if r.domain == domain and r.watts is not None]
+        if len({r.source for r in same}) > 1:
+            figures = ", ".join(f"{r.source} {r.watts:.1f} W" for r in same)
+            lines.append(f"{domain} by {figures}: the same counter, counted once")
+    return lines
