@@ -172,7 +172,7 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
     kinds = sum((bool(words), cgroup is not None, system))
     if kinds != 1:
         raise UsageError(
-            "say whom to attribute to" if kinds == 0 else "--pid, --cgroup and --system exclude each other",
+            "no process to attribute to was named" if kinds == 0 else "--pid, --cgroup and --system exclude each other",
             "one of --pid ID|NAME[,…], --cgroup PATH|UNIT, --system",
         )
     if system:

@@ -114,23 +114,24 @@ def half_width_percent(metric: Metric) -> float | None:
     return 100 * (interval[1] - interval[0]) / 2 / abs(metric.a.mean)
 
 
+# What a metric is called within a sentence, and how "N times as much" of it is said.
 _WORDS = {
-    "c0_ms_per_query_server": "the server's CPU time per query",
-    "c0_ms_per_query": "the CPU time per query",
-    "c0_ms_per_query_net": "the CPU time per query, net of idle,",
-    "joules_per_query": "the energy per query",
-    "joules_per_query_net": "the energy per query, net of idle,",
-    "wakeups_per_query": "the wake-ups per query",
-    "latency_p95_ms": "the p95 latency",
-    "c0_percent": "the time in C0",
-    "wakeups_hz": "the wake-ups per second",
-    "watts": "the power",
+    "c0_ms_per_query_server": ("the server's CPU time per query", "uses {} times as much server CPU time per query as"),
+    "c0_ms_per_query": ("the CPU time per query", "uses {} times as much CPU time per query as"),
+    "c0_ms_per_query_net": ("the CPU time per query, net of idle", "uses, net of idle, {} times as much CPU time as"),
+    "joules_per_query": ("the energy per query", "uses {} times as much energy per query as"),
+    "joules_per_query_net": ("the energy per query, net of idle", "uses, net of idle, {} times as much energy as"),
+    "wakeups_per_query": ("the wake-ups per query", "wakes a CPU {} times as often per query as"),
+    "latency_p95_ms": ("the p95 latency", "has {} times the p95 latency of"),
+    "c0_percent": ("the time in C0", "keeps the CPUs in C0 {} times as long as"),
+    "wakeups_hz": ("the wake-ups per second", "wakes the CPUs {} times as often as"),
+    "watts": ("the power", "draws {} times as much power as"),
 }
 
 
 def words(name: str) -> str:
     """A metric in words, for a sentence."""
-    return _WORDS.get(name, name)
+    return _WORDS[name][0] if name in _WORDS else name
 
 
 def answer(metrics: Sequence[Metric], primary: str, a: str, b: str) -> Answer:
@@ -156,9 +157,8 @@ def _sentence(metric: Metric, a: str, b: str) -> str:
     if metric.verdict == "inconclusive":
         could = metric.minimum_detectable_percent
         seen = f" A difference of {_three(could)} % would have been found." if could is not None else ""
-        plain = what.rstrip(",")
         return (
-            f"No difference found between {a} and {b} in {plain}{kind}: "
+            f"No difference found between {a} and {b} in {what}{kind}: "
             f"{_signed(percent)} % ({_signed(low)} to {_signed(high)}, 95 %).{seen}"
         )
     ratio = metric.ratio
@@ -166,12 +166,12 @@ def _sentence(metric: Metric, a: str, b: str) -> str:
         more, less, flip = (b, a, False) if ratio.b_over_a > 1 else (a, b, True)
         value = 1 / ratio.b_over_a if flip else ratio.b_over_a
         ends = sorted(1 / end if flip else end for end in ratio.ci95)
-        return f"{more} needs {_three(value)} × {what} of {less}{kind} ({_three(ends[0])} – {_three(ends[1])}, 95 %)."
+        said = _WORDS[metric.name][1] if metric.name in _WORDS else f"has {{}} times the {metric.name} of"
+        return f"{more} {said.format(_three(value))} {less}{kind} ({_three(ends[0])} – {_three(ends[1])}, 95 %)."
     direction = "higher" if percent > 0 else "lower"
     ends = sorted((abs(low), abs(high)))
-    plain = what.rstrip(",")
     return (
-        f"With {b} {plain} is {abs(percent):,.1f} % {direction} than with {a}{kind} "
+        f"With {b} {what} is {abs(percent):,.1f} % {direction} than with {a}{kind} "
         f"({ends[0]:,.1f} – {ends[1]:,.1f}, 95 %)."
     )
 

@@ -84,7 +84,7 @@ def test_a_twofold_difference_is_found_with_its_interval() -> None:
     assert first.ratio.ci95[0] < 2.0 < first.ratio.ci95[1]
     assert _metric(metrics, "joules_per_query").kind == "estimated"
     said = answer(metrics, "c0_ms_per_query_server", "index", "no-index")
-    assert said.text.startswith("no-index needs 2 × the server's CPU time per query of index (")
+    assert said.text.startswith("no-index uses 2 times as much server CPU time per query as index (")
     assert said.power == "no-index is higher in power (watts, estimated)"
     assert said.speed == "no difference in speed between index and no-index was shown (p95 latency)"
     assert is_worse(metrics, "c0_ms_per_query_server")
