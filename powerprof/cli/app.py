@@ -12,7 +12,8 @@ from typing import cast
 import typer
 
 from powerprof import __version__, paths
-from powerprof.cli.options import printable
+from powerprof.cli.groups import spread
+from powerprof.cli.output import printable
 from powerprof.errors import Interrupted, PowerprofError, UsageError
 
 _COMMANDS = (
@@ -65,7 +66,7 @@ def build_app() -> typer.Typer:
         module = import_module(f"powerprof.cli.{name}")
         # The first sentence is the line in the list of commands: click would go on after a question mark.
         first = re.match(r"[^.?]*[.?]", module.__doc__ or "")
-        app.command(name, help=module.__doc__, short_help=first[0] if first else None)(module.command)
+        app.command(name, help=module.__doc__, short_help=first[0] if first else None)(spread(module.command))
     return app
 
 

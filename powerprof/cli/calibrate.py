@@ -8,15 +8,12 @@ finds it by the CPU's family and model.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import EnergySource, MeterLog, Quiet, progress
-from powerprof.errors import UsageError
-
-if TYPE_CHECKING:
-    from powerprof.energy.models_file import PowerModel
+from powerprof.cli.options import Energy, Quiet
+from powerprof.cli.output import progress
 
 Step = Annotated[float, typer.Option("--step", metavar="S", min=0.2, max=3600, help="Length of a step in seconds.")]
 Repeats = Annotated[int, typer.Option("--repeats", metavar="N", min=1, max=100, help="How often a level is metered.")]
@@ -29,8 +26,7 @@ def command(
     *,
     step: Step = 5.0,
     repeats: Repeats = 2,
-    energy_source: EnergySource = "auto",
-    meter_log: MeterLog = None,
+    energy: Energy,
     name: Name = None,
     output: Output = None,
     seed: Seed = 1,
@@ -39,15 +35,13 @@ def command(
     """Calibrate, write, print."""
     from powerprof.energy import calibrate
     from powerprof.energy.cpu import this_cpu
+    from powerprof.report.calibration import lines
     from powerprof.windows.sampling import now_text
 
-    if output is not None and output.exists():
-        raise UsageError(f"--output {output} exists", "choose another name")
-    if name is not None and not 0 < len(name) <= 120:
-        raise UsageError("--name must have 1 to 120 characters")
+    calibrate.check_target(name, output)
     fit, scope = calibrate.calibrate(
-        energy_source,
-        meter_log=meter_log,
+        energy.energy_source,
+        meter_log=energy.meter_log,
         step_s=step,
         repeats=repeats,
         seed=seed,
@@ -57,18 +51,4 @@ def command(
     model = calibrate.model_of(fit, name or calibrate.default_name(cpu), cpu, scope, now_text()[:10])
     path = calibrate.save_model(model, output)
     if not quiet:
-        print(_text(model))
-        print(f"Saved as {path}.")
-
-
-def _text(model: PowerModel) -> str:
-    rows = [("C0 (running)", model.full_watts, model.full_range_watts)]
-    rows += [(state.name, state.watts, state.range_watts) for state in model.states]
-    lines = [f"{model.name}: {model.scope}", "", f"{'watts of one CPU':<24}{'':>8}   95 % interval"]
-    lines += [f"{title:<24}{watts:8.3f}   {low:.3f} – {high:.3f}" for title, watts, (low, high) in rows]
-    if model.wakeup is not None:
-        low, high = model.wakeup.range_joules
-        lines.append(f"{'a wake-up, µJ':<24}{model.wakeup.joules * 1e6:8.2f}   {low * 1e6:.2f} – {high * 1e6:.2f}")
-    if model.cross_validated_percent is not None:
-        lines.append(f"Error on levels that the fit had not seen: {model.cross_validated_percent:.1f} %.")
-    return "\n".join([*lines, *(f"· {doubt}" for doubt in model.doubts)])
+        print("\n".join([*lines(model), f"Saved as {path}."]))

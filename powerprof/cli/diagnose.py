@@ -7,57 +7,24 @@ alone is judged. The exit code is 0 whether or not there is a fault.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import (
-    DefaultsFile,
-    Duration,
-    Json,
-    NoSave,
-    Quiet,
-    RunsDir,
-    ServerUrl,
-    Socket,
-    check_json_target,
-    progress,
-    save_and_show,
-)
+from powerprof.cli.options import Duration, Given, Saving
+from powerprof.cli.output import check, deliver, say_to
 
 Pid = Annotated[str | None, typer.Option("--pid", metavar="ID|NAME", help="The server's process id or name.")]
 All = Annotated[bool, typer.Option("--all", help="Also tell what a healthy server wakes for.")]
 
 
-def command(
-    pid: Pid = None,
-    duration: Duration = 8.0,
-    all_notes: All = False,
-    server: ServerUrl = None,
-    socket: Socket = None,
-    defaults_file: DefaultsFile = None,
-    json: Json = None,
-    quiet: Quiet = False,
-    runs_dir: RunsDir = None,
-    no_save: NoSave = False,
-) -> None:
+def command(*, pid: Pid = None, duration: Duration = 8.0, all_notes: All = False, given: Given, saving: Saving) -> None:
     """Look, judge, save, print."""
-    check_json_target(json)
-    from powerprof.attribution import capture
+    check(saving)
     from powerprof.diagnosis import session
-    from powerprof.report import diagnosis as text
+    from powerprof.report.diagnosis import lines
 
-    diagnosis, taken = session.run(
-        session.Request(pid, server, socket, defaults_file, duration), lambda said: progress(said, quiet)
-    )
-    raw = {capture.FILE: capture.encode(taken.capture)} if taken.capture is not None else None
-    save_and_show(
-        diagnosis,
-        "diagnose",
-        lambda found, width: text.lines(found, width, all_notes=all_notes),
-        json=json,
-        quiet=quiet,
-        runs_dir=runs_dir,
-        no_save=no_save,
-        extra=raw,
-    )
+    request = session.Request(pid, given.server, given.socket, given.defaults_file, duration)
+    diagnosis, taken = session.run(request, say_to(saving))
+    deliver(diagnosis, "diagnose", saving, raw=taken.files, lines=partial(lines, all_notes=all_notes))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import Duration, EnergySource, Json, MeterLog, Quiet, check_json_target, progress, write_json
+from powerprof.cli.options import Duration, Energy, Json, Quiet
+from powerprof.cli.output import check_targets, progress, report, show, write_json
 from powerprof.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -33,19 +34,18 @@ def command(
     more: More = None,
     elapsed: Elapsed = None,
     duration: Duration = 5.0,
-    energy_source: EnergySource = "auto",
-    meter_log: MeterLog = None,
+    energy: Energy,
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure or read, print."""
-    check_json_target(json)
+    check_targets(json)
     if not recordings and (more or elapsed is not None):
         raise UsageError("files and --elapsed belong to --from FILE…", "powerprof energy --help")
     if recordings:
         from powerprof.energy.replay import replay
 
-        if energy_source != "auto" or meter_log is not None:
+        if energy != Energy():
             raise UsageError("--energy-source and --meter-log choose this host's meters, --from reads recordings")
         _show(replay([*recordings, *(more or [])], elapsed), json, quiet)
         return
@@ -53,7 +53,7 @@ def command(
 
     progress(f"measuring for {duration:g} s", quiet)
     try:
-        result = measure(energy_source, duration, meter_log=meter_log)
+        result = measure(energy.energy_source, duration, meter_log=energy.meter_log)
     except EnergyInterrupted as error:
         _show(error.result, json, quiet)
         raise Interrupted("interrupted", "the figures are those until then") from None
@@ -61,9 +61,6 @@ def command(
 
 
 def _show(result: EnergyResult, json: str | None, quiet: bool) -> None:
-    if json is not None:
-        write_json(result, json)
+    write_json(result, json)
     if json != "-" and not quiet:
-        from powerprof.report.energy import render
-
-        print(render(result))
+        show(report(result))

@@ -1,21 +1,14 @@
-"""Options that every measuring command shares, and how results leave the process."""
+"""The options that several commands share, each declared once, and the groups that commands take whole."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal
 
 import typer
 
-from powerprof.errors import Interrupted, PowerprofError, UsageError
-
-if TYPE_CHECKING:
-    import msgspec
-    from rich.console import Console
-
-R = TypeVar("R", bound="msgspec.Struct")
+from powerprof.errors import UsageError
 
 MAX_DURATION_S = 7 * 24 * 3600.0
 
@@ -26,163 +19,130 @@ def _duration(value: float | None) -> float | None:
     return value
 
 
+def _file(name: str, text: str) -> Any:
+    return typer.Option(f"--{name}", metavar="FILE", help=text)
+
+
 Duration = Annotated[
     float, typer.Option("--duration", metavar="S", callback=_duration, help="Length of a window in seconds.")
 ]
-Json = Annotated[
-    str | None,
-    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - is stdout and nothing else goes there."),
+BlockDuration = Annotated[
+    float, typer.Option("--duration", metavar="S", min=0.3, max=3600, help="Length of each window in seconds.")
 ]
+Json = Annotated[str | None, _file("json", "Write the result as JSON; - is stdout and nothing else goes there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No report and no progress.")]
 RunsDir = Annotated[
     Path | None, typer.Option("--runs-dir", metavar="DIR", help="Where runs are saved (default: the state directory).")
 ]
-NoSave = Annotated[bool, typer.Option("--no-save", help="Do not save the run.")]
-
-
 ResidencySource = Annotated[
     str, typer.Option("--residency-source", metavar="NAME", help="cpuidle (default), powertop, turbostat or procfs.")
 ]
-EnergySource = Annotated[
-    str, typer.Option("--energy-source", metavar="NAME[,NAME]", help="auto, or the meters to read (powerprof doctor).")
+Html = Annotated[str | None, _file("html", "One self-contained page: opens offline, prints; - is stdout.")]
+Rate = Annotated[float | None, typer.Option("--rate", metavar="HZ", help="Queries/s to offer, instead of calibrating.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the order and of the intervals.")]
+Workloads = Annotated[
+    list[Path] | None, typer.Option("--workloads", metavar="DIR", help="Also look for workloads here; repeatable.")
 ]
-MeterLog = Annotated[
-    Path | None, typer.Option("--meter-log", metavar="FILE", help="CSV log that an external meter is writing.")
+Attribute = Annotated[
+    float | None,
+    typer.Option("--attribute", metavar="S", min=0.5, max=3600, help="Afterwards trace each server for S seconds."),
 ]
-ServerUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--server",
-        metavar="URL",
-        help="Your server: mysql://user@host:port/ (password: --defaults-file, MYSQL_PWD, prompt).",
-    ),
-]
-Socket = Annotated[Path | None, typer.Option("--socket", metavar="PATH", help="Your server's unix socket.")]
-DefaultsFile = Annotated[
-    Path | None, typer.Option("--defaults-file", metavar="FILE", help="Option file with user, password, socket.")
+ServerBinary = Annotated[
+    Path | None, typer.Option("--server-binary", metavar="FILE", help="Another mariadbd or mysqld to run.")
 ]
 
 
-def console(stream: IO[str] | None = None) -> Console:
-    """A console that wraps at the terminal's width, keeps long lines in pipes, and obeys NO_COLOR."""
-    from rich.console import Console
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """Where a result goes beside the terminal."""
 
-    out = stream or sys.stdout
-    is_terminal = out.isatty()
-    return Console(file=out, highlight=False, soft_wrap=not is_terminal, width=None if is_terminal else 100)
-
-
-def write_json(record: Any, target: str) -> None:
-    """Write `record` to a file, or to stdout for `-`. Raises PowerprofError where the file cannot be written."""
-    from powerprof.runs import encode
-
-    data = encode(record)
-    if target == "-":
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-        return
-    try:
-        Path(target).write_bytes(data)
-    except OSError as error:
-        raise PowerprofError(f"cannot write {target} ({(error.strerror or str(error)).lower()})") from error
+    json: Json = None
+    quiet: Quiet = False
+    runs_dir: RunsDir = None
+    no_save: Annotated[bool, typer.Option("--no-save", help="Do not save the run.")] = False
 
 
-def terminal_width() -> int:
-    """Columns of the terminal; 80 in a pipe."""
-    import shutil
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """A record as files for people."""
 
-    return max(40, shutil.get_terminal_size((80, 24)).columns) if sys.stdout.isatty() else 80
-
-
-def save_and_show(
-    run: R,
-    command: str,
-    lines: Callable[[R, int], list[str]],
-    *,
-    json: str | None,
-    quiet: bool,
-    runs_dir: Path | None,
-    no_save: bool,
-    next_step: str | None = None,
-    extra: dict[str, bytes] | None = None,
-    failure: PowerprofError | None = None,
-    also: Callable[[R], None] | None = None,
-) -> R:
-    """Save a measured run, write its JSON, print its report; an interrupted one then ends with 130.
-
-    `also` writes what else was asked for. What was measured is shown even where it cannot be saved, or where `failure`
-    broke it off: that error comes last.
-    """
-    from powerprof import interrupts
-    from powerprof.runs import RunStore
-
-    problem = failure
-    if not no_save:
-        try:
-            run = RunStore(runs_dir).save(command, run, extra)
-        except PowerprofError as error:
-            problem = problem or error
-    saved = getattr(run, "id", None)
-    kept = f"what was measured is saved as {saved}" if saved else None
-    if failure is not None:
-        failure.hint = failure.hint or kept
-    interrupted = Interrupted("interrupted", kept)
-    try:
-        interrupts.release()
-    except Interrupted:
-        raise interrupted from None
-    try:
-        if json is not None:
-            write_json(run, json)
-        if also is not None:
-            also(run)
-    except PowerprofError as error:
-        problem = problem or error
-    if json != "-" and not quiet:
-        found = lines(run, terminal_width())
-        last = " ".join(part for part in (f"Saved as {saved}." if saved else None, next_step) if part)
-        show([*found, *([last] if last else [])])
-    if problem is not None:
-        raise problem
-    if getattr(run, "interrupted", False):
-        raise interrupted
-    return run
+    html: Html = None
+    markdown: Annotated[str | None, _file("markdown", "A summary for a pull request.")] = None
+    csv: Annotated[str | None, _file("csv", "The main table for a spreadsheet.")] = None
 
 
-def printable(text: str) -> str:
-    """Names come from other processes and from other people's files: no escape sequence of theirs gets out."""
-    return "".join(char if char.isprintable() or char == "\xa0" else "?" for char in text)
+@dataclass(frozen=True, kw_only=True)
+class Profiles:
+    """Stacks as files for other viewers."""
+
+    flame: Annotated[str | None, _file("flame", "A flame graph as a page of its own.")] = None
+    folded: Annotated[str | None, _file("folded", "Folded stacks, for flamegraph.pl and others.")] = None
+    pprof: Annotated[str | None, _file("pprof", "A profile for go tool pprof.")] = None
+    speedscope: Annotated[str | None, _file("speedscope", "A profile for speedscope.")] = None
+    perfetto: Annotated[str | None, _file("perfetto", "A timeline per CPU for ui.perfetto.dev.")] = None
 
 
-def show(lines: Sequence[str]) -> None:
-    """Print a report: the first line, the answer, is bold on a terminal that has colours."""
-    from rich.text import Text
+@dataclass(frozen=True, kw_only=True)
+class Energy:
+    """Which meters are read."""
 
-    out = console()
-    for number, line in enumerate(lines):
-        out.print(Text(printable(line), style="bold" if number == 0 else ""), soft_wrap=True)
-
-
-def check_json_target(target: str | None) -> None:
-    """Refuse before the measuring what could not be written after it. Raises UsageError."""
-    if target in (None, "-"):
-        return
-    path = Path(str(target))
-    if path.is_dir():
-        raise UsageError(f"--json {target} is a directory", "name a file, or - for stdout")
-    if not path.parent.is_dir():
-        raise UsageError(f"--json {target}: no such directory {path.parent}", "create it first")
+    energy_source: Annotated[
+        str,
+        typer.Option("--energy-source", metavar="NAME[,NAME]", help="auto, or the meters to read (powerprof doctor)."),
+    ] = "auto"
+    meter_log: Annotated[
+        Path | None, typer.Option("--meter-log", metavar="FILE", help="CSV log that an external meter is writing.")
+    ] = None
 
 
-def check_runs_dir(runs_dir: Path | None, no_save: bool) -> None:
-    """Refuse before the measuring where its run could not be saved. Raises PowerprofError."""
-    if not no_save:
-        from powerprof.runs import RunStore
+@dataclass(frozen=True, kw_only=True)
+class Meters:
+    """What each window is measured with."""
 
-        RunStore(runs_dir).prepare()
+    energy: Energy
+    residency_source: ResidencySource = "cpuidle"
 
 
-def progress(text: str, quiet: bool = False) -> None:
-    """A line of progress: on stderr, and only to a terminal."""
-    if not quiet and sys.stderr.isatty():
-        print(text, file=sys.stderr, flush=True)
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """A server of the user's."""
+
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server",
+            metavar="URL",
+            help="Your server: mysql://user@host:port/ (password: --defaults-file, MYSQL_PWD, prompt).",
+        ),
+    ] = None
+    socket: Annotated[Path | None, typer.Option("--socket", metavar="PATH", help="Your server's unix socket.")] = None
+    defaults_file: Annotated[
+        Path | None, typer.Option("--defaults-file", metavar="FILE", help="Option file with user, password, socket.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """How much each condition has to do."""
+
+    design: Annotated[
+        str | None,
+        typer.Option("--design", metavar="rate|work", help="Equal rate for equal time (default), or equal work."),
+    ] = None
+    rate: Rate = None
+    queries: Annotated[
+        int | None, typer.Option("--queries", metavar="N", help="Queries of each window (design work).")
+    ] = None
+
+    @property
+    def chosen(self) -> Literal["rate", "work"] | None:
+        """The design by its name. Raises UsageError."""
+        designs: dict[str | None, Literal["rate", "work"] | None] = {None: None, "rate": "rate", "work": "work"}
+        if self.design in designs:
+            return designs[self.design]
+        raise UsageError(f"--design {self.design} is no choice", "rate or work")
+
+
+def files_of(*groups: Tables | Profiles, **single: str | None) -> dict[str, str | None]:
+    """The files that groups, and options by themselves, ask for: kind → where it goes."""
+    return {**single, **{kind: target for group in groups for kind, target in asdict(group).items()}}

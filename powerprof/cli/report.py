@@ -11,19 +11,8 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.exports import (
-    Csv,
-    Flame,
-    Folded,
-    Html,
-    Markdown,
-    Perfetto,
-    Pprof,
-    Speedscope,
-    check_targets,
-    write_exports,
-)
-from powerprof.cli.options import Json, RunsDir, check_json_target, show, terminal_width, write_json
+from powerprof.cli import output
+from powerprof.cli.options import Json, Profiles, RunsDir, Tables, files_of
 from powerprof.errors import UsageError
 
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Run id, run folder or JSON file.")]
@@ -33,45 +22,29 @@ FlameB = Annotated[str | None, typer.Option("--flame-b", metavar="RUN", help="At
 
 def command(
     name: Name,
-    html: Html = None,
-    markdown: Markdown = None,
-    csv: Csv = None,
-    flame: Flame = None,
-    folded: Folded = None,
-    pprof: Pprof = None,
-    speedscope: Speedscope = None,
-    perfetto: Perfetto = None,
+    *,
+    tables: Tables,
+    profiles: Profiles,
     flame_a: FlameA = None,
     flame_b: FlameB = None,
     runs_dir: RunsDir = None,
     json: Json = None,
 ) -> None:
     """Read and render."""
-    check_json_target(json)
-    files = {
-        "html": html,
-        "markdown": markdown,
-        "csv": csv,
-        "flame": flame,
-        "folded": folded,
-        "pprof": pprof,
-        "speedscope": speedscope,
-        "perfetto": perfetto,
-    }
-    check_targets({**files, "json": json})
-    if (flame_a or flame_b) and html is None:
+    files = files_of(tables, profiles)
+    output.check_targets(json, files)
+    if (flame_a or flame_b) and tables.html is None:
         raise UsageError("--flame-a and --flame-b are for a page", "add --html FILE")
     from powerprof.report.saved import load_saved
 
-    saved = load_saved(name, runs_dir)
+    record = load_saved(name, runs_dir)
     extras = None
-    if html is not None or perfetto is not None:
+    if tables.html is not None or profiles.perfetto is not None:
         from powerprof.report.beside import extras_of
 
         extras = extras_of(name, runs_dir, (flame_a, flame_b))
-    taken = write_exports(saved.record, files, extras)
-    if json is not None:
-        write_json(saved.record, json)
+    output.write_exports(record, files, extras)
+    output.write_json(record, json)
     # Who asked for files wants files: the report is shown where none was asked for.
-    if not taken and not any(files.values()) and json != "-":
-        show(saved.lines(terminal_width()))
+    if not any(files.values()) and json != "-":
+        output.show(output.report(record))

@@ -6,124 +6,59 @@ from other hosts, kernels or servers.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-from powerprof.cli.bench import (
-    Attribute,
-    ClientCpus,
-    NetworkNamespaces,
-    ServerBasedir,
-    ServerBinary,
-    ServerBuild,
-    ServerCpus,
-    Workloads,
-    WorldSql,
-    bench_options,
-)
-from powerprof.cli.compare import Design, Duration, Queries, Rate, Seed, design_of
-from powerprof.cli.exports import Csv, Html, Markdown, exporter
-from powerprof.cli.options import (
-    DefaultsFile,
-    EnergySource,
-    Json,
-    MeterLog,
-    NoSave,
-    Quiet,
-    ResidencySource,
-    RunsDir,
-    ServerUrl,
-    Socket,
-    check_json_target,
-    progress,
-    save_and_show,
-)
+from powerprof.cli.bench import Bench
+from powerprof.cli.options import Attribute, BlockDuration, Load, Meters, Saving, Seed, Tables, files_of
+from powerprof.cli.output import check, deliver, say_to
 
 Name = Annotated[str, typer.Argument(metavar="CONDITION", help="Its name, workload:condition, or a workload of one.")]
-Windows = Annotated[int, typer.Option("--repeat", metavar="N", min=1, max=1000, help="Windows that count.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """How long and how often."""
+
+    duration: BlockDuration = 6.4
+    repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, max=1000, help="Windows that count.")] = 10
 
 
 def command(
-    w: Name,
-    duration: Duration = 6.4,
-    repeat: Windows = 10,
-    design: Design = None,
-    rate: Rate = None,
-    queries: Queries = None,
+    name: Name,
+    *,
+    windows: Windows,
+    load: Load,
     seed: Seed = 1,
-    workloads: Workloads = None,
-    server: ServerUrl = None,
-    socket: Socket = None,
-    defaults_file: DefaultsFile = None,
-    server_binary: ServerBinary = None,
-    server_basedir: ServerBasedir = None,
-    network_namespaces: NetworkNamespaces = False,
-    server_build: ServerBuild = None,
-    server_cpus: ServerCpus = None,
-    client_cpus: ClientCpus = None,
-    world_sql: WorldSql = None,
+    bench: Bench,
     attribute: Attribute = None,
-    energy_source: EnergySource = "auto",
-    meter_log: MeterLog = None,
-    residency_source: ResidencySource = "cpuidle",
-    html: Html = None,
-    markdown: Markdown = None,
-    csv: Csv = None,
-    json: Json = None,
-    quiet: Quiet = False,
-    runs_dir: RunsDir = None,
-    no_save: NoSave = False,
+    meters: Meters,
+    tables: Tables,
+    saving: Saving,
 ) -> None:
     """Measure, save, print."""
-    check_json_target(json)
-    from powerprof import interrupts
-
-    files = {"html": html, "markdown": markdown, "csv": csv, "json": json}
-    also = exporter(files)
+    files = files_of(tables)
+    check(saving, files)
     from powerprof.experiment.options import ExperimentOptions
     from powerprof.experiment.single import run_condition
-    from powerprof.report import run as report
     from powerprof.workloads.catalogue import find_one
     from powerprof.workloads.reading import resolve
 
-    workload, condition = find_one(w, workloads or [])
+    case = resolve(*find_one(name, bench.folders))
     options = ExperimentOptions(
-        pairs=repeat,
-        window_s=duration,
+        pairs=windows.repeat,
+        window_s=windows.duration,
         seed=seed,
-        design=design_of(design),
-        rate_hz=rate,
-        queries=queries,
-        energy_source=energy_source,
-        meter_log=meter_log,
-        residency_source=residency_source,
+        design=load.chosen,
+        rate_hz=load.rate,
+        queries=load.queries,
+        energy_source=meters.energy.energy_source,
+        meter_log=meters.energy.meter_log,
+        residency_source=meters.residency_source,
         attribute_s=attribute,
     )
-    with ExitStack() as stack:
-        bench = bench_options(
-            stack,
-            url=server,
-            socket=socket,
-            defaults_file=defaults_file,
-            world_sql=world_sql,
-            server_binary=server_binary,
-            server_basedir=server_basedir,
-            network_namespaces=network_namespaces,
-            server_build=server_build,
-            server_cpus=server_cpus,
-            client_cpus=client_cpus,
-        )
-        run = run_condition(resolve(workload, condition), bench, options, lambda text: progress(text, quiet))
-    interrupts.hold()
-    save_and_show(
-        run,
-        "run",
-        report.lines,
-        json=json,
-        quiet=quiet or "-" in (html, markdown, csv),
-        runs_dir=runs_dir,
-        no_save=no_save,
-        also=also,
-    )
+    with bench.open() as where:
+        run = run_condition(case, where, options, say_to(saving))
+    deliver(run, "run", saving, files)

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.bench import Workloads
-from powerprof.cli.options import Json, check_json_target, show, terminal_width, write_json
+from powerprof.cli.options import Json, Workloads
+from powerprof.cli.output import check_targets, show, terminal_width, write_json
 
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="A workload, or the path of its folder.", show_default=False)
@@ -20,9 +20,7 @@ Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of
 
 def command(name: Name = None, schema: Schema = False, workloads: Workloads = None, json: Json = None) -> None:
     """List or explain."""
-    check_json_target(json)
-    import msgspec
-
+    check_targets(json)
     from powerprof.report import workloads as report
     from powerprof.workloads.catalogue import find_workload, folders
     from powerprof.workloads.definition import json_schema
@@ -33,8 +31,6 @@ def command(name: Name = None, schema: Schema = False, workloads: Workloads = No
         return
     extra = workloads or []
     found = [find_workload(name, extra)] if name else [read_workload(folder) for folder in folders(extra)]
-    if json is not None:
-        listed = [{"folder": str(one.folder), **msgspec.to_builtins(one.definition)} for one in found]
-        write_json({"schema": "powerprof.workloads/1", "workloads": listed}, json)
+    write_json({"schema": "powerprof.workloads/1", "workloads": report.records(found)}, json)
     if json != "-":
         show(report.explain(found[0], terminal_width()) if name else report.listing(found, terminal_width()))

@@ -48,6 +48,13 @@ class Look:
     capture: Capture | None
     interrupted: bool
 
+    @property
+    def files(self) -> dict[str, bytes]:
+        """What is kept beside the diagnosis."""
+        from powerprof.attribution import capture
+
+        return {capture.FILE: capture.encode(self.capture)} if self.capture is not None else {}
+
 
 def look(subject: Subject, duration_s: float, say: Say) -> Look:
     """Look at the server for `duration_s`. Raises PowerprofError where it goes away meanwhile."""

@@ -35,6 +35,7 @@ while True:
         time.sleep(rest)
 """
 _SETTLE_S = 0.5
+_LONGEST_NAME = 120
 
 
 @dataclass(frozen=True)
@@ -174,11 +175,27 @@ def model_of(fit: Fit, name: str, cpu: CpuIdentity, scope: str, when: str) -> Po
     )
 
 
+def check_target(name: str | None, target: Path | None) -> None:
+    """Refuse before the metering what could not be saved after it. Raises UsageError, PowerprofError."""
+    if name is not None and not 0 < len(name) <= _LONGEST_NAME:
+        raise UsageError(f"--name must have 1 to {_LONGEST_NAME} characters")
+    if target is None:
+        paths.private_directory(_models_folder())
+    elif target.exists():
+        raise UsageError(f"--output {target} exists", "choose another name")
+    elif not target.parent.is_dir():
+        raise UsageError(f"--output {target}: no such directory {target.parent}", "create it first")
+
+
+def _models_folder() -> Path:
+    return paths.config_dir() / "models"
+
+
 def save_model(model: PowerModel, target: Path | None) -> Path:
     """Write a model to `target`, or among the user's models. An existing file is never overwritten: UsageError."""
     if target is None:
         stem = "".join(c if c.isalnum() else "-" for c in model.name.lower()).strip("-") or "model"
-        target = paths.private_directory(paths.config_dir() / "models") / f"{stem}.toml"
+        target = paths.private_directory(_models_folder()) / f"{stem}.toml"
     try:
         with target.open("x", encoding="utf-8") as file:
             file.write(encode_model(model))

@@ -1,11 +1,13 @@
-"""From two names to a comparison."""
+"""From two names to a comparison: of saved runs as they are, of conditions by measuring."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from powerprof.errors import UsageError
+from powerprof.experiment import saved
 from powerprof.experiment.bench.servers import BenchOptions
 from powerprof.experiment.comparison_record import comparison
 from powerprof.experiment.options import ExperimentOptions
@@ -14,6 +16,23 @@ from powerprof.experiment.runner import collect, control_case
 from powerprof.text import Say
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import resolve
+
+
+def compare(
+    a: str,
+    b: str,
+    bench: Callable[[], AbstractContextManager[BenchOptions]],
+    options: ExperimentOptions,
+    *,
+    runs_dir: Path | None,
+    extra: Sequence[Path],
+    say: Say,
+) -> Comparison:
+    """Two saved runs where both names are some, else two conditions on `bench`. Raises UsageError, DataError."""
+    if saved.are_runs(a, b, runs_dir):
+        return saved.compare_saved(a, b, runs_dir, options.seed)
+    with bench() as where:
+        return compare_conditions(a, b, where, options, extra=extra, say=say)
 
 
 def compare_conditions(

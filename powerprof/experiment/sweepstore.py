@@ -1,14 +1,32 @@
-"""Sweeps in the run store: written anew after every point, under one id."""
+"""Sweeps in the run store: begun or gone on with, and written anew after every point, under one id."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from powerprof.errors import DataError
+from powerprof.experiment import sweep as sweeps
+from powerprof.experiment.bench.servers import BenchOptions
+from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.sweep import Sweep
 from powerprof.runs import RunStore, decode, encode, schema_of
+from powerprof.text import Say
+from powerprof.workloads.catalogue import find_one
+from powerprof.workloads.definition import Value
+
+
+@dataclass(frozen=True)
+class Request:
+    """A condition, what is varied in it and the values (none: those that the workload declares)."""
+
+    condition: str
+    parameter: str
+    values: Sequence[Value]
 
 
 class SweepStore:
@@ -36,3 +54,28 @@ class SweepStore:
             sweep = msgspec.structs.replace(sweep, id=name)
         self._store.write(self._folder, "run.json", encode(sweep))
         return sweep
+
+
+def sweep(
+    asked: Request | str,
+    bench: Callable[[], AbstractContextManager[BenchOptions]],
+    options: ExperimentOptions,
+    store: SweepStore,
+    *,
+    extra: Sequence[Path],
+    say: Say,
+) -> Sweep:
+    """A new sweep, or the saved one of that name gone on with, with the options that it was begun with.
+
+    Interrupted, it returns what there is, so marked. Raises UsageError, DataError, PowerprofError.
+    """
+    if isinstance(asked, str):
+        record = store.load(asked)
+        options = sweeps.options_of(record, options)
+        workload, _ = find_one(f"{record.workload}:{record.condition['name']}", extra)
+    else:
+        workload, condition = find_one(asked.condition, extra)
+        record = sweeps.start(workload, condition, asked.parameter, asked.values, options)
+    record = store.save(record)
+    with bench() as where:
+        return sweeps.go_on(record, workload, where, options, save=store.save, say=say)

@@ -10,17 +10,17 @@ from powerprof.records import EnergyReading
 _WIDTH = 80
 
 
-def render(result: EnergyResult) -> str:
+def lines(result: EnergyResult, width: int = _WIDTH) -> list[str]:
     """The whole report, at most 80 columns wide where names allow it."""
-    lines = textwrap.wrap(_answer(result), _WIDTH)
+    found = textwrap.wrap(_answer(result), _WIDTH)
     if result.meters:
-        width = max(24, *(len(_name(r)) + 2 for r in result.meters))
-        lines += ["", f"{'':{width}}{'watts':>10}{'joules':>13}   inside"]
-        lines += [_row(reading, width) for reading in result.meters]
+        names = max(24, *(len(_name(r)) + 2 for r in result.meters))
+        found += ["", f"{'':{names}}{'watts':>10}{'joules':>13}   inside"]
+        found += [_row(reading, names) for reading in result.meters]
     if result.notes:
-        lines.append("")
+        found.append("")
         for note in result.notes:
-            lines += textwrap.wrap(
+            found += textwrap.wrap(
                 note,
                 _WIDTH,
                 initial_indent="· ",
@@ -28,7 +28,7 @@ def render(result: EnergyResult) -> str:
                 break_long_words=False,
                 break_on_hyphens=False,  # paths are to be copied whole
             )
-    return "\n".join(lines)
+    return found
 
 
 def _answer(result: EnergyResult) -> str:

@@ -17,7 +17,7 @@ from powerprof.experiment.records import Comparison
 from powerprof.experiment.sweep import Sweep
 from powerprof.records import Cause, Conservation, Run
 from powerprof.report import labels
-from powerprof.report.lines import lines_of
+from powerprof.report.kinds import said as said_of
 
 _NAME_LIMIT = 120
 _STACK_LIMIT = 8
@@ -92,7 +92,7 @@ def _notes(notes: Iterable[str]) -> list[str]:
 
 
 def _comparison(record: Comparison) -> list[str]:
-    said = lines_of(record)
+    said = said_of(record)
     rows = []
     for metric in record.metrics:
         ends = metric.difference.ci95
@@ -147,7 +147,7 @@ def _causes(causes: Sequence[Cause]) -> list[str]:
 
 
 def _run(record: Run) -> list[str]:
-    said = lines_of(record)
+    said = said_of(record)
     found = [f"**{plain(said[0])}**", "", plain(said[1])]
     if record.metrics:
         rows = []
@@ -183,7 +183,7 @@ def _run(record: Run) -> list[str]:
 
 
 def _attribution(record: Attribution) -> list[str]:
-    said = lines_of(record)
+    said = said_of(record)
     rows = []
     for row in record.wakeups[:_ROWS]:
         frames = [frame.label for frame in row.stack[:_STACK_LIMIT]]
@@ -207,7 +207,7 @@ def _attribution(record: Attribution) -> list[str]:
 
 
 def _sweep(record: Sweep) -> list[str]:
-    said = lines_of(record)
+    said = said_of(record)
     names = dict.fromkeys(metric.name for point in record.points for metric in point.metrics)
     rows = []
     for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from powerprof.records import StateResidency, Window
+from powerprof.records import Run, StateResidency, Window
 
 _WIDTH = 80
 _SEPARATOR = " · "
@@ -13,8 +13,13 @@ _REJECTED = 6  # the column
 _NAME = 16
 
 
-def render(window: Window, driver: str | None = None) -> str:
-    """Lines of text without colour: the same window, the same text."""
+def lines(run: Run, width: int = _WIDTH, *, driver: str | None = None) -> list[str]:
+    """The report of a run's only window: the same window, the same text. `driver` is what a recording says of it."""
+    own = run.host.get("idle_driver")
+    return _lines(run.phases[0].windows[0], driver or (f"driver {own}" if own else None))
+
+
+def _lines(window: Window, driver: str | None) -> list[str]:
     lines = [_answer(window), _setting(window, driver)]
     if window.states:
         lines += ["", *_table(window)]
@@ -25,7 +30,7 @@ def render(window: Window, driver: str | None = None) -> str:
     lines += _accounting(window)
     for note in window.notes:
         lines += _wrapped(note)
-    return "\n".join(lines)
+    return lines
 
 
 def _wrapped(text: str) -> list[str]:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from powerprof import text
 from powerprof.experiment.judge.verdict import words
 from powerprof.workloads.reading import Case, Loaded, resolve
+
+
+def records(workloads: Sequence[Loaded]) -> list[dict[str, Any]]:
+    """What `--json` says of them: the folder, and what its workload.toml declares."""
+    return [{"folder": str(loaded.folder), **msgspec.to_builtins(loaded.definition)} for loaded in workloads]
 
 
 def listing(workloads: Sequence[Loaded], width: int = text.DEFAULT_WIDTH) -> list[str]:

@@ -16,7 +16,7 @@ from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import Figures, clean, escape_pointer
 from powerprof.report.html.page import page
 from powerprof.report.html.states import looks_of
-from powerprof.report.lines import lines_of
+from powerprof.report.kinds import said as said_of
 
 _MAIN = ("baseline", "server", "clients")
 _DIGITS = {"c0_percent": 2, "wakeups_hz": 1}
@@ -164,7 +164,7 @@ def _course(run: Run) -> list[svg.Bar]:
 
 def render(run: Run, extras: Extras) -> str:
     """The page."""
-    figures, said = Figures(run), lines_of(run)
+    figures, said = Figures(run), said_of(run)
     chosen = shown_phases(run)
     looks = looks_of([state for phase in run.phases for state in phase.states])
     bars = [

@@ -12,7 +12,7 @@ from powerprof.report.html import svg
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import Figures, clean
 from powerprof.report.html.page import page
-from powerprof.report.lines import lines_of
+from powerprof.report.kinds import said as said_of
 
 _DRAWN = (
     "queries_hz",
@@ -69,7 +69,7 @@ def _rows(record: Sweep, figures: Figures) -> list[SweepRow]:
 
 def render(record: Sweep, extras: Extras) -> str:
     """The page."""
-    figures, said = Figures(record), lines_of(record)
+    figures, said = Figures(record), said_of(record)
     rows = _rows(record, figures)
     return page(
         "sweep.html.j2",

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from powerprof.errors import DataError, PowerprofError
+from powerprof.report.kinds import lines_of
 from powerprof.report.saved import load_saved
 from powerprof.windows.recorded import read_recording
 from tests.contract.errors.conftest import Refused
@@ -98,7 +99,7 @@ def changed(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_sound_run_is_shown(tmp_path: Path) -> None:
-    lines = load_saved(written(tmp_path, sound())).lines(80)
+    lines = lines_of(load_saved(written(tmp_path, sound())), 80)
     assert lines[0].startswith("An idle server with 16 silent connections costs ")
 
 
@@ -135,7 +136,7 @@ _TEXT = json.dumps(sound())
 def test_damaged_runs(refused: Refused, tmp_path: Path, content: bytes | dict[str, Any], said: str) -> None:
     """In this process, all of them; the command line is tried with some below."""
     with pytest.raises(DataError, match=said):
-        load_saved(written(tmp_path, content)).lines(80)
+        lines_of(load_saved(written(tmp_path, content)), 80)
 
 
 def test_the_command_line_refuses_a_damaged_run(refused: Refused, tmp_path: Path) -> None:
@@ -250,7 +251,7 @@ def test_any_field_of_a_run_may_be_anything(tmp_path: Path) -> None:
         else:
             place[last] = odd
         try:
-            lines = load_saved(written(tmp_path, run)).lines(80)
+            lines = lines_of(load_saved(written(tmp_path, run)), 80)
             assert max(map(len, lines)) <= 80
         except PowerprofError as error:
             assert "\n" not in error.message

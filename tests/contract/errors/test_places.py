@@ -39,6 +39,25 @@ def test_a_runs_directory_that_is_a_file(refused: Refused, tmp_path: Path) -> No
     refused(1, r"cannot create .*/file/runs \(not a directory\)", ["idle", *QUICK, "--runs-dir", f"{file}/runs"])
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["attribute", "--system", "--duration", "3600"],
+        ["diagnose", "--pid", "1", "--duration", "3600"],
+        ["compare", "index", "no-index"],
+        ["run", "city:index"],
+        ["sweep", "city:index", "--clients", "1,2"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_what_measures_for_minutes_looks_at_its_runs_directory_first(
+    refused: Refused, tmp_path: Path, command: list[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    refused(1, r"cannot save the run in .*/file \(not a directory\)", [*command, "--runs-dir", str(file)])
+
+
 def test_a_runs_directory_that_cannot_be_made(refused: Refused) -> None:
     """/proc refuses even root."""
     refused(1, r"cannot create /proc/runs \(", ["idle", *QUICK, "--runs-dir", "/proc/runs"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from powerprof.energy.replay import replay
 from powerprof.errors import DataError, UsageError
-from powerprof.report.energy import render
+from powerprof.report.energy import lines
 from powerprof.sources.powercap_dump import parse_powercap
 from powerprof.sources.turbostat import read_turbostat
 
@@ -173,7 +173,7 @@ def test_recorded_server_by_three_meters(recordings: Path) -> None:
     assert f"package-0 + package-1 (turbostat) {packages:.1f} W inside wall (meter_log) " in "\n".join(result.notes)
     assert f"{gap:.1f} W outside" in "\n".join(result.notes)
     assert 80 < gap < 110
-    assert "289.7 W over 111.5 s, measured: wall by meter_log." in render(result)
+    assert "289.7 W over 111.5 s, measured: wall by meter_log." in "\n".join(lines(result))
 
 
 def test_recorded_turbostat_alone_agrees_with_its_summary(recordings: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.cli.doctor import render
 from powerprof.host import capabilities, describe
 from powerprof.host.capability import Capability, missing, ok
+from powerprof.report.doctor import render
 
 Make = Callable[[Mapping[str, str]], Path]
 

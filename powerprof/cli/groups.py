@@ -1,0 +1,51 @@
+"""Groups of options: a dataclass in a command's signature stands for one option a field.
+
+Typer knows no dataclasses, but it reads a command's options from its signature. So a command is declared with whole
+groups, and Typer is given a function with the groups' fields in their places, which puts the groups together again.
+A field may be a group itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, get_type_hints
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as Typer wants it: every group replaced by its fields, in their order, with their defaults."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters = inspect.signature(command).parameters
+    kinds = {name: hints[name] for name in parameters}
+    spread_out = list(_options(kinds, {name: parameter.default for name, parameter in parameters.items()}))
+
+    def call(**given: Any) -> None:
+        command(**_gathered(kinds, given))
+
+    # A signature refuses two options of one name: a command with two groups that share one is found at once.
+    call.__signature__ = inspect.Signature(spread_out)  # type: ignore[attr-defined]
+    call.__annotations__ = {option.name: option.annotation for option in spread_out}
+    return call
+
+
+def _options(kinds: dict[str, Any], defaults: dict[str, Any]) -> Iterator[inspect.Parameter]:
+    for name, kind in kinds.items():
+        if is_dataclass(kind):
+            own = {f.name: inspect.Parameter.empty if f.default is MISSING else f.default for f in fields(kind)}
+            yield from _options(_kinds(kind), own)
+        else:
+            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=defaults.get(name))
+
+
+def _kinds(group: Any) -> dict[str, Any]:
+    hints = get_type_hints(group, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(group)}
+
+
+def _gathered(kinds: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    gathered = {}
+    for name, kind in kinds.items():
+        group: Any = kind if is_dataclass(kind) else None
+        gathered[name] = group(**_gathered(_kinds(group), given)) if group else given[name]
+    return gathered

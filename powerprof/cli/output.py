@@ -1,0 +1,172 @@
+"""How results leave the process: progress, files, the report, the saved run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+from powerprof.cli.options import Saving
+from powerprof.errors import Interrupted, PowerprofError, UsageError
+
+if TYPE_CHECKING:
+    import msgspec
+    from rich.console import Console
+
+    from powerprof.report.html import Extras
+
+R = TypeVar("R", bound="msgspec.Struct")
+Targets = Mapping[str, str | None]
+
+
+def check_targets(json: str | None = None, files: Targets | None = None) -> None:
+    """Refuse what could not be written, before anything is measured. Raises UsageError."""
+    targets = {**(files or {}), "json": json}
+    if list(targets.values()).count("-") > 1:
+        raise UsageError("only one of the files can be stdout", "give the others names")
+    for option, target in targets.items():
+        if target is None or target == "-":
+            continue
+        if Path(target).is_dir():
+            raise UsageError(f"--{option} {target} is a directory", "name a file, or - for stdout")
+        if not Path(target).parent.is_dir():
+            raise UsageError(f"--{option} {target}: no such directory {Path(target).parent}", "create it first")
+    paths = [os.path.realpath(target) for target in targets.values() if target not in (None, "-")]
+    if len(set(paths)) < len(paths):
+        raise UsageError("two options name the same file", "give each its own")
+
+
+def check(saving: Saving, files: Targets | None = None) -> None:
+    """Refuse what could be neither written nor saved after the measuring. Raises UsageError, PowerprofError."""
+    check_targets(saving.json, files)
+    if not saving.no_save:
+        from powerprof.runs import RunStore
+
+        RunStore(saving.runs_dir).prepare()
+
+
+def write_json(record: Any, target: str | None) -> None:
+    """Write `record` where it was asked for. Raises PowerprofError where the file cannot be written."""
+    if target is not None:
+        from powerprof.report.output import write_output
+        from powerprof.runs import encode
+
+        write_output(target, encode(record))
+
+
+def write_exports(record: msgspec.Struct, files: Targets, extras: Extras | None = None) -> None:
+    """Write every file that was asked for.
+
+    Raises UsageError where the record has no such form, PowerprofError where a file cannot be written.
+    """
+    asked = {kind: target for kind, target in files.items() if target is not None}
+    if asked:
+        from powerprof.report.exports import export
+        from powerprof.report.output import write_output
+
+        # All are made before the first is written: a refusal leaves nothing half done.
+        for target, data in [(target, export(record, kind, extras)) for kind, target in asked.items()]:
+            write_output(target, data)
+
+
+def deliver(
+    record: R,
+    command: str,
+    saving: Saving,
+    files: Targets | None = None,
+    *,
+    lines: Callable[[R, int], list[str]] | None = None,
+    raw: dict[str, bytes] | None = None,
+    extras: Callable[[], Extras] | None = None,
+    failure: PowerprofError | None = None,
+    next_step: str | None = None,
+    resumed_by: str | None = None,
+) -> R:
+    """Save what was measured, write its files, print its report; an interrupted one then ends with 130.
+
+    `raw` is kept beside the run, `extras` belong on its page, `lines` are a report other than the record's own,
+    `resumed_by` is the command that goes on with it. What was measured is shown even where it cannot be saved, or where
+    `failure` broke it off: that error comes last.
+    """
+    from powerprof import interrupts
+    from powerprof.runs import RunStore
+
+    interrupts.hold()
+    problem = failure
+    if not saving.no_save:
+        try:
+            record = RunStore(saving.runs_dir).save(command, record, raw)
+        except PowerprofError as error:
+            problem = problem or error
+    saved = getattr(record, "id", None)
+    kept = resumed_by or (f"what was measured is saved as {saved}" if saved else None)
+    if failure is not None:
+        failure.hint = failure.hint or kept
+    interrupted = Interrupted("interrupted", kept)
+    try:
+        interrupts.release()
+    except Interrupted:
+        raise interrupted from None
+    try:
+        write_json(record, saving.json)
+        write_exports(record, files or {}, extras() if extras and any((files or {}).values()) else None)
+    except PowerprofError as error:
+        problem = problem or error
+    if not saving.quiet and "-" not in (saving.json, *(files or {}).values()):
+        last = " ".join(part for part in (f"Saved as {saved}." if saved else None, next_step) if part)
+        show([*report(record, lines), *([last] if last else [])])
+    if problem is not None:
+        raise problem
+    if getattr(record, "interrupted", False):
+        raise interrupted
+    return record
+
+
+def report(record: R, lines: Callable[[R, int], list[str]] | None = None) -> list[str]:
+    """The record's report for this terminal."""
+    from powerprof.report.kinds import lines_of
+
+    return (lines or lines_of)(record, terminal_width())
+
+
+def say_to(saving: Saving) -> Callable[[str], None]:
+    """What says a line of progress, unless --quiet."""
+    return lambda text: progress(text, saving.quiet)
+
+
+def progress(text: str, quiet: bool = False) -> None:
+    """A line of progress: on stderr, and only to a terminal."""
+    if not quiet and sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """Names come from other processes and from other people's files: no escape sequence of theirs gets out."""
+    return "".join(char if char.isprintable() or char == "\xa0" else "?" for char in text)
+
+
+def show(lines: Iterable[str]) -> None:
+    """Print a report: the first line, the answer, is bold on a terminal that has colours."""
+    from rich.text import Text
+
+    out = console()
+    for number, line in enumerate(lines):
+        out.print(Text(printable(line), style="bold" if number == 0 else ""), soft_wrap=True)
+
+
+def console(stream: IO[str] | None = None) -> Console:
+    """A console that wraps at the terminal's width, keeps long lines in pipes, and obeys NO_COLOR."""
+    from rich.console import Console
+
+    out = stream or sys.stdout
+    is_terminal = out.isatty()
+    return Console(file=out, highlight=False, soft_wrap=not is_terminal, width=None if is_terminal else 100)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 80 in a pipe."""
+    import shutil
+
+    return max(40, shutil.get_terminal_size((80, 24)).columns) if sys.stdout.isatty() else 80

@@ -1,0 +1,55 @@
+"""`powerprof servers` for a terminal and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from powerprof.database import historical
+from powerprof.database.historical import HistoricalServer
+
+
+def record(server: HistoricalServer) -> dict[str, object]:
+    """A server of `powerprof.servers/1`."""
+    fetched = historical.is_fetched(server)
+    return {
+        "name": server.name,
+        "version": server.version,
+        "description": server.description,
+        "licence": server.licence,
+        "download_bytes": server.artifact.size_bytes,
+        "machine": server.machine,
+        "fetched": fetched,
+        "path": str(historical.folder(server)) if fetched else None,
+    }
+
+
+def listing(servers: Sequence[HistoricalServer]) -> list[str]:
+    """Two lines a server: what it is, and how it is had."""
+    found = []
+    for server in servers:
+        there = historical.is_fetched(server)
+        state = f"fetched: {historical.folder(server)}" if there else f"powerprof servers fetch {server.name}"
+        found += [
+            f"{server.name}  {server.description}",
+            f"  {server.machine}, {server.artifact.size_bytes / 1e6:.0f} MB to download, {server.licence} · {state}",
+        ]
+    return found
+
+
+def was_there(servers: Sequence[HistoricalServer]) -> list[str]:
+    """Nothing had to be fetched."""
+    return [line for server in servers for line in _ready(server, "was there already")]
+
+
+def was_fetched(servers: Sequence[HistoricalServer]) -> list[str]:
+    """It is there now."""
+    return [line for server in servers for line in _ready(server, "fetched, checked and started once")]
+
+
+def _ready(server: HistoricalServer, said: str) -> list[str]:
+    build = historical.build(server.name)
+    return [
+        f"{server.name} {said}: {historical.folder(server)}",
+        f"{build.name}, licence {server.licence} ({server.licence_text}). "
+        "It has known security holes: loopback and throwaway data only.",
+    ]
