@@ -29,7 +29,9 @@ def test_json_is_all_that_stdout_holds(powerprof_cli: Cli) -> None:
 
 def test_a_host_with_nothing(powerprof_cli: Cli, tmp_path: Path) -> None:
     target = tmp_path / "doctor.json"
-    empty = {"POWERPROF_SYSFS": str(tmp_path / "no-sys"), "POWERPROF_PROCFS": str(tmp_path / "no-proc"), "PATH": ""}
+    for name in ("sys", "proc"):
+        (tmp_path / name).mkdir()
+    empty = {"POWERPROF_SYSFS": str(tmp_path / "sys"), "POWERPROF_PROCFS": str(tmp_path / "proc"), "PATH": ""}
     done = powerprof_cli(["doctor", "--json", str(target)], env=empty)
     assert done.code == 0
     assert done.err == ""
