@@ -238,11 +238,7 @@ class RunMetric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A saved run: `powerprof.run/1`. `condition` and `metrics` are those of a run under load.
-
-    Of a run with several servers `blocks` are its windows with what each server did, and `traced` one in which all
-    were traced, as in `powerprof.comparison/1`.
-    """
+    """A saved run: `powerprof.run/1`, as `residency` saves it. Other commands save more, in types of their own."""
 
     id: str | None
     command: str
@@ -250,14 +246,25 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     host: dict[str, Any]
     tool: ToolCost
     phases: list[Phase]
-    deltas: list[Delta] = []
     server: ServerInfo | None = None
-    options: dict[str, Any] = {}
-    drift: list[Delta] = []
-    condition: dict[str, Any] | None = None
-    metrics: list[RunMetric] = []
-    traced: dict[str, Any] | None = None
-    blocks: list[dict[str, Any]] = []
     notes: list[str] = []
     interrupted: bool = False
     schema: Literal["powerprof.run/1"] = "powerprof.run/1"
+
+
+class IdleOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What `idle` was asked for."""
+
+    clients_count: int | None = None
+    duration_s: float | None = None
+    repeat_count: int | None = None
+    residency_source: str | None = None
+    sysfs: str | None = None
+
+
+class IdleRun(Run, frozen=True, kw_only=True):
+    """What `idle` saves: also how its phases differ, and how far the baseline moved meanwhile."""
+
+    options: IdleOptions = IdleOptions()
+    deltas: list[Delta] = []
+    drift: list[Delta] = []

@@ -30,7 +30,7 @@ _LIMIT_BYTES = 256 << 20
 _SHOWN_NAME = 80
 
 
-class _Record(msgspec.Struct):
+class Record(msgspec.Struct):
     """What all records begin with."""
 
     schema: str
@@ -57,12 +57,17 @@ def decode(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(text.encode(), type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise DataError(path, f"not a {kind.__name__.strip('_').lower()} of powerprof ({error})") from None
+        raise DataError(path, f"not a record of powerprof ({error})") from None
+
+
+def head_of(path: Path) -> Record:
+    """What a record says of itself first. Raises DataError."""
+    return decode(path, Record)
 
 
 def schema_of(path: Path) -> str:
     """The schema that a record names. Raises DataError."""
-    return decode(path, _Record).schema
+    return head_of(path).schema
 
 
 class RunStore:
@@ -152,7 +157,7 @@ class RunStore:
             if not path.is_file():
                 continue
             try:
-                head = decode(path, _Record)
+                head = decode(path, Record)
             except DataError as error:
                 found.append(RunInfo(name, path, None, None, False, error.reason))
             else:

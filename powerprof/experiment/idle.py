@@ -27,7 +27,7 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.experiment.judge import phases
 from powerprof.experiment.judge.phasesplit import with_energy_split
-from powerprof.records import Cause, Conservation, Phase, Run, ServerInfo, ToolCost, Window
+from powerprof.records import Cause, Conservation, IdleOptions, IdleRun, Phase, ServerInfo, ToolCost, Window
 from powerprof.sources.base import Meters
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.text import Say
@@ -71,7 +71,7 @@ class IdlePlan:
 class IdleResult:
     """The run, and what broke it off where something did (the server died, a disk was full)."""
 
-    run: Run
+    run: IdleRun
     failure: PowerprofError | None
 
 
@@ -289,7 +289,7 @@ class IdleExperiment:
         if window.interrupted:
             raise Interrupted("interrupted")
 
-    def _record(self, interrupted: bool) -> Run:
+    def _record(self, interrupted: bool) -> IdleRun:
         from powerprof.host.describe import host_record
 
         found = [measured.phase() for measured in self._measured if measured.windows]
@@ -300,8 +300,7 @@ class IdleExperiment:
         drift = []
         if "baseline" in by_name and "baseline-after" in by_name:
             drift = phases.deltas(by_name["baseline"], by_name["baseline-after"], meters)
-        options = {**msgspec.structs.asdict(_Options.of(self._plan)), "sysfs": str(paths.sysfs())}
-        return Run(
+        return IdleRun(
             id=None,
             command="idle",
             started_at=self._started_at,
@@ -310,22 +309,17 @@ class IdleExperiment:
             phases=found,
             deltas=[delta for a, b in pairs for delta in phases.deltas(by_name[a], by_name[b], meters)],
             server=self._server,
-            options=options,
+            options=IdleOptions(
+                clients_count=self._plan.clients,
+                duration_s=self._plan.duration_s,
+                repeat_count=self._plan.repeat,
+                residency_source=self._plan.residency_source,
+                sysfs=str(paths.sysfs()),
+            ),
             drift=drift,
             notes=[*self._notes, *phases.unmetered_in(found, meters)],
             interrupted=interrupted,
         )
-
-
-class _Options(msgspec.Struct, frozen=True):
-    clients_count: int
-    duration_s: float
-    repeat_count: int
-    residency_source: str
-
-    @classmethod
-    def of(cls, plan: IdlePlan) -> _Options:
-        return cls(plan.clients, plan.duration_s, plan.repeat, plan.residency_source)
 
 
 def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:

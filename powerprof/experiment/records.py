@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from powerprof.attribution.records import Attribution
 from powerprof.database.replication import ReplicationStatus
-from powerprof.records import EnergyReading, Kind, Window
+from powerprof.records import EnergyReading, IdleRun, Kind, Run, RunMetric, Window
+from powerprof.runs import decode, head_of
 from powerprof.statistics import Verdict
 
 Arm = Literal["a", "b"]
@@ -145,6 +147,33 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     work: str
 
 
+class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What `run` was asked for, and what it offered the server."""
+
+    primary_metric: str | None = None
+    window_s: float | None = None
+    windows_count: int | None = None
+    design: Design | None = None
+    offered_hz: float | None = None
+    queries_per_block: int | None = None
+    energy_source: str | None = None
+    residency_source: str | None = None
+
+
+class LoadRun(Run, frozen=True, kw_only=True):
+    """What `run` saves: a condition's metrics over its windows.
+
+    Of a condition with several servers `blocks` are its windows with what each server did, and `traced` one in which
+    all were traced.
+    """
+
+    condition: Condition
+    options: LoadOptions = LoadOptions()
+    metrics: list[RunMetric] = msgspec.field(default_factory=list)
+    traced: TracedWindow | None = None
+    blocks: list[Block] = msgspec.field(default_factory=list)
+
+
 class Threat(msgspec.Struct, frozen=True, kw_only=True):
     """Something that could have made the difference. `serious` ones are said in the answer."""
 
@@ -203,3 +232,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     interrupted: bool = False
     schema: Literal["powerprof.comparison/1"] = "powerprof.comparison/1"
+
+
+# What each command saves under `powerprof.run/1`.
+RUN_TYPES: dict[str | None, type[Run]] = {"residency": Run, "idle": IdleRun, "run": LoadRun}
+
+
+def read_run(path: Path) -> Run:
+    """A saved run as what its command saves. Raises DataError."""
+    return decode(path, RUN_TYPES.get(head_of(path).command, Run))

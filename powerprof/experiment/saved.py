@@ -11,8 +11,8 @@ import msgspec
 
 from powerprof.errors import DataError, UsageError
 from powerprof.experiment.judge.verdict import answer, judge_unpaired
-from powerprof.experiment.records import Comparison, Condition, Difference, Metric, Side, Threat
-from powerprof.records import Phase, Run
+from powerprof.experiment.records import Comparison, Condition, Difference, LoadRun, Metric, Side, Threat, read_run
+from powerprof.records import IdleRun, Phase, Run
 from powerprof.runs import RunStore, decode, schema_of
 from powerprof.statistics import mean_interval
 
@@ -117,7 +117,7 @@ def _read(name: str, runs_dir: Path | None) -> _Half:
     if schema == "powerprof.comparison/1":
         return _of_comparison(path, decode(path, Comparison), wanted)
     if schema == "powerprof.run/1":
-        return _of_run(path, decode(path, Run))
+        return _of_run(path, read_run(path))
     raise DataError(path, f"a {schema} cannot be compared")
 
 
@@ -153,42 +153,29 @@ def _of_comparison(path: Path, found: Comparison, wanted: str | None) -> _Half:
 def _of_run(path: Path, run: Run) -> _Half:
     name = run.id or path.name
     server = {} if run.server is None else msgspec.to_builtins(run.server)
-    if run.metrics and run.condition is not None:
-        try:
-            condition = msgspec.convert(run.condition, Condition)
-        except msgspec.ValidationError as error:
-            raise DataError(path, f"condition: {error}") from None
+    options = {}
+    if isinstance(run, LoadRun) and run.metrics:
+        condition = run.condition
         metrics = [_single(m.name, m.unit, m.kind, m.values, m.source) for m in run.metrics]
-        primary = str(run.options.get("primary_metric") or metrics[0].name)
+        primary = run.options.primary_metric or metrics[0].name
+        options = msgspec.to_builtins(run.options)
     else:
         if not run.phases:
             raise DataError(path, "a run without phases")
         phase = [one for one in run.phases if one.name != "baseline-after"][-1]
-        condition = _idle_condition(run)
+        clients = None
+        if isinstance(run, IdleRun):
+            options, clients = msgspec.to_builtins(run.options), run.options.clients_count
+        condition = _idle_condition(run.command, clients)
         metrics, primary = _of_phase(phase), "wakeups_hz"
     return _Half(
-        condition.name,
-        name,
-        run.started_at,
-        condition,
-        metrics,
-        primary,
-        run.host,
-        server,
-        run.options,
-        run.interrupted,
+        condition.name, name, run.started_at, condition, metrics, primary, run.host, server, options, run.interrupted
     )
 
 
-def _idle_condition(run: Run) -> Condition:
-    clients = run.options.get("clients_count")
+def _idle_condition(command: str, clients: int | None) -> Condition:
     return Condition(
-        name=run.command,
-        workload=run.command,
-        title="",
-        load={"clients": clients},
-        settings={},
-        work=f"{run.command} {clients}",
+        name=command, workload=command, title="", load={"clients": clients}, settings={}, work=f"{command} {clients}"
     )
 
 

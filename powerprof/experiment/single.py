@@ -6,8 +6,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from powerprof import __version__
 from powerprof.energy.domains import unmetered
 from powerprof.errors import Interrupted, PowerprofError
@@ -20,8 +18,8 @@ from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer, calibrate
 from powerprof.experiment.measure.traced import trace_condition
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.records import Block, TracedWindow
-from powerprof.records import Phase, Run, ServerInfo, ToolCost, Window
+from powerprof.experiment.records import Block, LoadOptions, LoadRun, TracedWindow
+from powerprof.records import Phase, ServerInfo, ToolCost, Window
 from powerprof.text import Say
 from powerprof.windows.sampling import now_text
 from powerprof.workloads.reading import Case
@@ -62,7 +60,7 @@ class _Single:
             self.traced = trace_condition(bench, case, "a", options.attribute_s, self._say, offer.easy_rate_hz)
 
 
-def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say) -> Run:
+def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say) -> LoadRun:
     """Measure one condition. Raises PowerprofError where not one window could be measured."""
     from powerprof.energy.windows import WindowEnergy
 
@@ -92,7 +90,7 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
 
 def _record(
     single: _Single, case: Case, options: ExperimentOptions, started_at: str, cost: ToolCost, interrupted: bool
-) -> Run:
+) -> LoadRun:
     from powerprof.host.describe import host_record
 
     blocks = [block for block in single.blocks if not block.dropped] or single.blocks
@@ -106,7 +104,7 @@ def _record(
     metrics = run_metrics(metrics_for(blocks, baseline), blocks)
     metrics.sort(key=lambda metric: metric.name != primary)
     offer = single.offer
-    return Run(
+    return LoadRun(
         id=None,
         command="run",
         started_at=started_at,
@@ -114,20 +112,20 @@ def _record(
         tool=cost,
         phases=found,
         server=single.server,
-        condition=msgspec.to_builtins(condition_record(case)),
+        condition=condition_record(case),
         metrics=metrics,
-        options={
-            "primary_metric": primary,
-            "window_s": options.window_s,
-            "windows_count": len(blocks),
-            "design": offer.design if offer else None,
-            "offered_hz": offer.rate_hz if offer else None,
-            "queries_per_block": offer.queries if offer else None,
-            "energy_source": options.energy_source,
-            "residency_source": options.residency_source,
-        },
-        traced=None if single.traced is None else msgspec.to_builtins(single.traced),
-        blocks=[msgspec.to_builtins(block) for block in blocks if block.members or block.storm],
+        options=LoadOptions(
+            primary_metric=primary,
+            window_s=options.window_s,
+            windows_count=len(blocks),
+            design=offer.design if offer else None,
+            offered_hz=offer.rate_hz if offer else None,
+            queries_per_block=offer.queries if offer else None,
+            energy_source=options.energy_source,
+            residency_source=options.residency_source,
+        ),
+        traced=single.traced,
+        blocks=[block for block in blocks if block.members or block.storm],
         notes=[*dict.fromkeys(single.notes), *unmetered(metered, baseline.meters)],
         interrupted=interrupted,
     )

@@ -20,7 +20,7 @@ from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer
 from powerprof.experiment.measure.oslayer import OsRates
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.records import Block
+from powerprof.experiment.records import Block, Condition
 from powerprof.records import RunMetric
 from powerprof.text import Say
 from powerprof.windows.sampling import now_text
@@ -45,7 +45,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     started_at: str
     workload: str
-    condition: dict[str, Any]
+    condition: Condition
     parameter: str
     key: str
     values: list[Value]
@@ -90,7 +90,7 @@ def start(
         command="sweep",
         started_at=now_text(),
         workload=workload.definition.name,
-        condition=msgspec.to_builtins(condition_record(resolve(workload, condition))),
+        condition=condition_record(resolve(workload, condition)),
         parameter=parameter,
         key=key,
         values=chosen,
@@ -121,8 +121,8 @@ def go_on(
 
     Raises UsageError where the workload is not the one that the sweep was begun with.
     """
-    name = sweep.condition["name"]
-    if msgspec.to_builtins(condition_record(resolve(workload, name)))["work"] != sweep.condition["work"]:
+    name = sweep.condition.name
+    if condition_record(resolve(workload, name)).work != sweep.condition.work:
         raise UsageError(f"{sweep.workload}:{name} has changed since the sweep was begun", "begin a new one")
     done = {_same(point.value) for point in sweep.points if point.error is None}
     notes = list(sweep.notes)

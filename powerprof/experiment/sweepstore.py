@@ -72,7 +72,7 @@ def sweep(
     if isinstance(asked, str):
         record = store.load(asked)
         options = sweeps.options_of(record, options)
-        workload, _ = find_one(f"{record.workload}:{record.condition['name']}", extra)
+        workload, _ = find_one(f"{record.workload}:{record.condition.name}", extra)
     else:
         workload, condition = find_one(asked.condition, extra)
         record = sweeps.start(workload, condition, asked.parameter, asked.values, options)

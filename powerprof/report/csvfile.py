@@ -14,7 +14,7 @@ import msgspec
 
 from powerprof.attribution.records import Attribution
 from powerprof.errors import UsageError
-from powerprof.experiment.records import Comparison
+from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep import Sweep
 from powerprof.records import Estimate, Run
 from powerprof.report.stacks import frames_of
@@ -108,7 +108,7 @@ def _estimate(found: Estimate | None) -> tuple[float | None, float | None]:
 
 def _run(record: Run) -> Iterable[Sequence[Cell]]:
     yield ["phase", "figure", "unit", "kind", "value", "low", "high", "mechanism", "process", "thread"]
-    for metric in record.metrics:
+    for metric in record.metrics if isinstance(record, LoadRun) else ():
         yield ["", metric.name, metric.unit, metric.kind, metric.estimate.mean, *_estimate(metric.estimate)]
     for phase in record.phases:
         figures = (

@@ -6,35 +6,34 @@ from collections.abc import Sequence
 
 from powerprof import text
 from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
-from powerprof.records import Cause, Delta, EnergyReading, Estimate, Phase, Run
+from powerprof.records import Cause, Delta, EnergyReading, Estimate, IdleRun, Phase
 
 _SHOWN_CAUSES = 12
 _WHY = 24
 _STATE_NAME = 16  # CPUIDLE_NAME_LEN, include/linux/cpuidle.h
 
 
-def _phase(run: Run, name: str) -> Phase | None:
+def _phase(run: IdleRun, name: str) -> Phase | None:
     return next((phase for phase in run.phases if phase.name == name), None)
 
 
-def _delta(run: Run, before: str, after: str, metric: str) -> Delta | None:
+def _delta(run: IdleRun, before: str, after: str, metric: str) -> Delta | None:
     return next((d for d in run.deltas if (d.from_phase, d.to_phase, d.metric) == (before, after, metric)), None)
 
 
-def _shown(run: Run) -> list[Phase]:
+def _shown(run: IdleRun) -> list[Phase]:
     return [phase for name in ("baseline", "server", "clients") if (phase := _phase(run, name))] or run.phases[:1]
 
 
-def _clients(run: Run) -> str:
-    given = run.options.get("clients_count")
-    return text.count(given if isinstance(given, int) else None)
+def _clients(run: IdleRun) -> str:
+    return text.count(run.options.clients_count)
 
 
-def _title(run: Run, phase: Phase) -> str:
+def _title(run: IdleRun, phase: Phase) -> str:
     return f"{_clients(run)} clients" if phase.name == "clients" else phase.name
 
 
-def headline(run: Run) -> str:
+def headline(run: IdleRun) -> str:
     """The answer in one sentence: what the last phase costs over the first."""
     shown = _shown(run)
     if len(shown) < 2:
@@ -64,7 +63,7 @@ def headline(run: Run) -> str:
     return f"{what} {said}."
 
 
-def _drifted(run: Run, difference: Estimate) -> bool:
+def _drifted(run: IdleRun, difference: Estimate) -> bool:
     """Whether the baseline's own change (of C0, else of wake-ups) is real and half of what was measured or more."""
     metric = "c0_percent" if any(delta.metric == "c0_percent" for delta in run.drift) else "wakeups_hz"
     drift = next((delta.difference for delta in run.drift if delta.metric == metric), None)
@@ -75,7 +74,7 @@ def _includes_zero(estimate: Estimate) -> bool:
     return estimate.low is not None and estimate.high is not None and estimate.low <= 0.0 <= estimate.high
 
 
-def _context(run: Run) -> str:
+def _context(run: IdleRun) -> str:
     first = _shown(run)[0]
     kind = "private" if run.server and run.server.private else "given"
     server = f"{run.server.version}, {kind} · " if run.server else ""
@@ -86,7 +85,7 @@ def _context(run: Run) -> str:
     )
 
 
-def _table(run: Run, width: int) -> list[str]:
+def _table(run: IdleRun, width: int) -> list[str]:
     shown = _shown(run)
     first, last = shown[0], shown[-1]
     compare = len(shown) > 1
@@ -119,7 +118,7 @@ def _table(run: Run, width: int) -> list[str]:
     return lines + _power_note(run, shown)
 
 
-def _power(run: Run, shown: Sequence[Phase]) -> list[list[str]]:
+def _power(run: IdleRun, shown: Sequence[Phase]) -> list[list[str]]:
     sums = [host_of(run, phase) for phase in shown]
     if not sums or sums[0].source is None:
         return []
@@ -136,12 +135,12 @@ def _power(run: Run, shown: Sequence[Phase]) -> list[list[str]]:
     ]
 
 
-def _meters(run: Run) -> HostMeters | None:
+def _meters(run: IdleRun) -> HostMeters | None:
     """The meters that stand for the host in all phases; runs without windows have the phases' own figures only."""
     return host_meters([energy for phase in run.phases for energy in _readings(phase)])
 
 
-def host_of(run: Run, phase: Phase) -> Total:
+def host_of(run: IdleRun, phase: Phase) -> Total:
     """The host's energy in a phase, by the meters of the run."""
     return mean_host_energy(_readings(phase), _meters(run))
 
@@ -150,7 +149,7 @@ def _readings(phase: Phase) -> list[list[EnergyReading]]:
     return [window.energy for window in phase.windows] or [phase.energy]
 
 
-def _power_note(run: Run, shown: Sequence[Phase]) -> list[str]:
+def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
     sums = host_of(run, shown[0])
     reading = next((r for r in shown[0].energy if r.domain in sums.domains and r.source == sums.source), None)
     if reading is None:
@@ -197,7 +196,7 @@ def _cause_rows(causes: Sequence[Cause], width: int) -> list[str]:
 UNKNOWN_WHO = "unknown"
 
 
-def _causes(run: Run, width: int) -> list[str]:
+def _causes(run: IdleRun, width: int) -> list[str]:
     phase = next((phase for phase in reversed(_shown(run)) if phase.causes), None)
     if phase is None or phase.conservation is None:
         return []
@@ -213,7 +212,7 @@ def _causes(run: Run, width: int) -> list[str]:
     return ["", heading, *_cause_rows(phase.causes, width), *text.wrap(balance, width - 2, "  ")]
 
 
-def _cost(run: Run) -> str:
+def _cost(run: IdleRun) -> str:
     tool = run.tool
     parts = [f"{text.number(tool.cpu_percent, 3)} % CPU"]
     if tool.wakeups_hz is not None:
@@ -223,7 +222,7 @@ def _cost(run: Run) -> str:
     return f"powerprof itself: {', '.join(parts)}."
 
 
-def _drift(run: Run) -> list[str]:
+def _drift(run: IdleRun) -> list[str]:
     drift = next((delta for delta in run.drift if delta.metric == "c0_percent"), None)
     wakeups = next((delta for delta in run.drift if delta.metric == "wakeups_hz"), None)
     if drift is None:
@@ -236,7 +235,7 @@ def _drift(run: Run) -> list[str]:
     return [f"Baseline drift, end − begin: {text.plus_minus(drift.difference, sign=True)} points of C0{more}.{warning}"]
 
 
-def _split(run: Run) -> list[str]:
+def _split(run: IdleRun) -> list[str]:
     """Where the joules of the last phase went."""
     phase = _shown(run)[-1]
     split = phase.energy_split
@@ -251,7 +250,7 @@ def _split(run: Run) -> list[str]:
     ]
 
 
-def _notes(run: Run) -> list[str]:
+def _notes(run: IdleRun) -> list[str]:
     """Everything that is to be known; the doubts of an estimate in one sentence."""
     notes = list(dict.fromkeys([*run.notes, *(note for phase in run.phases for note in phase.notes)]))
     doubts = [note.removeprefix("estimate: ") for note in notes if note.startswith("estimate: ")]
@@ -261,7 +260,7 @@ def _notes(run: Run) -> list[str]:
     return found + [f"Note: {note}." for note in rest]
 
 
-def lines(run: Run, width: int = text.DEFAULT_WIDTH) -> list[str]:
+def lines(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The whole report. `width` is the terminal's."""
     found = [
         *text.wrap(headline(run), width),

@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from powerprof.errors import UsageError
+
 R = TypeVar("R", bound=msgspec.Struct)
 _ONE_LINE = 100_000
 
@@ -21,11 +23,25 @@ class Kind(Generic[R]):
     lines: Callable[[R, int], list[str]]
 
 
-def _run() -> Kind[Any]:
+def _residency() -> Kind[Any]:
     from powerprof.records import Run
-    from powerprof.report import run
+    from powerprof.report import residency
 
-    return Kind(Run, run.lines)
+    return Kind(Run, residency.lines)
+
+
+def _idle() -> Kind[Any]:
+    from powerprof.records import IdleRun
+    from powerprof.report import idle
+
+    return Kind(IdleRun, idle.lines)
+
+
+def _load() -> Kind[Any]:
+    from powerprof.experiment.records import LoadRun
+    from powerprof.report import load
+
+    return Kind(LoadRun, load.lines)
 
 
 def _comparison() -> Kind[Any]:
@@ -79,7 +95,9 @@ def _energy() -> Kind[Any]:
 
 # Functions, since reading one kind of record must not load the code of all.
 _KINDS: dict[str, Callable[[], Kind[Any]]] = {
-    "powerprof.run/1": _run,
+    "powerprof.run/1 residency": _residency,
+    "powerprof.run/1 idle": _idle,
+    "powerprof.run/1 run": _load,
     "powerprof.comparison/1": _comparison,
     "powerprof.sweep/1": _sweep,
     "powerprof.attribution/1": _attribution,
@@ -90,15 +108,18 @@ _KINDS: dict[str, Callable[[], Kind[Any]]] = {
 }
 
 
-def kind_of(schema: str) -> Kind[Any] | None:
-    """What a schema stands for; None for one that has no report."""
-    found = _KINDS.get(schema)
+def kind_of(schema: str, command: str | None) -> Kind[Any] | None:
+    """What a schema stands for; None for one that has no report. Runs are told apart by their command."""
+    found = _KINDS.get(schema) or _KINDS.get(f"{schema} {command}")
     return found() if found else None
 
 
 def lines_of(record: Any, width: int) -> list[str]:
     """The report of any record in `_KINDS`, for a terminal of `width` columns."""
-    return _KINDS[record.schema]().lines(record, width)
+    kind = kind_of(record.schema, getattr(record, "command", None))
+    if kind is None:
+        raise UsageError(f"there is no report for a {type(record).__name__.lower()}", "use --json FILE")
+    return kind.lines(record, width)
 
 
 def said(record: Any) -> tuple[str, str]:

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from powerprof import text
 from powerprof.experiment.judge.verdict import words
-from powerprof.experiment.records import Block, TracedWindow
-from powerprof.records import Run
+from powerprof.experiment.records import LoadRun
 from powerprof.report import servers
 from powerprof.report.compare import figure, label_of, notes_of
 
 
-def lines(run: Run, width: int = text.DEFAULT_WIDTH) -> list[str]:
+def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The report, at most `width` columns."""
-    condition = run.condition or {}
-    name = f"{condition.get('workload')}:{condition.get('name')}"
-    found = [f"{name} was measured in no window."]
+    name = f"{run.condition.workload}:{run.condition.name}"
+    found = [f"No window of {name} was measured."]
     if run.metrics:
         first = run.metrics[0]
         interval = ""
         if first.estimate.low is not None and first.estimate.high is not None:
             interval = f" ({figure(first.estimate.low)} – {figure(first.estimate.high)}, 95 %)"
         estimated = " (estimated)" if first.kind == "estimated" else ""
-        what = words(first.name).rstrip(",")
+        what = words(first.name)
         # A rate's name says its unit already.
         unit = "" if first.unit.startswith("1/") else f" {first.unit}"
         found = text.wrap(f"{name}: {what}{estimated} is {figure(first.estimate.mean)}{unit}{interval}.", width)
     options = run.options
-    parts = [f"{options.get('windows_count')} windows of {options.get('window_s')} s"]
-    if options.get("offered_hz"):
-        parts.append(f"{options['offered_hz']:,.0f} queries/s offered")
-    if options.get("queries_per_block"):
-        parts.append(f"{options['queries_per_block']:,} queries each")
+    parts = [f"{text.count(options.windows_count)} windows of {options.window_s} s"]
+    if options.offered_hz:
+        parts.append(f"{options.offered_hz:,.0f} queries/s offered")
+    if options.queries_per_block:
+        parts.append(f"{options.queries_per_block:,} queries each")
     if run.server is not None:
         parts.append(run.server.version + (", private" if run.server.private else ""))
     found += text.wrap(" · ".join(parts), width)
@@ -44,10 +40,9 @@ def lines(run: Run, width: int = text.DEFAULT_WIDTH) -> list[str]:
         shown = "" if low is None else f"[{figure(low)}, {figure(high)}]"
         rows.append([label_of(metric.name, metric.kind), figure(metric.estimate.mean), shown])
     found += ["", *(text.cut(line, width) for line in text.columns(rows))]
-    blocks = [msgspec.convert(block, Block) for block in run.blocks]
-    found += servers.of_blocks(str(condition.get("name")), blocks, width)
+    found += servers.of_blocks(run.condition.name, run.blocks, width)
     if run.traced is not None:
-        found += servers.traced(msgspec.convert(run.traced, TracedWindow), str(condition.get("name")), width)
+        found += servers.traced(run.traced, run.condition.name, width)
     idle = next((phase for phase in run.phases if phase.name == "server"), None)
     if idle is not None:
         found += [

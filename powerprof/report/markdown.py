@@ -13,9 +13,9 @@ import msgspec
 from powerprof import text
 from powerprof.attribution.records import Attribution
 from powerprof.errors import UsageError
-from powerprof.experiment.records import Comparison
+from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep import Sweep
-from powerprof.records import Cause, Conservation, Run
+from powerprof.records import Cause, Conservation, IdleRun, Run
 from powerprof.report import labels
 from powerprof.report.kinds import said as said_of
 
@@ -149,7 +149,7 @@ def _causes(causes: Sequence[Cause]) -> list[str]:
 def _run(record: Run) -> list[str]:
     said = said_of(record)
     found = [f"**{plain(said[0])}**", "", plain(said[1])]
-    if record.metrics:
+    if isinstance(record, LoadRun) and record.metrics:
         rows = []
         for one in record.metrics:
             shown = labels.shown(one.unit, [one.estimate.mean])
@@ -164,7 +164,7 @@ def _run(record: Run) -> list[str]:
             rows.append([code(name, 40) + ", %", *(text.number(s.residency_percent if s else None, 2) for s in states)])
         rows.append(["wake-ups from idle, /s", *(text.number(phase.wakeups_hz, 1) for phase in record.phases)])
         found += ["", *_table(["", *(code(phase.name, 40) for phase in record.phases)], rows)]
-    if record.deltas:
+    if isinstance(record, IdleRun) and record.deltas:
         rows = [
             [
                 plain(labels.metric(d.metric)),

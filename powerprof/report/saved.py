@@ -9,16 +9,16 @@ import msgspec
 from powerprof.errors import DataError
 from powerprof.records import Run
 from powerprof.report.kinds import kind_of
-from powerprof.runs import RunStore, decode, schema_of
+from powerprof.runs import RunStore, decode, head_of
 
 
 def load_saved(name: str, runs_dir: Path | None = None) -> msgspec.Struct:
     """A saved record that has a report, by id, folder or file. Raises UsageError and DataError."""
     path = RunStore(runs_dir).find(name)
-    schema = schema_of(path)
-    kind = kind_of(schema)
+    head = head_of(path)
+    kind = kind_of(head.schema, head.command)
     if kind is None:
-        raise DataError(path, f"there is no report for {schema[:40]!r}")
+        raise DataError(path, f"there is no report for {head.schema[:40]!r}")
     record: msgspec.Struct = decode(path, kind.record)
     if isinstance(record, Run):
         _check_phases(path, record)

@@ -34,7 +34,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Point], float | None]], ...] = (
 
 def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The report, at most `width` columns."""
-    name = f"{sweep.workload}:{sweep.condition.get('name')}"
+    name = f"{sweep.workload}:{sweep.condition.name}"
     good = [point for point in sweep.points if point.error is None]
     best = max(good, key=lambda point: _metric(point, "queries_hz") or 0.0, default=None)
     found = [f"{name} was measured at no point."]

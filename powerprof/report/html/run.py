@@ -9,7 +9,8 @@ from datetime import datetime
 from markupsafe import Markup
 
 from powerprof import text
-from powerprof.records import Phase, Run, StateResidency
+from powerprof.experiment.records import LoadRun
+from powerprof.records import IdleRun, Phase, Run, StateResidency
 from powerprof.report import labels
 from powerprof.report.html import svg
 from powerprof.report.html.extras import Extras
@@ -37,7 +38,7 @@ class PhaseRow:
 def shown_phases(run: Run) -> list[int]:
     """The phases that are compared: of idle runs baseline, server, clients; else all."""
     found = [index for name in _MAIN for index, phase in enumerate(run.phases) if phase.name == name]
-    return found if found and run.command == "idle" else list(range(len(run.phases)))
+    return found if found and isinstance(run, IdleRun) else list(range(len(run.phases)))
 
 
 def phase_looks(run: Run) -> dict[str, str]:
@@ -52,13 +53,13 @@ def phase_looks(run: Run) -> dict[str, str]:
 
 def phase_title(run: Run, phase: Phase) -> str:
     """`16 clients` rather than `clients`."""
-    count = run.options.get("clients_count")
-    return f"{count} clients" if phase.name == "clients" and isinstance(count, int) else clean(phase.name, 60)
+    count = run.options.clients_count if isinstance(run, IdleRun) else None
+    return f"{count} clients" if phase.name == "clients" and count is not None else clean(phase.name, 60)
 
 
 def _change(figures: Figures, run: Run, chosen: Sequence[int], metric: str, digits: int) -> Markup:
     first, last = run.phases[chosen[0]].name, run.phases[chosen[-1]].name
-    for index, delta in enumerate(run.deltas):
+    for index, delta in enumerate(run.deltas if isinstance(run, IdleRun) else ()):
         if len(chosen) > 1 and (delta.from_phase, delta.to_phase, delta.metric) == (first, last, metric):
             place = f"/deltas/{index}/difference"
             return figures.fig(f"{place}/mean", digits, sign=True) + figures.interval(
@@ -165,6 +166,7 @@ def _course(run: Run) -> list[svg.Bar]:
 def render(run: Run, extras: Extras) -> str:
     """The page."""
     figures, said = Figures(run), said_of(run)
+    metrics = run.metrics if isinstance(run, LoadRun) else []
     chosen = shown_phases(run)
     looks = looks_of([state for phase in run.phases for state in phase.states])
     bars = [
@@ -190,8 +192,10 @@ def render(run: Run, extras: Extras) -> str:
         ],
         traced=[(index, phase_title(run, run.phases[index])) for index in reversed(chosen) if run.phases[index].causes],
         energies=[(index, phase_title(run, phase)) for index, phase in enumerate(run.phases) if phase.energy],
-        metric_labels=[labels.metric(metric.name) for metric in run.metrics],
-        metric_units=[labels.prefix(metric.unit, metric.estimate.mean) for metric in run.metrics],
+        metrics=metrics,
+        drift=run.drift if isinstance(run, IdleRun) else [],
+        metric_labels=[labels.metric(metric.name) for metric in metrics],
+        metric_units=[labels.prefix(metric.unit, metric.estimate.mean) for metric in metrics],
         label=labels.metric,
         notes=notes_of(run),
         period=text.period,

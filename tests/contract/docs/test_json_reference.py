@@ -11,9 +11,9 @@ from powerprof.attribution.functions import FunctionProfile
 from powerprof.attribution.oncpu import OnCpuProfile
 from powerprof.attribution.records import Attribution
 from powerprof.energy.result import EnergyResult
-from powerprof.experiment.records import Comparison
+from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep import Sweep
-from powerprof.records import Run
+from powerprof.records import IdleRun, Run
 from tests.conftest import REPOSITORY
 
 PAGES = REPOSITORY / "docs/reference"
@@ -39,7 +39,9 @@ def _keys(record: type[msgspec.Struct], seen: set[type]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("record", [Run, Comparison, Sweep, Attribution, OnCpuProfile, FunctionProfile, EnergyResult])
+@pytest.mark.parametrize(
+    "record", [Run, IdleRun, LoadRun, Comparison, Sweep, Attribution, OnCpuProfile, FunctionProfile, EnergyResult]
+)
 def test_every_key_of_a_record_is_explained(record: type[msgspec.Struct]) -> None:
     text = "".join(path.read_text() for path in PAGES.glob("json*.md"))
     assert {key for key in _keys(record, set()) if f"`{key}`" not in text} == set()

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from powerprof.records import Run
+from powerprof.records import IdleRun
 from tests.conftest import REPOSITORY
 from tests.contract.idle.conftest import Measured
 
@@ -189,7 +189,7 @@ def test_the_saved_run_is_what_was_printed(measured: Measured) -> None:
 
 
 def test_the_record_is_read_back_whole(measured: Measured) -> None:
-    again = msgspec.json.decode(measured.result.out.encode(), type=Run)
+    again = msgspec.json.decode(measured.result.out.encode(), type=IdleRun)
     assert msgspec.json.decode(msgspec.json.encode(again)) == measured.run
 
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from powerprof.experiment.bench.servers import BenchOptions
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.records import Block
+from powerprof.experiment.records import Block, LoadRun
 from powerprof.experiment.single import run_condition
-from powerprof.records import Run
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import resolve
 
 pytestmark = pytest.mark.usefixtures("mariadbd")
 
 
-def run(condition: str, window_s: float = 1.0) -> tuple[Run, list[Block]]:
+def run(condition: str, window_s: float = 1.0) -> tuple[LoadRun, list[Block]]:
     options = ExperimentOptions(pairs=1, window_s=window_s, warm_up_pairs=0, baseline_windows=1, energy_source="auto")
     record = run_condition(resolve(*find_condition(condition)), BenchOptions(), options, lambda said: None)
-    return record, [msgspec.convert(block, Block) for block in record.blocks]
+    return record, record.blocks
 
 
 def test_an_orphan_goes_round_and_its_status_is_clean() -> None:

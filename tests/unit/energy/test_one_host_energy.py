@@ -17,7 +17,7 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.judge import phases
 from powerprof.experiment.judge.metrics import Baseline, baseline_of, metrics_for
 from powerprof.experiment.judge.phasesplit import with_energy_split
-from powerprof.records import EnergyReading, Run, ToolCost, Window
+from powerprof.records import EnergyReading, IdleRun, ToolCost, Window
 from powerprof.report import idle as idle_report
 from tests.unit.experiment import builders
 
@@ -86,7 +86,7 @@ def by_every_command(readings: Sequence[EnergyReading]) -> dict[str, float | Non
     with WindowEnergy("none") as energy:
         result = judge(window, energy, "none", WINDOW_S)
         split = with_energy_split(phase, energy, phases.run_meters([phase])).energy_split
-    run = Run(
+    run = IdleRun(
         id=None,
         command="idle",
         started_at="",

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from powerprof.errors import DataError, UsageError
-from powerprof.experiment.records import Condition
+from powerprof.experiment.records import Condition, LoadOptions, LoadRun
 from powerprof.experiment.saved import are_runs, compare_saved
 from powerprof.experiment.sweep import Sweep, find_key, go_on, options_of
 from powerprof.experiment.sweepstore import SweepStore
-from powerprof.records import Estimate, Run, RunMetric, ServerInfo, ToolCost
+from powerprof.records import Estimate, RunMetric, ServerInfo, ToolCost
 from powerprof.runs import RunStore
 from powerprof.workloads.catalogue import find_workload
 
@@ -38,7 +37,7 @@ def _run(
         estimate=Estimate(mean=sum(values) / len(values), low=None, high=None),
         values=list(values),
     )
-    run = Run(
+    run = LoadRun(
         id=None,
         command="run",
         started_at="2026-01-01T00:00:00Z",
@@ -46,9 +45,9 @@ def _run(
         tool=ToolCost(version="1", cpu_s=0.1, wakeups_hz=None),
         phases=[],
         server=ServerInfo(version="MariaDB 10.11.19", private=True),
-        condition=msgspec.to_builtins(condition),
+        condition=condition,
         metrics=[metric],
-        options={"primary_metric": metric.name, **options},
+        options=LoadOptions(primary_metric=metric.name, **options),
     )
     return str(store.save("run", run).id)
 
@@ -112,7 +111,7 @@ def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
         command="sweep",
         started_at="2026-01-01T00:00:00Z",
         workload="city",
-        condition={"name": "index", "work": "other"},
+        condition=Condition(name="index", workload="city", title="", load={}, settings={}, work="other"),
         parameter="clients",
         key="load.clients",
         values=[1, 2],

@@ -15,7 +15,7 @@ from powerprof.attribution.oncpu import OnCpuFrame, OnCpuProfile, OnCpuStack
 from powerprof.attribution.records import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Waker, Wakeup, Woken
 from powerprof.experiment.judge.metrics import baseline_of
 from powerprof.experiment.judge.verdict import answer, judge, own_control
-from powerprof.experiment.records import Arm, Block, Comparison, Condition, Plan, Threat
+from powerprof.experiment.records import Arm, Block, Comparison, Condition, LoadOptions, LoadRun, Plan, Threat
 from powerprof.experiment.sweep import Point, Sweep
 from powerprof.records import (
     Cause,
@@ -23,9 +23,10 @@ from powerprof.records import (
     Delta,
     EnergyReading,
     Estimate,
+    IdleOptions,
+    IdleRun,
     Phase,
     ProcessTime,
-    Run,
     RunMetric,
     ServerInfo,
     StateResidency,
@@ -323,7 +324,7 @@ def _delta(before: Phase, after: Phase, metric: str, half: float) -> Delta:
 
 
 @cache
-def idle_run() -> Run:
+def idle_run() -> IdleRun:
     """`powerprof idle --clients 16`."""
     phases = [
         _phase("baseline", 0, 0.42, 38.1),
@@ -332,7 +333,7 @@ def idle_run() -> Run:
         _phase("baseline-after", 180, 0.44, 38.3),
     ]
     metrics = (("c0_percent", 0.04), ("wakeups_hz", 0.5), ("C6 residency_percent", 0.04))
-    return Run(
+    return IdleRun(
         id="idle-1031",
         command="idle",
         started_at=START.isoformat(),
@@ -342,7 +343,7 @@ def idle_run() -> Run:
         deltas=[_delta(phases[0], phases[2], metric, half) for metric, half in metrics],
         drift=[_delta(phases[0], phases[3], metric, half) for metric, half in metrics[:2]],
         server=ServerInfo(version="MariaDB 10.11.19", private=True, pid=8123),
-        options={"clients_count": 16, "duration_s": 8.0, "repeat_count": 5},
+        options=IdleOptions(clients_count=16, duration_s=8.0, repeat_count=5),
         notes=["no meter on this host: joules are estimated"],
     )
 
@@ -513,11 +514,14 @@ def _metrics(factor: float) -> list[RunMetric]:
     ]
 
 
+CITY_INDEX = Condition(name="index", workload="city", title="an index on Name", load={}, settings={}, work="1")
+
+
 @cache
-def load_run() -> Run:
+def load_run() -> LoadRun:
     """`powerprof run city:index`."""
     server, load = _phase("server", 0, 0.61, 44.7), _phase("index", 60, 41.0, 900.0)
-    return Run(
+    return LoadRun(
         id="run-0002",
         command="run",
         started_at=START.isoformat(),
@@ -526,8 +530,8 @@ def load_run() -> Run:
         phases=[server, load],
         server=ServerInfo(version="MariaDB 10.11.19", private=True),
         metrics=_metrics(1.0),
-        condition={"name": "index", "workload": "city", "title": "an index on Name"},
-        options={"windows_count": 3, "window_s": 8.0, "offered_hz": 200.0},
+        condition=CITY_INDEX,
+        options=LoadOptions(windows_count=3, window_s=8.0, offered_hz=200.0),
     )
 
 
@@ -541,7 +545,7 @@ def sweep() -> Sweep:
         started_at=START.isoformat(),
         workload="city",
         parameter="clients",
-        condition={"name": "index", "workload": "city"},
+        condition=CITY_INDEX,
         key="load.clients",
         values=[1, 2, 4, 8, 1024],
         host=HOST,

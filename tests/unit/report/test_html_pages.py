@@ -106,7 +106,7 @@ def test_the_answer_comes_first(kind: str) -> None:
     heading = re.search(r"<h1[^>]*>(.*?)</h1>", text, re.DOTALL)
     assert heading is not None
     answers = {
-        "comparison": "no-index needs ",
+        "comparison": "no-index uses ",
         "idle": "An idle server with 16 silent connections costs ",
         "load": "city:index: the server&#39;s CPU time per query is",
         "sweep": "city:index does most at clients 1: 28,647",

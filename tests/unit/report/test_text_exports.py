@@ -65,7 +65,7 @@ def test_markdown_of_a_comparison_begins_with_the_answer_and_has_every_metric() 
     record = comparison()
     text = to_markdown(record)
     first = text.splitlines()[0]
-    assert first.startswith("**no-index needs ") and first.endswith("**")
+    assert first.startswith("**no-index uses ") and first.endswith("**")
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(record.metrics)
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 8 for line in table)
