@@ -68,11 +68,10 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
     """Compare two saved runs. Raises UsageError for different work, DataError for damaged runs."""
     first, second = _read(a, runs_dir), _read(b, runs_dir)
     _refuse_different_work(first, second)
-    metrics = judge_unpaired(first.metrics, second.metrics, ("a", "b"), seed)
+    primary = first.primary
+    metrics = judge_unpaired(first.metrics, second.metrics, ("a", "b"), primary, seed)
     if not metrics:
         raise UsageError(f"{a} and {b} have no metric in common", "were they measured by the same kind of meter?")
-    primary = first.primary
-    metrics.sort(key=lambda metric: metric.name != primary)
     names = _names(first, second)
     listed = differences(first, second)
     threats = [Threat(name="unpaired", text="measured at different times: nothing cancels a drift of the host")]

@@ -17,6 +17,7 @@ from powerprof.statistics.verdicts import (
     compare_pairs,
     compare_unpaired,
     minimum_detectable_percent,
+    survivors,
     verdict_of,
 )
 
@@ -37,6 +38,7 @@ __all__ = [
     "minimum_detectable_percent",
     "ratio_interval",
     "student_interval",
+    "survivors",
     "verdict_of",
     "welch_interval",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,11 +20,17 @@ from powerprof.statistics.intervals import (
 
 Verdict = Literal["b_lower", "b_higher", "inconclusive"]
 POWER = 0.8
+# A comparison has one primary metric, judged at 95 % by itself, and some twenty other rows. Those are judged together
+# and more strictly, so that of all comparisons of a condition with itself one in twenty has a false word anywhere.
+FAMILY_LEVEL = 0.99
 
 
 @dataclass(frozen=True)
 class PairedResult:
-    """Two conditions over pairs of blocks, in the unit of the values; None where it cannot be said."""
+    """Two conditions over pairs of blocks, in the unit of the values; None where it cannot be said.
+
+    `p_value` is Student's (Welch's where nothing is paired) for no difference, on the scale of the interval.
+    """
 
     pairs_count: int
     a_mean: float
@@ -37,6 +44,7 @@ class PairedResult:
     ratio_interval: Interval | None
     verdict: Verdict
     minimum_detectable_percent: float | None
+    p_value: float | None = None
 
 
 def verdict_of(interval: Interval | None) -> Verdict:
@@ -86,7 +94,35 @@ def compare_pairs(a: Sequence[float], b: Sequence[float], *, seed: int) -> Paire
         ratio_interval=ratios,
         verdict=verdict_of(interval),
         minimum_detectable_percent=minimum_detectable_percent(a, b),
+        p_value=_p_of_pairs(a, b, on_logs=interval is not None and interval.method == "student-log"),
     )
+
+
+def _p_of_pairs(a: Sequence[float], b: Sequence[float], *, on_logs: bool) -> float | None:
+    from scipy import special
+
+    if len(a) < 3:
+        return None
+    each = [math.log(y / x) if on_logs else y - x for x, y in zip(a, b, strict=True)]
+    error = statistics.stdev(each) / math.sqrt(len(each))
+    if error == 0:
+        return 1.0 if each[0] == 0 else 0.0
+    return 2 * float(special.stdtr(len(each) - 1, -abs(statistics.fmean(each)) / error))
+
+
+def survivors(p_values: Sequence[float | None], level: float = FAMILY_LEVEL) -> list[bool]:
+    """Which differences can be claimed together: Holm's step-down, so that any false one is as rare as `level` says.
+
+    S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979.
+    None never survives.
+    """
+    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    found = [False] * len(p_values)
+    for rank, (p, index) in enumerate(known):
+        if p > (1 - level) / (len(known) - rank):
+            break
+        found[index] = True
+    return found
 
 
 def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int) -> PairedResult:
@@ -108,4 +144,17 @@ def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int) -> Pa
         ratio_interval=None,
         verdict=verdict_of(interval),
         minimum_detectable_percent=None,
+        p_value=_p_of_two(a, b),
     )
+
+
+def _p_of_two(a: Sequence[float], b: Sequence[float]) -> float | None:
+    from scipy import stats
+
+    if min(len(a), len(b)) < 3:
+        return None
+    if min(a) == max(a) and min(b) == max(b):
+        return 1.0 if a[0] == b[0] else 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of values that are nearly alike
+        return float(stats.ttest_ind(b, a, equal_var=False).pvalue)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from powerprof.experiment.judge.metrics import Baseline, Values, metrics_for
 from powerprof.experiment.records import Answer, Block, Control, Difference, Metric, Range, Ratio, Side
-from powerprof.statistics import Interval, PairedResult, compare_pairs, compare_unpaired, judge_control
+from powerprof.statistics import Interval, PairedResult, compare_pairs, compare_unpaired, judge_control, survivors
 
 MINIMUM_PAIRS = 3
 
@@ -21,7 +23,7 @@ def pairs_of(blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
 
 
 def judge(blocks: Sequence[Block], baseline: Baseline, primary: str, seed: int) -> list[Metric]:
-    """Every metric over the complete pairs, the primary one first."""
+    """Every metric over the complete pairs, the primary one first; the verdicts of the others are those of a family."""
     pairs = pairs_of(blocks)
     counted = [block for pair in pairs for block in pair]
     found = []
@@ -30,12 +32,14 @@ def judge(blocks: Sequence[Block], baseline: Baseline, primary: str, seed: int) 
         both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
         if both:
             result = compare_pairs([x for x, _ in both], [y for _, y in both], seed=seed)
-            found.append(_metric(values, a, b, result))
-    return sorted(found, key=lambda metric: metric.name != primary)
+            found.append((_metric(values, a, b, result), result.p_value))
+    return _as_a_family(found, primary)
 
 
-def judge_unpaired(a: Sequence[Metric], b: Sequence[Metric], sides: tuple[str, str], seed: int) -> list[Metric]:
-    """Metrics of two saved runs. `sides` says which side of each run (a or b) is meant."""
+def judge_unpaired(
+    a: Sequence[Metric], b: Sequence[Metric], sides: tuple[str, str], primary: str, seed: int
+) -> list[Metric]:
+    """Metrics of two saved runs, as `judge` has them. `sides` says which side of each run (a or b) is meant."""
     found = []
     for first in a:
         second = next((metric for metric in b if metric.name == first.name), None)
@@ -45,8 +49,20 @@ def judge_unpaired(a: Sequence[Metric], b: Sequence[Metric], sides: tuple[str, s
         right = [value for value in _side(second, sides[1]).values if value is not None]
         if left and right:
             values = Values(first.name, first.unit, first.kind, lambda _: None, first.source)
-            found.append(_metric(values, left, right, compare_unpaired(left, right, seed=seed)))
-    return found
+            result = compare_unpaired(left, right, seed=seed)
+            found.append((_metric(values, left, right, result), result.p_value))
+    return _as_a_family(found, primary)
+
+
+def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str) -> list[Metric]:
+    """The primary metric keeps the verdict of its own interval, of the others those that survive together."""
+    others = [(metric, p) for metric, p in judged if metric.name != primary]
+    sure = survivors([p for _, p in others])
+    kept = [
+        metric if stays else msgspec.structs.replace(metric, verdict="inconclusive")
+        for (metric, _), stays in zip(others, sure, strict=True)
+    ]
+    return [*(metric for metric, _ in judged if metric.name == primary), *kept]
 
 
 def _side(metric: Metric, name: str) -> Side:

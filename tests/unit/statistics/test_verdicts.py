@@ -15,6 +15,7 @@ from powerprof.statistics import (
     compare_unpaired,
     judge_control,
     minimum_detectable_percent,
+    survivors,
     verdict_of,
 )
 
@@ -116,3 +117,38 @@ def test_a_trend_over_the_blocks_is_seen_and_noise_is_none() -> None:
     assert rising.tau == pytest.approx(1.0)
     assert noise is not None and not noise.present
     assert block_trend([1.0] * 10) is None
+
+
+def test_rows_are_claimed_together_by_holms_steps() -> None:
+    # 0.01/4, 0.01/3, 0.01/2 and 0.01: the third is too large, and what comes after it goes with it.
+    assert survivors([0.0024, 0.0033, 0.0051, 0.0099]) == [True, True, False, False]
+    assert survivors([0.0099]) == [True]
+    assert survivors([None, 1e-9, None]) == [False, True, False]
+    assert survivors([]) == []
+
+
+def test_a_condition_beside_itself_has_a_false_word_in_few_comparisons() -> None:
+    """Twenty rows of which each by itself errs at 5 %: at least one does in half of the comparisons. Together, 1 %."""
+    generator = random.Random(11)
+    false_words = unadjusted = 0
+    for _ in range(200):
+        shared = [generator.gauss(0, 1) for _ in range(4)]
+        rows = [
+            compare_pairs([100.0] * 4, [100 + one / 2 + generator.gauss(0, 0.9) for one in shared], seed=1)
+            for _ in range(20)
+        ]
+        kept = survivors([row.p_value for row in rows])
+        unadjusted += any(row.verdict != "inconclusive" for row in rows)
+        false_words += any(keeps and row.verdict != "inconclusive" for keeps, row in zip(kept, rows, strict=True))
+    # Binomial, 200 trials at 1 %: more than 7 come once in 400 such tests.
+    assert false_words <= 7
+    assert unadjusted > 50
+
+
+def test_the_p_value_goes_with_the_interval() -> None:
+    """Both are Student's over the same differences, so they agree on which side of 5 % a pair of conditions is."""
+    for seed in range(40):
+        a, b = _noisy(1.0, 0.05, 5, seed), _noisy(1.04, 0.05, 5, seed + 100)
+        result = compare_pairs(a, b, seed=1)
+        assert result.p_value is not None
+        assert (result.verdict != "inconclusive") == (result.p_value < 0.05)
