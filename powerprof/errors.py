@@ -43,7 +43,7 @@ class WorseError(PowerprofError):
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM arrived; what was measured until then was saved.
+    """SIGINT or SIGTERM arrived; what was measured until then is saved.
 
     No PowerprofError and no Exception, as KeyboardInterrupt is none: it is raised at any instant, also inside a
     `try` whose `except` turns a failure into "not there" or "not yet", and would be lost there.
@@ -55,6 +55,12 @@ class Interrupted(BaseException):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+class HungUp(Interrupted):
+    """SIGHUP arrived: the terminal is gone. All else is as with the other signals."""
+
+    exit_code = 129
 
 
 class DataError(PowerprofError):

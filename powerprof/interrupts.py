@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as an exception, and the stretch in which they have to wait.
+"""SIGINT, SIGTERM and SIGHUP as an exception, and the stretch in which they have to wait.
 
 The state is the process's own: which handler is set. The first signal raises `Interrupted`; from then on, and
 from `hold` on, signals only leave a mark, so that nothing breaks the clean-up or the saving, until `release`.
@@ -8,33 +8,40 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 
-from powerprof.errors import Interrupted
+from powerprof.errors import HungUp, Interrupted
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN_S = 0.01
 
 
 class _Waiting:
-    """A handler that only remembers."""
+    """A handler that only remembers: `first` is the signal that has been raised, `arrived` one that came since."""
 
-    def __init__(self) -> None:
-        self.arrived = False
+    def __init__(self, first: int | None = None) -> None:
+        self.first = first
+        self.arrived: int | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.arrived = True
+        self.arrived = number
 
 
-def _wait() -> None:
-    waiting = _Waiting()
+def _set(handler: _Waiting | Callable[[int, FrameType | None], None]) -> None:
     for number in _NUMBERS:
-        signal.signal(number, waiting)
+        # Who started us by nohup wants a hang-up to mean nothing.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _error(number: int | None, hint: str | None = None) -> Interrupted:
+    return HungUp("hung up", hint) if number == signal.SIGHUP else Interrupted("interrupted", hint)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    _wait()
-    raise Interrupted("interrupted")
+    _set(_Waiting(number))
+    raise _error(number)
 
 
 def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
@@ -47,9 +54,8 @@ def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 def install() -> None:
-    """The first SIGINT or SIGTERM raises Interrupted in the main thread. To be called there."""
-    for number in _NUMBERS:
-        signal.signal(number, _raise)
+    """The first SIGINT, SIGTERM or SIGHUP raises Interrupted in the main thread. To be called there."""
+    _set(_raise)
     sys.unraisablehook = _dropped
 
 
@@ -59,7 +65,13 @@ def hold() -> None:
     Does nothing where `install` was not called, or a signal has come already.
     """
     if signal.getsignal(signal.SIGTERM) is _raise:
-        _wait()
+        _set(_Waiting())
+
+
+def ended_by(hint: str | None = None) -> Interrupted:
+    """The error that what was cut short ends with: HungUp where a hang-up did it."""
+    waiting = signal.getsignal(signal.SIGTERM)
+    return _error((waiting.first or waiting.arrived) if isinstance(waiting, _Waiting) else None, hint)
 
 
 def ignore() -> None:
@@ -73,5 +85,5 @@ def release() -> None:
     waiting = signal.getsignal(signal.SIGTERM)
     if isinstance(waiting, _Waiting):
         install()
-        if waiting.arrived:
-            raise Interrupted("interrupted")
+        if waiting.arrived is not None:
+            raise _error(waiting.arrived)

@@ -181,4 +181,10 @@ class RunStore:
 
 def encode(record: Any) -> bytes:
     """A record as indented JSON with a final newline: the same record, the same bytes."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(record, enc_hook=_plain), indent=1) + b"\n"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is in no record")

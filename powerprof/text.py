@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from powerprof.records import Estimate
+if TYPE_CHECKING:
+    from powerprof.records import Estimate
 
 # What is going on, a line at a time, to whoever waits.
 Say = Callable[[str], None]
@@ -12,6 +15,40 @@ Say = Callable[[str], None]
 UNKNOWN = "?"
 DEFAULT_WIDTH = 80
 _ABSURD = 1e15  # no figure of a real run has more digits; a damaged record must not fill the screen
+
+
+# What a stream that knows no Unicode gets for the characters that reports use.
+STAND_IN = "powerprof.stand_in"
+_ASCII = {
+    "−": "-",
+    "“": '"',
+    "”": '"',
+    "’": "'",
+    "–": "-",
+    "±": "+/-",
+    "×": "x",
+    "µ": "u",
+    "·": "|",
+    "…": "...",
+    "←": "<-",
+    "→": "->",
+    "↔": "<->",
+    "≈": "~",
+    "≤": "<=",
+    "≥": ">=",
+    "²": "2",
+    "Δ": "d",
+    "\xa0": " ",
+}
+
+
+def _stand_in(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_ASCII.get(char, "?") for char in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error(STAND_IN, _stand_in)
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import cast
 
@@ -13,8 +14,8 @@ import typer
 
 from powerprof import __version__, paths
 from powerprof.cli.groups import spread
-from powerprof.cli.output import printable
-from powerprof.errors import Interrupted, PowerprofError, UsageError
+from powerprof.cli.output import leave_terminal, printable
+from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
 
 _COMMANDS = (
     "idle",
@@ -71,9 +72,10 @@ def build_app() -> typer.Typer:
 
 
 def _say(error: PowerprofError | Interrupted) -> None:
-    print(printable(f"error: {error.message}"), file=sys.stderr)
-    if error.hint:
-        print(printable(f"hint: {error.hint}"), file=sys.stderr)
+    with suppress(OSError):  # the terminal may be gone
+        print(printable(f"error: {error.message}"), file=sys.stderr)
+        if error.hint:
+            print(printable(f"hint: {error.hint}"), file=sys.stderr)
 
 
 def _reader_gone() -> int:
@@ -112,6 +114,8 @@ def run_app(arguments: Sequence[str]) -> int:
     except (PowerprofError, Interrupted) as error:
         if os.environ.get("POWERPROF_DEBUG"):
             raise
+        if isinstance(error, HungUp):
+            leave_terminal()
         _say(error)
         return error.exit_code
     except BrokenPipeError:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from powerprof.cli.options import Saving
-from powerprof.errors import Interrupted, PowerprofError, UsageError
+from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
 
 if TYPE_CHECKING:
     import msgspec
@@ -104,7 +105,9 @@ def deliver(
     kept = resumed_by or (f"what was measured is saved as {saved}" if saved else None)
     if failure is not None:
         failure.hint = failure.hint or kept
-    interrupted = Interrupted("interrupted", kept)
+    interrupted = interrupts.ended_by(kept)
+    if isinstance(interrupted, HungUp):
+        leave_terminal()
     try:
         interrupts.release()
     except Interrupted:
@@ -122,6 +125,15 @@ def deliver(
     if getattr(record, "interrupted", False):
         raise interrupted
     return record
+
+
+def leave_terminal() -> None:
+    """The terminal has hung up: what was for it goes nowhere, what is for a file or a pipe goes there."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode):
+            os.dup2(nowhere, stream)
+    os.close(nowhere)
 
 
 def report(record: R, lines: Callable[[R, int], list[str]] | None = None) -> list[str]:

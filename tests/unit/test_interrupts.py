@@ -126,3 +126,24 @@ def test_without_handlers_nothing_is_held() -> None:
         check=True,
     )
     assert done.stdout == "True\n"
+
+
+def test_a_hang_up_is_told_apart_and_means_nothing_under_nohup() -> None:
+    assert (
+        run("""
+        try:
+            signal.raise_signal(signal.SIGHUP)
+        except Interrupted as error:
+            signal.raise_signal(signal.SIGTERM)
+            print(error.message, error.exit_code, interrupts.ended_by("saved").exit_code)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        interrupts.install()
+        signal.raise_signal(signal.SIGHUP)
+        print("still here")
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Interrupted as error:
+            print(error.message, error.exit_code)
+    """)
+        == "hung up 129 129\nstill here\ninterrupted 130\n"
+    )

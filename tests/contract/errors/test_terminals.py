@@ -1,0 +1,92 @@
+"""Terminals that know no Unicode, and terminals that go away."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, Cli
+
+SAVED = REPOSITORY / "tests/fixtures/saved-0.1.0"
+
+
+@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+@pytest.mark.parametrize("name", ["idle-0001", "compare-0001", "attribute-0001", "sweep-0001"])
+def test_a_report_without_unicode(powerprof_cli: Cli, name: str, environment: dict[str, str]) -> None:
+    done = powerprof_cli(["report", name, "--runs-dir", str(SAVED)], environment)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.isascii() or environment.get("LC_ALL") == "C"  # C.UTF-8 is what C becomes where it exists
+    assert "Traceback" not in done.out
+
+
+def test_stand_ins_say_what_the_characters_said(powerprof_cli: Cli) -> None:
+    done = powerprof_cli(["report", "idle-0001", "--runs-dir", str(SAVED)], {"PYTHONIOENCODING": "ascii"})
+    whole = powerprof_cli(["report", "idle-0001", "--runs-dir", str(SAVED)]).out
+    for char, said in {
+        "“": '"',
+        "”": '"',
+        "×": "x",
+        "−": "-",
+        "–": "-",
+        "±": "+/-",
+        "·": "|",
+        "≈": "~",
+        "…": "...",
+        "←": "<-",
+    }.items():
+        whole = whole.replace(char, said)
+    assert done.out == whole
+
+
+def test_an_error_without_unicode(powerprof_cli: Cli) -> None:
+    done = powerprof_cli(["report", "läuft", "--runs-dir", str(SAVED)], {"PYTHONIOENCODING": "ascii"})
+    assert done.code == 2
+    assert done.err.splitlines()[0].startswith("error: no run 'l?uft' in ")
+
+
+def test_json_is_utf_8_whatever_the_terminal_is(powerprof_cli: Cli) -> None:
+    done = powerprof_cli(
+        ["report", "compare-0001", "--runs-dir", str(SAVED), "--json", "-"], {"PYTHONIOENCODING": "ascii"}
+    )
+    assert json.loads(done.out)["schema"] == "powerprof.comparison/1"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGTERM, 130), (signal.SIGINT, 130)])
+def test_what_was_measured_until_a_signal_is_saved(powerprof_cli: Cli, number: signal.Signals, code: int) -> None:
+    process = powerprof_cli.start(["residency", "--duration", "60"])
+    time.sleep(2.5)  # SciPy and the counters are open well before
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code, err
+    assert "what was measured is saved as residency-0001" in err
+    assert "Saved as residency-0001." in out
+
+
+def test_a_terminal_that_goes_away_leaves_the_run(powerprof_cli: Cli, tmp_path: Path) -> None:
+    """The shell in the terminal is gone, its reader too: SIGHUP, and nobody to tell it to."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "powerprof", "residency", "--duration", "60"],
+        env=powerprof_cli.environment(),
+        cwd=REPOSITORY,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    )
+    os.close(slave)
+    time.sleep(2.5)
+    os.close(master)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=30) == 129
+    saved = powerprof_cli(["runs", "--json", "-"])
+    assert (saved.code, saved.err) == (0, "")
+    assert [run["interrupted"] for run in json.loads(saved.out)["runs"]] == [True]
