@@ -3,7 +3,11 @@
 PYTHON := /usr/bin/python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# Touched when the Python packages are in .venv: those that powerprof imports, and those of the tests besides.
+IMPORTED := $(VENV)/.imported
+TESTED := $(VENV)/.tested
+# A server of the past that tests look for; absent, they are deselected, which pytest says at the end.
+HISTORICAL := mysql-5.5.9
 
 # What measures this host runs alone, one after the other; the rest shares the CPUs.
 ALONE := tests/contract/attribute tests/contract/idle tests/unit/sources/test_edges.py \
@@ -15,26 +19,37 @@ ALONE := tests/contract/attribute tests/contract/idle tests/unit/sources/test_ed
 LONGEST := tests/integration/experiment tests/integration
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench soak lint clean
+.PHONY: help setup setup-demo demo test bench soak lint clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## install what is needed (packages of the system, .venv); quick the second time
-	@.ci/packages
-	@$(MAKE) --silent --no-print-directory $(STAMP)
+setup-demo: ## install what powerprof needs (packages of the system, .venv); quick the second time
+	@.ci/packages demo
+	@$(MAKE) --silent --no-print-directory $(IMPORTED)
 
-$(STAMP): pyproject.toml
+setup: setup-demo ## install also what its tests need: compilers, servers, a browser
+	@.ci/packages test
+	@$(MAKE) --silent --no-print-directory $(TESTED)
+
+$(IMPORTED): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv --system-site-packages $(VENV)
 	@echo "setup: installing Python packages into $(VENV)" >&2
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . >&2
 	@touch $@
 
-demo: setup ## measure an idle private MariaDB with 16 clients and print the report
+$(TESTED): pyproject.toml $(IMPORTED)
+	@echo "setup: installing the tests' Python packages into $(VENV)" >&2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' >&2
+	@touch $@
+
+demo: setup-demo ## measure an idle private MariaDB with 16 clients and print the report
 	$(BIN)/powerprof idle --clients 16
 
 test: setup ## run all tests but the soak; those of tests/root need root and BPF
-	@test "$$(id -u)" = 0 || echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all"
+	@test "$$(id -u)" = 0 || \
+		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
+	@$(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2
 	@status=0; \
 	$(BIN)/python -m pytest -m "not soak" --numprocesses 3 --dist loadfile --no-loadscope-reorder \
 		$(LONGEST) tests $(addprefix --ignore=,$(ALONE)) || status=1; \
@@ -45,9 +60,11 @@ bench: setup ## measure powerprof's own cost beside other tools
 	$(BIN)/python -m tests.bench
 
 soak: setup ## run the long tests
+	@.ci/packages soak
 	$(BIN)/python -m pytest -m soak
 
-lint: setup ## ruff (rules and format) and mypy
+lint: setup-demo ## ruff (rules and format) and mypy
+	@$(MAKE) --silent --no-print-directory $(TESTED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
