@@ -13,8 +13,33 @@ from pathlib import Path
 import pytest
 
 from powerprof import programs
+from powerprof.database import historical
+from powerprof.database.builds import ServerBuild
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+_DESELECTED = pytest.StashKey[list[str]]()
+
+
+def _needs_a_server_that_is_not_fetched(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("historical")
+    return marker is not None and not historical.is_fetched(historical.find(marker.args[0]))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Fetching a server of the past is a user's decision and needs the network: without it, its tests are not asked."""
+    deselected = [item for item in items if _needs_a_server_that_is_not_fetched(item)]
+    if deselected:
+        config.stash[_DESELECTED] = [item.nodeid for item in deselected]
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in deselected]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name what was deselected for want of a server, and the command that fetches it."""
+    for name in config.stash.get(_DESELECTED, []):
+        terminalreporter.write_line(f"DESELECTED {name}: its server is not here (powerprof servers fetch)")
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +117,13 @@ def mariadbd() -> Path:
     if found is None:
         pytest.skip("no capability: mariadbd (apt install mariadb-server)")
     return found
+
+
+@pytest.fixture
+def historical_build(request: pytest.FixtureRequest) -> ServerBuild:
+    """The fetched server that the test's marker `historical` names."""
+    marker = request.node.get_closest_marker("historical")
+    return historical.build(marker.args[0])
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Servers that replicate. What needs the historical server is collected only where it has been fetched."""
+"""Servers that replicate."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import historical
 from powerprof.database.server import PrivateServer
-
-# Fetching is a user's decision and needs the network: absent, this is no test that could be skipped.
-collect_ignore = [] if historical.is_fetched(historical.MYSQL_5_5_9) else ["test_mysql_5_5_9.py"]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The storm on the server that it was found on. Collected only where that has been fetched (see conftest)."""
+"""The storm on the server that it was found on. Deselected where that has not been fetched (tests/conftest.py)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ import time
 import msgspec
 import pytest
 
-from powerprof.database import historical, sql
+from powerprof.database import sql
 from powerprof.database.base import Server
+from powerprof.database.builds import ServerBuild
 from powerprof.experiment.bench.servers import Bench, BenchOptions
 from powerprof.experiment.measure.observers import Beside
 from powerprof.experiment.measure.traced import by_thread, trace_condition
 from powerprof.windows.sampling import WindowMeter
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import Case, Loaded, resolve
-
-# Found here: the tests that follow may have a cache of their own.
-BUILD = historical.build("mysql-5.5.9")
 
 
 def wakeups_hz(bench: Bench, seconds: float) -> float:
@@ -39,10 +37,11 @@ def mend(server: Server) -> None:
         sql.execute(connection, "STOP SLAVE", "SET GLOBAL server_id=3", "START SLAVE")
 
 
+@pytest.mark.historical("mysql-5.5.9")
 @pytest.mark.usefixtures("root_bpf")
-def test_replicas_with_one_id_storm_until_one_gets_another() -> None:
+def test_replicas_with_one_id_storm_until_one_gets_another(historical_build: ServerBuild) -> None:
     case = resolve(*find_condition("replica-duplicate-id"))
-    with Bench([case], BenchOptions(server_build=BUILD)) as bench:
+    with Bench([case], BenchOptions(server_build=historical_build)) as bench:
         bench.enter(case)
         raging = []
         for _ in range(5):
