@@ -48,8 +48,8 @@ func main() {
 		duration, _ = strconv.ParseFloat(os.Args[1], 64)
 	}
 	for _, argument := range os.Args[1:] {
-		if text, found := strings.CutPrefix(argument, "timerfd="); found {
-			rate, _ = strconv.ParseFloat(text, 64)
+		if strings.HasPrefix(argument, "timerfd=") {
+			rate, _ = strconv.ParseFloat(argument[len("timerfd="):], 64)
 		}
 	}
 	if duration <= 0 {

@@ -3,7 +3,6 @@
 //     sleepers-rust DURATION_S [sleep=RATE_HZ] [park=RATE_HZ]
 //
 // Chains: std::thread -> NAME_level1 -> NAME_level2 -> wait_NAME -> std. `park` waits on a condition variable.
-use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::thread;
@@ -14,6 +13,11 @@ static STARTED: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" {
     fn gettid() -> i32;
+}
+
+// std::hint::black_box is younger (1.66) than Debian 12's compiler: work after a call, so that it is no tail call.
+fn black_box<T: Copy>(value: T) {
+    unsafe { std::ptr::read_volatile(&value) };
 }
 
 #[inline(never)]
