@@ -10,8 +10,6 @@ import pytest
 from tests.conftest import Cli, CliResult
 from tests.programs import ground_truth
 
-NOBODY = 65534
-
 
 class Taken:
     """A saved run, the JSON that its command wrote, and how long after the window the command ended."""

@@ -21,7 +21,8 @@ import pytest
 
 from powerprof.attribution import capture
 from tests.conftest import REPOSITORY, Cli
-from tests.contract.attribute.conftest import NOBODY, Taken
+from tests.contract.attribute.conftest import Taken
+from tests.programs.unprivileged import NOBODY, as_nobody
 
 _ROW = {"mechanism", "origin", "count", "rate_hz", "wakings_count", "period_ms", "c0_ms", "thread", "waker", "stack"}
 
@@ -87,10 +88,7 @@ def test_a_replay_is_the_same_to_the_byte_for_nobody_without_the_program(taken: 
             os.chown(path, NOBODY, NOBODY)
         done = subprocess.run(
             [
-                "setpriv",
-                f"--reuid={NOBODY}",
-                f"--regid={NOBODY}",
-                "--clear-groups",
+                *as_nobody(),
                 sys.executable,
                 "-m",
                 "powerprof",
@@ -231,20 +229,7 @@ def test_nobody_is_told_what_is_missing(root: None) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chown(folder, NOBODY, NOBODY)
         done = subprocess.run(
-            [
-                "setpriv",
-                f"--reuid={NOBODY}",
-                f"--regid={NOBODY}",
-                "--clear-groups",
-                sys.executable,
-                "-m",
-                "powerprof",
-                "attribute",
-                "--pid",
-                "1",
-                "--duration",
-                "0.1",
-            ],
+            [*as_nobody(), sys.executable, "-m", "powerprof", "attribute", "--pid", "1", "--duration", "0.1"],
             env={**Cli(Path(folder)).environment(), "PYTHONDONTWRITEBYTECODE": "1"},
             cwd=REPOSITORY,
             capture_output=True,

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import REPOSITORY, Cli
 from tests.contract.errors.conftest import QUICK, Refused
+from tests.programs.unprivileged import as_nobody
 
 
 @pytest.mark.parametrize(
@@ -70,19 +71,7 @@ def test_a_runs_directory_of_somebody_else(root: None, tmp_path: Path, powerprof
         if parent.is_relative_to("/tmp/pytest-of-root"):
             parent.chmod(parent.stat().st_mode | 0o011)
     done = subprocess.run(
-        [
-            "setpriv",
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            sys.executable,
-            "-m",
-            "powerprof",
-            "idle",
-            *QUICK,
-            "--runs-dir",
-            str(closed),
-        ],
+        [*as_nobody(), sys.executable, "-m", "powerprof", "idle", *QUICK, "--runs-dir", str(closed)],
         env={**powerprof_cli.environment(), "PYTHONDONTWRITEBYTECODE": "1"},
         cwd=REPOSITORY,
         capture_output=True,
@@ -181,19 +170,7 @@ def test_a_sysfs_that_may_not_be_read(root: None, tmp_path_factory: pytest.TempP
         (Path(folder) / "devices/system/cpu/online").write_text("0\n")
         counter.chmod(0)
         done = subprocess.run(
-            [
-                "setpriv",
-                "--reuid=65534",
-                "--regid=65534",
-                "--clear-groups",
-                sys.executable,
-                "-m",
-                "powerprof",
-                "residency",
-                "--duration",
-                "0.05",
-                "--no-save",
-            ],
+            [*as_nobody(), sys.executable, "-m", "powerprof", "residency", "--duration", "0.05", "--no-save"],
             cwd=REPOSITORY,
             capture_output=True,
             encoding="utf-8",

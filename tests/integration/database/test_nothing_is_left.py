@@ -10,6 +10,7 @@ import time
 import pytest
 
 from tests.integration.database.conftest import Room, Script
+from tests.programs.unprivileged import NOBODY, as_nobody
 
 _HOLD = """
     import time
@@ -163,7 +164,7 @@ def test_an_ordinary_user_needs_no_root(room: Room, script: Script, root: None) 
     """Also shows that a server of another user than mysql is started and removed."""
     home = room.path / "home"
     home.mkdir()
-    os.chown(home, 65534, 65534)
+    os.chown(home, NOBODY, NOBODY)
     process = script(
         """
         import os, psutil
@@ -172,7 +173,7 @@ def test_an_ordinary_user_needs_no_root(room: Room, script: Script, root: None) 
         with PrivateServer(port="ephemeral") as server, server.connect() as connection:
             print(psutil.Process(server.pid).uids().real, sql.scalar(connection, "SELECT 7*6"), flush=True)
     """,
-        prefix=("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
+        prefix=as_nobody(),
         TMPDIR=str(home),
         XDG_CACHE_HOME=str(home / "cache"),
         HOME=str(home),

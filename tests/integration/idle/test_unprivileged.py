@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY, Cli, CliResult
-
-NOBODY = 65534
+from tests.programs.unprivileged import NOBODY, as_nobody
 
 
 @pytest.fixture
@@ -32,16 +31,7 @@ def nobody(root: None) -> Iterator[object]:
 
         def run(args: Sequence[str]) -> CliResult:
             done = subprocess.run(
-                [
-                    "setpriv",
-                    f"--reuid={NOBODY}",
-                    f"--regid={NOBODY}",
-                    "--clear-groups",
-                    sys.executable,
-                    "-m",
-                    "powerprof",
-                    *args,
-                ],
+                [*as_nobody(), sys.executable, "-m", "powerprof", *args],
                 env=environment,
                 cwd=REPOSITORY,
                 capture_output=True,
