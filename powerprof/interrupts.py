@@ -2,6 +2,7 @@
 
 The state is the process's own: which handler is set. The first signal raises `Interrupted`; from then on, and
 from `hold` on, signals only leave a mark, so that nothing breaks the clean-up or the saving, until `release`.
+None breaks an import: half of numpy stays in sys.modules, and the saving that follows fails on it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,20 @@ def _error(number: int | None, hint: str | None = None) -> Interrupted:
     return HungUp("hung up", hint) if number == signal.SIGHUP else Interrupted("interrupted", hint)
 
 
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _raise(number: int, frame: FrameType | None) -> None:
+    if _is_importing(frame):
+        # The same signal again: what handles it by then may have been told to wait.
+        signal.signal(signal.SIGALRM, lambda _number, _frame: signal.raise_signal(number))
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        return
     _set(_Waiting(number))
     raise _error(number)
 

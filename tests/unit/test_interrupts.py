@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 from tests.conftest import REPOSITORY
 
@@ -69,6 +70,31 @@ def test_a_held_signal_comes_at_the_release() -> None:
         print("and no more")
     """)
         == "saved\nraised\nand no more\n"
+    )
+
+
+def test_an_import_is_finished_first(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text("import signal\nsignal.raise_signal(signal.SIGTERM)\nprint('imported')\n")
+    assert (
+        run(f"""
+        sys.path.insert(0, {str(tmp_path)!r})
+        try:
+            import half
+            time.sleep(10)
+        except Interrupted:
+            print("raised")
+        interrupts.install()
+        del sys.modules["half"]
+        import half
+        interrupts.hold()
+        time.sleep(0.1)
+        print("saved")
+        try:
+            interrupts.release()
+        except Interrupted:
+            print("raised")
+    """)
+        == "imported\nraised\nimported\nsaved\nraised\n"
     )
 
 
