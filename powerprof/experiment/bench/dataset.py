@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof import programs
+from powerprof import interrupts, programs
 from powerprof.database import sql
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.files import read_outside_text
@@ -39,19 +39,27 @@ def database_of(case: Case) -> str | None:
     return case.load.database or schema_of(case.workload)
 
 
-def make(server: Server, workload: Loaded, dataset: Dataset, world_sql: Path | None = None) -> None:
-    """Create and fill the workload's schema. Raises PowerprofError, UsageError where it is somebody else's."""
+def make(server: Server, workload: Loaded, dataset: Dataset, made: list[str], world_sql: Path | None = None) -> None:
+    """Create and fill the workload's schema; `made` gets its name once it exists, however the filling ends.
+
+    Raises PowerprofError, UsageError where it is somebody else's.
+    """
     name = schema_of(workload)
     if name is None:
         return
     with server.connect() as connection:
         remove(connection, name)
-        sql.execute(
-            connection,
-            f"CREATE DATABASE `{name}` DEFAULT CHARACTER SET latin1",
-            f"USE `{name}`",
-            f"CREATE TABLE {_MARK} (made TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)",
-        )
+        interrupts.hold()  # between these statements nobody could say whose schema it is
+        try:
+            sql.execute(
+                connection,
+                f"CREATE DATABASE `{name}` DEFAULT CHARACTER SET latin1",
+                f"USE `{name}`",
+                f"CREATE TABLE {_MARK} (made TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)",
+            )
+            made.append(name)
+        finally:
+            interrupts.release()
         if dataset.kind == "world":
             _make_world(server, connection, dataset, world_sql)
         else:

@@ -166,10 +166,7 @@ class Bench:
                 continue
             if other.workload.folder not in made:
                 made.add(other.workload.folder)
-                name = dataset.schema_of(other.workload)
-                dataset.make(node.server, other.workload, definition.dataset, self._options.world_sql)
-                if name and name not in node.made:
-                    node.made.append(name)
+                dataset.make(node.server, other.workload, definition.dataset, node.made, self._options.world_sql)
                 self._run(other, node, other.workload.definition.setup)
         # A condition that is compared with itself is there twice and made once.
         done: list[tuple[Path, Condition]] = []

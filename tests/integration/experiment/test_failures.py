@@ -102,7 +102,7 @@ def test_settings_of_a_given_server_are_put_back_whenever_powerprof_is_stopped(
             return [sql.scalar(connection, f"SELECT @@GLOBAL.{name}") for name in names]
 
     before = settings()
-    for delay_s in (0.4, 2.1, 4.3):
+    for delay_s in (0.0, 0.4, 2.1, 4.3):
         process = powerprof_cli.start(
             ["compare", "query-cache", "no-query-cache", *QUICK, "--defaults-file", str(defaults), "--no-save"],
             env={"MYSQL_PWD": users_server.login.password},
