@@ -9,17 +9,13 @@ import msgspec
 from powerprof import __version__
 from powerprof.energy.domains import unmetered
 from powerprof.experiment.condition import condition_record
-from powerprof.experiment.judge.threats import find_threats
+from powerprof.experiment.judge.threats import doubts_of, find_threats
 from powerprof.experiment.judge.verdict import answer, judge, own_control, pairs_of
 from powerprof.experiment.records import Answer, Arm, Comparison, Control, Metric, Plan, Threat
 from powerprof.experiment.runner import Collected, arms
 from powerprof.statistics import compare_pairs, judge_control
 from powerprof.workloads.definition import Explain
 from powerprof.workloads.reading import Case
-
-# A busy neighbour or a change of frequency moves figures by tens of percent, hardly by more.
-_DISTURBANCES = ("steal", "frequency", "other_load")
-_NOT_BY_CHANCE_PERCENT = 100.0
 
 
 def comparison(found: Collected) -> Comparison:
@@ -112,13 +108,6 @@ def _control(found: Collected, metrics: list[Metric]) -> Control | None:
 def _answer(found: Collected, metrics: list[Metric], threats: list[Threat], control: Control | None) -> Answer:
     case_a, case_b = found.cases
     said = answer(metrics, found.primary, case_a.name, case_b.name)
-    primary = next((metric for metric in metrics if metric.name == found.primary), None)
-    large = primary is not None and abs(primary.difference.percent or 0.0) > _NOT_BY_CHANCE_PERCENT
-    doubts = [threat.text for threat in threats if threat.serious and not (large and threat.name in _DISTURBANCES)]
-    if control is not None and control.kind == "run" and not control.sound:
-        doubts.append(control.text)
     if not pairs_of(found.blocks):
-        doubts = ["no complete pair was measured"]
-    if not doubts:
-        return said
-    return msgspec.structs.replace(said, text=f"{said.text} Doubtful: {'; '.join(doubts)}.")
+        return msgspec.structs.replace(said, doubts=["no complete pair was measured"])
+    return msgspec.structs.replace(said, doubts=doubts_of(threats, control, metrics, found.primary))

@@ -183,12 +183,16 @@ class Threat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer in a sentence, by the primary metric; what it says of speed and of power apart from that."""
+    """The answer in a sentence, by the primary metric; what it says of speed and of power apart from that.
+
+    `doubts`: why not to believe it, beside the answer and not within it.
+    """
 
     metric: str | None
     text: str
     speed: str | None = None
     power: str | None = None
+    doubts: list[str] = []
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,11 +10,22 @@ from typing import Any
 import msgspec
 
 from powerprof.errors import DataError, UsageError
-from powerprof.experiment.judge.verdict import answer, judge_unpaired
-from powerprof.experiment.records import Comparison, Condition, Difference, LoadRun, Metric, Side, Threat, read_run
+from powerprof.experiment.judge.threats import doubts_of
+from powerprof.experiment.judge.verdict import answer, judge_saved
+from powerprof.experiment.records import (
+    Comparison,
+    Condition,
+    Control,
+    Difference,
+    LoadRun,
+    Metric,
+    Side,
+    Threat,
+    read_run,
+)
 from powerprof.records import IdleRun, Phase, Run
 from powerprof.runs import RunStore, decode, schema_of
-from powerprof.statistics import mean_interval
+from powerprof.statistics import DRIFT_FLOOR_POINTS, mean_interval
 
 # Not part of what a comparison could be confused by: names, and what is new at each boot.
 _HOST_IGNORED = ("hostname", "boot_id", "mitigations")
@@ -34,6 +45,9 @@ class _Half:
     server: dict[str, Any]
     options: dict[str, Any]
     interrupted: bool
+    threats: list[Threat]
+    control: Control | None = None
+    comparison: Path | None = None
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -69,15 +83,16 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
     first, second = _read(a, runs_dir), _read(b, runs_dir)
     _refuse_different_work(first, second)
     primary = first.primary
-    metrics = judge_unpaired(first.metrics, second.metrics, ("a", "b"), primary, seed)
+    # The two conditions of one comparison were measured in pairs, and still are.
+    paired = first.comparison is not None and first.comparison == second.comparison and first.name != second.name
+    metrics = judge_saved(first.metrics, second.metrics, primary, seed, paired=paired)
     if not metrics:
         raise UsageError(f"{a} and {b} have no metric in common", "were they measured by the same kind of meter?")
     names = _names(first, second)
     listed = differences(first, second)
-    threats = [Threat(name="unpaired", text="measured at different times: nothing cancels a drift of the host")]
-    for half in (first, second):
-        if half.interrupted:
-            threats.append(Threat(name="interrupted", text=f"{half.run_id} was ended early", serious=True))
+    threats = first.threats if paired else _apart(first, second)
+    control = first.control if paired else None
+    said = answer(metrics, primary, *names)
     return Comparison(
         id=None,
         command="compare",
@@ -88,7 +103,8 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
         order=[],
         blocks_count=0,
         metrics=metrics,
-        verdict=answer(metrics, primary, *names),
+        verdict=msgspec.structs.replace(said, doubts=doubts_of(threats, control, metrics, primary)),
+        control=control,
         seed=seed,
         threats=threats,
         differences=listed,
@@ -96,6 +112,20 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
         server=second.server,
         options={"a": first.run_id, "b": second.run_id},
     )
+
+
+def _apart(first: _Half, second: _Half) -> list[Threat]:
+    """What threatens two runs of different times: that, and what was serious in either."""
+    found = [Threat(name="unpaired", text="measured at different times: nothing cancels a drift of the host")]
+    for half in (first, second):
+        if half.interrupted:
+            found.append(Threat(name="interrupted", text=f"{half.run_id} was ended early", serious=True))
+        found += [
+            msgspec.structs.replace(threat, text=f"{half.run_id}: {threat.text}")
+            for threat in half.threats
+            if threat.serious
+        ]
+    return list({threat.text: threat for threat in found}.values())
 
 
 def _names(first: _Half, second: _Half) -> tuple[str, str]:
@@ -136,16 +166,19 @@ def _of_comparison(path: Path, found: Comparison, wanted: str | None) -> _Half:
     ]
     options = {**found.options, "offered_hz": found.offered_hz, "design": found.design}
     return _Half(
-        wanted,
-        f"{found.id or path.name}:{wanted}",
-        found.started_at,
-        condition,
-        metrics,
-        found.verdict.metric or "c0_ms_per_query_server",
-        found.host,
-        found.server,
-        options,
-        found.interrupted,
+        name=wanted,
+        run_id=f"{found.id or path.name}:{wanted}",
+        started_at=found.started_at,
+        condition=condition,
+        metrics=metrics,
+        primary=found.verdict.metric or "c0_ms_per_query_server",
+        host=found.host,
+        server=found.server,
+        options=options,
+        interrupted=found.interrupted,
+        threats=found.threats,
+        control=found.control,
+        comparison=path,
     )
 
 
@@ -168,8 +201,30 @@ def _of_run(path: Path, run: Run) -> _Half:
         condition = _idle_condition(run.command, clients)
         metrics, primary = _of_phase(phase), "wakeups_hz"
     return _Half(
-        condition.name, name, run.started_at, condition, metrics, primary, run.host, server, options, run.interrupted
+        name=condition.name,
+        run_id=name,
+        started_at=run.started_at,
+        condition=condition,
+        metrics=metrics,
+        primary=primary,
+        host=run.host,
+        server=server,
+        options=options,
+        interrupted=run.interrupted,
+        threats=_drift_of(run),
     )
+
+
+def _drift_of(run: Run) -> list[Threat]:
+    """The drift of an idle run's baseline, where it was there and larger than an idle host's usual one."""
+    drifts = run.drift if isinstance(run, IdleRun) else []
+    drift = next((one.difference for one in drifts if one.metric == "c0_percent"), None)
+    if drift is None or drift.low is None or drift.high is None:
+        return []
+    if drift.low <= 0 <= drift.high or abs(drift.mean) <= DRIFT_FLOOR_POINTS:
+        return []
+    points = f"{drift.mean:+.2f}".replace("-", "−")
+    return [Threat(name="drift", text=f"idle baseline drift {points} points of C0: too much", serious=True)]
 
 
 def _idle_condition(command: str, clients: int | None) -> Condition:

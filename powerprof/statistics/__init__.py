@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from powerprof.statistics.controls import Control, Drift, Trend, baseline_drift, block_trend, judge_control
+from powerprof.statistics.controls import (
+    DRIFT_FLOOR_POINTS,
+    Control,
+    Drift,
+    Trend,
+    baseline_drift,
+    block_trend,
+    judge_control,
+)
 from powerprof.statistics.intervals import (
     Interval,
     difference_interval,
@@ -22,6 +30,7 @@ from powerprof.statistics.verdicts import (
 )
 
 __all__ = [
+    "DRIFT_FLOOR_POINTS",
     "Control",
     "Drift",
     "Interval",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from powerprof.experiment.judge.metrics import rest_percent
 from powerprof.experiment.judge.verdict import pairs_of
-from powerprof.experiment.records import Block, Design, Threat
+from powerprof.experiment.records import Block, Control, Design, Metric, Threat
 from powerprof.records import Window
 from powerprof.statistics import Drift, baseline_drift, block_trend
 
@@ -17,6 +17,23 @@ _FREQUENCY_PERCENT = 5.0
 _OTHER_POINTS = 2.0
 # Offered and finished differ by chance: two deviations of a Poisson count of 300 are 12 %.
 _BEHIND = 0.85
+
+
+# A busy neighbour or a change of frequency moves figures by tens of percent, hardly by more.
+_DISTURBANCES = ("steal", "frequency", "other_load")
+_NOT_BY_CHANCE_PERCENT = 100.0
+
+
+def doubts_of(
+    threats: Sequence[Threat], control: Control | None, metrics: Sequence[Metric], primary: str | None
+) -> list[str]:
+    """Why an answer is not to be believed: the serious threats, but for disturbances where the effect is far larger."""
+    metric = next((one for one in metrics if one.name == primary), None)
+    large = metric is not None and abs(metric.difference.percent or 0.0) > _NOT_BY_CHANCE_PERCENT
+    doubts = [threat.text for threat in threats if threat.serious and not (large and threat.name in _DISTURBANCES)]
+    if control is not None and control.kind == "run" and not control.sound:
+        doubts.append(control.text)
+    return doubts
 
 
 def find_threats(
@@ -66,7 +83,9 @@ def _other_load(blocks: Sequence[Block], idle: Sequence[Window]) -> Threat | Non
         f"other CPU use {statistics.fmean(rest['a']):.1f} % and {statistics.fmean(rest['b']):.1f} %"
         f" (interrupts included), at most {worst:.1f} points above its median"
     )
-    return Threat(name="other_load", text=text, serious=worst > _OTHER_POINTS)
+    # One window with a guest in it is left out or weighs little; a guest in all of them is the doubt.
+    above = [max(0.0, value - statistics.median(values)) for values in rest.values() for value in values]
+    return Threat(name="other_load", text=text, serious=statistics.fmean(above) > _OTHER_POINTS)
 
 
 def drift_of(blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Window]) -> Drift | None:

@@ -36,20 +36,22 @@ def judge(blocks: Sequence[Block], baseline: Baseline, primary: str, seed: int) 
     return _as_a_family(found, primary)
 
 
-def judge_unpaired(
-    a: Sequence[Metric], b: Sequence[Metric], sides: tuple[str, str], primary: str, seed: int
-) -> list[Metric]:
-    """Metrics of two saved runs, as `judge` has them. `sides` says which side of each run (a or b) is meant."""
+def judge_saved(a: Sequence[Metric], b: Sequence[Metric], primary: str, seed: int, *, paired: bool) -> list[Metric]:
+    """Metrics of two saved conditions, each as side a of its own; in pairs where they were measured in pairs."""
     found = []
     for first in a:
         second = next((metric for metric in b if metric.name == first.name), None)
         if second is None or second.kind != first.kind or second.source != first.source:
             continue
-        left = [value for value in _side(first, sides[0]).values if value is not None]
-        right = [value for value in _side(second, sides[1]).values if value is not None]
-        if left and right:
+        left, right = first.a.values, second.a.values
+        if paired:
+            both = [(x, y) for x, y in zip(left, right, strict=True) if x is not None and y is not None]
+            known_left, known_right = [x for x, _ in both], [y for _, y in both]
+        else:
+            known_left, known_right = ([value for value in values if value is not None] for values in (left, right))
+        if known_left and known_right:
+            result = (compare_pairs if paired else compare_unpaired)(known_left, known_right, seed=seed)
             values = Values(first.name, first.unit, first.kind, lambda _: None, first.source)
-            result = compare_unpaired(left, right, seed=seed)
             found.append((_metric(values, left, right, result), result.p_value))
     return _as_a_family(found, primary)
 
@@ -63,10 +65,6 @@ def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str) ->
         for (metric, _), stays in zip(others, sure, strict=True)
     ]
     return [*(metric for metric, _ in judged if metric.name == primary), *kept]
-
-
-def _side(metric: Metric, name: str) -> Side:
-    return metric.a if name == "a" else metric.b
 
 
 def _range(interval: Interval | None) -> Range | None:

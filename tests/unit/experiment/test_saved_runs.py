@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from powerprof.errors import DataError, UsageError
-from powerprof.experiment.records import Condition, LoadOptions, LoadRun
+from powerprof.experiment.records import Comparison, Condition, LoadOptions, LoadRun, Threat
 from powerprof.experiment.saved import are_runs, compare_saved
 from powerprof.experiment.sweep import Sweep, find_key, go_on, options_of
 from powerprof.experiment.sweepstore import SweepStore
 from powerprof.records import Estimate, RunMetric, ServerInfo, ToolCost
 from powerprof.runs import RunStore
 from powerprof.workloads.catalogue import find_workload
+from tests.conftest import REPOSITORY
 
 
 def _run(
@@ -138,3 +140,29 @@ def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
     assert (options.window_s, options.pairs, options.seed) == (0.5, 2, 3)
     with pytest.raises(UsageError, match="has changed since the sweep was begun"):
         go_on(again, find_workload("city"), BenchOptions(), options, save=store.save, say=lambda text: None)
+
+
+def test_two_conditions_of_one_comparison_keep_their_pairs_their_threats_and_their_doubts(tmp_path: Path) -> None:
+    saved = REPOSITORY / "tests/fixtures/saved-0.1.0"
+    record = RunStore(saved).load("compare-0001", Comparison)
+    again = compare_saved("compare-0001:index", "compare-0001:no-index", saved, record.seed)
+    by_name = {metric.name: metric for metric in again.metrics}
+    for metric in record.metrics:
+        # The same pairs, so the same differences and intervals as the comparison itself has.
+        assert by_name[metric.name].difference == metric.difference
+    assert again.threats == record.threats
+    turned = compare_saved("compare-0001:no-index", "compare-0001:index", saved, record.seed)
+    first, second = again.metrics[0].difference, turned.metrics[0].difference
+    assert first.b_minus_a == pytest.approx(-(second.b_minus_a or 0.0))
+
+
+def test_a_serious_threat_of_a_saved_run_is_still_a_doubt(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    record = RunStore(REPOSITORY / "tests/fixtures/saved-0.1.0").load("compare-0001", Comparison)
+    serious = Threat(name="drift", text="idle baseline drift −4 points of C0: too much", serious=True)
+    doubted = store.save("compare", msgspec.structs.replace(record, threats=[serious]))
+    calm = store.save("compare", msgspec.structs.replace(record, threats=[]))
+    found = compare_saved(f"{calm.id}:index", f"{doubted.id}:index", tmp_path, 1)
+    assert found.verdict.doubts == [f"{doubted.id}:index: idle baseline drift −4 points of C0: too much"]
+    assert "unpaired" in {threat.name for threat in found.threats}
+    assert compare_saved(f"{calm.id}:index", f"{calm.id}:no-index", tmp_path, 1).verdict.doubts == []
