@@ -31,6 +31,11 @@ def lines(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, all_notes: b
     return found
 
 
+def whole(diagnosis: Diagnosis, width: int) -> list[str]:
+    """With the notes: who asks for a saved diagnosis wants all of it."""
+    return lines(diagnosis, width, all_notes=True)
+
+
 def _healthy(diagnosis: Diagnosis) -> str:
     evidence = diagnosis.evidence
     if evidence.exits_hz is None:

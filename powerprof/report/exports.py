@@ -10,7 +10,8 @@ import msgspec
 from powerprof.attribution.records import Attribution
 from powerprof.errors import UsageError
 from powerprof.report.html.extras import Extras
-from powerprof.report.stacks import StackSet, stack_set
+from powerprof.report.kinds import form
+from powerprof.report.stacks import StackSet
 
 
 def _html(record: msgspec.Struct, extras: Extras) -> bytes:
@@ -33,9 +34,10 @@ def _csv(record: msgspec.Struct, extras: Extras) -> bytes:
 
 
 def _stacks(record: msgspec.Struct, name: str) -> StackSet:
-    found = stack_set(record)
-    if found is None:
-        raise UsageError(f"--{name} needs the stacks of an attribution", "powerprof attribute makes one")
+    try:
+        found: StackSet = form(record, "stacks", "stacks")(record)
+    except UsageError:
+        raise UsageError(f"--{name} needs the stacks of an attribution", "powerprof attribute makes one") from None
     return found
 
 

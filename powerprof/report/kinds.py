@@ -1,125 +1,92 @@
-"""The one table of record types: what a schema is read as, and what its record can become."""
+"""The one table of record types: what a schema is read as, and every form that its record has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Generic, TypeVar
-
-import msgspec
+from importlib import import_module
+from typing import Any
 
 from powerprof.errors import UsageError
 
-R = TypeVar("R", bound=msgspec.Struct)
 _ONE_LINE = 100_000
 
 
 @dataclass(frozen=True)
-class Kind(Generic[R]):
-    """A type of record and its lines for a terminal of a given width."""
+class Kind:
+    """A type of record and the functions that write it, as module:name; empty where it has no such form.
 
-    record: type[R]
-    lines: Callable[[R, int], list[str]]
+    Names rather than functions, since reading one kind of record must not load the code of all. A test loads them.
+    """
 
+    record: str
+    lines: str
+    html: str = ""
+    markdown: str = ""
+    csv: str = ""
+    stacks: str = ""
 
-def _residency() -> Kind[Any]:
-    from powerprof.records import Run
-    from powerprof.report import residency
-
-    return Kind(Run, residency.lines)
-
-
-def _idle() -> Kind[Any]:
-    from powerprof.records import IdleRun
-    from powerprof.report import idle
-
-    return Kind(IdleRun, idle.lines)
+    def load(self, form: str) -> Any:
+        """The type, or the function of a form."""
+        module, _, name = getattr(self, form).partition(":")
+        return getattr(import_module(f"powerprof.{module}"), name)
 
 
-def _load() -> Kind[Any]:
-    from powerprof.experiment.records import LoadRun
-    from powerprof.report import load
-
-    return Kind(LoadRun, load.lines)
-
-
-def _comparison() -> Kind[Any]:
-    from powerprof.experiment.records import Comparison
-    from powerprof.report import compare
-
-    return Kind(Comparison, compare.lines)
-
-
-def _sweep() -> Kind[Any]:
-    from powerprof.experiment.sweep import Sweep
-    from powerprof.report import sweep
-
-    return Kind(Sweep, sweep.lines)
-
-
-def _attribution() -> Kind[Any]:
-    from powerprof.attribution.records import Attribution
-    from powerprof.report import attribution
-
-    return Kind(Attribution, attribution.lines)
-
-
-def _on_cpu() -> Kind[Any]:
-    from powerprof.attribution.oncpu import OnCpuProfile
-    from powerprof.report import oncpu
-
-    return Kind(OnCpuProfile, oncpu.lines)
-
-
-def _functions() -> Kind[Any]:
-    from powerprof.attribution.functions import FunctionProfile
-    from powerprof.report import functions
-
-    return Kind(FunctionProfile, functions.lines)
-
-
-def _diagnosis() -> Kind[Any]:
-    from powerprof.diagnosis.findings import Diagnosis
-    from powerprof.report import diagnosis
-
-    return Kind(Diagnosis, partial(diagnosis.lines, all_notes=True))
-
-
-def _energy() -> Kind[Any]:
-    from powerprof.energy.result import EnergyResult
-    from powerprof.report import energy
-
-    return Kind(EnergyResult, energy.lines)
-
-
-# Functions, since reading one kind of record must not load the code of all.
-_KINDS: dict[str, Callable[[], Kind[Any]]] = {
-    "powerprof.run/1 residency": _residency,
-    "powerprof.run/1 idle": _idle,
-    "powerprof.run/1 run": _load,
-    "powerprof.comparison/1": _comparison,
-    "powerprof.sweep/1": _sweep,
-    "powerprof.attribution/1": _attribution,
-    "powerprof.oncpu/1": _on_cpu,
-    "powerprof.functions/1": _functions,
-    "powerprof.diagnosis/1": _diagnosis,
-    "powerprof.energy/1": _energy,
+_RUN = {"html": "report.html.run:render", "markdown": "report.markdown:run", "csv": "report.csvfile:run"}
+# Runs are told apart by their command.
+KINDS = {
+    "powerprof.run/1 residency": Kind("records:Run", "report.residency:lines", **_RUN),
+    "powerprof.run/1 idle": Kind("records:IdleRun", "report.idle:lines", **_RUN),
+    "powerprof.run/1 run": Kind("experiment.records:LoadRun", "report.load:lines", **_RUN),
+    "powerprof.comparison/1": Kind(
+        "experiment.records:Comparison",
+        "report.compare:lines",
+        "report.html.comparison:render",
+        "report.markdown:comparison",
+        "report.csvfile:comparison",
+    ),
+    "powerprof.sweep/1": Kind(
+        "experiment.sweep:Sweep",
+        "report.sweep:lines",
+        "report.html.sweep:render",
+        "report.markdown:sweep",
+        "report.csvfile:sweep",
+    ),
+    "powerprof.attribution/1": Kind(
+        "attribution.records:Attribution",
+        "report.attribution:lines",
+        "report.html.attribution:render",
+        "report.markdown:attribution",
+        "report.csvfile:attribution",
+        "report.stacks:of_attribution",
+    ),
+    "powerprof.oncpu/1": Kind(
+        "attribution.oncpu:OnCpuProfile", "report.oncpu:lines", stacks="report.stacks:of_on_cpu_profile"
+    ),
+    "powerprof.functions/1": Kind("attribution.functions:FunctionProfile", "report.functions:lines"),
+    "powerprof.diagnosis/1": Kind("diagnosis.findings:Diagnosis", "report.diagnosis:whole"),
+    "powerprof.energy/1": Kind("energy.result:EnergyResult", "report.energy:lines"),
 }
 
 
-def kind_of(schema: str, command: str | None) -> Kind[Any] | None:
-    """What a schema stands for; None for one that has no report. Runs are told apart by their command."""
-    found = _KINDS.get(schema) or _KINDS.get(f"{schema} {command}")
-    return found() if found else None
+def kind_of(schema: str, command: str | None) -> Kind | None:
+    """What a schema stands for; None for one that has no report."""
+    return KINDS.get(schema) or KINDS.get(f"{schema} {command}")
+
+
+def form(record: Any, name: str, said: str) -> Callable[..., Any]:
+    """The function that writes a record in a form. Raises UsageError where it has none, which is `said` so."""
+    kind = kind_of(getattr(record, "schema", ""), getattr(record, "command", None))
+    if kind is None or not getattr(kind, name):
+        raise UsageError(f"there is no {said} for a {type(record).__name__.lower()}", "use --json FILE")
+    written: Callable[..., Any] = kind.load(name)
+    return written
 
 
 def lines_of(record: Any, width: int) -> list[str]:
-    """The report of any record in `_KINDS`, for a terminal of `width` columns."""
-    kind = kind_of(record.schema, getattr(record, "command", None))
-    if kind is None:
-        raise UsageError(f"there is no report for a {type(record).__name__.lower()}", "use --json FILE")
-    return kind.lines(record, width)
+    """The report of a record for a terminal of `width` columns."""
+    found: list[str] = form(record, "lines", "report")(record, width)
+    return found
 
 
 def said(record: Any) -> tuple[str, str]:

@@ -7,26 +7,39 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import floor, log10
 
+from powerprof import text
+
+# What a metric is called in a sentence or on a page, and on a terminal, where its unit stands in its name.
 _METRICS = {
-    "c0_ms_per_query_server": "C0 per query, server",
-    "c0_ms_per_query": "C0 per query, all",
-    "c0_ms_per_query_net": "C0 per query, net of idle",
-    "c0_ms_per_query_client": "C0 per query, client",
-    "joules_per_query": "energy per query",
-    "joules_per_query_net": "energy per query, net of idle",
-    "energy_to_solution_joules": "energy to solution",
-    "time_to_solution_s": "time to solution",
-    "wakeups_per_query": "wake-ups per query",
-    "latency_p50_ms": "latency, median",
-    "latency_p95_ms": "latency, p95",
-    "latency_p99_ms": "latency, p99",
-    "edp_joule_seconds": "energy-delay product",
-    "rows_examined_per_query": "rows examined per query",
-    "queries_hz": "queries per second",
-    "c0_percent": "C0 (running)",
-    "idle_percent": "idle",
-    "wakeups_hz": "wake-ups from idle",
-    "watts": "power",
+    "c0_ms_per_query_server": ("C0 per query, server", "C0 ms/query, server"),
+    "c0_ms_per_query": ("C0 per query, all", "C0 ms/query, host"),
+    "c0_ms_per_query_net": ("C0 per query, net of idle", "  net of idle"),
+    "c0_ms_per_query_client": ("C0 per query, client", "C0 ms/query, client"),
+    "joules_per_query": ("energy per query", "joules/query"),
+    "joules_per_query_net": ("energy per query, net of idle", "  net of idle"),
+    "energy_to_solution_joules": ("energy to solution", "joules to solution"),
+    "time_to_solution_s": ("time to solution", "seconds to solution"),
+    "wakeups_per_query": ("wake-ups per query", "wake-ups/query"),
+    "latency_p50_ms": ("latency, median", "p50 latency, ms"),
+    "latency_p95_ms": ("latency, p95", "p95 latency, ms"),
+    "latency_p99_ms": ("latency, p99", "p99 latency, ms"),
+    "edp_joule_seconds": ("energy-delay product", "EDP, J·s/query"),
+    "rows_examined_per_query": ("rows examined per query", "rows read/query"),
+    "minor_faults_per_query": ("minor faults per query", "page faults/query"),
+    "queries_hz": ("queries per second", "queries/s"),
+    "c0_percent": ("C0 (running)", "C0, %"),
+    "idle_percent": ("idle", "idle, %"),
+    "wakeups_hz": ("wake-ups from idle", "wake-ups/s"),
+    "watts": ("power", "watts"),
+    "storm_raged_percent": ("storm raged percent", "storm raged, % of time"),
+    "storm_counter_hz": ("storm counter hz", "storm's counter/s"),
+}
+_OF_SERVERS = {
+    "c0_percent": "C0, %",
+    "watts": "watts",
+    "connections_hz": "connections/s",
+    "commits_hz": "commits/s",
+    "relay_log_bytes_hz": "relay logs, B/s",
 }
 _RESIDENCY = re.compile(r"residency_percent:(.+)|(.+) residency_percent", re.DOTALL)
 _UNIT_SUFFIX = re.compile(r"_(s|ms|us|ns|hz|percent|joules|watts|bytes|count|mhz)$")
@@ -36,8 +49,20 @@ _PREFIXED = {"J", "s", "J·s", "W"}
 
 def metric(name: str) -> str:
     """A metric's name in words; an unknown one is its own."""
+    if name in _METRICS:
+        return _METRICS[name][0]
     found = _RESIDENCY.fullmatch(name)
-    return _METRICS.get(name) or (f"residency in {found[1] or found[2]}" if found else name.replace("_", " "))
+    return f"residency in {found[1] or found[2]}" if found else name.replace("_", " ")
+
+
+def short(name: str) -> str:
+    """A metric's name on a terminal; an unknown one is its own."""
+    if name in _METRICS:
+        return _METRICS[name][1]
+    what, colon, whose = name.partition(":")
+    if what == "residency_percent" and colon:
+        return f"{whose}, %"
+    return f"  {whose}: {_OF_SERVERS.get(what, what)}" if colon else name
 
 
 def key(name: str) -> tuple[str, str]:
@@ -46,6 +71,16 @@ def key(name: str) -> tuple[str, str]:
     if found is None:
         return name.replace("_", " "), ""
     return name[: found.start()].replace("_", " "), _UNITS.get(found[1], found[1])
+
+
+def significant(value: float | None) -> str:
+    """Three significant digits, whole numbers from 1,000 on."""
+    if value is None:
+        return text.UNKNOWN
+    if value and abs(value) < 0.0001:
+        return f"{value:.2e}".replace("-", "−")
+    places = 0 if abs(value) >= 1000 else max(0, 3 - len(str(int(abs(value)))) + (1 if abs(value) < 1 else 0))
+    return text.number(value, 4 if 0 < abs(value) < 0.1 else places)
 
 
 def prefix(unit: str, largest: float) -> tuple[str, float]:

@@ -6,25 +6,29 @@ Names from outside are code spans: there GitHub sees no link, no mention and no 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from powerprof import text
+from powerprof import __version__, text
 from powerprof.attribution.records import Attribution
-from powerprof.errors import UsageError
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep import Sweep
-from powerprof.records import Cause, Conservation, IdleRun, Run
-from powerprof.report import labels
-from powerprof.report.kinds import said as said_of
+from powerprof.records import Conservation, IdleRun, Run
+from powerprof.report.kinds import form, said
+from powerprof.report.metrics import comparison_table, load_table, sweep_table
+from powerprof.report.phases import causes_table, changes_table, phases_table
+from powerprof.report.table import Cell, Column, Figure, Judged, Path, Places, Row, Table
+from powerprof.report.wakeups import wakeups_table
 
 _NAME_LIMIT = 120
 _STACK_LIMIT = 8
 _ROWS = 25
+_COMPARED = ("name", "a", "b", "difference", "percent", "verdict")
+_CAUSES = ("who", "why", "every", "rate", "percent")
+_WAKEUPS = ("thread", "path", "every", "rate", "count", "c0")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
-_VERDICTS = {"b_lower": "lower", "b_higher": "higher", "inconclusive": "inconclusive"}
 
 
 def code(name: object, limit: int = _NAME_LIMIT) -> str:
@@ -45,78 +49,58 @@ def plain(sentence: str, limit: int = 1000) -> str:
     return escaped.replace("@", "@\u200b").replace("://", ":\u200b//").replace("www.", "www\u200b.")
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
-    rule = ["---" if index < left else "---:" for index in range(len(head))]
-    return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
-
-
-def _times(value: float | None, shown: labels.Shown) -> float | None:
-    return None if value is None else value * shown.factor
-
-
-def _number(value: float | None, shown: labels.Shown) -> str:
-    return text.number(_times(value, shown), shown.decimals)
-
-
-def _range(low: float | None, high: float | None, shown: labels.Shown) -> str:
-    return "" if low is None or high is None else f"{_number(low, shown)} to {_number(high, shown)}"
-
-
-def _label(name: str, shown: labels.Shown, kind: str) -> str:
-    unit = f" ({shown.unit})" if shown.unit else ""
-    return plain(labels.metric(name) + unit + (", estimated" if kind == "estimated" else ""))
-
-
-def _percent(value: float) -> str:
-    return text.signed(value, 1 if abs(value) < 1000 else 0, " %")
-
-
 def to_markdown(record: msgspec.Struct) -> str:
     """The record as Markdown. Raises UsageError for a record without one."""
-    if isinstance(record, Comparison):
-        lines = _comparison(record)
-    elif isinstance(record, Attribution):
-        lines = _attribution(record)
-    elif isinstance(record, Run):
-        lines = _run(record)
-    elif isinstance(record, Sweep):
-        lines = _sweep(record)
-    else:
-        raise UsageError(f"there is no Markdown for a {type(record).__name__.lower()}", "use --json FILE")
-    return "\n".join(lines) + "\n"
+    write = form(record, "markdown", "Markdown")
+    answer, context = (plain(sentence) for sentence in said(record))
+    source = f", run {code(name, 60)}" if (name := getattr(record, "id", None)) else ""
+    found = [f"**{answer}**", *write(record, context), "", f"powerprof {__version__}{source}"]
+    return "\n".join(found) + "\n"
+
+
+def table(shown: Table, keys: Sequence[str] = ()) -> list[str]:
+    """A table of GitHub's; intervals are columns of their own. `keys`: these columns in their order."""
+    own = shown.of("markdown", keys)
+    heads, rule = [], []
+    for column in own.columns:
+        heads.append(f"{column.heading} {code(column.name, 60)}".strip() if column.name else column.heading)
+        rule.append("---" if column.left else "---:")
+        if column.interval:
+            heads.append(column.interval)
+            rule.append("---:")
+    rows = [[part for column in own.columns for part in _parts(row, column)] for row in own.rows]
+    return ["", *(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))]
+
+
+def _parts(row: Row, column: Column) -> Iterator[str]:
+    cell = row.cells.get(column.key)
+    # Where the row has named the unit, its cells need not.
+    shown = _cell(cell, unit=bool(column.beside) or not row.unit)
+    if column.key == "name":
+        estimated = ", estimated" if row.kind == "estimated" else ""
+        shown += (plain(f", {row.unit}") if row.unit else "") + estimated
+    yield shown
+    if column.interval:
+        ends = cell.ends if isinstance(cell, Figure) else None
+        yield f"{ends[0].text} to {ends[1].text}" if ends else ""
+
+
+def _cell(cell: Cell | None, *, unit: bool) -> str:
+    if isinstance(cell, Figure):
+        return cell.said.removeprefix("every ") or (cell.whole if unit else cell.text)
+    if isinstance(cell, Judged):
+        return cell.text if cell.text == "inconclusive" else f"**{cell.text}**"
+    if isinstance(cell, Path):
+        more = " ← …" if len(cell.frames) > _STACK_LIMIT else ""
+        return code(" ← ".join(cell.frames[:_STACK_LIMIT]) + more if cell.frames else "no user stack", 400)
+    if cell is None:
+        return ""
+    return plain(cell.text) if cell.ours else code(f"{cell.text} {cell.more}".strip() if cell.strong else cell.text)
 
 
 def _notes(notes: Iterable[str]) -> list[str]:
     found = [f"- {plain(note)}" for note in notes]
     return ["", *found] if found else []
-
-
-def _comparison(record: Comparison) -> list[str]:
-    said = said_of(record)
-    rows = []
-    for metric in record.metrics:
-        ends = metric.difference.ci95
-        shown = labels.shown(metric.unit, (metric.a.mean, metric.b.mean))
-        change = text.signed(_times(metric.difference.b_minus_a, shown), shown.decimals)
-        percent = "" if metric.difference.percent is None else _percent(metric.difference.percent)
-        verdict = _VERDICTS[metric.verdict]
-        rows.append(
-            [
-                _label(metric.name, shown, metric.kind),
-                _number(metric.a.mean, shown),
-                _number(metric.b.mean, shown),
-                change,
-                _range(*ends, shown) if ends else "",
-                percent,
-                verdict if verdict == "inconclusive" else f"**{verdict}**",
-            ]
-        )
-    a, b = code(record.a.name, 60), code(record.b.name, 60)
-    found = [f"**{plain(record.verdict.text)}**", "", plain(said[1]), ""]
-    found += _table(["metric", f"A {a}", f"B {b}", "B − A", "95 %", "", "verdict"], rows)
-    if record.threats:
-        found += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
-    return found + _notes([*record.differences, *record.notes]) + _source(record.id)
 
 
 def _balance(found: Conservation | None) -> list[str]:
@@ -125,104 +109,47 @@ def _balance(found: Conservation | None) -> list[str]:
     usage = text.number(found.cpuidle_usage_delta_count, 0)
     return [
         "",
-        (
-            f"{found.classified_count:,} classified + {found.unknown_count:,} unknown + {found.lost_count:,} lost "
-            f"= {found.idle_exits_count:,} idle exits; cpuidle counted {usage}."
-        ),
+        f"{found.classified_count:,} classified + {found.unknown_count:,} unknown + {found.lost_count:,} lost "
+        f"= {found.idle_exits_count:,} idle exits; cpuidle counted {usage}.",
     ]
 
 
-def _causes(causes: Sequence[Cause]) -> list[str]:
-    rows = [
-        [
-            code(f"{cause.process or 'unknown'} {cause.thread or ''}".strip()),
-            code(cause.mechanism.replace("_", "-")),
-            text.period(cause.period_ms),
-            text.number(cause.wakeups_hz, 1),
-            text.number(cause.percent, 1),
-        ]
-        for cause in causes[:_ROWS]
-    ]
-    return _table(["who", "why", "", "/s", "%"], rows, left=2)
+def comparison(record: Comparison, context: str) -> list[str]:
+    """The metrics side by side, and what else could have made the difference."""
+    found = ["", context, *table(comparison_table(record, Places(record)), _COMPARED)]
+    if record.threats:
+        found += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
+    return found + _notes([*record.differences, *record.notes])
 
 
-def _run(record: Run) -> list[str]:
-    said = said_of(record)
-    found = [f"**{plain(said[0])}**", "", plain(said[1])]
+def run(record: Run, context: str) -> list[str]:
+    """Metrics, phases, how they changed, and what woke the CPUs."""
+    places = Places(record)
+    found = ["", context]
     if isinstance(record, LoadRun) and record.metrics:
-        rows = []
-        for one in record.metrics:
-            shown = labels.shown(one.unit, [one.estimate.mean])
-            ends = _range(one.estimate.low, one.estimate.high, shown)
-            rows.append([_label(one.name, shown, one.kind), _number(one.estimate.mean, shown), ends])
-        found += ["", *_table(["metric", "mean", "95 %"], rows)]
+        found += table(load_table(record, places))
     if record.phases:
-        names = dict.fromkeys(state.name for phase in record.phases for state in phase.states if not state.polling)
-        rows = [["C0 (running), %", *(text.number(phase.c0_percent, 2) for phase in record.phases)]]
-        for name in names:
-            states = [next((s for s in phase.states if s.name == name), None) for phase in record.phases]
-            rows.append([code(name, 40) + ", %", *(text.number(s.residency_percent if s else None, 2) for s in states)])
-        rows.append(["wake-ups from idle, /s", *(text.number(phase.wakeups_hz, 1) for phase in record.phases)])
-        found += ["", *_table(["", *(code(phase.name, 40) for phase in record.phases)], rows)]
+        found += table(phases_table(record, places, range(len(record.phases))))
     if isinstance(record, IdleRun) and record.deltas:
-        rows = [
-            [
-                plain(labels.metric(d.metric)),
-                f"{code(d.to_phase, 40)} − {code(d.from_phase, 40)}",
-                text.signed(d.difference.mean, 2),
-                _range(d.difference.low, d.difference.high, labels.Shown("", 1.0, 2)),
-            ]
-            for d in record.deltas
-        ]
-        found += ["", *_table(["change", "", "mean", "95 %"], rows, left=2)]
-    traced = next((phase for phase in reversed(record.phases) if phase.causes and phase.name != "baseline-after"), None)
-    if traced is not None:
-        found += ["", f"What woke the CPUs, {code(traced.name, 40)}:", "", *_causes(traced.causes)]
-        found += _balance(traced.conservation)
-    return found + _notes(record.notes) + _source(record.id)
+        found += table(changes_table(record.deltas, places, "/deltas", "change"))
+    phases = [*enumerate(record.phases)][::-1]
+    for index, phase in [one for one in phases if one[1].causes and one[1].name != "baseline-after"][:1]:
+        causes = causes_table(phase.causes, places, f"/phases/{index}/causes", _ROWS)
+        found += ["", f"What woke the CPUs, {code(phase.name, 40)}:", *table(causes, _CAUSES)]
+        found += _balance(phase.conservation)
+    return found + _notes(record.notes)
 
 
-def _attribution(record: Attribution) -> list[str]:
-    said = said_of(record)
-    rows = []
-    for row in record.wakeups[:_ROWS]:
-        frames = [frame.label for frame in row.stack[:_STACK_LIMIT]]
-        more = " ← …" if len(row.stack) > _STACK_LIMIT else ""
-        rows.append(
-            [
-                code(row.thread.label),
-                code((" ← ".join(frames) + more) if frames else "no user stack", 400),
-                text.period(row.period_ms),
-                text.number(row.rate_hz, 1),
-                f"{row.count:,}",
-                text.number(row.c0_ms, 2),
-            ]
-        )
-    found = [f"**{plain(said[0])}**", ""]
-    found += _table(["thread", "stack, innermost first", "", "/s", "exits", "C0 ms"], rows, left=2)
+def attribution(record: Attribution, context: str) -> list[str]:
+    """The rows that ended most idle periods, and that all are accounted for."""
+    found = table(wakeups_table(record, Places(record), _ROWS), _WAKEUPS)
     left = record.wakeups[_ROWS:]
     if left:
         found += ["", f"{len(left)} more rows with {sum(row.count for row in left):,} idle exits."]
-    return found + _balance(record.conservation) + _notes(record.notes) + _source(record.id)
+    return found + _balance(record.conservation) + _notes(record.notes)
 
 
-def _sweep(record: Sweep) -> list[str]:
-    said = said_of(record)
-    names = dict.fromkeys(metric.name for point in record.points for metric in point.metrics)
-    rows = []
-    for name in names:
-        same = [next((one for one in point.metrics if one.name == name), None) for point in record.points]
-        first = next(one for one in same if one is not None)
-        shown = labels.shown(first.unit, [one.estimate.mean for one in same if one])
-        cells = [_number(one.estimate.mean if one else None, shown) for one in same]
-        rows.append([_label(name, shown, first.kind), *cells])
-    found = [f"**{plain(said[0])}**", "", plain(said[1]), ""]
-    found += _table([code(record.parameter, 40), *(code(point.value, 20) for point in record.points)], rows)
+def sweep(record: Sweep, context: str) -> list[str]:
+    """The metrics over the values of the parameter."""
     errors = [f"{record.parameter} {point.value}: {point.error}" for point in record.points if point.error]
-    return found + _notes([*errors, *record.notes]) + _source(record.id)
-
-
-def _source(name: str | None) -> list[str]:
-    from powerprof import __version__
-
-    return ["", f"powerprof {__version__}" + (f", run {code(name, 60)}" if name else "")]
+    return ["", context, *table(sweep_table(record, Places(record))), *_notes([*errors, *record.notes])]

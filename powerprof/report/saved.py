@@ -19,7 +19,7 @@ def load_saved(name: str, runs_dir: Path | None = None) -> msgspec.Struct:
     kind = kind_of(head.schema, head.command)
     if kind is None:
         raise DataError(path, f"there is no report for {head.schema[:40]!r}")
-    record: msgspec.Struct = decode(path, kind.record)
+    record: msgspec.Struct = decode(path, kind.load("record"))
     if isinstance(record, Run):
         _check_phases(path, record)
     return record

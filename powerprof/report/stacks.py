@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
 from powerprof.attribution.oncpu import OnCpuProfile, OnCpuStack
 from powerprof.attribution.records import Attribution, Wakeup
 from powerprof.report.samples import Frames, WeightedStack
@@ -59,34 +57,31 @@ def _on_cpu_frames(row: OnCpuStack) -> Frames:
     return (thread, *frames)
 
 
-def stack_set(record: msgspec.Struct) -> StackSet | None:
-    """The stacks of a record; None for one that has none."""
-    if isinstance(record, Attribution):
-        rows = record.wakeups
-        return StackSet(
-            f"Idle exits caused by {record.target.label}",
-            record.target.label,
-            "idle exits",
-            stacks_of(rows),
-            stacks_of(rows, "c0_ms"),
-            modules_of(rows),
-            record.window_s,
-        )
-    if isinstance(record, OnCpuProfile):
-        faults = record.percent_of == "page_faults"
-        paths = [(_on_cpu_frames(row), row) for row in record.stacks]
-        modules = {
-            f"{frame.label}_[k]" if frame.kernel else frame.label: frame.module
-            for row in record.stacks
-            for frame in row.stack
-        }
-        return StackSet(
-            "Page faults by function" if faults else "C0 time by function",
-            "all",
-            "page faults" if faults else "samples of C0",
-            [(frames, float(row.count)) for frames, row in paths],
-            None if faults else [(frames, row.c0_ms or 0.0) for frames, row in paths],
-            modules,
-            record.window_s,
-        )
-    return None
+def of_attribution(record: Attribution) -> StackSet:
+    """Idle exits by thread and stack."""
+    rows = record.wakeups
+    return StackSet(
+        f"Idle exits caused by {record.target.label}",
+        record.target.label,
+        "idle exits",
+        stacks_of(rows),
+        stacks_of(rows, "c0_ms"),
+        modules_of(rows),
+        record.window_s,
+    )
+
+
+def of_on_cpu_profile(record: OnCpuProfile) -> StackSet:
+    """Samples of C0, or page faults, by thread and stack."""
+    faults = record.percent_of == "page_faults"
+    paths = [(_on_cpu_frames(row), row) for row in record.stacks]
+    frames = [frame for row in record.stacks for frame in row.stack]
+    return StackSet(
+        "Page faults by function" if faults else "C0 time by function",
+        "all",
+        "page faults" if faults else "samples of C0",
+        [(path, float(row.count)) for path, row in paths],
+        None if faults else [(path, row.c0_ms or 0.0) for path, row in paths],
+        {f"{frame.label}_[k]" if frame.kernel else frame.label: frame.module for frame in frames},
+        record.window_s,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 
 from markupsafe import Markup
@@ -17,30 +17,15 @@ from powerprof.report.compare import turns_of
 from powerprof.report.flamegraph import flame, flame_difference
 from powerprof.report.html import svg
 from powerprof.report.html.extras import Extras, extras_of_two
-from powerprof.report.html.figures import Figures, clean
+from powerprof.report.html.figures import clean
 from powerprof.report.html.flames import FlameView, flame_view
-from powerprof.report.html.intervals import Interval, IntervalAxis, interval_axis, interval_row, interval_ticks
+from powerprof.report.html.intervals import Interval, interval_axis, interval_row, interval_ticks
 from powerprof.report.html.page import page
+from powerprof.report.html.tables import Drawn, table
+from powerprof.report.metrics import comparison_table, states_table
+from powerprof.report.table import Figure, Places, Table, Words
 
 _FRAMES = 1500  # in each of three graphs: the page has to stay below 6 MiB whatever the names are
-_VERDICTS = {"b_lower": "lower", "b_higher": "higher", "inconclusive": "inconclusive"}
-
-
-@dataclass(frozen=True)
-class MetricRow:
-    """A line of the table of metrics."""
-
-    label: str
-    unit: str
-    estimated: bool
-    a: Markup
-    b: Markup
-    difference: Markup
-    interval: Markup
-    percent: Markup
-    drawing: Markup
-    verdict: str
-    detectable: Markup
 
 
 def _interval(metric: Metric) -> Interval | None:
@@ -52,39 +37,16 @@ def _interval(metric: Metric) -> Interval | None:
     return Interval(percent, low, high, metric.verdict != "inconclusive", aside=metric.unit == "rows")
 
 
-def _row(figures: Figures, index: int, metric: Metric, axis: IntervalAxis) -> MetricRow:
-    place = f"/metrics/{index}"
-    shown = labels.shown(metric.unit, (metric.a.mean, metric.b.mean))
-    unit, factor, digits = shown.unit, shown.factor, shown.decimals
-    label = labels.metric(metric.name)
-    drawn = _interval(metric)
-    sides = [
-        figures.fig(f"{place}/{arm}/mean", digits, scale=factor)
-        + figures.interval(f"{place}/{arm}/ci95/0", f"{place}/{arm}/ci95/1", digits, scale=factor)
-        for arm in ("a", "b")
-    ]
-    ends = metric.difference.ci95 or (0.0, 0.0)
-    change = max(abs(metric.difference.b_minus_a or 0.0), *(abs(end) for end in ends)) * factor
-    fine = max(digits, labels.digits(change, 2))
-    return MetricRow(
-        label,
-        unit,
-        metric.kind == "estimated",
-        sides[0],
-        sides[1],
-        figures.fig(f"{place}/difference/b_minus_a", fine, scale=factor, sign=True),
-        figures.interval(f"{place}/difference/ci95/0", f"{place}/difference/ci95/1", fine, scale=factor, sign=True),
-        figures.fig(f"{place}/difference/percent", 1 if abs(drawn.percent) < 1000 else 0, "%", sign=True)
-        if drawn
-        else Markup(),
-        interval_row(axis, drawn, f"{label}: {drawn.percent:+.1f} % [{drawn.low:+.1f}, {drawn.high:+.1f}]")
-        if drawn
-        else Markup(),
-        _VERDICTS[metric.verdict],
-        figures.fig(
-            f"{place}/minimum_detectable_percent", 1 if (metric.minimum_detectable_percent or 0) < 100 else 0, "%"
-        ),
-    )
+def _drawn(record: Comparison) -> Drawn:
+    """Each difference with its interval on one axis, relative to A."""
+    intervals = [_interval(metric) for metric in record.metrics]
+    known = [one for one in intervals if one is not None]
+    axis = interval_axis(known)
+    cells = []
+    for metric, one in zip(record.metrics, intervals, strict=True):
+        said = "" if one is None else f"{one.percent:+.1f} % [{one.low:+.1f}, {one.high:+.1f}]"
+        cells.append(interval_row(axis, one, f"{labels.metric(metric.name)}: {said}") if one else Markup())
+    return Drawn("verdict", interval_ticks(axis) if known else Markup(), cells)
 
 
 def _seconds(window: Window) -> float | None:
@@ -116,36 +78,16 @@ def _bars(record: Comparison) -> list[svg.Bar]:
     return bars
 
 
-@dataclass(frozen=True)
-class StateRow:
-    """A state in the table under the bars: its place among the metrics."""
-
-    name: str
-    look: str
-    place: str
-
-
-def _states(record: Comparison) -> tuple[list[StateRow], list[tuple[str, Markup]]]:
-    found = [(index, one) for index, one in enumerate(record.metrics) if one.name.startswith("residency_percent:")]
-    running = next((index for index, one in enumerate(record.metrics) if one.name == "c0_percent"), None)
-    if running is None or not found:
-        return [], []
-    looks = {one.name.partition(":")[2]: f"s{min(number, 5)}" for number, (_, one) in enumerate(found)}
-    rows = [StateRow("C0 (running)", "c0", f"/metrics/{running}")]
-    rows += [
-        StateRow(name, looks[name], f"/metrics/{index}")
-        for index, one in found
-        for name in [one.name.partition(":")[2]]
-    ]
+def _state_bars(record: Comparison, states: Table) -> list[tuple[str, Markup]]:
     bars = []
-    for arm in ("a", "b"):
+    for arm, condition in (("a", record.a), ("b", record.b)):
         shares = []
-        for row in rows:
-            metric = record.metrics[int(row.place.rsplit("/", 1)[1])]
-            shares.append(svg.Share(clean(row.name, 40), (metric.a if arm == "a" else metric.b).mean or 0.0, row.look))
-        condition = record.a if arm == "a" else record.b
+        for row in states.rows:
+            name, share = row.cells["name"], row.cells[arm]
+            if isinstance(name, Words) and isinstance(share, Figure):
+                shares.append(svg.Share(clean(name.text, 40), share.value or 0.0, row.look))
         bars.append((condition.name, svg.state_bar(shares, clean(condition.name, 60))))
-    return rows, bars
+    return bars
 
 
 def _context(record: Comparison) -> str:
@@ -191,29 +133,29 @@ def flames(record: Comparison, extras: Extras) -> list[FlameView]:
 
 def render(record: Comparison, extras: Extras) -> str:
     """The page."""
-    figures = Figures(record)
-    drawn = [one for metric in record.metrics if (one := _interval(metric)) is not None]
-    axis = interval_axis(drawn)
+    places = Places(record)
     primary = next(
         (one for one in record.metrics if one.name == record.verdict.metric),
         record.metrics[0] if record.metrics else None,
     )
-    rows, bars = _states(record)
+    states = states_table(record, places)
     names = (clean(record.a.name, 60), clean(record.b.name, 60))
+    caption = (
+        f"The difference is {names[1]} − {names[0]} over pairs of neighbouring blocks. Drawn: B relative to A with its "
+        "95 % interval; filled where the interval excludes no difference."
+    )
     return page(
         "comparison.html.j2",
         record,
-        figures,
+        places,
         title=f"{names[0]} against {names[1]}",
         context=_context(record),
-        metrics=[_row(figures, index, metric, axis) for index, metric in enumerate(record.metrics)],
-        ticks=interval_ticks(axis) if drawn else Markup(),
+        metrics=table(replace(comparison_table(record, places), caption=caption), "metrics", _drawn(record)),
         names=names,
-        primary=primary,
         primary_label=labels.metric(primary.name) if primary else "",
         pairs=svg.pairs(primary.a.values, primary.b.values, primary.unit, names) if primary else Markup(),
-        state_rows=rows,
-        state_bars=bars,
+        states=states,
+        state_bars=_state_bars(record, states) if states.rows else [],
         course=svg.course(_bars(record), "% C0"),
         flames=flames(record, extras),
         columns=[list(dict.fromkeys(name for row in plan.rows for name in row)) for plan in record.plans],

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import msgspec
 from markupsafe import Markup, escape
 
 from powerprof import text
 from powerprof.report import labels
+from powerprof.report.table import Figure, Places, escape_pointer
 
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)], "�")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|ms\b|s\b|J\b|W\b|mJ\b|points\b))|(?<=[±×–]) (?=\d)")
+_UNKNOWN = Markup('<span class="unknown" title="unknown">?</span>')
+_FIGURE = Markup('<data value="{}" data-at="{}" {}>{}</data>{}')
 NAME_LIMIT = 200
 
 
@@ -27,76 +29,45 @@ def tidy(sentence: str) -> str:
     return _BEFORE_UNIT.sub("\u00a0", sentence)
 
 
-class Figures:
-    """The record as plain values, and its figures as HTML by JSON pointer (RFC 6901)."""
-
-    def __init__(self, record: msgspec.Struct) -> None:
-        self.tree: Any = msgspec.to_builtins(record)
-
-    def at(self, pointer: str) -> Any:
-        """The value at a pointer; None where there is none."""
-        value = self.tree
-        for part in pointer.split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            try:
-                value = value[int(name)] if isinstance(value, list | tuple) else value[name]
-            except (KeyError, IndexError, TypeError, ValueError):
-                return None
-        return value
-
-    def fig(
-        self, pointer: str, digits: int | None = None, unit: str = "", *, scale: float = 1.0, sign: bool = False
-    ) -> Markup:
-        """`<data value="exact" data-at="pointer">rounded</data>`; ? where it is unknown."""
-        value = self.at(pointer)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return Markup('<span class="unknown" title="unknown">?</span>')
-        shown = value * scale
-        places = digits if digits is not None else (0 if isinstance(value, int) else labels.digits(shown))
-        words = (text.signed if sign else text.number)(shown, places)
-        tail = f" {unit}" if unit and unit[0] != "/" else unit
-        return Markup('<data value="{}" data-at="{}" data-scale="{:g}">{}</data>{}').format(
-            json.dumps(value), pointer, scale, words, tail
-        )
-
-    def interval(
-        self, low: str, high: str, digits: int | None = None, *, scale: float = 1.0, sign: bool = False
-    ) -> Markup:
-        """`[low, high]`, nothing where there is no interval."""
-        if self.at(low) is None or self.at(high) is None:
-            return Markup()
-        places = digits
-        if places is None:
-            places = labels.digits(max(abs(self.at(low)), abs(self.at(high))) * scale)
-        ends = [self.fig(end, places, scale=scale, sign=sign) for end in (low, high)]
-        return Markup('<span class="ci">[{}, {}]</span>').format(*ends)
-
-    def facts(self, pointer: str) -> list[tuple[str, Markup]]:
-        """A mapping of the record as (words, figure or text), nested ones one level deep; unknown ones left out."""
-        found: list[tuple[str, Markup]] = []
-        for name, value in (self.at(pointer) or {}).items():
-            place = f"{pointer}/{escape_pointer(name)}"
-            words, unit = labels.key(clean(name, 80))
-            if isinstance(value, bool):
-                found.append((words, escape("yes" if value else "no")))
-            elif isinstance(value, int | float):
-                if unit == "bytes":
-                    found.append((words, self.fig(place, 0, "MiB", scale=2.0**-20)))
-                else:
-                    found.append((words, self.fig(place, None, unit)))
-            elif isinstance(value, dict):
-                inner = ", ".join(f"{clean(key, 60)}: {clean(one)}" for key, one in value.items())
-                found += [(words, escape(inner))] if inner else []
-            elif isinstance(value, list):
-                found += [(words, escape(clean(", ".join(map(str, value)))))] if value else []
-            elif value is not None:
-                found.append((words, escape(clean(value))))
-        return found
+def figure(shown: Figure, *, unit: bool = True) -> Markup:
+    """`<data value="exact" data-at="pointer">rounded</data>` with its unit; ? where it is unknown."""
+    if shown.value is None:
+        return _UNKNOWN
+    how = Markup('data-scale="{:g}"').format(shown.scale)
+    if shown.said:
+        how = Markup('data-words="{}"').format(shown.said)
+    tail = shown.whole.removeprefix(shown.text) if unit else ""
+    words = shown.said.removeprefix("every ") or shown.text
+    return _FIGURE.format(json.dumps(shown.value), shown.at, how, words, tail)
 
 
-def escape_pointer(name: str) -> str:
-    """One part of a JSON pointer."""
-    return name.replace("~", "~0").replace("/", "~1")
+def interval(shown: Figure) -> Markup:
+    """`[low, high]`, nothing where there is no interval."""
+    if shown.ends is None:
+        return Markup()
+    return Markup('<span class="ci">[{}, {}]</span>').format(*(figure(end, unit=False) for end in shown.ends))
+
+
+def facts(places: Places, pointer: str) -> list[tuple[str, Markup]]:
+    """A mapping of the record as (words, figure or text), nested ones one level deep; unknown ones left out."""
+    found: list[tuple[str, Markup]] = []
+    for name, value in (places.at(pointer) or {}).items():
+        place = f"{pointer}/{escape_pointer(name)}"
+        words, unit = labels.key(clean(name, 80))
+        if isinstance(value, bool):
+            found.append((words, escape("yes" if value else "no")))
+        elif isinstance(value, int | float):
+            mebibytes = unit == "bytes"
+            shown = places.figure(place, 0, "MiB", scale=2.0**-20) if mebibytes else places.figure(place, None, unit)
+            found.append((words, figure(shown)))
+        elif isinstance(value, dict):
+            inner = ", ".join(f"{clean(key, 60)}: {clean(one)}" for key, one in value.items())
+            found += [(words, escape(inner))] if inner else []
+        elif isinstance(value, list):
+            found += [(words, escape(clean(", ".join(map(str, value)))))] if value else []
+        elif value is not None:
+            found.append((words, escape(clean(value))))
+    return found
 
 
 def embedded(record: msgspec.Struct) -> Markup:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from markupsafe import Markup
 
 from powerprof import __version__
-from powerprof.report.html.figures import Figures, clean, embedded, tidy
+from powerprof.report.html.figures import clean, embedded, facts, figure, tidy
+from powerprof.report.html.tables import table
+from powerprof.report.table import Places
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -40,22 +43,17 @@ def _environment() -> Environment:
     )
     environment.filters["clean"] = clean
     environment.filters["tidy"] = tidy
+    environment.globals["table"] = table
     return environment
 
 
-def page(template: str, record: msgspec.Struct | None, figures: Figures | None, **values: Any) -> str:
+def page(template: str, record: msgspec.Struct | None, places: Places | None, **values: Any) -> str:
     """Render a template around `record`, whose JSON is embedded for the download."""
-    from markupsafe import Markup
-
     script = _asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = embedded(record) if record is not None else Markup()
     fits = len(data.encode()) <= MAX_EMBEDDED_BYTES
-    functions = (
-        {}
-        if figures is None
-        else {"fig": figures.fig, "interval": figures.interval, "facts": figures.facts, "at": figures.at}
-    )
+    functions = {} if places is None else _functions(places)
 
     def rendered(with_data: bool) -> str:
         text: str = (
@@ -78,3 +76,12 @@ def page(template: str, record: msgspec.Struct | None, figures: Figures | None, 
 
     text = rendered(fits)
     return rendered(False) if fits and len(text.encode("utf-8", "replace")) > MAX_PAGE_BYTES else text
+
+
+def _functions(places: Places) -> dict[str, Any]:
+    """What templates call to show the record by its places."""
+
+    def fig(pointer: str, digits: int | None = None, unit: str = "") -> Markup:
+        return figure(places.figure(pointer, digits, unit))
+
+    return {"fig": fig, "facts": partial(facts, places), "at": places.at}

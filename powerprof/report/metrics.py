@@ -1,0 +1,127 @@
+"""The tables of metrics: of two conditions side by side, of one under load, of one over the values of a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from powerprof.experiment.records import Comparison, LoadRun, Metric
+from powerprof.experiment.sweep import Sweep
+from powerprof.records import RunMetric
+from powerprof.report import labels
+from powerprof.report.table import HTML, Cell, Column, Judged, Places, Row, Table, Words
+
+_NAME = Column("name", "metric", left=True)
+
+
+def comparison_table(record: Comparison, places: Places) -> Table:
+    """A row a metric: A, B, what lies between them, and what can be said of it."""
+    return Table(
+        [
+            _NAME,
+            Column("a", "A", record.a.name),
+            Column("b", "B", record.b.name),
+            Column("difference", "B − A", interval="95 %"),
+            Column("percent", beside="difference"),
+            Column("verdict", "verdict", left=True),
+        ],
+        [_compared(places, index, metric) for index, metric in enumerate(record.metrics)],
+    )
+
+
+def _compared(places: Places, index: int, metric: Metric) -> Row:
+    at = f"/metrics/{index}"
+    shown = labels.shown(metric.unit, (metric.a.mean, metric.b.mean))
+    found = metric.difference
+    change = max((abs(value) for value in (found.b_minus_a, *(found.ci95 or ())) if value is not None), default=0.0)
+    # A small difference of large figures has more decimals than they.
+    fine = max(shown.decimals, labels.digits(change * shown.factor, 2))
+    detectable = metric.minimum_detectable_percent
+    sides = {
+        arm: places.figure(f"{at}/{arm}/mean", shown.decimals, ends=f"{at}/{arm}/ci95", scale=shown.factor)
+        for arm in ("a", "b")
+    }
+    return _row(
+        metric,
+        shown,
+        {
+            **sides,
+            "difference": places.figure(
+                f"{at}/difference/b_minus_a", fine, ends=f"{at}/difference/ci95", scale=shown.factor, sign=True
+            ),
+            "percent": places.figure(
+                f"{at}/difference/percent", 1 if abs(found.percent or 0.0) < 1000 else 0, "%", sign=True
+            ),
+            "verdict": Judged(
+                metric.verdict,
+                places.figure(f"{at}/minimum_detectable_percent", 1 if (detectable or 0) < 100 else 0, "%"),
+            ),
+        },
+    )
+
+
+def states_table(record: Comparison, places: Places) -> Table:
+    """C0 and each idle state of both conditions, in percent of all CPUs' time; no rows where C0 is unknown."""
+    named = {metric.name: index for index, metric in enumerate(record.metrics)}
+    states = [name for name in named if name.startswith("residency_percent:")]
+    rows = []
+    for number, name in enumerate(["c0_percent", *states] if states and "c0_percent" in named else []):
+        at = f"/metrics/{named[name]}"
+        cells: dict[str, Cell] = {
+            "name": Words(name.partition(":")[2]) if number else Words("C0 (running)", ours=True),
+            "a": places.figure(f"{at}/a/mean", 2),
+            "b": places.figure(f"{at}/b/mean", 2),
+            "difference": places.figure(f"{at}/difference/b_minus_a", 2, ends=f"{at}/difference/ci95", sign=True),
+        }
+        rows.append(Row(cells, unit="%", look=f"s{min(number - 1, 5)}" if number else "c0"))
+    columns = [Column("a", "A", record.a.name), Column("b", "B", record.b.name), Column("difference", "B − A")]
+    return Table([Column("name", "state", left=True), *columns], rows, "idle states")
+
+
+def load_table(record: LoadRun, places: Places) -> Table:
+    """A row a metric of a run under load: its mean with the interval, and how many windows had it."""
+    rows = []
+    for index, metric in enumerate(record.metrics):
+        at = f"/metrics/{index}/estimate"
+        shown = labels.shown(metric.unit, [metric.estimate.mean])
+        known = sum(value is not None for value in metric.values)
+        cells: dict[str, Cell] = {
+            "mean": places.figure(f"{at}/mean", shown.decimals, ends=at, scale=shown.factor),
+            "windows": Words(str(known), ours=True),
+        }
+        rows.append(_row(metric, shown, cells))
+    windows = Column("windows", "windows", forms=HTML)
+    return Table([_NAME, Column("mean", "mean", interval="95 %"), windows], rows, "metrics")
+
+
+def sweep_table(record: Sweep, places: Places) -> Table:
+    """A row a metric, a column a value of the parameter."""
+    columns = [Column(str(number), name=str(point.value)) for number, point in enumerate(record.points)]
+    rows = []
+    for name in dict.fromkeys(metric.name for point in record.points for metric in point.metrics):
+        at = [_index(point.metrics, name) for point in record.points]
+        same = [point.metrics[i] for point, i in zip(record.points, at, strict=True) if i is not None]
+        shown = labels.shown(same[0].unit, [metric.estimate.mean for metric in same])
+        cells: dict[str, Cell] = {}
+        for number, index in enumerate(at):
+            where = f"/points/{number}/metrics/{index}/estimate" if index is not None else ""
+            cells[str(number)] = places.figure(
+                where and f"{where}/mean", shown.decimals, ends=where, scale=shown.factor
+            )
+        rows.append(_row(same[0], shown, cells))
+    return Table([Column("name", name=record.parameter, left=True), *columns], rows, "metrics")
+
+
+def _index(metrics: Sequence[RunMetric], name: str) -> int | None:
+    return next((index for index, metric in enumerate(metrics) if metric.name == name), None)
+
+
+def _row(metric: Metric | RunMetric, shown: labels.Shown, cells: Mapping[str, Cell]) -> Row:
+    estimated = ", est." if metric.kind == "estimated" else ""
+    return Row(
+        {"name": Words(labels.metric(metric.name), ours=True), **cells},
+        key=metric.name,
+        short=labels.short(metric.name) + estimated,
+        unit=shown.unit,
+        exact_unit=metric.unit,
+        kind=metric.kind,
+    )
