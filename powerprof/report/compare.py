@@ -7,40 +7,10 @@ from collections.abc import Sequence
 from powerprof import text
 from powerprof.experiment.bench.plans import plan_text
 from powerprof.experiment.judge.metrics import rest_percent
-from powerprof.experiment.records import Block, Comparison, Metric
-from powerprof.report import servers
-
-_LABELS = {
-    "c0_ms_per_query_server": "C0 ms/query, server",
-    "c0_ms_per_query": "C0 ms/query, host",
-    "c0_ms_per_query_net": "  net of idle",
-    "c0_ms_per_query_client": "C0 ms/query, client",
-    "joules_per_query": "joules/query",
-    "joules_per_query_net": "  net of idle",
-    "energy_to_solution_joules": "joules to solution",
-    "time_to_solution_s": "seconds to solution",
-    "wakeups_per_query": "wake-ups/query",
-    "latency_p50_ms": "p50 latency, ms",
-    "latency_p95_ms": "p95 latency, ms",
-    "latency_p99_ms": "p99 latency, ms",
-    "edp_joule_seconds": "EDP, J·s/query",
-    "rows_examined_per_query": "rows read/query",
-    "minor_faults_per_query": "page faults/query",
-    "queries_hz": "queries/s",
-    "c0_percent": "C0, %",
-    "wakeups_hz": "wake-ups/s",
-    "watts": "watts",
-    "storm_raged_percent": "storm raged, % of time",
-    "storm_counter_hz": "storm's counter/s",
-}
-_OF_SERVERS = {
-    "c0_percent": "C0, %",
-    "watts": "watts",
-    "connections_hz": "connections/s",
-    "commits_hz": "commits/s",
-    "relay_log_bytes_hz": "relay logs, B/s",
-}
-_VERDICTS = {"b_lower": "lower", "b_higher": "higher", "inconclusive": "inconclusive"}
+from powerprof.experiment.records import Block, Comparison
+from powerprof.report import servers, terminal
+from powerprof.report.metrics import comparison_table
+from powerprof.report.table import Places
 
 
 def _counted(comparison: Comparison) -> list[Block]:
@@ -54,37 +24,8 @@ def turns_of(comparison: Comparison) -> str:
     return f" in turns of {turn_s:.2g} s" if isinstance(turn_s, int | float) else ""
 
 
-def label_of(metric: str, kind: str) -> str:
-    """What a metric is called in a table; an estimate says so."""
-    name = _LABELS.get(metric)
-    if name is None and metric.startswith("residency_percent:"):
-        name = f"{metric.partition(':')[2]}, %"
-    elif name is None and ":" in metric:
-        what, _, server = metric.partition(":")
-        name = f"  {server}: {_OF_SERVERS.get(what, what)}"
-    return f"{name or metric}{', est.' if kind == 'estimated' else ''}"
-
-
-def figure(value: float | None) -> str:
-    """Three significant digits, whole numbers from 1,000 on."""
-    if value is None:
-        return text.UNKNOWN
-    if value and abs(value) < 0.0001:
-        return f"{value:.2e}".replace("-", "−")
-    digits = 0 if abs(value) >= 1000 else max(0, 3 - len(str(int(abs(value)))) + (1 if abs(value) < 1 else 0))
-    if 0 < abs(value) < 0.1:
-        digits = 4
-    return text.number(value, digits)
-
-
-def _signed(value: float | None) -> str:
-    shown = figure(value)
-    return shown if value is None or shown.startswith("−") else f"+{shown}"
-
-
 def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The report, at most `width` columns."""
-    a, b = comparison.a.name, comparison.b.name
     found = text.wrap(comparison.verdict.text, width)
     if comparison.verdict.doubts:
         found += text.wrap(f"Doubtful: {'; '.join(comparison.verdict.doubts)}.", width)
@@ -96,7 +37,7 @@ def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
         for difference in comparison.differences:
             found += text.wrap(difference, width, "  ")
     found.append("")
-    found += _table(comparison.metrics, a, b, width)
+    found += terminal.metrics(comparison_table(comparison, Places(comparison)), width)
     found.append("")
     for said in (comparison.verdict.speed, comparison.verdict.power):
         if said:
@@ -152,27 +93,6 @@ def _context(comparison: Comparison) -> str:
     if version:
         parts.append(f"{version}{', private' if comparison.server.get('private') else ''}")
     return " · ".join(parts)
-
-
-def _table(metrics: Sequence[Metric], a: str, b: str, width: int) -> list[str]:
-    """The difference with its interval beside it, or without where the terminal is too narrow."""
-    names = ["", text.cut(a, 12), text.cut(b, 12)]
-    wide = [[*names, "difference (95 %)", "verdict"]]
-    narrow = [[*names, "difference", "verdict"]]
-    for metric in metrics:
-        ends, apart = metric.difference.ci95, _signed(metric.difference.b_minus_a)
-        both = apart if ends is None else f"{apart} [{_signed(ends[0])}, {_signed(ends[1])}]"
-        cells = [label_of(metric.name, metric.kind), figure(metric.a.mean), figure(metric.b.mean)]
-        wide.append([*cells, both, _VERDICTS[metric.verdict]])
-        narrow.append([*cells, apart, _VERDICTS[metric.verdict]])
-    found = text.columns(wide, gap=2)
-    if max(map(len, found)) > width:
-        found = text.columns(wide, gap=1)
-    if max(map(len, found)) > width:
-        found = text.columns(narrow, gap=2)
-    if max(map(len, found)) > width:
-        found = text.columns(narrow, gap=1)
-    return [text.cut(line, width) for line in found]
 
 
 def _shares(comparison: Comparison) -> list[str]:

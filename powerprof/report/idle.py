@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from powerprof import text
 from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
 from powerprof.records import Cause, Delta, EnergyReading, Estimate, IdleRun, Phase
+from powerprof.report import terminal
+from powerprof.report.phases import phase_title, phases_table
+from powerprof.report.table import Places
 
 _SHOWN_CAUSES = 12
 _WHY = 24
-_STATE_NAME = 16  # CPUIDLE_NAME_LEN, include/linux/cpuidle.h
 
 
 def _phase(run: IdleRun, name: str) -> Phase | None:
@@ -27,10 +29,6 @@ def _shown(run: IdleRun) -> list[Phase]:
 
 def _clients(run: IdleRun) -> str:
     return text.count(run.options.clients_count)
-
-
-def _title(run: IdleRun, phase: Phase) -> str:
-    return f"{_clients(run)} clients" if phase.name == "clients" else phase.name
 
 
 def headline(run: IdleRun) -> str:
@@ -87,35 +85,8 @@ def _context(run: IdleRun) -> str:
 
 def _table(run: IdleRun, width: int) -> list[str]:
     shown = _shown(run)
-    first, last = shown[0], shown[-1]
-    compare = len(shown) > 1
-    rows = [["", *(_title(run, phase) for phase in shown), *([f"{last.name} − {first.name}"] if compare else [])]]
-
-    def row(label: str, cells: Sequence[str], metric: str | None = None, digits: int = 2, unit: str = "") -> None:
-        change = _delta(run, first.name, last.name, metric) if compare and metric else None
-        rows.append(
-            [label, *cells, *([text.plus_minus(change.difference, digits, sign=True) + unit] if change else [])]
-        )
-
-    row("C0 (running)", [text.number(p.c0_percent, 2, " %") for p in shown], "c0_percent", 2, " pt")
-    for state in first.states:
-        if state.polling and not state.entries_count:
-            continue
-        same = [next((s for s in p.states if s.name == state.name), None) for p in shown]
-        metric = None if state.polling else f"{state.name} residency_percent"
-        percent = [
-            text.number(None if s is None else s.polling_percent if s.polling else s.residency_percent, 2, " %")
-            for s in same
-        ]
-        row(text.cut(state.name, _STATE_NAME), percent, metric, 2, " pt")
-        if not state.polling:
-            row("  average residency", [text.number(s.average_residency_ms if s else None, 1, " ms") for s in same])
-    row("wake-ups from idle", [text.number(p.wakeups_hz, 1, "/s") for p in shown], "wakeups_hz", 1, " /s")
-    rows += _power(run, shown)
-    lines = text.columns(rows)
-    if max(map(len, lines)) > width:
-        lines = text.columns(rows, gap=1)
-    return lines + _power_note(run, shown)
+    table = phases_table(run, Places(run), [run.phases.index(phase) for phase in shown])
+    return terminal.phases(table, width, _power(run, shown)) + _power_note(run, shown)
 
 
 def _power(run: IdleRun, shown: Sequence[Phase]) -> list[list[str]]:
@@ -201,7 +172,7 @@ def _causes(run: IdleRun, width: int) -> list[str]:
     if phase is None or phase.conservation is None:
         return []
     c = phase.conservation
-    title = f"What woke the CPUs, {_title(run, phase)}"
+    title = f"What woke the CPUs, {phase_title(run, phase)}"
     named = f"{text.number(c.coverage_percent, 1)} % of {text.count(c.idle_exits_count)} idle exits named"
     balance = (
         f"{text.count(c.classified_count)} classified + {text.count(c.unknown_count)} unknown + "
@@ -242,10 +213,10 @@ def _split(run: IdleRun) -> list[str]:
     if split is None:
         return []
     if split.idle_joules is None:
-        return [f"Energy, {_title(run, phase)}: {text.number(split.total_joules)} J; {'; '.join(split.notes)}."]
+        return [f"Energy, {phase_title(run, phase)}: {text.number(split.total_joules)} J; {'; '.join(split.notes)}."]
     parts = ", ".join(f"{part.name} {text.number(part.joules, 3)} J" for part in split.parts)
     return [
-        f"Energy, {_title(run, phase)}: {text.number(split.total_joules)} J {split.kind} = idle floor "
+        f"Energy, {phase_title(run, phase)}: {text.number(split.total_joules)} J {split.kind} = idle floor "
         f"{text.number(split.idle_joules)} J, {parts}, cannot be attributed {text.number(split.residual_joules, 3)} J."
     ]
 

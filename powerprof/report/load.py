@@ -5,8 +5,11 @@ from __future__ import annotations
 from powerprof import text
 from powerprof.experiment.judge.verdict import words
 from powerprof.experiment.records import LoadRun
-from powerprof.report import servers
-from powerprof.report.compare import figure, label_of, notes_of
+from powerprof.report import servers, terminal
+from powerprof.report.compare import notes_of
+from powerprof.report.labels import significant
+from powerprof.report.metrics import load_table
+from powerprof.report.table import Places
 
 
 def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
@@ -17,12 +20,12 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         first = run.metrics[0]
         interval = ""
         if first.estimate.low is not None and first.estimate.high is not None:
-            interval = f" ({figure(first.estimate.low)} – {figure(first.estimate.high)}, 95 %)"
+            interval = f" ({significant(first.estimate.low)} – {significant(first.estimate.high)}, 95 %)"
         estimated = " (estimated)" if first.kind == "estimated" else ""
         what = words(first.name)
         # A rate's name says its unit already.
         unit = "" if first.unit.startswith("1/") else f" {first.unit}"
-        found = text.wrap(f"{name}: {what}{estimated} is {figure(first.estimate.mean)}{unit}{interval}.", width)
+        found = text.wrap(f"{name}: {what}{estimated} is {significant(first.estimate.mean)}{unit}{interval}.", width)
     options = run.options
     parts = [f"{text.count(options.windows_count)} windows of {options.window_s} s"]
     if options.offered_hz:
@@ -34,12 +37,7 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     found += text.wrap(" · ".join(parts), width)
     if run.interrupted:
         found += text.wrap("Ended early: this is what there was until then.", width)
-    rows = [["", "mean", "95 %"]]
-    for metric in run.metrics:
-        low, high = metric.estimate.low, metric.estimate.high
-        shown = "" if low is None else f"[{figure(low)}, {figure(high)}]"
-        rows.append([label_of(metric.name, metric.kind), figure(metric.estimate.mean), shown])
-    found += ["", *(text.cut(line, width) for line in text.columns(rows))]
+    found += ["", *terminal.metrics(load_table(run, Places(run)), width)]
     found += servers.of_blocks(run.condition.name, run.blocks, width)
     if run.traced is not None:
         found += servers.traced(run.traced, run.condition.name, width)

@@ -8,7 +8,7 @@ from powerprof.experiment.records import Comparison, LoadRun, Metric
 from powerprof.experiment.sweep import Sweep
 from powerprof.records import RunMetric
 from powerprof.report import labels
-from powerprof.report.table import HTML, Cell, Column, Judged, Places, Row, Table, Words
+from powerprof.report.table import ALL, HTML, Cell, Column, Judged, Places, Row, Table, Words
 
 _NAME = Column("name", "metric", left=True)
 
@@ -20,8 +20,8 @@ def comparison_table(record: Comparison, places: Places) -> Table:
             _NAME,
             Column("a", "A", record.a.name),
             Column("b", "B", record.b.name),
-            Column("difference", "B − A", interval="95 %"),
-            Column("percent", beside="difference"),
+            Column("difference", "B − A", short="difference", interval="95 %"),
+            Column("percent", beside="difference", forms=ALL - {"terminal"}),
             Column("verdict", "verdict", left=True),
         ],
         [_compared(places, index, metric) for index, metric in enumerate(record.metrics)],

@@ -141,7 +141,8 @@ def phases_table(run: Run, places: Places, chosen: Sequence[int]) -> Table:
     columns += [Column(str(index), name=phase_title(run, run.phases[index])) for index in chosen]
     if any("change" in row.cells for row in rows):
         title = f"{phase_title(run, last)} − {phase_title(run, first)}"
-        columns.append(Column("change", name=title, forms=HTML | {"terminal"}))
+        short = f"{last.name} − {first.name}"
+        columns.append(Column("change", name=title, short=short, forms=HTML | {"terminal"}))
     return Table(columns, rows, "phases")
 
 

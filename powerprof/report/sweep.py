@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from powerprof import text
 from powerprof.experiment.sweep import Point, Sweep
-from powerprof.report.compare import figure
+from powerprof.report.labels import significant
 
 
 def _metric(point: Point, name: str) -> float | None:
@@ -39,7 +39,7 @@ def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
     best = max(good, key=lambda point: _metric(point, "queries_hz") or 0.0, default=None)
     found = [f"{name} was measured at no point."]
     if best is not None:
-        rate = figure(_metric(best, "queries_hz"))
+        rate = significant(_metric(best, "queries_hz"))
         found = text.wrap(f"{name} does most at {sweep.parameter} {best.value}: {rate} queries/s.", width)
     done = f"{len(good)} of {len(sweep.values)} points"
     version = sweep.server.get("version")

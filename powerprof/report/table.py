@@ -106,6 +106,7 @@ Cell = Figure | Words | Judged | Path
 @dataclass(frozen=True)
 class Column:
     """`left`: words rather than figures. `interval`: what the column of its intervals is called where it has one.
+    `short` is its heading on a terminal.
 
     `name` is a name from outside, told after the heading. `beside` is the column whose cells hold these too, where
     there is room for few.
@@ -114,6 +115,7 @@ class Column:
     key: str
     heading: str = ""
     name: str = ""
+    short: str = ""
     left: bool = False
     interval: str = ""
     beside: str = ""
