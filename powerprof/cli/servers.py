@@ -31,18 +31,20 @@ def command(
     if action == "list":
         if name is not None:
             raise UsageError("list takes no name", "powerprof servers fetch NAME")
-        servers, lines = list(historical.CATALOGUE.values()), report.listing
+        servers = list(historical.CATALOGUE.values())
+        lines = report.listing(servers)
     elif action == "fetch":
         if name is None:
             raise UsageError("fetch needs a name", "powerprof servers list")
         servers = [historical.find(name)]
-        lines = report.was_there if historical.is_fetched(servers[0]) else report.was_fetched
-        historical.fetch(name, lambda question: _consent(question, yes), lambda said: progress(said, quiet))
+        said = "was there already" if historical.is_fetched(servers[0]) else "fetched, checked and started once"
+        historical.fetch(name, lambda question: _consent(question, yes), lambda text: progress(text, quiet))
+        lines = report.ready(servers[0], said)
     else:
         raise UsageError(f"servers {action} is no action", "list or fetch")
     write_json({"schema": "powerprof.servers/1", "servers": [report.record(server) for server in servers]}, json)
     if json != "-" and not quiet:
-        show(lines(servers))
+        show(lines)
 
 
 def _consent(question: str, yes: bool) -> bool:

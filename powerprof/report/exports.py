@@ -10,7 +10,7 @@ import msgspec
 from powerprof.attribution.records import Attribution
 from powerprof.errors import UsageError
 from powerprof.report.html.extras import Extras
-from powerprof.report.kinds import form
+from powerprof.report.kinds import kind_of
 from powerprof.report.stacks import StackSet
 
 
@@ -34,10 +34,10 @@ def _csv(record: msgspec.Struct, extras: Extras) -> bytes:
 
 
 def _stacks(record: msgspec.Struct, name: str) -> StackSet:
-    try:
-        found: StackSet = form(record, "stacks", "stacks")(record)
-    except UsageError:
-        raise UsageError(f"--{name} needs the stacks of an attribution", "powerprof attribute makes one") from None
+    kind = kind_of(record)
+    if kind is None or not kind.stacks:
+        raise UsageError(f"--{name} needs the stacks of an attribution", "powerprof attribute makes one")
+    found: StackSet = kind.load("stacks")(record)
     return found
 
 

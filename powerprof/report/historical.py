@@ -36,17 +36,8 @@ def listing(servers: Sequence[HistoricalServer]) -> list[str]:
     return found
 
 
-def was_there(servers: Sequence[HistoricalServer]) -> list[str]:
-    """Nothing had to be fetched."""
-    return [line for server in servers for line in _ready(server, "was there already")]
-
-
-def was_fetched(servers: Sequence[HistoricalServer]) -> list[str]:
-    """It is there now."""
-    return [line for server in servers for line in _ready(server, "fetched, checked and started once")]
-
-
-def _ready(server: HistoricalServer, said: str) -> list[str]:
+def ready(server: HistoricalServer, said: str) -> list[str]:
+    """That it is there, where, and under which licence."""
     build = historical.build(server.name)
     return [
         f"{server.name} {said}: {historical.folder(server)}",

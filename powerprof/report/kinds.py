@@ -69,14 +69,15 @@ KINDS = {
 }
 
 
-def kind_of(schema: str, command: str | None) -> Kind | None:
-    """What a schema stands for; None for one that has no report."""
-    return KINDS.get(schema) or KINDS.get(f"{schema} {command}")
+def kind_of(record: Any) -> Kind | None:
+    """The kind of a record, or of the head of a saved one; None for one that has no report."""
+    schema = getattr(record, "schema", "")
+    return KINDS.get(schema) or KINDS.get(f"{schema} {getattr(record, 'command', None)}")
 
 
 def form(record: Any, name: str, said: str) -> Callable[..., Any]:
     """The function that writes a record in a form. Raises UsageError where it has none, which is `said` so."""
-    kind = kind_of(getattr(record, "schema", ""), getattr(record, "command", None))
+    kind = kind_of(record)
     if kind is None or not getattr(kind, name):
         raise UsageError(f"there is no {said} for a {type(record).__name__.lower()}", "use --json FILE")
     written: Callable[..., Any] = kind.load(name)

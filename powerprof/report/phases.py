@@ -8,7 +8,22 @@ from dataclasses import dataclass
 from powerprof import text
 from powerprof.records import Cause, Delta, EnergySplit, IdleRun, Phase, Run, StateResidency
 from powerprof.report import labels
-from powerprof.report.table import ALL, CSV, HTML, Cell, Column, Figure, Form, Places, Row, Table, Words, escape_pointer
+from powerprof.report.table import (
+    ALL,
+    CSV,
+    HTML,
+    Cell,
+    Column,
+    Figure,
+    Form,
+    Places,
+    Row,
+    Table,
+    Words,
+    escape_pointer,
+    figures,
+    words,
+)
 
 _MAIN = ("baseline", "server", "clients")
 _LOOKS = 6
@@ -167,14 +182,7 @@ def changes_table(deltas: Sequence[Delta], places: Places, at: str, heading: str
 
 def causes_table(causes: Sequence[Cause], places: Places, at: str, limit: int, label: str = "causes") -> Table:
     """A row a cause: how often, why and who."""
-    columns = [
-        Column("rate", "/s"),
-        Column("percent", "%"),
-        Column("c0", "C0 ms", forms=HTML),
-        Column("why", "why", left=True),
-        Column("who", "who", left=True),
-        Column("every", "every", left=True),
-    ]
+    columns = [*figures(rate="/s", percent="%"), Column("c0", "C0 ms", forms=HTML), *words("why", "who", "every")]
     rows = []
     for index, cause in enumerate(causes[:limit]):
         place = f"{at}/{index}"
@@ -195,14 +203,6 @@ def causes_table(causes: Sequence[Cause], places: Places, at: str, limit: int, l
 
 def energy_table(run: Run, places: Places) -> Table:
     """A row a domain of each phase."""
-    columns = [
-        Column("phase", "phase", left=True),
-        Column("domain", "domain", left=True),
-        Column("kind", "kind", left=True),
-        Column("watts", "W"),
-        Column("joules", "J"),
-        Column("source", "by", left=True),
-    ]
     rows = []
     for number, phase in enumerate(run.phases):
         for index, reading in enumerate(phase.energy):
@@ -214,9 +214,10 @@ def energy_table(run: Run, places: Places) -> Table:
                 "kind": Words(reading.kind, ours=True),
                 "watts": places.figure(f"{place}/watts", 2, ends=ends),
                 "joules": places.figure(f"{place}/joules", 2),
-                "source": Words(reading.source, reading.model or ""),
+                "by": Words(reading.source, reading.model or ""),
             }
             rows.append(Row(cells))
+    columns = [*words("phase", "domain", "kind"), *figures(watts="W", joules="J"), *words("by")]
     return Table(columns, rows, "energy")
 
 
@@ -224,7 +225,7 @@ def split_table(split: EnergySplit, places: Places, at: str) -> Table:
     """Where the joules of a window went: the lines sum to the whole."""
 
     def row(name: Words, place: str, **more: Figure) -> Row:
-        return Row({"name": name, "joules": places.figure(place, 3), **more})
+        return Row({"what": name, "joules": places.figure(place, 3), **more})
 
     rows = [row(Words("idle floor", ours=True), f"{at}/idle_joules")] if split.idle_joules is not None else []
     for index, part in enumerate(split.parts):
@@ -235,12 +236,7 @@ def split_table(split: EnergySplit, places: Places, at: str) -> Table:
         row(Words("cannot be attributed", ours=True), f"{at}/residual_joules"),
         row(Words("all", ours=True, strong=True), f"{at}/total_joules"),
     ]
-    columns = [
-        Column("name", "what", left=True),
-        Column("joules", "J"),
-        Column("c0", "C0 s"),
-        Column("wakeups", "wake-ups"),
-    ]
+    columns = [*words("what"), *figures(joules="J", c0="C0 s", wakeups="wake-ups")]
     return Table(columns, rows, "energy by cause", f"{split.kind} by {split.source}; the lines sum to the whole.")
 
 
@@ -257,5 +253,4 @@ def achieved_table(run: Run, places: Places) -> Table | None:
         )
         for index, state in enumerate(windows[0].achieved if windows else [])
     ]
-    columns = [Column("of", "of", left=True), Column("state", "state", left=True), Column("share", "residency")]
-    return Table(columns, rows, "achieved states") if rows else None
+    return Table([*words("of", "state"), *figures(share="residency")], rows, "achieved states") if rows else None

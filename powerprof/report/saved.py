@@ -16,7 +16,7 @@ def load_saved(name: str, runs_dir: Path | None = None) -> msgspec.Struct:
     """A saved record that has a report, by id, folder or file. Raises UsageError and DataError."""
     path = RunStore(runs_dir).find(name)
     head = head_of(path)
-    kind = kind_of(head.schema, head.command)
+    kind = kind_of(head)
     if kind is None:
         raise DataError(path, f"there is no report for {head.schema[:40]!r}")
     record: msgspec.Struct = decode(path, kind.load("record"))

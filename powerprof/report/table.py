@@ -122,6 +122,16 @@ class Column:
     forms: frozenset[Form] = ALL
 
 
+def words(*keys: str) -> list[Column]:
+    """Columns of words that are called as they are."""
+    return [Column(key, key, left=True) for key in keys]
+
+
+def figures(**headings: str) -> list[Column]:
+    """Columns of figures: key and heading."""
+    return [Column(key, heading) for key, heading in headings.items()]
+
+
 @dataclass(frozen=True)
 class Row:
     """`short` is its name on a terminal. `unit` and `kind` are all its figures'; `look` is its colour.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from powerprof import text
 from powerprof.attribution.records import Attribution, Wakeup
-from powerprof.report.table import Column, Path, Places, Row, Table, Words
+from powerprof.report.table import Column, Path, Places, Row, Table, Words, figures, words
 
 _ELSEWHERE = 100
 _ORIGINS = {
@@ -33,11 +33,8 @@ def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
         path = Path([frame.label for frame in wakeup.stack], wakeup.stack_complete)
         rows.append(Row({**row, "thread": Words(wakeup.thread.label, why), "path": path}))
     columns = [
-        Column("rate", "/s"),
-        Column("count", "exits"),
-        Column("every", "every"),
-        Column("c0", "C0 ms"),
-        Column("thread", "thread", left=True),
+        *figures(rate="/s", count="exits", every="every", c0="C0 ms"),
+        *words("thread"),
         Column("path", "stack, innermost first", left=True, beside="thread"),
     ]
     caption = "Idle exits blamed on a thread and the place where it waited; frames innermost first."
@@ -47,11 +44,11 @@ def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
 
 def _why(wakeup: Wakeup) -> str:
     """Origin in words, with who woke it or which device or timer it was."""
-    words = _ORIGINS.get(wakeup.origin, wakeup.origin)
+    origin = _ORIGINS.get(wakeup.origin, wakeup.origin)
     if wakeup.waker is not None and wakeup.origin in ("other_thread", "other_process"):
         name = (wakeup.waker.server_name or wakeup.waker.comm).removeprefix("thread/")
-        return f"{words}, {text.cut(name, _NAME_LIMIT)} ({wakeup.waker.pid})"
-    return f"{words}, {text.cut(wakeup.detail, _NAME_LIMIT)}" if wakeup.detail else words
+        return f"{origin}, {text.cut(name, _NAME_LIMIT)} ({wakeup.waker.pid})"
+    return f"{origin}, {text.cut(wakeup.detail, _NAME_LIMIT)}" if wakeup.detail else origin
 
 
 def elsewhere_table(record: Attribution, places: Places) -> Table:
@@ -59,7 +56,6 @@ def elsewhere_table(record: Attribution, places: Places) -> Table:
     rows = []
     for index, woken in enumerate(record.woken_elsewhere[:_ELSEWHERE]):
         at = f"/woken_elsewhere/{index}"
-        figures = {"rate": places.figure(f"{at}/rate_hz", 1), "count": places.figure(f"{at}/count")}
-        rows.append(Row({**figures, "thread": Words(woken.thread.label), "woke": Words(woken.process)}))
-    words = [Column("thread", "thread", left=True), Column("woke", "woke", left=True)]
-    return Table([Column("rate", "/s"), Column("count", "exits"), *words], rows, "other processes")
+        counted = {"rate": places.figure(f"{at}/rate_hz", 1), "count": places.figure(f"{at}/count")}
+        rows.append(Row({**counted, "thread": Words(woken.thread.label), "woke": Words(woken.process)}))
+    return Table([*figures(rate="/s", count="exits"), *words("thread", "woke")], rows, "other processes")

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from markupsafe import Markup
 
-from powerprof import text
-from powerprof.experiment.records import Block, Comparison, Metric
-from powerprof.records import Window
+from powerprof.experiment.records import Comparison, Metric
 from powerprof.report import labels
-from powerprof.report.compare import turns_of
 from powerprof.report.flamegraph import flame, flame_difference
 from powerprof.report.html import svg
 from powerprof.report.html.extras import Extras, extras_of_two
@@ -22,6 +16,8 @@ from powerprof.report.html.flames import FlameView, flame_view
 from powerprof.report.html.intervals import Interval, interval_axis, interval_row, interval_ticks
 from powerprof.report.html.page import page
 from powerprof.report.html.tables import Drawn, table
+from powerprof.report.html.windows import c0_bars
+from powerprof.report.kinds import said
 from powerprof.report.metrics import comparison_table, states_table
 from powerprof.report.table import Figure, Places, Table, Words
 
@@ -49,13 +45,6 @@ def _drawn(record: Comparison) -> Drawn:
     return Drawn("verdict", interval_ticks(axis) if known else Markup(), cells)
 
 
-def _seconds(window: Window) -> float | None:
-    try:
-        return datetime.fromisoformat(window.started_at).timestamp()
-    except ValueError:
-        return None
-
-
 def _bars(record: Comparison) -> list[svg.Bar]:
     named = [(window, "bar-idle", "idle baseline", "") for window in record.baseline]
     for block in record.blocks:
@@ -66,16 +55,7 @@ def _bars(record: Comparison) -> list[svg.Bar]:
         again = f", taken {block.attempts_count} times" if block.attempts_count > 1 else ""
         named.append((block.window, look, f"{clean(what, 60)}, pair {block.pair}{more}{again}", block.arm.upper()))
     named += [(window, "bar-idle", "idle baseline, after", "") for window in record.baseline_after]
-    times = [(start, *one) for one in named if (start := _seconds(one[0])) is not None]
-    first = min((start for start, *_ in times), default=0.0)
-    bars: list[svg.Bar] = []
-    for start, window, look, title, label in sorted(times, key=lambda one: one[0]):
-        # Two that took turns began together and were measured half of the time each: side by side that is as long.
-        begin = max(start - first, bars[-1].end_s) if bars else start - first
-        end = begin + (window.window_s or 0.0)
-        said = f"{title}: C0 {text.number(window.c0_percent, 2, ' %')}"
-        bars.append(svg.Bar(begin, end, window.c0_percent, look, said, label))
-    return bars
+    return c0_bars(named)
 
 
 def _state_bars(record: Comparison, states: Table) -> list[tuple[str, Markup]]:
@@ -88,30 +68,6 @@ def _state_bars(record: Comparison, states: Table) -> list[tuple[str, Markup]]:
                 shares.append(svg.Share(clean(name.text, 40), share.value or 0.0, row.look))
         bars.append((condition.name, svg.state_bar(shares, clean(condition.name, 60))))
     return bars
-
-
-def _context(record: Comparison) -> str:
-    used = [block for block in record.blocks if not block.dropped and not block.disturbed]
-    parts = [
-        f"{record.blocks_count} blocks, {''.join(arm.upper() for arm in record.order[:8])}"
-        + ("…" if len(record.order) > 8 else "")
-    ]
-    if record.design == "rate" and record.offered_hz is not None:
-        parts.append(f"{text.number(record.offered_hz, 1).removesuffix('.0')} queries/s in both")
-    if record.design == "work" and record.queries_per_block is not None:
-        parts.append(f"{record.queries_per_block:,} queries a block")
-    if length := _mean_window(used):
-        parts.append(f"{text.number(length, 1).removesuffix('.0')} s each{turns_of(record)}")
-    if any(metric.kind == "estimated" for metric in record.metrics):
-        parts.append("estimated joules")
-    if record.control is not None and record.control.half_width_percent is not None:
-        parts.append(f"A/A ±{text.number(record.control.half_width_percent, 1)} %")
-    return " · ".join(parts)
-
-
-def _mean_window(blocks: Sequence[Block]) -> float | None:
-    lengths = [block.window.window_s for block in blocks if block.window.window_s is not None]
-    return statistics.fmean(lengths) if lengths else None
 
 
 def flames(record: Comparison, extras: Extras) -> list[FlameView]:
@@ -149,7 +105,7 @@ def render(record: Comparison, extras: Extras) -> str:
         record,
         places,
         title=f"{names[0]} against {names[1]}",
-        context=_context(record),
+        context=said(record)[1],
         metrics=table(replace(comparison_table(record, places), caption=caption), "metrics", _drawn(record)),
         names=names,
         primary_label=labels.metric(primary.name) if primary else "",

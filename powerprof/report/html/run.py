@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from markupsafe import Markup
 
-from powerprof import text
 from powerprof.experiment.records import LoadRun
 from powerprof.records import IdleRun, Phase, Run
 from powerprof.report.html import svg
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
+from powerprof.report.html.windows import c0_bars
 from powerprof.report.kinds import said as said_of
 from powerprof.report.metrics import load_table
 from powerprof.report.phases import (
@@ -56,35 +54,18 @@ def _bar(phase: Phase, looks: dict[str, str]) -> list[svg.Share]:
     ]
 
 
-def _course(run: Run) -> list[svg.Bar]:
-    timed = []
-    for phase in run.phases:
-        for number, window in enumerate(phase.windows, 1):
-            try:
-                start = datetime.fromisoformat(window.started_at).timestamp()
-            except ValueError:
-                continue
-            timed.append((start, phase, number, window))
-    first = min((start for start, *_ in timed), default=0.0)
-    looks = phase_looks(run)
-    return [
-        svg.Bar(
-            start - first,
-            start - first + (window.window_s or 0.0),
-            window.c0_percent,
-            looks[phase.name],
-            f"{phase_title(run, phase)}, window {number}: C0 {text.number(window.c0_percent, 2, ' %')}",
-        )
-        for start, phase, number, window in sorted(timed, key=lambda one: one[0])
-    ]
-
-
 def render(run: Run, extras: Extras) -> str:
     """The page."""
     places, said = Places(run), said_of(run)
     chosen = shown_phases(run)
     looks = looks_of([state for phase in run.phases for state in phase.states])
     titles = [clean(phase_title(run, phase), 60) for phase in run.phases]
+    bar_looks = phase_looks(run)
+    windows = [
+        (window, bar_looks[phase.name], f"{title}, window {number}", "")
+        for title, phase in zip(titles, run.phases, strict=True)
+        for number, window in enumerate(phase.windows, 1)
+    ]
     traced = [(index, titles[index]) for index in reversed(chosen) if run.phases[index].causes]
     return page(
         "run.html.j2",
@@ -100,9 +81,9 @@ def render(run: Run, extras: Extras) -> str:
             for index in chosen
             if run.phases[index].c0_percent is not None and run.phases[index].states
         ],
-        course=svg.course(_course(run), "% C0") if sum(len(phase.windows) for phase in run.phases) > 1 else Markup(),
+        course=svg.course(c0_bars(windows), "% C0") if len(windows) > 1 else Markup(),
         legend=[
-            (title, phase_looks(run)[phase.name])
+            (title, bar_looks[phase.name])
             for title, phase in zip(titles, run.phases, strict=True)
             if phase.name != "baseline-after"
         ],

@@ -99,7 +99,7 @@ def table(shown: Table, kind: str = "plain", drawn: Drawn | None = None, *, name
                 cells.append(Markup('<th scope="row">{}</th>').format(_name(row, here)))
                 continue
             other = beside.get(column.key)
-            inside = _beside(cell(here), row.cells.get(other.key) if other else None)
+            inside = _beside(cell(here, unit=not row.unit), row.cells.get(other.key) if other else None)
             look = Markup() if column.left else Markup(' class="n"')
             label = Markup(' data-label="{}"').format(column.heading) if column.heading else Markup()
             cells.append(Markup("<td{}{}>{}</td>").format(look, label, inside))
