@@ -1,0 +1,101 @@
+"""A table is a value: what a form shows of it is the record's figure, rounded in one way."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from powerprof.report import markdown, terminal
+from powerprof.report.html.tables import table as html_table
+from powerprof.report.kinds import KINDS, form, kind_of, lines_of
+from powerprof.report.metrics import comparison_table, sweep_table
+from powerprof.report.phases import phases_table
+from powerprof.report.table import Column, Figure, Places, Row, Table, Words
+from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, load_run, on_cpu, sweep
+
+FORMS = ("record", "lines", "html", "markdown", "csv", "stacks")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_form_of_every_kind_is_there(name: str) -> None:
+    kind = KINDS[name]
+    for written in FORMS:
+        if getattr(kind, written):
+            assert callable(kind.load(written))
+    assert kind.load("record").__struct_config__.frozen
+
+
+def test_a_record_knows_its_kind() -> None:
+    found = [kind_of(make()) for make in (idle_run, load_run, comparison, sweep, attribution, on_cpu)]
+    assert [kind.lines.split(":")[0] for kind in found if kind] == [
+        f"report.{name}" for name in ("idle", "load", "compare", "sweep", "attribution", "oncpu")
+    ]
+    assert form(comparison(), "lines", "report")(comparison(), 80) == lines_of(comparison(), 80)
+
+
+def test_a_figure_is_rounded_scaled_and_signed_in_one_place() -> None:
+    ends = (Figure(0.00131, "/low", 2, "mJ", 1e3, True), Figure(-0.0001, "/high", 2, "mJ", 1e3, True))
+    figure = Figure(0.00127, "/mean", 2, "mJ", 1e3, True, ends)
+    assert (figure.text, figure.whole) == ("+1.27", "+1.27 mJ")
+    assert [end.text for end in ends] == ["+1.31", "−0.10"]
+    assert figure.exact == (0.00127, 0.00131, -0.0001)
+    assert (Figure(None, "/x", 2, "W").whole, Figure(3, "/n", None).text) == ("?", "3")
+    assert Figure(44.7, "/x", 1, "/s").whole == "44.7/s"
+
+
+def test_a_place_that_is_not_there_is_unknown() -> None:
+    places = Places(idle_run())
+    assert places.figure("/phases/99/c0_percent", 2).value is None
+    assert places.figure("/host/hostname", 2).value is None
+    assert places.figure("/phases/0/c0_percent", 2, ends="/phases/0/intervals/nothing").ends is None
+
+
+def test_all_forms_show_the_same_metrics() -> None:
+    record = comparison()
+    table = comparison_table(record, Places(record))
+    shown = {row.key for row in table.rows}
+    assert shown == {metric.name for metric in record.metrics}
+    pages = str(html_table(table))
+    written = "\n".join(markdown.table(table))
+    for row in table.rows:
+        a = row.cells["a"]
+        assert isinstance(a, Figure)
+        assert f'data-at="{a.at}"' in pages and f">{a.text}<" in pages
+        assert f"| {a.text} |" in written
+    assert len(terminal.metrics(table, 80)) == 1 + len(table.rows)
+
+
+def test_a_narrow_terminal_has_the_figures_without_intervals() -> None:
+    table = comparison_table(comparison(), Places(comparison()))
+    for width in (120, 80, 60, 44):
+        lines = terminal.metrics(table, width)
+        assert max(map(len, lines)) <= width
+        assert ("(95 %)" in lines[0]) == (width >= 80)
+        assert "2.72" in lines[1]
+
+
+def test_phases_stand_side_by_side_and_change_beside_them() -> None:
+    run = idle_run()
+    lines = terminal.phases(phases_table(run, Places(run), [0, 1, 2]), 80)
+    assert lines[0].split("  ")[-1].strip() == "clients − baseline"
+    assert re.fullmatch(r"C0 \(running\) +0\.40 % +0\.61 % +0\.63 % +\+0\.23 ± 0\.04 pt", lines[1])
+    assert sum(line.startswith("  average residency") for line in lines) == 2
+
+
+def test_a_point_without_a_metric_is_unknown_and_has_no_place() -> None:
+    table = sweep_table(sweep(), Places(sweep()))
+    missing = table.rows[0].cells[str(len(sweep().points) - 1)]
+    assert isinstance(missing, Figure) and (missing.value, missing.at) == (None, "")
+    assert markdown.table(table)[3].endswith("| ? |")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_from_outside_stay_names(name: str) -> None:
+    columns = [Column("name", left=True), Column("x", name=name)]
+    table = Table(columns, [Row({"name": Words(name), "x": Figure(1, "/x", 0)})], "t")
+    page = str(html_table(table))
+    assert set(re.findall(r"<(\w+)", page)) == {"div", "table", "thead", "tbody", "tr", "th", "td", "data"}
+    lines = markdown.table(table)
+    assert len(lines) == 4 and all("\n" not in line for line in lines)
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in lines[1:])
