@@ -27,9 +27,9 @@ def turns_of(comparison: Comparison) -> str:
 def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The report, at most `width` columns."""
     found = text.wrap(comparison.verdict.text, width)
+    found += text.wrap(_context(comparison), width)
     if comparison.verdict.doubts:
         found += text.wrap(f"Doubtful: {'; '.join(comparison.verdict.doubts)}.", width)
-    found += text.wrap(_context(comparison), width)
     if comparison.interrupted:
         found += text.wrap("Ended early: this is what there was until then.", width)
     if comparison.differences:

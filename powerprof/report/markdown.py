@@ -116,7 +116,8 @@ def _balance(found: Conservation | None) -> list[str]:
 
 def comparison(record: Comparison, context: str) -> list[str]:
     """The metrics side by side, and what else could have made the difference."""
-    found = ["", context, *table(comparison_table(record, Places(record)), _COMPARED)]
+    doubts = [f"> Doubtful: {plain('; '.join(record.verdict.doubts))}.", ""] if record.verdict.doubts else []
+    found = ["", *doubts, context, *table(comparison_table(record, Places(record)), _COMPARED)]
     if record.threats:
         found += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
     return found + _notes([*record.differences, *record.notes])

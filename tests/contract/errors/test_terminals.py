@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.conftest import REPOSITORY, Cli
@@ -59,10 +60,21 @@ def test_json_is_utf_8_whatever_the_terminal_is(powerprof_cli: Cli) -> None:
     assert json.loads(done.out)["schema"] == "powerprof.comparison/1"
 
 
+def until_it_measures(pid: int) -> None:
+    """Wait until the process has started up and sleeps through its window: it uses no CPU for half a second."""
+    used, deadline_s = -1.0, time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        time.sleep(0.5)
+        times = psutil.Process(pid).cpu_times()
+        if used == times.user + times.system > 0.1:
+            return
+        used = times.user + times.system
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGTERM, 130), (signal.SIGINT, 130)])
 def test_what_was_measured_until_a_signal_is_saved(powerprof_cli: Cli, number: signal.Signals, code: int) -> None:
     process = powerprof_cli.start(["residency", "--duration", "60"])
-    time.sleep(2.5)  # SciPy and the counters are open well before
+    until_it_measures(process.pid)
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == code, err
@@ -83,7 +95,7 @@ def test_a_terminal_that_goes_away_leaves_the_run(powerprof_cli: Cli, tmp_path: 
         start_new_session=True,
     )
     os.close(slave)
-    time.sleep(2.5)
+    until_it_measures(process.pid)
     os.close(master)
     process.send_signal(signal.SIGHUP)
     assert process.wait(timeout=30) == 129

@@ -9,8 +9,10 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from powerprof.report import compare
 from powerprof.report.csvfile import to_csv
 from powerprof.report.exports import export
+from powerprof.report.html import render_html
 from powerprof.report.markdown import code, plain, to_markdown
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, load_run, sweep
 
@@ -114,3 +116,19 @@ def test_markdown_of_a_load_has_its_metrics() -> None:
     text = to_markdown(load_run())
     assert text.startswith("**city:index: the server's CPU time per query is ")
     assert "| energy per query, mJ, estimated | 0.230 | 0.220 to 0.240 |" in text
+
+
+def test_doubts_stand_beside_the_answer_in_every_form() -> None:
+    record = comparison()
+    verdict = replace(record.verdict, doubts=["steal 7 %", "idle baseline drift −3 points of C0"])
+    doubted = replace(record, verdict=verdict)
+    told = "Doubtful: steal 7 %; idle baseline drift −3 points of C0."
+    printed = " ".join(" ".join(compare.lines(doubted)).split())
+    assert told in printed
+    assert printed.startswith(record.verdict.text[:40])
+    lines = to_markdown(doubted).splitlines()
+    assert lines[0].startswith("**no-index uses")
+    assert lines[2] == f"> {told}"
+    page = render_html(doubted)
+    assert page.count("<b>Doubtful:</b>") == 2
+    assert "Doubtful" not in render_html(record)
