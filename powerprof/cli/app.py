@@ -45,7 +45,7 @@ def build_app() -> typer.Typer:
     """The Typer application with every subcommand."""
     app = typer.Typer(
         name="powerprof",
-        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -55,7 +55,7 @@ def build_app() -> typer.Typer:
     @app.callback()
     def options(
         version: bool = typer.Option(
-            False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+            False, "--version", "-V", callback=_version, is_eager=True, help="Print the version and exit."
         ),
         debug: bool = typer.Option(False, "--debug", help="Show a traceback with an error."),
     ) -> None:
@@ -98,6 +98,9 @@ def _usage_error(error: typer.BadParameter) -> UsageError:
 
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code of the contract."""
+    if arguments[:1] == ["help"]:
+        # As git and others have it: `powerprof help idle`, and `powerprof help` by itself.
+        arguments = [*arguments[1:], "--help"]
     try:
         code = build_app()(args=list(arguments), prog_name="powerprof", standalone_mode=False)
         return code if isinstance(code, int) else 0

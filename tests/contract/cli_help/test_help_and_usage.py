@@ -100,3 +100,23 @@ def test_help_does_not_import_what_is_slow(tmp_path: Path) -> None:
         [sys.executable, "-c", program], capture_output=True, encoding="utf-8", cwd=tmp_path, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_is_found_where_people_look_for_it(powerprof_cli: Cli) -> None:
+    whole, of_idle = powerprof_cli(["--help"]), powerprof_cli(["idle", "--help"])
+    for words, wanted in ((["help"], whole), (["-h"], whole), (["help", "idle"], of_idle), (["idle", "-h"], of_idle)):
+        done = powerprof_cli(words)
+        assert (done.code, done.out, done.err) == (0, wanted.out, ""), words
+    assert powerprof_cli(["-V"]).out == powerprof_cli(["--version"]).out
+    assert powerprof_cli(["help", "nosuch"]).code == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_for_each_shell(powerprof_cli: Cli, shell: str) -> None:
+    done = powerprof_cli(["--show-completion", shell], {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"})
+    assert done.code == 0
+    assert "_POWERPROF_COMPLETE" in done.out
+    words = {"COMP_WORDS": "powerprof at", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "powerprof at"}
+    words["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
+    completed = powerprof_cli([], {"_POWERPROF_COMPLETE": f"complete_{shell}", **words})
+    assert "attribute" in completed.out

@@ -15,7 +15,8 @@ _HEAD = "| option | meaning | default | range |\n|---|---|---|---|"
 
 _INTRODUCTION = """# Commands
 
-`powerprof COMMAND --help` says the same. An option's value is the next word or follows `=`. The report goes to stdout,
+`powerprof COMMAND --help` (or `-h`, or `help COMMAND`) says the same; `--install-completion` lets bash, zsh
+and fish complete commands and options. An option's value is the next word or follows `=`. The report goes to stdout,
 progress and errors go to stderr, progress only to a terminal. How a command ends: [exit codes](exit-codes.md). What it
 obeys beside its options: [environment](environment.md).
 
