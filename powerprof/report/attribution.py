@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from powerprof import text
 from powerprof.attribution.records import Attribution, StackFrame, Wakeup
+from powerprof.report import sums
 
 BY = ("stack", "function", "thread", "device")
 _SHOWN = 20
@@ -129,12 +130,7 @@ def _group_lines(record: Attribution, by: str, width: int, limit: int) -> list[s
 
 
 def _evidence(record: Attribution) -> list[str]:
-    c, s = record.conservation, record.stacks
-    usage = "?" if c.cpuidle_usage_delta_count is None else f"{c.cpuidle_usage_delta_count:,}"
-    lines = [
-        f"{c.classified_count:,} classified + {c.unknown_count:,} unknown + {c.lost_count:,} lost = "
-        f"{c.idle_exits_count:,} idle exits; cpuidle counted {usage}."
-    ]
+    s, lines = record.stacks, [sums.balance(record.conservation)]
     if s.exits_complete_percent is not None:
         lines.append(
             f"Stacks: {s.captured_count} captured, {s.complete_count} complete to the thread's start, "
@@ -142,21 +138,6 @@ def _evidence(record: Attribution) -> list[str]:
             f"the target's idle exits have a complete one."
         )
     return lines
-
-
-def _energy(record: Attribution) -> list[str]:
-    """What the target's wake-ups cost, beside the idle floor and what could not be attributed."""
-    split = record.energy_split
-    if split is None:
-        return ["Energy: no meter and no model for this CPU (powerprof doctor)."]
-    kind = "estimated" if split.kind == "estimated" else f"measured by {split.source}"
-    if split.idle_joules is None or not split.parts:
-        return [f"Energy, {kind}: {text.number(split.total_joules, 2)} J in all; {'; '.join(split.notes)}."]
-    parts = ", ".join(f"{part.name} {text.number(part.joules, 3)} J" for part in split.parts)
-    return [
-        f"Energy, {kind}: {text.number(split.total_joules, 2)} J = idle floor {text.number(split.idle_joules, 2)} J, "
-        f"{parts}, cannot be attributed {text.number(split.residual_joules, 3)} J."
-    ]
 
 
 def _elsewhere(record: Attribution) -> list[str]:
@@ -206,8 +187,9 @@ def lines(record: Attribution, width: int = text.DEFAULT_WIDTH, *, by: str = "st
     else:
         found.append("Nothing of it ended an idle period in this window.")
     found.append("")
+    split = record.energy_split
     for line in (
-        *_energy(record),
+        sums.joules(split) if split else "Energy: no meter and no model for this CPU (powerprof doctor).",
         *_elsewhere(record),
         *_others(record),
         *_evidence(record),

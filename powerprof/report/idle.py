@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from powerprof import text
 from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
 from powerprof.records import Cause, Delta, EnergyReading, Estimate, IdleRun, Phase
-from powerprof.report import terminal
-from powerprof.report.phases import phase_title, phases_table
-from powerprof.report.table import Places
+from powerprof.report import sums, terminal
+from powerprof.report.phases import causes_table, phase_title, phases_table
+from powerprof.report.table import Places, Table
 
 _SHOWN_CAUSES = 12
 _WHY = 24
@@ -90,17 +90,17 @@ def _table(run: IdleRun, width: int) -> list[str]:
 
 
 def _power(run: IdleRun, shown: Sequence[Phase]) -> list[list[str]]:
-    sums = [host_of(run, phase) for phase in shown]
-    if not sums or sums[0].source is None:
+    totals = [host_of(run, phase) for phase in shown]
+    if not totals or totals[0].source is None:
         return []
-    kind = "estimated" if sums[0].kind == "estimated" else f"{sums[0].source}"
-    digits = 2 if all((s.watts or 0) < 100 for s in sums) else 1
-    cells = [text.number(s.watts, digits, " W") for s in sums]
+    kind = "estimated" if totals[0].kind == "estimated" else f"{totals[0].source}"
+    digits = 2 if all((s.watts or 0) < 100 for s in totals) else 1
+    cells = [text.number(s.watts, digits, " W") for s in totals]
     change = None
-    if len(sums) > 1:
+    if len(totals) > 1:
         change = _delta(run, shown[0].name, shown[-1].name, "watts")
-    if len(sums) > 1 and change is None and len(sums[0].domains) == 1:  # in runs saved before
-        change = _delta(run, shown[0].name, shown[-1].name, f"{sums[0].source} {sums[0].domains[0]} watts")
+    if len(totals) > 1 and change is None and len(totals[0].domains) == 1:  # in runs saved before
+        change = _delta(run, shown[0].name, shown[-1].name, f"{totals[0].source} {totals[0].domains[0]} watts")
     return [
         [f"power, {kind}", *cells, *([text.plus_minus(change.difference, digits, sign=True) + " W"] if change else [])]
     ]
@@ -121,8 +121,8 @@ def _readings(phase: Phase) -> list[list[EnergyReading]]:
 
 
 def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
-    sums = host_of(run, shown[0])
-    reading = next((r for r in shown[0].energy if r.domain in sums.domains and r.source == sums.source), None)
+    host = host_of(run, shown[0])
+    reading = next((r for r in shown[0].energy if r.domain in host.domains and r.source == host.source), None)
     if reading is None:
         return ["  no energy figure: no meter and no model for this CPU (powerprof doctor)"]
     if reading.kind == "estimated":
@@ -130,41 +130,30 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
         if reading.low_watts is not None and reading.high_watts is not None:
             span = f", between {text.number(reading.low_watts)} and {text.number(reading.high_watts)} W"
         return text.wrap(f"no meter here; model “{reading.model}”{span} (powerprof doctor)", 76, "  ")
-    return [f"  measured by {reading.source}: {', '.join(sums.domains)}"]
+    return [f"  measured by {reading.source}: {', '.join(host.domains)}"]
 
 
-def _cause_rows(causes: Sequence[Cause], width: int) -> list[str]:
+def _cause_rows(table: Table, causes: Sequence[Cause], width: int) -> list[str]:
     rows = [["/s", "%", "why", "who", ""]]
-    for cause in causes[:_SHOWN_CAUSES]:
-        who = f"{cause.process or UNKNOWN_WHO}  {cause.thread or ''}".rstrip()
-        if cause.thread is None or cause.thread == cause.process:
-            who = f"{cause.process or UNKNOWN_WHO}  {cause.name or ''}".rstrip()
-        why = f"{cause.mechanism} {cause.name}" if cause.mechanism == "device" and cause.name else cause.mechanism
-        rows.append(
-            [
-                text.number(cause.wakeups_hz, 1),
-                text.number(cause.percent, 1),
-                text.cut(why.replace("_", "-"), _WHY),
-                who,
-                text.period(cause.period_ms),
-            ]
-        )
+    for row in table.rows:
+        why, who = row.words("why"), row.words("who")
+        named = f"{why.text} {why.more}".rstrip() if why.text == "device" else why.text
+        said = f"{who.text}  {who.more or why.more}".rstrip()
+        cells = [row.words("rate").text, row.words("percent").text, text.cut(named.replace("_", "-"), _WHY)]
+        rows.append([*cells, said, row.words("every").text])
     hz_width = max(7, *(len(row[0]) for row in rows))
     why_width = max(len(row[2]) for row in rows)
     room = max(20, width - hz_width - 7 - why_width - 4)
     lines = []
-    for hz, percent, why, who, every in rows:
-        tail = text.cut(who, room - len(every) - 2) if every else text.cut(who, room)
-        gap = " " * max(2, room - len(tail) - len(every)) if every else ""
-        lines.append(f"{hz:>{hz_width}}  {percent:>5}  {why:<{why_width}}  {tail}{gap}{every}".rstrip())
+    for hz, percent, reason, name, period in rows:
+        tail = text.cut(name, room - len(period) - 2) if period else text.cut(name, room)
+        gap = " " * max(2, room - len(tail) - len(period)) if period else ""
+        lines.append(f"{hz:>{hz_width}}  {percent:>5}  {reason:<{why_width}}  {tail}{gap}{period}".rstrip())
     left = causes[_SHOWN_CAUSES:]
     if left:
         rest = sum(cause.wakeups_hz for cause in left)
         lines.append(f"{text.number(rest, 1):>{hz_width}}  {'':>5}  {len(left)} more causes")
     return lines
-
-
-UNKNOWN_WHO = "unknown"
 
 
 def _causes(run: IdleRun, width: int) -> list[str]:
@@ -174,13 +163,9 @@ def _causes(run: IdleRun, width: int) -> list[str]:
     c = phase.conservation
     title = f"What woke the CPUs, {phase_title(run, phase)}"
     named = f"{text.number(c.coverage_percent, 1)} % of {text.count(c.idle_exits_count)} idle exits named"
-    balance = (
-        f"{text.count(c.classified_count)} classified + {text.count(c.unknown_count)} unknown + "
-        f"{text.count(c.lost_count)} lost = {text.count(c.idle_exits_count)}; "
-        f"cpuidle counted {text.count(c.cpuidle_usage_delta_count)}."
-    )
+    table = causes_table(phase.causes, Places(run), f"/phases/{run.phases.index(phase)}/causes", _SHOWN_CAUSES)
     heading = f"{title}{named.rjust(max(len(named) + 2, width - len(title)))}"
-    return ["", heading, *_cause_rows(phase.causes, width), *text.wrap(balance, width - 2, "  ")]
+    return ["", heading, *_cause_rows(table, phase.causes, width), *text.wrap(sums.balance(c, ""), width - 2, "  ")]
 
 
 def _cost(run: IdleRun) -> str:
@@ -209,16 +194,7 @@ def _drift(run: IdleRun) -> list[str]:
 def _split(run: IdleRun) -> list[str]:
     """Where the joules of the last phase went."""
     phase = _shown(run)[-1]
-    split = phase.energy_split
-    if split is None:
-        return []
-    if split.idle_joules is None:
-        return [f"Energy, {phase_title(run, phase)}: {text.number(split.total_joules)} J; {'; '.join(split.notes)}."]
-    parts = ", ".join(f"{part.name} {text.number(part.joules, 3)} J" for part in split.parts)
-    return [
-        f"Energy, {phase_title(run, phase)}: {text.number(split.total_joules)} J {split.kind} = idle floor "
-        f"{text.number(split.idle_joules)} J, {parts}, cannot be attributed {text.number(split.residual_joules, 3)} J."
-    ]
+    return [sums.joules(phase.energy_split, f", {phase_title(run, phase)}")] if phase.energy_split else []
 
 
 def _notes(run: IdleRun) -> list[str]:

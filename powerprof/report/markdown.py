@@ -15,6 +15,7 @@ from powerprof.attribution.records import Attribution
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep import Sweep
 from powerprof.records import Conservation, IdleRun, Run
+from powerprof.report import sums
 from powerprof.report.kinds import form, said
 from powerprof.report.metrics import comparison_table, load_table, sweep_table
 from powerprof.report.phases import causes_table, changes_table, phases_table
@@ -104,14 +105,7 @@ def _notes(notes: Iterable[str]) -> list[str]:
 
 
 def _balance(found: Conservation | None) -> list[str]:
-    if found is None:
-        return []
-    usage = text.number(found.cpuidle_usage_delta_count, 0)
-    return [
-        "",
-        f"{found.classified_count:,} classified + {found.unknown_count:,} unknown + {found.lost_count:,} lost "
-        f"= {found.idle_exits_count:,} idle exits; cpuidle counted {usage}.",
-    ]
+    return ["", plain(sums.balance(found))] if found is not None else []
 
 
 def comparison(record: Comparison, context: str) -> list[str]:

@@ -149,6 +149,13 @@ class Row:
     inner: bool = False
     forms: frozenset[Form] = ALL
 
+    def words(self, key: str) -> Words:
+        """A cell as words, whatever it holds; empty for none."""
+        cell = self.cells.get(key)
+        if isinstance(cell, Words):
+            return cell
+        return Words((cell.said or cell.text) if isinstance(cell, Figure) else "")
+
 
 @dataclass(frozen=True)
 class Table:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from powerprof.report import markdown, terminal
 from powerprof.report.html.tables import table as html_table
-from powerprof.report.kinds import KINDS, form, kind_of, lines_of
+from powerprof.report.kinds import KINDS, form, kind_of, lines_of, said
 from powerprof.report.metrics import comparison_table, sweep_table
 from powerprof.report.phases import phases_table
 from powerprof.report.table import Column, Figure, Places, Row, Table, Words
@@ -32,6 +33,13 @@ def test_a_record_knows_its_kind() -> None:
         f"report.{name}" for name in ("idle", "load", "compare", "sweep", "attribution", "oncpu")
     ]
     assert form(comparison(), "lines", "report")(comparison(), 80) == lines_of(comparison(), 80)
+
+
+def test_a_doubt_beside_the_answer_is_not_taken_for_the_context() -> None:
+    record = comparison()
+    doubtful = replace(record, verdict=replace(record.verdict, doubts=["steal was high"]))
+    assert said(doubtful) == said(record)
+    assert said(record)[1].startswith("12 pairs, ABBA")
 
 
 def test_a_figure_is_rounded_scaled_and_signed_in_one_place() -> None:
