@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from powerprof import text
 from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
+from powerprof.experiment.judge.cost import Claim, claims
 from powerprof.records import Cause, Delta, EnergyReading, Estimate, IdleRun, Phase
 from powerprof.report import sums, terminal
 from powerprof.report.phases import causes_table, phase_title, phases_table
@@ -39,33 +40,36 @@ def headline(run: IdleRun) -> str:
             "Interrupted before there was anything to compare." if run.interrupted else "Only one phase was measured."
         )
     first, last = shown[0], shown[-1]
-    wakeups, c0 = (_delta(run, first.name, last.name, metric) for metric in ("wakeups_hz", "c0_percent"))
     if last.name != "clients":
         what = "An idle server costs"
     elif first.name == "baseline":
         what = f"An idle server with {_clients(run)} silent connections costs"
     else:
         what = f"{_clients(run)} silent connections cost"
-    costs = []
-    if wakeups:
-        costs.append((wakeups.difference, f"{text.plus_minus(wakeups.difference, 1)} wake-ups/s"))
-    if c0:
-        costs.append((c0.difference, f"{text.plus_minus(c0.difference)} points of C0"))
-    if not costs:
+    found = claims(run, first, last)
+    if not found:
         return "C0 and wake-ups are unknown on this host."
-    said = " and ".join(words for _, words in costs)
-    if _drifted(run, costs[0][0] if not c0 else c0.difference):
-        return f"The host itself changed too much to tell what it costs: {said}, but the baseline drifted as far."
-    if all(_includes_zero(estimate) for estimate, _ in costs):
-        return f"{what} nothing that these windows can tell: {said}."
-    return f"{what} {said}."
+    kinds = {claim.finding for claim in found}
+    sure = [_figure(claim) for claim in found if claim.finding == "costs"]
+    rest = " and ".join(_figure(claim) for claim in found if claim.finding != "costs")
+    if not sure and "single" in kinds:
+        return f"One window a phase has no interval: {rest} more. Two or more are needed to tell a cost (--repeat)."
+    if not sure and "drift" in kinds:
+        return f"The host itself changed too much to tell what it costs: {rest}, but the baseline drifted as far."
+    if not sure:
+        return f"{what} nothing that these windows can tell: {rest}."
+    if not rest:
+        return f"{what} {' and '.join(sure)}."
+    why = (
+        "the baseline drifted as far as the rest" if "drift" in kinds else "of the rest these windows can tell nothing"
+    )
+    return f"{what} {sure[0]}; {why}: {rest}."
 
 
-def _drifted(run: IdleRun, difference: Estimate) -> bool:
-    """Whether the baseline's own change (of C0, else of wake-ups) is real and half of what was measured or more."""
-    metric = "c0_percent" if any(delta.metric == "c0_percent" for delta in run.drift) else "wakeups_hz"
-    drift = next((delta.difference for delta in run.drift if delta.metric == metric), None)
-    return drift is not None and not _includes_zero(drift) and abs(drift.mean) >= 0.5 * abs(difference.mean)
+def _figure(claim: Claim) -> str:
+    if claim.metric == "wakeups_hz":
+        return f"{text.plus_minus(claim.difference, 1)} wake-ups/s"
+    return f"{text.plus_minus(claim.difference)} points of C0"
 
 
 def _includes_zero(estimate: Estimate) -> bool:

@@ -13,6 +13,7 @@ from powerprof.statistics.controls import (
 )
 from powerprof.statistics.intervals import (
     Interval,
+    bounded_interval,
     difference_interval,
     mean_interval,
     ratio_interval,
@@ -39,6 +40,7 @@ __all__ = [
     "Verdict",
     "baseline_drift",
     "block_trend",
+    "bounded_interval",
     "compare_pairs",
     "compare_unpaired",
     "difference_interval",

@@ -90,6 +90,37 @@ def student_interval(values: Sequence[float], level: float = LEVEL) -> Interval 
     return Interval(centre - reach, centre + reach, "student" if reach else "constant")
 
 
+def bounded_interval(
+    values: Sequence[float], floor: float | None = None, ceiling: float | None = None, level: float = LEVEL
+) -> Interval | None:
+    """Student's interval of a figure that cannot leave its bounds: a rate below 0, a residency above 100 %.
+
+    Where the plain one would, it is taken on the logarithm of the distance from that bound (of both distances' ratio
+    where it would leave both), by the delta method, and turned back: it bends towards the bound and is not cut there.
+    """
+    plain = student_interval(values, level)
+    if plain is None:
+        return None
+    below, above = floor is not None and plain.low < floor, ceiling is not None and plain.high > ceiling
+    if not (below or above):
+        return plain
+    centre = fmean(values)
+    if (floor is not None and centre <= floor) or (ceiling is not None and centre >= ceiling):
+        return Interval(centre, centre, "constant")
+    reach = plain.half_width
+    if below and above and floor is not None and ceiling is not None:
+        low, high = centre - floor, ceiling - centre
+        odds, spread = low / high, math.exp(reach * (1 / low + 1 / high))
+        ends = [floor + (ceiling - floor) * one / (1 + one) for one in (odds / spread, odds * spread)]
+        return Interval(ends[0], ends[1], "student-logit")
+    if below and floor is not None:
+        low, factor = centre - floor, math.exp(reach / (centre - floor))
+        return Interval(floor + low / factor, floor + low * factor, "student-log")
+    assert ceiling is not None  # noqa: S101  for the type checker: `above` says so
+    high, factor = ceiling - centre, math.exp(reach / (ceiling - centre))
+    return Interval(ceiling - high * factor, ceiling - high / factor, "student-log")
+
+
 def welch_interval(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Interval | None:
     """The interval of mean(b) − mean(a) where nothing pairs the values and the two may scatter differently.
 

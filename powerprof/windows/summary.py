@@ -9,7 +9,7 @@ from typing import Any
 
 from powerprof import __version__
 from powerprof.records import Estimate, Phase, Run, StateResidency, ToolCost, Window
-from powerprof.statistics import student_interval
+from powerprof.statistics import bounded_interval
 from powerprof.windows.residency import merge_notes
 
 _METRICS: tuple[str, ...] = (
@@ -25,15 +25,17 @@ _METRICS: tuple[str, ...] = (
 )
 
 
-def estimate(values: Iterable[float | None]) -> Estimate | None:
+def estimate(
+    values: Iterable[float | None], floor: float | None = None, ceiling: float | None = None
+) -> Estimate | None:
     """As `interval` over the known values; None where there is none."""
     known = [value for value in values if value is not None and math.isfinite(value)]
-    return interval(known) if known else None
+    return interval(known, floor, ceiling) if known else None
 
 
-def interval(values: Sequence[float]) -> Estimate:
-    """The mean with Student's 95 % interval. One value alone has none."""
-    found = student_interval(values)
+def interval(values: Sequence[float], floor: float | None = None, ceiling: float | None = None) -> Estimate:
+    """The mean with Student's 95 % interval, within what is possible. One value alone has none."""
+    found = bounded_interval(values, floor, ceiling)
     return Estimate(mean=fmean(values), low=found.low if found else None, high=found.high if found else None)
 
 
@@ -81,13 +83,16 @@ def phase_of(name: str, windows: Sequence[Window]) -> Phase:
 
     `intervals` holds the estimates by the name of the figure, a state's as `residency_percent:C1`.
     """
-    intervals = {metric: estimate(getattr(window, metric) for window in windows) for metric in _METRICS}
+    intervals = {}
+    for metric in _METRICS:
+        ceiling = 100.0 if metric.endswith("_percent") else None
+        intervals[metric] = estimate((getattr(window, metric) for window in windows), 0.0, ceiling)
     states = states_of(windows)
     for state in states:
         shares = [
             next((one.residency_percent for one in window.states if one.name == state.name), 0.0) for window in windows
         ]
-        intervals[f"residency_percent:{state.name}"] = estimate(shares)
+        intervals[f"residency_percent:{state.name}"] = estimate(shares, 0.0, 100.0)
     return Phase(
         name=name,
         window_s=_mean(window.window_s for window in windows),

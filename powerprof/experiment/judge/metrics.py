@@ -146,7 +146,12 @@ def run_metrics(wanted: Sequence[Values], blocks: Sequence[Block]) -> list[RunMe
                 unit=values.unit,
                 kind=values.kind,
                 source=values.source,
-                estimate=interval([value for value in each if value is not None]),
+                # What is net of idle may be below 0 by chance; nothing else can.
+                estimate=interval(
+                    [value for value in each if value is not None],
+                    None if values.name.endswith("_net") or values.name.startswith("watts:") else 0.0,
+                    100.0 if values.unit == "%" else None,
+                ),
                 values=each,
             )
         )

@@ -7,7 +7,14 @@ import pytest
 from scipy import stats
 
 from powerprof.statistics import intervals
-from powerprof.statistics.intervals import difference_interval, mean_interval, ratio_interval, widened_level
+from powerprof.statistics.intervals import (
+    bounded_interval,
+    difference_interval,
+    mean_interval,
+    ratio_interval,
+    student_interval,
+    widened_level,
+)
 
 A = [2.71, 2.69, 2.75, 2.70, 2.68, 2.74, 2.72, 2.73, 2.66, 2.70, 2.71, 2.69]
 B = [2.80, 2.79, 2.86, 2.78, 2.79, 2.83, 2.85, 2.80, 2.77, 2.81, 2.84, 2.76]
@@ -102,3 +109,39 @@ def test_ten_pairs_cover_the_truth(kind: str, monkeypatch: pytest.MonkeyPatch) -
         assert found is not None
         covered += not found.excludes(0.0)
     assert covered >= 276
+
+
+@pytest.mark.parametrize(
+    ("values", "floor", "ceiling"),
+    [
+        ([0.1, 2.0, 0.05, 0.1], 0.0, None),
+        ([99.9, 99.0, 99.99, 97.0], 0.0, 100.0),
+        ([1.0, 99.0], 0.0, 100.0),
+        ([0.0, 0.0, 0.3], 0.0, 100.0),
+    ],
+)
+def test_an_interval_stays_within_what_is_possible(values: list[float], floor: float, ceiling: float | None) -> None:
+    plain, found = student_interval(values), bounded_interval(values, floor, ceiling)
+    assert plain is not None
+    assert found is not None
+    assert plain.low < floor or (ceiling is not None and plain.high > ceiling)
+    mean = sum(values) / len(values)
+    # Bent, not cut: open at the bound, and as long on the other side or longer.
+    assert floor < found.low < mean < found.high
+    assert ceiling is None or found.high < ceiling
+
+
+def test_an_interval_clear_of_its_bounds_is_students() -> None:
+    assert bounded_interval([40.0, 41.0, 42.0], 0.0, 100.0) == student_interval([40.0, 41.0, 42.0])
+    assert bounded_interval([0.0, 0.0], 0.0, 100.0) == student_interval([0.0, 0.0])
+    assert bounded_interval([3.0]) is None
+
+
+def test_bounded_intervals_cover_rare_events() -> None:
+    """Wake-ups counted in windows, 1.5 a window: a Poisson count, whose plain interval often reaches below 0."""
+    generator = np.random.default_rng(1)
+    covered = 0
+    for _ in range(1000):
+        found = bounded_interval(generator.poisson(1.5, 5).astype(float).tolist(), 0.0)
+        covered += found is not None and found.low <= 1.5 <= found.high
+    assert covered >= 930

@@ -1,0 +1,63 @@
+"""What an idle run may claim: a cost only where its windows and the host's own drift leave no other reading. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from powerprof.experiment.judge import phases
+from powerprof.records import Estimate, IdleRun, Phase
+from powerprof.statistics import welch_interval
+
+# costs: beyond its interval and the drift. nothing: 0 or less lies in the interval, and a server cannot give back what
+# the host did before it. drift: the host itself changed as much. single: one window a phase, so nothing is known of its
+# scatter.
+Finding = Literal["costs", "nothing", "drift", "single"]
+_DRIFT_SHARE = 1 / 3
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One figure of the last phase against the first, and what may be said of it."""
+
+    metric: str
+    difference: Estimate
+    finding: Finding
+
+
+def claims(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
+    """Wake-ups and C0, as far as both phases know them."""
+    after = next((phase for phase in run.phases if phase.name == "baseline-after"), None)
+    found = []
+    for metric in ("wakeups_hz", "c0_percent"):
+        delta = next(
+            (d for d in run.deltas if (d.from_phase, d.to_phase, d.metric) == (first.name, last.name, metric)), None
+        )
+        if delta is not None:
+            at_end = phases.values(after.windows, metric) if after is not None and first.name == "baseline" else []
+            finding = judge_cost(phases.values(first.windows, metric), phases.values(last.windows, metric), at_end)
+            found.append(Claim(metric, delta.difference, finding))
+    return found
+
+
+def judge_cost(before: Sequence[float], measured: Sequence[float], after: Sequence[float]) -> Finding:
+    """Whether `measured` is above the host's own figure, known `before` and, where there are any, `after` it.
+
+    It has to be above what was before by more than the interval, above all baseline windows together by more than
+    theirs, which holds their drift, and by at least three times as much as the baseline moved meanwhile.
+    """
+    if not before or not measured:
+        return "single"
+    difference = welch_interval(before, measured)
+    if difference is None:
+        return "single"
+    if difference.low <= 0:
+        return "nothing"
+    if after:
+        together = welch_interval([*before, *after], measured)
+        moved = abs(fmean(after) - fmean(before))
+        if together is None or together.low <= 0 or moved >= _DRIFT_SHARE * (fmean(measured) - fmean(before)):
+            return "drift"
+    return "costs"
