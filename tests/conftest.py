@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -133,6 +134,15 @@ def sysbench() -> Path:
     if found is None:
         pytest.skip("no capability: sysbench (apt install sysbench)")
     return found
+
+
+@pytest.fixture(scope="session")
+def compilers() -> tuple[str, str]:
+    """(C, C++) for programs whose behaviour is known."""
+    c, cxx = shutil.which("gcc"), shutil.which("g++")
+    if c is None or cxx is None:
+        pytest.skip("no capability: C and C++ compilers (apt install gcc g++)")
+    return c, cxx
 
 
 @pytest.fixture(scope="session")

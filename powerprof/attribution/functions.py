@@ -14,8 +14,14 @@ _LIMITS = (
     "more than 64 nested probed calls have no returns: counted as abandoned, their time ends with the 64th",
     "calls that began before the window are not counted; inlined calls cannot be probed",
 )
+_EXIT_LIMITS = (
+    "time of a call left by an exception, longjmp or an indirect jump runs until its thread's next probe",
+    "a tail call ends the call that makes it: the rest is the other function's",
+    "calls that began before the window are not counted; inlined calls cannot be probed",
+)
 _DTRACE_LIMITS = (
-    "a return that does not belong to the innermost call discards the times of that thread's open calls",
+    "DTrace does not tell what its probes cost: it is within the times",
+    "the times of a call left by an exception, longjmp or an indirect jump are not counted",
     "calls that began before the window are not counted; inlined calls cannot be probed",
 )
 
@@ -31,10 +37,10 @@ class FunctionRow(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     calls_count: int
     calls_hz: float
-    self_cpu_ms: float
+    self_cpu_ms: float | None
     self_cpu_percent: float | None
     self_cpu_mean_us: float | None
-    self_wall_ms: float
+    self_wall_ms: float | None
     cpu_ms: float | None
     wall_ms: float | None
     probe_ms: float | None
@@ -83,17 +89,17 @@ def _row(one: FunctionCounts, trace: FunctionTrace) -> FunctionRow:
             + (one.children - one.stepped_children) * (trace.cost.call_ns - trace.cost.inside_ns)
             + one.stepped_children * (trace.stepped_cost.call_ns - trace.stepped_cost.inside_ns)
         )
-    self_cpu_ns = max(one.self_cpu_ns - probes_ns, 0.0)
+    self_cpu_ns = _without(one.self_cpu_ns, probes_ns)
     total_ns = trace.process_cpu_s * 1e9 if trace.process_cpu_s else None
     return FunctionRow(
         function=one.name,
         module=one.module,
         calls_count=one.calls,
         calls_hz=one.calls / trace.window_s,
-        self_cpu_ms=self_cpu_ns / 1e6,
-        self_cpu_percent=min(100.0, 100.0 * self_cpu_ns / total_ns) if total_ns else None,
-        self_cpu_mean_us=self_cpu_ns / one.calls / 1e3 if one.calls else None,
-        self_wall_ms=max(one.self_wall_ns - probes_ns, 0.0) / 1e6,
+        self_cpu_ms=_ms(self_cpu_ns),
+        self_cpu_percent=min(100.0, 100.0 * self_cpu_ns / total_ns) if total_ns and self_cpu_ns is not None else None,
+        self_cpu_mean_us=self_cpu_ns / one.calls / 1e3 if one.calls and self_cpu_ns is not None else None,
+        self_wall_ms=_ms(_without(one.self_wall_ns, probes_ns)),
         cpu_ms=_ms(one.cpu_ns),
         wall_ms=_ms(one.wall_ns),
         probe_ms=one.calls * own.call_ns / 1e6 if own is not None else None,
@@ -102,14 +108,24 @@ def _row(one: FunctionCounts, trace: FunctionTrace) -> FunctionRow:
     )
 
 
+def _without(ns: float | None, probes_ns: float) -> float | None:
+    return None if ns is None else max(ns - probes_ns, 0.0)
+
+
 def _ms(ns: float | None) -> float | None:
     return ns / 1e6 if ns is not None else None
+
+
+def _limits(method: str) -> tuple[str, ...]:
+    if method.startswith("dtrace"):
+        return _DTRACE_LIMITS
+    return _EXIT_LIMITS if method.endswith("at exits") else _LIMITS
 
 
 def function_profile(trace: FunctionTrace) -> FunctionProfile:
     """The report of one window."""
     called = [_row(one, trace) for one in trace.functions if one.calls]
-    rows = sorted(called, key=lambda row: (-row.self_cpu_ms, -row.calls_count, row.function))
+    rows = sorted(called, key=lambda row: (-(row.self_cpu_ms or 0.0), -row.calls_count, row.function))
     cost_ms = sum(row.probe_ms or 0.0 for row in rows) if trace.cost is not None else None
     return FunctionProfile(
         pattern=trace.pattern,
@@ -128,7 +144,7 @@ def function_profile(trace: FunctionTrace) -> FunctionProfile:
         lost_count=trace.lost_count,
         refused=trace.refused,
         notes=trace.notes,
-        limits=list(_DTRACE_LIMITS if trace.method == "dtrace" else _LIMITS),
+        limits=list(_limits(trace.method)),
         method=trace.method,
         tool_cpu_s=trace.tool_cpu_s,
         interrupted=trace.interrupted,

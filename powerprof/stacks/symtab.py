@@ -62,6 +62,12 @@ class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 return self._name(int(offsets[index])), int(starts[index]), int(ends[index])
         return None
 
+    def size_at(self, vaddr: int) -> int:
+        """The length of the longest symbol that begins at an address; 0 where none does."""
+        starts, ends, _ = self._arrays
+        first, last = (int(starts.searchsorted(vaddr, side)) for side in ("left", "right"))
+        return int(ends[first:last].max()) - vaddr if last > first else 0
+
     def ranges_of(self, names: Collection[str]) -> set[tuple[int, int]]:
         """[start, end) of every symbol that bears one of the names."""
         starts, ends, offsets = self._arrays

@@ -2,30 +2,27 @@
 
 A return probe replaces the return address on the stack. That breaks code that looks at return addresses itself:
 setjmp (a later longjmp leads nowhere), Go (its runtime moves stacks and refuses unknown addresses), and fragments
-that are jumped to rather than called, where no return address lies at the stack pointer at all.
+that are jumped to rather than called, where no return address lies at the stack pointer at all. Where an exception can
+pass (`unwinding`), the places that leave a function are probed instead (`stacks.exits`).
 """
 
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from powerprof.errors import DataError, UsageError
 from powerprof.stacks.debuginfo import read_debug
 from powerprof.stacks.demangle import demangle
-from powerprof.stacks.elf import PF_X, SHT_DYNSYM, SHT_SYMTAB, Elf, Section, read_elf, section_bytes
+from powerprof.stacks.elf import PF_X, Elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import TableStore, open_module
-from powerprof.stacks.symtab import SymbolTable
+from powerprof.tracing.function_symbols import entries, own_symbols
 
 MAX_PATTERN = 256
-MAX_SYMBOLS = 8_000_000
-_STT_FUNC, _STT_GNU_IFUNC = 2, 10
-_SYMBOL = struct.Struct("<IBBHQQ")
 _MODULE_PATTERN = re.compile(r"([^:]+):(?!:)(.+)", re.DOTALL)
 # They are jumped to, return twice, or are entered without a return address.
 _NEVER = re.compile(
@@ -39,7 +36,8 @@ _FRAGMENT = re.compile(r"\.cold(?:\.\d+)*$|\.unlikely(?:\.\d+)*$")
 class Function:
     """One function of one file. `offset` is its place in the file, `vaddr` its link-time address.
 
-    `stepped`: its first instruction is none that the kernel emulates, so that a probe needs a second trap.
+    `stepped`: its first instruction is none that the kernel emulates, so that a probe needs a second trap. `symbol`:
+    what the file itself calls it (None where only a debug file knows it).
     """
 
     name: str
@@ -47,15 +45,17 @@ class Function:
     vaddr: int
     offset: int
     stepped: bool
+    symbol: str | None
+    size_bytes: int
 
 
 @dataclass(frozen=True)
 class ModuleFunctions:
-    """The functions of one mapped file that a pattern means. `throws`: the file can throw C++ exceptions."""
+    """The functions of one mapped file that a pattern means. `starts`: where functions of the file begin at all."""
 
     mapping: Mapping
     functions: tuple[Function, ...]
-    throws: bool
+    starts: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -136,38 +136,41 @@ def find_functions(image: ProcessImage, pattern: str, store: TableStore) -> Foun
         with opened:
             try:
                 elf = read_elf(opened.fd, mapping.path)
-                found, rejected = _of_module(image, mapping, elf, glob, store)
+                found, rejected, starts = _of_module(image, mapping, elf, glob, store)
             except DataError as error:
                 if wanted:
                     refused.append((mapping.module, error.reason))
                 continue
-            throws = _throws(elf)
         if not wanted:
             if found:
                 elsewhere[mapping.module] = len(found)
             continue
         refused += rejected
         if found:
-            modules.append(ModuleFunctions(mapping, tuple(found), throws))
+            modules.append(ModuleFunctions(mapping, tuple(found), starts))
     return Found(tuple(modules), tuple(refused), elsewhere)
 
 
 def _of_module(
     image: ProcessImage, mapping: Mapping, elf: Elf, glob: str, store: TableStore
-) -> tuple[list[Function], list[tuple[str, str]]]:
+) -> tuple[list[Function], list[tuple[str, str]], frozenset[int]]:
     candidates: dict[int, str] = {}
     refused: dict[str, str] = {}
-    own, indirect = _own_symbols(elf)
+    own, indirect = own_symbols(elf)
     tables = store.tables(image, mapping)
     known = [] if isinstance(tables, str) else [tables.symbols]
     if not isinstance(tables, str) and store.reads_files:
         debug = read_debug(store, image, mapping, (tables.unwind.low, tables.unwind.high), inline=False).symbols
         known += [debug] if debug is not None else []
-    for vaddr, raw in (*(pair for table in known for pair in _entries(table)), *own):
+    starts: set[int] = set()
+    for vaddr, raw in (*(pair for table in known for pair in entries(table)), *own):
         if vaddr not in candidates and matches(glob, raw):
             candidates[vaddr] = raw
+        if not _FRAGMENT.search(raw):
+            starts.add(vaddr)
     go = elf.section(".gopclntab") or elf.section(".go.buildinfo")
     functions = []
+    names = {vaddr: raw for vaddr, raw in reversed(own) if matches(glob, raw)}
     for vaddr, raw in sorted(candidates.items()):
         offset = _file_offset(elf, vaddr)
         why = _why_not(raw, vaddr in indirect, offset, elf, vaddr)
@@ -177,8 +180,10 @@ def _of_module(
         if why is not None:
             refused.setdefault(name, why)
         elif offset is not None:
-            functions.append(Function(name, mapping.module, vaddr, offset, is_stepped(elf.read(offset, 2))))
-    return functions, list(refused.items())
+            stepped = is_stepped(elf.read(offset, 2))
+            size = max(table.size_at(vaddr) for table in known) if known else 0
+            functions.append(Function(name, mapping.module, vaddr, offset, stepped, names.get(vaddr), size))
+    return functions, list(refused.items()), frozenset(starts)
 
 
 def _why_not(raw: str, indirect: bool, offset: int | None, elf: Elf, vaddr: int) -> str | None:
@@ -213,52 +218,6 @@ def _file_offset(elf: Elf, vaddr: int) -> int | None:
         if segment.flags & PF_X and segment.vaddr <= vaddr < segment.vaddr + segment.file_bytes:
             return segment.offset + vaddr - segment.vaddr
     return None
-
-
-def _entries(table: SymbolTable) -> Iterator[tuple[int, str]]:
-    """(link-time address, name) of every symbol."""
-    count = len(table.starts) // 8
-    starts = struct.unpack(f"<{count}Q", table.starts)
-    offsets = struct.unpack(f"<{count}I", table.offsets)
-    for start, offset in zip(starts, offsets, strict=True):
-        end = table.names.find(b"\0", offset)
-        yield start, table.names[offset:end].decode("utf-8", "replace")
-
-
-def _own_symbols(elf: Elf) -> tuple[list[tuple[int, str]], set[int]]:
-    """All names of the file's functions, aliases too, and the addresses of those that are IFUNCs."""
-    found: list[tuple[int, str]] = []
-    indirect: set[int] = set()
-    for section in elf.sections:
-        if section.kind not in (SHT_SYMTAB, SHT_DYNSYM) or not section.size or section.entry_bytes != _SYMBOL.size:
-            continue
-        if section.link >= len(elf.sections) or section.size // _SYMBOL.size > MAX_SYMBOLS:
-            raise DataError(elf.path, "damaged symbol table")
-        strings = section_bytes(elf, elf.sections[section.link])
-        for name, value in _functions(elf, section, strings, indirect):
-            found.append((value, name))
-    return found, indirect
-
-
-def _functions(elf: Elf, section: Section, strings: bytes, indirect: set[int]) -> Iterator[tuple[str, int]]:
-    data = section_bytes(elf, section)
-    for name_at, info, _other, index, value, size in _SYMBOL.iter_unpack(data[: len(data) // 24 * 24]):
-        kind = info & 15
-        if kind not in (_STT_FUNC, _STT_GNU_IFUNC) or not index or not size or name_at >= len(strings):
-            continue
-        if kind == _STT_GNU_IFUNC:
-            indirect.add(value)
-        end = strings.find(b"\0", name_at)
-        raw = strings[name_at:end].decode("utf-8", "replace") if end > name_at else ""
-        if raw:
-            yield raw.partition("@")[0] or raw, value
-
-
-def _throws(elf: Elf) -> bool:
-    for section in elf.sections:
-        if section.kind == SHT_DYNSYM and 0 < section.link < len(elf.sections):
-            return b"\0__cxa_throw\0" in section_bytes(elf, elf.sections[section.link])
-    return False
 
 
 def refuse_too_many(found: Sequence[Found], pattern: str, limit: int) -> None:

@@ -17,9 +17,12 @@ from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import TableStore, open_module
 from powerprof.tracing.btf import kernel_btf
-from powerprof.tracing.function_names import Found, Function, find_functions, refuse_too_many
+from powerprof.tracing.function_exits import exits_of
+from powerprof.tracing.function_names import Found, Function, ModuleFunctions, find_functions, refuse_too_many
 from powerprof.tracing.functions_cost import ProbeCost, measure_cost
+from powerprof.tracing.open_calls import FIELDS, open_calls
 from powerprof.tracing.program import Program, struct_definitions
+from powerprof.tracing.unwinding import throwing_modules
 from powerprof.tracing.uprobes import Site, UprobeProgram
 
 MAX_FUNCTIONS = 200
@@ -27,18 +30,6 @@ HARD_LIMIT = 1022  # each thread carries a counter per function
 MAX_DEPTH = 128
 _THREADS = 8192
 _FRAMES = 65_536
-_FIELDS = (
-    "calls",
-    "returns",
-    "abandoned",
-    "unfinished",
-    "wall_ns",
-    "cpu_ns",
-    "self_wall_ns",
-    "self_cpu_ns",
-    "children",
-    "stepped_children",
-)  # enum stat_field of functions.bpf.c
 _STEPPED = 0x10000  # COOKIE_STEPPED
 _RESERVED = 2  # the calibration's
 
@@ -61,8 +52,8 @@ class FunctionCounts(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: int
     wall_ns: int | None
     cpu_ns: int | None
-    self_wall_ns: int
-    self_cpu_ns: int
+    self_wall_ns: int | None
+    self_cpu_ns: int | None
     children: int
     stepped_children: int
     stepped: bool
@@ -112,11 +103,15 @@ class FunctionTracer:
         limit: int = MAX_FUNCTIONS,
         store: TableStore | None = None,
         multi: bool = True,
+        unwinding_risk: bool = False,
     ) -> None:
         """Find the functions and load the program; nothing is probed yet.
 
-        Raises UsageError for a pattern that means nothing or more than `limit` functions, CapabilityError where
-        this host cannot, PowerprofError where a process is gone.
+        `unwinding_risk`: return probes, the cheaper kind, also where an exception that passes one ends the process;
+        `danger` then says so. Else such a process is probed where its functions are left.
+
+        Raises UsageError for a pattern that means nothing or more than `limit` functions, CapabilityError where this
+        host cannot, PowerprofError where a process is gone.
         """
         if os.uname().machine != "x86_64":
             raise CapabilityError(f"function probes on {os.uname().machine} are not supported; x86_64 is")
@@ -132,6 +127,8 @@ class FunctionTracer:
         self.functions = list(names.values())
         self._index = {key: number for number, key in enumerate(names)}
         self._refused = list(dict.fromkeys(why for target in self._targets for why in target.found.refused))
+        self._throwing = sorted({name for target in self._targets for name in throwing_modules(target.image)})
+        self._by_exits = bool(self._throwing) and not unwinding_risk
         self._size = 1 << (len(self.functions) + _RESERVED - 1).bit_length()
         self._stack = ExitStack()
         try:
@@ -155,7 +152,8 @@ class FunctionTracer:
         )
         self._probes = UprobeProgram(self.program.bpf, multi=multi)
         self._stack.callback(self._probes.close)
-        cost = measure_cost(self._probes, (self._size - 2, self._size - 1 | _STEPPED), self._calibrated)
+        cookies = (self._size - 2, self._size - 1 | _STEPPED)
+        cost = measure_cost(self._probes, cookies, self._calibrated, by_exits=self._by_exits)
         if cost is None and self._probes.multi:
             # Before Linux 6.10 the pid filter of uprobe_multi meant one thread instead of a process.
             self._stack.close()
@@ -164,6 +162,13 @@ class FunctionTracer:
         if cost is None:
             raise PowerprofError("function probes count nothing on this host")
         self._cost, self._stepped_cost = cost
+
+    @property
+    def danger(self) -> str | None:
+        """What the probes can do to the target; None where they can do nothing."""
+        if not self._throwing or self._by_exits:
+            return None
+        return f"{', '.join(self._throwing)} can throw: an exception that passes a probed function ends the process"
 
     def __enter__(self) -> FunctionTracer:
         return self
@@ -179,7 +184,7 @@ class FunctionTracer:
 
     def _counts(self, number: int) -> dict[str, int]:
         values = self.program.bpf["stats"][number]
-        return {name: sum(int(cpu.value[at]) for cpu in values) for at, name in enumerate(_FIELDS)}
+        return {name: sum(int(cpu.value[at]) for cpu in values) for at, name in enumerate(FIELDS)}
 
     def measure(self, duration_s: float) -> FunctionTrace:
         """Probe for `duration_s`. An interrupt ends the window early; the trace says so.
@@ -203,7 +208,7 @@ class FunctionTracer:
             self._enable(False)
             ended = time.monotonic_ns()
             cpu_after = [_process_cpu_s(target.image.pid) for target in self._targets]
-            open_frames = self._open_frames(ended)
+            open_frames = open_calls(self.program.bpf["threads"], self.program.bpf["frames"], ended)
         finally:
             self._enable(False)
             self._probes.close()
@@ -233,8 +238,8 @@ class FunctionTracer:
             too_deep_count=moved[2],
             lost_count=moved[3],
             refused=[*self._refused, *refused],
-            notes=self._notes(),
-            method="uprobe_multi" if self._probes.multi else "uprobe PMU",
+            notes=[self.danger] if self.danger else [],
+            method=("uprobe_multi" if self._probes.multi else "uprobe PMU") + (", at exits" if self._by_exits else ""),
             tool_cpu_s=tool_cpu_s,
             interrupted=interrupted,
         )
@@ -249,8 +254,8 @@ class FunctionTracer:
                     if not isinstance(opened, Opened):
                         refused.append((module.mapping.module, opened))
                         continue
-                    key = (module.mapping.device, module.mapping.path)
-                    sites = [self._site(one, self._index[*key, one.vaddr]) for one in module.functions]
+                    sites, untold = self._sites(target.image, module)
+                    refused += untold
                     with opened:
                         failed = self._probes.attach(opened.fd, target.image.pid, sites)
                     attached += len(sites) - len(failed)
@@ -263,62 +268,24 @@ class FunctionTracer:
             raise PowerprofError(f"{name} cannot be probed: {reason}")
         return refused
 
-    @staticmethod
-    def _site(function: Function, number: int) -> Site:
-        return Site(function.offset, number | _STEPPED if function.stepped else number)
-
-    def _notes(self) -> list[str]:
-        throwing = sorted(
-            {module.mapping.module for target in self._targets for module in target.found.modules if module.throws}
-        )
-        if not throwing:
-            return []
-        return [f"{', '.join(throwing)} can throw C++ exceptions: one that passes a probed function ends the process"]
+    def _sites(self, image: ProcessImage, module: ModuleFunctions) -> tuple[list[Site], list[tuple[str, str]]]:
+        exits = exits_of(image, module) if self._by_exits else {}
+        sites: list[Site] = []
+        refused: list[tuple[str, str]] = []
+        for function in module.functions:
+            number = self._index[module.mapping.device, module.mapping.path, function.vaddr]
+            cookie = number | _STEPPED if function.stepped else number
+            places = exits.get(function.vaddr)
+            if isinstance(places, str):
+                refused.append((function.name, f"where it returns cannot be told: {places}"))
+            elif places is None:
+                sites.append(Site(function.offset, cookie))
+            else:
+                sites.append(Site(function.offset, cookie, tuple(function.offset + at for at in places)))
+        return sites, refused
 
     def _enable(self, on: bool) -> None:
         self.program.bpf["enabled"][ctypes.c_int(0)] = ctypes.c_uint32(int(on))
-
-    def _open_frames(self, now_ns: int) -> dict[int, dict[str, int]]:
-        """Calls that have not returned at the end of the window, with their time until then."""
-        found: dict[int, dict[str, int]] = {}
-        frames = self.program.bpf["frames"]
-        for tid, thread in self.program.bpf["threads"].items():
-            off_ns = int(thread.off_ns) + (max(now_ns - int(thread.out_ns), 0) if thread.out_ns else 0)
-            below_wall = below_cpu = 0
-            rows: list[tuple[int, ...]] = []
-            for depth in range(int(thread.depth)):
-                try:
-                    frame = frames[frames.Key(tid.value, depth)]
-                except KeyError:
-                    break
-                wall = max(now_ns - int(frame.wall_ns), 0)
-                cpu = max(now_ns - off_ns - int(frame.cpu_ns), 0)
-                rows.append(
-                    (
-                        int(frame.function),
-                        wall,
-                        cpu,
-                        int(frame.child_wall_ns),
-                        int(frame.child_cpu_ns),
-                        int(frame.children),
-                        int(frame.stepped_children),
-                        int(frame.stepped),
-                    )
-                )
-            for at in range(len(rows) - 1, -1, -1):
-                number, wall, cpu, child_wall, child_cpu, children, stepped_children, _ = rows[at]
-                inner = rows[at + 1] if at + 1 < len(rows) else None
-                sums = found.setdefault(number, dict.fromkeys(_FIELDS, 0))
-                sums["unfinished"] += 1
-                sums["self_wall_ns"] += max(wall - child_wall - below_wall, 0)
-                sums["self_cpu_ns"] += max(cpu - child_cpu - below_cpu, 0)
-                sums["children"] += children + (inner is not None)
-                sums["stepped_children"] += stepped_children + (inner[-1] if inner else 0)
-                if all(row[0] != number for row in rows[:at]):
-                    sums["wall_ns"] += wall
-                    sums["cpu_ns"] += cpu
-                below_wall, below_cpu = wall, cpu
-        return found
 
 
 def _process_cpu_s(pid: int) -> float | None:

@@ -1,8 +1,8 @@
 """What one probed call costs on this host, measured in place by the very program that is going to probe.
 
-A probe whose instruction the kernel emulates costs one trap; any other instruction is copied and stepped over, which
-costs a second one (measured in a guest: 1 µs and 20 to 45 µs). Both kinds are measured on two tiny functions of our
-own in a memory file, called by a thread of ours.
+A probe whose instruction the kernel emulates costs one trap; any other instruction, `ret` too, is copied and stepped
+over, which costs a second one (measured in a guest: 1 µs and 20 to 45 µs). Both kinds are measured on two tiny
+functions of our own in a memory file, called by a thread of ours.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _ROUNDS = 5
 # push rbx; pop rbx; ret · mov eax, edi; ret
 _EMULATED, _STEPPED = bytes.fromhex("535bc3"), bytes.fromhex("89f8c3")
 _STEPPED_AT = 64
+_RET_AT = 2
 
 
 class ProbeCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,13 +35,13 @@ class ProbeCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_cost(
-    probes: UprobeProgram, cookies: tuple[int, int], self_cpu: Callable[[int], tuple[int, int]]
+    probes: UprobeProgram, cookies: tuple[int, int], self_cpu: Callable[[int], tuple[int, int]], *, by_exits: bool
 ) -> tuple[ProbeCost, ProbeCost] | None:
     """The cost of a probe on an emulated and on a stepped instruction.
 
-    `cookies` are the calibration's numbers, `self_cpu(cookie)` gives (calls, self CPU time in ns) counted for one.
-    None where the calls of a thread other than the first were not counted. Raises PowerprofError where the memory
-    file cannot be probed.
+    `by_exits`: with a probe on the `ret` instead of a return probe. `cookies` are the calibration's numbers,
+    `self_cpu(cookie)` gives (calls, self CPU time in ns) counted for one. None where the calls of a thread other than
+    the first were not counted. Raises PowerprofError where the memory file cannot be probed.
     """
     file = os.memfd_create("powerprof-calibration", os.MFD_CLOEXEC)
     try:
@@ -48,7 +49,10 @@ def measure_cost(
         base = _map(file)
         functions = [ctypes.CFUNCTYPE(None)(base + at) for at in (0, _STEPPED_AT)]
         plain = [_timed(function) for function in functions]
-        sites = [Site(at, cookie) for at, cookie in zip((0, _STEPPED_AT), cookies, strict=True)]
+        sites = [
+            Site(at, cookie, (at + _RET_AT,) if by_exits else None)
+            for at, cookie in zip((0, _STEPPED_AT), cookies, strict=True)
+        ]
         try:
             refused = probes.attach(file, os.getpid(), sites)
             if refused:

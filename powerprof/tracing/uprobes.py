@@ -30,14 +30,19 @@ _MULTI_RETURN = 1
 _PERF_FLAG_FD_CLOEXEC = 8
 _PERF_ATTR_BYTES = 128
 _CLOSERS = 32
+_NAMES = ("on_entry", "on_return", "on_exit")  # of functions.bpf.c
 
 
 @dataclass(frozen=True)
 class Site:
-    """One place to probe: an offset in a file, and the number that the program is given for it."""
+    """One function to probe: its offset in a file, and the number that the program is given for it.
+
+    `exits`: offsets in the file of the instructions that leave it; None for a return probe, which changes the stack.
+    """
 
     offset: int
     cookie: int
+    exits: tuple[int, ...] | None = None
 
 
 def _call(number: int, *arguments: Any) -> int:
@@ -56,23 +61,22 @@ def _link(attributes: bytes) -> int:
 
 
 class UprobeProgram:
-    """The entry and return functions of a loaded BPF object, ready to be attached; closing detaches everything.
+    """The entry, return and exit functions of a loaded BPF object, to be attached; closing detaches everything.
 
     `multi` False uses the uprobe PMU even where the kernel has uprobe_multi links.
     """
 
-    def __init__(self, bpf: Any, entry: str = "on_entry", leave: str = "on_return", *, multi: bool = True) -> None:
+    def __init__(self, bpf: Any, *, multi: bool = True) -> None:
         """Raises PowerprofError where the kernel refuses the programs."""
         self._links: list[int] = []
         self._bpf = bpf
-        self._names = (entry, leave)
         self.multi = False
         if multi:
             try:
                 self._fds = self._load(_ATTACH_UPROBE_MULTI)
                 self.multi = True
             except Exception:  # bcc's only kind; a kernel that has no such attach type
-                for name in self._names:
+                for name in _NAMES:
                     function = bpf.funcs.pop(name.encode(), None)
                     if function is not None:
                         os.close(function.fd)
@@ -82,14 +86,11 @@ class UprobeProgram:
             except Exception as error:
                 raise PowerprofError(f"the kernel refused the function probes ({error})") from error
 
-    def _load(self, attach_type: int) -> tuple[int, int]:
-        entry, leave = (
-            int(self._bpf.load_func(name, self._bpf.KPROBE, attach_type=attach_type).fd) for name in self._names
-        )
-        return entry, leave
+    def _load(self, attach_type: int) -> tuple[int, ...]:
+        return tuple(int(self._bpf.load_func(name, self._bpf.KPROBE, attach_type=attach_type).fd) for name in _NAMES)
 
     def attach(self, file_fd: int, pid: int, sites: Sequence[Site]) -> list[tuple[Site, str]]:
-        """Probe entries and returns of `sites` of an open file in one process.
+        """Probe where `sites` of an open file are entered and left in one process.
 
         Returns the sites that the kernel refused, with the reason. Raises CapabilityError where no uprobe can be
         attached at all for want of privileges or of kernel support.
@@ -102,14 +103,23 @@ class UprobeProgram:
         attach(path, pid, list(sites), refused)
         return refused
 
+    def _places(self, sites: list[Site]) -> list[tuple[int, bool, list[tuple[int, int]]]]:
+        """(program, is a return probe, [(offset, cookie)]), entries last: none may be seen without what ends it."""
+        entry, leave, leaving = self._fds
+        returns = [(site.offset, site.cookie) for site in sites if site.exits is None]
+        exits = [(offset, site.cookie) for site in sites for offset in site.exits or ()]
+        entries = [(site.offset, site.cookie) for site in sites]
+        return [(leave, True, returns), (leaving, False, exits), (entry, False, entries)]
+
     def _attach_multi(self, path: Any, pid: int, sites: list[Site], refused: list[tuple[Site, str]]) -> None:
-        """All sites in two links; where the kernel refuses them, halves, until the site is found that it means."""
-        offsets = (ctypes.c_uint64 * len(sites))(*(site.offset for site in sites))
-        cookies = (ctypes.c_uint64 * len(sites))(*(site.cookie for site in sites))
+        """All sites in a link a program; where the kernel refuses them, halves, until the site is found it means."""
         opened: list[int] = []
         try:
-            for fd, flags in ((self._fds[1], _MULTI_RETURN), (self._fds[0], 0)):
-                # Returns first: a call whose entry is seen must not be left without its return.
+            for fd, is_return, places in self._places(sites):
+                if not places:
+                    continue
+                offsets = (ctypes.c_uint64 * len(places))(*(offset for offset, _ in places))
+                cookies = (ctypes.c_uint64 * len(places))(*(cookie for _, cookie in places))
                 opened.append(
                     _link(
                         struct.pack(
@@ -122,8 +132,8 @@ class UprobeProgram:
                             ctypes.addressof(offsets),
                             0,
                             ctypes.addressof(cookies),
-                            len(sites),
-                            flags,
+                            len(places),
+                            _MULTI_RETURN if is_return else 0,
                             pid,
                         )
                     )
@@ -149,8 +159,9 @@ class UprobeProgram:
         for site in sites:
             opened: list[int] = []
             try:
-                for fd, is_return in ((self._fds[1], 1), (self._fds[0], 0)):
-                    opened.append(self._attach_one(kind, path, pid, site, fd, is_return))
+                for fd, is_return, places in self._places([site]):
+                    for place in places:
+                        opened.append(self._attach_one(kind, path, pid, place, fd, is_return))
             except OSError as error:
                 for link in opened:
                     os.close(link)
@@ -160,11 +171,11 @@ class UprobeProgram:
             self._links += opened
 
     @staticmethod
-    def _attach_one(kind: int, path: Any, pid: int, site: Site, program: int, is_return: int) -> int:
+    def _attach_one(kind: int, path: Any, pid: int, place: tuple[int, int], program: int, is_return: bool) -> int:
         # type, size, config at 0; config1 (the path) and config2 (the offset) at 56 and 64.
         attributes = bytearray(_PERF_ATTR_BYTES)
-        struct.pack_into("=IIQ", attributes, 0, kind, _PERF_ATTR_BYTES, is_return)
-        struct.pack_into("=QQ", attributes, 56, ctypes.addressof(path), site.offset)
+        struct.pack_into("=IIQ", attributes, 0, kind, _PERF_ATTR_BYTES, int(is_return))
+        struct.pack_into("=QQ", attributes, 56, ctypes.addressof(path), place[0])
         buffer = ctypes.create_string_buffer(bytes(attributes), _PERF_ATTR_BYTES)
         event = _call(
             _SYS_PERF_EVENT_OPEN,
@@ -176,7 +187,7 @@ class UprobeProgram:
         )
         try:
             # The link keeps the event; bpf_get_attach_cookie knows only events that were attached by a link.
-            return _link(struct.pack("=IIIIQ", program, event, _ATTACH_PERF_EVENT, 0, site.cookie))
+            return _link(struct.pack("=IIIIQ", program, event, _ATTACH_PERF_EVENT, 0, place[1]))
         finally:
             os.close(event)
 

@@ -3,18 +3,22 @@
  * Question: how often is each of these functions called, and how much CPU and wall time does it use itself, without
  *           the probed functions that it calls?
  * Cost: per call and return 1 µs where the function's first instruction is one that the kernel emulates (push,
- *       nop), 20 to 45 µs in a guest where it must be stepped over by a second trap; measured in place before each
- *       window, and printed. 0.2 µs per context switch of the whole system. Never part of an energy window.
+ *       nop), 20 to 45 µs in a guest where it must be stepped over by a second trap, as each `ret` must; measured in
+ *       place before each window, and printed. 0.2 µs per context switch of the whole system. Never part of an energy window.
  * Privileges: CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN for uprobes (or root). Uprobes by uprobe_multi links or by the
  *             uprobe PMU, never by tracefs; x86-64, because sp names the call: at the entry it points to the return
  *             address, at the return it lies 8 bytes above that.
- * Checked against a program with known call counts, recursion, nesting, tail calls and longjmp (tests/root).
+ * Checked against a program with known call counts, recursion, nesting, tail calls and longjmp, and one that throws
+ * (tests/root).
  *
  * Each thread has a stack of its open calls. CPU time is wall time without the time that the thread was switched
  * out, by sched_switch. A call that longjmp or an exception left without a return is found at the next probe of its
  * thread, because the stack pointer has passed it: it is popped and counted as abandoned. A function left by a tail
  * call returns together with the one that it jumped to (the kernel chains them): both are counted, and the time
  * after the jump is the second one's.
+ *
+ * Where exceptions can pass, no return probe is placed: on_exit is on the instructions that leave the function (`ret`,
+ * tail jumps), which changes no stack. A tail call ends the call there.
  *
  * The loader puts in front: FUNCTIONS (a power of two; the last two are the calibration's), THREADS, FRAMES, MAX_DEPTH, OFFSET_*.
  */
@@ -215,11 +219,11 @@ int on_entry(u64 *ctx)
     return 0;
 }
 
-int on_return(u64 *ctx)
+/* A call of `function` whose return address lies at `sp` is over. */
+static __always_inline int leave(u32 function, u64 sp)
 {
-    u32 function = get_attach_cookie(ctx) & (FUNCTIONS - 1);
     u32 tid = bpf_get_current_pid_tgid();
-    u64 sp = ctx[REGISTER_SP] - 8, wall, cpu;
+    u64 wall, cpu;
     struct thread *thread = threads.lookup(&tid);
     struct frame *frame;
     int i;
@@ -242,6 +246,18 @@ int on_return(u64 *ctx)
     }
     thread->returned_sp = sp;
     return 0;
+}
+
+/* A return probe: the return address is off the stack already. */
+int on_return(u64 *ctx)
+{
+    return leave(get_attach_cookie(ctx) & (FUNCTIONS - 1), ctx[REGISTER_SP] - 8);
+}
+
+/* On a `ret` or a tail jump, before it is executed. */
+int on_exit(u64 *ctx)
+{
+    return leave(get_attach_cookie(ctx) & (FUNCTIONS - 1), ctx[REGISTER_SP]);
 }
 
 static __always_inline u32 read_u32(u64 address)

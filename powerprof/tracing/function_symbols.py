@@ -1,0 +1,53 @@
+"""Every name of a file's functions, aliases and IFUNCs too: what a pattern is matched against."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from powerprof.errors import DataError
+from powerprof.stacks.elf import SHT_DYNSYM, SHT_SYMTAB, Elf, Section, section_bytes
+from powerprof.stacks.symtab import SymbolTable
+
+MAX_SYMBOLS = 8_000_000
+_STT_FUNC, _STT_GNU_IFUNC = 2, 10
+_SYMBOL = struct.Struct("<IBBHQQ")
+
+
+def entries(table: SymbolTable) -> Iterator[tuple[int, str]]:
+    """(link-time address, name) of every symbol."""
+    count = len(table.starts) // 8
+    starts = struct.unpack(f"<{count}Q", table.starts)
+    offsets = struct.unpack(f"<{count}I", table.offsets)
+    for start, offset in zip(starts, offsets, strict=True):
+        end = table.names.find(b"\0", offset)
+        yield start, table.names[offset:end].decode("utf-8", "replace")
+
+
+def own_symbols(elf: Elf) -> tuple[list[tuple[int, str]], set[int]]:
+    """All names of the file's functions, aliases too, and the addresses of those that are IFUNCs."""
+    found: list[tuple[int, str]] = []
+    indirect: set[int] = set()
+    for section in elf.sections:
+        if section.kind not in (SHT_SYMTAB, SHT_DYNSYM) or not section.size or section.entry_bytes != _SYMBOL.size:
+            continue
+        if section.link >= len(elf.sections) or section.size // _SYMBOL.size > MAX_SYMBOLS:
+            raise DataError(elf.path, "damaged symbol table")
+        strings = section_bytes(elf, elf.sections[section.link])
+        for name, value in _functions(elf, section, strings, indirect):
+            found.append((value, name))
+    return found, indirect
+
+
+def _functions(elf: Elf, section: Section, strings: bytes, indirect: set[int]) -> Iterator[tuple[str, int]]:
+    data = section_bytes(elf, section)
+    for name_at, info, _other, index, value, size in _SYMBOL.iter_unpack(data[: len(data) // 24 * 24]):
+        kind = info & 15
+        if kind not in (_STT_FUNC, _STT_GNU_IFUNC) or not index or not size or name_at >= len(strings):
+            continue
+        if kind == _STT_GNU_IFUNC:
+            indirect.add(value)
+        end = strings.find(b"\0", name_at)
+        raw = strings[name_at:end].decode("utf-8", "replace") if end > name_at else ""
+        if raw:
+            yield raw.partition("@")[0] or raw, value

@@ -1,0 +1,50 @@
+"""Can anything in a process throw? Then a return probe on a function that an exception passes would end it.
+
+C++, Rust and Ada raise by libgcc's unwinder. It walks the return addresses, and a uretprobe's trampoline in their place
+has no frame description: the search for a handler ends there and the process calls std::terminate. Forced unwinding
+(pthread_exit, cancellation) only loses its clean-ups. Which functions an exception can pass cannot be told without
+knowing every callee, so the question is asked of the process as a whole.
+"""
+
+from __future__ import annotations
+
+from powerprof.errors import DataError
+from powerprof.stacks.elf import SHT_DYNSYM, Elf, read_elf, section_bytes
+from powerprof.stacks.image import ProcessImage
+from powerprof.stacks.opening import Opened
+from powerprof.stacks.store import open_module
+
+_RAISERS = (b"\0__cxa_throw\0", b"\0__cxa_rethrow\0", b"\0_Unwind_RaiseException\0", b"\0__gnat_raise")
+# The unwinder itself: glibc loads it for pthread_cancel into programs that throw nothing.
+_UNWINDER = "libgcc_s"
+
+
+def throwing_modules(image: ProcessImage) -> list[str]:
+    """Files of a process that can raise exceptions, and those that cannot be read to tell."""
+    found = []
+    seen = set()
+    for mapping in image.mappings:
+        key = (mapping.device, mapping.inode)
+        if not mapping.inode or mapping.bias is None or key in seen or mapping.module.startswith(_UNWINDER):
+            continue
+        seen.add(key)
+        opened = open_module(image, mapping)
+        if not isinstance(opened, Opened):
+            found.append(mapping.module)
+            continue
+        with opened:
+            try:
+                throws = can_throw(read_elf(opened.fd, mapping.path))
+            except DataError:
+                throws = True
+        if throws:
+            found.append(mapping.module)
+    return sorted(set(found))
+
+
+def can_throw(elf: Elf) -> bool:
+    """Whether a file names a function that raises; a static program, whether it has handlers. Raises DataError."""
+    dynamic = [one for one in elf.sections if one.kind == SHT_DYNSYM and 0 < one.link < len(elf.sections)]
+    if not dynamic:
+        return elf.section(".gcc_except_table") is not None
+    return any(name in section_bytes(elf, elf.sections[one.link]) for one in dynamic for name in _RAISERS)
