@@ -1,8 +1,9 @@
-"""The two other questions about a target: where does it run (`--on-cpu`), and how often are functions called."""
+"""The other questions about a target: where does it run (`--on-cpu`), how often are functions called, who wakes its
+threads (`--wakers`), and how long do they sleep (`--sleeps`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -10,13 +11,19 @@ import msgspec
 
 from powerprof.attribution.functions import FunctionProfile, function_profile
 from powerprof.attribution.oncpu import OnCpuProfile, on_cpu_profile
+from powerprof.attribution.sleepers import SleepsProfile, WakersProfile, sleeps_profile, wakers_profile
 from powerprof.errors import CapabilityError, UsageError
 from powerprof.processes.targets import Target
+from powerprof.processes.tasks import look_up
 from powerprof.text import Say
+from powerprof.tracing.dtrace import DtraceRun
+from powerprof.tracing.dtrace_scripts import Question
 from powerprof.tracing.oncpu_capture import Event
 from powerprof.windows.sampling import now_text
 
-T = TypeVar("T", OnCpuProfile, FunctionProfile)
+T = TypeVar("T", OnCpuProfile, FunctionProfile, WakersProfile, SleepsProfile)
+# Says what the probes can do to the target; raises where it is not agreed to.
+Consent = Callable[[str], None]
 Names = Callable[[], Mapping[int, str]]
 Backend = Literal["auto", "bpf", "dtrace"]
 EVENTS: tuple[Event, ...] = ("cpu-clock", "page-faults")
@@ -41,6 +48,7 @@ class FunctionsPlan:
     pattern: str
     limit: int
     backend: str = "auto"
+    unwinding_risk: bool = False
 
 
 def on_cpu(plan: OnCpuPlan, names: Names, say: Say) -> OnCpuProfile:
@@ -61,17 +69,22 @@ def on_cpu(plan: OnCpuPlan, names: Names, say: Say) -> OnCpuProfile:
     return _labelled(on_cpu_profile(capture, server_names=named), plan.target, started_at)
 
 
-def functions(plan: FunctionsPlan, say: Say) -> FunctionProfile:
-    """Probe one window. Raises UsageError, CapabilityError, PowerprofError."""
+def functions(plan: FunctionsPlan, say: Say, consent: Consent) -> FunctionProfile:
+    """Probe one window. `consent` is asked before a probe is placed that can harm the target.
+
+    Raises UsageError, CapabilityError, PowerprofError, and what `consent` raises.
+    """
     if plan.target.system:
         raise UsageError("--functions probes processes, not the whole system", "choose some by --pid")
     if plan.backend not in ("auto", "bpf", "dtrace"):
         raise UsageError(f"--backend {plan.backend} is no choice", "auto, bpf or dtrace")
+    if plan.backend == "dtrace" and plan.unwinding_risk:
+        raise UsageError("--allow-unwinding-risk means nothing with DTrace", "it places no return probes")
     started_at = now_text()
     if plan.backend == "dtrace":
         return _labelled(_by_dtrace(plan, say), plan.target, started_at)
     try:
-        found = _by_bpf(plan, say)
+        found = _by_bpf(plan, say, consent)
     except CapabilityError:
         if plan.backend == "bpf" or not _has_dtrace():
             raise
@@ -79,31 +92,77 @@ def functions(plan: FunctionsPlan, say: Say) -> FunctionProfile:
     return _labelled(found, plan.target, started_at)
 
 
-def _by_bpf(plan: FunctionsPlan, say: Say) -> FunctionProfile:
+def _by_bpf(plan: FunctionsPlan, say: Say, consent: Consent) -> FunctionProfile:
     from powerprof.tracing.functions import FunctionTracer
 
     say("finding the functions")
-    with FunctionTracer(plan.target.pids, plan.pattern, limit=plan.limit) as tracer:
+    risk = plan.unwinding_risk
+    with FunctionTracer(plan.target.pids, plan.pattern, limit=plan.limit, unwinding_risk=risk) as tracer:
+        if tracer.danger is not None:
+            consent(tracer.danger)
         say(f"counting {len(tracer.functions)} functions for {plan.duration_s:g} s")
         return function_profile(tracer.measure(plan.duration_s))
 
 
 def _by_dtrace(plan: FunctionsPlan, say: Say) -> FunctionProfile:
-    from powerprof.tracing.dtrace import run_dtrace
-    from powerprof.tracing.dtrace_output import parse_functions
+    from powerprof.tracing.dtrace import find_dtrace
+    from powerprof.tracing.dtrace_functions import trace_functions
 
-    if len(plan.target.pids) != 1:
-        raise UsageError("DTrace probes one process at a time", "choose it by --pid ID")
-    module, _, pattern = plan.pattern.rpartition(":")
-    say(f"running DTrace for {plan.duration_s:g} s")
-    run = run_dtrace(
-        "function-profile",
-        plan.target.pids[0],
-        max(1, round(plan.duration_s)),
-        functions=pattern,
-        module=module or "a.out",
+    pid, dtrace = _one_process(plan.target), find_dtrace()
+    say("finding the functions, starting DTrace")
+    trace = trace_functions(
+        dtrace,
+        pid,
+        plan.pattern,
+        plan.duration_s,
+        limit=plan.limit,
+        began=lambda: say(f"DTrace counts for {plan.duration_s:g} s, and then ends in order, which takes some more"),
     )
-    return function_profile(parse_functions(run, plan.pattern))
+    return function_profile(trace)
+
+
+def wakers(target: Target, duration_s: float, names: Names, say: Say) -> WakersProfile:
+    """Who wakes a process's threads, from which call path. Raises UsageError, CapabilityError, PowerprofError."""
+    from powerprof.tracing.dtrace_output import parse_wakeups
+
+    started_at = now_text()
+    trace = parse_wakeups(_run_dtrace("wakeups", target, duration_s, say))
+    named = _thread_names([one.sleeper_tid for one in trace.wakeups], names)
+    return _labelled(wakers_profile(trace, named), target, started_at)
+
+
+def sleeps(target: Target, duration_s: float, names: Names, say: Say) -> SleepsProfile:
+    """How long a process's threads sleep and wait for a CPU. Raises UsageError, CapabilityError, PowerprofError."""
+    from powerprof.tracing.dtrace_output import parse_latency
+
+    started_at = now_text()
+    trace = parse_latency(_run_dtrace("sleep-wake-latency", target, duration_s, say))
+    named = _thread_names([one.tid for one in trace.threads], names)
+    return _labelled(sleeps_profile(trace, named), target, started_at)
+
+
+def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say) -> DtraceRun:
+    from powerprof.tracing.dtrace import find_dtrace, run_dtrace
+    from powerprof.tracing.dtrace_scripts import pick, render
+
+    pid, dtrace = _one_process(target), find_dtrace()
+    script = render(pick(dtrace, question), pid=pid)
+    say("starting DTrace")
+    text = f"DTrace counts for {duration_s:g} s, and then ends in order, which takes some more"
+    return run_dtrace(dtrace, script, pid, duration_s, began=lambda: say(text))
+
+
+def _one_process(target: Target) -> int:
+    if len(target.pids) != 1:
+        raise UsageError("DTrace probes one process at a time", "choose it by --pid ID")
+    return target.pids[0]
+
+
+def _thread_names(tids: Sequence[int], names: Names) -> dict[int, str]:
+    """The server's names of threads, else their own; a thread that is gone has none."""
+    known = names()
+    found = {tid: known.get(tid) or look_up(tid).comm for tid in tids if tid}
+    return {tid: name for tid, name in found.items() if name != f"thread {tid}"}
 
 
 def _has_dtrace() -> bool:

@@ -14,6 +14,7 @@ from powerprof.attribution.functions import FunctionProfile
 from powerprof.attribution.oncpu import OnCpuProfile
 from powerprof.attribution.records import Attribution
 from powerprof.attribution.sites import SiteStacks
+from powerprof.attribution.sleepers import SleepsProfile, WakersProfile
 from powerprof.errors import DataError, PowerprofError, UsageError
 from powerprof.processes.targets import Target, resolve
 from powerprof.runs import RunStore
@@ -43,22 +44,27 @@ class Request:
     functions: str | None = None
     max_functions: int = 200
     backend: str = "auto"
+    unwinding_risk: bool = False
+    wakers: bool = False
+    sleeps: bool = False
 
 
 @dataclass(frozen=True)
 class Result:
     """A record, the kind of run it is saved as, files to keep beside it, and the raw capture where there is one."""
 
-    record: Attribution | OnCpuProfile | FunctionProfile
+    record: Attribution | OnCpuProfile | FunctionProfile | WakersProfile | SleepsProfile
     kind: str
     files: dict[str, bytes] | None = None
     capture: capture.Capture | None = None
 
 
-def run(request: Request, say: Callable[[str], None]) -> Result:
-    """Answer the request. Raises UsageError, CapabilityError, PowerprofError, DataError."""
-    if request.on_cpu and request.functions is not None:
-        raise UsageError("--on-cpu and --functions exclude each other", "they answer different questions")
+def run(request: Request, say: Callable[[str], None], consent: Callable[[str], None]) -> Result:
+    """Answer the request. Raises UsageError, CapabilityError, PowerprofError, DataError.
+
+    `consent` is told what could harm the target before it is done, and raises where that is not agreed to.
+    """
+    _check(request)
     if request.from_run is not None:
         return _replay(request)
     if not paths.is_this_host():
@@ -70,14 +76,48 @@ def run(request: Request, say: Callable[[str], None]) -> Result:
         return Result(modes.on_cpu(plan, names, say), "oncpu")
     if request.functions is not None:
         probes = modes.FunctionsPlan(
-            target, request.duration_s, request.functions, request.max_functions, request.backend
+            target,
+            request.duration_s,
+            request.functions,
+            request.max_functions,
+            request.backend,
+            request.unwinding_risk,
         )
-        return Result(modes.functions(probes, say), "functions")
+        return Result(modes.functions(probes, say, consent), "functions")
+    if request.wakers:
+        return Result(modes.wakers(target, request.duration_s, names, say), "wakers")
+    if request.sleeps:
+        return Result(modes.sleeps(target, request.duration_s, names, say), "sleeps")
     taken = take(request, target, names, say)
     stacks = SiteStacks(taken)
     record = blame.attribute(taken, stacks)
     taken = msgspec.structs.replace(taken, named=stacks.named())
     return Result(record, "attribute", {capture.FILE: capture.encode(taken)}, taken)
+
+
+def _asked(request: Request) -> list[str]:
+    """The questions that take the place of the default one."""
+    chosen = {
+        "--on-cpu": request.on_cpu,
+        "--functions": request.functions is not None,
+        "--wakers": request.wakers,
+        "--sleeps": request.sleeps,
+    }
+    return [name for name, given in chosen.items() if given]
+
+
+def _check(request: Request) -> None:
+    """Refuse what makes no sense together, before anything is loaded. Raises UsageError."""
+    asked = _asked(request)
+    if len(asked) > 1:
+        raise UsageError(f"{' and '.join(asked[:2])} exclude each other", "they answer different questions")
+    dtrace = request.wakers or request.sleeps
+    if dtrace and request.backend == "bpf":
+        raise UsageError(f"{asked[0]} is answered by DTrace only", "leave out --backend")
+    if request.functions is None and request.unwinding_risk:
+        raise UsageError("--allow-unwinding-risk belongs to --functions", "leave it out")
+    if request.functions is None and not dtrace and request.backend != "auto":
+        raise UsageError("--backend belongs to --functions, --wakers and --sleeps", "leave it out")
 
 
 def take(
@@ -119,7 +159,7 @@ def analyse(taken: capture.Capture) -> Attribution:
 
 
 def _replay(request: Request) -> Result:
-    if request.words or request.cgroup or request.system or request.on_cpu or request.functions is not None:
+    if request.words or request.cgroup or request.system or _asked(request):
         raise UsageError("--from analyses a saved capture: it takes no target", "leave out all but --from and outputs")
     found = RunStore(request.runs_dir).find(str(request.from_run))
     raw = found if found.name == capture.FILE else found.parent / capture.FILE

@@ -2,11 +2,15 @@
 
 --pid takes process ids and names (mysqld finds mariadbd too); --system looks at every process; --from analyses a
 saved capture again, without root. Instead of wake-ups, --on-cpu samples where the running time goes (or, with
---event page-faults, who takes them), and --functions 'handle_slave*' counts calls and self time by probes.
+--event page-faults, who takes them), and --functions 'handle_slave*' counts calls and self time by probes. Where
+exceptions can pass, these are placed where a function is left, which harms nothing; --allow-unwinding-risk takes the
+cheaper return probes, and then an exception that passes one ends the process. With DTrace, --wakers tells who wakes the
+target's threads, and --sleeps how long they sleep and wait for a CPU.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
@@ -15,6 +19,7 @@ import typer
 
 from powerprof.cli.options import Duration, Energy, Given, Html, Profiles, Saving, files_of
 from powerprof.cli.output import check, deliver, say_to
+from powerprof.errors import UsageError
 
 RingKib = Annotated[
     int,
@@ -70,6 +75,35 @@ class Instead:
     backend: Annotated[
         str, typer.Option("--backend", metavar="NAME", help="Of --functions: auto (BPF, else DTrace), bpf or dtrace.")
     ] = "auto"
+    allow_unwinding_risk: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unwinding-risk",
+            help="Return probes for --functions: cheaper, but an exception that passes one ENDS THE PROCESS.",
+        ),
+    ] = False
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before what --allow-unwinding-risk allows.")] = False
+    wakers: Annotated[bool, typer.Option("--wakers", help="Who wakes the target's threads, from where (DTrace).")] = (
+        False
+    )
+    sleeps: Annotated[
+        bool, typer.Option("--sleeps", help="How long its threads sleep, and wait for a CPU once woken (DTrace).")
+    ] = False
+
+
+def agree(danger: str, yes: bool) -> None:
+    """Say on stderr what can happen to the target, and ask on a terminal. Raises UsageError where it is not agreed."""
+    typer.echo(f"warning: {danger}", err=True)
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("nobody is there to agree to that", "add --yes, or leave out --allow-unwinding-risk")
+    try:
+        agreed = typer.confirm("Place these probes?", err=True)
+    except typer.Abort:  # end of input
+        agreed = False
+    if not agreed:
+        raise UsageError("not agreed: nothing was probed", "leave out --allow-unwinding-risk")
 
 
 def command(
@@ -94,7 +128,8 @@ def command(
     from powerprof.report.beside import extras_of_capture
     from powerprof.report.targets import check_by, lines_of
 
-    check_by(view.by, on_cpu=instead.on_cpu, functions=instead.functions is not None)
+    dtrace = instead.wakers or instead.sleeps
+    check_by(view.by, on_cpu=instead.on_cpu, functions=instead.functions is not None, dtrace=dtrace)
     request = session.Request(
         words=tuple(target.pid or ()),
         cgroup=target.cgroup,
@@ -114,8 +149,11 @@ def command(
         functions=instead.functions,
         max_functions=instead.max_functions,
         backend=instead.backend,
+        unwinding_risk=instead.allow_unwinding_risk,
+        wakers=instead.wakers,
+        sleeps=instead.sleeps,
     )
-    found = session.run(request, say_to(saving))
+    found = session.run(request, say_to(saving), lambda danger: agree(danger, instead.yes))
     deliver(
         found.record,
         found.kind,

@@ -12,10 +12,10 @@ from powerprof.host.capability import Capability, limited, missing, none, ok
 from powerprof.host.describe import virtualisation
 
 
-def _version(program: Path) -> str:
+def _version(program: Path, option: str = "--version") -> str:
     """The first version number that the program says of itself, or its path where it says none."""
     try:
-        said = programs.run([program, "--version"], timeout_s=10, check=False)
+        said = programs.run([program, option], timeout_s=10, check=False)
     except PowerprofError:
         return str(program)
     found = re.search(r"\d+\.[\w.:+~-]*\w", f"{said.stdout} {said.stderr}")
@@ -84,7 +84,7 @@ def dtrace() -> Capability:
     """Optional: runs the shipped D scripts. SystemTap ships a header generator under the same name."""
     program = programs.which("dtrace")
     if program is None:
-        return none("dtrace", "optional: not installed, and Debian 12 has no package of it")
+        return none("dtrace", "optional: not installed; Debian has a package of it from 14 on")
     try:
         with program.open("rb") as file:
             is_script = file.read(2) == b"#!"
@@ -94,4 +94,4 @@ def dtrace() -> Capability:
         return none("dtrace", f"optional: {program} is SystemTap's header generator, not the tracer")
     if not kernel.is_privileged():
         return limited("dtrace", "optional: only root may trace with it", kernel.run_as_root())
-    return ok("dtrace", _version(program))
+    return ok("dtrace", _version(program, "-Vv"))

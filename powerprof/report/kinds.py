@@ -64,6 +64,8 @@ KINDS = {
         "attribution.oncpu:OnCpuProfile", "report.oncpu:lines", stacks="report.stacks:of_on_cpu_profile"
     ),
     "powerprof.functions/1": Kind("attribution.functions:FunctionProfile", "report.functions:lines"),
+    "powerprof.wakers/1": Kind("attribution.sleepers:WakersProfile", "report.sleepers:wakers_lines"),
+    "powerprof.sleeps/1": Kind("attribution.sleepers:SleepsProfile", "report.sleepers:sleeps_lines"),
     "powerprof.diagnosis/1": Kind("diagnosis.findings:Diagnosis", "report.diagnosis:whole"),
     "powerprof.energy/1": Kind("energy.result:EnergyResult", "report.energy:lines"),
 }

@@ -1,76 +1,62 @@
-"""DTrace as a backend: is there a real one, which of the shipped scripts fits it, and running it.
+"""DTrace as a backend: is there a real one, and running a script with it for a window.
 
 Debian's systemtap-sdt-dev installs a `dtrace` that only makes headers for static probes: it is a script, and its
-`-V` does not name the D language. Scripts take no macro arguments: what is put into them is checked here first.
+`-V` does not name the D language. Which script is run, and what is put into it, is `dtrace_scripts`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO
 
 from powerprof import programs
-from powerprof.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.paths import data_dir
+from powerprof.errors import CapabilityError, Interrupted, PowerprofError
+from powerprof.tracing import dtrace_keeper
 
-Question = Literal["function-profile", "wakeups", "sleep-wake-latency"]
-
-MAX_SECONDS = 86_400
-MAX_FRAMES = 100
-_VERSION = re.compile(r"dtrace: (\w+) D (\d+)\.(\d+)(?:\.(\d+))?")
-# A name or glob of the C language's names, C++'s by their mangled form: nothing that ends a probe description.
-_FUNCTIONS = re.compile(r"[A-Za-z0-9_*?.$~]{1,128}")
-_MODULE = re.compile(r"[A-Za-z0-9_*?.+-]{0,128}")
+_BEGUN = dtrace_keeper.BEGUN
+_START_LIMIT_S = 120.0
+_END_LIMIT_S = 120.0
+_POLL_S = 0.02
+_MAX_OUTPUT_BYTES = 256 << 20
+# "dtrace: Sun D 1.13", "dtrace: Oracle D 2.0", and Debian's "dtrace: D 2.0.7"
+_LANGUAGE = re.compile(r"dtrace: (?:\w+ )?D (\d+)\.(\d+)(?:\.(\d+))?")
+_RELEASE = re.compile(r"This is DTrace (\d+)\.(\d+)(?:\.(\d+))?")
+_LOSS = re.compile(r"dtrace: (?:(\d+) .*drop|error)")
 _REMEDY = {
-    "Linux": "Oracle's dtrace 2.x: dnf install dtrace on Oracle Linux and Fedora; elsewhere build dtrace-utils; "
-    "without it: powerprof attribute --functions",
+    "Linux": "Oracle's dtrace 2.x: dnf install dtrace on Oracle Linux and Fedora, apt install dtrace on Debian 14; "
+    "powerprof attribute without options, and with --functions, needs none",
     "FreeBSD": "kldload dtraceall",
-}
-_SCRIPTS: dict[str, dict[Question, str]] = {
-    "Linux": {
-        "function-profile": "function-profile-linux.d",
-        "wakeups": "wakeups-linux.d",
-        "sleep-wake-latency": "sleep-wake-latency-linux.d",
-    },
-    "SunOS": {
-        "function-profile": "function-profile.d",
-        "wakeups": "wakeups.d",
-        "sleep-wake-latency": "sleep-wake-latency.d",
-    },
-    "FreeBSD": {
-        "function-profile": "function-profile.d",
-        "wakeups": "wakeups-freebsd.d",
-        "sleep-wake-latency": "sleep-wake-latency-freebsd.d",
-    },
-    "Darwin": {"function-profile": "function-profile.d", "wakeups": "wakeups-macos.d"},
 }
 
 
 @dataclass(frozen=True)
 class Dtrace:
-    """A DTrace that was found. `version` is of its D language."""
+    """A DTrace that was found. `version` is its release where it tells that, else that of its D language."""
 
     path: Path
     system: str
-    vendor: str
-    version: tuple[int, int]
+    version: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class DtraceRun:
-    """What a script printed, for `dtrace_output` to parse. `drops` are DTrace's own words about lost data."""
+    """What a script printed, for `dtrace_output` to parse. `losses` are DTrace's own words about lost data."""
 
-    question: Question
     pid: int
-    seconds: int
     stdout: str
-    drops: tuple[str, ...]
+    losses: tuple[str, ...]
+    lost_count: int
+    interrupted: bool = False
 
 
 def find_dtrace(system: str | None = None) -> Dtrace:
@@ -82,14 +68,16 @@ def find_dtrace(system: str | None = None) -> Dtrace:
         raise CapabilityError("dtrace is not installed", remedy)
     if _is_script(path):
         raise CapabilityError(f"{path} is SystemTap's header generator, not DTrace", remedy)
-    done = programs.run([path, "-V"], timeout_s=10, check=False)
-    match = _VERSION.search(done.stdout + done.stderr)
-    if match is None:
+    # On Linux -V names the language only (2.0 up to release 2.0.1); -Vv the release as well.
+    done = programs.run([path, "-Vv" if name == "Linux" else "-V"], timeout_s=10, check=False)
+    said = done.stdout + done.stderr
+    language = _LANGUAGE.search(said)
+    if language is None:
         raise CapabilityError(f"{path} is not DTrace: it does not name its D language", remedy)
-    version = int(match[2]), int(match[3])
-    if name == "Linux" and version < (2, 0):
-        raise CapabilityError(f"dtrace {match[2]}.{match[3]} on Linux is not supported; 2.0 is", remedy)
-    return Dtrace(path, name, match[1], version)
+    major, minor, patch = (int(part or 0) for part in (_RELEASE.search(said) or language).groups())
+    if name == "Linux" and (major, minor) < (2, 0):
+        raise CapabilityError(f"dtrace {major}.{minor} on Linux is not supported; 2.0 is", remedy)
+    return Dtrace(path, name, (major, minor, patch))
 
 
 def _is_script(path: Path) -> bool:
@@ -100,59 +88,76 @@ def _is_script(path: Path) -> bool:
         return False  # executable, not readable: its version tells
 
 
-def pick(dtrace: Dtrace, question: Question) -> Path:
-    """The script for this system. Raises CapabilityError where there is none."""
-    script = _SCRIPTS.get(dtrace.system, {}).get(question)
-    if script is None:
-        raise CapabilityError(f"no DTrace script for {question} on {dtrace.system}")
-    return data_dir("probes") / "dtrace" / script
-
-
-def render(text: str, *, pid: int, seconds: int, functions: str = "*", module: str = "a.out", frames: int = 40) -> str:
-    """A script with its parameters put in. Raises UsageError for any that could be more than a parameter."""
-    if not 0 < pid < 1 << 31:
-        raise UsageError(f"{pid} is no process id")
-    if not 0 < seconds <= MAX_SECONDS:
-        raise UsageError(f"a DTrace window of {seconds} s makes no sense", f"whole seconds up to {MAX_SECONDS:,}")
-    if not 0 < frames <= MAX_FRAMES:
-        raise UsageError(f"{frames} frames make no sense", f"up to {MAX_FRAMES}")
-    if not _FUNCTIONS.fullmatch(functions):
-        raise UsageError(f"--functions: DTrace takes names with * and ?, not {functions[:60]!r}", "'handle_slave*'")
-    if not _MODULE.fullmatch(module):
-        raise UsageError(f"not a module's name: {module[:60]!r}", "a.out is the program itself")
-    values = {"PID": str(pid), "SECONDS": str(seconds), "FUNCTIONS": functions, "MODULE": module, "FRAMES": str(frames)}
-    return re.sub(r"@([A-Z]+)@", lambda match: values.get(match[1], match[0]), text)
-
-
-def check(dtrace: Dtrace, script: str, pid: int) -> None:
-    """Let DTrace compile a rendered script without running it (`-e`). Raises PowerprofError with its complaint."""
-    with _script_file(script) as path:
-        done = programs.run([dtrace.path, "-e", "-q", *_grab(script, pid), "-s", path], timeout_s=60, check=False)
-    if done.returncode != 0:
-        raise _explain(done)
-
-
 def run_dtrace(
-    question: Question,
-    pid: int,
-    seconds: int,
-    *,
-    functions: str = "*",
-    module: str = "a.out",
-    frames: int = 40,
-    dtrace: Dtrace | None = None,
+    dtrace: Dtrace, script: str, pid: int, duration_s: float, *, began: Callable[[], None] | None = None
 ) -> DtraceRun:
-    """Pick, render, check and run a script. Raises CapabilityError, UsageError or PowerprofError."""
-    found = dtrace or find_dtrace()
-    text = pick(found, question).read_text()
-    script = render(text, pid=pid, seconds=seconds, functions=functions, module=module, frames=frames)
-    check(found, script, pid)
-    with _script_file(script) as path:
-        done = programs.run([found.path, "-q", *_grab(script, pid), "-s", path], timeout_s=seconds + 120, check=False)
-    if done.returncode != 0:
-        raise _explain(done)
-    drops = tuple(line.strip()[:200] for line in done.stderr.splitlines() if " drop" in line)
-    return DtraceRun(question, pid, seconds, done.stdout, drops)
+    """Trace a process by a rendered script for a window; an interrupt ends the window early, and the run says so.
+
+    The window begins with the script's BEGIN, when `began` is called, and ends by SIGINT: on an idle CPU DTrace's own
+    clock (tick) can come seconds late. Both stand in the output. DTrace is never killed (`dtrace_keeper`): the target
+    would not survive it. Raises CapabilityError or PowerprofError.
+    """
+    words = [str(dtrace.path), "-q", *_grab(script, pid), "-s"]
+    interrupted = False
+    with _script_file(script) as path, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        ours, theirs = os.pipe()
+        try:
+            keeper = programs.start(
+                [sys.executable, "-I", "-S", dtrace_keeper.__file__, str(pid), *words, path],
+                stdin=ours,
+                stdout=out,
+                stderr=errors,
+                dies_with_us=False,
+            )
+        except BaseException:
+            os.close(theirs)
+            raise
+        finally:
+            os.close(ours)
+        try:
+            _wait_for_begin(keeper, out)
+            ends = time.monotonic() + duration_s
+            if began is not None and keeper.poll() is None:
+                began()
+            while keeper.poll() is None and (left := ends - time.monotonic()) > 0:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    keeper.wait(left)
+        except Interrupted:
+            interrupted = True
+        finally:
+            os.close(theirs)
+            code = _wait_for_end(keeper)
+        stdout, stderr = _text(out), _text(errors)
+    if code != 0:
+        raise _explain(dtrace, stderr, code)
+    losses = [(line.strip()[:200], match) for line in stderr.splitlines() if (match := _LOSS.match(line.strip()))]
+    return DtraceRun(
+        pid, stdout, tuple(line for line, _ in losses), sum(int(match[1] or 1) for _, match in losses), interrupted
+    )
+
+
+def _wait_for_begin(keeper: subprocess.Popen[bytes], out: IO[bytes]) -> None:
+    """Until the probes stand. Raises PowerprofError where they never do; that it ended is for the caller to see."""
+    limit = time.monotonic() + _START_LIMIT_S
+    while keeper.poll() is None and os.pread(out.fileno(), len(_BEGUN), 0) != _BEGUN:
+        if time.monotonic() > limit:
+            raise PowerprofError(f"dtrace did not begin to trace in {_START_LIMIT_S:g} s", "probe fewer functions")
+        time.sleep(_POLL_S)
+
+
+def _wait_for_end(keeper: subprocess.Popen[bytes]) -> int:
+    """Its exit status. Raises PowerprofError where it does not end: it is left to, since a kill harms the target."""
+    try:
+        return keeper.wait(_END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise PowerprofError(
+            f"dtrace does not end (it is a child of process {keeper.pid})",
+            "wait for it; kill -9 to dtrace can end the traced process too",
+        ) from None
+
+
+def _text(file: IO[bytes]) -> str:
+    return os.pread(file.fileno(), _MAX_OUTPUT_BYTES, 0).decode("utf-8", "replace")
 
 
 def _grab(script: str, pid: int) -> list[str]:
@@ -168,8 +173,13 @@ def _script_file(script: str) -> Iterator[Path]:
         yield Path(file.name)
 
 
-def _explain(done: programs.Finished) -> PowerprofError:
-    text = (done.stderr or done.stdout).lower()
-    if "privilege" in text or "permission denied" in text or "not permitted" in text:
-        return CapabilityError(f"dtrace is not permitted: {done.tail(1)}", "run as root")
-    return PowerprofError(f"dtrace refused the script: {done.tail(2)}")
+def _explain(dtrace: Dtrace, said: str, code: int) -> PowerprofError:
+    ended = f"killed by signal {code - 128}" if code > 128 else f"it ended with {code}"
+    lines = [line.strip() for line in said.strip().splitlines() if line.strip()] or [ended]
+    lower = said.lower()
+    if "privilege" in lower or "permission denied" in lower or "not permitted" in lower:
+        return CapabilityError(f"dtrace is not permitted: {lines[-1][:200]}", "run as root")
+    hint = None
+    if "major_names" in lower:
+        hint = "this kernel hides a symbol that DTrace's io.d names: docs/reference/dtrace.md has the way round"
+    return PowerprofError(f"dtrace {'.'.join(map(str, dtrace.version))} failed: {' / '.join(lines[-2:])[:400]}", hint)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
 from powerprof.errors import DataError
+from powerprof.stacks.demangle import demangle
 from powerprof.tracing.dtrace import DtraceRun
 from powerprof.tracing.functions import FunctionCounts, FunctionTrace
 
 MAX_LINES = 1_000_000
 MAX_FRAMES = 200
-MAX_NAME = 512
+MAX_NAME = 1024
+_SHOWN_LOSSES = 5
 # `libc.so.6`__nanosleep+0x7`, `libc.so.6+0x1234`, `0x7f00…`
 _FRAME = re.compile(r"(?:(?P<module>[^`]*)`)?(?P<name>.*?)(?:\+0x(?P<offset>[0-9a-f]{1,16}))?")
 
@@ -49,16 +52,46 @@ class DtraceLatency(msgspec.Struct, frozen=True, kw_only=True):
     wait_max_ms: float | None
 
 
-def _lines(run: DtraceRun) -> list[str]:
-    """The lines before the last, `end`, without which the output was cut."""
+class WakersTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """A window of wakings of one process's threads, most often first."""
+
+    pid: int
+    window_s: float
+    wakeups: list[DtraceWakeup]
+    lost_count: int
+    notes: list[str]
+    interrupted: bool
+
+
+class SleepsTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """A window of one process's sleeps by thread, most often first."""
+
+    pid: int
+    window_s: float
+    threads: list[DtraceLatency]
+    lost_count: int
+    notes: list[str]
+    interrupted: bool
+
+
+def _lines(run: DtraceRun) -> tuple[list[str], float]:
+    """What stands between the first line, `begin TIME`, and the last, `end TIME` (ns), and the window in seconds."""
     lines = run.stdout.split("\n")
     if len(lines) > MAX_LINES:
         raise DataError("dtrace output", f"more than {MAX_LINES:,} lines")
     while lines and not lines[-1].strip():
         lines.pop()
-    if not lines or lines[-1].strip() != "end":
+    edges = [line.split("\t") for line in (lines[0], lines[-1])] if len(lines) > 1 else []
+    if [edge[0] for edge in edges] != ["begin", "end"] or any(len(edge) != 2 for edge in edges):
         raise DataError("dtrace output", "it ends before its end", len(lines) or None)
-    return lines[:-1]
+    begin_ns, end_ns = _number(edges[0][1], 1), _number(edges[1][1], len(lines))
+    if end_ns <= begin_ns:
+        raise DataError("dtrace output", "its window ends before it begins", len(lines))
+    return lines[1:-1], (end_ns - begin_ns) / 1e9
+
+
+def _notes(run: DtraceRun) -> list[str]:
+    return [f"DTrace lost data: {loss}" for loss in run.losses[:_SHOWN_LOSSES]]
 
 
 def _number(text: str, line: int) -> int:
@@ -73,14 +106,16 @@ def _name(text: str, line: int) -> str:
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
-def parse_functions(run: DtraceRun, pattern: str) -> FunctionTrace:
+def parse_functions(run: DtraceRun, pattern: str, refused: Sequence[tuple[str, str]] = ()) -> FunctionTrace:
     """The function profile, as the uprobe backend's trace; DTrace does not tell what its probes cost.
 
-    Raises DataError for damaged output.
+    A sum below zero (a call that began before its thread's clock was known) is unknown, not zero. Raises DataError for
+    damaged output.
     """
     sums: dict[tuple[str, str], dict[str, int]] = {}
     mismatches = 0
-    for number, line in enumerate(_lines(run), 1):
+    lines, window_s = _lines(run)
+    for number, line in enumerate(lines, 2):
         if not line.strip():
             continue
         words = line.split("\t")
@@ -88,12 +123,12 @@ def parse_functions(run: DtraceRun, pattern: str) -> FunctionTrace:
             mismatches += _number(words[2], number)
         elif words[0] in ("calls", "returns", "self_wall_ns", "self_cpu_ns") and len(words) == 4:
             key = _name(words[1], number), _name(words[2], number)
-            sums.setdefault(key, {})[words[0]] = max(_number(words[3], number), 0)
+            sums.setdefault(key, {})[words[0]] = _number(words[3], number)
         else:
             raise DataError("dtrace output", f"not a line of the function profile: {line[:60]!r}", number)
     functions = [
         FunctionCounts(
-            name=name,
+            name=demangle(name),
             module=module,
             vaddr=0,
             calls=found.get("calls", 0),
@@ -102,8 +137,8 @@ def parse_functions(run: DtraceRun, pattern: str) -> FunctionTrace:
             unfinished=max(found.get("calls", 0) - found.get("returns", 0), 0),
             wall_ns=None,
             cpu_ns=None,
-            self_wall_ns=found.get("self_wall_ns", 0),
-            self_cpu_ns=found.get("self_cpu_ns", 0),
+            self_wall_ns=_known(found, "self_wall_ns"),
+            self_cpu_ns=_known(found, "self_cpu_ns"),
             children=0,
             stepped_children=0,
             stepped=False,
@@ -113,7 +148,7 @@ def parse_functions(run: DtraceRun, pattern: str) -> FunctionTrace:
     return FunctionTrace(
         pattern=pattern,
         pids=[run.pid],
-        window_s=float(run.seconds),
+        window_s=window_s,
         functions=functions,
         hits_count=sum(one.calls for one in functions),
         cost=None,
@@ -121,20 +156,28 @@ def parse_functions(run: DtraceRun, pattern: str) -> FunctionTrace:
         process_cpu_s=None,
         unmatched_count=mismatches,
         too_deep_count=0,
-        lost_count=len(run.drops),
-        refused=[],
-        notes=[f"DTrace lost data: {drop}" for drop in run.drops],
+        lost_count=run.lost_count,
+        refused=list(refused),
+        notes=_notes(run),
         method="dtrace",
         tool_cpu_s=0.0,
+        interrupted=run.interrupted,
     )
 
 
-def parse_wakeups(run: DtraceRun) -> list[DtraceWakeup]:
+def _known(found: dict[str, int], name: str) -> int | None:
+    """A sum of times; None where there is none, or one that cannot be."""
+    value = found.get(name)
+    return value if value is not None and value >= 0 else None
+
+
+def parse_wakeups(run: DtraceRun) -> WakersTrace:
     """Who woke whom from where, most often first. Raises DataError for damaged output."""
+    lines, window_s = _lines(run)
     found: list[DtraceWakeup] = []
     stack: list[DtraceFrame] | None = None
     head: tuple[int, int, str, int, int] | None = None
-    for number, line in enumerate(_lines(run), 1):
+    for number, line in enumerate(lines, 2):
         text = line.strip()
         if not text:
             continue
@@ -168,7 +211,14 @@ def parse_wakeups(run: DtraceRun) -> list[DtraceWakeup]:
             stack.append(parse_frame(_name(text, number)))
     if head is not None:
         raise DataError("dtrace output", "its last stack is cut")
-    return sorted(found, key=lambda one: (-one.count, one.sleeper_tid, one.waker_tid))
+    return WakersTrace(
+        pid=run.pid,
+        window_s=window_s,
+        wakeups=sorted(found, key=lambda one: (-one.count, one.sleeper_tid, one.waker_tid)),
+        lost_count=run.lost_count,
+        notes=_notes(run),
+        interrupted=run.interrupted,
+    )
 
 
 def parse_frame(text: str) -> DtraceFrame:
@@ -184,10 +234,11 @@ def parse_frame(text: str) -> DtraceFrame:
     return DtraceFrame(None if name.startswith("0x") else name or None, match["module"] or None, offset, text)
 
 
-def parse_latency(run: DtraceRun) -> list[DtraceLatency]:
+def parse_latency(run: DtraceRun) -> SleepsTrace:
     """Sleeps and waits by thread, by number of sleeps. Raises DataError for damaged output."""
+    lines, window_s = _lines(run)
     sums: dict[int, dict[str, tuple[int, int, int]]] = {}
-    for number, line in enumerate(_lines(run), 1):
+    for number, line in enumerate(lines, 2):
         if not line.strip():
             continue
         words = line.split("\t")
@@ -209,7 +260,14 @@ def parse_latency(run: DtraceRun) -> list[DtraceLatency]:
                 wait_max_ms=_max_ms(waits),
             )
         )
-    return sorted(rows, key=lambda one: (-one.sleeps_count, one.tid))
+    return SleepsTrace(
+        pid=run.pid,
+        window_s=window_s,
+        threads=sorted(rows, key=lambda one: (-one.sleeps_count, one.tid)),
+        lost_count=run.lost_count,
+        notes=_notes(run),
+        interrupted=run.interrupted,
+    )
 
 
 def _mean_ms(row: tuple[int, int, int]) -> float | None:

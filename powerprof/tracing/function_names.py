@@ -37,7 +37,7 @@ class Function:
     """One function of one file. `offset` is its place in the file, `vaddr` its link-time address.
 
     `stepped`: its first instruction is none that the kernel emulates, so that a probe needs a second trap. `symbol`:
-    what the file itself calls it (None where only a debug file knows it).
+    what the file itself calls it and nothing else (None where only a debug file knows it, or two bear the name).
     """
 
     name: str
@@ -170,7 +170,10 @@ def _of_module(
             starts.add(vaddr)
     go = elf.section(".gopclntab") or elf.section(".go.buildinfo")
     functions = []
-    names = {vaddr: raw for vaddr, raw in reversed(own) if matches(glob, raw)}
+    bearers: dict[str, set[int]] = {}
+    for vaddr, raw in own:
+        bearers.setdefault(raw, set()).add(vaddr)
+    names = {vaddr: raw for vaddr, raw in reversed(own) if len(bearers[raw]) == 1 and matches(glob, raw)}
     for vaddr, raw in sorted(candidates.items()):
         offset = _file_offset(elf, vaddr)
         why = _why_not(raw, vaddr in indirect, offset, elf, vaddr)

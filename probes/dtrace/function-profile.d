@@ -6,8 +6,8 @@
  *             visibly. Never part of an energy measurement. vtimestamp leaves DTrace's own time out.
  * Privileges: root, or dtrace_user and dtrace_proc (illumos); macOS: System Integrity Protection off for the target.
  * Runs on:    illumos, Solaris, FreeBSD, macOS. Linux dtrace 2.x has a variant of its own.
- * Executed:   nowhere yet by the authors: written from the DTrace guides. The parser is tested on text of the
- *             documented form.
+ * Executed:   nowhere by the authors, who have no such host: written from the DTrace guides. What it shares with the
+ *             Linux variant was run there with dtrace 2.0.7; the parser is tested on text of that form.
  *
  * Recursion, nesting and threads are right: each thread has a stack of start times, and the time of a call is taken
  * off its caller's. A return that does not belong to the innermost call (longjmp, an exception) empties that
@@ -16,6 +16,11 @@
 #pragma D option quiet
 #pragma D option aggsize=8m
 #pragma D option dynvarsize=16m
+
+dtrace:::BEGIN
+{
+	printf("begin\t%d\n", timestamp);
+}
 
 pid@PID@:@MODULE@:@FUNCTIONS@:entry
 {
@@ -53,11 +58,6 @@ pid@PID@:@MODULE@:@FUNCTIONS@:return
 	self->child_cpu[self->depth] += this->cpu;
 }
 
-profile:::tick-@SECONDS@s
-{
-	exit(0);
-}
-
 dtrace:::END
 {
 	printa("calls\t%s\t%s\t%@d\n", @calls);
@@ -65,5 +65,5 @@ dtrace:::END
 	printa("self_wall_ns\t%s\t%s\t%@d\n", @self_wall);
 	printa("self_cpu_ns\t%s\t%s\t%@d\n", @self_cpu);
 	printa("mismatch\t%s\t%@d\n", @mismatch);
-	printf("end\n");
+	printf("end\t%d\n", timestamp);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -64,6 +65,24 @@ def test_an_unknown_option_is_named(powerprof_cli: Cli, name: str) -> None:
 )
 def test_a_wrong_command_line_says_what_is_wrong(powerprof_cli: Cli, args: list[str], said: str) -> None:
     done = powerprof_cli(args)
+    assert_usage_error(done.code, done.out, done.err)
+    assert said in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--on-cpu", "--functions", "x"], "--on-cpu and --functions exclude each other"),
+        (["--wakers", "--sleeps"], "--wakers and --sleeps exclude each other"),
+        (["--wakers", "--backend", "bpf"], "--wakers is answered by DTrace only"),
+        (["--backend", "dtrace"], "--backend belongs to --functions, --wakers and --sleeps"),
+        (["--allow-unwinding-risk"], "--allow-unwinding-risk belongs to --functions"),
+        (["--sleeps", "--by", "thread"], "--by means nothing with --wakers and --sleeps"),
+        (["--functions", "x", "--backend", "dtrace", "--allow-unwinding-risk"], "means nothing with DTrace"),
+    ],
+)
+def test_questions_of_attribute_and_their_options(powerprof_cli: Cli, options: list[str], said: str) -> None:
+    done = powerprof_cli(["attribute", "--pid", str(os.getpid()), *options])
     assert_usage_error(done.code, done.out, done.err)
     assert said in done.err
 

@@ -10,6 +10,7 @@ import pytest
 from powerprof.attribution.functions import FunctionProfile
 from powerprof.attribution.oncpu import OnCpuProfile
 from powerprof.attribution.records import Attribution
+from powerprof.attribution.sleepers import SleepsProfile, WakersProfile
 from powerprof.energy.result import EnergyResult
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep import Sweep
@@ -40,7 +41,20 @@ def _keys(record: type[msgspec.Struct], seen: set[type]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "record", [Run, IdleRun, LoadRun, Comparison, Sweep, Attribution, OnCpuProfile, FunctionProfile, EnergyResult]
+    "record",
+    [
+        Run,
+        IdleRun,
+        LoadRun,
+        Comparison,
+        Sweep,
+        Attribution,
+        OnCpuProfile,
+        FunctionProfile,
+        WakersProfile,
+        SleepsProfile,
+        EnergyResult,
+    ],
 )
 def test_every_key_of_a_record_is_explained(record: type[msgspec.Struct]) -> None:
     text = "".join(path.read_text() for path in PAGES.glob("json*.md"))
