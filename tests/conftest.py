@@ -146,6 +146,14 @@ def compilers() -> tuple[str, str]:
 
 
 @pytest.fixture(scope="session")
+def dtrace_folder(root_bpf: None) -> Path:
+    """The folder of Debian sid's `dtrace`, to be put first on PATH; it runs in a root of its own."""
+    from tests.programs import dtrace_root
+
+    return dtrace_root.program()
+
+
+@pytest.fixture(scope="session")
 def root_bpf() -> None:
     """BPF programs can be loaded: tried once a session."""
     from powerprof.host import bpf

@@ -11,6 +11,8 @@ import pytest
 
 from powerprof.attribution.functions import FunctionProfile, function_profile
 from powerprof.tracing.functions import FunctionTracer
+from tests.conftest import Cli
+from tests.programs.running import Running
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.usefixtures("root_bpf")
@@ -28,41 +30,27 @@ def programs(tmp_path_factory: pytest.TempPathFactory, compilers: Sequence[str])
     return {name: folder / name for name in ("throwing", "truth")}
 
 
-@pytest.fixture(params=["throwing", "truth"])
-def running(request: pytest.FixtureRequest, programs: dict[str, Path]) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    process = subprocess.Popen([programs[request.param]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    yield process, int(process.stdout.readline())
-    process.kill()
-    process.wait()
+@pytest.fixture
+def throwing(programs: dict[str, Path]) -> Iterator[Running]:
+    target = Running(programs["throwing"])
+    yield target
+    target.end()
 
 
-def profile(
-    running: tuple[subprocess.Popen[str], int], seconds: float, *, multi: bool = True
-) -> tuple[FunctionProfile, str]:
-    process, pid = running
-    assert process.stdin is not None and process.stdout is not None
-    with FunctionTracer([pid], "truth_*", multi=multi) as tracer:
+def profile(target: Running, seconds: float, *, multi: bool = True) -> tuple[FunctionProfile, str]:
+    with FunctionTracer([target.pid], "truth_*", multi=multi) as tracer:
         assert tracer.danger is None
-
-        def begin() -> None:
-            process.stdin.write("\n")
-            process.stdin.flush()
-
-        timer = threading.Timer(0.1, begin)
+        timer = threading.Timer(0.1, target.begin)
         timer.start()
         trace = tracer.measure(seconds)
         timer.join()
-    assert process.poll() is None
-    return function_profile(trace), process.stdout.readline()
+    assert target.process.poll() is None
+    return function_profile(trace), target.line()
 
 
-@pytest.mark.parametrize("running", ["throwing"], indirect=True)
 @pytest.mark.parametrize("multi", [True, False], ids=["uprobe_multi", "uprobe_pmu"])
-def test_a_program_throws_ten_thousand_times_through_probed_functions_and_lives(
-    running: tuple[subprocess.Popen[str], int], multi: bool
-) -> None:
-    found, said = profile(running, 5, multi=multi)
+def test_a_program_throws_ten_thousand_times_through_probed_functions_and_lives(throwing: Running, multi: bool) -> None:
+    found, said = profile(throwing, 5, multi=multi)
     assert said == "alive 10000 0\n"
     assert found.method.endswith("at exits")
     rows = {row.function: row for row in found.functions}
@@ -74,41 +62,71 @@ def test_a_program_throws_ten_thousand_times_through_probed_functions_and_lives(
         10_000,
         0,
     ]
-    assert (found.lost_count, found.unmatched_returns_count, found.refused) == (0, 0, [])
+    assert (found.lost_count, found.unmatched_returns_count) == (0, 0)
+    assert all(name.endswith(".cold") for name, _ in found.refused)
 
 
-@pytest.mark.parametrize("running", ["truth"], indirect=True)
-def test_calls_are_exact_and_self_times_are_the_functions_own(running: tuple[subprocess.Popen[str], int]) -> None:
-    found, said = profile(running, 3)
-    assert said == "done\n"
-    rows = {row.function: row for row in found.functions}
-    # calls and own CPU time of each call in µs, as functions_truth.c has them
-    truth = {
-        "truth_leaf": (600, 100),
-        "truth_outer": (50, 300),
-        "truth_inner": (150, 150),
-        "truth_recurse": (400, 50),
-        "truth_tail_first": (60, 200),
-        "truth_tail_second": (60, 300),
-    }
-    for name, (calls, own_us) in truth.items():
-        assert (rows[name].calls_count, rows[name].abandoned_count) == (calls, 0), name
-        mean_us = rows[name].self_cpu_mean_us
+# calls and own CPU time of each call in µs, as functions_truth.c has them
+TRUTH = {
+    "truth_leaf": (600, 100),
+    "truth_outer": (50, 300),
+    "truth_inner": (150, 150),
+    "truth_recurse": (400, 50),
+    "truth_tail_first": (60, 200),
+    "truth_tail_second": (60, 300),
+}
+
+
+def test_calls_are_exact_and_self_times_are_the_functions_own(programs: dict[str, Path]) -> None:
+    wrong = dict.fromkeys(TRUTH, 0.0)
+    # Counts are exact each time. Times can be another program's fault: a function must be right once.
+    for _ in range(3):
+        target = Running(programs["truth"])
+        try:
+            found, said = profile(target, 3)
+        finally:
+            target.end()
+        assert said == "done\n"
+        rows = {row.function: row for row in found.functions}
+        assert {name: (rows[name].calls_count, rows[name].abandoned_count) for name in TRUTH} == {
+            name: (calls, 0) for name, (calls, _) in TRUTH.items()
+        }
+        assert (rows["truth_jumps"].calls_count, rows["truth_jumps"].abandoned_count) == (60, 60)
+        assert (rows["truth_jumper"].calls_count, rows["truth_jumper"].abandoned_count) == (60, 0)
+        # No return probe, so no limit of 64.
+        assert (rows["truth_deep"].calls_count, rows["truth_deep"].abandoned_count) == (100, 0)
+        assert found.unmatched_returns_count == found.lost_count == found.too_deep_count == 0
+        means = {name: rows[name].self_cpu_mean_us or 0.0 for name in wrong}
         # A `ret` is stepped over by a second trap, whose cost varies by some µs; 4 ms in all for a busy machine.
-        assert mean_us is not None
-        assert 0.97 * own_us - 10 <= mean_us <= 1.04 * own_us + 10 + 4000 / calls, name
-    assert (rows["truth_jumps"].calls_count, rows["truth_jumps"].abandoned_count) == (60, 60)
-    assert (rows["truth_jumper"].calls_count, rows["truth_jumper"].abandoned_count) == (60, 0)
-    # No return probe, so no limit of 64.
-    assert (rows["truth_deep"].calls_count, rows["truth_deep"].abandoned_count) == (100, 0)
-    assert found.unmatched_returns_count == found.lost_count == found.too_deep_count == 0
+        wrong = {
+            name: mean
+            for name, mean in means.items()
+            if not 0.97 * TRUTH[name][1] - 10 <= mean <= 1.04 * TRUTH[name][1] + 10 + 4000 / TRUTH[name][0]
+        }
+        if not wrong:
+            break
+    assert wrong == {}
 
 
-@pytest.mark.parametrize("running", ["throwing"], indirect=True)
-def test_return_probes_where_exceptions_pass_are_a_danger_that_is_told(
-    running: tuple[subprocess.Popen[str], int],
-) -> None:
-    _, pid = running
-    with FunctionTracer([pid], "truth_*", unwinding_risk=True) as tracer:
+def test_return_probes_where_exceptions_pass_are_a_danger_that_is_told(throwing: Running) -> None:
+    with FunctionTracer([throwing.pid], "truth_*", unwinding_risk=True) as tracer:
         assert tracer.danger is not None
         assert "an exception that passes a probed function ends the process" in tracer.danger
+
+
+def test_that_danger_needs_somebodys_consent(throwing: Running, powerprof_cli: Cli) -> None:
+    words = ["attribute", "--pid", str(throwing.pid), "--functions", "truth_*", "--duration", "0.2", "--no-save"]
+    refused = powerprof_cli([*words, "--allow-unwinding-risk"])
+    assert refused.code == 2
+    assert refused.err.splitlines() == [
+        "warning: libstdc++.so.6, throwing can throw: an exception that passes a probed function ends the process",
+        "error: nobody is there to agree to that",
+        "hint: add --yes, or leave out --allow-unwinding-risk",
+    ]
+    agreed = powerprof_cli([*words, "--allow-unwinding-risk", "--yes"])
+    assert agreed.code == 0
+    assert agreed.err.startswith("warning: ")
+    assert "at exits" not in agreed.out
+    without = powerprof_cli([*words])
+    assert (without.code, without.err) == (0, "")
+    assert "at exits" in without.out

@@ -1,0 +1,109 @@
+"""Ends traces at random instants, and asks the traced program whether it still lives."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conftest import Cli
+from tests.programs.running import Running
+
+BACKENDS: dict[str, tuple[str, ...]] = {
+    "uprobes": ("--functions", "truth_*", "--backend", "bpf"),
+    "sampling": ("--on-cpu",),
+    "dtrace": ("--functions", "truth_*", "--backend", "dtrace"),
+}
+# Until well into the window; DTrace needs some seconds to begin.
+_LATEST_S = {"uprobes": 4.0, "sampling": 3.0, "dtrace": 8.0}
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+_LEFT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Survival:
+    """How many traces were ended, how many of the programs died of it, and what was left running."""
+
+    traces: int
+    killed: int
+    left: int
+
+
+def keepers(pid: int) -> list[int]:
+    """The processes that look after a DTrace of `pid`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(word.endswith(b"dtrace_keeper.py") for word in words) and str(pid).encode() in words:
+                found.append(int(entry.name))
+    return found
+
+
+def _tracer(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("TracerPid:"))
+
+
+def wait_until_untraced(pid: int) -> bool:
+    """Whether what traces a process has gone by itself, in time."""
+    limit = time.monotonic() + _LEFT_S
+    while keepers(pid) or _tracer(pid):
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def lives(target: Running) -> bool:
+    """Let it throw, load a library, fork and execute: whether it comes out of that."""
+    try:
+        target.begin()
+    except BrokenPipeError:
+        return False
+    return target.line() == "alive 10000 0\n"
+
+
+def interrupt(
+    cli: Cli,
+    program: Path,
+    backend: str,
+    traces: int,
+    env: dict[str, str],
+    seed: int = 1,
+    kinds: Sequence[int] = _SIGNALS,
+) -> Survival:
+    """End `traces` traces of one program by turns of INT, TERM and KILL; a dead program is replaced."""
+    chance = random.Random(seed)
+    target, killed, left = Running(program), 0, 0
+    try:
+        for number in range(traces):
+            words = ["attribute", "--pid", str(target.pid), "--duration", "60", "--no-save", *BACKENDS[backend]]
+            tracing = cli.start(words, env)
+            time.sleep(chance.uniform(0.2, _LATEST_S[backend]))
+            works = number % 2 == 1
+            if works:
+                target.begin()  # the signal comes while it throws, loads and forks
+            tracing.send_signal(kinds[number % len(kinds)])
+            try:
+                tracing.communicate(timeout=_LEFT_S)
+            except subprocess.TimeoutExpired:
+                os.kill(tracing.pid, signal.SIGKILL)
+                left += 1
+            alive = target.line() == "alive 10000 0\n" if works else True
+            left += 0 if target.process.poll() is not None or wait_until_untraced(target.pid) else 1
+            if not (alive and lives(target)):
+                killed += 1
+                target.end()
+                target = Running(program)
+    finally:
+        target.end()
+    return Survival(traces, killed, left)

@@ -1,0 +1,177 @@
+"""The D scripts by Debian's dtrace 2.0.7, against programs whose counts are known by construction."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from powerprof.attribution.functions import FunctionProfile, function_profile
+from powerprof.errors import PowerprofError, UsageError
+from powerprof.tracing.dtrace import Dtrace, find_dtrace, run_dtrace
+from powerprof.tracing.dtrace_functions import trace_functions
+from powerprof.tracing.dtrace_output import parse_latency, parse_wakeups
+from powerprof.tracing.dtrace_scripts import pick, render
+from powerprof.tracing.functions import FunctionTrace, FunctionTracer
+from tests.programs.running import Running
+
+HERE = Path(__file__).parent
+Start = Callable[[str], Running]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, compilers: Sequence[str]) -> Path:
+    folder = tmp_path_factory.mktemp("dtrace")
+    c, cxx = compilers
+    flags = ["-O2", "-fomit-frame-pointer"]
+    subprocess.run([c, *flags, "-o", folder / "truth", HERE / "functions_truth.c", "-lpthread"], check=True)
+    subprocess.run([c, *flags, "-o", folder / "sleeping", HERE / "sleeping_truth.c", "-lpthread"], check=True)
+    subprocess.run([cxx, "-O2", "-o", folder / "throwing", HERE / "throwing.cpp"], check=True)
+    return folder
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Start]:
+    started: list[Running] = []
+
+    def run(name: str) -> Running:
+        started.append(Running(folder / name))
+        return started[-1]
+
+    yield run
+    for one in started:
+        one.end()
+
+
+@pytest.fixture
+def dtrace(dtrace_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dtrace:
+    monkeypatch.setenv("PATH", f"{dtrace_folder}:/usr/sbin:/usr/bin:/sbin:/bin")
+    found = find_dtrace()
+    assert found.version >= (2, 0, 7)
+    return found
+
+
+# calls and own CPU time of each call in µs, as functions_truth.c has them
+TRUTH = {
+    "truth_leaf": (600, 100),
+    "truth_outer": (50, 300),
+    "truth_inner": (150, 150),
+    "truth_recurse": (400, 50),
+    "truth_tail_first": (60, 200),
+    "truth_tail_second": (60, 300),
+}
+
+
+def by_bpf(truth: Running) -> FunctionProfile:
+    with FunctionTracer([truth.pid], "truth_*") as tracer:
+        truth.begin()
+        return function_profile(tracer.measure(2.5))
+
+
+def mean_cpu_us(trace: FunctionTrace, name: str) -> float:
+    """Of one call, the probes' time within."""
+    row = next(row for row in trace.functions if row.name == name)
+    assert row.self_cpu_ns is not None
+    return row.self_cpu_ns / row.calls / 1e3
+
+
+def assert_exact(trace: FunctionTrace) -> None:
+    rows = {row.name: (row.calls, row.returns) for row in trace.functions}
+    assert {name: rows[name] for name in TRUTH} == {name: (calls, calls) for name, (calls, _) in TRUTH.items()}
+    assert rows["truth_sleeper"] == (40, 40)
+    assert rows["truth_jumps"] == (60, 0)  # they leave by longjmp
+    assert rows["truth_jumper"] == (60, 60)
+    assert rows["truth_deep"] == (100, 100)
+    assert trace.lost_count == 0
+    assert 3.9 <= trace.window_s <= 20
+    asleep = next(row for row in trace.functions if row.name == "truth_sleeper")
+    assert asleep.self_wall_ns is not None and asleep.self_wall_ns >= 40 * 5e6
+
+
+def beyond(trace: FunctionTrace, expected: dict[str, float]) -> list[tuple[str, float, float]]:
+    """Functions whose self time is neither that of BPF within 20 % nor explained by the probes' cost."""
+    # A call of truth_deep does nothing: its time is what a probe costs within the call; as much again lies around it.
+    probe_us = mean_cpu_us(trace, "truth_deep")
+    assert 1 < probe_us < 400
+    found = []
+    for name, (calls, _) in TRUTH.items():
+        mean_us, inner = mean_cpu_us(trace, name), {"truth_outer": 3, "truth_recurse": 1}.get(name, 0)
+        limit_us = 1.2 * expected[name] + (1 + inner) * probe_us + 4000 / calls
+        if not 0.8 * expected[name] <= mean_us <= limit_us:
+            found.append((name, mean_us, limit_us))
+    return found
+
+
+def test_calls_are_exact_and_self_times_those_of_bpf_and_the_probes(dtrace: Dtrace, start: Start) -> None:
+    expected = {row.function: row.self_cpu_mean_us or 0.0 for row in by_bpf(start("truth")).functions}
+    outside = dict.fromkeys(TRUTH, (0.0, 0.0))
+    # Counts are exact each time. Times can be another program's fault: a function must be right once.
+    for _ in range(3):
+        truth = start("truth")
+        trace = trace_functions(dtrace, truth.pid, "truth_*", 4, limit=200, began=truth.begin)
+        assert truth.line() == "done\n"
+        assert_exact(trace)
+        outside = {name: (mean, limit) for name, mean, limit in beyond(trace, expected) if name in outside}
+        if not outside:
+            break
+    assert outside == {}
+
+
+def test_ten_thousand_exceptions_pass_probed_functions_and_the_program_lives(dtrace: Dtrace, start: Start) -> None:
+    target = start("throwing")
+    trace = trace_functions(dtrace, target.pid, "truth_*", 5, limit=200, began=target.begin)
+    assert target.line() == "alive 10000 0\n"
+    assert {row.name: row.calls for row in trace.functions} == dict.fromkeys(
+        ("truth_throws", "truth_passed", "truth_catches"), 10_000
+    )
+    target.begin()
+    assert target.line() == "alive 10000 0\n"
+
+
+def test_wakings_and_sleeps_are_counted_as_the_program_does(dtrace: Dtrace, start: Start) -> None:
+    target = start("sleeping")
+    script = render(pick(dtrace, "wakeups"), pid=target.pid)
+    found = parse_wakeups(run_dtrace(dtrace, script, target.pid, 3, began=target.begin))
+    assert target.line().startswith("done ")
+    pairs: Counter[tuple[int, int]] = Counter()
+    for row in found.wakeups:
+        if row.waker_pid == target.pid and row.stack:
+            pairs[row.sleeper_tid, row.waker_tid] += row.count
+    (consumer, producer), count = pairs.most_common(1)[0]
+    # The consumer waits each time when the producer writes; the producer, for its answer, only if that is late.
+    assert count == 300
+    assert pairs[producer, consumer] <= 300
+    # The rest are the timers of 200 and 300 sleeps, whoever was interrupted by them, and the threads' start and end.
+    timers = sum(row.count for row in found.wakeups) - count - pairs[producer, consumer]
+    assert 500 <= timers <= 515
+    assert found.lost_count == 0
+
+
+def test_the_length_of_sleeps_is_the_programs_own(dtrace: Dtrace, start: Start) -> None:
+    target = start("sleeping")
+    script = render(pick(dtrace, "sleep-wake-latency"), pid=target.pid)
+    found = parse_latency(run_dtrace(dtrace, script, target.pid, 3, began=target.begin))
+    mean_ms = int(target.line().split()[1]) / 1e6
+    rows = {one.sleeps_count: one for one in found.threads}
+    sleeper = rows[200]
+    assert sleeper.waits_count == 200
+    assert sleeper.sleep_mean_ms is not None and sleeper.wait_mean_ms is not None
+    # The program's clock has the sleep and the wait for a CPU in one, and the way there and back.
+    assert sleeper.sleep_mean_ms + sleeper.wait_mean_ms == pytest.approx(mean_ms, abs=0.1)
+    assert sleeper.sleep_mean_ms >= 5.0
+    # The consumer waits for each byte; the producer sleeps as often, and for the answers that are late.
+    others = sorted(count for count in rows if count > 200)
+    assert others[0] == 300
+    assert 300 <= others[-1] <= 601
+
+
+def test_what_dtrace_refuses_is_told_in_its_words(dtrace: Dtrace, start: Start) -> None:
+    target = start("truth")
+    with pytest.raises(PowerprofError, match=r"dtrace 2\.0\.\d+ failed: .*syntax error"):
+        run_dtrace(dtrace, "dtrace:::BEGIN { nonsense }}", target.pid, 1)
+    with pytest.raises(UsageError, match="means no function"):
+        trace_functions(dtrace, target.pid, "no_such_function", 1, limit=200)
+    assert target.process.poll() is None

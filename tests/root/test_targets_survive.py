@@ -1,0 +1,135 @@
+"""The target outlives every ending of a trace: INT, TERM and KILL to powerprof, KILL to what works for it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from powerprof.tracing.dtrace_keeper import Linker
+from tests.conftest import Cli
+from tests.programs.interrupting import BACKENDS, Survival, interrupt, keepers, lives, wait_until_untraced
+from tests.programs.running import Running
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.usefixtures("root_bpf")
+
+
+@pytest.fixture(scope="module")
+def throwing(tmp_path_factory: pytest.TempPathFactory, compilers: Sequence[str]) -> Path:
+    program = tmp_path_factory.mktemp("survive") / "throwing"
+    subprocess.run([compilers[1], "-O2", "-o", program, HERE / "throwing.cpp"], check=True)
+    return program
+
+
+@pytest.fixture
+def with_dtrace(dtrace_folder: Path) -> dict[str, str]:
+    return {"PATH": f"{dtrace_folder}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+
+
+@pytest.mark.parametrize(("backend", "traces"), [("uprobes", 6), ("sampling", 3), ("dtrace", 3)])
+def test_no_interrupted_trace_kills_its_target(
+    powerprof_cli: Cli, throwing: Path, with_dtrace: dict[str, str], backend: str, traces: int
+) -> None:
+    assert interrupt(powerprof_cli, throwing, backend, traces, with_dtrace) == Survival(traces, 0, 0)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_interrupted_trace_of_a_hundred_kills_its_target(
+    powerprof_cli: Cli, throwing: Path, with_dtrace: dict[str, str], backend: str
+) -> None:
+    assert interrupt(powerprof_cli, throwing, backend, 100, with_dtrace, seed=2) == Survival(100, 0, 0)
+
+
+def test_even_killing_dtrace_itself_leaves_no_breakpoint(
+    powerprof_cli: Cli, throwing: Path, with_dtrace: dict[str, str]
+) -> None:
+    target = Running(throwing)
+    try:
+        linker = Linker(target.pid)
+        tracing = powerprof_cli.start(
+            ["attribute", "--pid", str(target.pid), "--duration", "60", "--no-save", *BACKENDS["dtrace"]], with_dtrace
+        )
+        dtrace = 0
+        limit = time.monotonic() + 60
+        while not dtrace and time.monotonic() < limit:
+            status = Path(f"/proc/{target.pid}/status").read_text()
+            # The thread that traces belongs to DTrace.
+            tracer = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("TracerPid:"))
+            dtrace = tracer
+            time.sleep(0.1)
+        assert dtrace and keepers(target.pid)
+        time.sleep(8)  # its BEGIN has run, and its breakpoint is out again
+        signal_to = Path(f"/proc/{dtrace}/status").read_text().partition("Tgid:")[2].split()[0]
+        subprocess.run(["kill", "-KILL", signal_to], check=True)
+        _, err = tracing.communicate(timeout=60)
+        assert tracing.returncode == 1
+        assert err.startswith("error: dtrace 2.0.7 failed: killed by signal 9")
+        assert wait_until_untraced(target.pid)
+        assert linker.mend() == 0
+        assert lives(target)
+        assert target.process.poll() is None
+    finally:
+        target.end()
+
+
+def test_killing_what_looks_after_dtrace_ends_dtrace_in_order(
+    powerprof_cli: Cli, throwing: Path, with_dtrace: dict[str, str]
+) -> None:
+    target = Running(throwing)
+    try:
+        tracing = powerprof_cli.start(
+            ["attribute", "--pid", str(target.pid), "--duration", "60", "--no-save", *BACKENDS["dtrace"]], with_dtrace
+        )
+        limit = time.monotonic() + 60
+        while not keepers(target.pid) and time.monotonic() < limit:
+            time.sleep(0.1)
+        (keeper,) = keepers(target.pid)
+        time.sleep(10)
+        subprocess.run(["kill", "-KILL", str(keeper)], check=True)
+        tracing.communicate(timeout=60)
+        assert tracing.returncode == 1
+        assert wait_until_untraced(target.pid)
+        assert lives(target)
+    finally:
+        target.end()
+
+
+def test_a_breakpoint_in_the_linker_is_put_back(throwing: Path) -> None:
+    target = Running(throwing)
+    try:
+        linker = Linker(target.pid)
+        assert linker.mend() == 0
+        start, code = linker._parts[0]
+        with Path(f"/proc/{target.pid}/mem").open("r+b", buffering=0) as memory:
+            memory.seek(start + 0x60)
+            memory.write(b"\xcc")
+        assert linker.mend() == (0 if code[0x60] == 0xCC else 1)
+        assert lives(target)
+    finally:
+        target.end()
+
+
+def test_a_tracer_that_is_interrupted_says_what_it_has(
+    powerprof_cli: Cli, throwing: Path, with_dtrace: dict[str, str]
+) -> None:
+    target = Running(throwing)
+    try:
+        tracing = powerprof_cli.start(
+            ["attribute", "--pid", str(target.pid), "--duration", "60", "--no-save", *BACKENDS["dtrace"]], with_dtrace
+        )
+        limit = time.monotonic() + 60
+        while not keepers(target.pid) and time.monotonic() < limit:
+            time.sleep(0.1)
+        time.sleep(10)
+        tracing.send_signal(signal.SIGINT)
+        out, err = tracing.communicate(timeout=120)
+        assert tracing.returncode == 130, err
+        assert "Interrupted: this is what was counted until then." in out
+    finally:
+        target.end()
