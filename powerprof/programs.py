@@ -1,22 +1,29 @@
-"""The one way out to other programs: argument lists, a clean environment, and children that die with us."""
+"""The one way out to other programs: argument lists, a small environment, a fixed working directory, and children that
+die with us. Root starts only what root alone could have written."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from powerprof.caller import account_of
 from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.folders import only_root_writes
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NO_NEW_PRIVS = 38
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000  # include/uapi/linux/{sched,mount}.h
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PASSED = ("TZ", "TERM")
+_NOWHERE = "/"
 
 
 @dataclass(frozen=True)
@@ -35,23 +42,91 @@ class Finished:
 
 
 def which(name: str) -> Path | None:
-    """The program on PATH or in the sbin folders that an ordinary user's PATH lacks; None where it is absent."""
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_SBIN])
-    found = shutil.which(name, path=path)
-    return Path(found) if found else None
+    """The program on PATH or in the sbin folders that an ordinary user's PATH lacks; None where it is absent.
+
+    Root takes only what nobody else could have put there.
+    """
+    return _find(name)[0]
 
 
 def need(name: str, package: str) -> Path:
     """As `which`. Raises CapabilityError with the apt command where the program is absent."""
-    found = which(name)
+    found, refused = _find(name)
     if found is None:
-        raise CapabilityError(f"{name} is not installed", f"apt install {package}")
+        raise CapabilityError(refused or f"{name} is not installed", f"apt install {package}")
     return found
+
+
+def _find(name: str) -> tuple[Path | None, str | None]:
+    """The program, or why those that were found are not taken."""
+    refused = None
+    for folder in _folders():
+        path = folder / name
+        # In this order: to ask about what lies in a closed folder is an error.
+        if os.access(path, os.X_OK) and path.is_file():
+            reason = only_root_writes(path) if os.geteuid() == 0 else None
+            if reason is None:
+                return path, None
+            refused = refused or f"{path} is not run as root ({reason})"
+    return None, refused
+
+
+def _folders() -> list[Path]:
+    # A relative entry, the empty one too, means the working directory, which may be anybody's.
+    said = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *_SBIN]
+    return [Path(one) for one in dict.fromkeys(said) if one.startswith("/")]
+
+
+def python(*words: str | Path, site: bool = True) -> list[str | Path]:
+    """The words that start our own interpreter on a script or module, where it imports nothing from the working folder,
+    the environment or the user's packages; without `site` only the standard library, in half the time."""
+    return [sys.executable, "-I", *([] if site else ["-S"]), *words]
+
+
+def environment(user: tuple[int, int] | None = None, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a child finds in its environment: little, and nothing of ours but the time zone and the terminal's kind.
+
+    A password in MYSQL_PWD, LD_PRELOAD or PYTHONPATH of the caller are not a child's business; reports are read in
+    the language that they were written in.
+    """
+    uid = user[0] if user else os.geteuid()
+    known = account_of(uid)
+    is_self = uid == os.geteuid() and uid != 0
+    passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    return {
+        "PATH": os.pathsep.join(map(str, _folders())) if is_self else _SYSTEM_PATH,
+        "HOME": os.environ.get("HOME", "/") if is_self else str(known.home if known else "/"),
+        "LC_ALL": "C.UTF-8",
+        **passed,
+        **(extra or {}),
+    }
+
+
+def _checked(argv: Sequence[str | Path], user: tuple[int, int] | None) -> tuple[str, ...]:
+    """The words with the program by its whole path. Raises PowerprofError for one that root must not run."""
+    words = tuple(str(word) for word in argv)
+    if "/" not in words[0]:
+        found, refused = _find(words[0])
+        if found is None:
+            raise PowerprofError(refused or f"cannot run {words[0]} (no such program)")
+        words = (str(found), *words[1:])
+    # Our own interpreter runs already, and what becomes somebody else has that account's rights only.
+    if os.geteuid() == 0 and user is None and words[0] != sys.executable:
+        program = Path(words[0])
+        reason = only_root_writes(program) if program.exists() else None
+        if reason is not None:
+            raise PowerprofError(f"{program} is not run as root ({reason})", "install it where only root may write")
+    return words
 
 
 def _die_with_parent() -> None:
     # PR_SET_PDEATHSIG fires when the *thread* that forked ends, so children are started from the main thread.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _gain_nothing() -> None:
+    """A child that gave up root gets it back by no set-user-id program."""
+    ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def _keep_mounts_apart() -> None:
@@ -70,15 +145,21 @@ def run(
     cwd: Path | None = None,
     check: bool = True,
     own_mounts: bool = False,
+    user: tuple[int, int] | None = None,
 ) -> Finished:
     """Run a program to its end; with `own_mounts` (PowerTOP mounts debugfs) no mount of its stays behind.
 
+    It finds `environment(user, env)` and, where no `cwd` is given, the root directory. `user` (uid, gid) is whom a
+    child of root becomes.
+
     Raises PowerprofError on time-out, on a missing program, and (check) on failure.
     """
-    words = tuple(str(word) for word in argv)
+    words = _checked(argv, user)
 
     def prepare() -> None:
         _die_with_parent()
+        if user:
+            _gain_nothing()
         if own_mounts:
             _keep_mounts_apart()
 
@@ -89,11 +170,14 @@ def run(
             capture_output=True,
             timeout=timeout_s,
             check=False,
-            cwd=cwd,
-            env=None if env is None else {**os.environ, **env},
+            cwd=cwd or _NOWHERE,
+            env=environment(user, env),
             encoding="utf-8",
             errors="replace",
             preexec_fn=prepare,
+            user=user[0] if user else None,
+            group=user[1] if user else None,
+            extra_groups=[] if user else None,
         )
     except FileNotFoundError as error:
         raise PowerprofError(f"cannot run {words[0]} (no such program)") from error
@@ -124,16 +208,18 @@ def start(
     """Start a program that is killed by the kernel when powerprof dies, whatever kills powerprof.
 
     It runs in a session of its own, so that a Ctrl-C in the terminal reaches only powerprof, which then stops it in
-    order. `affinity` pins it to those CPUs. `user` (uid, gid) is whom a child of root becomes. `own_mounts`: what it
-    mounts is gone with it. `dies_with_us=False` is for a process whose work begins when powerprof dies. Raises
-    PowerprofError where it cannot be started.
+    order. Its environment and working directory are as for `run`. `affinity` pins it to those CPUs. `user` (uid, gid)
+    is whom a child of root becomes. `own_mounts`: what it mounts is gone with it. `dies_with_us=False` is for a process
+    whose work begins when powerprof dies. Raises PowerprofError where it cannot be started.
     """
-    words = tuple(str(word) for word in argv)
+    words = _checked(argv, user)
 
     def prepare() -> None:
         # Runs after Popen changed the user: a change of credentials clears the parent-death signal (prctl(2)).
         if dies_with_us:
             _die_with_parent()
+        if user:
+            _gain_nothing()
         if affinity:
             os.sched_setaffinity(0, affinity)
         if own_mounts:
@@ -145,10 +231,10 @@ def start(
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            cwd=cwd,
+            cwd=cwd or _NOWHERE,
             start_new_session=True,
             pass_fds=pass_fds,
-            env=None if env is None else {**os.environ, **env},
+            env=environment(user, env),
             preexec_fn=prepare,  # noqa: PLW1509
             user=user[0] if user else None,
             group=user[1] if user else None,

@@ -7,7 +7,6 @@ import os
 import select
 import stat
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ from types import TracebackType
 from powerprof import programs
 from powerprof.database import janitor
 from powerprof.errors import PowerprofError
+from powerprof.folders import only_root_writes
 
 _PATIENCE_S = 20.0
 
@@ -68,12 +68,15 @@ class RunTree:
 
     def _start(self) -> None:
         base = self._base or Path(tempfile.gettempdir())
+        # Whoever may rename the tree leads root elsewhere with every path below it.
+        unsafe = only_root_writes(base) if os.geteuid() == 0 and base.is_dir() else None
+        if unsafe is not None:
+            raise PowerprofError(f"cannot make a private directory in {base} ({unsafe})", "set TMPDIR to /tmp")
         theirs, self._pipe = os.pipe()
         answer, their_answer = os.pipe()
         try:
             self._janitor = programs.start(
-                # -I -S: neither the environment nor site packages; half the start time of a full interpreter.
-                [sys.executable, "-I", "-S", janitor.__file__, str(os.getpid()), base],
+                programs.python(janitor.__file__, str(os.getpid()), base, site=False),
                 stdin=theirs,
                 stdout=their_answer,
                 dies_with_us=False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -58,9 +57,9 @@ def tracing(timeout_s: float = 60.0) -> Capability:
         if needed.status not in ("ok", "limited"):
             return missing("tracing", needed.detail, needed.remedy)
     try:
-        # -P: the working folder, anybody's perhaps, must not be searched for modules by root.
-        trial = [sys.executable, "-P", "-m", "powerprof.tracing.trial"]
-        tried = programs.run(trial, timeout_s=timeout_s, check=False)
+        found = kernel_headers()
+        words = programs.python("-m", "powerprof.tracing.trial", *([found] if found else []))
+        tried = programs.run(words, timeout_s=timeout_s, check=False)
     except PowerprofError as error:
         return missing("tracing", error.message)
     if tried.returncode == 0:

@@ -6,14 +6,12 @@ with many of them is demangled in a child with limits; one that fails stays as i
 
 from __future__ import annotations
 
-import ctypes
 import re
-import sys
 from functools import lru_cache
-from typing import Any
 
 from powerprof.errors import PowerprofError
-from powerprof.programs import run
+from powerprof.programs import python, run
+from powerprof.stacks import libstdcxx
 from powerprof.stacks.rustnames import legacy, v0
 
 MAX_MANGLED = 4096
@@ -23,14 +21,6 @@ _HARMLESS_REFERENCES = 24
 _REFERENCE = re.compile(r"[ST][0-9A-Z]*_")
 # GCC marks parts of functions and copies: `name.part.0`, `name.cold`, `name.constprop.1`, LLVM `.llvm.123`.
 _SUFFIX = re.compile(r"(\.(?:part|cold|constprop|isra|lto_priv|llvm|localalias)(?:\.[0-9]+)*)+$")
-
-_CHILD = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_AS, (512 << 20, 512 << 20))
-resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
-from powerprof.stacks.demangle import cxx_demangle
-print((cxx_demangle(sys.stdin.read()) or "")[:4096])
-"""
 
 
 @lru_cache(maxsize=65_536)
@@ -56,39 +46,9 @@ def demangle(name: str) -> str:
 
 def _bounded(name: str) -> str | None:
     if len(_REFERENCE.findall(name)) <= _HARMLESS_REFERENCES:
-        return cxx_demangle(name)
+        return libstdcxx.demangle(name)
     try:
-        done = run((sys.executable, "-c", _CHILD), stdin=name, timeout_s=5.0)
+        done = run(python(libstdcxx.__file__, site=False), stdin=name, timeout_s=5.0)
     except PowerprofError:
         return None
     return done.stdout.strip() or None
-
-
-@lru_cache(maxsize=1)
-def _libstdcxx() -> Any:
-    try:
-        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
-        free = ctypes.CDLL(None).free
-    except (OSError, AttributeError):
-        return None
-    function.restype = ctypes.c_void_p
-    function.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
-    free.argtypes = (ctypes.c_void_p,)
-    return function, free
-
-
-def cxx_demangle(name: str) -> str | None:
-    """By `__cxa_demangle` of libstdc++ (Itanium C++ ABI); None where it is no C++ name or libstdc++ is absent."""
-    library = _libstdcxx()
-    data = name.encode("utf-8", "replace")
-    if library is None or b"\0" in data:
-        return None
-    function, free = library
-    status = ctypes.c_int()
-    pointer = function(data, None, None, ctypes.byref(status))
-    if not pointer:
-        return None
-    try:
-        return ctypes.string_at(pointer).decode("utf-8", "replace")
-    finally:
-        free(pointer)

@@ -84,6 +84,9 @@ class Program:
         source = _source(name)
         prelude = "".join(f"#define {key} {value}\n" for key, value in definitions.items())
         headers = kernel_headers()
+        # What the caller's environment says of headers is not for root to compile.
+        for variable in ("BCC_KERNEL_SOURCE", "BCC_LINUX_VERSION_CODE"):
+            os.environ.pop(variable, None)
         if headers is not None:
             os.environ["BCC_KERNEL_SOURCE"] = str(headers)
         with _captured_stderr() as said:

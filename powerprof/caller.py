@@ -1,0 +1,103 @@
+"""Who typed the command, and acting with no more than that account's rights.
+
+Under sudo powerprof is root beside an account that is not. What is written for that account is written with its own
+rights: then no link of anybody can make root overwrite a file or give one away, and nothing has to be given away
+afterwards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerprof.errors import PowerprofError
+
+_NOBODY = 65534
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user of this host. `name` is None where the host knows only the number."""
+
+    uid: int
+    gid: int
+    home: Path
+    name: str | None = None
+
+    @property
+    def groups(self) -> list[int]:
+        """All groups of the account."""
+        return os.getgrouplist(self.name, self.gid) if self.name is not None else [self.gid]
+
+
+def account_of(uid: int) -> Account | None:
+    """The account of that number; None where the host has none."""
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return None
+    return Account(entry.pw_uid, entry.pw_gid, Path(entry.pw_dir), entry.pw_name)
+
+
+def caller() -> Account:
+    """Who typed the command: under sudo not root but the user in front of the terminal."""
+    uid = os.geteuid()
+    behind = os.environ.get("SUDO_UID", "")
+    if uid == 0 and behind.isascii() and behind.isdigit() and int(behind) < 1 << 32:
+        found = account_of(int(behind))
+        if found is not None:
+            return found
+    known = account_of(uid)
+    home = os.environ.get("HOME") or (str(known.home) if known else "/")
+    return Account(uid, os.getegid(), Path(home), known.name if known else None)
+
+
+def is_delegated() -> bool:
+    """True where this process is root on behalf of somebody who is not (sudo)."""
+    return os.geteuid() == 0 and caller().uid != 0
+
+
+def unprivileged() -> Account | None:
+    """Whom a child of root becomes that needs no rights at all: the caller, or nobody. None where we are not root."""
+    if os.geteuid() != 0:
+        return None
+    return caller() if is_delegated() else account_of(_NOBODY) or Account(_NOBODY, _NOBODY, Path("/"))
+
+
+@contextmanager
+def acting_as(account: Account) -> Iterator[None]:
+    """Files are opened, made, renamed and removed with the rights of `account`, by this thread, until the block ends.
+
+    setfsuid(2) also takes away the capabilities that override permissions (capabilities(7), "effect of user ID
+    changes"). Does nothing where we are not root or are that account. Raises PowerprofError where the kernel refuses.
+    """
+    if os.geteuid() != 0 or account.uid == 0:
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    groups = os.getgroups()
+    before = libc.setfsgid(-1), libc.setfsuid(-1)
+    try:
+        os.setgroups(account.groups)
+        libc.setfsgid(account.gid)
+        libc.setfsuid(account.uid)
+        # It returns no error; asked for the impossible it says what holds.
+        if (libc.setfsgid(-1), libc.setfsuid(-1)) != (account.gid, account.uid):
+            raise PowerprofError(f"cannot act as user {account.uid} (setfsuid was refused)")
+        yield
+    finally:
+        libc.setfsuid(before[1])
+        libc.setfsgid(before[0])
+        os.setgroups(groups)
+
+
+@contextmanager
+def as_caller() -> Iterator[None]:
+    """As `acting_as(caller())`: what is made belongs to the caller, and only what the caller may write is written."""
+    with acting_as(caller()):
+        yield
