@@ -2,18 +2,21 @@
 
 Every read of /sys and /proc starts at `sysfs()` or `procfs()`, so that POWERPROF_SYSFS and POWERPROF_PROCFS
 move them to a recorded machine. The XDG directories are the caller's, also under sudo, and what is created
-there belongs to the caller.
+there is created with the caller's rights; only the cache, whose content root compiles and runs, is root's own.
 """
 
 from __future__ import annotations
 
 import os
-import pwd
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from powerprof.caller import as_caller, caller, is_delegated
 from powerprof.errors import PowerprofError, UsageError
+from powerprof.folders import Folder, only_root_writes
+
+# FHS 3.0, 5.5: data of an application that can be made again.
+ROOT_CACHE = Path("/var/cache/powerprof")
 
 
 def sysfs() -> Path:
@@ -49,82 +52,70 @@ def _is_usual(given: str | None, usual: str) -> bool:
     return not given or Path(given) == Path(usual)
 
 
-@dataclass(frozen=True)
-class _Owner:
-    uid: int
-    gid: int
-    home: Path
-
-
-def _caller() -> _Owner:
-    """Who typed the command: under sudo not root but the user in front of the terminal."""
-    uid = os.geteuid()
-    if uid == 0 and os.environ.get("SUDO_UID", "").isdigit():
-        try:
-            entry = pwd.getpwuid(int(os.environ["SUDO_UID"]))
-        except KeyError:
-            pass
-        else:
-            return _Owner(entry.pw_uid, entry.pw_gid, Path(entry.pw_dir))
-    home = os.environ.get("HOME")
-    if not home:
-        try:
-            home = pwd.getpwuid(uid).pw_dir
-        except KeyError:
-            home = "/"
-    return _Owner(uid, os.getegid(), Path(home))
-
-
 def private_directory(path: Path) -> Path:
     """Create `path` with mode 0700 and the caller's ownership, parents too; an existing one is left as it is.
 
-    Raises PowerprofError where it cannot be created.
+    Raises PowerprofError where it cannot be created with the caller's rights.
     """
-    owner = _caller()
-    missing = []
-    probe = path
     try:
-        while not probe.exists():
-            missing.append(probe)
-            probe = probe.parent
-        for directory in reversed(missing):
-            directory.mkdir(mode=0o700, exist_ok=True)
-            if os.geteuid() == 0 and owner.uid != 0:
-                os.chown(directory, owner.uid, owner.gid)
+        with as_caller(), Folder.open(path, make=True):
+            return path
     except OSError as error:
         raise PowerprofError(
             f"cannot create {path} ({(error.strerror or str(error)).lower()})",
             "choose another place by --runs-dir, XDG_STATE_HOME or XDG_CACHE_HOME",
         ) from error
-    return path
-
-
-def give_to_caller(path: Path) -> None:
-    """Under sudo hand a file that was just written to the caller."""
-    owner = _caller()
-    if os.geteuid() == 0 and owner.uid != 0:
-        os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
 
 
 def _xdg(variable: str, default: str) -> Path:
     base = os.environ.get(variable)
-    root = Path(base) if base and Path(base).is_absolute() else _caller().home / default
+    root = Path(base) if base and Path(base).is_absolute() else caller().home / default
     return root / "powerprof"
 
 
 def state_dir() -> Path:
-    """Saved runs live below it."""
+    """Saved runs live below it. It is the caller's: what is written there is written with the caller's rights."""
     return _xdg("XDG_STATE_HOME", ".local/state")
-
-
-def cache_dir() -> Path:
-    """Headers, symbol tables, the server template and fetched servers: all can be made again."""
-    return _xdg("XDG_CACHE_HOME", ".cache")
 
 
 def config_dir() -> Path:
     """The user's power models and defaults."""
     return _xdg("XDG_CONFIG_HOME", ".config")
+
+
+def cache_dir() -> Path:
+    """Headers, symbol tables, the server template and fetched servers: all can be made again.
+
+    What root compiles, runs or reads as its own lies in root's own cache, under sudo too: whoever may write a header
+    that root compiles is root.
+    """
+    if os.geteuid() == 0 and (is_delegated() or not Path(os.environ.get("XDG_CACHE_HOME") or ".").is_absolute()):
+        return ROOT_CACHE
+    return _xdg("XDG_CACHE_HOME", ".cache")
+
+
+def cache_folder(kind: str) -> Path:
+    """The folder `kind` of the cache, made where it is missing, which nobody but the acting user may write to.
+
+    Raises PowerprofError where it cannot be made, and where others may write to it.
+    """
+    path = cache_dir() / kind
+    try:
+        with Folder.open(path, make=True) as folder:
+            info = folder.stat()
+    except OSError as error:
+        raise PowerprofError(
+            f"cannot create {path} ({(error.strerror or str(error)).lower()})", "choose another place by XDG_CACHE_HOME"
+        ) from error
+    if os.geteuid() == 0:
+        reason = only_root_writes(path)
+    else:
+        reason = "others may write to it" if info.st_uid != os.geteuid() or info.st_mode & 0o022 else None
+    if reason is not None:
+        raise PowerprofError(
+            f"cannot keep a cache in {path} ({reason})", "set XDG_CACHE_HOME to a folder of yours alone"
+        )
+    return path
 
 
 def data_dir(kind: str) -> Path:

@@ -1,7 +1,7 @@
 """The run store: one folder a run, `run.json` in it, and what else a command wants to keep.
 
-Files are written beside their place and renamed, so that a run is there whole or not at all. Runs come from other
-machines too: they are read as hostile.
+Files are written beside their place and renamed, so that a run is there whole or not at all, and with the caller's
+rights. Runs come from other machines too: they are read as hostile.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from powerprof import paths
+from powerprof.caller import as_caller
 from powerprof.errors import DataError, PowerprofError, UsageError
 from powerprof.files import read_outside_text, reason_of
+from powerprof.folders import Folder
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -78,42 +79,38 @@ class RunStore:
 
     def prepare(self) -> None:
         """Make the directory. Raises PowerprofError where it cannot be made or written."""
-        paths.private_directory(self.directory)
-        if not self.directory.is_dir():
+        if self.directory.exists() and not self.directory.is_dir():
             raise self._cannot(NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
-        if not os.access(self.directory, os.W_OK | os.X_OK):
-            raise self._cannot(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+        paths.private_directory(self.directory)
+        with as_caller():
+            # By the effective ids, which include those that files are written with; access(2) asks for the real ones.
+            if not os.access(self.directory, os.W_OK | os.X_OK, effective_ids=True):
+                raise self._cannot(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
     def create(self, command: str) -> tuple[str, Path]:
         """A new empty run folder and its id, such as idle-0042. Raises PowerprofError where it cannot be made."""
         self.prepare()
         taken = [int(name.rsplit("-", 1)[1]) for name in self._names() if name.rsplit("-", 1)[0] == command]
         number = max(taken, default=0) + 1
-        while True:
-            name = f"{command}-{number:04d}"
-            folder = self.directory / name
-            try:
-                folder.mkdir(mode=0o700)
-            except FileExistsError:
-                number += 1
-                continue
-            except OSError as error:
-                raise self._cannot(error) from error
-            paths.give_to_caller(folder)
-            return name, folder
+        try:
+            with as_caller(), Folder.open(self.directory) as store:
+                while True:
+                    name = f"{command}-{number:04d}"
+                    try:
+                        store.make(name)
+                    except FileExistsError:
+                        number += 1
+                    else:
+                        return name, self.directory / name
+        except OSError as error:
+            raise self._cannot(error) from error
 
     def write(self, folder: Path, name: str, data: bytes) -> Path:
         """Write one file of a run, whole or not at all. Raises PowerprofError (disk full, no permission)."""
-        handle, temporary = -1, ""
         try:
-            handle, temporary = tempfile.mkstemp(dir=folder, prefix=".")
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            paths.give_to_caller(Path(temporary))
-            Path(temporary).replace(folder / name)
+            with as_caller(), Folder.open(folder) as run:
+                run.write(name, data)
         except OSError as error:
-            if temporary:
-                Path(temporary).unlink(missing_ok=True)
             raise self._cannot(error) from error
         return folder / name
 
@@ -126,9 +123,11 @@ class RunStore:
                 self.write(folder, file, data)
             self.write(folder, _RUN_FILE, encode(named))
         except PowerprofError:
-            for leftover in folder.iterdir():
-                leftover.unlink(missing_ok=True)
-            folder.rmdir()
+            with contextlib.suppress(OSError), as_caller(), Folder.open(self.directory) as store:
+                with store.folder(name) as run:
+                    for leftover in run.names():
+                        run.remove(leftover)
+                store.remove_folder(name)
             raise
         return named
 

@@ -1,19 +1,17 @@
-"""A file of Maven Central: fetched by its ordinary client or over HTTP, checked by its SHA-256, unpacked with care."""
+"""A file of Maven Central: fetched over HTTP, checked by its SHA-256, unpacked with care."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
-import urllib.error
 import urllib.parse
-import urllib.request
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from powerprof import programs
+from powerprof import fetching
 from powerprof.database.runtree import RunTree
 from powerprof.database.template import need_room
 from powerprof.errors import DataError, PowerprofError, UsageError
@@ -23,7 +21,7 @@ _CENTRAL = "https://repo.maven.apache.org/maven2"
 _VARIABLE = "POWERPROF_MAVEN_INDEX"
 _CHUNK = 1 << 20
 _LIMIT_MEMBERS = 2000
-_MAVEN_TIMEOUT_S = 1800.0
+_TOTAL_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def index() -> str:
 
 
 def download(artifact: Artifact, tree: RunTree) -> Path:
-    """The jar, in the tree, checked. Maven fetches it where it is installed and no other index is set.
+    """The jar, in the tree, checked.
 
     Raises PowerprofError where it cannot be had, DataError where it is another file than expected.
     """
@@ -68,44 +66,16 @@ def download(artifact: Artifact, tree: RunTree) -> Path:
     place.mkdir(0o700)
     need_room(place, 2 * artifact.size_bytes)
     path = place / artifact.file_name
-    maven = programs.which("mvn")
-    said = ""
-    if maven is not None and not os.environ.get(_VARIABLE):
-        done = programs.run(
-            [
-                maven,
-                "-q",
-                "-B",
-                "dependency:copy",
-                f"-DoutputDirectory={place}",
-                f"-Dartifact={artifact.group}:{artifact.name}:{artifact.version}",
-            ],
-            timeout_s=_MAVEN_TIMEOUT_S,
-            env=tree.environment,
-            cwd=place,
-            check=False,
-        )
-        said = f"mvn: {done.tail()}; " if done.returncode != 0 else ""
-    if not path.is_file():
-        address = "/".join([index(), artifact.group.replace(".", "/"), artifact.name, artifact.version, path.name])
-        try:
-            _get(address, path, artifact.size_bytes)
-        except (urllib.error.URLError, OSError, ValueError) as error:
-            reason = getattr(error, "reason", None) or error
-            raise PowerprofError(
-                f"cannot download {address} ({said}{str(reason)[:200]})", f"is the network there? or set {_VARIABLE}"
-            ) from error
+    address = "/".join([index(), artifact.group.replace(".", "/"), artifact.name, artifact.version, path.name])
+    try:
+        with path.open("xb") as file:
+            fetching.fetch(address, file.fileno(), limit_bytes=artifact.size_bytes, total_s=_TOTAL_S)
+    except OSError as error:
+        raise PowerprofError(
+            f"cannot download {address} ({str(error)[:200]})", f"is the network there? or set {_VARIABLE}"
+        ) from error
     check(path, artifact)
     return path
-
-
-def _get(address: str, path: Path, limit_bytes: int) -> None:
-    request = urllib.request.Request(address, headers={"User-Agent": "powerprof"})  # noqa: S310 - index() checked it
-    with urllib.request.urlopen(request, timeout=60) as answer, path.open("xb") as file:  # noqa: S310 - as above
-        left = limit_bytes + 1
-        while left > 0 and (chunk := answer.read(min(_CHUNK, left))):
-            file.write(chunk)
-            left -= len(chunk)
 
 
 def check(path: Path, artifact: Artifact) -> None:

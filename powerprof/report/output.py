@@ -1,42 +1,61 @@
-"""Writes a report where it was asked for: whole or not at all."""
+"""Writes a report where it was asked for: whole or not at all, and with no more than the caller's rights."""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import stat
 import sys
-import tempfile
-from pathlib import Path
 
-from powerprof import paths
+from powerprof.caller import as_caller, caller, is_delegated
 from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
+from powerprof.folders import Folder, locate, write_all
+
+# What is open already is written to as it is: these names lead to links that are no paths (proc(5)).
+_OPEN_ALREADY = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d{1,9})")
 
 
 def write_output(target: str, data: bytes) -> None:
     """To stdout for `-`, else to a file that is replaced at once. Raises PowerprofError where it cannot be written.
 
-    A pipe or a device is written to as it is. The file belongs to the caller, with the permissions that its umask
-    gives to any new file.
+    The file is the caller's, with the permissions that its umask gives to any new file. A link is followed where
+    root or the caller made it; a pipe or a device of theirs is written to as it is.
     """
     if target == "-":
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    path = Path(os.path.realpath(target))
-    temporary = ""
     try:
-        if path.exists() and not path.is_file():
-            path.write_bytes(data)
+        found = _OPEN_ALREADY.fullmatch(target)
+        if found:
+            number = int(found[2]) if found[2] else {"stdout": 1, "stderr": 2}[found[1]]
+            write_all(number, data)
             return
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".powerprof-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
-        paths.give_to_caller(Path(temporary))
-        Path(temporary).replace(path)
+        with as_caller():
+            folder, name = locate(target)
+            with folder:
+                _write(folder, name, data)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise PowerprofError(f"cannot write {target} ({reason_of(error)})") from error
+        hint = None
+        if is_delegated() and error.errno in (errno.EACCES, errno.EPERM):
+            hint = f"under sudo files are written as {caller().name}: choose a place of theirs, or run as root itself"
+        raise PowerprofError(f"cannot write {target} ({reason_of(error)})", hint) from error
+
+
+def _write(folder: Folder, name: str, data: bytes) -> None:
+    try:
+        info = folder.stat(name)
+    except FileNotFoundError:
+        info = None
+    if info is None or stat.S_ISREG(info.st_mode):
+        folder.write(name, data, 0o666)
+        return
+    if info.st_uid not in (0, caller().uid):
+        raise OSError(errno.ENXIO, f"it is not a file, and belongs to user {info.st_uid}")
+    handle = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder.handle)
+    try:
+        write_all(handle, data)
+    finally:
+        os.close(handle)

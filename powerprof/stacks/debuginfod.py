@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
 
+from powerprof import fetching
 from powerprof.errors import PowerprofError
-from powerprof.paths import cache_dir, give_to_caller, private_directory
+from powerprof.folders import Folder
+from powerprof.paths import cache_folder
 
 MAX_BYTES = 1 << 30
-TIMEOUT_S = 20.0
 TOTAL_S = 120.0
+ALL_S = 300.0
 # A server that does not have it is not asked again for a day.
 MISSING_S = 86_400.0
 _BUILD_ID = re.compile(r"[0-9a-f]{8,128}")
@@ -32,61 +31,50 @@ def servers() -> list[str]:
     return [one.rstrip("/") for one in found if one.startswith(("http://", "https://"))]
 
 
-class _WebOnly(urllib.request.HTTPRedirectHandler):
-    # A server must not lead to file: or ftp:.
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        if not newurl.startswith(("http://", "https://")):
-            raise urllib.error.HTTPError(newurl, code, "redirected away from http", headers, fp)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
 def fetch(build_id: str) -> Path | None:
     """The debug file of a build id in the cache, fetched where it is not there; None where no server has it."""
     if not _BUILD_ID.fullmatch(build_id) or not servers():
         return None
+    name, missing = f"{build_id}.debug", f"{build_id}.missing"
     try:
-        directory = private_directory(cache_dir() / "debuginfod")
-    except PowerprofError:
+        directory = cache_folder("debuginfod")
+        with Folder.open(directory) as folder:
+            if (directory / name).is_file():
+                return directory / name
+            with suppress(OSError):
+                if time.time() - folder.stat(missing).st_mtime < MISSING_S:
+                    return None
+            return directory / name if _from_servers(build_id, folder, name, missing) else None
+    except (PowerprofError, OSError):
         return None
-    path = directory / f"{build_id}.debug"
-    missing = directory / f"{build_id}.missing"
-    if path.is_file():
-        return path
-    with suppress(OSError):
-        if time.time() - missing.lstat().st_mtime < MISSING_S:
-            return None
+
+
+def _from_servers(build_id: str, folder: Folder, name: str, missing: str) -> bool:
     answered = True
     for server in servers():
         try:
-            if _download(f"{server}/buildid/{build_id}/debuginfo", path):
-                return path
-        except urllib.error.HTTPError as error:
-            answered &= error.code == 404
-        except (OSError, ValueError):
+            _download(f"{server}/buildid/{build_id}/debuginfo", folder, name)
+            return True
+        except FileNotFoundError:
+            continue
+        except (OSError, PowerprofError):
             answered = False
     if answered:
         with suppress(OSError):
-            missing.touch(mode=0o600)
-    return None
+            folder.write(missing, b"")
+    return False
 
 
-def _download(url: str, path: Path) -> bool:
-    """Raises OSError where the server cannot be reached or answers with an error."""
-    opener = urllib.request.build_opener(_WebOnly)
-    deadline = time.monotonic() + TOTAL_S
-    handle, name = tempfile.mkstemp(prefix=".fetch-", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file, opener.open(url, timeout=TIMEOUT_S) as answer:
-            total = 0
-            while chunk := answer.read(1 << 20):
-                total += len(chunk)
-                if total > MAX_BYTES or time.monotonic() > deadline:
-                    return False
-                file.write(chunk)
-        give_to_caller(temporary)
-        temporary.replace(path)
-        return True
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+def _download(url: str, folder: Folder, name: str) -> None:
+    """Raises FileNotFoundError where the server does not have it, OSError where it cannot be had."""
+    left_s = min(TOTAL_S, _end_of_all_s() - time.monotonic())
+    if left_s <= 0:
+        raise TimeoutError("the time for downloads is over")
+    with folder.replacing(name) as handle:
+        fetching.fetch(url, handle, limit_bytes=MAX_BYTES, total_s=left_s)
+
+
+@cache
+def _end_of_all_s() -> float:
+    """When this process fetches no more, counted from its first download: a slow server is asked for many files."""
+    return time.monotonic() + ALL_S

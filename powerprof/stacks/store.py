@@ -1,17 +1,17 @@
-"""Unwind and symbol tables of the modules of processes: from their files, or the user's cache."""
+"""Unwind and symbol tables of the modules of processes: from their files, or the cache."""
 
 from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from powerprof.errors import DataError, PowerprofError
-from powerprof.paths import cache_dir, give_to_caller, private_directory, procfs
+from powerprof.folders import Folder
+from powerprof.paths import cache_folder, procfs
 from powerprof.stacks import symtab, tables
 from powerprof.stacks.elf import Elf, parse_elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
@@ -50,16 +50,8 @@ def decode(data: bytes, path: object, key: str | None = None) -> ModuleTables:
 
 def save_tables(found: ModuleTables | SymbolTable, directory: Path, name: str) -> None:
     """Write tables in one step, readable by the owner only. Raises OSError."""
-    handle, temporary = tempfile.mkstemp(prefix=".tables-", dir=directory)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.msgpack.encode(found))
-        give_to_caller(Path(temporary))
-        Path(temporary).replace(directory / name)
-    except BaseException:
-        with suppress(OSError):
-            Path(temporary).unlink()
-        raise
+    with Folder.open(directory) as folder:
+        folder.write(name, msgspec.msgpack.encode(found))
 
 
 class TableStore:
@@ -161,11 +153,9 @@ def _bounded(path: Path) -> bytes:
 def _cache_directory() -> Path | None:
     """Where tables are kept between runs; None where it cannot be ours alone."""
     try:
-        directory = private_directory(cache_dir() / "symbols")
-        status = directory.stat()
-    except (PowerprofError, OSError):
+        return cache_folder("symbols")
+    except PowerprofError:
         return None
-    return directory if not status.st_mode & 0o022 else None
 
 
 def open_module(image: ProcessImage, mapping: Mapping) -> Opened | str:

@@ -11,15 +11,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof import paths
-from powerprof.errors import CapabilityError, PowerprofError
-from powerprof.files import reason_of, try_text
+from powerprof.errors import CapabilityError
+from powerprof.files import try_text
+from powerprof.folders import only_root_writes
+from powerprof.tracing.headertrees import cannot_prepare, merged, plan_of, unpacked
 
 # What bcc's kbuild_helper.cc calls the architecture in its -I flags, and how Debian names the package.
 _ARCHITECTURES = {
@@ -29,6 +29,8 @@ _ARCHITECTURES = {
     "s390x": ("s390", "s390x"),
     "riscv64": ("riscv", "riscv64"),
 }
+# Always this kernel's own: a recorded machine's (POWERPROF_SYSFS) are not compiled here.
+_CARRIED = Path("/sys/kernel/kheaders.tar.xz")
 _LAYOUT = "1"  # part of the fingerprint: a tree made by an older powerprof is not taken for a new one
 
 
@@ -104,71 +106,69 @@ def _distance(release: str, running: str) -> tuple[int, int, str]:
     return abs(ours[0] - theirs[0]), abs(ours[1] - theirs[1]), release
 
 
-def _merge(parts: Sequence[Path], target: Path) -> None:
-    """Link what only one part has as a whole; make a folder, and go down, only where several have it."""
-    target.mkdir(mode=0o700)
-    names = sorted({entry.name for part in parts for entry in part.iterdir()})
-    for name in names:
-        holders = [part / name for part in parts if (part / name).exists()]
-        if not holders:
-            continue  # a dangling link of the package, nothing that bcc could read
-        if len(holders) > 1 and all(holder.is_dir() for holder in holders):
-            _merge(holders, target / name)
-        else:
-            (target / name).symlink_to(holders[0])
-
-
-def _build(tree: HeaderTree, target: Path) -> None:
-    """Make the merged tree beside its place and rename it there: nobody ever sees half of one."""
-    paths.private_directory(target.parent)
-    temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
+def _whole_plan(tree: HeaderTree) -> dict[str, Path]:
     arch = _architecture()[0]
-    try:
-        temporary.mkdir(mode=0o700)
-        for name in ("include", f"arch/{arch}/include"):
-            holders = [part / name for part in tree.parts if (part / name).is_dir()]
-            (temporary / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _merge(holders, temporary / name)
-        for folder, folders, files in os.walk(temporary):
-            for name in (*folders, *files):
-                paths.give_to_caller(Path(folder) / name)
-        paths.give_to_caller(temporary)
-        if target.exists() and not _is_complete((target,)):
-            shutil.rmtree(target)
-        try:
-            temporary.rename(target)
-        except OSError:
-            if not _is_complete((target,)):  # otherwise another powerprof was quicker with the same tree
-                raise
-    except OSError as error:
-        raise PowerprofError(f"cannot prepare kernel headers in {target} ({reason_of(error)})") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    plan: dict[str, Path] = {}
+    for name in ("include", f"arch/{arch}/include"):
+        plan |= plan_of([part / name for part in tree.parts if (part / name).is_dir()], f"{name}/")
+    return plan
+
+
+def _may_be_compiled(tree: HeaderTree) -> str | None:
+    """Why root must not compile these headers; None where it may: whoever can write to them would be root."""
+    if os.geteuid() != 0:
+        return None
+    return next((reason for part in tree.parts if (reason := only_root_writes(part)) is not None), None)
+
+
+def _is_found_by_bcc(own: Path) -> bool:
+    """Whether bcc takes this kernel's own headers. It asks for `source` where there is one, then for kconfig.h there;
+    where that is missing it goes to /tmp/kheaders-RELEASE (src/cc/frontends/clang/loader.cc of bcc 0.26)."""
+    build, source = own / "build", own / "source"
+    folders = (build, source) if source.is_dir() else (build,)
+    if not build.is_dir() or not (folders[-1] / "include/linux/kconfig.h").exists():
+        return False
+    return _may_be_compiled(HeaderTree(own.name, folders)) is None
 
 
 def kernel_headers(
-    modules: Path = Path("/lib/modules"), sources: Path = Path("/usr/src"), cache: Path | None = None
+    modules: Path = Path("/lib/modules"),
+    sources: Path = Path("/usr/src"),
+    cache: Path | None = None,
+    carried: Path = _CARRIED,
 ) -> Path | None:
     """What BCC_KERNEL_SOURCE must be while bcc compiles; None where bcc finds this kernel's own headers.
 
-    Sets nothing itself. The merged tree is made once per set of installed headers and used again.
-    Raises CapabilityError where no headers are installed, PowerprofError where the cache cannot be written.
+    Sets nothing itself. The merged tree is made once per set of installed headers and used again. Root takes only
+    headers that nobody else may write to. Raises CapabilityError where no headers are installed, PowerprofError where
+    the cache cannot be written.
     """
     running = os.uname().release
-    own = modules / running
-    # Where there are no modules, bcc itself unpacks the headers that a CONFIG_IKHEADERS kernel carries.
-    carried = paths.sysfs() / "kernel/kheaders.tar.xz"
-    if (own / "build").exists() or (not own.is_dir() and carried.exists()):
+    if _is_found_by_bcc(modules / running):
         return None
+    if carried.exists():
+        return unpacked(carried, _shelf(cache))
     trees = installed_headers(modules, sources)
-    if not trees:
+    refused = {tree.release: reason for tree in trees if (reason := _may_be_compiled(tree)) is not None}
+    usable = [tree for tree in trees if tree.release not in refused]
+    if not usable:
+        for release, reason in refused.items():
+            raise CapabilityError(f"kernel headers {release} are not root's alone ({reason})", remedy())
         raise CapabilityError("kernel headers for bcc are not installed", remedy())
-    nearest = min(trees, key=lambda tree: _distance(tree.release, running))
+    nearest = min(usable, key=lambda tree: _distance(tree.release, running))
     if len(nearest.parts) == 1:
         return nearest.parts[0]
     described = [f"{part} {part.stat().st_mtime_ns}" for part in nearest.parts]
     fingerprint = hashlib.sha256("\n".join([_LAYOUT, *described]).encode()).hexdigest()[:12]
-    target = (cache or paths.cache_dir() / "headers") / f"{nearest.release}-{fingerprint}"
-    if not _is_complete((target,)):
-        _build(nearest, target)
-    return target
+    target = _shelf(cache) / f"{nearest.release}-{fingerprint}"
+    return merged(_whole_plan(nearest), target)
+
+
+def _shelf(cache: Path | None) -> Path:
+    if cache is None:
+        return paths.cache_folder("headers")
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_prepare(cache, error) from error
+    return cache

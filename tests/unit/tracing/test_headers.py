@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -29,14 +31,68 @@ def debian(sources: Path, version: str, flavour: str = "amd64") -> None:
 
 
 def find(tmp_path: Path) -> Path | None:
-    return headers.kernel_headers(tmp_path / "modules", tmp_path / "src", tmp_path / "cache")
+    absent = tmp_path / "kheaders.tar.xz"
+    return headers.kernel_headers(tmp_path / "modules", tmp_path / "src", tmp_path / "cache", absent)
 
 
 def test_the_running_kernels_own_headers_need_nothing(tmp_path: Path) -> None:
-    write(tmp_path / "modules" / os.uname().release, "build/Makefile")
+    write(tmp_path / "modules" / os.uname().release, "build/include/linux/kconfig.h")
     debian(tmp_path / "src", "6.1.0-56")
     assert find(tmp_path) is None
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_build_folder_without_headers_is_not_left_to_bcc(tmp_path: Path) -> None:
+    """bcc would go on to /tmp/kheaders-RELEASE, a name that anybody can take first."""
+    write(tmp_path / "modules" / os.uname().release, "build/Makefile")
+    debian(tmp_path / "src", "6.1.0-56")
+    assert find(tmp_path) is not None
+
+
+def carried(tmp_path: Path, *names: str) -> Path:
+    """What a kernel with CONFIG_IKHEADERS shows in sysfs."""
+    path = tmp_path / "kheaders.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 5
+            archive.addfile(member, io.BytesIO(b"text\n"))
+        link = tarfile.TarInfo("./include/link.h")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    return path
+
+
+def test_what_the_kernel_carries_is_unpacked_in_the_cache_and_looked_at_before_each_use(tmp_path: Path) -> None:
+    archive = carried(tmp_path, "./include/linux/kconfig.h", "../outside.h")
+    paths = (tmp_path / "modules", tmp_path / "src", tmp_path / "cache", archive)
+    tree = headers.kernel_headers(*paths)
+    assert tree is not None and tree.is_relative_to(tmp_path / "cache")
+    assert [str(one.relative_to(tree)) for one in tree.rglob("*.h")] == ["include/linux/kconfig.h"]
+    assert not list(tmp_path.rglob("outside.h"))
+    made = tree.stat().st_ino
+    assert headers.kernel_headers(*paths) == tree and tree.stat().st_ino == made
+    (tree / "include/linux/kconfig.h").write_text("#define evil\n")
+    assert headers.kernel_headers(*paths) == tree
+    assert (tree / "include/linux/kconfig.h").read_text() == "text\n"
+
+
+def test_a_link_that_was_turned_is_put_right(tmp_path: Path) -> None:
+    debian(tmp_path / "src", "6.1.0-56")
+    tree = find(tmp_path)
+    assert tree is not None
+    link = tree / "include/linux/kconfig.h"
+    link.unlink()
+    link.symlink_to("/tmp/evil.h")
+    assert find(tmp_path) == tree
+    assert link.readlink() == tmp_path / "src/linux-headers-6.1.0-56-common/include/linux/kconfig.h"
+
+
+def test_root_compiles_no_headers_of_another_user(root: None, tmp_path: Path) -> None:
+    debian(tmp_path / "src", "6.1.0-56")
+    os.chown(tmp_path / "src/linux-headers-6.1.0-56-common", 1234, 1234)
+    with pytest.raises(CapabilityError, match=r"kernel headers 6\.1\.0-56-amd64 are not root's alone \(.*user 1234\)"):
+        find(tmp_path)
 
 
 def test_debians_two_packages_become_one_tree_of_links(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""Root compiles, runs and trusts what lies in its own cache, looked at before each use; never what the caller owns."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from powerprof import paths
+from powerprof.database import historical
+from powerprof.digests import tree_digest
+from powerprof.errors import DataError, PowerprofError
+from powerprof.stacks.store import TableStore
+from powerprof.tracing import headers
+from tests.integration.safety.conftest import UID, Attacker
+from tests.unit.tracing.test_headers import debian
+
+
+@pytest.fixture
+def under_sudo(attacker: Attacker, monkeypatch: pytest.MonkeyPatch) -> Attacker:
+    """Root by sudo of an account that prepared its cache, with root's own at another place than the host's."""
+    monkeypatch.setenv("SUDO_UID", str(UID))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(attacker.home / "cache"))
+    monkeypatch.setattr(paths, "ROOT_CACHE", attacker.secret.parent / "cache", raising=False)
+    return attacker
+
+
+def test_header_trees_of_the_caller_are_not_compiled(under_sudo: Attacker, tmp_path: Path) -> None:
+    debian(tmp_path / "src", "6.1.0-56")
+    where = (tmp_path / "modules", tmp_path / "src")
+    theirs = headers.kernel_headers(*where, under_sudo.home / "cache/powerprof/headers")
+    assert theirs is not None
+    (theirs / "include/linux/kconfig.h").unlink()
+    (theirs / "include/linux/kconfig.h").write_text("#define evil\n")
+    for path in [under_sudo.home / "cache", *(under_sudo.home / "cache").rglob("*")]:
+        under_sudo.owns(path)
+    tree = headers.kernel_headers(*where)
+    assert tree is not None and "evil" not in (tree / "include/linux/kconfig.h").read_text()
+    assert tree.is_relative_to(under_sudo.secret.parent / "cache")
+    assert {path.lstat().st_uid for path in [tree, *tree.rglob("*")]} == {0}
+
+
+def test_the_cache_is_roots_alone_under_sudo(under_sudo: Attacker) -> None:
+    assert paths.cache_dir() == under_sudo.secret.parent / "cache"
+    assert paths.cache_folder("symbols").stat().st_mode & 0o777 == 0o700
+    assert TableStore()._use_cache
+    assert not (under_sudo.home / "cache").exists()
+
+
+def test_a_cache_that_others_may_write_to_is_refused(attacker: Attacker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(attacker.folder("cache")))
+    with pytest.raises(PowerprofError, match=f"cannot keep a cache in .* belongs to user {UID}"):
+        paths.cache_folder("headers")
+
+
+def test_a_fetched_server_that_was_changed_is_not_started(
+    attacker: Attacker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = tmp_path / "powerprof/servers/mysql-5.5.9"
+    (place / "bin").mkdir(parents=True)
+    (place / "data").mkdir()
+    program = place / "bin/mysqld"
+    program.write_text("#!/bin/sh\necho 'mysqld  Ver 5.5.9 for Linux on x86_64'\n")
+    program.chmod(0o755)
+    (place / "complete").touch()
+    known = dataclasses.replace(historical.MYSQL_5_5_9, unpacked_sha256=tree_digest(place))
+    monkeypatch.setitem(historical.CATALOGUE, "mysql-5.5.9", known)
+    assert historical.build("mysql-5.5.9").version == (5, 5, 9)
+    program.write_text(program.read_text() + f"touch {tmp_path}/ran\n")
+    with pytest.raises(DataError, match="not what was fetched: refused"):
+        historical.build("mysql-5.5.9")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_digest_tells_every_change(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/b").write_text("1")
+    (tmp_path / "c").write_text("")
+    seen = {tree_digest(tmp_path)}
+    for change in (
+        lambda: (tmp_path / "a/b").write_text("2"),
+        lambda: (tmp_path / "a/b").chmod(0o755),
+        lambda: (tmp_path / "c").rename(tmp_path / "d"),
+        lambda: (tmp_path / "e").symlink_to("a"),
+        lambda: (tmp_path / "f").mkdir(),
+    ):
+        change()
+        seen.add(tree_digest(tmp_path))
+    assert len(seen) == 6
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe is neither file, folder nor link"):
+        tree_digest(tmp_path)
