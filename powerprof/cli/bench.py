@@ -49,6 +49,11 @@ class Bench:
         typer.Option("--world-sql", metavar="FILE", help="The official world.sql instead of generated data."),
     ] = None
 
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Let the workload run the programs that it brings; remembered for its content."),
+    ] = False
+
     @property
     def folders(self) -> list[Path]:
         """Where else workloads are."""
@@ -69,6 +74,7 @@ class Bench:
                 server_build=_build(self),
                 server_basedir=self.server_basedir,
                 network_namespaces=self.network_namespaces,
+                trust=self.trust,
             )
 
 

@@ -5,45 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from powerprof import programs
-from powerprof.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.database.accounts import name_of, server_account
+from powerprof.errors import CapabilityError, PowerprofError
 
 Family = Literal["mariadb", "mysql"]
-Setting = str | int | float | bool | None | Sequence[str]
 
 # Libraries that old generic builds want and Debian 12 does not install by itself.
 _PACKAGES = {"libaio.so.1": "libaio1", "libncurses.so.5": "libncurses5", "libtinfo.so.5": "libtinfo5"}
-# These make the server private: powerprof sets them, a workload may not.
-_OURS = frozenset(
-    {
-        "no_defaults",
-        "defaults_file",
-        "defaults_extra_file",
-        "datadir",
-        "basedir",
-        "socket",
-        "port",
-        "bind_address",
-        "networking",
-        "pid_file",
-        "log_error",
-        "init_file",
-        "user",
-        "tmpdir",
-        "bootstrap",
-        "daemonize",
-        "chroot",
-        "grant_tables",
-        "lc_messages_dir",
-        "language",
-    }
-)
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -97,7 +70,15 @@ def find_build(binary: Path | None = None, basedir: Path | None = None, template
 
 
 def _identify(binary: Path, basedir: Path | None, template: Path | None) -> ServerBuild:
-    done = programs.run([binary, "--no-defaults", "--version"], timeout_s=30, check=False)
+    # Not as root, whoever wrote it. From its own folder: the account may be unable to come there by the whole path.
+    owner = server_account()
+    program = [f"./{binary.name}", "--no-defaults", "--version"]
+    try:
+        done = programs.run(program, timeout_s=30, check=False, cwd=binary.absolute().parent, user=owner)
+    except PowerprofError as error:
+        reason = error.message.replace(program[0], str(binary))
+        hint = f"servers run as {name_of(owner)}: is it allowed to?" if owner is not None else None
+        raise PowerprofError(reason, hint) from error
     text = done.stdout.strip()
     found = re.search(r"Ver (\d{1,4})\.(\d{1,4})\.(\d{1,4})(\S*)", text)
     if done.returncode != 0 or not found:
@@ -124,22 +105,13 @@ def refuse_missing_library(output: str, binary: Path) -> None:
         )
 
 
-def initialise_command(build: ServerBuild, datadir: Path, user: str | None) -> list[str]:
+def initialise_command(build: ServerBuild, datadir: Path) -> list[str]:
     """The command that makes an empty data directory. Raises CapabilityError where its program is absent."""
-    as_user = [f"--user={user}"] if user else []
     base = [f"--basedir={build.basedir}"] if build.basedir else []
     # A small redo log makes a small template; the server makes one of the size it is set to when it starts.
     small = "--innodb-log-file-size=16M"
     if build.family == "mysql":
-        return [
-            str(build.binary),
-            "--no-defaults",
-            *base,
-            *as_user,
-            f"--datadir={datadir}",
-            small,
-            "--initialize-insecure",
-        ]
+        return [str(build.binary), "--no-defaults", *base, f"--datadir={datadir}", small, "--initialize-insecure"]
     names = ("mariadb-install-db", "mysql_install_db")
     if build.basedir:
         places = [build.basedir / folder / name for name in names for folder in ("scripts", "bin")]
@@ -153,7 +125,6 @@ def initialise_command(build: ServerBuild, datadir: Path, user: str | None) -> l
         str(script),
         "--no-defaults",
         *base,
-        *as_user,
         f"--datadir={datadir}",
         small,
         "--skip-test-db",
@@ -183,23 +154,3 @@ def account_sql(build: ServerBuild, user: str, password: str) -> str:
         else:
             lines.append(f"ALTER USER 'root'@'localhost' IDENTIFIED BY '{password}';")
     return "\n".join(lines) + "\n"
-
-
-def setting_arguments(settings: Mapping[str, Setting]) -> list[str]:
-    """A my.cnf fragment as options: True is ON, None the bare option, a sequence the option repeated.
-
-    Raises UsageError for a name that is none, and for those that keep the server private.
-    """
-    words = []
-    for name, value in settings.items():
-        plain = name.lower().replace("-", "_").removeprefix("loose_")
-        if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is not the name of a server setting")
-        if plain in _OURS or plain.removeprefix("skip_") in _OURS:
-            raise UsageError(f"the server setting {name} is powerprof's own and cannot be changed")
-        for one in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
-            text = {True: "ON", False: "OFF"}[one] if isinstance(one, bool) else str(one)
-            if "\0" in text or "\n" in text:
-                raise UsageError(f"the server setting {name} has a line break or NUL in its value")
-            words.append(f"--{name}" if one is None else f"--{name}={text}")
-    return words

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 from powerprof.files import reason_of
 
@@ -20,12 +19,13 @@ _EMPTY_WORDS = (
 )
 
 
-def tail(path: Path, lines: int = 3) -> str:
-    """The last errors in the log, or its last lines where it has none; at most 600 printable characters."""
+def tail(log: int, lines: int = 3) -> str:
+    """The last errors in an open log, or its last lines where it has none; at most 600 printable characters.
+
+    By its descriptor: the name is the server's, which could make it lead to a file that only root may read.
+    """
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            text = file.read(_TAIL_BYTES).decode(errors="replace")
+        text = os.pread(log, _TAIL_BYTES, max(0, os.fstat(log).st_size - _TAIL_BYTES)).decode(errors="replace")
     except OSError as error:
         return f"its log cannot be read ({reason_of(error)})"
     plain = [_plain(line) for line in text.splitlines() if line.strip()]

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
-import pwd
 import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from powerprof.caller import acting_as
 from powerprof.database import builds, limits, template
+from powerprof.database.accounts import name_of, server_account, server_owner
 from powerprof.database.base import Login
 from powerprof.database.builds import ServerBuild
 from powerprof.database.options import ServerOptions
 from powerprof.database.runtree import RunTree, may_enter
+from powerprof.database.settings import setting_arguments
 from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
+from powerprof.folders import Folder, give, write_all
 
 INIT_SQL = "init.sql"
 ERROR_LOG = "error.log"
@@ -24,17 +30,6 @@ _ROOM_BYTES = 128 << 20
 # sockaddr_un.sun_path is 108 bytes with the final NUL (unix(7)).
 _LONGEST_SOCKET = 107
 _SPARE_CONNECTIONS = 24
-
-
-def server_account() -> tuple[int, int] | None:
-    """Whom the server runs as when powerprof is root: user and group mysql where the host has them."""
-    if os.geteuid() != 0:
-        return None
-    try:
-        entry = pwd.getpwnam("mysql")
-    except KeyError:
-        return None
-    return entry.pw_uid, entry.pw_gid
 
 
 def prepare(build: ServerBuild, options: ServerOptions, tree: RunTree) -> Login:
@@ -48,65 +43,83 @@ def prepare(build: ServerBuild, options: ServerOptions, tree: RunTree) -> Login:
     socket = directory / SOCKET
     if len(os.fsencode(socket)) > _LONGEST_SOCKET:
         raise PowerprofError(f"{socket} is too long for a socket", "set TMPDIR to a shorter path")
-    source = template.template_for(build, tree)
-    template.need_room(tree.path, template.size_of(source) + _ROOM_BYTES)
     owner = server_account()
     if owner is not None:
-        _let_pass(tree, owner)
+        let_pass(tree, owner)
+    source = template.template_for(build, tree)
+    template.need_room(tree.path, template.size_of(source) + _ROOM_BYTES)
     login = Login(user=_USER, password=secrets.token_urlsafe(24), socket=socket)
     try:
         directory.mkdir(0o700)
-        (directory / "tmp").mkdir(0o700)
-        _write_private(directory / INIT_SQL, builds.account_sql(build, login.user, login.password))
-        _write_private(directory / ERROR_LOG, "")
-        template.clone(source, directory / "data", owner)
-        if owner is not None:
-            for path in (directory / INIT_SQL, directory / ERROR_LOG, directory / "tmp", directory):
-                os.chown(path, *owner, follow_symlinks=False)
+        with Folder.open(directory) as folder:
+            _fill(folder, builds.account_sql(build, login.user, login.password), owner)
+            template.clone(source, directory / "data", owner)
+            if build.basedir is not None and _is_out_of_reach(build, owner):
+                template.clone(build.basedir / "share", directory / "base/share", owner)
+            # Last: until now nobody else could enter, and from now on root does nothing in it by its own rights.
+            give(folder.handle, owner)
     except OSError as error:
         raise PowerprofError(f"cannot prepare {directory} ({reason_of(error)})", template.room_hint(error)) from error
     return login
 
 
-def _let_pass(tree: RunTree, owner: tuple[int, int]) -> None:
+def _fill(folder: Folder, init_sql: str, owner: tuple[int, int] | None) -> None:
+    for name, text in ((INIT_SQL, init_sql), (ERROR_LOG, "")):
+        handle = folder.create(name)
+        try:
+            write_all(handle, text.encode())
+            give(handle, owner)
+        finally:
+            os.close(handle)
+    for name in ("tmp", "base"):
+        folder.make(name)
+        with folder.folder(name) as inner:
+            give(inner.handle, owner)
+
+
+def let_pass(tree: RunTree, owner: tuple[int, int]) -> None:
     """The server's user may pass through the tree and write only in its own part of it."""
     blocked = may_enter(tree.path.parent, *owner)
     if blocked is not None:
         raise PowerprofError(
-            f"the user mysql, as whom the server runs, may not enter {blocked}",
+            f"the user {name_of(owner)}, as whom the server runs, may not enter {blocked}",
             "set TMPDIR to a directory that it may enter, such as /tmp",
         )
-    os.chown(tree.path, 0, owner[1])
-    tree.path.chmod(0o710)
+    with Folder.open(tree.path) as folder:
+        give(folder.handle, (0, owner[1]), 0o710)
 
 
-def _write_private(path: Path, text: str) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
+@contextmanager
+def as_server() -> Iterator[None]:
+    """What is done in a server's directory once it has it, with no more than its own rights."""
+    owner = server_owner()
+    if owner is None:
+        yield
+        return
+    with acting_as(owner):
+        yield
+
+
+def open_log(directory: Path) -> int:
+    """The server's error log, for appending and reading. Raises PowerprofError."""
+    try:
+        with as_server(), Folder.open(directory) as folder:
+            flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            return os.open(ERROR_LOG, flags, dir_fd=folder.handle)
+    except OSError as error:
+        raise PowerprofError(f"cannot open {directory / ERROR_LOG} ({reason_of(error)})") from error
 
 
 def command(build: ServerBuild, options: ServerOptions, directory: Path, port: int | None) -> tuple[Path, list[str]]:
-    """Where to start the server, and its command line: as built, but for what makes it private and what was asked."""
+    """Where to start the server, and its command line: as built, but for what was asked and what makes it private.
+
+    That comes last: of two settings of the same name the last one holds, however the first was spelt.
+    """
     place, binary, basedir = _reach(build, directory)
-    words = [
-        binary,
-        "--no-defaults",
-        f"--datadir={directory}/data",
-        f"--socket={directory}/{SOCKET}",
-        f"--pid-file={directory}/mysqld.pid",
-        f"--tmpdir={directory / 'tmp'}",
-        "--skip-name-resolve",
-        f"--init-file={directory}/{INIT_SQL}",
-    ]
+    words = [binary, "--no-defaults", "--skip-name-resolve"]
     if build.names_threads:
         # Elsewhere it would cost memory and name no thread.
         words.append("--performance-schema=ON")
-    if basedir is not None:
-        words.append(f"--basedir={basedir}")
-    if server_account() is None and os.geteuid() == 0:
-        words.append("--user=root")
-    words += ["--skip-networking"] if port is None else [f"--port={port}", f"--bind-address={options.address}"]
     if options.connections > 100:
         words += [
             f"--max-connections={options.connections + _SPARE_CONNECTIONS}",
@@ -114,38 +127,65 @@ def command(build: ServerBuild, options: ServerOptions, directory: Path, port: i
             # Thousands arrive at once and none may be turned away (listen(2), net.core.somaxconn).
             "--back-log=1024",
         ]
-    return place, words + builds.setting_arguments(options.settings)
+    words += setting_arguments(options.settings)
+    if basedir is not None:
+        words.append(f"--basedir={basedir}")
+    words += [
+        f"--datadir={directory}/data",
+        f"--socket={directory}/{SOCKET}",
+        f"--pid-file={directory}/mysqld.pid",
+        f"--tmpdir={directory / 'tmp'}",
+        f"--init-file={directory}/{INIT_SQL}",
+        # What statements of a workload may not do to files of this host: INTO OUTFILE, LOAD DATA, DATA DIRECTORY.
+        f"--secure-file-priv={directory / 'tmp'}",
+        "--local-infile=OFF",
+        "--loose-skip-symbolic-links",
+        # MySQL's second protocol listens everywhere by default.
+        "--loose-mysqlx=OFF",
+    ]
+    return place, words + (
+        ["--skip-networking"] if port is None else [f"--port={port}", f"--bind-address={options.address}"]
+    )
+
+
+def _is_out_of_reach(build: ServerBuild, account: tuple[int, int] | None) -> bool:
+    return account is not None and may_enter(build.binary.absolute().parent, *account) is not None
 
 
 def _reach(build: ServerBuild, directory: Path) -> tuple[Path, str, Path | None]:
     """Working directory, program and base directory, such that the server's user gets at them.
 
     A fetched server lies in a cache that only its owner may enter. The program is then started from its own
-    directory, for which that does not matter, and keeps its name and path; its messages are copied.
+    directory, for which that does not matter, and keeps its name and path; its messages were copied by `prepare`.
     """
-    account = server_account()
-    if account is None or may_enter(build.binary.parent, *account) is None:
-        return Path("/"), str(build.binary), build.basedir
-    if build.basedir is None:
-        return build.binary.parent, f"./{build.binary.name}", None
-    near = directory / "base"
-    if not near.exists():
-        near.mkdir(0o700)
-        template.clone(build.basedir / "share", near / "share", account)
-        os.chown(near, *account)
-    return build.binary.parent, f"./{build.binary.name}", near
+    if not _is_out_of_reach(build, server_account()):
+        return Path("/"), str(build.binary.absolute()), build.basedir
+    near = directory / "base" if build.basedir is not None else None
+    return build.binary.absolute().parent, f"./{build.binary.name}", near
 
 
-def write_back(directory: Path) -> None:
-    """Write the fresh data to disk now, so that the kernel does not do it while idling is measured."""
-    for path in directory.rglob("*"):
-        try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            continue
-        try:
+def ready(directory: Path) -> None:
+    """Once it answers: remove the statements that made the account, and write the fresh data to disk now, so that the
+    kernel does not do it while idling is measured. Raises PowerprofError."""
+    try:
+        with as_server(), Folder.open(directory) as folder:
+            with suppress(FileNotFoundError):
+                folder.remove(INIT_SQL)
+            with folder.folder("data") as data:
+                for _, _, names, here in os.fwalk(".", dir_fd=data.handle):
+                    for name in names:
+                        _write_back(name, here)
+    except OSError as error:
+        raise PowerprofError(f"cannot write {directory} ({reason_of(error)})", template.room_hint(error)) from error
+
+
+def _write_back(name: str, folder: int) -> None:
+    try:
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return  # a socket, or gone already
+    try:
+        if stat.S_ISREG(os.fstat(handle).st_mode):
             os.fsync(handle)
-        except OSError as error:
-            raise PowerprofError(f"cannot write {path} ({reason_of(error)})", template.room_hint(error)) from error
-        finally:
-            os.close(handle)
+    finally:
+        os.close(handle)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from powerprof.database import builds, limits
-from powerprof.database.builds import ServerBuild, Setting
+from powerprof.database import limits
+from powerprof.database.builds import ServerBuild
+from powerprof.database.settings import Setting, setting_arguments
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.files import reason_of
 
@@ -24,7 +25,7 @@ class ServerOptions:
 
     `name` is its directory in the tree. `port` "ephemeral" is a free one on 127.0.0.1, None no TCP at all.
     `connections` is how many clients are going to be held open. `settings` is a my.cnf fragment (see
-    `builds.setting_arguments`); `environment` is added to ours; `affinity` are the CPUs that it may use.
+    `settings.setting_arguments`); `environment` is added to ours; `affinity` are the CPUs that it may use.
     `binary`, `basedir` or a `build` choose another server. `namespace` (see `netns`) and `address` place it in
     a network of its own. It may take `timeout_s` to become ready.
     Raises UsageError for senseless values.
@@ -47,7 +48,7 @@ class ServerOptions:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,23}", self.name):
             raise UsageError(f"{self.name!r} cannot name a server", "small letters, digits and -")
         limits.check_clients(self.connections)
-        builds.setting_arguments(self.settings)
+        setting_arguments(self.settings)
         if isinstance(self.port, int) and not 1 <= self.port <= 65535:
             raise UsageError(f"{self.port} is not a port", "1 to 65535")
         for name, value in self.environment.items():

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from powerprof.database.builds import ServerBuild, Setting
+from powerprof.database.builds import ServerBuild
+from powerprof.database.settings import Setting
 from powerprof.errors import UsageError
 
 Kind = Literal["standalone", "primary-replica", "primary-primary", "ring"]

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from powerprof import programs
 from powerprof.database import builds, errorlog, launch, limits, netns, sql, template
+from powerprof.database.accounts import server_account
 from powerprof.database.base import Login
 from powerprof.database.builds import ServerBuild
 from powerprof.database.options import ServerOptions, choose_port, port_taken
@@ -45,6 +47,8 @@ class PrivateServer:
         self._build: ServerBuild | None = None
         self._login: Login | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._pidfd: int | None = None
+        self._log: int | None = None
         self._port: int | None = None
 
     def __enter__(self) -> PrivateServer:
@@ -65,28 +69,33 @@ class PrivateServer:
         """Prepare the data and start the process. `wait_ready` follows; `stop` must, also after a failure."""
         options = self.options
         self._build = options.build or builds.find_build(options.binary, options.basedir)
-        account = launch.server_account()
+        account = server_account()
         limits.check_threads(options.connections, server_uid=account[0] if account else os.geteuid())
         limits.raise_open_files(options.connections)
         if self._own_tree:
             self._tree.__enter__()
         self._login = launch.prepare(self._build, options, self._tree)
+        self._log = launch.open_log(self.directory)
         self._launch()
 
     def _launch(self) -> None:
         options = self.options
-        with netns.inside(options.namespace), self.error_log.open("ab") as log:
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        with netns.inside(options.namespace):
             self._port = choose_port(options.port, options.address)
             place, words = launch.command(self.build, options, self.directory, self._port)
             self._process = programs.start(
                 words,
-                stdout=log,
-                stderr=log,
+                stdout=_there(self._log),
+                stderr=_there(self._log),
                 cwd=place,
                 affinity=options.affinity,
                 env={**options.environment, **self._tree.environment},
-                user=launch.server_account(),
+                user=server_account(),
             )
+            self._pidfd = os.pidfd_open(self._process.pid)
 
     def wait_ready(self) -> None:
         """Until the server answers a statement. Raises PowerprofError with the end of its log."""
@@ -105,8 +114,7 @@ class PrivateServer:
                     f"the private server was not ready in {self.options.timeout_s:g} s: {self.log_tail()}"
                 )
             time.sleep(0.02)
-        (self.directory / launch.INIT_SQL).unlink(missing_ok=True)
-        launch.write_back(self.datadir)
+        launch.ready(self.directory)
 
     def _answers(self, timeout_s: float) -> bool:
         timeout_s = max(timeout_s, 1.0)
@@ -132,8 +140,29 @@ class PrivateServer:
             if self._process is not None and self._process.poll() is None:
                 programs.stop(self._process, kind=signal.SIGKILL)
         finally:
+            self._close()
             if self._own_tree:
                 self._tree.close()
+
+    def _close(self) -> None:
+        for handle in (self._log, self._pidfd):
+            if handle is not None:
+                os.close(handle)
+        self._log = self._pidfd = None
+
+    def pause(self) -> None:
+        """Stop its process (SIGSTOP) until `resume`; does nothing where it has ended."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        # By the descriptor: once the process has been waited for, its number may be anybody's.
+        if self._pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def alive(self) -> bool:
         """True while the process runs."""
@@ -165,7 +194,7 @@ class PrivateServer:
 
     def log_tail(self, lines: int = 3) -> str:
         """The end of the error log in one line: the errors in it if there are any."""
-        return errorlog.tail(self.error_log, lines)
+        return errorlog.tail(self._log, lines) if self._log is not None else "it was not started"
 
     @property
     def pid(self) -> int:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from powerprof import paths, programs
 from powerprof.database import builds
+from powerprof.database.accounts import name_of, server_account
 from powerprof.database.builds import ServerBuild
-from powerprof.database.runtree import RunTree
+from powerprof.database.runtree import RunTree, may_enter
 from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
+from powerprof.folders import Folder, give
 
 _NEEDED_BYTES = 80 << 20
 ROOM_HINT = "make room, or set TMPDIR (servers) and XDG_CACHE_HOME (template) to a larger disk"
@@ -27,17 +29,15 @@ def template_for(build: ServerBuild, tree: RunTree) -> Path:
     """The empty data directory of this build, made now where the cache has none. Raises PowerprofError."""
     if build.template is not None:
         return build.template
-    shelf = paths.private_directory(paths.cache_dir() / "server-template")
+    shelf = paths.cache_folder("server-template")
     finished = shelf / build.key
     if finished.is_dir():
         return finished
     work = tree.path / f"template-{secrets.token_hex(4)}"
-    work.mkdir(0o700)
-    _initialise(build, work, tree)
+    made = _initialise(build, work, tree)
     partial = shelf / f".{build.key}.{secrets.token_hex(4)}"
     tree.also_remove(partial)
-    owner = shelf.stat()
-    clone(work, partial, (owner.st_uid, owner.st_gid) if os.geteuid() == 0 else None)
+    clone(made, partial, None)
     shutil.rmtree(work, ignore_errors=True)
     try:
         partial.rename(finished)
@@ -50,15 +50,31 @@ def template_for(build: ServerBuild, tree: RunTree) -> Path:
     return finished
 
 
-def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> None:
+def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
+    """Let the server's own program make its data, as the server's account, which may enter the tree."""
+    owner = server_account()
+    command = builds.initialise_command(build, work / "data")
+    blocked = may_enter(Path(command[0]).parent, *owner) if owner is not None else None
+    if owner is not None and blocked is not None:
+        raise PowerprofError(
+            f"the user {name_of(owner)}, as whom the server runs, may not enter {blocked}",
+            "put the server below a directory that it may enter, such as /opt",
+        )
+    work.mkdir(0o700)
+    with Folder.open(work) as folder:
+        for name in ("data", "tmp"):
+            folder.make(name)
+            with folder.folder(name) as inner:
+                give(inner.handle, owner)
+        give(folder.handle, owner)
     need_room(work, _NEEDED_BYTES)
-    command = builds.initialise_command(build, work, "root" if os.geteuid() == 0 else None)
-    environment = {**tree.environment, "TMPDIR": str(tree.path)}
-    done = programs.run(command, timeout_s=180, env=environment, check=False)
+    environment = {**tree.environment, "TMPDIR": str(work / "tmp")}
+    done = programs.run(command, timeout_s=180, env=environment, check=False, user=owner)
     if done.returncode != 0:
         builds.refuse_missing_library(done.stderr, build.binary)
         need_room(work, 8 << 20)
         raise PowerprofError(f"cannot make the empty data of {build.name}: {done.tail()}")
+    return work / "data"
 
 
 def need_room(directory: Path, needed_bytes: int) -> None:
@@ -86,43 +102,56 @@ def size_of(directory: Path) -> int:
 def clone(source: Path, target: Path, owner: tuple[int, int] | None) -> None:
     """Copy a data directory to `target` (which must not exist), shared blocks where the file system can.
 
-    Only directories and regular files are taken and no link is followed: the cache belongs to the caller, who
-    under sudo is not root. Raises PowerprofError.
+    Only directories and regular files are taken and no link is followed: what was just made may belong to an account
+    that is not root, and be exchanged while it is copied. Raises PowerprofError.
     """
     try:
-        _clone_directory(source, target, owner, [_LIMIT_FILES])
+        given = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            with Folder.open(target.parent) as parent:
+                _clone_directory(given, parent, target.name, owner, [_LIMIT_FILES])
+        finally:
+            os.close(given)
     except OSError as error:
         raise PowerprofError(
             f"cannot copy the server's data to {target} ({reason_of(error)})", room_hint(error)
         ) from error
+    except _Unfit as unfit:
+        raise PowerprofError(f"{source} {unfit}", f"rm -r {source}") from None
 
 
-def _clone_directory(source: Path, target: Path, owner: tuple[int, int] | None, left: list[int]) -> None:
-    target.mkdir(0o700)
-    with os.scandir(source) as entries:
-        for entry in entries:
+class _Unfit(Exception):
+    """What is no data directory."""
+
+
+def _clone_directory(given: int, parent: Folder, name: str, owner: tuple[int, int] | None, left: list[int]) -> None:
+    parent.make(name)
+    with parent.folder(name) as made:
+        for entry in os.listdir(given):
             left[0] -= 1
             if left[0] < 0:
-                raise PowerprofError(f"the server template {source} has too many files", f"rm -r {source}")
-            if entry.is_dir(follow_symlinks=False):
-                _clone_directory(Path(entry.path), target / entry.name, owner, left)
+                raise _Unfit("has too many files")
+            if stat.S_ISDIR(os.lstat(entry, dir_fd=given).st_mode):
+                inner = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=given)
+                try:
+                    _clone_directory(inner, made, entry, owner, left)
+                finally:
+                    os.close(inner)
             else:
-                _clone_file(entry.path, target / entry.name, owner)
-    if owner:
-        os.chown(target, *owner)
+                _clone_file(given, made, entry, owner)
+        give(made.handle, owner)
 
 
-def _clone_file(source: str, target: Path, owner: tuple[int, int] | None) -> None:
-    given = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+def _clone_file(folder: int, target: Folder, name: str, owner: tuple[int, int] | None) -> None:
+    given = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         info = os.fstat(given)
         if not stat.S_ISREG(info.st_mode):
-            raise PowerprofError(f"{source} is not a regular file", f"rm -r {Path(source).parent}")
-        made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            raise _Unfit(f"holds {name}, which is not a regular file")
+        made = target.create(name)
         try:
             _copy(given, made, info.st_size)
-            if owner:
-                os.fchown(made, *owner)
+            give(made, owner)
         finally:
             os.close(made)
     finally:

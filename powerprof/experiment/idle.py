@@ -18,10 +18,10 @@ import msgspec
 
 from powerprof import __version__, interrupts, paths
 from powerprof.database import builds, limits
+from powerprof.database.accounts import server_account
 from powerprof.database.base import Server
 from powerprof.database.client import GivenServer, given_login
 from powerprof.database.connections import IdleConnections
-from powerprof.database.launch import server_account
 from powerprof.database.server import PrivateServer
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError

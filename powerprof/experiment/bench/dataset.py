@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof import interrupts, programs
+from powerprof import interrupts
 from powerprof.database import sql
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.files import read_outside_text
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from powerprof.database.base import Server, Sql
 
 _MARK = "powerprof_made_this"
-_LOAD_TIMEOUT_S = 900.0
 _LIMIT_BYTES = 256 << 20
 
 
@@ -87,17 +86,9 @@ def load_official(server: Server, path: Path) -> str:
     """
     if not server.private:
         raise UsageError("world.sql drops a schema called world", "load it into a private server (the default)")
-    text = read_outside_text(path, _LIMIT_BYTES)
-    program = programs.which("mariadb") or programs.which("mysql")
-    if program is None:
-        program = programs.need("mariadb", "mariadb-client")
-    login = server.login
-    programs.run(
-        [program, "--no-defaults", f"--user={login.user}", f"--socket={login.socket}", "--local-infile=0"],
-        stdin=text,
-        env={"MYSQL_PWD": login.password},
-        timeout_s=_LOAD_TIMEOUT_S,
-    )
+    # Over a connection, not by the client program: its input is a language of its own, with `system` and `\\!`.
+    with server.connect() as connection:
+        _run(connection, split_statements(read_outside_text(path, _LIMIT_BYTES)), str(path))
     with server.connect() as connection:
         found = sql.rows(connection, "SHOW TABLES FROM world")
     if "city" not in {str(row[0]) for row in found}:

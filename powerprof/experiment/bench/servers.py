@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -13,11 +11,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from powerprof.database import sql
+from powerprof.database.accounts import server_account
 from powerprof.database.base import Login
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.bench import dataset, plans
 from powerprof.experiment.bench.settings import GlobalSettings
 from powerprof.experiment.loads import Context
+from powerprof.workloads import trust
 from powerprof.workloads.definition import Condition, Explain
 from powerprof.workloads.reading import Case
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from powerprof.database.base import Server, Sql
     from powerprof.database.builds import ServerBuild
     from powerprof.database.runtree import RunTree
+    from powerprof.database.server import PrivateServer
 
 _SPARE_CONNECTIONS = 8
 _RETURN_S = 60.0
@@ -35,7 +36,8 @@ class BenchOptions:
     """Where the servers run. `given` is used as it is; else private ones are started.
 
     `server_cpus` and `client_cpus` pin the two apart; `world_sql` is the official dataset to use. With
-    `network_namespaces` every server of a topology has a network of its own, where this host can.
+    `network_namespaces` every server of a topology has a network of its own, where this host can. `trust`: a workload
+    of somebody may run the programs that it brings.
     """
 
     given: Server | None = None
@@ -46,6 +48,7 @@ class BenchOptions:
     server_basedir: Path | None = None
     server_build: ServerBuild | None = None
     network_namespaces: bool = False
+    trust: bool = False
 
 
 @dataclass
@@ -79,6 +82,7 @@ class Bench:
         self._stack = ExitStack()
         self._nodes: dict[str, _Node] = {}
         self._tree: RunTree | None = None
+        self._copies: Mapping[Path, Path] = {}
         self.notes: list[str] = []
         self.plans: dict[str, list[tuple[Explain, list[dict[str, object]]]]] = {}
 
@@ -98,10 +102,16 @@ class Bench:
     # Life cycle
 
     def _start(self) -> None:
+        from powerprof.database import launch
         from powerprof.database.runtree import RunTree
 
         self._tree = self._stack.enter_context(RunTree())
-        (self._tree.path / "load").mkdir(0o700)
+        # The client of a workload may be another account: it gets a folder of its own in this one.
+        (self._tree.path / "load").mkdir(0o711)
+        owner = server_account()
+        self._copies = trust.check(self._cases, self._options.trust, self._tree.path, owner)
+        if self._copies and owner is not None:
+            launch.let_pass(self._tree, owner)
         for case in self._cases:
             _check_supported(case, self._options)
             key = self._key(case)
@@ -271,8 +281,13 @@ class Bench:
 
     def context(self, case: Case) -> Context:
         """Where the load of this condition connects and keeps its files."""
+        folder = case.workload.folder
         return Context(
-            self.server(case), self.login(case), self._private_tree().path / "load", self._options.client_cpus
+            self.server(case),
+            self.login(case),
+            self._private_tree().path / "load",
+            self._options.client_cpus,
+            self._copies.get(folder, folder),
         )
 
     def login(self, case: Case) -> Login:
@@ -342,14 +357,23 @@ class Bench:
     def _sleep(self, node: _Node) -> None:
         if node.server.private and not node.asleep:
             node.asleep = True
-            for pid in node.pids:
-                os.kill(pid, signal.SIGSTOP)
+            for server in node.members.values():
+                _private(server).pause()
 
     def _wake(self, node: _Node) -> None:
         if node.asleep:
             node.asleep = False
-            for pid in node.pids:
-                os.kill(pid, signal.SIGCONT)
+            for server in node.members.values():
+                _private(server).resume()
+
+
+def _private(server: Server) -> PrivateServer:
+    """A server of a node whose first one is private: then all are."""
+    from powerprof.database.server import PrivateServer
+
+    if not isinstance(server, PrivateServer):
+        raise PowerprofError(f"{server.version} is not ours to stop")
+    return server
 
 
 def _check_supported(case: Case, options: BenchOptions) -> None:

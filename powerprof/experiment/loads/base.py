@@ -30,12 +30,14 @@ class Order:
 
 @dataclass(frozen=True)
 class Context:
-    """Where the load runs: server, account, a private directory for files, and the CPUs of the client."""
+    """Where the load runs: server, account, a private directory for files, the CPUs of the client, and the workload's
+    folder, or the copy of it whose programs may be run."""
 
     server: Server
     login: Login
     directory: Path
     affinity: Sequence[int] | None = None
+    folder: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+from powerprof.database.accounts import server_account
 from powerprof.errors import UsageError
 from powerprof.experiment.loads.base import Context, LoadResult, Order
 from powerprof.experiment.loads.process import ProcessLoad, private_file
+from powerprof.folders import Folder, give
 from powerprof.workloads.reading import Case
 
 _PLACE = re.compile(r"\{([a-z_]+)\}")
@@ -18,13 +22,17 @@ def start(case: Case, context: Context, order: Order) -> ProcessLoad:
     """Start the command of `load.argv` with its {places} filled. Raises UsageError for an unknown place.
 
     The password is in MYSQL_PWD and in {defaults_file}, never an argument. A first word with a slash is
-    looked for in the workload's folder.
+    looked for in the workload's folder. Under root it runs as the account of the servers.
     """
     login = context.login
+    owner = server_account()
+    place = _own_folder(context.directory, owner)
+    folder = context.folder or case.workload.folder
     defaults = private_file(
-        context.directory,
+        place,
         "client.cnf",
         (f'[client]\nuser={login.user}\npassword="{login.password}"\n' + _place_lines(context)).encode(),
+        owner,
     )
     places = {
         "socket": str(login.socket or ""),
@@ -38,13 +46,22 @@ def start(case: Case, context: Context, order: Order) -> ProcessLoad:
         "duration_s": f"{order.duration_s:g}" if order.duration_s else "0",
         "queries": str(order.queries or 0),
         "seed": str(order.seed),
-        "folder": str(case.workload.folder),
+        "folder": str(folder),
     }
     argv = [_fill(word, places) for word in case.load.argv]
     program = Path(argv[0])
     if "/" in argv[0] and not program.is_absolute():
-        argv[0] = str((case.workload.folder / program).resolve())
-    return ProcessLoad(argv, context, parse, env={"MYSQL_PWD": login.password})
+        argv[0] = str(folder.absolute() / program)
+    return ProcessLoad(argv, replace(context, directory=place), parse, env={"MYSQL_PWD": login.password}, user=owner)
+
+
+def _own_folder(directory: Path, owner: tuple[int, int] | None) -> Path:
+    with Folder.open(directory) as ours:
+        with suppress(FileExistsError):
+            ours.make("command")
+        with ours.folder("command") as own:
+            give(own.handle, owner)
+    return directory / "command"
 
 
 def _place_lines(context: Context) -> str:

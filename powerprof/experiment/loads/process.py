@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -10,18 +9,17 @@ from pathlib import Path
 
 from powerprof import programs
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult
+from powerprof.folders import Folder, give, write_all
 
 _OUTPUT_LIMIT_BYTES = 8 << 20
 
 
-def private_file(directory: Path, name: str, data: bytes = b"") -> Path:
-    """A file that only we can read, in our private directory; one of the same name is replaced."""
-    path = directory / name
-    path.unlink(missing_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    return path
+def private_file(directory: Path, name: str, data: bytes = b"", owner: tuple[int, int] | None = None) -> Path:
+    """A file that only we (or `owner`) can read, in our private directory; one of the same name is replaced."""
+    with Folder.open(directory) as folder, folder.replacing(name) as handle:
+        write_all(handle, data)
+        give(handle, owner)
+    return directory / name
 
 
 class ProcessLoad:
@@ -34,6 +32,7 @@ class ProcessLoad:
         parse: Callable[[str, float], LoadResult],
         env: dict[str, str] | None = None,
         stdin: Path | None = None,
+        user: tuple[int, int] | None = None,
     ) -> None:
         self._name = Path(argv[0]).name
         self._parse = parse
@@ -51,6 +50,7 @@ class ProcessLoad:
                     env=env,
                     cwd=context.directory,
                     affinity=context.affinity,
+                    user=user,
                 )
             finally:
                 if source:

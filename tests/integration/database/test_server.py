@@ -178,10 +178,8 @@ def test_without_a_server_the_remedy_is_said(room: Room, monkeypatch: pytest.Mon
         ("other", "#!/bin/sh\necho hello\n", "is not a MariaDB or MySQL server"),
     ],
 )
-def test_a_binary_that_is_no_server_is_refused(
-    room: Room, tmp_path: Path, name: str, text: str | None, said: str
-) -> None:
-    binary = tmp_path / name
+def test_a_binary_that_is_no_server_is_refused(room: Room, name: str, text: str | None, said: str) -> None:
+    binary = room.path / name
     if text is not None:
         binary.write_text(text)
         binary.chmod(0o755 if name == "other" else 0o644)

@@ -10,7 +10,8 @@ from powerprof.database import errorlog
 def _tail(tmp_path: Path, text: bytes) -> str:
     path = tmp_path / "error.log"
     path.write_bytes(text)
-    return errorlog.tail(path)
+    with path.open("rb") as file:
+        return errorlog.tail(file.fileno())
 
 
 def test_errors_come_before_what_follows_from_them(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_hostile_bytes_stay_one_printable_line(tmp_path: Path) -> None:
     assert said.isprintable()
     assert len(said) <= 600
     assert _tail(tmp_path, b"") == "it said nothing"
-    assert errorlog.tail(tmp_path / "absent") == "its log cannot be read (no such file)"
+    assert errorlog.tail(-1) == "its log cannot be read (bad file descriptor)"
 
 
 def test_a_full_disk_is_told_from_other_errors() -> None:
