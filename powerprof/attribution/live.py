@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from powerprof import __version__
+from powerprof import __version__, privileges
 from powerprof.attribution.capture import Capture, Edge, Site, Sleeping, TaskName, Wakings
 from powerprof.attribution.idle import Array
 from powerprof.attribution.records import TargetInfo
@@ -31,7 +31,10 @@ from powerprof.tracing.window import TraceWindow
 
 @dataclass(frozen=True)
 class CapturePlan:
-    """What to capture. `ring_pages` is the size of the stacks' ring buffer in pages of 4 KiB."""
+    """What to capture. `ring_pages` is the size of the stacks' ring buffer in pages of 4 KiB.
+
+    `settle`: give up what root may do once the tracer is loaded and the meters are open, for the rest of this process.
+    """
 
     target: Target
     duration_s: float
@@ -39,6 +42,7 @@ class CapturePlan:
     energy_source: str = "auto"
     meter_log: Path | None = None
     count_run_time: bool = True
+    settle: bool = False
 
 
 def _tasks(exits: Array, wakings: list[SiteWakings]) -> list[TaskName]:
@@ -97,6 +101,9 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
             raise PowerprofError(f"{plan.target.label}: the process is gone, or is the kernel's")
         if plan.count_run_time:
             tracer.program.count_run_time()
+        if plan.settle and "powertop" not in plan.energy_source:
+            # PowerTOP is started anew for each of its reports, and wants to be root.
+            privileges.keep(privileges.TRACING)
         say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
         reader = CpuidleReader()
         window = TraceWindow(tracer, energy.meters).measure(plan.duration_s, then_hold=True)

@@ -24,7 +24,10 @@ _PAGE_KIB = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the command line asks for; see `powerprof attribute --help`."""
+    """What the command line asks for; see `powerprof attribute --help`.
+
+    `settle`: this process does nothing else afterwards, and may give up what root may do (`live.CapturePlan`).
+    """
 
     words: tuple[str, ...]
     cgroup: str | None
@@ -47,6 +50,7 @@ class Request:
     unwinding_risk: bool = False
     wakers: bool = False
     sleeps: bool = False
+    settle: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,12 @@ def take(
     if pages * _PAGE_KIB != request.stack_buffer_kib or pages & (pages - 1):
         raise UsageError(f"--stack-buffer {request.stack_buffer_kib} is not a power of two", "for example 16384")
     plan = live.CapturePlan(
-        target, request.duration_s, pages, energy_source=request.energy_source, meter_log=request.meter_log
+        target,
+        request.duration_s,
+        pages,
+        energy_source=request.energy_source,
+        meter_log=request.meter_log,
+        settle=request.settle,
     )
     return live.capture(plan, names, say)
 

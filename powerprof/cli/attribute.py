@@ -152,6 +152,7 @@ def command(
         unwinding_risk=instead.allow_unwinding_risk,
         wakers=instead.wakers,
         sleeps=instead.sleeps,
+        settle=True,
     )
     found = session.run(request, say_to(saving), lambda danger: agree(danger, instead.yes))
     deliver(
