@@ -16,6 +16,7 @@ from typing import IO, Any
 from powerprof.caller import account_of
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.folders import only_root_writes
+from powerprof.landlock import only_writes
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -204,13 +205,15 @@ def start(
     user: tuple[int, int] | None = None,
     dies_with_us: bool = True,
     own_mounts: bool = False,
+    writes: Sequence[Path] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program that is killed by the kernel when powerprof dies, whatever kills powerprof.
 
     It runs in a session of its own, so that a Ctrl-C in the terminal reaches only powerprof, which then stops it in
     order. Its environment and working directory are as for `run`. `affinity` pins it to those CPUs. `user` (uid, gid)
-    is whom a child of root becomes. `own_mounts`: what it mounts is gone with it. `dies_with_us=False` is for a process
-    whose work begins when powerprof dies. Raises PowerprofError where it cannot be started.
+    is whom a child of root becomes. `own_mounts`: what it mounts is gone with it. `writes` are the only folders in
+    which it may change files, where the kernel has Landlock. `dies_with_us=False` is for a process whose work begins
+    when powerprof dies. Raises PowerprofError where it cannot be started.
     """
     words = _checked(argv, user)
 
@@ -224,6 +227,8 @@ def start(
             os.sched_setaffinity(0, affinity)
         if own_mounts:
             _keep_mounts_apart()
+        if writes is not None:
+            only_writes(writes)
 
     try:
         return subprocess.Popen(

@@ -94,6 +94,7 @@ class PrivateServer:
                 affinity=options.affinity,
                 env={**options.environment, **self._tree.environment},
                 user=server_account(),
+                writes=[self.directory],
             )
             self._pidfd = os.pidfd_open(self._process.pid)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,22 @@ def test_no_module_of_the_caller_runs_as_root(attacker: Attacker, monkeypatch: p
         monkeypatch.setenv("PYTHONPATH", str(trap))
     demangle.demangle.cache_clear()
     assert demangle.demangle(_EXPANDING).startswith("f(std::pair<std::pair<int, int>, std::pair<int, int> >")
+    assert not (trap / "ran").exists()
+
+
+def test_the_module_takes_none_of_the_working_folder(attacker: Attacker) -> None:
+    """`python -m` puts the working folder first."""
+    trap = attacker.folder("trap")
+    for name in ("typer", "rich", "resource", "msgspec", "numpy"):
+        (trap / f"{name}.py").write_text(f"open({str(trap / 'ran')!r}, 'w').close()\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "powerprof", "residency", "--duration", "0.1", "--no-save"],
+        cwd=trap,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
     assert not (trap / "ran").exists()
 
 

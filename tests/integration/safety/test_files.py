@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from powerprof import paths
-from powerprof.cli.options import write_json
+from powerprof.cli.output import write_json
 from powerprof.errors import PowerprofError
 from powerprof.folders import Folder, only_root_writes
 from powerprof.report.output import write_output

@@ -75,4 +75,6 @@ def test_attribute_gives_up_what_it_no_longer_needs(root_bpf: None, root: None, 
     assert process.returncode == 0, err
     assert any(held & ~allowed == 0 and bounded & ~allowed == 0 and new == "1" for held, bounded, new in seen), seen
     record = json.loads(out)
-    assert record["conservation"]["idle_exits_count"] > 0
+    # Read of another account's process, after the rest was given up. (A busy host has no idle exits to count.)
+    assert record["window_s"] >= 3 and record["conservation"]["lost_count"] == 0
+    assert record["target"]["pid"] == sleeper.pid and record["target"]["executable"].endswith("sh")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from powerprof import landlock
 from powerprof.database import builds, launch, sql
 from powerprof.database.options import ServerOptions
 from powerprof.database.runtree import RunTree
@@ -90,6 +91,30 @@ def test_statements_reach_no_files_of_the_host(server: PrivateServer, attacker: 
             with pytest.raises(PowerprofError):
                 sql.execute(connection, statement)
         assert sql.scalar(connection, "SELECT LOAD_FILE('/etc/passwd')") is None
+    assert list(place.iterdir()) == []
+
+
+def test_no_way_to_name_a_file_leads_out_of_the_servers_folder(server: PrivateServer, attacker: Attacker) -> None:
+    """Its account is that of the host's own databases: what it may write to, a workload's statements may not."""
+    if not landlock.version():
+        pytest.skip("no capability: Landlock (Linux 5.19)")
+    place = attacker.secret.parent.parent / "databases"
+    place.mkdir()
+    account = pwd.getpwuid(Path(f"/proc/{server.pid}").stat().st_uid)
+    os.chown(place, account.pw_uid, account.pw_gid)
+    with server.connect() as connection:
+        sql.execute(connection, "CREATE DATABASE outside")
+        for statement in (
+            f"SET GLOBAL general_log_file = '{place}/log', GLOBAL general_log = ON",
+            f"SET GLOBAL slow_query_log_file = '{place}/slow', GLOBAL slow_query_log = ON",
+            f"CREATE TABLE outside.t (a INT) ENGINE=InnoDB DATA DIRECTORY='{place}'",
+            f"CREATE TABLE outside.u (a INT) ENGINE=MyISAM DATA DIRECTORY='{place}'",
+        ):
+            with suppress(PowerprofError):
+                sql.execute(connection, statement)
+        sql.execute(connection, "CREATE TABLE outside.v (a INT)", "CREATE DATABASE other")
+        sql.execute(connection, "RENAME TABLE outside.v TO other.v", "TRUNCATE other.v", "DROP DATABASE other")
+        sql.execute(connection, "DROP DATABASE outside")
     assert list(place.iterdir()) == []
 
 
@@ -244,7 +269,9 @@ def test_signals_go_to_the_process_and_not_to_its_number(mariadbd: Path, monkeyp
     with PrivateServer() as server:
         monkeypatch.setattr(os, "kill", refuse)
         server.pause()
-        assert Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+            assert time.monotonic() < deadline
         server.resume()
         with server.connect() as connection:
             assert sql.scalar(connection, "SELECT 1") == 1
@@ -256,3 +283,4 @@ def test_signals_go_to_the_process_and_not_to_its_number(mariadbd: Path, monkeyp
         monkeypatch.setattr(os, "kill", refuse)
         server.pause()
         server.resume()
+        monkeypatch.undo()
