@@ -8,6 +8,7 @@ there is created with the caller's rights; only the cache, whose content root co
 from __future__ import annotations
 
 import os
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -116,6 +117,14 @@ def cache_folder(kind: str) -> Path:
             f"cannot keep a cache in {path} ({reason})", "set XDG_CACHE_HOME to a folder of yours alone"
         )
     return path
+
+
+def temporary_base() -> Path:
+    """Where temporary folders are made: $TMPDIR, or for root /tmp where others could exchange what is in it."""
+    chosen = Path(tempfile.gettempdir())
+    if os.geteuid() == 0 and only_root_writes(chosen) is not None:
+        return Path("/tmp")  # noqa: S108 - sticky: what is root's there stays
+    return chosen
 
 
 def data_dir(kind: str) -> Path:

@@ -41,7 +41,7 @@ class PowertopMeter:
 
     def __init__(self, program: Path) -> None:
         self._program = program
-        self._folder = tempfile.TemporaryDirectory(prefix="powerprof-powertop-")
+        self._folder = tempfile.TemporaryDirectory(prefix="powerprof-powertop-", dir=paths.temporary_base())
         self._samples: list[PowerSample] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._last: float | None = None
@@ -91,7 +91,7 @@ def open_powertop() -> PowertopMeter:
             "unset POWERPROF_SYSFS POWERPROF_PROCFS",
         )
     program = programs.need("powertop", "powertop")
-    with tempfile.TemporaryDirectory(prefix="powerprof-powertop-") as folder:
+    with tempfile.TemporaryDirectory(prefix="powerprof-powertop-", dir=paths.temporary_base()) as folder:
         report = Path(folder) / "report.csv"
         try:
             programs.run([program, f"--csv={report}", "--time=1"], timeout_s=60, cwd=Path(folder), own_mounts=True)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from powerprof import paths
 from powerprof.errors import PowerprofError
 from powerprof.programs import need, start, stop
 from powerprof.records import Window
@@ -33,7 +34,7 @@ class TimedProgram:
     def __init__(self, name: str, package: str) -> None:
         self._name = name
         self._program = need(name, package)
-        self._folder = tempfile.TemporaryDirectory(prefix=f"powerprof-{name}-")
+        self._folder = tempfile.TemporaryDirectory(prefix=f"powerprof-{name}-", dir=paths.temporary_base())
         self._process: subprocess.Popen[bytes] | None = None
         self._end_s = 0.0
         self.start_s = 0.0

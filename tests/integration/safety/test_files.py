@@ -173,3 +173,12 @@ def test_a_walk_leaves_no_descriptor_open(attacker: Attacker) -> None:
             with contextlib.suppress(OSError):
                 Folder.open(path).__exit__(None, None, None)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_temporary_folders_are_not_made_where_others_could_exchange_them(
+    attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(attacker.folder("tmp")))
+    assert paths.temporary_base() == Path("/tmp")
+    monkeypatch.setattr("tempfile.tempdir", str(attacker.secret.parent))
+    assert paths.temporary_base() == attacker.secret.parent
