@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pwd
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ def acting_as(account: Account) -> Iterator[None]:
     libc = ctypes.CDLL(None)
     groups = os.getgroups()
     before = libc.setfsgid(-1), libc.setfsuid(-1)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         os.setgroups(account.groups)
         libc.setfsgid(account.gid)
@@ -91,9 +93,14 @@ def acting_as(account: Account) -> Iterator[None]:
             raise PowerprofError(f"cannot act as user {account.uid} (setfsuid was refused)")
         yield
     finally:
-        libc.setfsuid(before[1])
-        libc.setfsgid(before[0])
-        os.setgroups(groups)
+        try:
+            # A signal that becomes an exception must not come between: root would clean up with these rights.
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGALRM))
+        finally:
+            libc.setfsuid(before[1])
+            libc.setfsgid(before[0])
+            os.setgroups(groups)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextmanager
