@@ -46,11 +46,23 @@ class AchievedResidency(msgspec.Struct, frozen=True, kw_only=True):
     residency_percent: float
 
 
+class EstimateRange(msgspec.Struct, frozen=True, kw_only=True):
+    """What an estimate of this host goes by, each with its interval: its watts are `idle_watts` where no CPU runs and
+    `idle_watts + slope_watts` where all of them do. In a difference only the slope counts."""
+
+    idle_watts: float
+    idle_low_watts: float
+    idle_high_watts: float
+    slope_watts: float
+    slope_low_watts: float
+    slope_high_watts: float
+
+
 class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
     """What one domain of one meter drew in a window, or what a model says it drew.
 
     `contained_in` names the domain of the same host that already includes this one: never add both.
-    `low_watts` and `high_watts` are the interval of an estimate.
+    `low_watts` and `high_watts` are the interval of an estimate, `range` what it goes by.
     """
 
     source: str
@@ -63,6 +75,7 @@ class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
     high_watts: float | None = None
     model: str | None = None
     dropped_samples_count: int = 0
+    range: EstimateRange | None = None
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,52 +5,70 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from powerprof import files, paths
 from powerprof.energy.cpu import CpuIdentity, this_cpu
-from powerprof.energy.models_file import CpuMatch, PowerModel, StateWatts, shipped_models, user_models
-from powerprof.records import EnergyReading, StateResidency
+from powerprof.energy.families import GENERIC, shipped_models
+from powerprof.energy.models_file import CpuMatch, PowerModel, StateWatts, slope_range, user_models
+from powerprof.records import EnergyReading, EstimateRange, StateResidency
 
-# Means of neighbouring generations differ by up to 1.8 times (models/published.toml).
+# Typical figures of neighbouring server generations since Broadwell differ by up to 1.9 times (models/results.txt).
 _NEIGHBOUR = 2.0
-_GENERIC = "generic"
 # Residency of states that a calibrated model does not know, up to which it is still used.
 _UNKNOWN_STATES_PERCENT = 5.0
+# An interval that is wider than this says little of the absolute figure: reports show differences first.
+WIDE = 5.0
 
 
 @dataclass(frozen=True)
 class ChosenModel:
-    """A model for one CPU: its title says whose neighbour it is, `doubts` why the figure may be off."""
+    """A model for one CPU: its title says whose neighbour it is, `doubts` why the figure may be off.
+
+    `widening` divides the lower and multiplies the upper bounds; `cores_per_cpu` above 1: a logical CPU of this host
+    may be a whole core of several threads, which only the upper bounds allow for.
+    """
 
     model: PowerModel
     title: str
     doubts: tuple[str, ...]
     widening: float = 1.0
+    cores_per_cpu: float = 1.0
 
 
 def load_models() -> list[PowerModel]:
-    """The user's models, then the shipped table. Raises DataError where a user's file is damaged."""
-    return user_models() + shipped_models()
+    """The user's models, then the shipped ones. Raises DataError where a user's file is damaged."""
+    return [*user_models(), *shipped_models()]
 
 
-def choose_model(models: Sequence[PowerModel], cpu: CpuIdentity) -> ChosenModel:
-    """The first model for exactly this CPU, or a neighbour's, or the generic one with the widest interval."""
+def choose_model(models: Sequence[PowerModel], cpu: CpuIdentity, *, smt: bool | None = None) -> ChosenModel:
+    """The first model for exactly this CPU, or a neighbour's, or the generic one with the widest interval.
+
+    `smt`: whether this host's CPUs are seen to be threads that share a core; None where unknown.
+    """
     matches = [(model, match) for model in models for match in model.cpus if _matches(match, cpu)]
     matches.sort(key=lambda pair: pair[1].nearest is not None)
-    if matches:
-        model, match = matches[0]
-        if match.nearest is None:
-            return ChosenModel(model, model.name, (*_doubts(model), *model.doubts))
+    if not matches:
+        model = next(m for m in reversed(models) if m.name == GENERIC)
+        doubt = f"{cpu} is not in the table: the median of all its CPUs stands in, with the widest interval"
+        return ChosenModel(model, model.name, (doubt, *_doubts(model)))
+    model, match = matches[0]
+    title, doubts, widening, cores = model.name, (*_doubts(model), *model.doubts), 1.0, 1.0
+    if match.nearest is not None:
+        title, widening = f"{model.name}, nearest to {match.nearest}", _NEIGHBOUR
         doubt = f"no published figure for {match.nearest}: its nearest neighbour's stands in, the interval is doubled"
-        return ChosenModel(
-            model, f"{model.name}, nearest to {match.nearest}", (doubt, *_doubts(model), *model.doubts), _NEIGHBOUR
+        doubts = (doubt, *doubts)
+    if smt is False and model.threads_per_core > 1 and model.range_from == "results":
+        cores = float(model.threads_per_core)
+        doubts = (
+            *doubts,
+            f"a CPU here may be a core of {model.threads_per_core} threads: the upper bound allows for it",
         )
-    model = next(m for m in reversed(models) if m.name == _GENERIC)
-    doubt = f"{cpu} is not in the table: the median of all its CPUs stands in, with the widest interval"
-    return ChosenModel(model, model.name, (doubt, *_doubts(model)))
+    return ChosenModel(model, title, doubts, widening, cores)
 
 
 def model_for_this_host() -> ChosenModel:
     """The model for this host's CPU. Raises DataError where a user's model file is damaged."""
-    return choose_model(load_models(), this_cpu())
+    active = files.try_text(paths.sysfs() / "devices/system/cpu/smt/active")
+    return choose_model(load_models(), this_cpu(), smt=None if active is None else active == "1")
 
 
 def _matches(match: CpuMatch, cpu: CpuIdentity) -> bool:
@@ -66,9 +84,11 @@ def _matches(match: CpuMatch, cpu: CpuIdentity) -> bool:
 def _doubts(model: PowerModel) -> list[str]:
     if model.range_from == "fit":
         return []
-    doubts = ["watts are this guest's CPUs' share of a whole server of that kind, power supply and memory included"]
-    if model.range_from == "mean":
-        doubts.append("only a mean is published for it: the range is another generation's")
+    doubts = ["watts are these CPUs' share of a whole server of that kind, power supply and memory included"]
+    if model.range_from == "results":
+        doubts.append("published servers are tuned: one as delivered may idle at several times as much")
+    if model.results_count is not None and model.results_count < 10:
+        doubts.append(f"only {model.results_count} results are published for it")
     doubts.append("a guest sees its own idle states, not what the hardware or its neighbours do")
     return doubts
 
@@ -82,11 +102,13 @@ def estimate(
     interpolation of Cloud Carbon Footprint and others). Without C0 only the interval is given.
     """
     model, factor = chosen.model, chosen.widening
+    upper = factor * chosen.cores_per_cpu
     if c0_percent is None:
         watts, low, high = None, model.idle_range_watts[0], model.full_range_watts[1]
     else:
         busy = min(max(c0_percent, 0.0), 100.0) / 100
         watts, low, high = _by_state(model, busy, cpus, states) or _by_load(model, busy)
+    slope_low, slope_high = slope_range(model)
     return EnergyReading(
         source="model",
         domain="cpus",
@@ -95,8 +117,30 @@ def estimate(
         joules=None if watts is None or not window_s else watts * cpus * window_s,
         watts=None if watts is None else watts * cpus,
         low_watts=low / factor * cpus,
-        high_watts=high * factor * cpus,
+        high_watts=high * upper * cpus,
+        range=EstimateRange(
+            idle_watts=model.idle_watts * cpus,
+            idle_low_watts=model.idle_range_watts[0] / factor * cpus,
+            idle_high_watts=model.idle_range_watts[1] * upper * cpus,
+            slope_watts=(model.full_watts - model.idle_watts) * cpus,
+            slope_low_watts=slope_low / factor * cpus,
+            slope_high_watts=slope_high * upper * cpus,
+        ),
     )
+
+
+def slope_ends(low: float, high: float, span: EstimateRange) -> tuple[float, float]:
+    """A difference's interval with the doubt of the model's slope in it; idle watts cancel in a difference."""
+    if span.slope_watts <= 0:
+        return low, high
+    scales = (span.slope_low_watts / span.slope_watts, span.slope_high_watts / span.slope_watts)
+    return min(low * scale for scale in scales), max(high * scale for scale in scales)
+
+
+def is_wide(reading: EnergyReading) -> bool:
+    """Whether the interval says so little that a difference is to be shown before the figure itself."""
+    low, high = reading.low_watts, reading.high_watts
+    return reading.kind == "estimated" and low is not None and high is not None and high > WIDE * low
 
 
 def _by_load(model: PowerModel, busy: float) -> tuple[float, float, float]:
@@ -141,7 +185,14 @@ def describe(chosen: ChosenModel, reading: EnergyReading) -> str:
     """One line: the model, and how good the figure is."""
     if reading.watts is None or reading.low_watts is None or reading.high_watts is None:
         return f'estimated by the model "{chosen.title}"'
-    return (
+    said = (
         f'estimated by the model "{chosen.title}": {reading.watts:.2f} W, '
         f"between {reading.low_watts:.2f} and {reading.high_watts:.2f} W"
     )
+    return f"{said}; {NARROWER}" if is_wide(reading) else said
+
+
+NARROWER = (
+    "what would narrow it: a model calibrated on the metered host (powerprof calibrate), the host's own figures "
+    "(--energy-source host), or a meter's log (--meter-log)"
+)

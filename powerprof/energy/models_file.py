@@ -51,8 +51,10 @@ class WakeupJoules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class PowerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Watts of one logical CPU: asleep (`idle_watts`, its deepest state) and running (`full_watts`).
 
-    `range_from`: `results` (lowest and highest published), `mean` (only a mean is published), `fit` (a 95 % interval
-    of a calibration) or `user`. `cross_validated_percent`: the mean error of a calibration on windows it did not see.
+    `range_from`: `results` (a prediction interval from published results), `fit` (a 95 % interval of a calibration)
+    or `user`. `slope_range_watts` is the interval of what a running CPU draws above an idle one: that, and not the
+    figures' own, is the doubt in a difference. `threads_per_core` of the servers that the figures are from.
+    `cross_validated_percent`: the mean error of a calibration on windows it did not see.
     """
 
     name: Name
@@ -61,13 +63,24 @@ class PowerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     idle_range_watts: tuple[Watts, Watts]
     full_range_watts: tuple[Watts, Watts]
     source: Text
-    range_from: Literal["results", "mean", "fit", "user"] = "user"
+    slope_range_watts: tuple[Watts, Watts] | None = None
+    threads_per_core: Annotated[int, msgspec.Meta(ge=1, le=8)] = 1
+    results_count: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    range_from: Literal["results", "fit", "user"] = "user"
     cpus: list[CpuMatch] = []
     states: list[StateWatts] = []
     wakeup: WakeupJoules | None = None
     cross_validated_percent: Annotated[float, msgspec.Meta(ge=0)] | None = None
     scope: Text = "a share of the whole server at the wall"
     doubts: list[Text] = []
+
+
+def slope_range(model: PowerModel) -> tuple[float, float]:
+    """The interval of what a running CPU draws above an idle one; what the model's ends allow where it has none."""
+    if model.slope_range_watts is not None:
+        return model.slope_range_watts
+    low = max(model.full_range_watts[0] - model.idle_range_watts[1], 0.0)
+    return low, model.full_range_watts[1] - model.idle_range_watts[0]
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -113,17 +126,12 @@ def _check(model: PowerModel, where: str, path: Path | str) -> None:
             raise DataError(path, f"{where}.{key}: {value:g} is not within [{low:g}, {high:g}]")
     if not model.idle_watts <= model.full_watts:
         raise DataError(path, f"{where}.full_watts: below idle_watts")
+    slope = model.slope_range_watts
+    if slope is not None and not slope[0] <= model.full_watts - model.idle_watts <= slope[1]:
+        raise DataError(path, f"{where}.slope_range_watts: full_watts − idle_watts is not within it")
     names = [state.name for state in model.states]
     if len(set(names)) < len(names):
         raise DataError(path, f"{where}.states: a name is there twice")
-
-
-def shipped_models() -> list[PowerModel]:
-    """The table that comes with powerprof."""
-    from importlib.resources import files
-
-    file = files("powerprof.energy").joinpath("models", "published.toml")
-    return parse_models(file.read_text(encoding="utf-8"), "published.toml")
 
 
 def user_models() -> list[PowerModel]:

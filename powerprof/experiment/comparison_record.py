@@ -9,6 +9,7 @@ import msgspec
 from powerprof import __version__
 from powerprof.energy.domains import unmetered
 from powerprof.experiment.condition import condition_record
+from powerprof.experiment.judge.modelrange import with_model_range
 from powerprof.experiment.judge.threats import doubts_of, find_threats
 from powerprof.experiment.judge.verdict import answer, judge, own_control, pairs_of
 from powerprof.experiment.records import Answer, Arm, Comparison, Control, Metric, Plan, Threat
@@ -26,7 +27,8 @@ def comparison(found: Collected) -> Comparison:
     offer = found.offer
     design = offer.design if offer else "rate"
     windows = [window.energy for window in (*found.before, *found.after, *(block.window for block in found.blocks))]
-    metrics = judge(found.blocks, found.baseline, found.primary, found.options.seed)
+    sampled = judge(found.blocks, found.baseline, found.primary, found.options.seed)
+    metrics = with_model_range(sampled, found.blocks, found.baseline, found.options.seed)
     threats = find_threats(found.blocks, found.before, found.after, design)
     control = _control(found, metrics)
     cpu_percent = 100 * found.own_cpu_s / found.own_wall_s if found.own_wall_s else None

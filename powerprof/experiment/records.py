@@ -98,11 +98,15 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """b − a over the pairs, with its 95 % interval; `percent` is of a."""
+    """b − a over the pairs, with its 95 % interval; `percent` is of a.
+
+    Of estimated figures `ci95` has the model's doubt in it, and `sampling_ci95` has not.
+    """
 
     b_minus_a: float | None
     ci95: Range | None
     percent: float | None
+    sampling_ci95: Range | None = None
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):

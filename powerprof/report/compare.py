@@ -86,7 +86,8 @@ def _context(comparison: Comparison) -> str:
         parts.append(f"{sum(windows) / len(windows):.1f} s each{turns_of(comparison)}")
     energy = next((metric for metric in comparison.metrics if metric.name == "joules_per_query"), None)
     if energy is not None:
-        parts.append(f"{energy.kind} joules ({energy.source})")
+        doubt = ", intervals with the model's doubt" if energy.difference.sampling_ci95 else ""
+        parts.append(f"{energy.kind} joules ({energy.source}{doubt})")
     if comparison.control is not None:
         parts.append(comparison.control.text)
     version = comparison.server.get("version")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from powerprof.energy.model import WIDE
 from powerprof.energy.result import EnergyResult
 from powerprof.records import EnergyReading
 
@@ -40,6 +41,9 @@ def _answer(result: EnergyResult) -> str:
             return f"No energy figure{window}."
         low, high = _figure(bounds.low_watts), _figure(bounds.high_watts)
         return f"Between {low} and {high} W{window}, estimated: how long the CPUs ran is unknown."
+    if found.low_watts is not None and found.high_watts is not None and found.high_watts > WIDE * found.low_watts:
+        low, high = _figure(found.low_watts), _figure(found.high_watts)
+        return f"Between {low} and {high} W{window}, estimated; typical of such CPUs are {_figure(found.watts)} W."
     of = " + ".join(found.domains)
     text = f"{_figure(found.watts)} W{window}, {found.kind}: {of} by {found.source}"
     if found.low_watts is not None and found.high_watts is not None:

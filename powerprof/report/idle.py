@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from powerprof import text
 from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
 from powerprof.experiment.judge.cost import Claim, claims
+from powerprof.energy.model import NARROWER, WIDE, slope_ends
 from powerprof.records import Cause, Delta, EnergyReading, Estimate, IdleRun, Phase
 from powerprof.report import sums, terminal
 from powerprof.report.phases import causes_table, phase_title, phases_table
@@ -99,15 +100,32 @@ def _power(run: IdleRun, shown: Sequence[Phase]) -> list[list[str]]:
         return []
     kind = "estimated" if totals[0].kind == "estimated" else f"{totals[0].source}"
     digits = 2 if all((s.watts or 0) < 100 for s in totals) else 1
-    cells = [text.number(s.watts, digits, " W") for s in totals]
-    change = None
-    if len(totals) > 1:
-        change = _delta(run, shown[0].name, shown[-1].name, "watts")
-    if len(totals) > 1 and change is None and len(totals[0].domains) == 1:  # in runs saved before
-        change = _delta(run, shown[0].name, shown[-1].name, f"{totals[0].source} {totals[0].domains[0]} watts")
-    return [
-        [f"power, {kind}", *cells, *([text.plus_minus(change.difference, digits, sign=True) + " W"] if change else [])]
-    ]
+    change = _power_change(run, shown)
+    last = [text.plus_minus(change, digits, sign=True) + " W"] if change else []
+    if _is_wide(totals[0]) and len(totals) > 1:
+        # Of an absolute figure this doubtful only the difference is worth a row; the figure stands below.
+        apart = [None if s.watts is None or totals[0].watts is None else s.watts - totals[0].watts for s in totals[1:]]
+        return [[f"power above {shown[0].name}", "", *(_more(watts, digits) for watts in apart), *last]]
+    return [[f"power, {kind}", *(text.number(s.watts, digits, " W") for s in totals), *last]]
+
+
+def _power_change(run: IdleRun, shown: Sequence[Phase]) -> Estimate | None:
+    host = host_of(run, shown[0])
+    if len(shown) < 2:
+        return None
+    change = _delta(run, shown[0].name, shown[-1].name, "watts")
+    if change is None and len(host.domains) == 1:  # in runs saved before
+        change = _delta(run, shown[0].name, shown[-1].name, f"{host.source} {host.domains[0]} watts")
+    return change.difference if change else None
+
+
+def _is_wide(total: Total) -> bool:
+    low, high = total.low_watts, total.high_watts
+    return total.kind == "estimated" and low is not None and high is not None and high > WIDE * low
+
+
+def _more(watts: float | None, digits: int) -> str:
+    return text.number(watts, digits, " W") if watts is None or watts < 0 else f"+{text.number(watts, digits, ' W')}"
 
 
 def _meters(run: IdleRun) -> HostMeters | None:
@@ -129,12 +147,22 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
     reading = next((r for r in shown[0].energy if r.domain in host.domains and r.source == host.source), None)
     if reading is None:
         return ["  no energy figure: no meter and no model for this CPU (powerprof doctor)"]
-    if reading.kind == "estimated":
-        span = ""
-        if reading.low_watts is not None and reading.high_watts is not None:
-            span = f", between {text.number(reading.low_watts)} and {text.number(reading.high_watts)} W"
-        return text.wrap(f"no meter here; model “{reading.model}”{span} (powerprof doctor)", 76, "  ")
-    return [f"  measured by {reading.source}: {', '.join(host.domains)}"]
+    if reading.kind == "measured":
+        return [f"  measured by {reading.source}: {', '.join(host.domains)}"]
+    said = [f"estimated, no meter here; model “{reading.model}”"]
+    change = _power_change(run, shown)
+    if change is not None and reading.range is not None:
+        ends = [change.mean if end is None else end for end in (change.low, change.high)]
+        low, high = slope_ends(ends[0], ends[1], reading.range)
+        said.append(f"the difference lies between {text.number(low)} and {text.number(high)} W with the model's doubt")
+    if reading.low_watts is not None and reading.high_watts is not None:
+        said.append(
+            f"{shown[0].name} {text.number(host.watts)} W, between {text.number(reading.low_watts)} "
+            f"and {text.number(reading.high_watts)} W"
+        )
+    if _is_wide(host):
+        said.append(NARROWER)
+    return text.wrap("; ".join(said) + ".", 76, "  ")
 
 
 def _cause_rows(table: Table, causes: Sequence[Cause], width: int) -> list[str]:

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 
-from tests.bench import attribution, observer, startup, steadiness
+from tests.bench import attribution, estimate, observer, startup, steadiness
 from tests.bench.figures import Verdict
 
 
@@ -18,12 +18,13 @@ def main() -> int:
         "names",
         nargs="*",
         metavar="NAME",
-        help="startup, observer, steadiness, attribution, attribution-idle (default: all)",
+        help="startup, estimate, observer, steadiness, attribution, attribution-idle (default: all)",
     )
     parser.add_argument("--quick", action="store_true", help="short windows, to see that it works: nothing to believe")
     given = parser.parse_args()
     benches = {
         "startup": startup.run,
+        "estimate": estimate.run,
         "observer": observer.run,
         "steadiness": steadiness.run,
         "attribution": attribution.run_loaded,

@@ -8,6 +8,7 @@ import msgspec
 
 from powerprof.experiment.judge.metrics import Baseline, Values, metrics_for
 from powerprof.experiment.records import Answer, Block, Control, Difference, Metric, Range, Ratio, Side
+from powerprof.records import Kind
 from powerprof.statistics import Interval, PairedResult, compare_pairs, compare_unpaired, judge_control, survivors
 
 MINIMUM_PAIRS = 3
@@ -22,12 +23,16 @@ def pairs_of(blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
     return [(both["a"], both["b"]) for _, both in sorted(found.items()) if len(both) == 2]
 
 
-def judge(blocks: Sequence[Block], baseline: Baseline, primary: str, seed: int) -> list[Metric]:
-    """Every metric over the complete pairs, the primary one first; the verdicts of the others are those of a family."""
+def judge(
+    blocks: Sequence[Block], baseline: Baseline, primary: str, seed: int, kind: Kind | None = None
+) -> list[Metric]:
+    """Every metric (of one `kind`) over the complete pairs, the primary first; the others' verdicts are a family's."""
     pairs = pairs_of(blocks)
     counted = [block for pair in pairs for block in pair]
     found = []
     for values in metrics_for(counted, baseline):
+        if kind is not None and values.kind != kind:
+            continue
         a, b = [values.of(pair[0]) for pair in pairs], [values.of(pair[1]) for pair in pairs]
         both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
         if both:

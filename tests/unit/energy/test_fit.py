@@ -8,9 +8,10 @@ import pytest
 
 from powerprof.energy.calibrate import default_name, metered, model_of, save_model
 from powerprof.energy.cpu import CpuIdentity
+from powerprof.energy.families import shipped_models
 from powerprof.energy.fit import Fit, MeteredWindow, fit_windows
 from powerprof.energy.model import choose_model, estimate
-from powerprof.energy.models_file import parse_models, shipped_models
+from powerprof.energy.models_file import parse_models
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.records import EnergyReading, StateResidency, Window
 
