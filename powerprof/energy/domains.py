@@ -86,16 +86,22 @@ def host_energy(readings: Sequence[EnergyReading], meters: HostMeters | None = N
     mine = _of(readings, meters)
     lost = any(reading is None or reading.joules is None for reading in mine)
     known = [reading for reading in mine if reading is not None]
-    alone = known[0] if len(mine) == 1 and known else None
+    doubtful = any(reading.low_watts is not None and reading.high_watts is not None for reading in known)
     return Total(
         source=meters.source,
         domains=list(meters.domains),
         kind=meters.kind,
         joules=None if lost else math.fsum(reading.joules or 0.0 for reading in known),
         watts=None if lost else math.fsum(reading.watts or 0.0 for reading in known),
-        low_watts=alone.low_watts if alone else None,
-        high_watts=alone.high_watts if alone else None,
+        low_watts=_bound(known, "low_watts") if doubtful and not lost else None,
+        high_watts=_bound(known, "high_watts") if doubtful and not lost else None,
     )
+
+
+def _bound(readings: Sequence[EnergyReading], end: str) -> float:
+    """The sum of one end of the intervals; a reading without one is taken as it is."""
+    ends = [getattr(reading, end) for reading in readings]
+    return math.fsum((r.watts or 0.0) if value is None else value for r, value in zip(readings, ends, strict=True))
 
 
 def mean_host_energy(windows: Windows, meters: HostMeters | None) -> Total:

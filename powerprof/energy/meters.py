@@ -127,6 +127,8 @@ def make_readings(
             notes.append(f"{source}: {item.domain} is there but does not count (reads 0): no figure")
         else:
             notes += [f"{source}: {item.domain} {note}" for note in item.energy.notes]
+        # What samples at the edges leave open belongs to the figure.
+        edge = item.energy.edge_joules / (end_s - start_s) if watts is not None and item.energy.edge_joules else None
         readings.append(
             EnergyReading(
                 source=source,
@@ -134,6 +136,8 @@ def make_readings(
                 kind="estimated" if source == "powertop" else "measured",
                 joules=joules,
                 watts=watts,
+                low_watts=None if watts is None or edge is None else max(watts - edge, 0.0),
+                high_watts=None if watts is None or edge is None else watts + edge,
                 contained_in=item.inside,
                 dropped_samples_count=item.energy.dropped,
             )

@@ -13,13 +13,14 @@ from powerprof.energy.result import EnergyResult
 from powerprof.errors import DataError, UsageError
 from powerprof.files import read_outside_text
 from powerprof.records import EnergyReading
+from powerprof.sources.counters import CounterSample
 from powerprof.sources.ipmi import looks_like_ipmi, parse_ipmi
 from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.meter_log import looks_like_meter_log, parse_meter_log
 from powerprof.sources.powercap_dump import PowercapDump, looks_like_powercap, parse_powercap
 from powerprof.sources.powertop_meter import report_watts
 from powerprof.sources.rapl import Zone, select_domains
-from powerprof.sources.series import CounterSample, PowerSample, counter_energy, power_energy
+from powerprof.sources.series import PowerSample, counter_energy, power_energy
 from powerprof.sources.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
 from powerprof.sources.turbostat_meter import domain_intervals, log_energies
 
@@ -199,6 +200,7 @@ def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> Recordi
                     end_s,
                     joules_per_unit=1e-6,
                     modulus=domain.zone.modulus,
+                    limit_watts=domain.zone.limit_watts,
                 ),
                 domain.inside,
             )

@@ -14,8 +14,9 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import read_int, try_int, try_text
+from powerprof.sources.counters import CounterSample
 from powerprof.sources.meter import DomainEnergy, distinct_names
-from powerprof.sources.series import CounterSample, PowerSample, counter_energy, power_energy
+from powerprof.sources.series import PowerSample, counter_energy, power_energy
 
 _IGNORED = re.compile(r"BAT|AC\b|ACAD|ADP|ucsi|hidpp|wacom", re.I)
 _DEVICES = re.compile(r"amdgpu|radeon|nouveau|i915|xe$|nvme|drivetemp|mlx|bnxt|nvidia|habanalabs|sfp", re.I)

@@ -19,8 +19,9 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.errors import CapabilityError
 from powerprof.files import read_int, read_text, reason_of, try_int, try_text
+from powerprof.sources.counters import CounterSample
 from powerprof.sources.meter import DomainEnergy, distinct_names
-from powerprof.sources.series import CounterSample, counter_energy
+from powerprof.sources.series import counter_energy
 
 # perf_event_open's number in the kernel's tables (arch/*/entry/syscalls, include/uapi/asm-generic/unistd.h).
 _SYSCALL = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331, "riscv64": 241, "i686": 336}

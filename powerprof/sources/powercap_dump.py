@@ -14,8 +14,10 @@ from pathlib import Path
 from powerprof.errors import DataError
 from powerprof.sources.rapl import Zone, zone_of
 
-_FILE = re.compile(r"(?:.*/)?(intel-rapl[^/]*)/(name|energy_uj|max_energy_range_uj)")
+_LEAVES = r"name|energy_uj|max_energy_range_uj|constraint_\d+_(?:max_power|power_limit)_uw"
+_FILE = re.compile(rf"(?:.*/)?(intel-rapl[^/]*)/({_LEAVES})")
 _STAMP = re.compile(r"Timestamp\s*\|\s*([\d.]+)\s*")
+_COUNTS = ("energy_uj", "max_energy_range_uj")
 _LONGEST = 4096
 _MAX_UJ = 1 << 64
 
@@ -83,7 +85,7 @@ def _cells(text: str, path: Path | str) -> Iterator[tuple[str, str, int]]:
         elif line.endswith(":") and _FILE.fullmatch(line[:-1]):
             pending = line[:-1]
         elif not bar:
-            match = re.fullmatch(r"(\S*/(?:name|energy_uj|max_energy_range_uj)):(.*)", line)
+            match = re.fullmatch(rf"(\S*/(?:{_LEAVES})):(.*)", line)
             if match and _FILE.fullmatch(match[1]):
                 yield match[1], match[2], number
 
@@ -101,7 +103,7 @@ def _dump(files: dict[str, tuple[str, int]], when: float | None, begin: int, pat
             continue
         zone_id, leaf = match[1], match[2]
         text = value.strip()
-        if leaf != "name" and text and (not text.isascii() or not text.isdigit() or int(text) >= _MAX_UJ):
+        if leaf in _COUNTS and text and (not text.isascii() or not text.isdigit() or int(text) >= _MAX_UJ):
             raise DataError(path, f"{zone_id}/{leaf} is not a counter ({text[:30]!r})", line)
         by_zone.setdefault(zone_id, {})[leaf] = text
         if leaf == "energy_uj":

@@ -14,28 +14,47 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import read_int, try_int, try_text
+from powerprof.sources.counters import PACKAGE_WATTS, CounterSample
 from powerprof.sources.meter import DomainEnergy, distinct_names
-from powerprof.sources.series import CounterSample, counter_energy
+from powerprof.sources.series import counter_energy
 
 _CONTROL_TYPES = ("intel-rapl", "intel-rapl-tpmi", "intel-rapl-mmio")
 # A package that drew this would wrap a 65,536 J counter (15.3 µJ units) in 65 s: half of it limits sampling.
 _WORST_WATTS = 1000.0
 _JOULES_PER_UNIT = 1e-6
+_PSYS_WATTS = 5 * PACKAGE_WATTS
+# constraint_0_max_power_uw is the TDP; laptops boost to four times theirs for seconds (15 W parts with 64 W). A limit
+# that firmware leaves open is stated as thousands of watts.
+_ABOVE_STATED = 4.5
+_LEAST_LIMIT_WATTS = 100.0
+_OPEN_LIMIT_UW = 2_000_000_000
 
 
 @dataclass(frozen=True)
 class Zone:
-    """One powercap zone: `id` as `intel-rapl:0:0`, `name` as its file says (package-0, core, dram, psys, ...)."""
+    """One powercap zone: `id` as `intel-rapl:0:0`, `name` as its file says (package-0, core, dram, psys, ...).
+
+    `stated_uw` is the largest power that its constraints name, in µW; None where they name none.
+    """
 
     id: str
     name: str
     parent: str | None
     range_uj: int | None
+    stated_uw: int | None = None
 
     @property
     def modulus(self) -> int | None:
         """Number of values of the counter; None where its wrap point is unknown."""
         return None if self.range_uj is None else self.range_uj + 1
+
+    @property
+    def limit_watts(self) -> float:
+        """More than this it cannot draw: by what its constraints state, and by what is sold at all."""
+        most = _PSYS_WATTS if self.name == "psys" else PACKAGE_WATTS
+        if self.stated_uw is None:
+            return most
+        return min(max(_ABOVE_STATED * self.stated_uw * 1e-6, _LEAST_LIMIT_WATTS), most)
 
 
 @dataclass(frozen=True)
@@ -84,7 +103,11 @@ def zone_of(zone_id: str, files: Mapping[str, str]) -> Zone | None:
     parent = zone_id.rsplit(":", 1)[0]
     text = files.get("max_energy_range_uj", "").strip()
     range_uj = int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
-    return Zone(zone_id, files["name"].strip(), parent if ":" in parent else None, range_uj)
+    stated = [int(text) for name, text in files.items() if name.startswith("constraint_") and text.strip().isdigit()]
+    powers = [power for power in stated if 0 < power < _OPEN_LIMIT_UW]
+    return Zone(
+        zone_id, files["name"].strip(), parent if ":" in parent else None, range_uj, max(powers) if powers else None
+    )
 
 
 def _zone_folders(root: Path) -> dict[str, Path]:
@@ -145,6 +168,7 @@ class RaplMeter:
                     joules_per_unit=_JOULES_PER_UNIT,
                     modulus=domain.zone.modulus,
                     max_step_s=self.max_interval_s,
+                    limit_watts=domain.zone.limit_watts,
                 ),
                 domain.inside,
             )
@@ -170,13 +194,13 @@ def open_rapl() -> RaplMeter:
             continue
         if try_int(counter) is None:
             refused.append(counter)
-            continue
-        texts = {name: try_text(folder / name) for name in ("name", "max_energy_range_uj")}
+        limits = [file.name for file in folder.glob("constraint_*_power*_uw")]
+        texts = {name: try_text(folder / name) for name in ("name", "max_energy_range_uj", *limits)}
         zone = zone_of(zone_id, {"energy_uj": "", **{k: v for k, v in texts.items() if v is not None}})
         if zone is not None:
             zones.append(zone)
     domains, notes = select_domains(zones)
-    if not domains and refused:
+    if refused and len(refused) == len(zones):
         raise CapabilityError(
             f"rapl: {refused[0]} cannot be read: only root may since Linux 5.10",
             "run as root, or: chmod -R a+r /sys/class/powercap/intel-rapl:*/energy_uj",
@@ -186,5 +210,5 @@ def open_rapl() -> RaplMeter:
             f"rapl: no RAPL energy counters in {root} (a virtual machine, or the driver is not loaded)",
             "modprobe intel_rapl_msr; where that fails take another meter (--meter-log FILE) or the estimate",
         )
-    notes += [f"rapl: {path} cannot be read and is left out" for path in refused]
+    notes += [f"rapl: {path} cannot be read: what it counts is unknown" for path in refused]
     return RaplMeter(domains, folders, notes)

@@ -1,35 +1,35 @@
 """From samples of a meter to joules in a window: three kinds of meter, one answer. Pure.
 
 A counter adds up (RAPL, hwmon energy); a power channel says watts now (battery, IPMI, wall meter); an interval
-says the mean watts since the one before (turbostat). None of them is stretched silently: `Energy` says which
-span of time its figure really covers.
+says the mean watts since the one before (turbostat). All become pieces of time with their power, and the window takes
+its share of them: a piece that straddles an edge gives its part, and how far off that may be is part of the answer.
+Nothing is stretched silently: `Energy` says which span of time its figure really covers.
 """
 
 from __future__ import annotations
 
 import itertools
+import statistics
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-# A span that differs from the window by less is the jitter of the caller's clock, not a gap (RAPL itself is
-# updated about every millisecond).
-_SPAN_TOLERANCE = 0.02
-_EDGE_S = 0.05
-# No domain of a server draws more: beyond it a wrap is more likely a counter that was reset.
-PLAUSIBLE_WATTS = 5000.0
+from powerprof.sources.counters import PACKAGE_WATTS, CounterSample, count
 
-Missing = Literal["gone", "unreadable", "no_range"]
-
-
-@dataclass(frozen=True)
-class CounterSample:
-    """One reading of an energy counter in its own units; `value` None says why in `missing`."""
-
-    time_s: float
-    value: int | None
-    missing: Missing | None = None
+# A sample that is this near to an edge is at it: reading some files one after the other takes as long.
+_AT_EDGE_S = 0.005
+_AT_EDGE_SHARE = 0.002
+# Samples from before a window by which its own are judged.
+_HISTORY = 50
+# Gaps of less are the jitter of the meter's own clock.
+_GAP_SHARE = 0.02
+_GAP_S = 0.05
+# Errors at the edges below this share of the figure are not worth a word.
+_EDGE_ERROR_SHARE = 0.001
+# No machine that one meter feeds draws more; a rack of blades does not either.
+_METER_WATTS = 50_000.0
+# One sample that is so many times as high as both beside it, and as all usual ones, is a fault of the meter's.
+_SPIKE = 20.0
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,17 @@ class PowerInterval:
 
 @dataclass(frozen=True)
 class Energy:
-    """Joules of one domain between `start_s` and `end_s`, which may differ from the window that was asked for."""
+    """Joules of one domain between `start_s` and `end_s`, which may differ from the window that was asked for.
+
+    `edge_joules`: how far off they may be, because samples straddle the window's edges.
+    """
 
     joules: float | None
     start_s: float
     end_s: float
     dropped: int = 0
     notes: tuple[str, ...] = ()
+    edge_joules: float = 0.0
 
     @property
     def watts(self) -> float | None:
@@ -66,20 +70,29 @@ class Energy:
         return None if self.joules is None or span <= 0 else self.joules / span
 
 
-def counter_units(values: Sequence[int], modulus: int | None) -> int | None:
-    """Units counted over readings in order: each step is (new − old) mod `modulus`, so one wrap a step is exact.
+@dataclass(frozen=True)
+class _Piece:
+    """A stretch of time with its joules, and the power at both ends (equal where only the mean is known)."""
 
-    Without a modulus a step backwards cannot be read: None. (powercap: modulus = max_energy_range_uj + 1.)
-    """
-    total = 0
-    for old, new in itertools.pairwise(values):
-        step = new - old
-        if step < 0:
-            if modulus is None or not 0 <= old < modulus or new < 0:
-                return None
-            step %= modulus
-        total += step
-    return total
+    start_s: float
+    end_s: float
+    joules: float
+    first_watts: float
+    last_watts: float
+    is_course: bool = False
+
+    @property
+    def watts(self) -> float:
+        return self.joules / (self.end_s - self.start_s)
+
+    def within(self, start_s: float, end_s: float) -> float:
+        """Joules between two moments of it."""
+        if start_s <= self.start_s and self.end_s <= end_s:
+            return self.joules
+        length = self.end_s - self.start_s
+        a, b = (max(start_s, self.start_s) - self.start_s) / length, (min(end_s, self.end_s) - self.start_s) / length
+        rise = self.last_watts - self.first_watts
+        return (self.first_watts * (b - a) + rise * (b * b - a * a) / 2) * length
 
 
 def counter_energy(
@@ -90,84 +103,86 @@ def counter_energy(
     joules_per_unit: float,
     modulus: int | None,
     max_step_s: float | None = None,
+    limit_watts: float = PACKAGE_WATTS,
 ) -> Energy:
-    """Energy of a counter between the samples nearest to the two edges.
+    """Energy of a counter in a window.
 
-    A domain that went away within the window gives no joules: what it drew until then is not the window's. A
-    sample that could not be read is dropped and counted. `max_step_s`: samples further apart may hide a wrap.
+    A domain that went away within the window gives no joules: what it drew until then is not the window's. Samples
+    that could not be read, and those that cannot be true (`counters`), are dropped, counted and noted; more than
+    `limit_watts` is impossible. `max_step_s`: samples further apart may hide a wrap.
     """
-    first, last = _edges([s.time_s for s in samples], start_s, end_s)
+    first, last = _around([s.time_s for s in samples], start_s, end_s)
     inside = samples[first : last + 1]
-    dropped = sum(1 for s in inside if s.value is None)
-    gone = [s for s in inside if s.missing == "gone"]
-    if gone:
-        return Energy(
-            None,
-            start_s,
-            end_s,
-            dropped,
-            (f"went away {max(0.0, gone[0].time_s - start_s):.1f} s into the window: no joules are given for it",),
-        )
+    unreadable = sum(1 for s in inside if s.value is None)
+    gone = next((s for s in inside if s.missing == "gone"), None)
+    if gone is not None:
+        said = f"went away {max(0.0, gone.time_s - start_s):.1f} s into the window: no joules are given for it"
+        return Energy(None, start_s, end_s, unreadable, (said,))
     if any(s.missing == "no_range" for s in inside):
-        return Energy(
-            None,
-            start_s,
-            end_s,
-            dropped,
-            (f"its wrap point cannot be read, so {dropped} of {len(inside)} samples were dropped",),
-        )
-    good = [s for s in inside if s.value is not None]
-    notes = [f"{dropped} of {len(inside)} samples could not be read and were dropped"] if dropped else []
-    if len(good) < 2:
-        return Energy(None, start_s, end_s, dropped, (*notes, "fewer than two samples in the window"))
-    units = counter_units([s.value for s in good if s.value is not None], modulus)
-    if units is None:
-        return Energy(None, start_s, end_s, dropped + 1, (*notes, "the counter went backwards: no joules are given"))
-    steps = [b.time_s - a.time_s for a, b in itertools.pairwise(good)]
-    if max_step_s is not None and max(steps) > 2 * max_step_s:
-        notes.append(f"{max(steps):.0f} s without a sample: the counter may have wrapped unseen")
-    joules = units * joules_per_unit
-    if joules > PLAUSIBLE_WATTS * max(good[-1].time_s - good[0].time_s, 1e-3):
-        notes.append(f"more than {PLAUSIBLE_WATTS:.0f} W: a counter that was reset looks like one that wrapped")
-    return _fitted(Energy(joules, good[0].time_s, good[-1].time_s, dropped, tuple(notes)), start_s, end_s)
+        said = f"its wrap point cannot be read, so {unreadable} of {len(inside)} samples were dropped"
+        return Energy(None, start_s, end_s, unreadable, (said,))
+    # Some samples from before tell what is usual for this counter.
+    counted = count(samples[max(first - _HISTORY, 0) : last + 1], joules_per_unit, modulus, limit_watts)
+    begin = inside[0].time_s if inside else start_s
+    drops = [drop for drop in counted.drops if drop.end_s > begin]
+    notes = [f"{unreadable} of {len(inside)} samples could not be read and were dropped"] if unreadable else []
+    notes += [drop.why for drop in drops]
+    dropped = unreadable + len(drops)
+    steps = [step for step in counted.steps if step.end_s > begin and step.end_s > step.start_s]
+    if not steps:
+        few = [] if drops else ["fewer than two samples in the window"]
+        return Energy(None, start_s, end_s, dropped, (*notes, *few))
+    longest = max(step.end_s - step.start_s for step in steps)
+    if max_step_s is not None and longest > 2 * max_step_s:
+        notes.append(f"{longest:.0f} s without a sample: the counter may have wrapped unseen")
+    # Whole units are added up before they are scaled, so that a window between samples is exact to one.
+    exact = sum(step.units for step in steps) * joules_per_unit
+    pieces = [_uniform(step.start_s, step.end_s, step.units * joules_per_unit) for step in steps]
+    return _share_of(pieces, start_s, end_s, dropped, notes, exact)
 
 
 def power_energy(
     samples: Sequence[PowerSample], start_s: float, end_s: float, max_gap_s: float | None = None
 ) -> Energy:
-    """Energy of a power channel by the trapezoid rule between the samples nearest to the two edges.
+    """Energy of a power channel by the trapezoid rule, to the very edges where samples lie on both sides of them.
 
-    Gaps longer than `max_gap_s` are counted in the notes; an unreadable sample is dropped and counted.
+    Gaps longer than `max_gap_s` are counted in the notes; a sample that is unreadable, negative or out of all
+    proportion is dropped and counted.
     """
-    first, last = _edges([s.time_s for s in samples], start_s, end_s)
+    first, last = _around([s.time_s for s in samples], start_s, end_s)
     inside = samples[first : last + 1]
-    good = [(s.time_s, s.watts) for s in inside if s.watts is not None]
-    dropped = len(inside) - len(good)
-    notes = [f"{dropped} of {len(inside)} samples had no reading and were dropped"] if dropped else []
+    known = [(s.time_s, s.watts) for s in inside if s.watts is not None]
+    good = _possible(known)
+    notes, dropped = [], len(inside) - len(good)
+    if len(known) < len(inside):
+        notes.append(f"{len(inside) - len(known)} of {len(inside)} samples had no reading and were dropped")
+    if len(good) < len(known):
+        worst = max((watts for _, watts in set(known) - set(good)), key=abs)
+        notes.append(
+            f"{len(known) - len(good)} of {len(inside)} samples are impossible ({worst:,.0f} W) and were dropped"
+        )
     if len(good) < 2:
         return Energy(None, start_s, end_s, dropped, (*notes, "fewer than two samples in the window"))
-    pairs = list(itertools.pairwise(good))
-    joules = sum((a[1] + b[1]) / 2 * (b[0] - a[0]) for a, b in pairs)
+    pairs = [(a, b) for a, b in itertools.pairwise(good) if b[0] > a[0]]
     gaps = [b[0] - a[0] for a, b in pairs if max_gap_s is not None and b[0] - a[0] > max_gap_s]
     if gaps:
         plural = "s" if len(gaps) > 1 else ""
         notes.append(f"{len(gaps)} gap{plural} of up to {max(gaps):.1f} s between samples, bridged in a straight line")
-    return _fitted(Energy(joules, good[0][0], good[-1][0], dropped, tuple(notes)), start_s, end_s)
+    pieces = [_Piece(a[0], b[0], (a[1] + b[1]) / 2 * (b[0] - a[0]), a[1], b[1], True) for a, b in pairs]
+    return _share_of(pieces, start_s, end_s, dropped, notes)
 
 
 def interval_energy(intervals: Sequence[PowerInterval], start_s: float, end_s: float) -> Energy:
-    """Energy of whole intervals whose middle lies in the window: an interval is never split."""
-    inside = [i for i in intervals if start_s <= (i.start_s + i.end_s) / 2 <= end_s and i.end_s > i.start_s]
-    if not inside:
-        return Energy(None, start_s, end_s, 0, ("no whole interval in the window",))
-    covered = sum(i.end_s - i.start_s for i in inside)
-    joules = sum(i.watts * (i.end_s - i.start_s) for i in inside)
-    span = inside[-1].end_s - inside[0].start_s
-    notes: tuple[str, ...] = ()
-    if span - covered > max(_EDGE_S, _SPAN_TOLERANCE * span):
-        notes = (f"{span - covered:.1f} s between its intervals are not covered",)
-        joules *= span / covered
-    return _fitted(Energy(joules, inside[0].start_s, inside[-1].end_s, 0, notes), start_s, end_s)
+    """Energy of intervals of which only the mean is known; one that straddles an edge gives its share of time."""
+    inside = [i for i in intervals if i.end_s > i.start_s and i.end_s > start_s and i.start_s < end_s]
+    good = [i for i in inside if 0 <= i.watts <= _METER_WATTS]
+    notes = []
+    if len(good) < len(inside):
+        notes.append(f"{len(inside) - len(good)} of {len(inside)} intervals are impossible and were dropped")
+    if not good:
+        return Energy(None, start_s, end_s, len(inside), (*notes, "no interval in the window"))
+    pieces = [_uniform(i.start_s, i.end_s, i.watts * (i.end_s - i.start_s)) for i in good]
+    return _share_of(pieces, start_s, end_s, len(inside) - len(good), notes)
 
 
 def in_window(energy: Energy, start_s: float, end_s: float) -> tuple[float | None, float | None]:
@@ -178,37 +193,89 @@ def in_window(energy: Energy, start_s: float, end_s: float) -> tuple[float | Non
     watts = energy.watts
     if energy.joules is None or watts is None:
         return None, None
-    if _covers(energy, start_s, end_s):
+    if abs(energy.start_s - start_s) <= _at_edge(start_s, end_s) >= abs(energy.end_s - end_s):
         return energy.joules, watts
     return watts * (end_s - start_s), watts
 
 
-def _edges(times: Sequence[float], start_s: float, end_s: float) -> tuple[int, int]:
-    """Indices of the samples nearest to both edges."""
-    return _nearest(times, start_s), _nearest(times, end_s)
+def _uniform(start_s: float, end_s: float, joules: float) -> _Piece:
+    watts = joules / (end_s - start_s)
+    return _Piece(start_s, end_s, joules, watts, watts)
+
+
+def _possible(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Without negative figures, and without single ones far above those on both sides and above all usual ones."""
+    good = [sample for sample in samples if 0 <= sample[1] <= _METER_WATTS]
+    if len(good) < 3:
+        return good
+    usual = statistics.median(watts for _, watts in good)
+    kept = []
+    for index, sample in enumerate(good):
+        around = [good[i][1] for i in (index - 1, index + 1) if 0 <= i < len(good)]
+        if usual <= 0 or sample[1] <= _SPIKE * max(usual, *around):
+            kept.append(sample)
+    return kept
+
+
+def _around(times: Sequence[float], start_s: float, end_s: float) -> tuple[int, int]:
+    """Indices of the samples that hold the window: those at or before its start and at or after its end, if any."""
+    near = _at_edge(start_s, end_s)
+    first, last = _nearest(times, start_s), _nearest(times, end_s)
+    if times and times[first] > start_s + near:
+        first = max(first - 1, 0)
+    if times and times[last] < end_s - near:
+        last = min(last + 1, len(times) - 1)
+    return first, max(last, first)
 
 
 def _nearest(times: Sequence[float], when: float) -> int:
     right = bisect_left(times, when)
-    if right == 0:
-        return 0
-    if right == len(times):
-        return len(times) - 1
-    return right if times[right] - when < when - times[right - 1] else right - 1
+    around = [index for index in (right - 1, right) if 0 <= index < len(times)]
+    return min(around, key=lambda index: abs(times[index] - when), default=0)
 
 
-def _covers(energy: Energy, start_s: float, end_s: float) -> bool:
-    allowed = max(_EDGE_S, _SPAN_TOLERANCE * (end_s - start_s))
-    return abs(energy.start_s - start_s) <= allowed and abs(energy.end_s - end_s) <= allowed
+def _at_edge(start_s: float, end_s: float) -> float:
+    return max(_AT_EDGE_S, _AT_EDGE_SHARE * (end_s - start_s))
 
 
-def _fitted(energy: Energy, start_s: float, end_s: float) -> Energy:
-    """Say so where the span is not the window; give no figure where it covers less than half of it."""
-    if _covers(energy, start_s, end_s):
-        return energy
-    span, window = energy.end_s - energy.start_s, end_s - start_s
-    if min(energy.end_s, end_s) - max(energy.start_s, start_s) < window / 2:
-        note = f"covers {max(span, 0):.1f} s, less than half of the window of {window:.1f} s"
-        return Energy(None, start_s, end_s, energy.dropped, (*energy.notes, note))
-    note = f"covers {span:.1f} s and its mean power stands for the window of {window:.1f} s"
-    return Energy(energy.joules, energy.start_s, energy.end_s, energy.dropped, (*energy.notes, note))
+def _share_of(
+    pieces: Sequence[_Piece],
+    start_s: float,
+    end_s: float,
+    dropped: int,
+    notes: Sequence[str],
+    exact_joules: float | None = None,
+) -> Energy:
+    """The window's share of the pieces; said where it is not all of the window, none below half of it."""
+    near = _at_edge(start_s, end_s)
+    begin = pieces[0].start_s if abs(pieces[0].start_s - start_s) <= near else max(start_s, pieces[0].start_s)
+    end = pieces[-1].end_s if abs(pieces[-1].end_s - end_s) <= near else min(end_s, pieces[-1].end_s)
+    inside = [piece for piece in pieces if piece.end_s > begin and piece.start_s < end]
+    said = list(notes)
+    covered = sum(min(piece.end_s, end) - max(piece.start_s, begin) for piece in inside)
+    window = end_s - start_s
+    if covered < window / 2:
+        said.append(f"covers {max(covered, 0.0):.1f} s, less than half of the window of {window:.1f} s")
+        return Energy(None, start_s, end_s, dropped, tuple(said))
+    whole = exact_joules is not None and begin == pieces[0].start_s and end == pieces[-1].end_s
+    joules = exact_joules if whole and exact_joules is not None else sum(p.within(begin, end) for p in inside)
+    gap = (end - begin) - covered
+    if gap > max(_GAP_S, _GAP_SHARE * (end - begin)):
+        said.append(f"{gap:.1f} s between its samples are not covered: the mean power of the rest stands for them")
+    if gap > 0:
+        joules *= (end - begin) / covered
+    if (end - begin) < window - max(_GAP_S, _GAP_SHARE * window):
+        said.append(f"covers {end - begin:.1f} s and its mean power stands for the window of {window:.1f} s")
+    return Energy(joules, begin, end, dropped, tuple(said), _edge_error(inside, begin, end, joules))
+
+
+def _edge_error(pieces: Sequence[_Piece], begin: float, end: float, joules: float) -> float:
+    """How far off the parts of straddling pieces may be, within what this meter showed in the window."""
+    seen = [piece.watts for piece in pieces]
+    low, high = (min(seen), max(seen)) if len(seen) > 1 else (0.0, 2 * seen[0])
+    error = 0.0
+    for piece in pieces:
+        outside = max(begin - piece.start_s, 0.0) + max(piece.end_s - end, 0.0)
+        if outside > 0 and not piece.is_course:
+            error += outside * max(piece.watts - low, high - piece.watts)
+    return error if error > _EDGE_ERROR_SHARE * joules else 0.0

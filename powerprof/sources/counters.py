@@ -1,0 +1,138 @@
+"""An energy counter's readings, told apart: steps that count, wraps, resets, spikes and samples that say nothing. Pure.
+
+A step backwards is a wrap where the counter's range allows it and where what then was drawn is what the hardware can
+draw and usually draws; otherwise the counter began anew (firmware, suspend, a driver that was loaded again), and what
+was drawn since is unknown. A single sample that lies far ahead of both its neighbours is a spike.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Missing = Literal["gone", "unreadable", "no_range"]
+# What one package, or its memory, can draw: 500 W is the most that is sold (Granite Rapids 6980P, EPYC 9965), and
+# boost may double that for moments.
+PACKAGE_WATTS = 1000.0
+# A wrap that would mean more than this many times what was drawn in any other step is a reset.
+_UNUSUAL = 5.0
+# Shorter steps are the jitter of two readings: a counter that is updated every ms may do two updates in one of them.
+_SHORTEST_S = 0.01
+
+
+@dataclass(frozen=True)
+class CounterSample:
+    """One reading of an energy counter in its own units; `value` None says why in `missing`."""
+
+    time_s: float
+    value: int | None
+    missing: Missing | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a counter counted between two samples."""
+
+    start_s: float
+    end_s: float
+    units: int
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A sample that was not used, the time that is in no figure because of it, and why."""
+
+    start_s: float
+    end_s: float
+    why: str
+
+
+@dataclass
+class Counted:
+    """The steps of a counter, in order; between them may lie gaps."""
+
+    steps: list[Step] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
+
+
+def step_units(old: int, new: int, modulus: int | None) -> int | None:
+    """Units between two readings with at most one wrap; None where a step back cannot be read.
+
+    (powercap: modulus = max_energy_range_uj + 1.)
+    """
+    if new >= old:
+        return new - old
+    if modulus is None or not 0 <= old < modulus or new < 0:
+        return None
+    return (new - old) % modulus
+
+
+def count(samples: Sequence[CounterSample], joules_per_unit: float, modulus: int | None, limit_watts: float) -> Counted:
+    """The steps between the readable samples of one counter, in order of time."""
+    found = Counted()
+    good = [(s.time_s, s.value) for s in samples if s.value is not None]
+    usual = _usual_watts(good, joules_per_unit, limit_watts)
+
+    def step(old: _Reading, new: _Reading) -> Step | None:
+        units = step_units(old[1], new[1], modulus)
+        if units is None:
+            return None
+        watts = units * joules_per_unit / max(new[0] - old[0], _SHORTEST_S)
+        wrapped = new[1] < old[1]
+        if watts > limit_watts or (wrapped and usual is not None and watts > _UNUSUAL * usual):
+            return None
+        return Step(old[0], new[0], units)
+
+    last: _Reading | None = None
+    odd: _Reading | None = None  # a sample that does not follow on `last`
+    for sample in good:
+        if last is None:
+            last = sample
+            continue
+        onward = step(last, sample)
+        restarted = step(odd, sample) if odd is not None else None
+        if odd is not None and restarted is not None and (odd[1] < last[1] or onward is None):
+            found.drops.append(_jump(last, odd, joules_per_unit, limit_watts))
+            found.steps.append(restarted)
+            last, odd = sample, None
+            continue
+        if odd is not None:
+            why = f"a sample of {odd[1] * joules_per_unit:.1f} J lies out of the course of those around it: dropped"
+            found.drops.append(Drop(odd[0], odd[0], why))
+            odd = None
+        if onward is None:
+            odd = sample
+        else:
+            found.steps.append(onward)
+            last = sample
+    if odd is not None and last is not None:
+        found.drops.append(_jump(last, odd, joules_per_unit, limit_watts))
+    return found
+
+
+_Reading = tuple[float, int]
+
+
+def _usual_watts(good: Sequence[_Reading], joules_per_unit: float, limit_watts: float) -> float | None:
+    """The most that was drawn in a step that needs no explanation; None where there is none."""
+    watts = [
+        (new - old) * joules_per_unit / max(later - earlier, _SHORTEST_S)
+        for (earlier, old), (later, new) in itertools.pairwise(good)
+        if new > old
+    ]
+    return max((value for value in watts if value <= limit_watts), default=None)
+
+
+def _jump(last: _Reading, odd: _Reading, joules_per_unit: float, limit_watts: float) -> Drop:
+    seconds, before, after = odd[0] - last[0], last[1] * joules_per_unit, odd[1] * joules_per_unit
+    if after < before:
+        why = (
+            f"the counter went back from {before:.1f} to {after:.1f} J, which is a reset and no wrap "
+            f"(or readings in the wrong order): {seconds:.1f} s are in no figure"
+        )
+    else:
+        watts = (after - before) / max(seconds, _SHORTEST_S)
+        why = f"a step of {watts:,.0f} W is more than {limit_watts:,.0f} W: {seconds:.1f} s are in no figure"
+    return Drop(last[0], odd[0], why)
