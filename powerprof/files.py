@@ -7,6 +7,7 @@ from pathlib import Path
 
 from powerprof.errors import DataError, PowerprofError
 
+_GZIP = b"\x1f\x8b"
 _REASONS = {errno.ENOENT: "no such file", errno.EACCES: "permission denied", errno.EPERM: "permission denied"}
 
 
@@ -50,7 +51,10 @@ def try_int(path: Path) -> int | None:
 
 
 def read_outside_text(path: Path, limit_bytes: int = 256 << 20) -> str:
-    """A file that a person gave us: never larger than `limit_bytes`, never a traceback. Raises DataError."""
+    """A file that a person gave us, unpacked where it is gzip's: never larger than `limit_bytes`, never a traceback.
+
+    Raises DataError.
+    """
     try:
         if not path.is_file():
             raise DataError(path, "not a regular file" if path.exists() else "no such file")
@@ -58,6 +62,8 @@ def read_outside_text(path: Path, limit_bytes: int = 256 << 20) -> str:
             data = file.read(limit_bytes + 1)
     except OSError as error:
         raise DataError(path, f"cannot be read ({reason_of(error)})") from error
+    if data.startswith(_GZIP):
+        data = _unpacked(data, path, limit_bytes)
     if len(data) > limit_bytes:
         raise DataError(path, f"larger than {limit_bytes >> 20} MiB")
     try:
@@ -65,3 +71,15 @@ def read_outside_text(path: Path, limit_bytes: int = 256 << 20) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise DataError(path, f"not text (byte 0x{data[error.start]:02x})", line) from None
+
+
+def _unpacked(data: bytes, path: Path, limit_bytes: int) -> bytes:
+    import gzip
+    import io
+    import zlib
+
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            return file.read(limit_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(path, f"damaged gzip file ({error})") from None

@@ -18,7 +18,7 @@ from pathlib import Path
 from powerprof.errors import CapabilityError, DataError
 from powerprof.files import read_outside_text
 from powerprof.sources.meter import DomainEnergy
-from powerprof.sources.series import PowerSample, power_energy
+from powerprof.sources.series import Energy, PowerSample, power_energy
 
 _TIMES = (
     "t",
@@ -41,6 +41,8 @@ _OTHERS = ("factor", "apparent", "reactive", "limit", "max", "min", "energy", "v
 _EPOCH_S = 1e8
 _UNITS = {"mw": 1e-3, "milliwatts": 1e-3, "w": 1.0, "watt": 1.0, "watts": 1.0, "kw": 1e3, "kilowatts": 1e3}
 _MAX_WATTS = 1e6
+# Loggers that average write once a minute at the least.
+_STALE_S = 120.0
 _DELIMITERS = (";", "\t", ",")
 
 
@@ -197,7 +199,12 @@ class MeterLogMeter:
         return None
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        log = read_meter_log(self._path)
+        # A window was measured: whatever became of the log meanwhile, the rest of it counts.
+        try:
+            log = read_meter_log(self._path, minimum=0)
+        except DataError as error:
+            self._notes = [f"meter_log: {error.message}"]
+            return [DomainEnergy("wall", Energy(None, start_s, end_s))]
         self._notes = [f"meter_log: {note}" for note in log.notes]
         local = [PowerSample(s.time_s - self._offset_s, s.watts) for s in log.samples]
         return [DomainEnergy("wall", power_energy(local, start_s, end_s, 3 * log.step_s))]
@@ -213,5 +220,23 @@ def open_meter_log(path: Path | None) -> MeterLogMeter:
     """A wall meter's log. Raises CapabilityError where no file was named, DataError where it is no such log."""
     if path is None:
         raise CapabilityError("meter_log: no log was named", "add --meter-log FILE")
-    read_meter_log(path, minimum=0)
+    log = read_meter_log(path, minimum=0)
+    if log.samples:
+        _check_live(log, path)
     return MeterLogMeter(path)
+
+
+def _check_live(log: MeterLog, path: Path) -> None:
+    """Refuse a log that cannot cover a window that begins now, before the window and not after it."""
+    if not log.has_epoch:
+        raise CapabilityError(
+            f"meter_log: the times of {path} count from 0 and have no place on this machine's clock",
+            "let the logger write times of day, or replay it by itself: powerprof energy --from FILE",
+        )
+    age_s = time.time() - log.samples[-1].time_s
+    if abs(age_s) > max(_STALE_S, 10 * log.step_s):
+        when = f"{age_s:.0f} s old" if age_s > 0 else f"{-age_s:.0f} s ahead of this machine's clock"
+        raise CapabilityError(
+            f"meter_log: the last sample of {path} is {when}",
+            "start the logger; if it runs, set both clocks by the same source",
+        )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from powerprof.errors import DataError
@@ -18,11 +18,13 @@ from powerprof.files import read_outside_text
 
 TOPOLOGY = ("Package", "Die", "L3", "Node", "Core", "CPU", "APIC", "X2APIC")
 _TIME = "Time_Of_Day_Seconds"
-_FIRST = frozenset({"usec", _TIME, *TOPOLOGY, "Avg_MHz", "Busy%", "Bzy_MHz", "PkgWatt", "CorWatt", "RAMWatt"})
+_FIRST = frozenset({"usec", _TIME, *TOPOLOGY, "Avg_MHz", "Busy%", "Bzy_MHz", "PkgWatt", "CorWatt", "RAMWatt", "Pkg_J"})
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_%.+:/-]*")
 _FAMILY = re.compile(r"family:model:stepping 0x([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)", re.I)
 _STATE = re.compile(r"cpu\d+: (\S+): (?:CPUIDLE|MWAIT|ACPI|HLT|.*IDLE)", re.I)
 _MAX_COLUMNS = 512
+# turbostat's intervals stretch by milliseconds, on a busy host by tenths.
+_GAP = 1.5
 _MAX_LINE = 64 << 10
 
 
@@ -129,6 +131,9 @@ def parse_turbostat(text: str, path: Path | str) -> TurbostatLog:
         interval = _interval(group, before, header.interval_s, path)
         before = interval.time_s
         intervals.append(interval)
+    intervals, gaps = _without_gaps(intervals, header.interval_s)
+    if gaps:
+        notes.append(f"{gaps} of its tables follow a gap, in which nothing was metered")
     return TurbostatLog(str(path), header, columns, tuple(intervals), tuple(notes))
 
 
@@ -197,7 +202,12 @@ def _groups(lines: list[str], begin: int, columns: tuple[str, ...], path: Path |
     """Rows of one interval at a time: a header, the system's row or a CPU seen before begins the next."""
     group: list[TurbostatRow] = []
     seen: set[int | None] = set()
+    restarted = False
     for number, line in enumerate(lines[begin:], begin + 1):
+        # Started again, into the same file: its banner is over where its next table begins.
+        restarted = (restarted or line.startswith("turbostat version")) and tuple(_cells(line)) != columns
+        if restarted:
+            continue
         if len(line) > _MAX_LINE:
             raise DataError(path, "line too long", number)
         cells = _cells(line)
@@ -254,6 +264,19 @@ def _check_widths(groups: list[list[TurbostatRow]], path: Path | str) -> None:
             if len(row.values) < expected - 2:
                 reason = f"damaged table (a row of {len(row.values)} figures, {expected} in the first one)"
                 raise DataError(path, reason, row.line)
+
+
+def _without_gaps(intervals: Sequence[TurbostatInterval], nominal: float | None) -> tuple[list[TurbostatInterval], int]:
+    """A table is of one interval: where much more time went by since the last one, tables are missing in between."""
+    known = sorted(i.duration_s for i in intervals if i.duration_s)
+    usual = nominal or (known[len(known) // 2] if known else None)
+    if usual is None:
+        return list(intervals), 0
+    found = [
+        replace(i, duration_s=usual) if i.duration_s is not None and i.duration_s > _GAP * usual else i
+        for i in intervals
+    ]
+    return found, sum(a is not b for a, b in zip(found, intervals, strict=True))
 
 
 def _interval(

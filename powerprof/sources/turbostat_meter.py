@@ -13,10 +13,12 @@ from powerprof import paths, programs
 from powerprof.errors import CapabilityError, DataError, PowerprofError
 from powerprof.sources.meter import DomainEnergy, distinct_names
 from powerprof.sources.series import PowerInterval, interval_energy
-from powerprof.sources.turbostat import TurbostatInterval, TurbostatLog, parse_turbostat
+from powerprof.sources.turbostat import TurbostatInterval, TurbostatLog, TurbostatRow, parse_turbostat
 
 # column → domain of a package
 _COLUMNS = {"PkgWatt": "package", "CorWatt": "core", "GFXWatt": "uncore", "RAMWatt": "dram"}
+# With --Joules the same columns hold what was drawn since the table before (turbostat(8)).
+_JOULES = {"PkgWatt": "Pkg_J", "CorWatt": "Cor_J", "GFXWatt": "GFX_J", "RAMWatt": "RAM_J", "SysWatt": "Sys_J"}
 _SHOW = "Time_Of_Day_Seconds,Package,Die,Node,Core,CPU,PkgWatt,CorWatt,GFXWatt,RAMWatt,SysWatt"
 _INTERVAL_S = 1.0
 _HINT = "run as root with the msr module (modprobe msr); virtual machines hide the counters"
@@ -39,7 +41,7 @@ def domain_intervals(log: TurbostatLog, offset_s: float = 0.0) -> dict[str, tupl
     if not found:
         reason = (
             "no power column (PkgWatt, CorWatt, ...) in it"
-            if not _COLUMNS.keys() & set(log.columns)
+            if not {*_COLUMNS, *_JOULES.values()} & set(log.columns)
             else ("its tables do not say how long they took")
         )
         raise DataError(log.path, reason)
@@ -57,14 +59,22 @@ def _interval_watts(interval: TurbostatInterval) -> dict[tuple[str, str | None],
     for row in rows:
         package = f"package-{row.package or 0}"
         for column, name in _COLUMNS.items():
-            if column not in row.values:
-                continue
-            key = (package, None) if name == "package" else (name, package)
-            watts[key] = watts.get(key, 0.0) + row.values[column]
-    system = interval.system
-    if system is not None and "SysWatt" in system.values:
-        watts["psys", None] = system.values["SysWatt"]
+            value = _watts(row, column, interval.duration_s)
+            if value is not None:
+                key = (package, None) if name == "package" else (name, package)
+                watts[key] = watts.get(key, 0.0) + value
+    of_system = None if interval.system is None else _watts(interval.system, "SysWatt", interval.duration_s)
+    if of_system is not None:
+        watts["psys", None] = of_system
     return watts
+
+
+def _watts(row: TurbostatRow, column: str, duration_s: float | None) -> float | None:
+    """A column's watts, or its joules over the interval."""
+    joules = row.values.get(_JOULES[column])
+    if column in row.values or joules is None:
+        return row.values.get(column)
+    return joules / duration_s if duration_s else None
 
 
 def log_energies(log: TurbostatLog, start_s: float, end_s: float, offset_s: float = 0.0) -> list[DomainEnergy]:

@@ -34,7 +34,7 @@ def test_idle_starts_nothing() -> None:
 
 def test_a_step_without_energy_ends_the_calibration(tmp_path: Path) -> None:
     log = tmp_path / "wall.csv"
-    log.write_text("time,watts\n1737461935,2\n1737461936,3\n")
+    log.write_text(f"time,watts\n{time.time():.3f},2\n")
     said: list[str] = []
     with pytest.raises(PowerprofError, match="step 'idle' has no measured energy"):
         calibrate(

@@ -107,9 +107,26 @@ def test_a_log_that_grows_while_we_measure(tmp_path: Path) -> None:
     assert readings[0].watts == pytest.approx(105.0, abs=0.5)
 
 
-def test_a_log_of_another_day_gives_no_figure(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ("1737461935,2\n1737461936,3\n", "the last sample of .* is .* s old"),
+        ("1737461935,2\n", "the last sample of .* is .* s old"),
+        ("0,2\n1,3\n", "count from 0"),
+        (f"{time.time() + 4000:.0f},2\n", "ahead of this machine's clock"),
+    ],
+)
+def test_a_log_that_cannot_cover_the_window_is_refused_before_it(tmp_path: Path, rows: str, reason: str) -> None:
     path = tmp_path / "wall.csv"
-    path.write_text("time,watts\n1737461935,2\n1737461936,3\n")
+    path.write_text(f"time,watts\n{rows}")
+    with pytest.raises(CapabilityError, match=reason) as caught:
+        open_meters("meter_log", meter_log=path)
+    assert caught.value.hint
+
+
+def test_a_log_with_one_row_in_the_end_gives_no_figure_and_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "wall.csv"
+    path.write_text(f"time,watts\n{time.time():.3f},3\n")
     with open_meters("meter_log", meter_log=path) as meters:
         meters.sample()
         readings = meters.readings(time.monotonic() - 1, time.monotonic())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -195,3 +196,103 @@ def test_recorded_mmio_duplicate(recordings: Path, tmp_path: Path) -> None:
 def test_recorded_damaged_log_is_refused(recordings: Path) -> None:
     with pytest.raises(DataError, match=r"turbostat\.raw\.txt:64: damaged table header"):
         replay([recordings / "corrupted/turbostat.raw.txt"])
+
+
+IPMI = "".join(f"Timestamp | {1000 + 10 * i}\nPwr Consumption | {{}} Watts | ok\n" for i in range(6))
+
+
+def turbostat(begin: int, watts: float, *, joules: bool = False, skip: tuple[int, ...] = ()) -> str:
+    """Tables of one package and two CPUs every 5 s from `begin`."""
+    column, value = ("Pkg_J", 5 * watts) if joules else ("PkgWatt", watts)
+    header = f"Time_Of_Day_Seconds\tPackage\tCore\tCPU\tBusy%\t{column}\n"
+    tables = [
+        header
+        + f"{begin + 5 * i}.0\t-\t-\t-\t1.0\t{value}\n"
+        + f"{begin + 5 * i}.0\t0\t0\t0\t1.0\t{value}\n"
+        + f"{begin + 5 * i}.0\t0\t1\t1\t1.0\n"
+        for i in range(8)
+        if i not in skip
+    ]
+    return "".join(tables)
+
+
+def test_two_logs_of_one_controller_count_once(tmp_path: Path) -> None:
+    in_band, out_of_band = save(tmp_path, IPMI.replace("{}", "300"), IPMI.replace("{}", "304"))
+    result = replay([in_band, out_of_band])
+    assert result.total.watts == pytest.approx(300.0)
+    assert f"{out_of_band} repeats {in_band} (304.0 and 300.0 W) and is not counted" in result.notes
+
+
+def test_the_same_log_twice_is_read_once(tmp_path: Path) -> None:
+    result = replay(save(tmp_path, *[IPMI.replace("{}", "300")] * 2))
+    assert result.total.watts == pytest.approx(300.0)
+    assert any("is the same as" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        ((IPMI.replace("{}", "300"), IPMI.replace("{}", "200")), "differ .300.0 W, 200.0 W.: two machines"),
+        ((turbostat(1000, 100.0), turbostat(5000, 100.0)), "of different times"),
+        ((turbostat(1000, 100.0), turbostat(1000, 50.0)), "two machines"),
+    ],
+)
+def test_two_machines_and_two_times_have_no_sum(tmp_path: Path, texts: tuple[str, str], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason) as caught:
+        replay(save(tmp_path, *texts))
+    assert "powerprof energy --from" in str(caught.value.hint)
+
+
+def test_turbostat_in_joules(tmp_path: Path) -> None:
+    watts = replay(save(tmp_path, turbostat(1000, 40.0)))
+    joules = replay(save(tmp_path, turbostat(1000, 40.0, joules=True)))
+    assert watts.total.watts == pytest.approx(40.0)
+    assert joules.total.joules == pytest.approx(watts.total.joules)
+
+
+def test_a_gap_in_a_turbostat_log_is_not_metered_time(tmp_path: Path) -> None:
+    result = replay(save(tmp_path, turbostat(1000, 40.0, skip=(3, 4))))
+    assert result.total.watts == pytest.approx(40.0)
+    assert any("1 of its tables follow a gap" in note for note in result.notes)
+    assert any("10.0 s between its samples are not covered" in note for note in result.notes)
+
+
+def test_a_turbostat_that_was_started_again_into_its_log(tmp_path: Path) -> None:
+    banner = "turbostat version 2024.07.26 - Len Brown\nKernel command line: quiet\nCPUID(0): GenuineIntel\n"
+    result = replay(save(tmp_path, banner + turbostat(1000, 40.0) + banner + turbostat(1100, 60.0)))
+    assert result.total.watts == pytest.approx(50.0, rel=0.05)
+    assert any("follow a gap" in note for note in result.notes)
+
+
+def test_packed_logs_are_read_and_empty_ones_called_empty(tmp_path: Path) -> None:
+    packed = tmp_path / "turbostat.txt.gz"
+    packed.write_bytes(gzip.compress(turbostat(1000, 40.0).encode()))
+    assert replay([packed]).total.watts == pytest.approx(40.0)
+    with pytest.raises(DataError, match=r"0\.txt: empty"):
+        replay(save(tmp_path, ""))
+    packed.write_bytes(gzip.compress(turbostat(1000, 40.0).encode())[:-20])
+    with pytest.raises(DataError, match="damaged gzip file"):
+        replay([packed])
+
+
+def test_one_file_that_is_no_use_does_not_void_the_others(tmp_path: Path) -> None:
+    result = replay(save(tmp_path, "nothing of use\n", turbostat(1000, 40.0), ""))
+    assert result.total.watts == pytest.approx(40.0)
+    assert [note for note in result.notes if note.startswith("not used: ")] == [
+        f"not used: {tmp_path}/0.txt: no energy recording: neither turbostat, powercap, IPMI nor a wall meter's CSV",
+        f"not used: {tmp_path / '2.txt'}: empty",
+    ]
+
+
+def test_dumps_in_the_wrong_order_are_no_58_kilowatts(tmp_path: Path) -> None:
+    result = replay(save(tmp_path, bars(240_425_366_267, 0), bars(240_422_366_267, 0)), 3.0)
+    assert result.total.joules is None
+    assert any("readings in the wrong order" in note for note in result.notes)
+
+
+def test_constraints_say_what_a_package_can_draw(tmp_path: Path) -> None:
+    limit = f"{ROOT}/intel-rapl:0/constraint_0_max_power_uw|15000000\n"
+    # 200 W from a laptop's 15 W part.
+    result = replay(save(tmp_path, bars(0, 0) + limit, bars(400_000_000, 0) + limit), 2.0)
+    assert result.total.joules is None
+    assert any("a step of 200 W is more than 100 W" in note for note in result.notes)

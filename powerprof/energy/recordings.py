@@ -1,0 +1,258 @@
+"""Recorded meters: what a file is, by its content; its time axis; and which recordings are of one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from powerprof.energy.domains import contained, host_energy
+from powerprof.energy.meters import make_readings
+from powerprof.errors import DataError, UsageError
+from powerprof.files import read_outside_text
+from powerprof.sources.counters import CounterSample
+from powerprof.sources.ipmi import looks_like_ipmi, parse_ipmi
+from powerprof.sources.meter import DomainEnergy
+from powerprof.sources.meter_log import looks_like_meter_log, parse_meter_log
+from powerprof.sources.powercap_dump import PowercapDump, looks_like_powercap, parse_powercap
+from powerprof.sources.powertop_meter import report_watts
+from powerprof.sources.rapl import Zone, select_domains
+from powerprof.sources.series import PowerSample, counter_energy, power_energy
+from powerprof.sources.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
+from powerprof.sources.turbostat_meter import domain_intervals, log_energies
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recorded meter. `start_s` to `end_s` is what it covers, in epoch seconds if `has_epoch`."""
+
+    source: str
+    path: str
+    start_s: float
+    end_s: float
+    has_epoch: bool
+    energies: Callable[[float, float], list[DomainEnergy]]
+    notes: tuple[str, ...] = ()
+
+
+def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[list[Recording], list[str]]:
+    """What each file is, by its content; all powercap dumps together are one recording."""
+    recordings: list[Recording] = []
+    dumps: list[PowercapDump] = []
+    notes: list[str] = []
+    unusable: list[DataError] = []
+    seen: dict[str, Path] = {}
+    for path in files:
+        try:
+            text = read_outside_text(path)
+            # Powercap dumps may be alike (an idle domain's counter); of everything else the same again is no more.
+            if text in seen and not looks_like_powercap(text) and not looks_like_meter_log(text):
+                notes.append(f"{path} is the same as {seen[text]} and is read once")
+                continue
+            seen[text] = path
+            made = _recording(text, path, notes)
+        except DataError as error:
+            unusable.append(error)
+            continue
+        dumps += made if isinstance(made, list) else []
+        recordings += [made] if isinstance(made, Recording) else []
+    if unusable and not recordings and len(dumps) < 2:
+        raise unusable[0]
+    notes += [f"not used: {error.message}" for error in unusable]
+    if unusable and len(dumps) == 1:
+        notes.append(f"not used: {dumps.pop().path}: one powercap dump has no energy in it")
+    if dumps:
+        recordings.append(_powercap(dumps, elapsed_s))
+    elif elapsed_s is not None:
+        raise UsageError("--elapsed is the time between powercap dumps, and there is none among these files")
+    if not recordings and not notes:
+        raise UsageError("no recordings were named", "powerprof energy --from FILE…")
+    return _told_apart(recordings, notes), notes
+
+
+def _recording(text: str, path: Path, notes: list[str]) -> Recording | list[PowercapDump] | None:
+    """What a file's text is, by its content; PowerTOP's report is a note. Raises DataError where it is nothing."""
+    if not text.strip():
+        raise DataError(path, "empty")
+    if looks_like_turbostat(text):
+        return _turbostat(parse_turbostat(text, path))
+    if looks_like_powercap(text):
+        return parse_powercap(text, path)
+    if looks_like_ipmi(text):
+        ipmi = parse_ipmi(text, path)
+        said = (f"read from {ipmi.sensor}", *ipmi.notes)
+        return _power("ipmi", "server", str(path), ipmi.samples, ipmi.step_s, said)
+    if "PowerTOP Version" in text[:4096]:
+        notes.append(_powertop(text, path))
+        return None
+    if "\t" in text and looks_damaged_turbostat(text):
+        parse_turbostat(text, path)
+    if looks_like_meter_log(text):
+        wall = parse_meter_log(text, path)
+        made = _power("meter_log", "wall", str(path), wall.samples, wall.step_s, wall.notes)
+        return replace(made, has_epoch=wall.has_epoch)
+    raise DataError(
+        path,
+        "no energy recording: neither turbostat, powercap, IPMI nor a wall meter's CSV",
+        hint="a CSV log has a header such as time,watts",
+    )
+
+
+def _told_apart(recordings: Sequence[Recording], notes: list[str]) -> list[Recording]:
+    """At most one recording a source: a second one of the same server is said and left out, all else refused.
+
+    Raises UsageError for recordings of different times or machines, whose sum would be nobody's.
+    """
+    kept: dict[str, Recording] = {}
+    for recording in recordings:
+        first = kept.setdefault(recording.source, recording)
+        if first is recording:
+            continue
+        both = f"{first.path} and {recording.path}"
+        if recording.source == "meter_log":
+            raise UsageError(
+                f"two wall meter logs ({both}): which of them contains which cannot be known", "name one of them"
+            )
+        common = common_window([first, recording])
+        if common is None:
+            raise UsageError(
+                f"{both} are {recording.source}'s, of different times: they have no common sum",
+                "read one at a time: powerprof energy --from FILE",
+            )
+        a, b = (_mean_watts(one, common) for one in (first, recording))
+        if a is None or b is None or abs(a - b) > _SAME_SERVER * max(a, b):
+            figures = ", ".join("no figure" if watts is None else f"{watts:.1f} W" for watts in (a, b))
+            raise UsageError(
+                f"{both} are {recording.source}'s, of one time, and differ ({figures}): two machines?",
+                "read each machine by itself: powerprof energy --from ITS FILES…",
+            )
+        notes.append(f"{recording.path} repeats {first.path} ({b:.1f} and {a:.1f} W) and is not counted")
+    return list(kept.values())
+
+
+def _mean_watts(recording: Recording, window: tuple[float, float]) -> float | None:
+    made, _ = make_readings(recording.source, recording.energies(*window), *window)
+    return host_energy(contained(made)).watts
+
+
+# In-band and out-of-band readings of one controller come some seconds apart.
+_SAME_SERVER = 0.05
+
+
+def looks_damaged_turbostat(text: str) -> bool:
+    """Whether turbostat's columns are in it though its header cannot be read: it is to be refused by its line."""
+    return "Busy%" in text or "PkgWatt" in text
+
+
+def common_window(recordings: Sequence[Recording]) -> tuple[float, float] | None:
+    if not recordings or (len(recordings) > 1 and not all(r.has_epoch for r in recordings)):
+        return None
+    start_s = max(r.start_s for r in recordings)
+    end_s = min(r.end_s for r in recordings)
+    return (start_s, end_s) if end_s > start_s else None
+
+
+def _power(
+    source: str, domain: str, path: str, samples: Sequence[PowerSample], step_s: float, notes: tuple[str, ...]
+) -> Recording:
+    def energies(start_s: float, end_s: float) -> list[DomainEnergy]:
+        return [DomainEnergy(domain, power_energy(samples, start_s, end_s, 3 * step_s))]
+
+    return Recording(source, path, samples[0].time_s, samples[-1].time_s, True, energies, notes)
+
+
+def _turbostat(log: TurbostatLog) -> Recording:
+    spans = [interval for intervals, _ in domain_intervals(log).values() for interval in intervals]
+    has_epoch = all(interval.time_s is not None for interval in log.intervals)
+
+    def energies(start_s: float, end_s: float) -> list[DomainEnergy]:
+        return log_energies(log, start_s, end_s)
+
+    notes = list(log.notes)
+    rows = [i for i in log.intervals if i.system is not None and "PkgWatt" in i.system.values and i.duration_s]
+    if rows:
+        weight = sum(i.duration_s or 0.0 for i in rows)
+        mean = sum(i.system.values["PkgWatt"] * (i.duration_s or 0.0) for i in rows if i.system) / weight
+        notes.append(f"turbostat's own summary rows: {mean:.1f} W package over {len(rows)} intervals")
+    return Recording(
+        "turbostat",
+        log.path,
+        min(s.start_s for s in spans),
+        max(s.end_s for s in spans),
+        has_epoch,
+        energies,
+        tuple(notes),
+    )
+
+
+def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> Recording:
+    """The dumps of all files as one series of samples, in the order in which they were named."""
+    stamped = all(dump.time_s is not None for dump in dumps)
+    if len(dumps) < 2:
+        raise UsageError(
+            f"{dumps[0].path}: one powercap dump has no energy in it: two are needed",
+            "name the dumps in their order: --from BEFORE AFTER",
+        )
+    if not stamped and elapsed_s is None:
+        raise UsageError("powercap dumps carry no time", "add --elapsed S, the seconds between two of them")
+    times = [d.time_s if stamped and d.time_s is not None else i * (elapsed_s or 0.0) for i, d in enumerate(dumps)]
+    for before, after, dump in zip(times, times[1:], dumps[1:], strict=False):
+        if after <= before:
+            raise DataError(dump.path, "time does not advance from the dump before", dump.line)
+    zones: dict[str, Zone] = {}
+    for dump in dumps:
+        for zone_id, zone in dump.zones.items():
+            known = zones.setdefault(zone_id, zone)
+            if known.name != zone.name:
+                raise DataError(dump.path, f"{zone_id} is {zone.name} here and {known.name} before", dump.line)
+            if known.range_uj is None and zone.range_uj is not None:
+                zones[zone_id] = zone
+    domains, notes = select_domains(zones.values())
+    used = {domain.zone.id for domain in domains}
+
+    def samples(zone_id: str, known_range: bool) -> list[CounterSample]:
+        made = []
+        for when, dump in zip(times, dumps, strict=True):
+            value = dump.energy_uj.get(zone_id)
+            gone = zone_id not in dump.zones
+            if value is None:
+                made.append(CounterSample(when, None, "gone" if gone else "unreadable"))
+            else:
+                made.append(CounterSample(when, value if known_range else None, None if known_range else "no_range"))
+        return made
+
+    def energies(start_s: float, end_s: float) -> list[DomainEnergy]:
+        return [
+            DomainEnergy(
+                domain.label,
+                counter_energy(
+                    samples(domain.zone.id, domain.zone.range_uj is not None),
+                    start_s,
+                    end_s,
+                    joules_per_unit=1e-6,
+                    modulus=domain.zone.modulus,
+                    limit_watts=domain.zone.limit_watts,
+                ),
+                domain.inside,
+            )
+            for domain in domains
+        ]
+
+    path = dumps[0].path if len({d.path for d in dumps}) == 1 else f"{len(dumps)} powercap dumps"
+    unused = [zone_id for zone_id in zones if zone_id not in used and "mmio" not in zone_id]
+    return Recording(
+        "rapl",
+        path,
+        times[0],
+        times[-1],
+        stamped,
+        energies,
+        (*notes, *(f"{zone_id} is not counted" for zone_id in unused)),
+    )
+
+
+def _powertop(text: str, path: Path) -> str:
+    found = report_watts(text)
+    if found is None:
+        return f"{path}: PowerTOP's report gives no watts"
+    return f"{path}: PowerTOP's {found[1]} {found[0]:.2f} W, estimated; its report has no time to compare it by"
