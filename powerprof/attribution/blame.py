@@ -42,11 +42,12 @@ def _stack_counts(stacks: SiteStacks, rows: list[Row], lost: int) -> StackCounts
 
 def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -> EnergySplit | None:
     """The host's energy in the window onto the target's rows, powerprof and the rest, by the C0 time that followed."""
+    ran = _share_that_ran(capture)
     own = others["next_tgid"] == capture.own_pid
     rows = tuple(
         Consumer(
             name=f"{row.thread.label} · {row.stack[0].label if row.stack else row.origin}",
-            c0_s=row.c0_ms / 1e3,
+            c0_s=ran * row.c0_ms / 1e3,
             wakeups_count=row.count,
         )
         for row in wakeups
@@ -58,7 +59,7 @@ def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -
         children=rows,
     )
     rest = tuple(
-        Consumer(name=name, c0_s=_running_s(exits), wakeups_count=len(exits))
+        Consumer(name=name, c0_s=ran * _running_s(exits), wakeups_count=len(exits))
         for name, exits in (("powerprof", others[own]), ("other wake-ups", others[~own]))
     )
     return energy_split(
@@ -70,7 +71,18 @@ def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -
         idle_watts=capture.idle_watts,
         wakeups_count=float(len(others) + sum(row.count for row in wakeups)),
         wakeup_joules=capture.wakeup_joules,
+        steal_percent=capture.steal_percent,
     )
+
+
+def _share_that_ran(capture: Capture) -> float:
+    """Of the time from an idle exit to the next idling, what the hypervisor did not give to others.
+
+    Whose it was is not known: everybody's is taken to be shortened alike.
+    """
+    if not capture.c0_percent or not capture.steal_percent:
+        return 1.0
+    return max(0.0, 1.0 - capture.steal_percent / capture.c0_percent)
 
 
 def energy_split(
@@ -83,6 +95,7 @@ def energy_split(
     idle_watts: float | None = None,
     wakeups_count: float = 0.0,
     wakeup_joules: float | None = None,
+    steal_percent: float | None = None,
 ) -> EnergySplit | None:
     """The host's energy in a traced window onto `consumers`; None where it or C0 is unknown."""
     return split_host(
@@ -94,6 +107,7 @@ def energy_split(
         idle_watts=idle_watts,
         wakeups_count=wakeups_count,
         wakeup_joules=wakeup_joules,
+        steal_percent=steal_percent,
     )
 
 

@@ -147,6 +147,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     counted_to_ns: int
     own_pid: int
     c0_percent: float | None = None
+    steal_percent: float | None = None
     energy: list[EnergyReading] = []
     idle_watts: float | None = None
     wakeup_joules: float | None = None

@@ -156,6 +156,7 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         counted_to_ns=stacks.counted_to_ns,
         own_pid=os.getpid(),
         c0_percent=completed.c0_percent,
+        steal_percent=completed.steal_percent,
         energy=completed.energy,
         idle_watts=idle_watts,
         wakeup_joules=wakeup_joules,

@@ -52,11 +52,11 @@ Windows = Sequence[Sequence[EnergyReading]]
 
 
 def tier(reading: EnergyReading) -> str:
-    """wall, server, battery, psys, package, core, rail, device or model."""
+    """wall, server, battery, psys, package, core, rail, device (or another that is in no sum) or model."""
     name = reading.domain.rsplit("/", 1)[-1].split("@", 1)[0]
     if reading.source in ("model", "powertop"):
         return "model"
-    if reading.domain.startswith("device/"):
+    if reading.domain.startswith(("device/", "other/")):
         return "device"
     if reading.source == "meter_log":
         return "wall"

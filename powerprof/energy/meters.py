@@ -25,7 +25,7 @@ _PROBE_S = 0.4
 _SHORT_S = 0.1
 
 
-def _openers(meter_log: Path | None) -> dict[str, Callable[[], Meter]]:
+def _openers(meter_log: Path | None, auto: bool) -> dict[str, Callable[[], Meter]]:
     from powerprof.sources.battery import open_battery
     from powerprof.sources.hwmon import open_hwmon
     from powerprof.sources.ipmi import open_ipmi
@@ -39,7 +39,8 @@ def _openers(meter_log: Path | None) -> dict[str, Callable[[], Meter]]:
         "rapl": open_rapl,
         "perf_power": open_perf_power,
         "turbostat": open_turbostat,
-        "hwmon": open_hwmon,
+        # Of its own accord powerprof takes a chip only where it knows what it measures.
+        "hwmon": lambda: open_hwmon(host_only=auto),
         "battery": open_battery,
         "ipmi": open_ipmi,
         "powertop": open_powertop,
@@ -157,7 +158,7 @@ def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
             f"--energy-source {choice}: {unknown[0] if unknown else 'this'} is no choice",
             f"auto, none, model, or one or more of {', '.join(NAMES)} (a comma between)",
         )
-    openers = _openers(meter_log)
+    openers = _openers(meter_log, auto=words == ["auto"])
     meters: list[Meter] = []
     try:
         if words == ["auto"]:

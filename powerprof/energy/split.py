@@ -3,7 +3,7 @@
 joules = idle floor + Σ parts + residual, to the last bit that floating point has; the residual is a line of its
 own and may be negative. What this cannot know: two SMT siblings that run together share a core's power, so a CPU
 second there costs less than one alone, and both are charged the same; frequency differs between CPUs and is
-charged the same; stolen time runs other guests and is taken out of C0 before.
+charged the same. Stolen time ran other guests: it is a line of its own, with no joules.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from powerprof.energy.domains import Total
 from powerprof.records import EnergyPart, EnergySplit, Kind
 
 UNATTRIBUTED = "cannot be attributed"
+STOLEN = "stolen by other guests"
 # cpuidle counts in microseconds: less C0 than one of them is none.
 _CLOCK_S = 1e-6
 
@@ -66,12 +67,13 @@ def split_energy(
     idle = idle_watts * window_s
     active = total_joules - idle
     running_s = max(c0_s - steal_s, 0.0)
-    if steal_s > 0:
-        notes.append(f"{steal_s:.3f} s of stolen time ran other guests and is left out of C0")
     if smt:
         notes.append("SMT siblings share a core: a CPU second is charged the same alone and beside a sibling")
     rate, per_wakeup = _prices(active, running_s, wakeups_count, wakeup_joules, notes)
     parts = [_part(consumer, rate, per_wakeup, active) for consumer in consumers]
+    if steal_s >= _CLOCK_S:
+        # A line of its own: a CPU that was given to another guest looks as if it ran here, and drew nothing for us.
+        parts.append(EnergyPart(name=STOLEN, joules=0.0, percent=0.0, c0_s=steal_s, wakeups_count=0.0))
     residual = total_joules - math.fsum([idle, *(part.joules for part in parts)])
     if residual < 0 and active >= 0:
         notes.append("the parts were seen to run longer than the CPUs: the residual is negative")

@@ -1,40 +1,53 @@
 """hwmon energy (`energyN_input`, µJ) and power (`powerN_average` or `powerN_input`, µW) channels.
 
-Chips name their channels as they like (Documentation/hwmon/sysfs-interface.rst): a channel that sums up the others
-of its chip is found by its label, and the others are said to be inside it. Chips of batteries are left to the
-battery meter; those of graphics cards, disks and the like are reported as devices and never counted as the host's.
+Chips name their channels as they like (Documentation/hwmon/sysfs-interface.rst); what the known ones mean is in
+`hwmon_chips`. Chips of batteries are left to the battery meter; those of graphics cards, disks and the like, and those
+that nobody knows, are listed and never counted as the host's.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from powerprof import paths
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import read_int, try_int, try_text
 from powerprof.sources.counters import CounterSample
+from powerprof.sources.hwmon_chips import role_of
 from powerprof.sources.meter import DomainEnergy, distinct_names
 from powerprof.sources.series import PowerSample, counter_energy, power_energy
 
 _IGNORED = re.compile(r"BAT|AC\b|ACAD|ADP|ucsi|hidpp|wacom", re.I)
-_DEVICES = re.compile(r"amdgpu|radeon|nouveau|i915|xe$|nvme|drivetemp|mlx|bnxt|nvidia|habanalabs|sfp", re.I)
-# acpi_power_meter's chip: the whole machine's input (drivers/hwmon/acpi_power_meter.c).
-_SERVER_CHIPS = ("power_meter",)
-# amd_energy: Esocket0 sums Ecore000...; ibmpowernv: System; ina3221 boards: VDD_IN, POM_5V_IN; altra: SoC power.
-_AGGREGATE = re.compile(r"\b(total|system|sum|soc|cpu power|vdd_in|pom_5v_in|input power)\b|socket\d+", re.I)
 _POWER_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
 class Channel:
-    """One channel: `scale` turns the file's figure to joules (energy) or watts (power)."""
+    """One channel: an energy counter in µJ, power in µW, or a voltage in mV whose current in mA is `second`."""
 
     file: Path
     domain: str
     inside: str | None
-    is_energy: bool
+    kind: Literal["energy", "power", "product"]
+    second: Path | None = None
+
+    @property
+    def is_energy(self) -> bool:
+        return self.kind == "energy"
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it is the host's, and not a card's or something that nobody knows."""
+        return not self.domain.startswith(("device/", "other/"))
+
+    def read(self) -> int:
+        """µJ or µW. Raises PowerprofError."""
+        value = read_int(self.file)
+        return value if self.second is None else value * read_int(self.second)  # mV × mA = µW
 
 
 def find_channels(root: Path) -> list[Channel]:
@@ -46,57 +59,47 @@ def find_channels(root: Path) -> list[Channel]:
         chip = try_text(folder / "name") or try_text(home / "name")
         if chip is None or _IGNORED.match(chip):
             continue
-        channels += _of_chip(home, chip, folder.name)
+        channels += _of_chip(home, chip)
     return _distinct(channels)
 
 
-def _of_chip(folder: Path, chip: str, hwmon: str) -> list[Channel]:
-    found: dict[str, tuple[Path, bool]] = {}
-    for file in sorted(folder.glob("power*_*"), key=lambda f: (f.name.endswith("_input"), f.name)):
-        match = re.fullmatch(r"power(\d+)_(average|input)", file.name)
+def _of_chip(folder: Path, chip: str) -> list[Channel]:
+    """A counter misses nothing between two samples: it wins over the power channel of the same meaning."""
+    powers = _numbered(folder, r"power(\d+)_(average|input)")
+    energies = _numbered(folder, r"energy(\d+)_input")
+    volts = _numbered(folder, r"in(\d+)_input") if chip == "ina3221" and not powers else {}
+    found: dict[str, Channel] = {}
+    for prefix, files in (("in", volts), ("power", powers), ("energy", energies)):
+        labels = {n: text for n in files if (text := try_text(folder / f"{prefix}{n}_label")) is not None}
+        for number, file in files.items():
+            role = role_of(chip, number, labels.get(number), labels)
+            if prefix == "in":
+                current = folder / f"curr{number}_input"
+                made = Channel(file, role.domain, role.inside, "product", current)
+            else:
+                made = Channel(file, role.domain, role.inside, "energy" if prefix == "energy" else "power")
+            if try_int(file) is not None and (made.second is None or try_int(made.second) is not None):
+                found[role.domain] = made
+    return [found[domain] for domain in sorted(found)]
+
+
+def _numbered(folder: Path, pattern: str) -> Mapping[str, Path]:
+    """Files by their number; an average goes before a reading of the moment."""
+    found: dict[str, Path] = {}
+    for file in sorted(folder.glob("*_*"), key=lambda f: (f.name.endswith("_input"), f.name)):
+        match = re.fullmatch(pattern, file.name)
         if match:
-            found.setdefault(_label(folder, "power", match[1], chip), (file, False))
-    for file in sorted(folder.glob("energy*_input")):
-        match = re.fullmatch(r"energy(\d+)_input", file.name)
-        if match:  # a counter misses nothing between two samples: it wins over the power channel of its name
-            found[_label(folder, "energy", match[1], chip)] = (file, True)
-    found = {label: (file, energy) for label, (file, energy) in found.items() if try_int(file) is not None}
-    aggregates = sorted(label for label in found if len(found) > 1 and _AGGREGATE.search(label))
-    channels = []
-    for label, (file, is_energy) in sorted(found.items()):
-        inside = None if label in aggregates else _parent(label, aggregates)
-        channels.append(Channel(file, _domain(chip, label, hwmon), inside and _domain(chip, inside, hwmon), is_energy))
-    return channels
-
-
-def _parent(label: str, aggregates: list[str]) -> str | None:
-    if not aggregates:
-        return None
-    if len(aggregates) == 1:
-        return aggregates[0]
-    # amd_energy numbers cores through all sockets without saying whose they are: any of them, but never a sum of both.
-    return next((a for a in aggregates if not re.search(r"socket\d+", a, re.I)), aggregates[0])
-
-
-def _label(folder: Path, kind: str, number: str, chip: str) -> str:
-    return try_text(folder / f"{kind}{number}_label") or (chip if number == "1" else f"{chip} {number}")
-
-
-def _domain(chip: str, label: str, hwmon: str) -> str:
-    if chip in _SERVER_CHIPS:
-        return "server"
-    socket = re.fullmatch(r"E?socket(\d+)", label, re.I)
-    if socket:
-        return f"package-{int(socket[1])}"
-    if _DEVICES.match(chip):
-        return f"device/{label if label != chip else chip}"
-    return label
+            found.setdefault(match[1], file)
+    return found
 
 
 def _distinct(channels: list[Channel]) -> list[Channel]:
-    parents = [(c.domain, c.file.parent.name) for c in channels]
-    names = distinct_names([(domain, parent) for domain, parent in parents])
-    return [Channel(c.file, name, c.inside, c.is_energy) for c, name in zip(channels, names, strict=True)]
+    names = distinct_names([(c.domain, c.file.parent.name) for c in channels])
+    renamed = {(c.file.parent, c.domain): name for c, name in zip(channels, names, strict=True)}
+    return [
+        replace(c, domain=name, inside=c.inside and renamed.get((c.file.parent, c.inside), c.inside))
+        for c, name in zip(channels, names, strict=True)
+    ]
 
 
 class HwmonMeter:
@@ -114,7 +117,7 @@ class HwmonMeter:
     def sample(self, now_s: float) -> None:
         for channel, counters, powers in zip(self._channels, self._counters, self._powers, strict=True):
             try:
-                value: int | None = read_int(channel.file)
+                value: int | None = channel.read()
             except PowerprofError:
                 value = None
             if channel.is_energy:
@@ -142,18 +145,22 @@ class HwmonMeter:
         return result
 
     def notes(self) -> list[str]:
-        return []
+        return [
+            f"hwmon: it is not known what {channel.domain.removeprefix('other/')} measures: listed, and in no sum"
+            for channel in self._channels
+            if channel.domain.startswith("other/")
+        ]
 
     def close(self) -> None:
         self._counters = [[] for _ in self._channels]
         self._powers = [[] for _ in self._channels]
 
 
-def open_hwmon() -> HwmonMeter:
-    """This host's hwmon channels. Raises CapabilityError where no chip of the host itself reports energy or power."""
+def open_hwmon(*, host_only: bool = False) -> HwmonMeter:
+    """This host's hwmon channels. Raises CapabilityError where there are none, or with `host_only` none of the host."""
     root = paths.sysfs() / "class/hwmon"
     channels = find_channels(root)
-    if all(c.domain.startswith("device/") for c in channels):
+    if not channels or (host_only and not any(channel.is_host for channel in channels)):
         raise CapabilityError(
             f"hwmon: no chip in {root} reports the host's energy or power",
             "load the board's sensor driver (sensors-detect), or take another meter (--meter-log FILE)",

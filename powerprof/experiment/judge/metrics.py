@@ -239,6 +239,7 @@ def _member_watts(name: str, baseline: Baseline, meters: HostMeters | None) -> C
             window.cpus,
             [Consumer(name=name, c0_s=cpu_s)],
             idle_watts=baseline.watts,
+            steal_percent=window.steal_percent,
         )
         return split.parts[0].joules / window.window_s if split and split.parts else None
 

@@ -19,8 +19,9 @@ def with_energy_split(phase: Phase, energy: WindowEnergy, meters: HostMeters | N
             if group.name != "rest":
                 used[group.name] = used.get(group.name, 0.0) + group.cpu_s
     c0_s = (phase.c0_percent or 0.0) / 100 * phase.cpus * window_s
+    stolen_s = (phase.steal_percent or 0.0) / 100 * phase.cpus * window_s
     # Process clocks and idle counters are read at slightly different moments: the rest is never negative.
-    rest = max(0.0, c0_s - sum(used.values()))
+    rest = max(0.0, c0_s - stolen_s - sum(used.values()))
     consumers = [Consumer(name=name, c0_s=cpu_s) for name, cpu_s in used.items()]
     consumers.append(Consumer(name="rest of the system", c0_s=rest))
     whole = mean_host_energy([window.energy for window in phase.windows], meters)

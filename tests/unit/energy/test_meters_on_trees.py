@@ -213,54 +213,140 @@ def test_energy_uj_is_root_only(nobody: Path, monkeypatch: pytest.MonkeyPatch) -
         assert "only root may" in meters.why
 
 
-def test_arm_board_with_hwmon_only(tree: Tree) -> None:
-    # Two rails below a total, one energy counter beside a power channel of the same label, a disk and a battery.
-    tree.write("class/hwmon/hwmon0/name", "soc_power")
-    tree.write("class/hwmon/hwmon0/power1_label", "total power")
-    tree.write("class/hwmon/hwmon0/power1_average", 12_000_000)
-    tree.write("class/hwmon/hwmon0/power1_input", 99_000_000)
-    tree.write("class/hwmon/hwmon0/power2_label", "VDD_CPU")
-    tree.write("class/hwmon/hwmon0/power2_input", 5_000_000)
-    tree.write("class/hwmon/hwmon0/energy1_label", "VDD_DDR")
-    energy = tree.write("class/hwmon/hwmon0/energy1_input", 1_000_000)
-    tree.write("class/hwmon/hwmon1/name", "nvme")
-    tree.write("class/hwmon/hwmon1/power1_input", 3_000_000)
-    tree.write("class/hwmon/hwmon2/name", "BAT0")
-    tree.write("class/hwmon/hwmon2/power1_input", 7_000_000)
+def chip(tree: Tree, number: int, name: str, watts: dict[str, float], *, average: bool = False) -> None:
+    """A chip with power channels by label; a label that is a number is none."""
+    folder = f"class/hwmon/hwmon{number}"
+    tree.write(f"{folder}/name", name)
+    for index, (label, value) in enumerate(watts.items(), 1):
+        tree.write(f"{folder}/power{index}_{'average' if average else 'input'}", round(value * 1e6))
+        if not label.isdigit():
+            tree.write(f"{folder}/power{index}_label", label)
+
+
+def volts_and_amperes(tree: Tree, rails: dict[str, tuple[int, int]]) -> None:
+    tree.write("class/hwmon/hwmon0/name", "ina3221")
+    for index, (label, (millivolts, milliamperes)) in enumerate(rails.items(), 1):
+        tree.write(f"class/hwmon/hwmon0/in{index}_label", label)
+        tree.write(f"class/hwmon/hwmon0/in{index}_input", millivolts)
+        tree.write(f"class/hwmon/hwmon0/curr{index}_input", milliamperes)
+
+
+# Chip, watts of its channels, the domains of the sum and their watts; no domains: listed, and in no sum.
+_CHIPS: list[tuple[str, dict[str, float], list[str], float | None]] = [
+    ("power_meter", {"1": 250.0}, ["server"], 250.0),
+    ("zenpower", {"SVI2_P_Core": 40.0, "SVI2_P_SoC": 15.0}, ["SVI2_P_Core", "SVI2_P_SoC"], 55.0),
+    ("apm_xgene", {"CPU power": 30.0, "IO power": 12.0}, ["CPU power", "IO power"], 42.0),
+    (
+        "smpro",
+        {"CORE VRD": 60.0, "SOC VRD": 20.0, "DIMM VRD1": 8.0, "DIMM VRD2": 9.0, "RCA VRD": 3.0},
+        ["Core VRD", "DIMM VRD1", "DIMM VRD2", "RCA VRD", "SoC VRD"],
+        100.0,
+    ),
+    (
+        "macsmc_hwmon",
+        {"AC Input Power": 30.0, "3.8 V Rail Power": 4.0, "Total System Power": 12.0, "Heatpipe Power": 6.0},
+        ["server"],
+        12.0,
+    ),
+    ("macsmc_hwmon", {"AC Input Power": 30.0, "Heatpipe Power": 6.0}, ["server"], 30.0),
+    ("pfe1100", {"pin": 200.0, "pout1": 180.0, "pout2": 5.0}, ["server"], 200.0),
+    ("cffps2", {"pin": 500.0, "pout1": 470.0}, ["server"], 500.0),
+    (
+        "corsairpsu",
+        {"power total": 120.0, "power +12v": 100.0, "power +5v": 12.0, "power +3.3v": 6.0},
+        ["server"],
+        120.0,
+    ),
+    ("ibmpowernv", {"System": 700.0, "Processor 0": 200.0}, ["server"], 700.0),
+    ("fam15h_power", {"1": 95.0}, ["package-0"], 95.0),
+    ("amdgpu", {"PPT": 180.0}, [], None),
+    ("ina226", {"1": 9.0}, [], None),
+    ("tps53679", {"pin": 50.0, "pout1": 20.0}, [], None),
+    ("soc_power", {"total power": 12.0, "VDD_CPU": 5.0}, [], None),
+]
+
+
+@pytest.mark.parametrize(("name", "watts", "domains", "expected"), _CHIPS, ids=lambda value: str(value)[:24])
+def test_each_chip_is_counted_for_what_it_measures(
+    tree: Tree, name: str, watts: dict[str, float], domains: list[str], expected: float | None
+) -> None:
+    chip(tree, 0, name, watts, average=name == "power_meter")
+    chip(tree, 1, "nvme", {"1": 3.0})
+    chip(tree, 2, "BAT0", {"1": 7.0})
+    with open_meters("hwmon") as meters:
+        meters.sample()
+        readings = meters.readings(*hold(meters, 0.1))
+    found = host_energy(readings)
+    assert found.domains == domains
+    assert found.watts == (None if expected is None else pytest.approx(expected))
+    # Everything is listed, but for the battery, which has a meter of its own.
+    assert len(readings) == len(watts) + 1
+    assert sum(r.joules or 0.0 for r in readings) == pytest.approx((sum(watts.values()) + 3.0) * 0.1, rel=0.2)
+    if expected is None:
+        with open_meters("auto") as meters:
+            assert "hwmon" not in meters.names
+
+
+def hold(meters: MeterSet, seconds: float) -> tuple[float, float]:
+    """Keep a window open for so long and sample at its end."""
+    start_s = time.monotonic()
+    time.sleep(seconds)
+    end_s = time.monotonic()
+    meters.sample()
+    return start_s, end_s
+
+
+def test_two_power_supplies_feed_one_server(tree: Tree) -> None:
+    for number in (0, 1):
+        chip(tree, number, "cffps1", {"pin": 150.0 + number, "pout1": 140.0})
+    with open_meters("hwmon") as meters:
+        meters.sample()
+        readings = meters.readings(*hold(meters, 0.1))
+    assert host_energy(readings).domains == ["hwmon0/server", "hwmon1/server"]
+    assert host_energy(readings).watts == pytest.approx(301.0)
+    assert {r.contained_in for r in readings if "pout1" in r.domain} == {"hwmon0/server", "hwmon1/server"}
+
+
+def test_a_jetson_by_its_volts_and_amperes(tree: Tree) -> None:
+    volts_and_amperes(tree, {"VDD_IN": (5000, 2400), "VDD_CPU_GPU_CV": (5000, 800), "VDD_SOC": (5000, 600)})
     with open_meters("auto") as meters:
         assert meters.names == ("hwmon",)
         meters.sample()
-        start_s = time.monotonic()
-        time.sleep(0.2)
-        energy.write_text("1600000\n")
-        end_s = time.monotonic()
+        readings = meters.readings(*hold(meters, 0.1))
+    assert host_energy(readings).watts == pytest.approx(12.0)
+    assert {r.domain: r.contained_in for r in readings} == {
+        "server": None,
+        "VDD_CPU_GPU_CV": "server",
+        "VDD_SOC": "server",
+    }
+
+
+def test_unknown_chips_are_named_in_the_notes(tree: Tree) -> None:
+    chip(tree, 0, "power_meter", {"1": 250.0}, average=True)
+    chip(tree, 1, "ina226", {"1": 9.0})
+    with open_meters("auto") as meters:
         meters.sample()
-        readings = meters.readings(start_s, end_s)
-    by_name = {r.domain: r for r in readings}
-    assert set(by_name) == {"total power", "VDD_CPU", "VDD_DDR", "device/nvme"}
-    assert by_name["total power"].watts == pytest.approx(12.0)
-    assert by_name["VDD_CPU"].watts == pytest.approx(5.0)
-    assert by_name["VDD_DDR"].joules == pytest.approx(0.6)
-    assert by_name["VDD_CPU"].contained_in == by_name["VDD_DDR"].contained_in == "total power"
-    found = host_energy(readings)
-    assert found.domains == ["total power"]
-    assert found.watts == pytest.approx(12.0)
+        readings = meters.readings(*hold(meters, 0.1))
+        assert "hwmon: it is not known what ina226 measures: listed, and in no sum" in meters.notes()
+    assert host_energy(readings).watts == pytest.approx(250.0)
 
 
-def test_amd_energy_sums_cores_in_sockets(tree: Tree) -> None:
+@pytest.mark.parametrize(("sockets", "domains"), [(1, ["package-0"]), (2, ["package-0", "package-1"])])
+def test_amd_energy_sums_cores_in_sockets(tree: Tree, sockets: int, domains: list[str]) -> None:
+    labels = ["Ecore000", "Ecore001", *(f"Esocket{n}" for n in range(sockets))]
     tree.write("class/hwmon/hwmon0/name", "amd_energy")
-    for index, label in enumerate(("Ecore000", "Ecore001", "Esocket0"), 1):
+    for index, label in enumerate(labels, 1):
         tree.write(f"class/hwmon/hwmon0/energy{index}_label", label)
         tree.write(f"class/hwmon/hwmon0/energy{index}_input", 0)
 
     def change() -> None:
-        for index, value in ((1, 100_000), (2, 200_000), (3, 900_000)):
+        for index, value in enumerate([100_000, 200_000, 900_000, 700_000][: len(labels)], 1):
             tree.write(f"class/hwmon/hwmon0/energy{index}_input", value)
 
     with open_meters("hwmon") as meters:
         readings = window(meters, change)
-    assert host_energy(readings).domains == ["package-0"]
-    assert host_energy(readings).joules == pytest.approx(0.9)
+    assert host_energy(readings).domains == domains
+    assert host_energy(readings).joules == pytest.approx(0.9 if sockets == 1 else 1.6)
 
 
 def battery(tree: Tree, name: str, status: str, **values: int) -> None:

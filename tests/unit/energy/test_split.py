@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerprof.energy.split import Consumer, EnergyPart, EnergySplit, split_energy
+from powerprof.energy.windows import WindowEnergy
+from powerprof.experiment.judge import phases
+from powerprof.experiment.judge.phasesplit import with_energy_split
+from tests.unit.experiment import builders
 
 joules = st.floats(0, 1e6)
 seconds = st.floats(0, 1e5)
@@ -200,6 +205,23 @@ def test_wakeups_never_cost_more_than_was_drawn() -> None:
     assert "their price is lowered" in split.notes[0]
 
 
+def test_stolen_time_is_a_line_of_its_own_and_no_negative_residual() -> None:
+    # 2 CPUs for 2 s: C0 30 % = 1.2 s, of which 0.4 s were stolen; the server used 0.4 s of CPU time.
+    window = msgspec.structs.replace(builders.window(30.0, client_s=0.0, watts=3.0), steal_percent=10.0)
+    phase = phases.combine("server", [window])
+    with WindowEnergy("model") as energy:
+        split = with_energy_split(phase, energy, None).energy_split
+    assert split is not None
+    assert {part.name: pytest.approx(part.c0_s) for part in split.parts} == {
+        "server": 0.4,
+        "client": 0.0,
+        "powerprof": 0.0,
+        "rest of the system": 0.4,
+        "stolen by other guests": 0.4,
+    }
+    assert split.residual_joules == pytest.approx(0.0, abs=1e-9)
+
+
 def test_steal_and_smt_are_said() -> None:
     split = split_energy(
         20.0,
@@ -213,7 +235,8 @@ def test_steal_and_smt_are_said() -> None:
         consumers=[Consumer(name="x", c0_s=1.0)],
     )
     assert split.rate_watts == 5.0
-    assert split.notes == [
-        "1.000 s of stolen time ran other guests and is left out of C0",
-        "SMT siblings share a core: a CPU second is charged the same alone and beside a sibling",
+    assert [(part.name, part.joules, part.c0_s) for part in split.parts] == [
+        ("x", 5.0, 1.0),
+        ("stolen by other guests", 0.0, 1.0),
     ]
+    assert split.notes == ["SMT siblings share a core: a CPU second is charged the same alone and beside a sibling"]
