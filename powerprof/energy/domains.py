@@ -18,7 +18,7 @@ from powerprof.records import EnergyReading, Kind
 # From the outside in. Readings of one tier lie beside each other and may be summed.
 TIERS = ("wall", "server", "battery", "psys", "package", "rail", "core")
 # The same counters by several ways: one of them is enough, the most exact first.
-_PREFERENCE = ("rapl", "perf_power", "turbostat", "hwmon", "battery", "ipmi", "meter_log", "powertop", "model")
+_PREFERENCE = ("rapl", "perf_power", "turbostat", "hwmon", "battery", "ipmi", "host", "meter_log", "powertop", "model")
 # psys of some boards sees one socket or nothing of it: then it does not contain the packages, whatever its name.
 # Counters of one machine agree closely; meters of different makes differ by more.
 _COUNTER_ERROR = 0.02
@@ -60,7 +60,7 @@ def tier(reading: EnergyReading) -> str:
         return "device"
     if reading.source == "meter_log":
         return "wall"
-    if reading.source == "ipmi" or name == "server":
+    if reading.source in ("ipmi", "host") or name == "server":
         return "server"
     if reading.source == "battery":
         return "battery"

@@ -20,6 +20,7 @@ from powerprof.sources.series import in_window
 _QUICK = ("rapl", "perf_power")
 _AUTO = ("rapl", "perf_power", "turbostat", "hwmon", "battery", "ipmi")
 NAMES = (*_AUTO, "powertop", "meter_log")
+_HOST = "host:"
 # RAPL counters move every millisecond; some firmwares and hypervisors take longer, none that count take this long.
 _PROBE_S = 0.4
 _SHORT_S = 0.1
@@ -152,11 +153,12 @@ def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
     Raises UsageError on an unknown name, CapabilityError where a named meter is missing or does not count.
     """
     words = [word.strip() for word in choice.split(",") if word.strip()]
-    unknown = [word for word in words if word not in (*NAMES, "auto", "none", "model")]
+    known = (*NAMES, "auto", "none", "model")
+    unknown = [word for word in words if word not in known and not word.startswith(_HOST)]
     if unknown or not words or (len(words) > 1 and {"auto", "none", "model"} & set(words)):
         raise UsageError(
             f"--energy-source {choice}: {unknown[0] if unknown else 'this'} is no choice",
-            f"auto, none, model, or one or more of {', '.join(NAMES)} (a comma between)",
+            f"auto, none, model, or one or more of {', '.join(NAMES)}, host:URL, host:FOLDER (a comma between)",
         )
     openers = _openers(meter_log, auto=words == ["auto"])
     meters: list[Meter] = []
@@ -195,6 +197,10 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
 
 def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:
     """Open a meter and see that it moves while a CPU works; a moved sysfs is another machine's and is not tried."""
+    if name.startswith(_HOST):
+        from powerprof.sources.host_export import open_host
+
+        return open_host(name.removeprefix(_HOST))
     meter = openers[name]()
     if not paths.is_this_host() or name in ("meter_log", "powertop"):
         return meter

@@ -194,5 +194,5 @@ def describe(chosen: ChosenModel, reading: EnergyReading) -> str:
 
 NARROWER = (
     "what would narrow it: a model calibrated on the metered host (powerprof calibrate), the host's own figures "
-    "(--energy-source host), or a meter's log (--meter-log)"
+    "(--energy-source host:URL), or a meter's log (--meter-log)"
 )
