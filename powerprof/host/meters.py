@@ -12,6 +12,7 @@ from powerprof.files import try_text
 from powerprof.host import kernel
 from powerprof.host.capability import Capability, limited, missing, none, ok
 from powerprof.host.describe import virtualisation
+from powerprof.sources.hwmon import find_channels
 from powerprof.sources.perf_power import open_perf_power
 
 _LOOK_S = 0.1  # RAPL counters move every millisecond
@@ -64,14 +65,13 @@ def perf_power() -> Capability:
 
 
 def hwmon() -> Capability:
-    """Sensors of power (µW) or energy (µJ) on boards and power supplies."""
-    chips = []
-    for chip in sorted((paths.sysfs() / "class/hwmon").glob("hwmon*")):
-        patterns = ("energy*_input", "power*_average", "power*_input")
-        sensors = [path for pattern in patterns for path in chip.glob(pattern)]
-        if any(_readable(path) for path in sensors):
-            chips.append(try_text(chip / "name") or chip.name)
-    return ok("hwmon", ", ".join(chips)) if chips else none("hwmon", "no sensor of power or energy")
+    """Sensors of power (µW) or energy (µJ) on boards and power supplies, of which it is known what they measure."""
+    channels = find_channels(paths.sysfs() / "class/hwmon")
+    host = [channel.domain for channel in channels if channel.is_host]
+    if host:
+        return ok("hwmon", ", ".join(dict.fromkeys(host)))
+    others = ", ".join(dict.fromkeys(channel.domain.partition("/")[2] for channel in channels))
+    return none("hwmon", f"{others}: not the host's, or unknown" if others else "no sensor of power or energy")
 
 
 def battery() -> Capability:

@@ -18,7 +18,6 @@ from powerprof.sources.counters import PACKAGE_WATTS, CounterSample, count
 
 # A sample that is this near to an edge is at it: reading some files one after the other takes as long.
 _AT_EDGE_S = 0.005
-_AT_EDGE_SHARE = 0.002
 # Samples from before a window by which its own are judged.
 _HISTORY = 50
 # Gaps of less are the jitter of the meter's own clock.
@@ -188,13 +187,14 @@ def interval_energy(intervals: Sequence[PowerInterval], start_s: float, end_s: f
 def in_window(energy: Energy, start_s: float, end_s: float) -> tuple[float | None, float | None]:
     """Joules and watts for the window itself: the covered span's mean power over the whole window.
 
-    Where the span is the window (the usual case for counters) the joules are those counted, untouched.
+    Where the span is the window (the usual case for counters) the joules are those counted, untouched. In any case
+    they are the watts times the window.
     """
     watts = energy.watts
     if energy.joules is None or watts is None:
         return None, None
-    if abs(energy.start_s - start_s) <= _at_edge(start_s, end_s) >= abs(energy.end_s - end_s):
-        return energy.joules, watts
+    if abs(energy.start_s - start_s) <= _AT_EDGE_S >= abs(energy.end_s - end_s):
+        return energy.joules, energy.joules / (end_s - start_s)
     return watts * (end_s - start_s), watts
 
 
@@ -219,11 +219,10 @@ def _possible(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float
 
 def _around(times: Sequence[float], start_s: float, end_s: float) -> tuple[int, int]:
     """Indices of the samples that hold the window: those at or before its start and at or after its end, if any."""
-    near = _at_edge(start_s, end_s)
     first, last = _nearest(times, start_s), _nearest(times, end_s)
-    if times and times[first] > start_s + near:
+    if times and times[first] > start_s + _AT_EDGE_S:
         first = max(first - 1, 0)
-    if times and times[last] < end_s - near:
+    if times and times[last] < end_s - _AT_EDGE_S:
         last = min(last + 1, len(times) - 1)
     return first, max(last, first)
 
@@ -232,10 +231,6 @@ def _nearest(times: Sequence[float], when: float) -> int:
     right = bisect_left(times, when)
     around = [index for index in (right - 1, right) if 0 <= index < len(times)]
     return min(around, key=lambda index: abs(times[index] - when), default=0)
-
-
-def _at_edge(start_s: float, end_s: float) -> float:
-    return max(_AT_EDGE_S, _AT_EDGE_SHARE * (end_s - start_s))
 
 
 def _share_of(
@@ -247,9 +242,8 @@ def _share_of(
     exact_joules: float | None = None,
 ) -> Energy:
     """The window's share of the pieces; said where it is not all of the window, none below half of it."""
-    near = _at_edge(start_s, end_s)
-    begin = pieces[0].start_s if abs(pieces[0].start_s - start_s) <= near else max(start_s, pieces[0].start_s)
-    end = pieces[-1].end_s if abs(pieces[-1].end_s - end_s) <= near else min(end_s, pieces[-1].end_s)
+    begin = pieces[0].start_s if abs(pieces[0].start_s - start_s) <= _AT_EDGE_S else max(start_s, pieces[0].start_s)
+    end = pieces[-1].end_s if abs(pieces[-1].end_s - end_s) <= _AT_EDGE_S else min(end_s, pieces[-1].end_s)
     inside = [piece for piece in pieces if piece.end_s > begin and piece.start_s < end]
     said = list(notes)
     covered = sum(min(piece.end_s, end) - max(piece.start_s, begin) for piece in inside)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from powerprof.energy.calibrate import default_name, metered, model_of, save_model
+from powerprof.energy.calibrate import LEVELS, default_name, metered, model_of, save_model
 from powerprof.energy.cpu import CpuIdentity
 from powerprof.energy.families import shipped_models
 from powerprof.energy.fit import Fit, MeteredWindow, fit_windows
@@ -54,6 +54,41 @@ def test_known_watts_are_within_their_interval_in_93_of_100_trials() -> None:
     assert sorted(widths)[50] < 0.4
     errors = [fit.cross_validated_percent or 100.0 for fit in fits]
     assert sorted(errors)[50] < 3.0
+
+
+def driven_by_busy_time(seed: int) -> list[MeteredWindow]:
+    """A meter that follows how long the CPUs really worked, and counters that read that with an error of their own.
+
+    Windows begin and end within idle periods (half a percent of a CPU), and what wakes a CPU runs a little longer in C0
+    than its work takes: the fit reads residency, the meter does not.
+    """
+    rng = random.Random(seed)
+    windows = []
+    for level in LEVELS:
+        period_us = level.work_us + level.rest_us
+        share = level.share * (level.work_us / period_us if period_us else 0.0)
+        for _ in range(2):
+            busy = CPUS * min(share * rng.uniform(0.97, 1.03), 1.0)
+            wakeups = CPUS * level.share * (1e6 / period_us if level.rest_us else 0.0) + rng.uniform(20, 80)
+            # Short rests end in C1, long ones in C6.
+            shallow = 1.0 if level.rest_us and level.rest_us < 2_000 else 0.15 if level.rest_us else 0.02
+            idle = CPUS - busy
+            true = {"C0": busy, "C1": idle * shallow, "C6": idle * (1 - shallow)}
+            watts = sum(TRUE[name] * cpus for name, cpus in true.items()) + WAKEUP_JOULES * wakeups
+            watts += rng.gauss(0.0, 0.08)
+            read = min(max(busy + rng.gauss(0.0, 0.005 * CPUS) + 1e-6 * wakeups, 0.0), CPUS)
+            rest = (CPUS - read) / idle if idle > 0 else 0.0
+            states = {name: true[name] * rest for name in ("C1", "C6")}
+            windows.append(MeteredWindow(level.name, 5.0, watts * 5.0, read, states, wakeups))
+    return windows
+
+
+def test_a_meter_driven_by_busy_time_is_calibrated_within_its_interval_in_93_of_100_trials() -> None:
+    fits = [fit_windows(driven_by_busy_time(seed)) for seed in range(100)]
+    held = [
+        all(fit.states[name].low <= TRUE[name] <= fit.states[name].high for name in ("C0", "C1", "C6")) for fit in fits
+    ]
+    assert sum(held) >= 93
 
 
 def test_a_noiseless_meter_gives_the_figures_back() -> None:

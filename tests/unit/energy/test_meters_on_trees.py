@@ -275,13 +275,15 @@ def test_each_chip_is_counted_for_what_it_measures(
     chip(tree, 2, "BAT0", {"1": 7.0})
     with open_meters("hwmon") as meters:
         meters.sample()
-        readings = meters.readings(*hold(meters, 0.1))
+        start_s, end_s = hold(meters, 0.1)
+        readings = meters.readings(start_s, end_s)
     found = host_energy(readings)
     assert found.domains == domains
     assert found.watts == (None if expected is None else pytest.approx(expected))
+    assert found.joules == (None if expected is None else pytest.approx(expected * (end_s - start_s), rel=0.01))
     # Everything is listed, but for the battery, which has a meter of its own.
     assert len(readings) == len(watts) + 1
-    assert sum(r.joules or 0.0 for r in readings) == pytest.approx((sum(watts.values()) + 3.0) * 0.1, rel=0.2)
+    assert sum(r.watts or 0.0 for r in readings) == pytest.approx(sum(watts.values()) + 3.0)
     if expected is None:
         with open_meters("auto") as meters:
             assert "hwmon" not in meters.names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 
 import msgspec
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from powerprof.attribution.blame import energy_split
 from powerprof.energy.domains import HostMeters, contained, host_energy, host_meters, mean_host_energy, unmetered
+from powerprof.energy.meters import make_readings
 from powerprof.energy.session import judge
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.judge import phases
@@ -19,6 +21,9 @@ from powerprof.experiment.judge.metrics import Baseline, baseline_of, metrics_fo
 from powerprof.experiment.judge.phasesplit import with_energy_split
 from powerprof.records import EnergyReading, IdleRun, ToolCost, Window
 from powerprof.report import idle as idle_report
+from powerprof.sources.counters import CounterSample
+from powerprof.sources.meter import DomainEnergy
+from powerprof.sources.series import PowerSample, counter_energy, power_energy
 from tests.unit.experiment import builders
 
 WINDOW_S = 2.0
@@ -68,15 +73,15 @@ SOME = st.lists(
 )
 
 
-def window_of(readings: Sequence[EnergyReading]) -> Window:
-    return msgspec.structs.replace(builders.window(window_s=WINDOW_S, watts=None), energy=list(readings))
+def window_of(readings: Sequence[EnergyReading], window_s: float = WINDOW_S) -> Window:
+    return msgspec.structs.replace(builders.window(window_s=window_s, watts=None), energy=list(readings))
 
 
-def by_every_command(readings: Sequence[EnergyReading]) -> dict[str, float | None]:
+def by_every_command(readings: Sequence[EnergyReading], window_s: float = WINDOW_S) -> dict[str, float | None]:
     """The joules of one window as each command gives them."""
-    window = window_of(readings)
+    window = window_of(readings, window_s)
     block = builders.block(0, "a", queries=1, one=window)
-    block = msgspec.structs.replace(block, solution_s=WINDOW_S, solution_energy=list(window.energy))
+    block = msgspec.structs.replace(block, solution_s=window_s, solution_energy=list(window.energy))
     values = {metric.name: metric for metric in metrics_for([block], baseline_of([window], [block]))}
 
     def metric(name: str) -> float | None:
@@ -84,7 +89,7 @@ def by_every_command(readings: Sequence[EnergyReading]) -> dict[str, float | Non
 
     phase = phases.combine("baseline", [window])
     with WindowEnergy("none") as energy:
-        result = judge(window, energy, "none", WINDOW_S)
+        result = judge(window, energy, "none", window_s)
         split = with_energy_split(phase, energy, phases.run_meters([phase])).energy_split
     run = IdleRun(
         id=None,
@@ -95,13 +100,13 @@ def by_every_command(readings: Sequence[EnergyReading]) -> dict[str, float | Non
         phases=[phase],
     )
     watts = metric("watts")
-    attributed = energy_split(window.energy, WINDOW_S, 10.0, 2, [])
+    attributed = energy_split(window.energy, window_s, 10.0, 2, [])
     return {
         "energy": result.total.joules,
         "idle, table": idle_report.host_of(run, phase).joules,
         "idle, split": None if split is None else split.total_joules,
         "run and compare": metric("joules_per_query"),
-        "run and compare, watts": None if watts is None else watts * WINDOW_S,
+        "run and compare, watts": None if watts is None else watts * window_s,
         "run and compare, work": metric("energy_to_solution_joules"),
         "attribute": None if attributed is None else attributed.total_joules,
     }
@@ -232,3 +237,75 @@ def test_one_set_of_meters_holds_over_the_phases_of_an_idle_run() -> None:
     (change,) = [d for d in phases.deltas(before, after, meters) if d.metric == "watts"]
     assert change.difference.mean == 66.0 - 60.0
     assert phases.unmetered_in([before, after], meters)
+
+
+RANGE = 65_532_610_988  # 15.3 µJ units: a package at 280 W wraps in four minutes
+EVENTS = st.sampled_from(["count", "count", "count", "reset", "spike", "unreadable", "gap"])
+
+
+@st.composite
+def counters(draw: st.DrawFn) -> list[CounterSample]:
+    """A counter from before a window of 10 s until after it, with everything that happens to counters."""
+    now_s, value = draw(st.floats(-1.5, 0.0)), draw(st.integers(0, RANGE - 1))
+    watts = draw(st.floats(1.0, 400.0))
+    samples = [CounterSample(now_s, value)]
+    while now_s < 10.0:
+        event = draw(EVENTS)
+        step_s = draw(st.floats(0.3, 2.0)) * (4 if event == "gap" else 1)
+        now_s += step_s
+        value = (value + round(watts * step_s * draw(st.floats(0.5, 1.5)) * 1e6)) % RANGE
+        if event == "reset":
+            value = draw(st.integers(0, 5_000_000))
+        if event == "unreadable":
+            samples.append(CounterSample(now_s, None, "unreadable"))
+        else:
+            samples.append(CounterSample(now_s, RANGE - 1 if event == "spike" else value))
+    return samples
+
+
+@st.composite
+def wall_logs(draw: st.DrawFn) -> list[PowerSample]:
+    watts = draw(st.floats(5.0, 800.0))
+    odd = st.sampled_from([1.0, 1.0, 1.0, 1.0, 1000.0, -1.0])
+    times = [t + draw(st.floats(0.0, 0.5)) for t in range(-1, 12)]
+    return [
+        PowerSample(t, watts * draw(odd) if draw(st.booleans()) else watts) for t in times if draw(st.integers(0, 9))
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    packages=st.lists(counters(), min_size=1, max_size=2),
+    dram=st.none() | counters(),
+    psys=st.none() | counters(),
+    wall=st.none() | wall_logs(),
+    order=st.randoms(),
+)
+def test_whatever_happens_to_meters_all_commands_agree_and_no_watt_is_impossible(
+    packages: list[list[CounterSample]],
+    dram: list[CounterSample] | None,
+    psys: list[CounterSample] | None,
+    wall: list[PowerSample] | None,
+    order: random.Random,
+) -> None:
+    def count(domain: str, samples: list[CounterSample]) -> DomainEnergy:
+        energy = counter_energy(samples, 0.0, 10.0, joules_per_unit=1e-6, modulus=RANGE, limit_watts=1000.0)
+        return DomainEnergy(domain, energy)
+
+    domains = [count(f"package-{n}", samples) for n, samples in enumerate(packages)]
+    domains += [] if dram is None else [count("package-0/dram", dram)]
+    domains += [] if psys is None else [count("psys", psys)]
+    order.shuffle(domains)
+    readings, notes = make_readings("rapl", domains, 0.0, 10.0)
+    if wall:
+        log = DomainEnergy("wall", power_energy(wall, 0.0, 10.0, 3.0))
+        metered, said = make_readings("meter_log", [log], 0.0, 10.0)
+        readings, notes = [*metered, *readings], [*notes, *said]
+    found = by_every_command(readings, 10.0)
+    for command, joules in found.items():
+        assert joules == (None if found["energy"] is None else pytest.approx(found["energy"], rel=1e-9)), command
+    for one in readings:
+        limit = 1000.0 if one.source == "rapl" else 50_000.0
+        assert one.watts is None or 0.0 <= one.watts <= limit * (1 + 1e-9)
+        if one.dropped_samples_count:
+            assert any(one.domain in note for note in notes), one
