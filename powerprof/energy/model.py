@@ -147,10 +147,12 @@ def _by_load(model: PowerModel, busy: float) -> tuple[float, float, float]:
     def between(idle: float, full: float) -> float:
         return idle + (full - idle) * busy
 
+    # A calibrated model in a guest, which does not see the host's states: an idle CPU may be in any of them.
+    shallow = max((state.range_watts[1] for state in model.states), default=0.0)
     return (
         between(model.idle_watts, model.full_watts),
         between(model.idle_range_watts[0], model.full_range_watts[0]),
-        between(model.idle_range_watts[1], model.full_range_watts[1]),
+        between(max(model.idle_range_watts[1], shallow), max(model.full_range_watts[1], shallow)),
     )
 
 

@@ -67,10 +67,10 @@ def perf_power() -> Capability:
 def hwmon() -> Capability:
     """Sensors of power (µW) or energy (µJ) on boards and power supplies, of which it is known what they measure."""
     channels = find_channels(paths.sysfs() / "class/hwmon")
-    host = [channel.domain for channel in channels if channel.is_host]
+    host = [channel.chip for channel in channels if channel.is_host]
     if host:
         return ok("hwmon", ", ".join(dict.fromkeys(host)))
-    others = ", ".join(dict.fromkeys(channel.domain.partition("/")[2] for channel in channels))
+    others = ", ".join(dict.fromkeys(channel.chip for channel in channels))
     return none("hwmon", f"{others}: not the host's, or unknown" if others else "no sensor of power or energy")
 
 

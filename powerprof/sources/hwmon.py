@@ -34,6 +34,7 @@ class Channel:
     inside: str | None
     kind: Literal["energy", "power", "product"]
     second: Path | None = None
+    chip: str = ""
 
     @property
     def is_energy(self) -> bool:
@@ -75,9 +76,9 @@ def _of_chip(folder: Path, chip: str) -> list[Channel]:
             role = role_of(chip, number, labels.get(number), labels)
             if prefix == "in":
                 current = folder / f"curr{number}_input"
-                made = Channel(file, role.domain, role.inside, "product", current)
+                made = Channel(file, role.domain, role.inside, "product", current, chip=chip)
             else:
-                made = Channel(file, role.domain, role.inside, "energy" if prefix == "energy" else "power")
+                made = Channel(file, role.domain, role.inside, "energy" if prefix == "energy" else "power", chip=chip)
             if try_int(file) is not None and (made.second is None or try_int(made.second) is not None):
                 found[role.domain] = made
     return [found[domain] for domain in sorted(found)]

@@ -251,6 +251,13 @@ def test_states_that_it_does_not_know_fall_back_to_c0() -> None:
     chosen = choose_model([CALIBRATED, *SHIPPED], GENOA)
     reading = estimate(chosen, 1, 1.0, 10.0, [state("C1", 30.0), state("C9", 60.0)])
     assert reading.watts == pytest.approx(0.5 + 0.1 * 5.5)
+    # In a guest, which sees haltpoll where the host sleeps in C1 or C2: the bounds are those of both.
+    guest = estimate(chosen, 1, 1.0, 10.0, [state("haltpoll idle", 90.0)])
+    assert guest.watts == reading.watts
+    assert (guest.low_watts, guest.high_watts) == (
+        pytest.approx(0.9 * 0.4 + 0.1 * 5.9),
+        pytest.approx(0.9 * 2.1 + 0.61),
+    )
 
 
 def test_stolen_time_is_not_charged() -> None:
