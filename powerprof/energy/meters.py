@@ -84,10 +84,10 @@ class MeterSet:
         limits = [meter.max_interval_s for meter in self._meters if meter.max_interval_s is not None]
         return min(limits) if limits else None
 
-    def sample(self) -> None:
-        """Read every meter once, now."""
+    def sample(self, now_s: float | None = None) -> None:
+        """Read every meter once, now (`now_s` stands in for the clock)."""
         for meter in self._meters:
-            meter.sample(time.monotonic())
+            meter.sample(time.monotonic() if now_s is None else now_s)
 
     def readings(self, start_s: float, end_s: float) -> list[EnergyReading]:
         """Energy by domain between two moments of CLOCK_MONOTONIC, from the samples nearest to them.

@@ -52,7 +52,8 @@ class PowerInterval:
 class Energy:
     """Joules of one domain between `start_s` and `end_s`, which may differ from the window that was asked for.
 
-    `edge_joules`: how far off they may be, because samples straddle the window's edges.
+    `edge_joules`: how far off they may be, because samples straddle the window's edges. `is_count`: they are the whole
+    steps of a counter, exact to one unit.
     """
 
     joules: float | None
@@ -61,6 +62,7 @@ class Energy:
     dropped: int = 0
     notes: tuple[str, ...] = ()
     edge_joules: float = 0.0
+    is_count: bool = False
 
     @property
     def watts(self) -> float | None:
@@ -187,13 +189,13 @@ def interval_energy(intervals: Sequence[PowerInterval], start_s: float, end_s: f
 def in_window(energy: Energy, start_s: float, end_s: float) -> tuple[float | None, float | None]:
     """Joules and watts for the window itself: the covered span's mean power over the whole window.
 
-    Where the span is the window (the usual case for counters) the joules are those counted, untouched. In any case
-    they are the watts times the window.
+    Where a counter's samples are at the edges the joules are those counted, untouched. In any case they are the watts
+    times the window.
     """
     watts = energy.watts
     if energy.joules is None or watts is None:
         return None, None
-    if abs(energy.start_s - start_s) <= _AT_EDGE_S >= abs(energy.end_s - end_s):
+    if energy.is_count and abs(energy.start_s - start_s) <= _AT_EDGE_S >= abs(energy.end_s - end_s):
         return energy.joules, energy.joules / (end_s - start_s)
     return watts * (end_s - start_s), watts
 
@@ -242,8 +244,9 @@ def _share_of(
     exact_joules: float | None = None,
 ) -> Energy:
     """The window's share of the pieces; said where it is not all of the window, none below half of it."""
-    begin = pieces[0].start_s if abs(pieces[0].start_s - start_s) <= _AT_EDGE_S else max(start_s, pieces[0].start_s)
-    end = pieces[-1].end_s if abs(pieces[-1].end_s - end_s) <= _AT_EDGE_S else min(end_s, pieces[-1].end_s)
+    near = _AT_EDGE_S if exact_joules is not None else 0.0
+    begin = pieces[0].start_s if abs(pieces[0].start_s - start_s) <= near else max(start_s, pieces[0].start_s)
+    end = pieces[-1].end_s if abs(pieces[-1].end_s - end_s) <= near else min(end_s, pieces[-1].end_s)
     inside = [piece for piece in pieces if piece.end_s > begin and piece.start_s < end]
     said = list(notes)
     covered = sum(min(piece.end_s, end) - max(piece.start_s, begin) for piece in inside)
@@ -260,7 +263,7 @@ def _share_of(
         joules *= (end - begin) / covered
     if (end - begin) < window - max(_GAP_S, _GAP_SHARE * window):
         said.append(f"covers {end - begin:.1f} s and its mean power stands for the window of {window:.1f} s")
-    return Energy(joules, begin, end, dropped, tuple(said), _edge_error(inside, begin, end, joules))
+    return Energy(joules, begin, end, dropped, tuple(said), _edge_error(inside, begin, end, joules), whole)
 
 
 def _edge_error(pieces: Sequence[_Piece], begin: float, end: float, joules: float) -> float:

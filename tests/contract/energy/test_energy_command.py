@@ -131,11 +131,12 @@ def test_a_counter_that_moves_is_measured(powerprof_cli: Cli, bare: tuple[Tree, 
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     found = energy_of(out)
-    assert found["meters"][0]["joules"] == 5.0
+    # To the unit where the samples are at the edges of the window; on a busy host they may lie 10 ms off.
+    assert found["meters"][0]["joules"] == pytest.approx(5.0, rel=0.02)
     assert found["total"] | {"watts": None} == {
         "source": "rapl",
         "domains": ["package-0"],
-        "joules": 5.0,
+        "joules": found["meters"][0]["joules"],
         "watts": None,
         "kind": "measured",
         "low_watts": None,

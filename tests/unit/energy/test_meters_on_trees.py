@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,14 +27,11 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
 
 def window(meters: MeterSet, change: object = None) -> list[EnergyReading]:
     """Sample, let `change` happen to the machine, sample: the readings in between."""
-    meters.sample()
-    start_s = time.monotonic()
-    time.sleep(0.2)
+    meters.sample(100.0)
     if callable(change):
         change()
-    end_s = time.monotonic()
-    meters.sample()
-    return meters.readings(start_s, end_s)
+    meters.sample(102.0)
+    return meters.readings(100.0, 102.0)
 
 
 def joules(readings: list[EnergyReading]) -> dict[str, float | None]:
@@ -274,13 +270,11 @@ def test_each_chip_is_counted_for_what_it_measures(
     chip(tree, 1, "nvme", {"1": 3.0})
     chip(tree, 2, "BAT0", {"1": 7.0})
     with open_meters("hwmon") as meters:
-        meters.sample()
-        start_s, end_s = hold(meters, 0.1)
-        readings = meters.readings(start_s, end_s)
+        readings = window(meters)
     found = host_energy(readings)
     assert found.domains == domains
     assert found.watts == (None if expected is None else pytest.approx(expected))
-    assert found.joules == (None if expected is None else pytest.approx(expected * (end_s - start_s), rel=0.01))
+    assert found.joules == (None if expected is None else pytest.approx(expected * 2.0))
     # Everything is listed, but for the battery, which has a meter of its own.
     assert len(readings) == len(watts) + 1
     assert sum(r.watts or 0.0 for r in readings) == pytest.approx(sum(watts.values()) + 3.0)
@@ -289,21 +283,11 @@ def test_each_chip_is_counted_for_what_it_measures(
             assert "hwmon" not in meters.names
 
 
-def hold(meters: MeterSet, seconds: float) -> tuple[float, float]:
-    """Keep a window open for so long and sample at its end."""
-    start_s = time.monotonic()
-    time.sleep(seconds)
-    end_s = time.monotonic()
-    meters.sample()
-    return start_s, end_s
-
-
 def test_two_power_supplies_feed_one_server(tree: Tree) -> None:
     for number in (0, 1):
         chip(tree, number, "cffps1", {"pin": 150.0 + number, "pout1": 140.0})
     with open_meters("hwmon") as meters:
-        meters.sample()
-        readings = meters.readings(*hold(meters, 0.1))
+        readings = window(meters)
     assert host_energy(readings).domains == ["hwmon0/server", "hwmon1/server"]
     assert host_energy(readings).watts == pytest.approx(301.0)
     assert {r.contained_in for r in readings if "pout1" in r.domain} == {"hwmon0/server", "hwmon1/server"}
@@ -313,8 +297,7 @@ def test_a_jetson_by_its_volts_and_amperes(tree: Tree) -> None:
     volts_and_amperes(tree, {"VDD_IN": (5000, 2400), "VDD_CPU_GPU_CV": (5000, 800), "VDD_SOC": (5000, 600)})
     with open_meters("auto") as meters:
         assert meters.names == ("hwmon",)
-        meters.sample()
-        readings = meters.readings(*hold(meters, 0.1))
+        readings = window(meters)
     assert host_energy(readings).watts == pytest.approx(12.0)
     assert {r.domain: r.contained_in for r in readings} == {
         "server": None,
@@ -327,8 +310,7 @@ def test_unknown_chips_are_named_in_the_notes(tree: Tree) -> None:
     chip(tree, 0, "power_meter", {"1": 250.0}, average=True)
     chip(tree, 1, "ina226", {"1": 9.0})
     with open_meters("auto") as meters:
-        meters.sample()
-        readings = meters.readings(*hold(meters, 0.1))
+        readings = window(meters)
         assert "hwmon: it is not known what ina226 measures: listed, and in no sum" in meters.notes()
     assert host_energy(readings).watts == pytest.approx(250.0)
 
