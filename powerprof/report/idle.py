@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from powerprof import text
 from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
-from powerprof.experiment.judge.cost import Claim, claims
 from powerprof.energy.model import NARROWER, WIDE, slope_ends
+from powerprof.experiment.judge.cost import Claim, claims
 from powerprof.records import Cause, Delta, EnergyReading, Estimate, IdleRun, Phase
 from powerprof.report import sums, terminal
 from powerprof.report.phases import causes_table, phase_title, phases_table
