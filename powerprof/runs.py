@@ -22,6 +22,7 @@ from powerprof.caller import as_caller
 from powerprof.errors import DataError, PowerprofError, UsageError
 from powerprof.files import read_outside_text, reason_of
 from powerprof.folders import Folder
+from powerprof.foreign import loader
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -52,6 +53,7 @@ class RunInfo:
     problem: str | None = None
 
 
+@loader
 def decode(path: Path, kind: type[T]) -> T:
     """Read one record. Raises DataError with the field that does not fit."""
     text = read_outside_text(path, _LIMIT_BYTES)

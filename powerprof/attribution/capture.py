@@ -10,16 +10,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from powerprof.attribution import bounds
 from powerprof.attribution.records import StackFrame, TargetInfo
 from powerprof.errors import DataError
 from powerprof.files import reason_of
+from powerprof.foreign import loader
 from powerprof.records import EnergyReading, ToolCost
 from powerprof.stacks.image import ProcessImage, check
 from powerprof.stacks.registers import PT_REGS_BYTES
 from powerprof.tracing.edge import CpuEdge
 from powerprof.tracing.layout import IDLE_EXIT
 
-_LIMIT_BYTES = 1 << 30
 _STACK_LIMIT_BYTES = 0x4000
 _CPUS_LIMIT = 1 << 16
 FILE = "capture.bin"
@@ -170,22 +171,20 @@ def encode(capture: Capture) -> bytes:
     return zlib.compress(msgspec.msgpack.encode(capture), 1)
 
 
+@loader
 def load(path: Path) -> Capture:
     """Read a capture as hostile. Raises DataError."""
     try:
         if not path.is_file():
             raise DataError(path, "no such file")
+        if path.stat().st_size > bounds.MOST_BYTES:
+            raise DataError(path, f"larger than {bounds.MOST_BYTES >> 20} MiB")
         packed = path.read_bytes()
     except OSError as error:
         raise DataError(path, f"cannot be read ({reason_of(error)})") from error
-    unpacker = zlib.decompressobj()
-    try:
-        data = unpacker.decompress(packed, _LIMIT_BYTES)
-        if unpacker.unconsumed_tail or not unpacker.eof:
-            raise DataError(path, f"cut off, or larger than {_LIMIT_BYTES >> 20} MiB")
-        capture = msgspec.msgpack.decode(data, type=Capture)
-    except (zlib.error, msgspec.MsgspecError, RecursionError) as error:
-        raise DataError(path, f"not a capture ({error})") from None
+    data = bounds.unpacked(packed, path)
+    bounds.check_parts(data, Capture, path)
+    capture = msgspec.msgpack.decode(data, type=Capture)
     if len(capture.exits) % IDLE_EXIT.itemsize or capture.version != 1:
         raise DataError(path, "a capture of another version")
     stacks = [one.stack for one in capture.sites] + [one.stack for one in capture.sleeping]

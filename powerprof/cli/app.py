@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -14,8 +13,9 @@ import typer
 
 from powerprof import __version__, paths
 from powerprof.cli.groups import spread
-from powerprof.cli.output import leave_terminal, printable
+from powerprof.cli.output import leave_terminal, say
 from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
+from powerprof.foreign import printable
 
 _COMMANDS = (
     "idle",
@@ -73,9 +73,9 @@ def build_app() -> typer.Typer:
 
 def _say(error: PowerprofError | Interrupted) -> None:
     with suppress(OSError):  # the terminal may be gone
-        print(printable(f"error: {error.message}"), file=sys.stderr)
+        say(printable(f"error: {error.message}"), error=True)
         if error.hint:
-            print(printable(f"hint: {error.hint}"), file=sys.stderr)
+            say(printable(f"hint: {error.hint}"), error=True)
 
 
 def _reader_gone() -> int:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from powerprof.cli.options import Energy, Quiet
-from powerprof.cli.output import progress
+from powerprof.cli.output import progress, say
 
 Step = Annotated[float, typer.Option("--step", metavar="S", min=0.2, max=3600, help="Length of a step in seconds.")]
 Repeats = Annotated[int, typer.Option("--repeats", metavar="N", min=1, max=100, help="How often a level is metered.")]
@@ -51,4 +51,4 @@ def command(
     model = calibrate.model_of(fit, name or calibrate.default_name(cpu), cpu, scope, now_text()[:10])
     path = calibrate.save_model(model, output)
     if not quiet:
-        print("\n".join([*lines(model), f"Saved as {path}."]))
+        say("\n".join([*lines(model), f"Saved as {path}."]))

@@ -10,7 +10,7 @@ works in part, or for root.
 from __future__ import annotations
 
 from powerprof.cli.options import Json
-from powerprof.cli.output import check_targets, write_json
+from powerprof.cli.output import check_targets, say, write_json
 
 
 def command(json: Json = None) -> None:
@@ -22,4 +22,4 @@ def command(json: Json = None) -> None:
     found = capabilities()
     write_json({"schema": "powerprof.doctor/1", "host": describe(), "capabilities": found}, json)
     if json != "-":
-        print(render(found))
+        say(render(found))

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from powerprof.cli.options import Saving
 from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
+from powerprof.foreign import printable, printable_lines
 
 if TYPE_CHECKING:
     import msgspec
@@ -151,12 +152,14 @@ def say_to(saving: Saving) -> Callable[[str], None]:
 def progress(text: str, quiet: bool = False) -> None:
     """A line of progress: on stderr, and only to a terminal."""
     if not quiet and sys.stderr.isatty():
-        print(text, file=sys.stderr, flush=True)
+        say(text, error=True)
 
 
-def printable(text: str) -> str:
-    """Names come from other processes and from other people's files: no escape sequence of theirs gets out."""
-    return "".join(char if char.isprintable() or char == "\xa0" else "?" for char in text)
+def say(text: str, *, error: bool = False, end: str = "\n") -> None:
+    """The one way of plain text to stdout or stderr. Names come from other processes and from other people's files: no
+    escape sequence of theirs gets out.
+    """
+    print(printable_lines(text), file=sys.stderr if error else sys.stdout, end=end, flush=error)
 
 
 def show(lines: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ import typer
 from powerprof.cli import output
 from powerprof.cli.options import Json, Profiles, RunsDir, Tables, files_of
 from powerprof.errors import UsageError
+from powerprof.foreign import reading
 
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Run id, run folder or JSON file.")]
 FlameA = Annotated[str | None, typer.Option("--flame-a", metavar="RUN", help="Attribution of a comparison's A.")]
@@ -43,8 +44,10 @@ def command(
         from powerprof.report.beside import extras_of
 
         extras = extras_of(name, runs_dir, (flame_a, flame_b))
-    output.write_exports(record, files, extras)
-    output.write_json(record, json)
-    # Who asked for files wants files: the report is shown where none was asked for.
-    if not any(files.values()) and json != "-":
-        output.show(output.report(record))
+    # Parts of a record that are free in form are looked at only when they are drawn.
+    with reading(name):
+        output.write_exports(record, files, extras)
+        output.write_json(record, json)
+        # Who asked for files wants files: the report is shown where none was asked for.
+        if not any(files.values()) and json != "-":
+            output.show(output.report(record))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from powerprof.cli.options import Json, RunsDir
-from powerprof.cli.output import check_targets, write_json
+from powerprof.cli.output import check_targets, say, write_json
 
 Name = Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run: its file is printed.", show_default=False)]
 
@@ -22,9 +22,9 @@ def command(name: Name = None, runs_dir: RunsDir = None, json: Json = None) -> N
     if name is not None:
         path = store.find(name)
         schema_of(path)
-        print(path)
+        say(str(path))
         return
     found = store.list()
     write_json({"schema": "powerprof.runs/1", "runs": found}, json)
     if json is None:
-        print("\n".join(runs.lines(found, store.directory)))
+        say("\n".join(runs.lines(found, store.directory)))

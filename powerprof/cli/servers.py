@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from powerprof.cli.options import Json, Quiet
-from powerprof.cli.output import check_targets, progress, show, write_json
+from powerprof.cli.output import check_targets, progress, say, show, write_json
 from powerprof.errors import PowerprofError, UsageError
 
 Action = Annotated[str, typer.Argument(metavar="ACTION", help="list or fetch.")]
@@ -50,9 +50,9 @@ def command(
 def _consent(question: str, yes: bool) -> bool:
     """Asked at a terminal; elsewhere only --yes agrees."""
     if yes:
-        print(f"{question}: agreed by --yes", file=sys.stderr)
+        say(f"{question}: agreed by --yes", error=True)
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise PowerprofError("a download needs consent, and there is no terminal to ask at", "give --yes")
-    print(f"{question}. Fetch it? [y/N] ", file=sys.stderr, end="", flush=True)
+    say(f"{question}. Fetch it? [y/N] ", error=True, end="")
     return sys.stdin.readline().strip().lower() in ("y", "yes")

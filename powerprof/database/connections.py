@@ -63,24 +63,27 @@ class IdleConnections:
     def _ask_server(self) -> None:
         """Refuse before the first connection what the server would refuse at the last."""
         with self._server.connect() as connection:
-            most, per_user, timeout_s = sql.rows(
-                connection, "SELECT @@max_connections, @@max_user_connections, @@session.wait_timeout"
-            )[0]
-            status = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'")
-        room = int(most) - (int(status[0][1]) - 1 if status else 0)
+            found = sql.rows(
+                connection, "SELECT @@max_connections, @@max_user_connections, @@session.wait_timeout", columns=3
+            )
+            status = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'", columns=2)
+        most, per_user, timeout_s = (sql.count(value) or 0 for value in (found or [(0, 0, 0)])[0])
+        if not most:
+            raise PowerprofError("the server does not say how many connections it allows", "is it MySQL or MariaDB?")
+        room = most - ((sql.count(status[0][1]) or 1) - 1 if status else 0)
         if self.count > room:
             raise PowerprofError(
                 f"the server has room for {room} more connections, {self.count} are wanted (max_connections {most})",
-                f"SET GLOBAL max_connections={int(most) + self.count - room}, or use fewer --clients",
+                f"SET GLOBAL max_connections={most + self.count - room}, or use fewer --clients",
             )
-        if 0 < int(per_user) < self.count:
+        if 0 < per_user < self.count:
             raise PowerprofError(
                 f"the server allows {per_user} connections a user, {self.count} are wanted",
                 "raise max_user_connections, or use fewer --clients",
             )
         if self._server.pid is not None and not self._server.private:
             limits.check_threads(self.count)
-        if self._hold_s is not None and self._hold_s >= int(timeout_s):
+        if self._hold_s is not None and self._hold_s >= timeout_s:
             self.notes.append(
                 f"the server closes idle connections after {timeout_s} s (wait_timeout), "
                 f"they are to be held for {self._hold_s:.0f} s"

@@ -6,6 +6,7 @@ import os
 import re
 
 from powerprof.files import reason_of
+from powerprof.foreign import printable
 
 _TAIL_BYTES = 65536
 # MariaDB `2026-11-20 10:45:24 0 `, MySQL 5.5 `261120 10:45:24 `, 8.0 `2026-11-20T10:45:24.123456Z 0 `.
@@ -41,4 +42,4 @@ def disk_full(said: str) -> bool:
 
 def _plain(line: str) -> str:
     """Without time and thread number; a control character becomes a blank."""
-    return "".join(char if char.isprintable() else " " for char in _STAMP.sub("", line)).strip()[:300]
+    return printable(_STAMP.sub("", line), " ").strip()[:300]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import getpass
+import time
 from pathlib import Path
 
 from powerprof import paths
 from powerprof.database import sql
-from powerprof.database.base import Login
+from powerprof.database.base import Limits, Login
 from powerprof.errors import PowerprofError
 from powerprof.files import try_text
 from powerprof.processes.targets import name_of
 
 _SERVERS = ("mysqld", "mariadbd")
 _LISTENING = "00010000"  # __SO_ACCEPTCON, include/uapi/linux/net.h
-_PATIENCE_S = 2.0
+_PATIENCE_S = 3.0  # for all its sockets together
+_MOST_SOCKETS = 20
 
 
 def listening_sockets(pid: int) -> list[Path]:
@@ -46,9 +48,15 @@ def names_of_local_server(pid: int) -> dict[int, str]:
     """
     if name_of(pid) not in _SERVERS:
         return {}
-    for place in listening_sockets(pid):
+    end_s = time.monotonic() + _PATIENCE_S
+    for place in listening_sockets(pid)[:_MOST_SOCKETS]:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            break
         try:
-            with sql.connect(Login(user=getpass.getuser(), socket=place), timeout_s=_PATIENCE_S) as connection:
+            with sql.connect(
+                Login(user=getpass.getuser(), socket=place), timeout_s=left_s, limits=Limits(waiting_s=left_s)
+            ) as connection:
                 return sql.thread_names(connection)
         except (PowerprofError, OSError):
             continue

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from powerprof import files
 from powerprof.errors import DataError
+from powerprof.foreign import loader
 
 GROUPS = ("client", "client-server", "client-mariadb", "powerprof")
 _KEYS = frozenset(
@@ -43,6 +44,7 @@ class Option:
         return DataError(self.path, reason, self.line)
 
 
+@loader
 def read(path: Path) -> dict[str, Option]:
     """The client options of a file and of those it includes; the last one counts, as for the server's own clients.
 

@@ -10,6 +10,7 @@ from typing import Literal
 from powerprof.database.builds import ServerBuild
 from powerprof.database.settings import Setting
 from powerprof.errors import UsageError
+from powerprof.foreign import whole
 
 Kind = Literal["standalone", "primary-replica", "primary-primary", "ring"]
 Role = Literal["standalone", "primary", "replica", "node"]
@@ -86,9 +87,10 @@ def _links(kind: Kind, count: int) -> list[tuple[str, Role, str | None]]:
 def _server_id(settings: Mapping[str, Setting], default: int) -> int:
     for name, value in settings.items():
         if name.lower().replace("-", "_") == "server_id":
-            if isinstance(value, bool) or not str(value).isascii() or not str(value).isdigit():
+            number = None if isinstance(value, bool) else whole(str(value))
+            if number is None:
                 raise UsageError(f"{value!r} is not a server id", "1 to 4294967295")
-            return int(str(value))
+            return number
     return default
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from powerprof.database import sql
 from powerprof.errors import PowerprofError
+from powerprof.foreign import whole
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -96,7 +97,7 @@ def status_of(row: Mapping[str, Any]) -> ReplicationStatus:
 
     def number(name: str) -> int | None:
         value = text(name)
-        return int(value) if value is not None and value.isascii() and value.isdigit() else None
+        return whole(value)
 
     running = text("slave_sql_running")
     ignored = (text("replicate_ignore_server_ids") or "").replace(",", " ").split()
@@ -118,7 +119,7 @@ def status_of(row: Mapping[str, Any]) -> ReplicationStatus:
         executed_position_bytes=number("exec_master_log_pos"),
         source_log_file=text("master_log_file"),
         connect_retry_s=number("connect_retry"),
-        ignored_server_ids=tuple(int(one) for one in ignored if one.isascii() and one.isdigit()),
+        ignored_server_ids=tuple(found for one in ignored if (found := whole(one)) is not None),
     )
 
 
@@ -126,9 +127,10 @@ def read_counters(connection: Sql) -> dict[str, int]:
     """Those of `COUNTERS` that the server has. Raises PowerprofError."""
     wanted = {name.lower(): name for name in COUNTERS}
     found = {}
-    for name, value in sql.rows(connection, "SHOW GLOBAL STATUS"):
-        if str(name).lower() in wanted and str(value).isdigit():
-            found[wanted[str(name).lower()]] = int(value)
+    for name, value in sql.rows(connection, "SHOW GLOBAL STATUS", columns=2):
+        count = whole(str(value))
+        if str(name).lower() in wanted and count is not None:
+            found[wanted[str(name).lower()]] = count
     return found
 
 
@@ -157,10 +159,11 @@ def make_account(source: Sql, user: str, password: str, host: str, modern: bool)
 
 def position(source: Sql) -> tuple[str, int]:
     """Where its binary log ends now. Raises PowerprofError where it writes none."""
-    found = sql.rows(source, "SHOW MASTER STATUS")
-    if not found:
+    found = sql.rows(source, "SHOW MASTER STATUS", columns=2)
+    at = sql.count(found[0][1]) if found else None
+    if at is None:
         raise PowerprofError("the source writes no binary log", "set log-bin")
-    return str(found[0][0]), int(found[0][1])
+    return str(found[0][0]), at
 
 
 def point_at(replica: Sql, origin: Origin, mariadb: bool, connect_retry_s: int | None = None) -> None:

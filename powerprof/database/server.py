@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from powerprof import programs
 from powerprof.database import builds, errorlog, launch, limits, netns, sql, template
 from powerprof.database.accounts import server_account
-from powerprof.database.base import Login
+from powerprof.database.base import Limits, Login
 from powerprof.database.builds import ServerBuild
 from powerprof.database.options import ServerOptions, choose_port, port_taken
 from powerprof.database.runtree import RunTree
@@ -120,7 +120,7 @@ class PrivateServer:
     def _answers(self, timeout_s: float) -> bool:
         timeout_s = max(timeout_s, 1.0)
         try:
-            with sql.connect(self.login, timeout_s=timeout_s, read_timeout=timeout_s) as connection:
+            with sql.connect(self.login, timeout_s=timeout_s, limits=Limits(answer_s=timeout_s)) as connection:
                 return bool(sql.scalar(connection, "SELECT 1"))
         except PowerprofError:
             return False

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from powerprof.database.base import Login
+from powerprof.database.base import Limits, Login
 from powerprof.errors import Retryable
+from powerprof.foreign import printable, whole
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
 Row = tuple[Any, ...]
+_WRITE_S = 30.0
+_WORK_S = 6 * 3600.0  # tables are made, plans are run
+_MOST_NAME = 128
+
+
+LIMITS = Limits()
+# A look at a server: connecting and all questions together.
+A_LOOK = Limits(waiting_s=6.0)
+A_WORD = Limits(waiting_s=3.0)
 _HINTS = {
     1045: "give the user and password by --defaults-file, MYSQL_PWD or the prompt",
     1698: "run as the system user of that account, or name another account",
@@ -29,9 +41,12 @@ class StatementError(Retryable):
         self.number = number
 
 
-def connect(login: Login, *, timeout_s: float = 10.0, **options: Any) -> Sql:
-    """A connection with autocommit; `options` go to PyMySQL. Raises StatementError."""
-    import pymysql
+def connect(login: Login, *, timeout_s: float = 8.0, limits: Limits = LIMITS, **options: Any) -> Sql:
+    """A connection with autocommit; `options` go to PyMySQL. Raises StatementError.
+
+    Nobody vouches for the server: see `wire`. `timeout_s` is for connecting, handshake and log-in together.
+    """
+    from powerprof.database.wire import DoubtingConnection
 
     place: dict[str, Any]
     if login.socket is not None:
@@ -40,67 +55,113 @@ def connect(login: Login, *, timeout_s: float = 10.0, **options: Any) -> Sql:
     else:
         place = {"host": login.host or "127.0.0.1", "port": login.port or 3306}
     tls = {f"ssl_{name}": value for name, value in login.tls.items()}
+    patience_s = max(1.0, min(timeout_s, limits.waiting_s, 3600.0))
     try:
-        return pymysql.connect(
+        return DoubtingConnection(
+            limits,
+            patience_s,
             **{
                 "user": login.user,
                 "password": login.password,
                 "database": login.database,
                 "autocommit": True,
-                "connect_timeout": max(1, min(int(timeout_s), 3600)),
+                "connect_timeout": patience_s,
+                "write_timeout": _WRITE_S,
                 "charset": "utf8mb4",
                 "program_name": "powerprof",
                 **place,
                 **tls,
                 **options,
-            }
+            },
         )
-    except (pymysql.MySQLError, OSError, ValueError, RuntimeError) as error:
+    except Exception as error:
         raise failure(f"cannot connect to {login.text}", error) from error
 
 
-def rows(connection: Sql, statement: str, arguments: Sequence[Any] | None = None) -> list[Row]:
-    """The rows of one statement. Raises StatementError with the server's words."""
+def _ask(connection: Sql, statement: str, arguments: Sequence[Any] | None) -> tuple[list[str], list[Row]]:
+    """Column names and rows. PyMySQL trips over an answer out of form by whatever exception: all are failures."""
     import pymysql
 
     try:
         with connection.cursor() as cursor:
             cursor.execute(statement, arguments)
-            return [tuple(row) for row in cursor.fetchall()]
-    except (pymysql.MySQLError, OSError) as error:
-        raise failure(f"{statement.split(None, 1)[0].upper()} failed", error) from error
+            names = [str(column[0]) for column in cursor.description or ()]
+            found = [tuple(row) for row in cursor.fetchall()]
+    except Exception as error:
+        if not isinstance(error, pymysql.MySQLError):
+            # Nobody knows where in its answer the server is now.
+            connection._force_close()  # type: ignore[attr-defined]
+        raise failure(f"{_verb(statement)} failed", error) from error
+    if any(len(row) != len(names) for row in found):
+        raise StatementError(f"{_verb(statement)} failed (a row has another number of columns than its head)", None, 0)
+    return names, found
+
+
+def _verb(statement: str) -> str:
+    return statement.split(None, 1)[0].upper()[:20]
+
+
+def rows(
+    connection: Sql, statement: str, arguments: Sequence[Any] | None = None, *, columns: int | None = None
+) -> list[Row]:
+    """The rows of one statement, cut to `columns`; fewer are refused. Raises StatementError."""
+    names, found = _ask(connection, statement, arguments)
+    if columns is not None and found and len(names) < columns:
+        raise StatementError(
+            f"{_verb(statement)} failed (the server answers with {len(names)} columns, not {columns})", None, 0
+        )
+    return found if columns is None else [row[:columns] for row in found]
 
 
 def records(connection: Sql, statement: str) -> list[dict[str, Any]]:
     """As `rows`, by column name."""
-    import pymysql
-
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(statement)
-            names = [column[0] for column in cursor.description or ()]
-            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    except (pymysql.MySQLError, OSError) as error:
-        raise failure(f"{statement.split(None, 1)[0].upper()} failed", error) from error
+    names, found = _ask(connection, statement, None)
+    return [dict(zip(names, row, strict=True)) for row in found]
 
 
 def execute(connection: Sql, *statements: str) -> None:
-    """Run statements whose rows do not matter. Raises StatementError."""
-    for statement in statements:
-        rows(connection, statement)
+    """Run statements whose rows do not matter and that may take their time. Raises StatementError."""
+    usual_s = getattr(connection, "patience_s", None)
+    if usual_s is not None:
+        connection.patience_s = _WORK_S  # type: ignore[attr-defined]
+    try:
+        for statement in statements:
+            _ask(connection, statement, None)
+    finally:
+        if usual_s is not None:
+            connection.patience_s = usual_s  # type: ignore[attr-defined]
 
 
 def scalar(connection: Sql, statement: str) -> Any:
     """The first column of the first row; None where there is none."""
-    found = rows(connection, statement)
+    found = rows(connection, statement, columns=1)
     return found[0][0] if found else None
+
+
+def number(value: Any) -> float | None:
+    """A figure of an answer; None for NULL, for what is none, and for NaN and infinity."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal, str)) or len(str(value)[:41]) > 40:
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if isfinite(found) else None
+
+
+def count(value: Any) -> int | None:
+    """A whole number of an answer, as a number or as text; None for anything else."""
+    return whole(int(value) if isinstance(value, Decimal) and value.is_finite() and value < 1 << 64 else value)
 
 
 def failure(what: str, error: Exception) -> StatementError:
     """A PyMySQL error as one line with its remedy."""
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     reason = str(error.args[1]) if number and len(error.args) > 1 else str(error)
-    reason = " ".join(reason.split())[:300] or type(error).__name__
+    if not number and not isinstance(error, OSError):
+        said = printable(" ".join(reason.split()))[:60]
+        reason = f"it does not speak as MySQL and MariaDB do: {said or type(error).__name__}"
+    reason = printable(" ".join(reason.split()))[:300] or type(error).__name__
     return StatementError(f"{what} ({reason})", _HINTS.get(number), number)
 
 
@@ -110,12 +171,20 @@ def thread_names(connection: Sql) -> dict[int, str]:
     A connection that feeds a replica says so: `thread/sql/one_connection (Binlog Dump)`.
     """
     try:
-        found = rows(connection, "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND FROM performance_schema.threads")
+        found = rows(
+            connection, "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND FROM performance_schema.threads", columns=3
+        )
     except StatementError as error:
-        if error.number >= 2000:  # the connection was lost
+        if error.number >= 2000 or error.number == 0:  # the connection was lost, or is of no use
             raise
         return {}
-    return {int(tid): f"{name} (Binlog Dump)" if _feeds(command) else str(name) for tid, name, command in found if tid}
+    names = {}
+    for tid, name, command in found:
+        thread = count(tid)
+        if thread and name:
+            shown = printable(str(name)[:_MOST_NAME])
+            names[thread] = f"{shown} (Binlog Dump)" if _feeds(command) else shown
+    return names
 
 
 def _feeds(command: object) -> bool:

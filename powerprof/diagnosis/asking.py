@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _TEXT = 200
 _MOST_CLIENTS = 300
+_MOST_CHANNELS = 1000
+# The beginning of a statement is enough: whole ones may be gigabytes. Newer columns first (1054 is an unknown one).
+_CLIENT_COLUMNS = ("TIME_MS, TID, QUERY_ID, ", "")
 # Counters that a rule reads, and every statement that only looks: see rules.POLLING.
 _COUNTERS = re.compile(
     "(Com_show_.*|Com_(admin_commands|select|insert|update|delete|replace|commit|call_procedure|set_option|change_db"
@@ -62,18 +65,16 @@ def quietly(ask: Callable[[], T], otherwise: T, what: str, notes: list[str]) -> 
 
 def status(connection: Sql) -> dict[str, int]:
     """The counters that rules read."""
-    return {
-        str(name): int(value)
-        for name, value in sql.rows(connection, "SHOW GLOBAL STATUS")
-        if _COUNTERS.fullmatch(str(name)) and str(value).isascii() and str(value).isdigit()
-    }
+    found = sql.rows(connection, "SHOW GLOBAL STATUS", columns=2)
+    counted = {str(name): sql.count(value) for name, value in found if _COUNTERS.fullmatch(str(name))}
+    return {name: value for name, value in counted.items() if value is not None}
 
 
 def variables(connection: Sql) -> dict[str, str]:
     """The settings that rules read."""
     return {
         str(name).lower(): str(value)[:_TEXT]
-        for name, value in sql.rows(connection, "SHOW GLOBAL VARIABLES")
+        for name, value in sql.rows(connection, "SHOW GLOBAL VARIABLES", columns=2)
         if str(name).lower() in _VARIABLES
     }
 
@@ -87,7 +88,7 @@ def channels(connection: Sql) -> list[Channel]:
             if error.number != 1064:
                 raise
             continue
-        return [Channel(status=status_of(row), relay_log_file=_relay_file(row)) for row in rows]
+        return [Channel(status=status_of(row), relay_log_file=_relay_file(row)) for row in rows[:_MOST_CHANNELS]]
     return [Channel(status=one, relay_log_file=None) for one in read_status(connection)]
 
 
@@ -98,15 +99,23 @@ def _relay_file(row: dict[str, Any]) -> str | None:
 
 def clients(connection: Sql) -> list[Client]:
     """The process list, without powerprof's own connection; MariaDB tells thread and query ids too."""
-    own = int(sql.scalar(connection, "SELECT CONNECTION_ID()"))
-    try:
-        rows = sql.records(connection, "SELECT * FROM information_schema.processlist")
-    except sql.StatementError as error:
-        if error.number not in (1109, 1146, 1049):
-            raise
-        rows = sql.records(connection, "SHOW FULL PROCESSLIST")
-    found = [_client({name.lower(): value for name, value in row.items()}) for row in rows]
+    own = sql.count(sql.scalar(connection, "SELECT CONNECTION_ID()"))
+    found = [_client({name.lower(): value for name, value in row.items()}) for row in _process_list(connection)]
     return _of_interest([client for client in found if client.id != own])
+
+
+def _process_list(connection: Sql) -> list[dict[str, Any]]:
+    for more in _CLIENT_COLUMNS:
+        try:
+            return sql.records(
+                connection,
+                f"SELECT ID, USER, HOST, COMMAND, TIME, STATE, {more}LEFT(INFO, {_TEXT}) AS INFO "  # noqa: S608 - ours
+                "FROM information_schema.processlist",
+            )
+        except sql.StatementError as error:
+            if error.number not in (1054, 1109, 1146, 1049):
+                raise
+    return sql.records(connection, "SHOW PROCESSLIST")
 
 
 def _of_interest(found: list[Client]) -> list[Client]:
@@ -126,22 +135,17 @@ def _of_interest(found: list[Client]) -> list[Client]:
 
 
 def _client(row: dict[str, Any]) -> Client:
-    def number(name: str) -> int | None:
-        value = row.get(name)
-        return int(value) if value is not None else None
-
-    precise = row.get("time_ms")
-    seconds = float(precise) / 1e3 if precise is not None else row.get("time")
+    precise = sql.number(row.get("time_ms"))
     return Client(
-        id=number("id") or 0,
+        id=sql.count(row.get("id")) or 0,
         user=_short(row.get("user")),
         host=_short(row.get("host")),
         command=_short(row.get("command")),
-        time_s=None if seconds is None else float(seconds),
+        time_s=sql.number(row.get("time")) if precise is None else precise / 1e3,
         state=_short(row.get("state")),
         statement=_short(row.get("info")),
-        tid=number("tid"),
-        query_id=number("query_id"),
+        tid=sql.count(row.get("tid")),
+        query_id=sql.count(row.get("query_id")),
     )
 
 
@@ -161,7 +165,9 @@ def replicas(connection: Sql) -> list[ReplicaHost]:
         plain = [{name.lower(): value for name, value in row.items()} for row in rows]
         return [
             ReplicaHost(
-                server_id=int(row.get("server_id") or 0), host=_short(row.get("host")), port=int(row.get("port") or 0)
+                server_id=sql.count(row.get("server_id")) or 0,
+                host=_short(row.get("host")),
+                port=sql.count(row.get("port")) or 0,
             )
             for row in plain
         ]
@@ -177,13 +183,16 @@ def events(connection: Sql) -> list[ScheduledEvent]:
         connection,
         "SELECT EVENT_SCHEMA, EVENT_NAME, INTERVAL_VALUE, INTERVAL_FIELD, STATUS FROM information_schema.events "
         "WHERE EVENT_TYPE = 'RECURRING' LIMIT 1000",
+        columns=5,
     )
     return [
         ScheduledEvent(
-            name=f"{schema}.{name}"[:_TEXT], interval_s=float(value) * _SECONDS[field], enabled=str(state) == "ENABLED"
+            name=f"{schema}.{name}"[:_TEXT],
+            interval_s=float(str(value)) * _SECONDS[str(field)],
+            enabled=str(state) == "ENABLED",
         )
         for schema, name, value, field, state in rows
-        if field in _SECONDS and re.fullmatch(r"[0-9]{1,9}", str(value))
+        if str(field) in _SECONDS and re.fullmatch(r"[0-9]{1,9}", str(value))
     ]
 
 
@@ -191,12 +200,13 @@ def log_end(connection: Sql) -> tuple[str, int] | None:
     """File and position where the binary log ends; None where there is none."""
     for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"):
         try:
-            rows = sql.rows(connection, statement)
+            rows = sql.rows(connection, statement, columns=2)
         except sql.StatementError as error:
             if error.number != 1064:
                 raise
             continue
-        return (str(rows[0][0]), int(rows[0][1])) if rows else None
+        position = sql.count(rows[0][1]) if rows else None
+        return None if position is None else (str(rows[0][0]), position)
     return None
 
 
@@ -208,6 +218,10 @@ def logged(connection: Sql, since: tuple[str, int], most: int = 200) -> list[Log
     rows = sql.records(connection, f"SHOW BINLOG EVENTS IN '{file}' FROM {position} LIMIT {most}")
     plain = [{name.lower(): value for name, value in row.items()} for row in rows]
     return [
-        LoggedEvent(server_id=int(row["server_id"]), kind=_short(row["event_type"]), info=_short(row["info"]))
-        for row in plain
+        LoggedEvent(
+            server_id=sql.count(row.get("server_id")) or 0,
+            kind=_short(row.get("event_type")),
+            info=_short(row.get("info")),
+        )
+        for row in plain[:most]
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from powerprof.database.replication import ReplicationStatus
+from powerprof.foreign import whole
 
 
 class ThreadWakeups(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +131,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     def server_id(self) -> int | None:
         """Its own id; None where it did not say."""
         text = self.variables.get("server_id", "")
-        return int(text) if text.isascii() and text.isdigit() else None
+        return whole(text)
 
     def moved(self, *names: str) -> int:
         """How far these counters moved together, without powerprof's own statements."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -78,12 +79,13 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
     elif not asked:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     if asked:
+        from powerprof.database import sql
         from powerprof.database.client import connect_given
 
         server = stack.enter_context(
             connect_given(request.server_url, request.socket, request.defaults_file, request.ask_password)
         )
-        connection = stack.enter_context(server.connect())
+        connection = stack.enter_context(server.connect(limits=sql.A_LOOK))
         if pid is not None and server.pid is not None and pid != server.pid:
             raise UsageError(f"--pid is {pid}, but the server that was named is process {server.pid}", "leave one out")
         own = pid if pid is not None else server.pid
@@ -100,13 +102,10 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
             "(name an account by --defaults-file)"
         )
         return Subject(pid, label, None, label, None)
-    from powerprof.database import sql
+    from powerprof.database.client import version_of
 
     stack.enter_context(own_connection)
-    version = str(sql.scalar(own_connection, "SELECT @@version"))
-    number = version.partition("-")[0]
-    family = "MariaDB" if "mariadb" in version.lower() else "MySQL"
-    return Subject(pid, label, own_connection, f"{family} {number}", None)
+    return Subject(pid, label, own_connection, version_of(own_connection), None)
 
 
 def _local(pid: int) -> Sql | None:
@@ -115,9 +114,13 @@ def _local(pid: int) -> Sql | None:
     from powerprof.database.base import Login
     from powerprof.database.local import listening_sockets
 
+    end_s = time.monotonic() + _PATIENCE_S
     for place in listening_sockets(pid):
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            break
         try:
-            return sql.connect(Login(user=getpass.getuser(), socket=place), timeout_s=_PATIENCE_S)
+            return sql.connect(Login(user=getpass.getuser(), socket=place), timeout_s=left_s, limits=sql.A_LOOK)
         except (PowerprofError, OSError):
             continue
     return None

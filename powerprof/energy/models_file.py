@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
-from powerprof import paths
+from powerprof import paths, toml
 from powerprof.errors import DataError
 from powerprof.files import read_outside_text
+from powerprof.foreign import loader
 
 SCHEMA = "powerprof.model/1"
 _LIMIT_BYTES = 1 << 20
@@ -88,17 +87,10 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     model: Annotated[list[PowerModel], msgspec.Meta(min_length=1, max_length=_MAX_MODELS)]
 
 
+@loader
 def parse_models(text: str, path: Path | str) -> list[PowerModel]:
     """Models of a TOML text. Raises DataError with the line of a syntax error, or the key of a wrong value."""
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"line (\d+)", str(error))
-        # What is missing at the end has no line in tomllib's words: it is the last one.
-        number = int(line[1]) if line else max(len(text.splitlines()), 1)
-        raise DataError(path, f"not TOML: {error}", number) from None
-    except RecursionError:
-        raise DataError(path, "not TOML that a model needs: nested too deeply") from None
+    data = toml.parse(text, path)
     try:
         models = msgspec.convert(data, _File).model
     except msgspec.ValidationError as error:

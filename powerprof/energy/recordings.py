@@ -10,6 +10,7 @@ from powerprof.energy.domains import contained, host_energy
 from powerprof.energy.meters import make_readings
 from powerprof.errors import DataError, UsageError
 from powerprof.files import read_outside_text
+from powerprof.foreign import reading
 from powerprof.sources.counters import CounterSample
 from powerprof.sources.ipmi import looks_like_ipmi, parse_ipmi
 from powerprof.sources.meter import DomainEnergy
@@ -50,7 +51,8 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
                 notes.append(f"{path} is the same as {seen[text]} and is read once")
                 continue
             seen[text] = path
-            made = _recording(text, path, notes)
+            with reading(path):
+                made = _recording(text, path, notes)
         except DataError as error:
             unusable.append(error)
             continue
@@ -62,7 +64,8 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
     if unusable and len(dumps) == 1:
         notes.append(f"not used: {dumps.pop().path}: one powercap dump has no energy in it")
     if dumps:
-        recordings.append(_powercap(dumps, elapsed_s))
+        with reading(dumps[0].path):
+            recordings.append(_powercap(dumps, elapsed_s))
     elif elapsed_s is not None:
         raise UsageError("--elapsed is the time between powercap dumps, and there is none among these files")
     if not recordings and not notes:

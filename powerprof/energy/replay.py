@@ -10,6 +10,7 @@ from powerprof.energy.meters import make_readings
 from powerprof.energy.reconcile import reconcile
 from powerprof.energy.recordings import common_window, read_recordings
 from powerprof.energy.result import EnergyResult
+from powerprof.foreign import reading
 from powerprof.records import EnergyReading
 
 
@@ -28,7 +29,8 @@ def replay(files: Sequence[Path], elapsed_s: float | None = None) -> EnergyResul
         notes.append(f"no common time: each is given over its own ({spans})")
     for recording in recordings:
         start_s, end_s = common or (recording.start_s, recording.end_s)
-        made, said = make_readings(recording.source, recording.energies(start_s, end_s), start_s, end_s)
+        with reading(recording.path):
+            made, said = make_readings(recording.source, recording.energies(start_s, end_s), start_s, end_s)
         readings += made
         notes += [*(f"{recording.path}: {note}" for note in recording.notes), *said]
     readings = contained(readings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from powerprof.files import try_text
+from powerprof.foreign import printable
 from powerprof.paths import procfs
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
@@ -24,7 +25,7 @@ class Task:
 def clean(comm: str | bytes) -> str:
     """A comm is whatever a process chose: control characters must not reach a terminal."""
     text = comm.decode("utf-8", "replace") if isinstance(comm, bytes) else comm
-    return "".join(char if char.isprintable() else "?" for char in text)
+    return printable(text)
 
 
 def look_up(tid: int, pid: int | None = None, comm: str = "") -> Task:

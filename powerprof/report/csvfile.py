@@ -15,6 +15,7 @@ import msgspec
 from powerprof.attribution.records import Attribution
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep import Sweep
+from powerprof.foreign import disarmed
 from powerprof.records import Run
 from powerprof.report.kinds import form
 from powerprof.report.metrics import comparison_table, load_table, sweep_table
@@ -24,7 +25,6 @@ from powerprof.report.table import Figure, Judged, Places, Row, Table
 
 Cell = str | float | int | None
 Line = Sequence[Cell]
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _WAKEUP = "mechanism origin count rate_hz wakings_count period_ms c0_ms pid tid thread detail waker_pid waker stack"
 
 
@@ -32,9 +32,7 @@ def _safe(cell: Cell) -> str | float | int:
     if cell is None:
         return ""
     if isinstance(cell, str):
-        # A NUL ends the file for some readers.
-        cell = cell.replace("\x00", "\N{REPLACEMENT CHARACTER}")
-        return f"'{cell}" if cell.lstrip(" ").startswith(_FORMULA) else cell
+        return disarmed(cell)
     return cell
 
 

@@ -12,6 +12,7 @@ from powerprof.caller import as_caller, caller, is_delegated
 from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
 from powerprof.folders import Folder, locate, write_all
+from powerprof.foreign import printable_lines
 
 # What is open already is written to as it is: these names lead to links that are no paths (proc(5)).
 _OPEN_ALREADY = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d{1,9})")
@@ -24,6 +25,8 @@ def write_output(target: str, data: bytes) -> None:
     root or the caller made it; a pipe or a device of theirs is written to as it is.
     """
     if target == "-":
+        if sys.stdout.isatty():
+            data = printable_lines(data.decode("utf-8", "replace")).encode()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return

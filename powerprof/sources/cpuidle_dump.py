@@ -17,6 +17,7 @@ from pathlib import Path
 
 from powerprof.errors import DataError
 from powerprof.files import read_outside_text
+from powerprof.foreign import loader
 from powerprof.sources.base import CpuReading, Snapshot, StateInfo, is_polling
 
 _FILE = re.compile(r"/\S*?/cpu(\d{1,6})/cpuidle/state(\d{1,3})/([a-z_]+)")
@@ -94,6 +95,7 @@ def _collect(text: str, path: Path) -> tuple[dict[int, dict[int, dict[str, Cell]
     return cpus, about
 
 
+@loader
 def parse_dump(text: str, path: Path) -> Dump:
     """Parse a dump. Raises DataError(path, reason, line)."""
     cpus, about = _collect(text, path)

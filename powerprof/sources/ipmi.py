@@ -15,6 +15,7 @@ from pathlib import Path
 
 from powerprof import paths, programs
 from powerprof.errors import CapabilityError, DataError, PowerprofError
+from powerprof.foreign import loader
 from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.series import PowerSample, power_energy
 
@@ -22,6 +23,7 @@ _DCMI = "DCMI"
 _INTERVAL_S = 5.0  # what the controllers' own sampling period is (DCMI 1.5, 6.6.1)
 _TIMEOUT_S = 10.0
 _MAX_WATTS = 1e6
+_LONGEST = 1024
 _STAMP = re.compile(r"Timestamp\s*\|\s*(\S+)\s*")
 _SDR_POWER = re.compile(r"([^|]+?)\s*\|\s*([\d.]+)\s*Watts\s*\|\s*(\w+)\s*", re.I)
 _DCMI_POWER = re.compile(r"\s*Instantaneous power reading:\s*(\d+)\s*Watts", re.I)
@@ -48,6 +50,7 @@ def looks_like_ipmi(text: str) -> bool:
     return bool(re.search(r"^Timestamp\s*\|", head, re.M) or re.search(r"Instantaneous power reading:", head, re.I))
 
 
+@loader
 def parse_ipmi(text: str, path: Path | str) -> IpmiLog:
     """Parse a log. Raises DataError(path, reason, line) where a time is damaged or no power is in it."""
     samples: list[PowerSample] = []
@@ -79,10 +82,10 @@ def listing_watts(lines: list[str]) -> tuple[float | None, str]:
     """The server's watts in one listing and the sensor's name; None where it has none that is ok."""
     supplies: dict[str, float] = {}
     for line in lines:
-        dcmi = _DCMI_POWER.match(line)
+        dcmi = _DCMI_POWER.match(line[:_LONGEST])
         if dcmi:
             return float(dcmi[1]), _DCMI
-        match = _SDR_POWER.fullmatch(line)
+        match = _SDR_POWER.fullmatch(line[:_LONGEST])
         if match is None or match[3].lower() != "ok":
             continue
         if _WHOLE.search(match[1]):
@@ -97,6 +100,8 @@ def _listings(text: str, path: Path | str) -> Iterator[tuple[float, int, list[st
     when: float | None = None
     begin, lines = 1, list[str]()
     for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > _LONGEST:
+            raise DataError(path, "line too long", number)
         stamp = _STAMP.fullmatch(line)
         dcmi = None if stamp else _DCMI_STAMP.match(line)
         if stamp:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from powerprof.errors import CapabilityError, DataError
 from powerprof.files import read_outside_text
+from powerprof.foreign import loader
 from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.series import Energy, PowerSample, power_energy
 
@@ -43,6 +44,7 @@ _UNITS = {"mw": 1e-3, "milliwatts": 1e-3, "w": 1.0, "watt": 1.0, "watts": 1.0, "
 _MAX_WATTS = 1e6
 # Loggers that average write once a minute at the least.
 _STALE_S = 120.0
+_LONGEST = 4096
 _DELIMITERS = (";", "\t", ",")
 
 
@@ -68,11 +70,12 @@ def read_meter_log(path: Path, minimum: int = 2) -> MeterLog:
 
 def looks_like_meter_log(text: str) -> bool:
     """Whether the first line is a header (or two plain figures) of such a log."""
-    first = next((line for line in text[:4096].splitlines() if line.strip()), "")
+    first = next((line for line in text[:_LONGEST].splitlines() if line.strip()), "")
     cells = _split(first, _delimiter(first))
     return _columns(cells) is not None or (len(cells) == 2 and all(_number(c) is not None for c in cells))
 
 
+@loader
 def parse_meter_log(text: str, path: Path | str, minimum: int = 2) -> MeterLog:
     """Parse a log of at least `minimum` samples.
 
@@ -82,6 +85,8 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2) -> MeterLog:
     if not rows:
         raise DataError(path, "empty")
     number, line = rows[0]
+    if len(line) > _LONGEST:
+        raise DataError(path, "line too long", number)
     delimiter = _delimiter(line)
     cells = _split(line, delimiter)
     columns = _columns(cells)
@@ -95,6 +100,8 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2) -> MeterLog:
     notes: list[str] = []
     naive = False
     for index, (number, line) in enumerate(rows):
+        if len(line) > _LONGEST:
+            raise DataError(path, "line too long", number)
         try:
             when, naive_here, watts = _row(_split(line, delimiter), columns)
         except ValueError as error:

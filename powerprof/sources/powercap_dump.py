@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.errors import DataError
+from powerprof.foreign import loader, whole
 from powerprof.sources.rapl import Zone, zone_of
 
 _LEAVES = r"name|energy_uj|max_energy_range_uj|constraint_\d+_(?:max_power|power_limit)_uw"
@@ -19,7 +20,6 @@ _FILE = re.compile(rf"(?:.*/)?(intel-rapl[^/]*)/({_LEAVES})")
 _STAMP = re.compile(r"Timestamp\s*\|\s*([\d.]+)\s*")
 _COUNTS = ("energy_uj", "max_energy_range_uj")
 _LONGEST = 4096
-_MAX_UJ = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,11 @@ class PowercapDump:
 
 def looks_like_powercap(text: str) -> bool:
     """Whether the text has RAPL zones' files in it."""
-    return any(_FILE.search(line) and "rapl" in line for line in text[:200_000].splitlines()[:2000])
+    lines = text[:200_000].splitlines()[:2000]
+    return any("intel-rapl" in line and _FILE.search(line[:_LONGEST]) for line in lines)
 
 
+@loader
 def parse_powercap(text: str, path: Path | str) -> list[PowercapDump]:
     """The dumps of a text, in its order. Raises DataError(path, reason, line)."""
     dumps: list[PowercapDump] = []
@@ -103,7 +105,7 @@ def _dump(files: dict[str, tuple[str, int]], when: float | None, begin: int, pat
             continue
         zone_id, leaf = match[1], match[2]
         text = value.strip()
-        if leaf in _COUNTS and text and (not text.isascii() or not text.isdigit() or int(text) >= _MAX_UJ):
+        if leaf in _COUNTS and text and whole(text) is None:
             raise DataError(path, f"{zone_id}/{leaf} is not a counter ({text[:30]!r})", line)
         by_zone.setdefault(zone_id, {})[leaf] = text
         if leaf == "energy_uj":

@@ -15,6 +15,7 @@ from typing import Literal
 
 from powerprof.errors import DataError
 from powerprof.files import read_outside_text
+from powerprof.foreign import loader, printable
 
 Scope = Literal["package", "core"]
 
@@ -58,6 +59,7 @@ class PowertopReport:
     causes: tuple[PowertopCause, ...]
 
 
+@loader
 def parse_powertop(text: str, path: Path | str) -> PowertopReport:
     """Parse PowerTOP's CSV. Raises DataError(path, reason, line) where it is none or damaged."""
     version: str | None = None
@@ -108,7 +110,7 @@ def _number(text: str, path: Path | str, line: int, most: float = 1e9) -> float:
 
 def _plain(text: str) -> str:
     """A command line as it may be printed: processes choose theirs, also with control sequences in it."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text).strip()
+    return printable(text).strip()
 
 
 def _state_name(cell: str, path: Path | str, line: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import read_int, try_int, try_text
+from powerprof.foreign import whole
 from powerprof.sources.counters import PACKAGE_WATTS, CounterSample
 from powerprof.sources.meter import DomainEnergy, distinct_names
 from powerprof.sources.series import counter_energy
@@ -102,9 +103,9 @@ def zone_of(zone_id: str, files: Mapping[str, str]) -> Zone | None:
         return None
     parent = zone_id.rsplit(":", 1)[0]
     text = files.get("max_energy_range_uj", "").strip()
-    range_uj = int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
-    stated = [int(text) for name, text in files.items() if name.startswith("constraint_") and text.strip().isdigit()]
-    powers = [power for power in stated if 0 < power < _OPEN_LIMIT_UW]
+    range_uj = whole(text) or None
+    stated = [whole(text.strip()) for name, text in files.items() if name.startswith("constraint_")]
+    powers = [power for power in stated if power is not None and 0 < power < _OPEN_LIMIT_UW]
     return Zone(
         zone_id, files["name"].strip(), parent if ":" in parent else None, range_uj, max(powers) if powers else None
     )

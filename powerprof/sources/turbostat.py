@@ -15,17 +15,19 @@ from pathlib import Path
 
 from powerprof.errors import DataError
 from powerprof.files import read_outside_text
+from powerprof.foreign import loader
 
 TOPOLOGY = ("Package", "Die", "L3", "Node", "Core", "CPU", "APIC", "X2APIC")
 _TIME = "Time_Of_Day_Seconds"
 _FIRST = frozenset({"usec", _TIME, *TOPOLOGY, "Avg_MHz", "Busy%", "Bzy_MHz", "PkgWatt", "CorWatt", "RAMWatt", "Pkg_J"})
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_%.+:/-]*")
-_FAMILY = re.compile(r"family:model:stepping 0x([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)", re.I)
+_FAMILY = re.compile(r"family:model:stepping 0x([0-9a-f]{1,8}):([0-9a-f]{1,8}):([0-9a-f]{1,8})", re.I)
 _STATE = re.compile(r"cpu\d+: (\S+): (?:CPUIDLE|MWAIT|ACPI|HLT|.*IDLE)", re.I)
 _MAX_COLUMNS = 512
 # turbostat's intervals stretch by milliseconds, on a busy host by tenths.
 _GAP = 1.5
 _MAX_LINE = 64 << 10
+_MAX_CELL = 40
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ def looks_like_turbostat(text: str) -> bool:
     return any(_is_header(line.split()) for line in head.splitlines()[:200])
 
 
+@loader
 def parse_turbostat(text: str, path: Path | str) -> TurbostatLog:
     """Parse turbostat's stdout. Raises DataError(path, reason, line) where it is not an unbroken log.
 
@@ -239,7 +242,7 @@ def _row(cells: list[str], columns: tuple[str, ...], path: Path | str, number: i
         if cell in ("", "-"):
             continue
         try:
-            value = float(int(cell, 16)) if cell.startswith("0x") else float(cell)
+            value = float(int(cell, 16)) if cell.startswith("0x") and len(cell) <= _MAX_CELL else float(cell)
         except ValueError:
             raise DataError(path, f"damaged table (column {column} says {cell[:30]!r})", number) from None
         if math.isfinite(value):

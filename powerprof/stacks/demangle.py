@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 
 from powerprof.errors import PowerprofError
+from powerprof.foreign import printable
 from powerprof.programs import python, run
 from powerprof.stacks import libstdcxx
 from powerprof.stacks.rustnames import legacy, v0
@@ -40,8 +41,7 @@ def demangle(name: str) -> str:
     if not found:
         return name[:MAX_SHOWN]
     mark = f" [{suffix[1:]}]" if suffix else ""
-    clean = "".join(one if one.isprintable() else "?" for one in found[:MAX_SHOWN])
-    return clean + ("…" if len(found) > MAX_SHOWN else "") + mark
+    return printable(found[:MAX_SHOWN]) + ("…" if len(found) > MAX_SHOWN else "") + mark
 
 
 def _bounded(name: str) -> str | None:

@@ -10,6 +10,7 @@ import msgspec
 
 from powerprof.errors import DataError, PowerprofError
 from powerprof.files import read_outside_text, reason_of
+from powerprof.foreign import loader
 from powerprof.paths import procfs
 from powerprof.stacks.elf import Elf, code_vaddr, read_elf
 from powerprof.stacks.opening import Opened, open_mapped
@@ -131,6 +132,7 @@ def _namespace_pid(base: Path) -> int | None:
     return None
 
 
+@loader
 def parse_maps(text: str, path: str) -> tuple[Mapping, ...]:
     """The executable mappings of a /proc/PID/maps. Raises DataError where it is none."""
     found = []
@@ -227,6 +229,7 @@ def save(images: tuple[ProcessImage, ...], path: Path) -> None:
     path.write_bytes(msgspec.json.encode(images))
 
 
+@loader
 def load(path: Path) -> tuple[ProcessImage, ...]:
     """Snapshots that `save` wrote. Raises DataError where the file is damaged."""
     try:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from powerprof.errors import DataError
+from powerprof.foreign import loader, printable
 from powerprof.paths import procfs
 from powerprof.stacks.image import ProcessImage
 from powerprof.stacks.opening import Opened, open_in_root
@@ -73,6 +74,7 @@ def owner_refusal(file_uid: int, process_uid: int) -> str | None:
     return None if file_uid in (0, process_uid) else f"owned by user {file_uid}, the process is of user {process_uid}"
 
 
+@loader
 def parse_file(path: Path) -> PerfMap:
     """A perf map of one's own. Raises DataError where it is no regular file."""
     try:
@@ -153,7 +155,7 @@ def _entry(line: bytes) -> tuple[int, int, str] | None:
         return None
     if not 0 < size <= 1 << 32 or not 0 <= start < 1 << 63:
         return None
-    name = "".join(one if one.isprintable() else "?" for one in parts[2].strip().decode("utf-8", "replace"))
+    name = printable(parts[2].strip().decode("utf-8", "replace"))
     return (start, start + size, name) if name else None
 
 

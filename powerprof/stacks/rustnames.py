@@ -29,6 +29,8 @@ _BASIC = {
     "z": "!",
     "p": "_",
 }
+# Not str.isdigit, which takes ² and the digits of every script.
+_DIGITS = frozenset("0123456789")
 _MAX_DEPTH = 64
 _MAX_OUTPUT = 8192
 
@@ -39,9 +41,9 @@ def legacy(name: str) -> str | None:
         return None
     parts: list[str] = []
     at = 3
-    while at < len(name) and name[at].isdigit():
+    while name[at : at + 1] in _DIGITS:
         end = at
-        while end < len(name) and end - at < 6 and name[end].isdigit():
+        while end < len(name) and end - at < 6 and name[end] in _DIGITS:
             end += 1
         size = int(name[at:end])
         if end + size > len(name):
@@ -105,6 +107,14 @@ class _V0:
         if self.depth > _MAX_DEPTH or self.made > _MAX_OUTPUT:
             raise ValueError("too deep")
 
+    def _shallower(self, found: str) -> str:
+        self.depth -= 1
+        # What is made of parts is copied again on every level.
+        self.made += len(found) // 64
+        if len(found) > _MAX_OUTPUT or self.made > _MAX_OUTPUT:
+            raise ValueError("too long")
+        return found
+
     def _next(self) -> str:
         letter = self.text[self.at]
         self.at += 1
@@ -121,7 +131,7 @@ class _V0:
             return 0
         value = 0
         while (letter := self._next()) != "_":
-            if letter.isdigit():
+            if letter in _DIGITS:
                 digit = int(letter)
             elif "a" <= letter <= "z":
                 digit = ord(letter) - ord("a") + 10
@@ -139,7 +149,7 @@ class _V0:
             self._base62()
         puny = self._eat("u")
         start = self.at
-        while self.text[self.at : self.at + 1].isdigit():
+        while self.text[self.at : self.at + 1] in _DIGITS:
             self.at += 1
         size = int(self.text[start : self.at][:6])
         self._eat("_")
@@ -198,10 +208,7 @@ class _V0:
             found = self._back("path")
         else:
             raise ValueError("path")
-        self.depth -= 1
-        if len(found) > _MAX_OUTPUT:
-            raise ValueError("too long")
-        return found
+        return self._shallower(found)
 
     def _impl(self) -> None:
         if self._eat("s"):
@@ -250,10 +257,7 @@ class _V0:
         else:
             self.at -= 1
             found = self.path(False)
-        self.depth -= 1
-        if len(found) > _MAX_OUTPUT:
-            raise ValueError("too long")
-        return found
+        return self._shallower(found)
 
     def _function(self) -> str:
         if self._eat("G"):

@@ -11,6 +11,7 @@ import msgspec
 
 from powerprof.errors import DataError, PowerprofError
 from powerprof.folders import Folder
+from powerprof.foreign import loader
 from powerprof.paths import cache_folder, procfs
 from powerprof.stacks import symtab, tables
 from powerprof.stacks.elf import Elf, parse_elf, read_elf
@@ -19,7 +20,7 @@ from powerprof.stacks.opening import Opened, open_in_root, open_mapped
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.tables import UnwindTable
 
-_SCHEMA = 1
+SCHEMA = 1
 _LIMIT_BYTES = 768 << 20
 
 
@@ -33,13 +34,14 @@ class ModuleTables(msgspec.Struct, frozen=True, kw_only=True):
     debug: SymbolTable | None = None
 
 
+@loader
 def decode(data: bytes, path: object, key: str | None = None) -> ModuleTables:
     """Tables that `save_tables` wrote. Raises DataError where they are damaged or of another file than `key`."""
     try:
         found = msgspec.msgpack.decode(data, type=ModuleTables)
     except msgspec.MsgspecError as error:
         raise DataError(path, f"not a saved table ({error})") from error
-    if found.schema != _SCHEMA or (key is not None and found.key != key):
+    if found.schema != SCHEMA or (key is not None and found.key != key):
         raise DataError(path, "a table of another file or version")
     tables.check(found.unwind, path)
     symtab.check(found.symbols, path)
@@ -138,7 +140,7 @@ def _extract(elf: Elf, key: str) -> ModuleTables:
     except DataError:
         # A damaged symbol table costs the names only.
         symbols = symtab.EMPTY
-    return ModuleTables(schema=_SCHEMA, key=key, unwind=tables.extract(elf, symbols), symbols=symbols)
+    return ModuleTables(schema=SCHEMA, key=key, unwind=tables.extract(elf, symbols), symbols=symbols)
 
 
 def _bounded(path: Path) -> bytes:

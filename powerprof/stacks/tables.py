@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import struct
 from bisect import bisect_right
 
@@ -104,6 +105,8 @@ def check(table: UnwindTable, path: object) -> UnwindTable:
     sizes = len(table.starts) == len(table.ends) and len(table.starts) % 8 == 0
     if not sizes or not 0 <= table.low <= table.high < 1 << 63 or not 0 <= table.eh_frame_vaddr < 1 << 63:
         raise DataError(path, "damaged unwind table")
+    if table.build_id is not None and not re.fullmatch(r"([0-9a-f]{2}){1,64}", table.build_id):
+        raise DataError(path, "damaged build id")
     fde.entries(table.eh_frame, str(path))
     return table
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from powerprof.errors import DataError
+from powerprof.foreign import printable
 from powerprof.stacks.demangle import demangle
 from powerprof.tracing.dtrace import DtraceRun
 from powerprof.tracing.functions import FunctionCounts, FunctionTrace
@@ -103,7 +104,7 @@ def _number(text: str, line: int) -> int:
 def _name(text: str, line: int) -> str:
     if len(text) > MAX_NAME:
         raise DataError("dtrace output", "a name of impossible length", line)
-    return "".join(one if one.isprintable() else "?" for one in text)
+    return printable(text)
 
 
 def parse_functions(run: DtraceRun, pattern: str, refused: Sequence[tuple[str, str]] = ()) -> FunctionTrace:

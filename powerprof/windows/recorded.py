@@ -9,6 +9,7 @@ import msgspec
 
 from powerprof.errors import DataError, UsageError
 from powerprof.files import read_outside_text
+from powerprof.foreign import loader
 from powerprof.records import Window
 from powerprof.sources import powertop, powertop_run, turbostat, turbostat_run
 from powerprof.sources.cpuidle_dump import check_pair, parse_dump, read_dump, since_boot
@@ -25,6 +26,7 @@ class Recording:
     driver: str | None
 
 
+@loader
 def read_recording(
     before: Path, after: Path | None, *, source: str | None, elapsed_s: float | None, read_at: str
 ) -> Recording:

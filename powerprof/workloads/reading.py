@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,10 @@ from typing import Any
 
 import msgspec
 
+from powerprof import toml
 from powerprof.errors import DataError
 from powerprof.files import read_outside_text
+from powerprof.foreign import loader
 from powerprof.workloads.definition import Condition, Load, Server, Topology, Workload
 
 _LIMIT_BYTES = 1 << 20
@@ -33,18 +34,12 @@ class Loaded:
         return self.folder / "workload.toml"
 
 
+@loader
 def read_workload(folder: Path) -> Loaded:
     """Read and check FOLDER/workload.toml. Raises DataError with file, line and key."""
     path = folder / "workload.toml"
     text = read_outside_text(path, _LIMIT_BYTES)
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        found = re.search(r"\(at line (\d+)", str(error))
-        reason = re.sub(r" \(at .*\)$", "", str(error))
-        raise DataError(path, reason[:1].lower() + reason[1:], int(found[1]) if found else None) from None
-    except RecursionError:
-        raise DataError(path, "nested too deeply") from None
+    raw = toml.parse(text, path)
     definition = _convert(path, text, raw)
     loaded = Loaded(folder, definition, raw)
     _check(loaded, text)

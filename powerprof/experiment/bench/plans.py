@@ -82,8 +82,8 @@ def plan_text(row: Mapping[str, Any]) -> str:
 def counters(connection: Sql) -> dict[str, int]:
     """The server's counters of statements and rows; the reading itself adds to them. Raises PowerprofError."""
     names = ", ".join(f"'{name}'" for name in _COUNTED)
-    found = sql.rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})")
-    return {str(name): int(value) for name, value in found}
+    found = sql.rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})", columns=2)
+    return {str(name): sql.count(value) or 0 for name, value in found}
 
 
 def between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -119,10 +119,11 @@ class StormWatch:
         """When, and the counter without this connection's own part. Raises PowerprofError where there is none."""
         if self._connection is None:
             raise PowerprofError("the storm is not watched")
-        rows = sql.rows(self._connection, f"SHOW GLOBAL STATUS LIKE '{self._storm.counter}'")
-        if not rows or not str(rows[0][1]).isdigit():
+        rows = sql.rows(self._connection, f"SHOW GLOBAL STATUS LIKE '{self._storm.counter}'", columns=2)
+        counted = sql.count(rows[0][1]) if rows else None
+        if counted is None:
             raise PowerprofError(f"the server has no counter {self._storm.counter}")
-        return time.monotonic(), int(rows[0][1])
+        return time.monotonic(), counted
 
     @staticmethod
     def _rate(before: tuple[float, int], after: tuple[float, int]) -> float:

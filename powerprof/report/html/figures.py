@@ -9,10 +9,10 @@ import msgspec
 from markupsafe import Markup, escape
 
 from powerprof import text
+from powerprof.foreign import printable
 from powerprof.report import labels
 from powerprof.report.table import Figure, Places, escape_pointer
 
-_CONTROL = dict.fromkeys([*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)], "�")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|ms\b|s\b|J\b|W\b|mJ\b|points\b))|(?<=[±×–]) (?=\d)")
 _UNKNOWN = Markup('<span class="unknown" title="unknown">?</span>')
 _FIGURE = Markup('<data value="{}" data-at="{}" {}>{}</data>{}')
@@ -21,7 +21,7 @@ NAME_LIMIT = 200
 
 def clean(name: object, limit: int = NAME_LIMIT) -> str:
     """A name from outside in one line of at most `limit` characters, without control or direction characters."""
-    return text.cut(str(name), limit).translate(_CONTROL)
+    return printable(text.cut(str(name), limit), "\N{REPLACEMENT CHARACTER}")
 
 
 def tidy(sentence: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from powerprof.workloads.sqltext import split_statements
@@ -24,3 +26,24 @@ from powerprof.workloads.sqltext import split_statements
 )
 def test_statements(text: str, statements: list[str]) -> None:
     assert split_statements(text) == statements
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n" * 400_000,
+        "/*" * 200_000,
+        "'\"" * 200_000,
+        "'\\" * 200_000,
+        "'" * 400_001,
+        " \t" * 200_000 + "delimiter",
+        "delimiter " + "x" * 400_000 + " y",
+        "-- \n" * 100_000,
+        "\n /*" * 100_000,
+    ],
+    ids=lambda text: repr(text[:12]),
+)
+def test_four_hundred_thousand_characters_of_nothing_but_beginnings_take_no_second(text: str) -> None:
+    began = time.process_time()
+    split_statements(text)
+    assert time.process_time() - began < 1.0

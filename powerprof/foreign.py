@@ -1,0 +1,112 @@
+"""Words and numbers that others chose: names of processes, files and servers, figures in their files.
+
+A terminal obeys control characters, a spreadsheet runs formulas, `int` and `str.isdigit` take more than 0-9 and refuse
+long numbers with an exception of their own. What comes from outside passes through here once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from inspect import signature
+from typing import ParamSpec, TypeVar
+
+from powerprof.errors import DataError, PowerprofError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# 2^64 has twenty digits: no counter of a kernel or server has more.
+_DIGITS = re.compile(r"[0-9]{1,20}", re.ASCII)
+_SHOWN = 80
+# What a spreadsheet takes for the start of a formula (OWASP, CSV Injection), also at full width.
+_STARTS = "=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20"
+# `;` and tab separate cells where a file is opened with other settings: what follows them may be a cell as well.
+_FORMULA = re.compile(f"(^|[;\t\r\n])([ \xa0]*)(?=[{_STARTS}])")
+
+
+def printable(text: str, instead: str = "?") -> str:
+    """The text in one line that no terminal obeys: control, format and unassigned characters become `instead`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\xa0" else instead for char in text)
+
+
+def printable_lines(text: str) -> str:
+    """As `printable`, line by line: line ends and tabs stay."""
+    return "\n".join("\t".join(printable(cell) for cell in line.split("\t")) for line in text.split("\n"))
+
+
+def disarmed(text: str) -> str:
+    """The text as a cell of a CSV file: one that a spreadsheet would run as a formula gets an apostrophe before it.
+
+    A NUL ends the file for some readers and is replaced.
+    """
+    return _FORMULA.sub(r"\1\2'", text.replace("\0", "\N{REPLACEMENT CHARACTER}"))
+
+
+def whole(text: object, most: int = (1 << 64) - 1) -> int | None:
+    """A whole number from 0 to `most` in the digits 0-9, or an int; None for anything else."""
+    if isinstance(text, bool):
+        return None
+    if isinstance(text, bytes):
+        text = text.decode("ascii", "replace")
+    if isinstance(text, str):
+        if not _DIGITS.fullmatch(text):
+            return None
+        text = int(text)
+    return text if isinstance(text, int) and 0 <= text <= most else None
+
+
+@contextmanager
+def reading(path: object) -> Iterator[None]:
+    """Whatever Python says of bytes that make no sense, as the one error: DataError.
+
+    Readers refuse what they know to be wrong themselves, with its line; this is for what they did not think of.
+    """
+    try:
+        yield
+    except PowerprofError:
+        raise
+    except RecursionError:
+        raise DataError(path, "nested too deeply") from None
+    except MemoryError:
+        raise DataError(path, "too large for this host's memory") from None
+    except Exception as error:
+        if not isinstance(error, _senseless()):
+            raise
+        said = printable(str(error))[:_SHOWN] or type(error).__name__
+        raise DataError(path, f"damaged ({said})") from None
+
+
+def _senseless() -> tuple[type[Exception], ...]:
+    """What bytes without sense raise. A TypeError or AttributeError is a mistake of ours and stays one."""
+    import csv
+    import lzma
+    import struct
+    import zlib
+
+    import msgspec
+
+    outside = (csv.Error, lzma.LZMAError, struct.error, zlib.error, msgspec.MsgspecError)
+    return (ValueError, ArithmeticError, LookupError, EOFError, *outside)
+
+
+def loader(function: Callable[P, R]) -> Callable[P, R]:
+    """Marks a function that reads what others wrote: all that it raises of it is DataError.
+
+    The error names the argument `path`, else the first one.
+    """
+    names = list(signature(function).parameters)
+    name = "path" if "path" in names else names[0]
+    place = names.index(name)
+
+    @wraps(function)
+    def read(*arguments: P.args, **named: P.kwargs) -> R:
+        path = arguments[place] if place < len(arguments) else named.get(name)
+        with reading(path):
+            return function(*arguments, **named)
+
+    return read
