@@ -203,9 +203,9 @@ def test_limits_of_connections_that_lie(tmp_path: Path, lie: str) -> None:
         GivenServer(Login(user="someone", host="127.0.0.1", port=server.port)) as given,
         in_time(),
         pytest.raises(PowerprofError) as error,
+        IdleConnections(given, 3),
     ):
-        with IdleConnections(given, 3):
-            pass
+        pass
     assert "\n" not in error.value.message
 
 
