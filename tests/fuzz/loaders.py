@@ -6,6 +6,7 @@ sound: made here, recorded where the recordings are, or found cases in `corpus/N
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
@@ -28,10 +29,13 @@ from powerprof.database import archive, optionfiles
 from powerprof.diagnosis.findings import Diagnosis
 from powerprof.diagnosis.serverlog import summarise
 from powerprof.energy import models_file, replay
-from powerprof.errors import PowerprofError
+from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.comparison_record import Comparison
 from powerprof.experiment.sweep import Sweep
+from powerprof.foreign import reading
 from powerprof.records import Run
+from powerprof.report.exports import export
+from powerprof.report.kinds import lines_of
 from powerprof.report.saved import load_saved
 from powerprof.sources import cpuidle_dump, ipmi, meter_log, powercap_dump, powertop, turbostat
 from powerprof.stacks import demangle, elf, image, perfmap, store, symtab, tables
@@ -80,7 +84,13 @@ def _lenient(parse: Callable[[str], object]) -> Callable[[Path, bytes], object]:
 
 
 def _report(path: Path, data: bytes) -> object:
-    return load_saved(str(path)).lines(80)
+    """As `report`: the text of a record, and some of the files that are made of it."""
+    record = load_saved(str(path))
+    with reading(path):
+        for kind in ("csv", "markdown", "html") if len(data) % 16 == 0 else ():
+            with contextlib.suppress(UsageError):
+                export(record, kind)
+        return lines_of(record, 80)
 
 
 def _recorded(*names: str, most: int = 20_000) -> Callable[[], list[bytes]]:
@@ -224,10 +234,17 @@ sleep\t12\t3\t3000000\t2000000
 end
 """
 _NAMES = [
-    b"_ZN4core3ptr13drop_in_place17h0123456789abcdefE", b"_RNvMNtCs1234_7mycrate3fooNtB2_3Bar3baz", b"_ZNSt6vectorIiSaIiEE9push_backERKi",
-    b"_RINvCs_1a3foofNvB0_3barE", b"_Z3fooIJiiiEEvDpT_S0_S0_", b"_ZN2\xc2\xb2E", b"_RNvNvC1u6gdel_5qa1b2.llvm.123",
-    b"_ZN7mysqld_stmt_executeEv.part.0.cold", b"_RNvXs_C1aINtB2_1TpE1f", b"_ZNK3fooIS_IS_IS_IS_EEEE3barEv",
-]  # fmt: skip
+    b"_ZN4core3ptr13drop_in_place17h0123456789abcdefE",
+    b"_RNvMNtCs1234_7mycrate3fooNtB2_3Bar3baz",
+    b"_ZNSt6vectorIiSaIiEE9push_backERKi",
+    b"_RINvCs_1a3foofNvB0_3barE",
+    b"_Z3fooIJiiiEEvDpT_S0_S0_",
+    b"_ZN2\xc2\xb2E",
+    b"_RNvNvC1u6gdel_5qa1b2.llvm.123",
+    b"_ZN7mysqld_stmt_executeEv.part.0.cold",
+    b"_RNvXs_C1aINtB2_1TpE1f",
+    b"_ZNK3fooIS_IS_IS_IS_EEEE3barEv",
+]
 
 
 def _elf_seeds() -> list[bytes]:
@@ -370,7 +387,9 @@ def _saved(kind: type, schema: str, **fixed: object) -> Callable[[], list[bytes]
 
 LOADERS: tuple[Loader, ...] = (
     Loader("run", _report, _saved(Run, "powerprof.run/1", command="idle")),
-    Loader("run-loaded", _report, _saved(Run, "powerprof.run/1", command="run", blocks=[], condition=None, traced=None)),
+    Loader(
+        "run-loaded", _report, _saved(Run, "powerprof.run/1", command="run", blocks=[], condition=None, traced=None)
+    ),
     Loader("run-residency", _report, _saved(Run, "powerprof.run/1", command="residency")),
     Loader("comparison", _report, _saved(Comparison, "powerprof.comparison/1")),
     Loader("sweep", _report, _saved(Sweep, "powerprof.sweep/1")),
@@ -378,14 +397,34 @@ LOADERS: tuple[Loader, ...] = (
     Loader("oncpu", _report, _saved(OnCpuProfile, "powerprof.oncpu/1")),
     Loader("functions", _report, _saved(FunctionProfile, "powerprof.functions/1")),
     Loader("diagnosis", _report, _saved(Diagnosis, "powerprof.diagnosis/1")),
-    Loader("turbostat", _text(turbostat.parse_turbostat), _with(_TURBOSTAT, _recorded("adl0/turbostat.raw.txt", "corrupted/turbostat.raw.txt"))),
-    Loader("powertop", _text(powertop.parse_powertop), _with(_POWERTOP, _recorded("powertop/powertop-2.14-laptop.csv", most=60_000))),
+    Loader(
+        "turbostat",
+        _text(turbostat.parse_turbostat),
+        _with(_TURBOSTAT, _recorded("adl0/turbostat.raw.txt", "corrupted/turbostat.raw.txt")),
+    ),
+    Loader(
+        "powertop",
+        _text(powertop.parse_powertop),
+        _with(_POWERTOP, _recorded("powertop/powertop-2.14-laptop.csv", most=60_000)),
+    ),
     Loader("ipmi", _text(ipmi.parse_ipmi), _with(_IPMI, _recorded("bdwup0/ipmi-inband.raw.txt"))),
     Loader("meter-log", _text(meter_log.parse_meter_log), _with(_METER, _recorded("genoa0/acpower.raw.txt"))),
     Loader("cpuidle-dump", _text(cpuidle_dump.parse_dump), _with(_CPUIDLE, _recorded("sysfs-trees/lnl0-cpuidle.txt"))),
-    Loader("powercap-dump", _text(powercap_dump.parse_powercap), _with(_POWERCAP, _recorded("sysfs-trees/kepler-powercap-mmio.txt"))),
-    Loader("residency-recording", lambda path, data: read_recording(path, None, source=None, elapsed_s=None, read_at=_NOW), lambda: [_CPUIDLE, _TURBOSTAT, _POWERTOP]),
-    Loader("energy-recording", lambda path, data: replay.replay([path], None), lambda: [_TURBOSTAT, _IPMI, _METER, _POWERCAP]),
+    Loader(
+        "powercap-dump",
+        _text(powercap_dump.parse_powercap),
+        _with(_POWERCAP, _recorded("sysfs-trees/kepler-powercap-mmio.txt")),
+    ),
+    Loader(
+        "residency-recording",
+        lambda path, data: read_recording(path, None, source=None, elapsed_s=None, read_at=_NOW),
+        lambda: [_CPUIDLE, _TURBOSTAT, _POWERTOP],
+    ),
+    Loader(
+        "energy-recording",
+        lambda path, data: replay.replay([path], None),
+        lambda: [_TURBOSTAT, _IPMI, _METER, _POWERCAP],
+    ),
     Loader("power-model", _text(models_file.parse_models), lambda: [_MODEL]),
     Loader("workload", _read_workload, _workload_seeds),
     Loader("sql-text", _text(lambda text, path: split_statements(text)), lambda: [_SQL]),
@@ -394,10 +433,12 @@ LOADERS: tuple[Loader, ...] = (
     Loader("dtrace-output", _read_dtrace, lambda: [_DTRACE]),
     Loader("capture", _read_capture, _capture_seeds),
     Loader("images", lambda path, data: image.load(path), _image_seeds),
-    Loader("maps", lambda path, data: image.parse_maps(data.decode("utf-8", "surrogateescape"), str(path)), lambda: [_MAPS]),
+    Loader(
+        "maps", lambda path, data: image.parse_maps(data.decode("utf-8", "surrogateescape"), str(path)), lambda: [_MAPS]
+    ),
     Loader("perf-map", _read_perf_map, lambda: [_PERF_MAP]),
     Loader("elf", _read_elf, _elf_seeds),
     Loader("saved-tables", _read_tables, _table_seeds),
     Loader("symbol-name", _lenient(demangle.demangle), lambda: _NAMES),
     Loader("server-archive", _read_zip, _zip_seeds),
-)  # fmt: skip
+)
