@@ -19,10 +19,25 @@ def reason_of(error: OSError) -> str:
 def read_text(path: Path) -> str:
     """A small pseudo file, stripped. Raises PowerprofError with thing, reason and remedy."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        # As bytes: a name in it may hold any byte but those that the kernel escapes, \r among them, and text mode
+        # makes a line end of it.
+        return path.read_bytes().decode("utf-8", "replace").strip()
     except OSError as error:
         remedy = "run as root" if error.errno in (errno.EACCES, errno.EPERM) else None
         raise PowerprofError(f"cannot read {path} ({reason_of(error)})", remedy) from error
+
+
+def read_fields(path: Path) -> dict[str, str]:
+    """`Key: value` lines of a pseudo file such as /proc/PID/status; empty where it cannot be read.
+
+    Lines end with \\n alone: a process may have \\r or U+2028 in its name. The first line of a key counts.
+    """
+    found: dict[str, str] = {}
+    for line in (try_text(path) or "").split("\n"):
+        key, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(key, value.strip())
+    return found
 
 
 def read_int(path: Path) -> int:

@@ -160,6 +160,6 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         energy=completed.energy,
         idle_watts=idle_watts,
         wakeup_joules=wakeup_joules,
-        notes=[*completed.notes, *energy.notes, *gone],
+        notes=[*completed.notes, *energy.notes, *tracer.notes(), *gone],
         interrupted=window.interrupted,
     )

@@ -111,7 +111,7 @@ class SiteStacks:
             return self._notes
         unread = [note for symbolizer in self._symbolizers.values() for note in symbolizer.notes]
         cut = [f"{count} stacks cut short: {reason}" for reason, count in sorted(self.tally.reasons.items())]
-        return list(dict.fromkeys([*unread, *cut]))
+        return list(dict.fromkeys([*self._store.budget.notes(), *unread, *cut]))
 
     def _saved(self, kind: int, pid: int, key: Key) -> SavedStack | None:
         tid, ip, sp, code = key

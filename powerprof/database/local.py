@@ -34,7 +34,7 @@ def listening_sockets(pid: int) -> list[Path]:
     except OSError:
         return []
     found = []
-    for line in (try_text(base / "net/unix") or "").splitlines()[1:]:
+    for line in (try_text(base / "net/unix") or "").split("\n")[1:]:
         words = line.split(maxsplit=7)
         if len(words) == 8 and words[3] == _LISTENING and words[6] in inodes and words[7].startswith("/"):
             found.append(base / "root" / words[7].lstrip("/"))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from powerprof import paths
 from powerprof.errors import PowerprofError, UsageError
-from powerprof.files import try_text
+from powerprof.files import read_fields, try_text
+from powerprof.foreign import whole
 from powerprof.processes.tasks import clean, look_up
 
 # Distributions renamed the program; people ask for it by either name.
@@ -77,14 +78,16 @@ def _named(name: str) -> list[int]:
 
 
 def _describe(pid: int) -> str:
-    words = (try_text(paths.procfs() / str(pid) / "cmdline") or "").split("\0")
-    shown = clean(" ".join(word for word in words if word))[:60]
+    # Not its command line: that lies in its memory, where it may keep a reader waiting for ever.
+    try:
+        shown = clean(os.readlink(paths.procfs() / str(pid) / "exe"))[:60]
+    except OSError:
+        shown = ""
     return f"{pid} ({shown or name_of(pid) or 'gone'})"
 
 
 def _status(pid: int) -> dict[str, str]:
-    lines = (try_text(paths.procfs() / str(pid) / "status") or "").splitlines()
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    return read_fields(paths.procfs() / str(pid) / "status")
 
 
 def has_ended(pid: int) -> bool:
@@ -114,8 +117,8 @@ def _root_of(pids: Sequence[int]) -> int | None:
 
 
 def _one(word: str) -> list[int]:
-    if word.isdigit():
-        pid = int(word)
+    pid = whole(word)
+    if pid is not None:
         if pid <= 0 or not (paths.procfs() / word).is_dir():
             raise UsageError(f"there is no process {word}", "ps -e lists them")
         status = _status(pid)
@@ -188,6 +191,6 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
     unique = tuple(dict.fromkeys(pids))
     if os.getpid() in unique:
         raise UsageError("powerprof cannot attribute to itself", "its own cost is in every report")
-    families = [_named(part) for part in parts if not part.isdigit()]
+    families = [_named(part) for part in parts if whole(part) is None]
     roots = tuple(root for family in families if len(family) > 1 and (root := _root_of(family)) is not None)
     return Target(unique, ", ".join(dict.fromkeys(_label(pid) for pid in unique)), roots=roots)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from powerprof.files import try_text
-from powerprof.foreign import printable
+from powerprof.files import read_fields, try_text
+from powerprof.foreign import printable, whole
 from powerprof.paths import procfs
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
@@ -42,8 +42,7 @@ def look_up(tid: int, pid: int | None = None, comm: str = "") -> Task:
     fields = rest.split()
     flags = int(fields[6]) if len(fields) > 6 and fields[6].lstrip("-").isdigit() else 0
     if pid is None:
-        status = try_text(root / str(tid) / "status") or ""
-        pid = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("Tgid:")), tid)
+        pid = whole(read_fields(root / str(tid) / "status").get("Tgid", "")) or tid
     own = clean(comm) if comm else clean(name)
     if flags & _PF_KTHREAD:
         return Task(tid, pid, own, "kernel", True)

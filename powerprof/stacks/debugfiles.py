@@ -9,16 +9,18 @@ from pathlib import Path, PurePosixPath
 
 from powerprof.errors import DataError
 from powerprof.paths import procfs
+from powerprof.stacks.budget import Budget
 from powerprof.stacks.debuginfod import fetch
 from powerprof.stacks.elf import Elf, read_elf, section_bytes
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.opening import Opened, open_in_root
 
-MAX_DEBUG_FILE_BYTES = 4 << 30
+# Its checksum is of the whole file, and which file that is the process says.
+MAX_LINKED_BYTES = 256 << 20
 _DEBUG_ROOT = "/usr/lib/debug"
 
 
-def find_debug_file(image: ProcessImage, mapping: Mapping, elf: Elf | None) -> Opened | None:
+def find_debug_file(image: ProcessImage, mapping: Mapping, elf: Elf | None, budget: Budget) -> Opened | None:
     """The separate debug file of a module, verified to be its own; the caller closes it. None where there is none.
 
     The process's own root is looked at before this system's: a container brings its own debug files. `elf` is the
@@ -40,7 +42,7 @@ def find_debug_file(image: ProcessImage, mapping: Mapping, elf: Elf | None) -> O
         for root in roots:
             for place in (f"{folder}/{name}", f"{folder}/.debug/{name}", f"{_DEBUG_ROOT}{folder}/{name}"):
                 found = _open(root, place) if place != mapping.path else None
-                if found is not None and _checksum(found) == checksum:
+                if found is not None and _checksum(found, image.pid, budget) == checksum:
                     return found
                 _close(found)
     if build_id:
@@ -85,13 +87,20 @@ def _debuglink(elf: Elf) -> tuple[str, int] | None:
     return data[:end].decode("utf-8", "replace"), struct.unpack_from("<I", data, at)[0]
 
 
-def _checksum(opened: Opened) -> int | None:
-    if opened.size_bytes > MAX_DEBUG_FILE_BYTES:
+def _checksum(opened: Opened, pid: int, budget: Budget) -> int | None:
+    # No linker makes a file with holes, and a file of holes is as long as one likes.
+    if opened.size_bytes > MAX_LINKED_BYTES or 2 * opened.stored_bytes < opened.size_bytes:
         return None
     crc, at = 0, 0
-    while True:
-        chunk = os.pread(opened.fd, 4 << 20, at)
-        if not chunk:
-            return crc
-        crc = zlib.crc32(chunk, crc)
-        at += len(chunk)
+    with budget.meter(pid) as meter:
+        while at < opened.size_bytes:
+            try:
+                meter.take(0, "its debug file")
+            except DataError:
+                return None
+            chunk = os.pread(opened.fd, 4 << 20, at)
+            if not chunk:
+                return None
+            crc = zlib.crc32(chunk, crc)
+            at += len(chunk)
+    return crc

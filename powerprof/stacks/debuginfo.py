@@ -9,7 +9,7 @@ from powerprof.errors import DataError
 from powerprof.stacks.debugfiles import find_debug_file
 from powerprof.stacks.elf import Elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.inline import InlineReader, is_trusted, open_inline
+from powerprof.stacks.inline import InlineReader, open_inline
 from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import TableStore, open_module
 from powerprof.stacks.symtab import SymbolTable
@@ -36,9 +36,9 @@ def read_debug(
     notes: list[str] = []
     with ExitStack() as stack:
         own = open_module(image, mapping)
-        own_elf = _enter(stack, own, mapping, notes)
-        separate = find_debug_file(image, mapping, own_elf)
-        separate_elf = _enter(stack, separate, mapping, notes)
+        own_elf = _enter(stack, store, image, own, mapping, notes)
+        separate = find_debug_file(image, mapping, own_elf, store.budget)
+        separate_elf = _enter(stack, store, image, separate, mapping, notes)
         if isinstance(separate, Opened) and separate_elf is not None:
             try:
                 symbols = store.debug_symbols(separate, separate_elf)
@@ -47,18 +47,26 @@ def read_debug(
         for opened, elf in ((own, own_elf), (separate, separate_elf)):
             if not inline or reader is not None or not isinstance(opened, Opened) or elf is None:
                 continue
-            if elf.section(".debug_info") is not None and not is_trusted(opened):
+            if elf.section(".debug_info") is not None and not opened.is_trusted:
                 notes.append("inlined calls not shown (other users may write its debug information)")
             reader = open_inline(opened, elf, span[0], span[1], mapping.path)
     return DebugInfo(symbols, reader, tuple(notes))
 
 
-def _enter(stack: ExitStack, opened: Opened | str | None, mapping: Mapping, notes: list[str]) -> Elf | None:
+def _enter(
+    stack: ExitStack,
+    store: TableStore,
+    image: ProcessImage,
+    opened: Opened | str | None,
+    mapping: Mapping,
+    notes: list[str],
+) -> Elf | None:
     if not isinstance(opened, Opened):
         return None
     stack.enter_context(opened)
     try:
-        return read_elf(opened.fd, mapping.path)
+        meter = stack.enter_context(store.budget.metered(image.pid, opened.is_trusted))
+        return read_elf(opened.fd, mapping.path, meter)
     except DataError as error:
         notes.append(error.reason)
         return None

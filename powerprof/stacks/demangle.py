@@ -7,6 +7,8 @@ with many of them is demangled in a child with limits; one that fails stays as i
 from __future__ import annotations
 
 import re
+import time
+from dataclasses import dataclass
 from functools import lru_cache
 
 from powerprof.errors import PowerprofError
@@ -19,6 +21,7 @@ MAX_MANGLED = 4096
 MAX_SHOWN = 1024
 # k references at most double the output every second one: 24 of them expand a name 2^12 times, a few MB.
 _HARMLESS_REFERENCES = 24
+_MOST_SECONDS = 2.0
 _REFERENCE = re.compile(r"[ST][0-9A-Z]*_")
 # GCC marks parts of functions and copies: `name.part.0`, `name.cold`, `name.constprop.1`, LLVM `.llvm.123`.
 _SUFFIX = re.compile(r"(\.(?:part|cold|constprop|isra|lto_priv|llvm|localalias)(?:\.[0-9]+)*)+$")
@@ -44,11 +47,26 @@ def demangle(name: str) -> str:
     return printable(found[:MAX_SHOWN]) + ("…" if len(found) > MAX_SHOWN else "") + mark
 
 
+@dataclass
+class _Spent:
+    """What such children have taken: a process may have as many such names as functions."""
+
+    seconds: float = 0.0
+
+
+_spent = _Spent()
+
+
 def _bounded(name: str) -> str | None:
     if len(_REFERENCE.findall(name)) <= _HARMLESS_REFERENCES:
         return libstdcxx.demangle(name)
+    if _spent.seconds > _MOST_SECONDS:
+        return None
+    began_s = time.monotonic()
     try:
         done = run(python(libstdcxx.__file__, site=False), stdin=name, timeout_s=5.0)
     except PowerprofError:
         return None
+    finally:
+        _spent.seconds += time.monotonic() - began_s
     return done.stdout.strip() or None

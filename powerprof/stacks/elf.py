@@ -10,10 +10,11 @@ import os
 import stat
 import struct
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from powerprof.errors import DataError
 from powerprof.files import reason_of
+from powerprof.stacks.budget import Meter
 
 EM_X86_64 = 62
 ET_EXEC, ET_DYN = 2, 3
@@ -23,7 +24,9 @@ SHT_SYMTAB, SHT_STRTAB, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 2, 3, 7, 8, 11
 SHF_COMPRESSED = 1 << 11
 NT_GNU_BUILD_ID = 3
 
-MAX_SECTIONS = 65_535
+MAX_SECTIONS = 8192  # programs and libraries have some 40, Go and Rust included
+MAX_NOTES = 64
+MAX_NOTES_BYTES = 256 << 10
 MAX_SEGMENTS = 512
 MAX_SECTION_BYTES = 512 << 20
 _EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -72,6 +75,7 @@ class Elf:
     build_id: str | None
     fd: int = -1
     data: bytes | None = field(default=None, repr=False)
+    meter: Meter | None = field(default=None, repr=False)
 
     def section(self, name: str) -> Section | None:
         """The first section of that name that has bytes in the file."""
@@ -86,6 +90,8 @@ class Elf:
 
     def read(self, offset: int, size: int) -> bytes:
         """Exactly `size` bytes at a file offset. Raises DataError where the file has fewer."""
+        if self.meter is not None:
+            self.meter.take(size, self.path)
         in_memory = self.data is not None
         got = (self.data or b"")[offset : offset + size] if in_memory else _pread(self.fd, size, offset, self.path)
         if len(got) != size:
@@ -108,15 +114,18 @@ def _pread(fd: int, size: int, offset: int, path: str) -> bytes:
     return b"".join(parts)
 
 
-def read_elf(fd: int, path: str) -> Elf:
-    """The headers of an open file, which stays open and must outlive the result. Raises DataError."""
+def read_elf(fd: int, path: str, meter: Meter | None = None) -> Elf:
+    """The headers of an open file, which stays open and must outlive the result; `meter` counts what is read of it.
+
+    Raises DataError.
+    """
     try:
         status = os.fstat(fd)
     except OSError as error:
         raise DataError(path, f"cannot be read ({reason_of(error)})") from error
     if not stat.S_ISREG(status.st_mode):
         raise DataError(path, "not a regular file")
-    return _parse(Elf(path, status.st_size, 0, 0, (), (), None, fd))
+    return _parse(Elf(path, status.st_size, 0, 0, (), (), None, fd, None, meter))
 
 
 def parse_elf(data: bytes, path: str) -> Elf:
@@ -166,8 +175,8 @@ def _parse(raw: Elf) -> Elf:
                 raise DataError(path, f"segment of impossible size ({memsz:#x} bytes at {vaddr:#x})")
             segments.append(segment)
     sections = _sections(raw, shoff, shentsize, shnum, shstrndx)
-    found = Elf(path, size, kind, entry, tuple(segments), sections, None, raw.fd, raw.data)
-    return Elf(path, size, kind, entry, found.segments, sections, _build_id(found), raw.fd, raw.data)
+    found = replace(raw, kind=kind, entry=entry, segments=tuple(segments), sections=sections)
+    return replace(found, build_id=_build_id(found))
 
 
 def _inside(offset: int, length: int, size: int) -> bool:
@@ -189,7 +198,7 @@ def _sections(raw: Elf, shoff: int, shentsize: int, shnum: int, shstrndx: int) -
     names = b""
     if 0 < names_index < count:
         kind, offset, size = headers[names_index][1], headers[names_index][4], headers[names_index][5]
-        if kind == SHT_STRTAB and size <= 16 << 20 and _inside(offset, size, raw.size):
+        if kind == SHT_STRTAB and size <= 1 << 20 and _inside(offset, size, raw.size):
             names = raw.read(offset, size)
     sections = []
     for name, kind, flags, vaddr, offset, size, link, _info, _align, entry_bytes in headers:
@@ -209,8 +218,11 @@ def _string(table: bytes, offset: int, limit: int = 256) -> str:
 def _build_id(elf: Elf) -> str | None:
     places = [(note.offset, note.size) for note in elf.sections if note.kind == SHT_NOTE]
     places += [(note.offset, note.file_bytes) for note in elf.segments if note.kind == PT_NOTE]
-    for offset, size in places:
-        if size <= 1 << 16 and _inside(offset, size, elf.size):
+    left = MAX_NOTES_BYTES
+    # Sections and segments may show the same notes, or all of the file again and again.
+    for offset, size in list(dict.fromkeys(places))[:MAX_NOTES]:
+        if size <= min(left, 1 << 16) and _inside(offset, size, elf.size):
+            left -= size
             found = build_id_of_notes(elf.read(offset, size))
             if found:
                 return found
@@ -248,6 +260,8 @@ def section_bytes(elf: Elf, section: Section, limit_bytes: int = MAX_SECTION_BYT
         raise DataError(elf.path, f"{section.name} is compressed by method {kind}; zlib (1) is understood")
     if size > limit_bytes:
         raise DataError(elf.path, f"{section.name} is larger than {limit_bytes >> 20} MiB")
+    if elf.meter is not None:
+        elf.meter.take(size, elf.path)
     try:
         worker = zlib.decompressobj()
         plain = worker.decompress(data[_CHDR.size :], size + 1)

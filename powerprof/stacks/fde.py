@@ -8,12 +8,25 @@ Format: Linux Standard Base, "Exception Frames"; DWARF 5, section 6.4. Drgn does
 from __future__ import annotations
 
 import struct
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from powerprof.errors import DataError
 
-MAX_ENTRIES = 4_000_000
+Array = Any  # numpy is imported where it is used
+# LLVM and clang have 100,000 entries, the longest is 10 KB, and no library of Debian has more than 16 CIEs or one of
+# more than 44 bytes.
+MAX_ENTRIES = 1_000_000
+MAX_ENTRY_BYTES = 64 << 10
+MAX_CIES = 10_000
+MAX_KINDS = 64
+MAX_CIE_BYTES = 1024
+MAX_BOTTOMS = 1000
 _U32 = struct.Struct("<I")
+_TWO = struct.Struct("<II")
+_KINDS = {"Q": "u", "H": "u", "I": "u", "h": "i", "i": "i", "q": "i"}
 _RETURN_ADDRESS = 16  # DWARF column of rip in the System V ABI for x86-64
 _UNDEFINED_RETURN = bytes((0x07, _RETURN_ADDRESS))
 _OMIT = 0xFF
@@ -46,12 +59,14 @@ _OPERANDS = {
 
 
 @dataclass(frozen=True)
-class Fde:
-    """One function: link-time addresses [start, end); `bottom` where its caller is undefined."""
+class Functions:
+    """Link-time addresses [start, end) of functions in order, as u64 arrays; `bottoms` are those whose caller is
+    undefined.
+    """
 
-    start: int
-    end: int
-    bottom: bool
+    starts: Array
+    ends: Array
+    bottoms: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -72,19 +87,6 @@ def _uleb(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise ValueError("number too long")
-
-
-def _encoded(data: bytes, at: int, encoding: int, vaddr: int) -> tuple[int, int]:
-    shape = _FORMATS.get(encoding & 0x0F)
-    if shape is None or encoding & 0x80:
-        raise ValueError(f"pointer encoding {encoding:#x}")
-    (value,) = struct.unpack_from(shape, data, at)
-    base = encoding & 0x70
-    if base == 0x10:
-        value += vaddr + at
-    elif base:
-        raise ValueError(f"pointer encoding {encoding:#x}")
-    return value & (1 << 64) - 1, at + struct.calcsize(shape)
 
 
 def returns_nowhere(code: bytes, encoding: int = 0x1B) -> bool:
@@ -151,63 +153,128 @@ def _cie(data: bytes, at: int, end: int) -> _Cie:
     return _Cie(encoding, augmentation.startswith(b"z"), returns_nowhere(data[at:end], encoding))
 
 
-def functions(data: bytes, vaddr: int, path: str) -> list[Fde]:
+def functions(data: bytes, vaddr: int, path: str) -> Functions:
     """Every function that an .eh_frame section (loaded at `vaddr`) covers, sorted. A damaged entry is left out.
 
-    Raises DataError where the chain of entries itself is broken, or has more than MAX_ENTRIES.
+    Takes time with the size of the section and no more, whatever is in it: an FDE names an entry that is a CIE, which
+    is read once, and no entry is longer than any that compilers make. Raises DataError for other tables, which drgn
+    would take its time with, and for one with more than MAX_ENTRIES.
     """
-    found: list[Fde] = []
-    cies: dict[int, _Cie | None] = {}
+    import numpy as np
+
+    cies: dict[int, int] = {}
+    kinds: dict[_Cie | None, int] = {}
+    bodies, ends, owners = array("I"), array("I"), array("H")
     for start, body, end, pointer in entries(data, path):
+        if end - start > MAX_ENTRY_BYTES:
+            raise DataError(path, f"unwind table with an entry of {end - start:,} bytes at {start:#x}")
         if pointer == 0:
+            if end - start > MAX_CIE_BYTES or len(cies) >= MAX_CIES or len(kinds) >= MAX_KINDS:
+                raise DataError(path, f"unwind table with impossible common entries at byte {start:#x}")
+            kind = _try_cie(data, body, end)
+            cies[start] = kinds.setdefault(kind, len(kinds))
             continue
-        cie_at = body - pointer
-        if cie_at not in cies:
-            cies[cie_at] = _try_cie(data, cie_at)
-        cie = cies[cie_at]
-        if cie is None:
-            continue
-        try:
-            low, at = _encoded(data, body + 4, cie.encoding, vaddr)
-            size, at = _encoded(data, at, cie.encoding & 0x0F, vaddr)
-            if cie.augmented:
-                skip, at = _uleb(data, at)
-                at += skip
-        except (ValueError, struct.error, IndexError):
-            continue
-        if 0 < size < 1 << 40 and at <= end and start < end:
-            found.append(Fde(low, low + size, cie.bottom or returns_nowhere(data[at:end], cie.encoding)))
-    found.sort(key=lambda fde: (fde.start, fde.end))
+        owner = cies.get(body - pointer)
+        if owner is None:
+            raise DataError(path, f"unwind table with an entry that belongs to none at byte {start:#x}")
+        bodies.append(body)
+        ends.append(end)
+        owners.append(owner)
+    whole = np.frombuffer(data, np.uint8)
+    body_at, end_at, of = (np.array(one, np.int64) for one in (bodies, ends, owners))
+    parts = []
+    for kind, number in kinds.items():
+        mine = of == number
+        if kind is not None and mine.any():
+            found = _decoded(whole, vaddr, kind, body_at[mine], end_at[mine])
+            parts.append((*found, np.full(len(found[0]), number)))
+    if not parts:
+        return Functions(np.array([], "<u8"), np.array([], "<u8"), ())
+    low, high, code_at, code_end, of = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    bottom = _bottoms(data, whole, list(kinds), code_at, code_end, of)
+    order = np.lexsort((high, low))
+    low, high, bottom = low[order], high[order], bottom[order]
+    return Functions(low, high, tuple(zip(low[bottom].tolist(), high[bottom].tolist(), strict=True)))
+
+
+def _decoded(whole: Array, vaddr: int, cie: _Cie, body: Array, end: Array) -> tuple[Array, ...]:
+    """Of the whole FDEs of one kind: function start and end, and from where to where their instructions are."""
+    import numpy as np
+
+    shape, base = _FORMATS.get(cie.encoding & 0x0F, ""), cie.encoding & 0x70
+    if not shape or cie.encoding & 0x80 or base not in (0, 0x10):
+        body, end, shape = body[:0], end[:0], "<Q"
+    size = struct.calcsize(shape)
+    fits = body + 4 + 2 * size + cie.augmented <= end
+    body, end = body[fits], end[fits]
+    at = body + 4
+    start = _numbers(whole, at, shape)
+    if base == 0x10:
+        start = start + (vaddr + at).astype(np.uint64)
+    length = _numbers(whole, at + size, shape.upper())
+    at = at + 2 * size
+    if cie.augmented:
+        # Its length is one byte in every table that a compiler makes.
+        skip = whole[at].astype(np.int64)
+        at = np.where(skip < 0x80, at + 1 + skip, end + 1)
+    sound = (length > 0) & (length < 1 << 40) & (at <= end) & (start < 1 << 62)
+    start, length, at, end = start[sound], length[sound], at[sound], end[sound]
+    return start, start + length, at, end
+
+
+def _bottoms(data: bytes, whole: Array, kinds: list[_Cie | None], at: Array, end: Array, of: Array) -> Array:
+    """Which of these instructions make the return address undefined, or belong to a CIE that does."""
+    import numpy as np
+
+    found = np.array([kind is not None and kind.bottom for kind in kinds])[of]
+    hits = np.nonzero((whole[:-1] == _UNDEFINED_RETURN[0]) & (whole[1:] == _UNDEFINED_RETURN[1]))[0]
+    order = np.argsort(at)
+    index = np.searchsorted(at[order], hits, "right") - 1
+    inside = index >= 0
+    index, hits = order[index[inside]], hits[inside]
+    for one in np.unique(index[hits < end[index]])[:MAX_BOTTOMS].tolist():
+        kind = kinds[of[one]]
+        found[one] |= kind is not None and returns_nowhere(data[at[one] : end[one]], kind.encoding)
     return found
 
 
-def _try_cie(data: bytes, at: int) -> _Cie | None:
-    if not 0 <= at <= len(data) - 9:
-        return None
-    (size,) = _U32.unpack_from(data, at)
+def _numbers(whole: Array, at: Array, shape: str) -> Array:
+    """The numbers at these places, as u64 (negative ones wrapped)."""
+    import numpy as np
+
+    size = struct.calcsize(shape)
+    if not len(at):
+        return np.array([], np.uint64)
+    found = np.ascontiguousarray(whole[at[:, None] + np.arange(size)]).view(f"<{_KINDS[shape[1]]}{size}").ravel()
+    return found.astype(np.int64).astype(np.uint64) if found.dtype.kind == "i" else found.astype(np.uint64)
+
+
+def _try_cie(data: bytes, body: int, end: int) -> _Cie | None:
     try:
-        return _cie(data, at + 8, min(at + 4 + size, len(data)))
+        return _cie(data, body + 4, end)
     except (ValueError, IndexError):
         return None
 
 
-def entries(data: bytes, path: str) -> list[tuple[int, int, int, int]]:
+def entries(data: bytes, path: str) -> Iterator[tuple[int, int, int, int]]:
     """(entry, id field, end, id) of each entry of .eh_frame or .debug_frame, in order. Raises DataError."""
-    found = []
-    at, size = 0, len(data)
-    while at + 4 <= size:
-        (length,) = _U32.unpack_from(data, at)
+    at, size, count = 0, len(data), 0
+    two = _TWO.unpack_from
+    while at + 8 <= size:
+        length, identity = two(data, at)
         if length == 0:
             # A terminator of one object file; the linker may have put more after it.
             at += 4
             continue
         if length >= 0xFFFFFFF0 or length < 4 or at + 4 + length > size:
             raise DataError(path, f"unwind table broken at byte {at:#x} (an entry of {length:#x} bytes)")
-        found.append((at, at + 4, at + 4 + length, _U32.unpack_from(data, at + 4)[0]))
-        if len(found) > MAX_ENTRIES:
+        count += 1
+        if count > MAX_ENTRIES:
             raise DataError(path, f"unwind table has more than {MAX_ENTRIES:,} entries")
+        yield at, at + 4, at + 4 + length, identity
         at += 4 + length
-    return found
+    if at + 4 <= size and _U32.unpack_from(data, at)[0]:
+        raise DataError(path, f"unwind table broken at byte {at:#x}")
 
 
 def from_debug_frame(data: bytes, path: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -9,15 +10,20 @@ from pathlib import Path
 import msgspec
 
 from powerprof.errors import DataError, PowerprofError
-from powerprof.files import read_outside_text, reason_of
+from powerprof.files import read_fields, read_outside_text, reason_of
 from powerprof.foreign import loader
 from powerprof.paths import procfs
+from powerprof.stacks.aside import Aside, Unreadable
+from powerprof.stacks.budget import Budget
 from powerprof.stacks.elf import Elf, code_vaddr, read_elf
 from powerprof.stacks.opening import Opened, open_mapped
 
-MAX_MAPPINGS = 200_000
-VDSO_LIMIT_BYTES = 1 << 16
-_LINE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)")
+# A process may have 65,530 mappings (vm.max_map_count); Java has some thousand, of some hundred files.
+MAX_MAPPINGS = 70_000
+MAX_FILES = 2000
+_LINE = re.compile(
+    r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) ([0-9]{1,20}) *(.*)", re.DOTALL
+)
 _DELETED = " (deleted)"
 
 
@@ -78,34 +84,47 @@ class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
         return next((one.build_id for one in self.mappings if one.path == self.executable), None)
 
 
-def snapshot(pid: int) -> ProcessImage:
-    """The process as it is now. Raises PowerprofError where it is gone or may not be looked at."""
+def snapshot(pid: int, budget: Budget | None = None, aside: Aside | None = None) -> ProcessImage:
+    """The process as it is now. Raises PowerprofError where it is gone or may not be looked at.
+
+    `budget` is that of the run: what its files may cost. `aside` reads what may keep a reader waiting.
+    """
+    if aside is None:
+        with Aside() as own:
+            return snapshot(pid, budget, own)
     base = procfs() / str(pid)
     try:
         started = _started_ticks(base)
-        text = (base / "maps").read_text(encoding="utf-8", errors="surrogateescape")
+        maps, vdso = aside.maps(pid)
+        text = maps.decode("utf-8", "surrogateescape")
         executable = str((base / "exe").readlink()).removesuffix(_DELETED)
         namespace_pid = _namespace_pid(base)
     except FileNotFoundError as error:
         raise PowerprofError(f"process {pid} is gone") from error
     except ProcessLookupError as error:
         raise PowerprofError(f"process {pid} is gone") from error
+    except Unreadable as error:
+        if error.errno in (errno.ENOENT, errno.ESRCH):
+            raise PowerprofError(f"process {pid} is gone") from error
+        raise PowerprofError(error.message, "run as root or as its user" if error.errno else None) from error
     except (OSError, ValueError, IndexError) as error:
         why = reason_of(error) if isinstance(error, OSError) else str(error)
         raise PowerprofError(f"cannot look at process {pid} ({why})", "run as root or as its user") from error
-    mappings = parse_maps(text, str(base / "maps"))
+    with (budget := budget or Budget()).metered(pid, _is_trusted(base)) as meter:
+        if meter is not None:
+            meter.take(len(text), str(base / "maps"))
+        mappings = parse_maps(text, str(base / "maps"))
     known: dict[tuple[str, int, str], _Read] = {}
     described = []
     for one in mappings:
         if one.inode:
             key = (one.device, one.inode, one.path)
             if key not in known:
-                known[key] = _read(base, one)
+                known[key] = _read(base, one, budget) if len(known) < MAX_FILES else _TOO_MANY
             described.append(_describe(one, known[key]))
         else:
             described.append(one)
     vdso_at = next((one for one in described if one.path == "[vdso]"), None)
-    vdso = _vdso(base, vdso_at) if vdso_at else None
     if vdso_at and vdso:
         # The vdso is linked at 0 and mapped whole.
         place = described.index(vdso_at)
@@ -120,16 +139,22 @@ def snapshot(pid: int) -> ProcessImage:
     )
 
 
+def _is_trusted(base: Path) -> bool:
+    """Whether a process is root's or ours: it has no need to keep us busy."""
+    try:
+        return base.stat().st_uid in (0, os.geteuid())
+    except OSError:
+        return False
+
+
 def _started_ticks(base: Path) -> int:
     # Field 22 of stat; the command in field 2 may hold spaces and parentheses.
     return int((base / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19])
 
 
 def _namespace_pid(base: Path) -> int | None:
-    for line in (base / "status").read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    return None
+    found = read_fields(base / "status").get("NSpid", "").split()
+    return int(found[-1]) if found else None
 
 
 @loader
@@ -170,13 +195,16 @@ class _Read(msgspec.Struct, frozen=True):
     note: str | None
 
 
-def _read(base: Path, mapping: Mapping) -> _Read:
+_TOO_MANY = _Read(None, None, None, f"left out: its process has more than {MAX_FILES:,} files")
+
+
+def _read(base: Path, mapping: Mapping, budget: Budget) -> _Read:
     opened = open_mapped(base, mapping.start, mapping.end, mapping.path, mapping.inode)
     if not isinstance(opened, Opened):
         return _Read(None, None, None, opened)
-    with opened:
+    with opened, budget.metered(int(base.name), opened.is_trusted) as meter:
         try:
-            return _Read(read_elf(opened.fd, mapping.path), opened.size_bytes, opened.mtime_ns, None)
+            return _Read(read_elf(opened.fd, mapping.path, meter), opened.size_bytes, opened.mtime_ns, None)
         except DataError as error:
             return _Read(None, opened.size_bytes, opened.mtime_ns, error.reason)
 
@@ -196,15 +224,6 @@ def _describe(mapping: Mapping, read: _Read) -> Mapping:
         mtime_ns=read.mtime_ns,
         note=note,
     )
-
-
-def _vdso(base: Path, mapping: Mapping) -> bytes | None:
-    size = min(mapping.end - mapping.start, VDSO_LIMIT_BYTES)
-    try:
-        with (base / "mem").open("rb", buffering=0) as memory:
-            return os.pread(memory.fileno(), size, mapping.start) or None
-    except OSError:
-        return None
 
 
 def merge(older: ProcessImage, newer: ProcessImage) -> ProcessImage:

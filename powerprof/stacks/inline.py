@@ -26,11 +26,6 @@ class Inlined:
     inlined: bool
 
 
-def is_trusted(opened: Opened) -> bool:
-    """Whether a file can have been written only by root or by us."""
-    return opened.uid in (0, os.geteuid()) and not opened.mode & 0o022
-
-
 class InlineReader:
     """The DWARF of one file. Link-time addresses in, levels out."""
 
@@ -63,7 +58,7 @@ def open_inline(opened: Opened, elf: Elf, low: int, high: int, path: str) -> Inl
 
     [low, high) are the link-time addresses of the module.
     """
-    if not is_trusted(opened) or opened.size_bytes > MAX_DWARF_BYTES:
+    if not opened.is_trusted or opened.size_bytes > MAX_DWARF_BYTES:
         return None
     if elf.section(".debug_info") is None or elf.section(".debug_abbrev") is None:
         return None

@@ -36,6 +36,7 @@ class Opened:
     inode: int
     uid: int
     mode: int
+    stored_bytes: int = 0
 
     def __enter__(self) -> Opened:
         return self
@@ -44,6 +45,11 @@ class Opened:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self.fd)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether it can have been written only by root or by us."""
+        return self.uid in (0, os.geteuid()) and not self.mode & 0o022
 
     @property
     def key(self) -> str:
@@ -56,7 +62,16 @@ def _opened(fd: int) -> Opened | None:
     if not stat.S_ISREG(status.st_mode):
         os.close(fd)
         return None
-    return Opened(fd, status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino, status.st_uid, status.st_mode)
+    return Opened(
+        fd,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_dev,
+        status.st_ino,
+        status.st_uid,
+        status.st_mode,
+        512 * status.st_blocks,
+    )
 
 
 def open_in_root(root: Path, path: str, *, follow: bool = True) -> Opened | str:

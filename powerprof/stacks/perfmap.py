@@ -22,11 +22,11 @@ from powerprof.stacks.opening import Opened, open_in_root
 
 # Several times what large JIT programs write. A hostile map of that many overlapping entries costs about 1 s and 60 MB.
 MAX_ENTRIES = 150_000
-MAX_BYTES = 128 << 20
-MAX_SECONDS = 5.0
+MAX_BYTES = 32 << 20
+MAX_SECONDS = 1.0
 MAX_LINE_BYTES = 4096
-MAX_NAMES_BYTES = 32 << 20
-_CHUNK_BYTES = 1 << 20
+MAX_NAMES_BYTES = 16 << 20
+_CHUNK_BYTES = 256 << 10
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from powerprof.folders import Folder
 from powerprof.foreign import loader
 from powerprof.paths import cache_folder, procfs
 from powerprof.stacks import symtab, tables
+from powerprof.stacks.budget import Budget, Meter
 from powerprof.stacks.elf import Elf, parse_elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.opening import Opened, open_in_root, open_mapped
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.tables import UnwindTable
 
-SCHEMA = 1
+SCHEMA = 2
 _LIMIT_BYTES = 768 << 20
 
 
@@ -64,6 +65,7 @@ class TableStore:
 
     def __init__(self, *, use_files: bool = True, use_cache: bool = True) -> None:
         self.reads_files = use_files
+        self.budget = Budget()
         self._use_cache = use_cache and use_files
         self._known: dict[tuple[str, str, str | None, bool], ModuleTables | str] = {}
 
@@ -100,20 +102,20 @@ class TableStore:
             opened = open_module(image, mapping)
             if not isinstance(opened, Opened):
                 return opened
-            with opened:
-                return self._of_file(opened, mapping)
+            with opened, self.budget.metered(image.pid, opened.is_trusted) as meter:
+                return self._of_file(opened, mapping, meter)
         except DataError as error:
             return error.reason
         except OSError as error:
             return (error.strerror or str(error)).lower()
 
-    def _of_file(self, opened: Opened, mapping: Mapping) -> ModuleTables:
+    def _of_file(self, opened: Opened, mapping: Mapping, meter: Meter | None) -> ModuleTables:
         directory = _cache_directory() if self._use_cache else None
         name = f"{mapping.build_id or 'none'}-{opened.key}.tables"
         if directory is not None:
             with suppress(DataError, OSError):
                 return decode(_bounded(directory / name), name, opened.key)
-        found = _extract(read_elf(opened.fd, mapping.path), opened.key)
+        found = _extract(read_elf(opened.fd, mapping.path, meter), opened.key)
         if directory is not None:
             with suppress(OSError):
                 save_tables(found, directory, name)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Any
 
+from powerprof.errors import DataError
 from powerprof.stacks.debuginfo import read_debug
 from powerprof.stacks.demangle import demangle
 from powerprof.stacks.image import Mapping, ProcessImage
@@ -49,12 +50,12 @@ class _Module:
     tables: ModuleTables
     debug: SymbolTable | None
     inline: InlineReader | None
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
+    starts: Any
+    ends: Any
 
     def fde_start(self, vaddr: int) -> int | None:
-        at = bisect_right(self.starts, vaddr) - 1
-        return self.starts[at] if at >= 0 and vaddr < self.ends[at] else None
+        at = int(self.starts.searchsorted(vaddr, "right")) - 1
+        return int(self.starts[at]) if at >= 0 and vaddr < int(self.ends[at]) else None
 
 
 class Symbolizer:
@@ -127,7 +128,7 @@ class Symbolizer:
         vaddr = pc - mapping.bias if mapping.bias is not None else None
         if not mapping.inode or mapping.path.startswith(("/memfd:", "/dev/zero", "//anon")):
             if self._perf_map is None:
-                self._perf_map = read_perf_map(self.image) if self.store.reads_files else NO_PERF_MAP
+                self._perf_map = self._read_perf_map() if self.store.reads_files else NO_PERF_MAP
                 self._notes.update(dict.fromkeys(self._perf_map.notes))
             hit = self._perf_map.lookup(at)
             if hit is not None:
@@ -135,6 +136,15 @@ class Symbolizer:
         if vaddr is None:
             vaddr = pc - mapping.start + mapping.offset
         return Frame(None, mapping.module, pc, None, None, vaddr=vaddr)
+
+    def _read_perf_map(self) -> PerfMap:
+        with self.store.budget.meter(self.image.pid) as meter:
+            try:
+                meter.take(0, "perf map")
+            except DataError as error:
+                self._notes[f"perf map: {error.reason}"] = None
+                return NO_PERF_MAP
+            return read_perf_map(self.image)
 
     def _module(self, mapping: Mapping) -> _Module | str:
         known = self._modules.get(mapping.start)
@@ -159,10 +169,5 @@ class Symbolizer:
             debug, inline = info.symbols or debug, info.inline
             self._notes.update(dict.fromkeys(f"{mapping.module}: {note}" for note in info.notes))
         return _Module(
-            mapping.bias,
-            tables,
-            debug,
-            inline,
-            tuple(np.frombuffer(table.starts, "<u8").tolist()),
-            tuple(np.frombuffer(table.ends, "<u8").tolist()),
+            mapping.bias, tables, debug, inline, np.frombuffer(table.starts, "<u8"), np.frombuffer(table.ends, "<u8")
         )

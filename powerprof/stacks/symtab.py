@@ -14,18 +14,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from powerprof.errors import DataError
+from powerprof.stacks.budget import PROCESS_BYTES
 from powerprof.stacks.elf import SHT_DYNSYM, SHT_STRTAB, SHT_SYMTAB, Elf, parse_elf, section_bytes
 
 if TYPE_CHECKING:
     import numpy as np
 
-MAX_SYMBOLS = 8_000_000
+MAX_SYMBOLS = 4_000_000
+MAX_STRINGS_BYTES = 256 << 20
 MAX_NAME_BYTES = 4096
 DEBUGDATA_LIMIT_BYTES = 256 << 20
 _STT_FUNC, _STT_GNU_IFUNC = 2, 10
 _STB_WEAK, _STB_LOCAL = 2, 0
 # Symbols nest (`_start` in a section's range, assembler labels): how far back to look for one that still covers.
 _LOOK_BACK = 64
+_HEAD = 32
+_MOST_NAMESAKES = 1000
+_LONGEST_ALIAS = 128
+_BLOCK = 1 << 16
 
 
 class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -70,22 +76,28 @@ class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def ranges_of(self, names: Collection[str]) -> set[tuple[int, int]]:
         """[start, end) of every symbol that bears one of the names."""
+        import numpy as np
+
         starts, ends, offsets = self._arrays
-        wanted = {}
-        for name in names:
-            key = b"\0" + name.encode() + b"\0"
-            at = self.names.find(key)
-            if at >= 0:
-                wanted[at + 1] = name
-        found = set()
-        for offset in wanted:
-            for index in (offsets == offset).nonzero()[0]:
-                found.add((int(starts[index]), int(ends[index])))
+        whole = np.frombuffer(self.names + bytes(_HEAD), np.uint8)
+        keys = {name: np.frombuffer((name.encode() + b"\0")[:_HEAD], np.uint8) for name in names}
+        found: set[tuple[int, int]] = set()
+        for at in range(0, len(offsets), _BLOCK):
+            heads = whole[offsets[at : at + _BLOCK, None].astype(np.int64) + np.arange(_HEAD)]
+            for name, key in keys.items():
+                for index in (at + (heads[:, : len(key)] == key).all(axis=1).nonzero()[0]).tolist():
+                    if len(found) < _MOST_NAMESAKES and self._name(int(offsets[index])) == name:
+                        found.add((int(starts[index]), int(ends[index])))
         return found
+
+    def name_at(self, index: int) -> str:
+        """The name of a symbol by its place."""
+        return self._name(int(self._arrays[2][index]))
 
     def _name(self, offset: int) -> str:
         end = self.names.find(b"\0", offset, offset + MAX_NAME_BYTES)
-        return self.names[offset : end if end >= 0 else offset + MAX_NAME_BYTES].decode("utf-8", "replace")
+        name = self.names[offset : end if end >= 0 else offset + MAX_NAME_BYTES].decode("utf-8", "replace")
+        return name.partition("@")[0] or name
 
 
 EMPTY = SymbolTable(starts=b"", ends=b"", offsets=b"", names=b"\0")
@@ -135,13 +147,14 @@ def _section_symbols(elf: Elf, kind: int) -> _Raw | None:
     linked = elf.sections[section.link]
     if linked.kind != SHT_STRTAB:
         raise DataError(elf.path, "symbol table without its names")
-    data = section_bytes(elf, section)
-    count = len(data) // 24
+    count = section.size // 24
     if count > MAX_SYMBOLS:
         raise DataError(elf.path, f"more than {MAX_SYMBOLS:,} symbols")
+    data = section_bytes(elf, section)
+    count = min(count, len(data) // 24)
     layout = [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("index", "<u2"), ("value", "<u8"), ("size", "<u8")]
     rows = np.frombuffer(data[: count * 24], np.dtype(layout))
-    strings = section_bytes(elf, linked)
+    strings = section_bytes(elf, linked, MAX_STRINGS_BYTES)
     kinds = rows["info"] & 15
     keep = (
         ((kinds == _STT_FUNC) | (kinds == _STT_GNU_IFUNC))
@@ -156,6 +169,12 @@ def _section_symbols(elf: Elf, kind: int) -> _Raw | None:
     return _Raw(rows["value"], rows["size"], rows["name"], rows["info"] >> 4, strings)
 
 
+def _most_debugdata(elf: Elf, packed_bytes: int) -> int:
+    # It packs to a fifth; what packs to a fiftieth is no symbol table.
+    most = min(DEBUGDATA_LIMIT_BYTES, (8 << 20) + 50 * packed_bytes)
+    return most if elf.meter is None else min(most, PROCESS_BYTES)
+
+
 def _minidebuginfo(elf: Elf) -> _Raw | None:
     section = elf.section(".gnu_debugdata")
     if section is None:
@@ -164,50 +183,63 @@ def _minidebuginfo(elf: Elf) -> _Raw | None:
     try:
         # The memory limit bounds the dictionary that a hostile xz header may ask for.
         worker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=128 << 20)
-        plain = worker.decompress(packed, DEBUGDATA_LIMIT_BYTES)
+        plain = worker.decompress(packed, _most_debugdata(elf, len(packed)))
     except lzma.LZMAError as error:
         raise DataError(elf.path, f".gnu_debugdata cannot be decompressed ({error})") from error
+    if elf.meter is not None:
+        elf.meter.take(len(plain), elf.path)
     if not worker.eof:
         raise DataError(elf.path, f".gnu_debugdata is larger than {DEBUGDATA_LIMIT_BYTES >> 20} MiB or cut short")
     return _section_symbols(parse_elf(plain, f"{elf.path}(.gnu_debugdata)"), SHT_SYMTAB)
 
 
-def _rank(name: str, binding: int, source: int) -> tuple[int, int, int, int, str]:
-    # Aliases at one address: the earlier source, then the name that a program would call (`nanosleep`, not
-    # `__nanosleep`), then global before weak before local, then the shorter.
-    underscores = len(name) - len(name.lstrip("_"))
-    return source, underscores, (2 if binding == _STB_LOCAL else binding == _STB_WEAK), len(name), name
-
-
 def _merge(tables: list[_Raw]) -> SymbolTable:
+    """One symbol an address. Names stay where they are in the files' own tables: symbols may share their bytes, and
+    a copy of each would be many times the file.
+    """
     import numpy as np
 
-    best: dict[int, tuple[tuple[int, int, int, int, str], int]] = {}
-    for source, table in enumerate(tables):
-        strings = table.strings
-        for start, size, offset, binding in zip(
-            table.starts.tolist(), table.sizes.tolist(), table.offsets.tolist(), table.binding.tolist(), strict=True
-        ):
-            end = strings.find(b"\0", offset, offset + MAX_NAME_BYTES)
-            name = strings[offset : end if end >= 0 else offset + MAX_NAME_BYTES].decode("utf-8", "replace")
-            name = name.partition("@")[0] or name
-            rank = _rank(name, binding, source)
-            known = best.get(start)
-            if known is None or rank < known[0]:
-                best[start] = (rank, start + size)
-    names = bytearray(b"\0")
-    places: dict[str, int] = {}
-    offsets = []
-    order = sorted(best)
-    for start in order:
-        name = best[start][0][4]
-        if name not in places:
-            places[name] = len(names)
-            names += name.encode("utf-8", "replace") + b"\0"
-        offsets.append(places[name])
+    if not tables:
+        return EMPTY
+    places = np.cumsum([1, *(len(table.strings) + 1 for table in tables)])
+    names = b"\0" + b"".join(table.strings + b"\0" for table in tables)
+    starts = np.concatenate([table.starts for table in tables])
+    ends = starts + np.concatenate([table.sizes for table in tables])
+    offsets = np.concatenate([table.offsets + np.uint32(at) for table, at in zip(tables, places, strict=False)])
+    source = np.repeat(np.arange(len(tables)), [len(table.starts) for table in tables])
+    binding = np.concatenate([table.binding for table in tables])
+    order = np.argsort(starts, kind="stable")
+    starts = starts[order]
+    same = starts[1:] == starts[:-1]
+    tied = np.zeros(len(starts), bool)
+    tied[1:] |= same
+    tied[:-1] |= same
+    # Aliases at one address: the earlier source, then the name that a program would call (`nanosleep`, not
+    # `__nanosleep`), then global before weak before local, then the shorter.
+    marks = np.zeros((2, len(starts)), np.uint8)
+    marks[:, tied] = _underscores_and_length(names, offsets[order][tied])
+    weak = np.select([binding[order] == _STB_LOCAL, binding[order] == _STB_WEAK], [2, 1], 0)
+    best = np.lexsort((offsets[order], marks[1], weak, marks[0], source[order], starts))
+    first = np.ones(len(best), bool)
+    first[1:] = starts[best][1:] != starts[best][:-1]
+    chosen = order[best[first]]
     return SymbolTable(
-        starts=np.array(order, "<u8").tobytes(),
-        ends=np.array([best[one][1] for one in order], "<u8").tobytes(),
-        offsets=np.array(offsets, "<u4").tobytes(),
-        names=bytes(names),
+        starts=starts[best[first]].astype("<u8").tobytes(),
+        ends=ends[chosen].astype("<u8").tobytes(),
+        offsets=offsets[chosen].astype("<u4").tobytes(),
+        names=names,
     )
+
+
+def _underscores_and_length(names: bytes, offsets: Any) -> Any:
+    """Of each name how many underscores it begins with and how long it is, up to _LONGEST_ALIAS, as two rows."""
+    import numpy as np
+
+    whole = np.frombuffer(names + bytes(_LONGEST_ALIAS), np.uint8)
+    found = np.zeros((2, len(offsets)), np.uint8)
+    for at in range(0, len(offsets), _BLOCK):
+        window = whole[offsets[at : at + _BLOCK, None].astype(np.int64) + np.arange(_LONGEST_ALIAS)]
+        ended = (window == 0) | (window == ord("@"))
+        found[0, at : at + _BLOCK] = (window != ord("_")).argmax(axis=1)
+        found[1, at : at + _BLOCK] = np.where(ended.any(axis=1), ended.argmax(axis=1), _LONGEST_ALIAS)
+    return found

@@ -10,7 +10,6 @@ import fcntl
 import os
 import re
 import struct
-from bisect import bisect_right
 
 import msgspec
 
@@ -55,8 +54,6 @@ class UnwindTable(msgspec.Struct, frozen=True, kw_only=True):
 
 def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
     """The unwind table of a validated file. Raises DataError where the file is damaged."""
-    import numpy as np
-
     loads = [load for load in elf.loads() if load.memory_bytes]
     if not loads:
         raise DataError(elf.path, "nothing in it is loaded")
@@ -65,27 +62,28 @@ def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
     data, vaddr, missing = b"", 0, None
     section = elf.section(".eh_frame")
     debug = elf.section(".debug_frame")
-    found: list[fde.Fde] = []
+    found = fde.functions(b"", 0, elf.path)
     if section is not None:
         data, vaddr = section_bytes(elf, section, UNWIND_LIMIT_BYTES), section.vaddr
         found = fde.functions(data, vaddr, elf.path)
-    if not found and debug is not None:
+    if not len(found.starts) and debug is not None:
         data = fde.from_debug_frame(section_bytes(elf, debug, UNWIND_LIMIT_BYTES), elf.path)
         # Its addresses are absolute, so where it would lie does not matter: past everything that is loaded.
         vaddr = (high + 0xFFF) & ~0xFFF
         found = fde.functions(data, vaddr, elf.path)
-    if not found:
+    if not len(found.starts):
         data, missing = b"", "no .eh_frame"
-    bottoms = {(one.start, one.end) for one in found if one.bottom}
-    at_entry = [one for one in found if one.start <= elf.entry < one.end]
+    starts, ends = found.starts, found.ends
+    bottoms = set(found.bottoms)
     if elf.entry:
-        bottoms.add((at_entry[-1].start, at_entry[-1].end) if at_entry else (elf.entry, elf.entry + 64))
+        covering = ((starts <= elf.entry) & (elf.entry < ends)).nonzero()[0]
+        last = int(covering[-1]) if len(covering) else None
+        bottoms.add((elf.entry, elf.entry + 64) if last is None else (int(starts[last]), int(ends[last])))
     names = symbols if symbols is not None else read_symbols(elf)
     bottoms |= names.ranges_of(_GO_BOTTOMS)
-    starts = [one.start for one in found]
     for begin, end in names.ranges_of(_PLAIN_BOTTOMS):
-        at = bisect_right(starts, begin) - 1
-        if at < 0 or begin >= found[at].end:
+        at = int(starts.searchsorted(begin, "right")) - 1
+        if at < 0 or begin >= int(ends[at]):
             bottoms.add((begin, end))
     return UnwindTable(
         build_id=elf.build_id,
@@ -93,8 +91,8 @@ def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
         high=high,
         eh_frame=data,
         eh_frame_vaddr=vaddr,
-        starts=np.array(starts, "<u8").tobytes(),
-        ends=np.array([one.end for one in found], "<u8").tobytes(),
+        starts=starts.astype("<u8").tobytes(),
+        ends=ends.astype("<u8").tobytes(),
         bottoms=tuple(sorted(bottoms)),
         missing=missing,
     )
@@ -107,7 +105,8 @@ def check(table: UnwindTable, path: object) -> UnwindTable:
         raise DataError(path, "damaged unwind table")
     if table.build_id is not None and not re.fullmatch(r"([0-9a-f]{2}){1,64}", table.build_id):
         raise DataError(path, "damaged build id")
-    fde.entries(table.eh_frame, str(path))
+    # Drgn reads the bytes, not what was found in them: they are looked at as those of a file are.
+    fde.functions(table.eh_frame, table.eh_frame_vaddr, str(path))
     return table
 
 

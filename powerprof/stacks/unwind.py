@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
+from powerprof.errors import DataError
 from powerprof.stacks.image import ProcessImage
-from powerprof.stacks.registers import SP, STACK_LIMIT_BYTES, SavedStack, steady, words
+from powerprof.stacks.registers import IP, SP, STACK_LIMIT_BYTES, SavedStack, steady, words
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.walker import Unwound, Walker
 
 _MEMO_LIMIT = 50_000
 _VARIANTS = 8
 _WALKERS = 128
+_DEAR_WALK_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Unwinder:
         key = (id(walker), steady(values))
         result = self._seen(key, stack)
         if result is None:
-            result, reads = walker.walk(saved.registers, values[SP], stack)
+            result, reads = self._walk(walker, image.pid, saved.registers, values, stack)
             self._walked += 1
             if len(self._memo) >= _MEMO_LIMIT:
                 self._memo.clear()
@@ -79,6 +82,21 @@ class Unwinder:
         else:
             self._failed += 1
         return result
+
+    def _walk(
+        self, walker: Walker, pid: int, registers: bytes, values: tuple[int, ...], stack: bytes
+    ) -> tuple[Unwound, tuple[tuple[int, bytes], ...]]:
+        """Walks take 50 µs. Those that take much longer were made to, by their unwind table: they are paid for."""
+        with self.store.budget.meter(pid) as meter:
+            try:
+                meter.take(0, "unwind table")
+            except DataError as error:
+                return Unwound((values[IP],), False, error.reason, (True,)), ()
+            began_s, loading_s = time.thread_time(), walker.loading_s
+            found = walker.walk(registers, values[SP], stack)
+            took_s = time.thread_time() - began_s - (walker.loading_s - loading_s)
+            meter.charge_only(took_s if took_s > _DEAR_WALK_S else 0.0)
+        return found
 
     def _seen(self, key: tuple[int, tuple[int, ...]], stack: bytes) -> Unwound | None:
         for seen in self._memo.get(key, ()):

@@ -7,6 +7,7 @@ stack, and nothing else. The modules are `extra` ones, whose load address is wha
 from __future__ import annotations
 
 import struct
+import time
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,7 @@ class Walker:
         self.image = image
         self._store = store
         self._modules: dict[int, _Module] = {}
+        self.loading_s = 0.0
         self._stack = b""
         self._sp = 0
         self._reads: list[tuple[int, bytes]] = []
@@ -97,7 +99,9 @@ class Walker:
     def _module(self, mapping: Mapping) -> _Module:
         known = self._modules.get(mapping.start)
         if known is None:
+            began_s = time.thread_time()
             known = self._modules[mapping.start] = self._load(mapping)
+            self.loading_s += time.thread_time() - began_s
         return known
 
     def _load(self, mapping: Mapping) -> _Module:

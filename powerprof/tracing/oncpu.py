@@ -6,6 +6,7 @@ import ctypes
 import os
 import struct
 import time
+from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -14,6 +15,8 @@ from powerprof.errors import CapabilityError, Interrupted, PowerprofError, Usage
 from powerprof.files import try_text
 from powerprof.paths import procfs
 from powerprof.processes.tasks import clean
+from powerprof.stacks.aside import Aside
+from powerprof.stacks.budget import Budget
 from powerprof.stacks.image import ProcessImage, merge, snapshot
 from powerprof.stacks.kernel import KernelSymbols, kernel_symbols
 from powerprof.tracing.oncpu_capture import Event, OnCpuCapture, SampleRow, UserStack
@@ -23,6 +26,7 @@ SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in 
 MAX_HZ = 10_000
 # perf_event_open(2): PERF_TYPE_SOFTWARE and its PERF_COUNT_SW_… that sum to a process's minor and major faults.
 _SOFTWARE = 1
+_MOST_LOOKS = 20  # at one process: an address in none of its mappings has it looked at again
 _CPU_CLOCK = 0
 _FAULTS = (5, 6)
 # Processes are looked at when their first stack arrives: one that is gone by then cannot be named.
@@ -60,6 +64,8 @@ class OnCpuTracer:
         self._event: Event = event
         self._frequency_hz = frequency_hz
         self._images: list[ProcessImage] = []
+        self._budget, self._aside = Budget(), Aside()
+        self._looks: Counter[int] = Counter()
         self._by_pid: dict[int, int | None] = {}
         self._records: list[tuple[bytes, int | None]] = []
         self._bytes = 0
@@ -89,10 +95,11 @@ class OnCpuTracer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._aside.close()
         self.program.close()
 
     def _look_at(self, pid: int) -> None:
-        image = snapshot(pid)
+        image = snapshot(pid, self._budget, self._aside)
         self._by_pid[pid] = len(self._images)
         self._images.append(image)
 
@@ -181,7 +188,10 @@ class OnCpuTracer:
         if pid in self._by_pid and (index is None or self._images[index].mapping_at(ip)):
             return index
         try:
-            newer = snapshot(pid)
+            self._looks[pid] += 1
+            if self._looks[pid] > _MOST_LOOKS:
+                return index
+            newer = snapshot(pid, self._budget, self._aside)
         except PowerprofError:
             self._by_pid.setdefault(pid, None)
             return index

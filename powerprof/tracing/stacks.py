@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import numpy.typing as npt
 
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.processes.targets import Target, processes
+from powerprof.stacks.aside import Aside
+from powerprof.stacks.budget import Budget
 from powerprof.stacks.image import ProcessImage, merge, snapshot
 from powerprof.tracing.btf import kernel_btf
 from powerprof.tracing.idle import IdleTracer
@@ -111,6 +114,7 @@ class StackTracer(IdleTracer):
         state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
         self._target = target
         self._targets: Any = None  # until the program is loaded
+        self._budget, self._aside = Budget(), Aside()
         self.images: dict[int, list[ProcessImage]] = {}
         self._records: list[bytes] = []
         self._sleeping: list[SleepingStack] = []
@@ -136,6 +140,16 @@ class StackTracer(IdleTracer):
             self._admit_everyone()
         self.add(target.pids or [pid for pid in processes() if pid != os.getpid()])
 
+    def notes(self) -> list[str]:
+        """Which processes were left out, and why."""
+        return [*self._aside.notes(), *self._budget.notes()]
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._aside.close()
+        super().__exit__(kind, error, trace)
+
     def _admit_everyone(self) -> None:
         # Entry 0 stands for processes that are not listed: without code ranges their call paths are not told apart.
         self._targets[self._targets.Key(0)] = self._targets.Leaf()
@@ -144,7 +158,7 @@ class StackTracer(IdleTracer):
         """Take these processes in, as they are now; those that are gone or are the kernel's are passed over."""
         for pid in pids:
             try:
-                image = snapshot(pid)
+                image = snapshot(pid, self._budget, self._aside)
             except PowerprofError:
                 continue
             self._remember(image)
@@ -181,7 +195,7 @@ class StackTracer(IdleTracer):
         # Last: a stack that is not new is not copied again.
         self.program.bpf["seen"].clear()
         if not self._target.system:
-            self._sleeping = [stack for pid in self.images for stack in sleeping_stacks(pid)]
+            self._sleeping = [stack for pid in self.images for stack in sleeping_stacks(pid, self._aside)]
 
     def start(self) -> None:
         """Wakings count from here."""
