@@ -33,9 +33,8 @@ from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.comparison_record import Comparison
 from powerprof.experiment.sweep import Sweep
 from powerprof.foreign import reading
-from powerprof.records import Run
 from powerprof.report.exports import export
-from powerprof.report.kinds import lines_of
+from powerprof.report.kinds import kind_of, lines_of
 from powerprof.report.saved import load_saved
 from powerprof.sources import cpuidle_dump, ipmi, meter_log, powercap_dump, powertop, turbostat
 from powerprof.stacks import demangle, elf, image, perfmap, store, symtab, tables
@@ -385,12 +384,16 @@ def _saved(kind: type, schema: str, **fixed: object) -> Callable[[], list[bytes]
     return lambda: several(kind, 4, schema=schema, **fixed)
 
 
+def _run(command: str) -> Callable[[], list[bytes]]:
+    kind = kind_of("powerprof.run/1", command)
+    assert kind is not None
+    return _saved(kind.record, "powerprof.run/1", command=command)
+
+
 LOADERS: tuple[Loader, ...] = (
-    Loader("run", _report, _saved(Run, "powerprof.run/1", command="idle")),
-    Loader(
-        "run-loaded", _report, _saved(Run, "powerprof.run/1", command="run", blocks=[], condition=None, traced=None)
-    ),
-    Loader("run-residency", _report, _saved(Run, "powerprof.run/1", command="residency")),
+    Loader("run", _report, _run("idle")),
+    Loader("run-loaded", _report, _run("run")),
+    Loader("run-residency", _report, _run("residency")),
     Loader("comparison", _report, _saved(Comparison, "powerprof.comparison/1")),
     Loader("sweep", _report, _saved(Sweep, "powerprof.sweep/1")),
     Loader("attribution", _report, _saved(Attribution, "powerprof.attribution/1")),
