@@ -22,19 +22,13 @@ from pathlib import Path
 import msgspec
 
 from powerprof.attribution import capture, session
-from powerprof.attribution.functions import FunctionProfile
-from powerprof.attribution.oncpu import OnCpuProfile
-from powerprof.attribution.records import Attribution
 from powerprof.database import archive, optionfiles
-from powerprof.diagnosis.findings import Diagnosis
 from powerprof.diagnosis.serverlog import summarise
 from powerprof.energy import models_file, replay
 from powerprof.errors import PowerprofError, UsageError
-from powerprof.experiment.comparison_record import Comparison
-from powerprof.experiment.sweep import Sweep
 from powerprof.foreign import reading
 from powerprof.report.exports import export
-from powerprof.report.kinds import kind_of, lines_of
+from powerprof.report.kinds import KINDS, Kind, lines_of
 from powerprof.report.saved import load_saved
 from powerprof.sources import cpuidle_dump, ipmi, meter_log, powercap_dump, powertop, turbostat
 from powerprof.stacks import demangle, elf, image, perfmap, store, symtab, tables
@@ -380,26 +374,18 @@ def _read_options(path: Path, data: bytes) -> object:
     return optionfiles.read(path)
 
 
-def _saved(kind: type, schema: str, **fixed: object) -> Callable[[], list[bytes]]:
-    return lambda: several(kind, 4, schema=schema, **fixed)
+def _saved(key: str, kind: Kind) -> Callable[[], list[bytes]]:
+    schema, _, command = key.partition(" ")
+    return lambda: several(kind.load("record"), 4, schema=schema, **({"command": command} if command else {}))
 
 
-def _run(command: str) -> Callable[[], list[bytes]]:
-    kind = kind_of("powerprof.run/1", command)
-    assert kind is not None
-    return _saved(kind.record, "powerprof.run/1", command=command)
+def _name(key: str) -> str:
+    """powerprof.run/1 idle → run-idle."""
+    return re.sub(r"powerprof\.|/1", "", key).replace(" ", "-")
 
 
 LOADERS: tuple[Loader, ...] = (
-    Loader("run", _report, _run("idle")),
-    Loader("run-loaded", _report, _run("run")),
-    Loader("run-residency", _report, _run("residency")),
-    Loader("comparison", _report, _saved(Comparison, "powerprof.comparison/1")),
-    Loader("sweep", _report, _saved(Sweep, "powerprof.sweep/1")),
-    Loader("attribution", _report, _saved(Attribution, "powerprof.attribution/1")),
-    Loader("oncpu", _report, _saved(OnCpuProfile, "powerprof.oncpu/1")),
-    Loader("functions", _report, _saved(FunctionProfile, "powerprof.functions/1")),
-    Loader("diagnosis", _report, _saved(Diagnosis, "powerprof.diagnosis/1")),
+    *(Loader(_name(key), _report, _saved(key, kind)) for key, kind in KINDS.items()),
     Loader(
         "turbostat",
         _text(turbostat.parse_turbostat),
