@@ -22,7 +22,7 @@ from powerprof.stacks.opening import Opened, open_mapped
 MAX_MAPPINGS = 70_000
 MAX_FILES = 2000
 _LINE = re.compile(
-    r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) ([0-9]{1,20}) *(.*)", re.DOTALL
+    r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) ([0-9]{1,20})(?: +(.*))?", re.DOTALL
 )
 _DELETED = " (deleted)"
 
@@ -167,7 +167,7 @@ def parse_maps(text: str, path: str) -> tuple[Mapping, ...]:
         match = _LINE.fullmatch(line)
         if match is None:
             raise DataError(path, "not a line of /proc/PID/maps", number)
-        low, high, permissions, offset, major, minor, inode, name = match.groups()
+        low, high, permissions, offset, major, minor, inode, name = match.groups("")
         if "x" not in permissions:
             continue
         deleted = name.endswith(_DELETED)
