@@ -16,12 +16,8 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 
 def entries(table: SymbolTable) -> Iterator[tuple[int, str]]:
     """(link-time address, name) of every symbol."""
-    count = len(table.starts) // 8
-    starts = struct.unpack(f"<{count}Q", table.starts)
-    offsets = struct.unpack(f"<{count}I", table.offsets)
-    for start, offset in zip(starts, offsets, strict=True):
-        end = table.names.find(b"\0", offset)
-        yield start, table.names[offset:end].decode("utf-8", "replace")
+    for index, start in enumerate(struct.unpack(f"<{table.count}Q", table.starts)):
+        yield start, table.name_at(index)
 
 
 def own_symbols(elf: Elf) -> tuple[list[tuple[int, str]], set[int]]:
