@@ -98,7 +98,7 @@ def _notes(run: DtraceRun) -> list[str]:
 def _number(text: str, line: int) -> int:
     if not re.fullmatch(r"-?\d{1,19}", text.strip(), re.ASCII):
         raise DataError("dtrace output", f"not a number: {text[:40]!r}", line)
-    return int(text)
+    return int(text.strip())
 
 
 def _name(text: str, line: int) -> str:
