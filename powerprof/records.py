@@ -95,7 +95,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conservation(msgspec.Struct, frozen=True, kw_only=True):
-    """classified + unknown + lost = idle exits ≈ Δusage of cpuidle."""
+    """classified + unknown + lost = idle exits, and what they were checked against.
+
+    `checked_against` is the kernel's own counter of idle exits over the same windows, which says `reference_count`:
+    cpuidle's Δusage, else perf's count of the cpu_idle tracepoint; None where nothing counts. `idle_percent` is
+    /proc/stat's idle time in the window.
+    """
 
     idle_exits_count: int
     cpuidle_usage_delta_count: int | None
@@ -103,6 +108,9 @@ class Conservation(msgspec.Struct, frozen=True, kw_only=True):
     unknown_count: int
     lost_count: int
     coverage_percent: float | None
+    checked_against: Literal["cpuidle", "perf"] | None = None
+    reference_count: int | None = None
+    idle_percent: float | None = None
 
 
 class ProcessTime(msgspec.Struct, frozen=True, kw_only=True):

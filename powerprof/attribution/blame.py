@@ -17,6 +17,7 @@ from powerprof.energy.domains import host_energy
 from powerprof.energy.split import Consumer, split_host
 from powerprof.processes.tasks import Task
 from powerprof.records import EnergyReading, EnergySplit
+from powerprof.tracing.edge import in_window
 
 
 def _stack_counts(stacks: SiteStacks, rows: list[Row], lost: int) -> StackCounts:
@@ -129,7 +130,7 @@ def _task_of(capture: Capture) -> Callable[[int, int | None, str], Task]:
 def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     """The whole attribution of a capture. Conservation is over every idle exit of the host in the window."""
     edges = capture.cpu_edges()
-    exits = idle.in_window(capture.exit_records(), edges)
+    exits = in_window(capture.exit_records(), edges)
     found = idle.mechanisms(exits)
     blamer = Blamer(capture, stacks)
     rows = blamer.rows(exits, found)
@@ -184,7 +185,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
         target=capture.target,
         window_s=capture.window_s,
         cpus=len(edges),
-        conservation=idle.conserve(exits, found, capture.lost_count, edges),
+        conservation=idle.conserve(exits, found, capture.lost_count, edges, capture.stat_idle_percent),
         wakeups=wakeups,
         stacks=_stack_counts(stacks, rows, capture.stacks_lost_count),
         tool=capture.tool,

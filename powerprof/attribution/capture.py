@@ -17,7 +17,7 @@ from powerprof.files import reason_of
 from powerprof.foreign import loader
 from powerprof.records import EnergyReading, ToolCost
 from powerprof.stacks.image import ProcessImage, check
-from powerprof.stacks.registers import PT_REGS_BYTES
+from powerprof.stacks.registers import machine_of
 from powerprof.tracing.edge import CpuEdge
 from powerprof.tracing.layout import IDLE_EXIT
 
@@ -92,6 +92,7 @@ class Edge(msgspec.Struct, frozen=True, array_like=True):
     start_ns: int
     end_ns: int
     usage_delta_count: int | None
+    event_count: int | None = None
 
 
 class TaskName(msgspec.Struct, frozen=True, array_like=True):
@@ -155,6 +156,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     interrupted: bool = False
     named: NamedSites | None = None
+    stat_idle_percent: float | None = None
     version: int = 1
 
     def exit_records(self) -> npt.NDArray[Any]:
@@ -163,7 +165,10 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 
     def cpu_edges(self) -> dict[int, CpuEdge]:
         """Each CPU's window."""
-        return {edge.cpu: CpuEdge(edge.start_ns, edge.end_ns, edge.usage_delta_count) for edge in self.edges}
+        return {
+            edge.cpu: CpuEdge(edge.start_ns, edge.end_ns, edge.usage_delta_count, edge.event_count)
+            for edge in self.edges
+        }
 
 
 def encode(capture: Capture) -> bytes:
@@ -190,8 +195,11 @@ def load(path: Path) -> Capture:
     stacks = [one.stack for one in capture.sites] + [one.stack for one in capture.sleeping]
     if any(len(stack) > _STACK_LIMIT_BYTES for stack in stacks):
         raise DataError(path, f"a stack of more than {_STACK_LIMIT_BYTES >> 10} KiB")
-    if any(len(one.registers) != PT_REGS_BYTES for one in capture.sites):
-        raise DataError(path, "registers of another machine")
+    for size in {len(one.registers) for one in capture.sites}:
+        try:
+            machine_of(bytes(size))
+        except DataError as error:
+            raise DataError(path, f"registers of another machine ({error.reason})") from None
     _check(capture, path)
     for image in capture.images:
         check(image, path)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.records import Conservation, Mechanism
-from powerprof.tracing.edge import CpuEdge
+from powerprof.tracing.edge import CpuEdge, reference_of
 from powerprof.tracing.layout import Evidence, Flag, WakerContext
 
 Array = npt.NDArray[Any]
@@ -27,19 +27,6 @@ _BY_EVIDENCE = {
     Evidence.OTHER_VECTOR: DEVICE,
     Evidence.NO_IPI: NO_IPI,
 }
-
-
-def in_window(exits: Array, edges: Mapping[int, CpuEdge]) -> Array:
-    """The exits that fall into their own CPU's window."""
-    size = max(edges, default=0) + 2
-    start = np.full(size, np.iinfo(np.uint64).max, dtype=np.uint64)
-    end = np.zeros(size, dtype=np.uint64)
-    for cpu, edge in edges.items():
-        start[cpu], end[cpu] = edge.start_ns, edge.end_ns
-    # The last place stands for CPUs without a window.
-    cpus = np.minimum(exits["cpu"], size - 1)
-    inside: Array = exits[(exits["exit_ns"] >= start[cpus]) & (exits["exit_ns"] <= end[cpus])]
-    return inside
 
 
 def mechanisms(exits: Array) -> Array:
@@ -61,16 +48,21 @@ def mechanisms(exits: Array) -> Array:
     return found
 
 
-def conserve(exits: Array, found: Array, lost_count: int, edges: Mapping[int, CpuEdge]) -> Conservation:
-    """classified + unknown + lost, beside what cpuidle itself counted over the same windows."""
+def conserve(
+    exits: Array, found: Array, lost_count: int, edges: Mapping[int, CpuEdge], idle_percent: float | None = None
+) -> Conservation:
+    """classified + unknown + lost, beside what the kernel itself counted over the same windows."""
     unknown = int(np.count_nonzero(found == UNKNOWN))
     total = len(exits) + lost_count
-    deltas = [edge.usage_delta_count for edge in edges.values()]
+    counter, counted = reference_of(edges, exits) or (None, None)
     return Conservation(
         idle_exits_count=total,
-        cpuidle_usage_delta_count=None if None in deltas else sum(d for d in deltas if d is not None),
+        cpuidle_usage_delta_count=counted if counter == "cpuidle" else None,
         classified_count=len(exits) - unknown,
         unknown_count=unknown,
         lost_count=lost_count,
         coverage_percent=100.0 * (len(exits) - unknown) / total if total else None,
+        checked_against=counter,
+        reference_count=counted,
+        idle_percent=idle_percent,
     )

@@ -25,6 +25,7 @@ from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.stacks.image import ProcessImage
 from powerprof.text import Say
 from powerprof.tracing.idle import interrupt_names
+from powerprof.tracing.idle_time import DRIVERLESS_STATES
 from powerprof.tracing.stacks import SiteWakings, StackTracer
 from powerprof.tracing.window import TraceWindow
 
@@ -111,7 +112,8 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         kind = host_energy(completed.energy).kind
         idle_watts, wakeup_joules = energy.idle_watts(window.residency.cpus, kind), energy.wakeup_joules(kind)
         stacks = tracer.stack_trace()
-        states = {cpu: [state.name for state in reading.states] for cpu, reading in reader.snapshot().cpus.items()}
+        states = {cpu: [state.name for state in reader.states(cpu)] for cpu in reader.cpus}
+        states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
         reader.close()
     names.update(server_names())
     exits = window.trace.exits
@@ -130,6 +132,8 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         if plan.target.system
         else [f"process {pid} ended during the window" for pid in plan.target.pids if has_ended(pid)]
     )
+    if not stacks.registers_found:
+        gone.append("no stacks: this kernel keeps the registers of its threads where they were not found")
     return Capture(
         started_at=window.residency.started_at,
         window_s=window.window_s,
@@ -138,7 +142,7 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         tool=tool,
         exits=exits.tobytes(),
         lost_count=window.trace.lost_count,
-        edges=[Edge(cpu, e.start_ns, e.end_ns, e.usage_delta_count) for cpu, e in window.edges.items()],
+        edges=[Edge(cpu, e.start_ns, e.end_ns, e.usage_delta_count, e.event_count) for cpu, e in window.edges.items()],
         states=states,
         functions=window.trace.addresses,
         interrupts=interrupt_names(),
@@ -162,4 +166,5 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         wakeup_joules=wakeup_joules,
         notes=[*completed.notes, *energy.notes, *tracer.notes(), *gone],
         interrupted=window.interrupted,
+        stat_idle_percent=window.stat_idle_percent,
     )

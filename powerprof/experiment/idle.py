@@ -246,6 +246,7 @@ class IdleExperiment:
     def _trace(self, server: Server | None, traced: _Traced) -> None:
         from powerprof.attribution import causes, idle
         from powerprof.processes.tasks import look_up
+        from powerprof.tracing.edge import in_window
         from powerprof.tracing.idle import IdleTracer, interrupt_names
         from powerprof.tracing.window import TraceWindow
 
@@ -261,7 +262,7 @@ class IdleExperiment:
             if note not in self._notes:
                 self._notes.append(note)
             return
-        exits = idle.in_window(window.trace.exits, window.edges)
+        exits = in_window(window.trace.exits, window.edges)
         found = idle.mechanisms(exits)
         rows = (
             causes.summarise(
@@ -284,7 +285,9 @@ class IdleExperiment:
         spent = window.trace.run_time_s
         tool.bpf_s = None if spent is None or tool.bpf_s is None else tool.bpf_s + spent
         traced.causes = rows
-        traced.conservation = idle.conserve(exits, found, window.trace.lost_count, window.edges)
+        traced.conservation = idle.conserve(
+            exits, found, window.trace.lost_count, window.edges, window.stat_idle_percent
+        )
         traced.window_s = window.window_s
         if window.interrupted:
             raise Interrupted("interrupted")

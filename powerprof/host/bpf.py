@@ -11,6 +11,8 @@ from powerprof import paths, programs
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.host import kernel
 from powerprof.host.capability import Capability, limited, missing, none, ok
+from powerprof.stacks.registers import this_machine
+from powerprof.tracing import features
 from powerprof.tracing.headers import kernel_headers
 
 _BCC = "apt install python3-bpfcc"
@@ -47,6 +49,25 @@ def headers() -> Capability:
     # The merged tree's name ends with a fingerprint.
     version = re.sub(r"-[0-9a-f]{12}$", "", found.name.removeprefix("linux-headers-"))
     return ok("headers", f"{version} stands in for {running}")
+
+
+def stacks() -> Capability:
+    """Whether the stacks of sleeping threads can be had, and how their registers are found."""
+    if not paths.is_this_host():
+        return kernel.not_this_host("stacks")
+    try:
+        machine = this_machine()
+    except CapabilityError as error:
+        return none("stacks", f"{error.message}: idle exits and their causes are known without them")
+    for feature in (features.RING_BUFFER, features.TASK_REGISTERS):
+        if features.has(feature) is None:
+            return missing("stacks", "cannot try BPF: not permitted", kernel.privileges().remedy)
+    if not features.has(features.RING_BUFFER):
+        return none("stacks", f"this kernel has no BPF ring buffer (Linux {features.RING_BUFFER.since})")
+    if not features.has(features.TASK_REGISTERS):
+        since = f"{features.TASK_REGISTERS.name}, Linux {features.TASK_REGISTERS.since}"
+        return limited("stacks", f"{machine.name}: without {since}: registers are looked for on the kernel's stacks")
+    return ok("stacks", f"{machine.name}, registers by {features.TASK_REGISTERS.name}")
 
 
 def tracing(timeout_s: float = 60.0) -> Capability:

@@ -32,6 +32,7 @@ def capabilities() -> list[Capability]:
     return [
         _look("residency", kernel.residency),
         _look("tracing", bpf.tracing),
+        _look("stacks", bpf.stacks),
         _look("energy", lambda: meters.energy(of_energy)),
         _look("mariadbd", tools.mariadbd),
         _look("sysbench", tools.sysbench),

@@ -37,8 +37,9 @@ def headline(record: Attribution) -> str:
     mine = sum(row.count for row in record.wakeups)
     name = record.target.label + (f" ({record.target.pid})" if record.target.pid else "")
     share = f" ({text.number(100.0 * mine / total, 1)} %)" if total else ""
-    unknown, lost = record.conservation.unknown_count, record.conservation.lost_count
-    rest = "All accounted for." if not unknown and not lost else f"{unknown:,} unknown, {lost:,} lost."
+    rest = sums.verdict(record.conservation)
+    if sums.is_blind(record.conservation):
+        return f"What {name} caused is unknown. {rest}"
     return f"{name} caused {mine:,} of {total:,} idle exits in {text.number(record.window_s, 1)} s{share}. {rest}"
 
 

@@ -191,7 +191,9 @@ def _cause_rows(table: Table, causes: Sequence[Cause], width: int) -> list[str]:
 def _causes(run: IdleRun, width: int) -> list[str]:
     phase = next((phase for phase in reversed(_shown(run)) if phase.causes), None)
     if phase is None or phase.conservation is None:
-        return []
+        seen = [phase.conservation for phase in _shown(run) if phase.conservation is not None]
+        blind = next((one for one in seen if sums.is_blind(one)), None)
+        return [] if blind is None else ["", *text.wrap(sums.verdict(blind), width)]
     c = phase.conservation
     title = f"What woke the CPUs, {phase_title(run, phase)}"
     named = f"{text.number(c.coverage_percent, 1)} % of {text.count(c.idle_exits_count)} idle exits named"

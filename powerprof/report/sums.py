@@ -5,13 +5,41 @@ from __future__ import annotations
 from powerprof import text
 from powerprof.records import Conservation, EnergySplit
 
+# Above this share of idle time (/proc/stat counts in steps of 10 ms) a host that shows no idle exit was not seen.
+_IDLED_PERCENT = 1.0
+
+
+def is_blind(found: Conservation) -> bool:
+    """No idle exit was seen although the CPUs idled: the trace is empty, not the host still."""
+    return not found.idle_exits_count and (found.idle_percent is None or found.idle_percent > _IDLED_PERCENT)
+
+
+def verdict(found: Conservation) -> str:
+    """Whether all idle exits are accounted for, in one sentence."""
+    if is_blind(found):
+        idled = "" if found.idle_percent is None else f" although its CPUs idled {found.idle_percent:.0f} % of the time"
+        return f"The trace saw no idle exit of this host{idled}: nothing is accounted for."
+    if not found.idle_exits_count:
+        return "No CPU went idle."
+    if found.unknown_count or found.lost_count:
+        return f"{found.unknown_count:,} unknown, {found.lost_count:,} lost."
+    return "All accounted for."
+
+
+def _check(found: Conservation) -> str:
+    """What the sum was checked against; before there was a choice it was cpuidle."""
+    if found.cpuidle_usage_delta_count is not None:
+        return f"cpuidle counted {text.count(found.cpuidle_usage_delta_count)}"
+    if found.checked_against is None:
+        return "checked against nothing here: no other counter of this kernel tells"
+    return f"the kernel's counter of the cpu_idle tracepoint (perf) says {text.count(found.reference_count)}"
+
 
 def balance(found: Conservation, unit: str = " idle exits") -> str:
-    """classified + unknown + lost = idle exits, beside what cpuidle counted itself."""
+    """classified + unknown + lost = idle exits, and what that was checked against."""
     return (
         f"{text.count(found.classified_count)} classified + {text.count(found.unknown_count)} unknown + "
-        f"{text.count(found.lost_count)} lost = {text.count(found.idle_exits_count)}{unit}; "
-        f"cpuidle counted {text.count(found.cpuidle_usage_delta_count)}."
+        f"{text.count(found.lost_count)} lost = {text.count(found.idle_exits_count)}{unit}; {_check(found)}."
     )
 
 

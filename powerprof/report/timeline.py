@@ -7,6 +7,7 @@ from typing import Any
 from powerprof.attribution import idle
 from powerprof.attribution.capture import Capture, TaskName
 from powerprof.report.samples import TimelineExit
+from powerprof.tracing.edge import in_window
 from powerprof.tracing.layout import SOFTIRQS, Flag, WakerContext
 
 
@@ -48,7 +49,7 @@ class _Names:
 
 def timeline_of(capture: Capture) -> list[TimelineExit]:
     """Every idle exit in the window, in the order of time."""
-    exits = idle.in_window(capture.exit_records(), capture.cpu_edges())
+    exits = in_window(capture.exit_records(), capture.cpu_edges())
     names, found = _Names(capture), []
     for one, mechanism in zip(exits, idle.mechanisms(exits), strict=True):
         cpu, state = int(one["cpu"]), int(one["state"])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def affinity_restored() -> Iterator[None]:
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
-def _move_to(cpu: int) -> bool:
+def move_to(cpu: int) -> bool:
     """Run on this CPU from now on; False where our cpuset (a container's, say) does not have it."""
     try:
         os.sched_setaffinity(0, {cpu})
@@ -53,10 +53,18 @@ def _from_here(cpus: Sequence[int]) -> list[int]:
     return [cpu for cpu in cpus if cpu >= here] + [cpu for cpu in cpus if cpu < here]
 
 
+def _stateless(cpu: int) -> CpuReading:
+    """The edge of a CPU without idle states: a moment at which we keep it awake."""
+    resolved = move_to(cpu)
+    return CpuReading(cpu, time.monotonic_ns(), (), (), (), (), (), (), resolved=resolved)
+
+
 def _read_awake(reader: CpuidleReader, cpu: int) -> CpuReading | None:
     """One CPU's counters, read while we keep it awake; unresolved where we may not run on it."""
+    if cpu not in reader.cpus:
+        return _stateless(cpu)
     before = reader.usage(cpu)
-    resolved = _move_to(cpu)
+    resolved = move_to(cpu)
     reading = reader.read_cpu(cpu)
     if reading is None or before is None or not resolved:
         return reading
@@ -64,9 +72,13 @@ def _read_awake(reader: CpuidleReader, cpu: int) -> CpuReading | None:
     return replace(reading, resolved=True, forced=forced)
 
 
-def edge_snapshot(reader: CpuidleReader) -> Snapshot:
+def edge_snapshot(
+    reader: CpuidleReader, *, every_cpu: bool = False, at_edge: Callable[[int], object] | None = None
+) -> Snapshot:
     """All CPUs' counters with no idle period left open; about 0.1 ms a CPU that sleeps.
 
+    `every_cpu`: the edges of CPUs without idle states as well; those readings have a time and no counters.
+    `at_edge` is called with each CPU while we keep it awake, right after its reading.
     CPUs that we may not run on are read as they are, which `notes` says. So are all of them where the trees
     have been moved: those CPUs are not ours to wake. Raises PowerprofError where a counter cannot be read.
     """
@@ -77,10 +89,12 @@ def edge_snapshot(reader: CpuidleReader) -> Snapshot:
     readings: dict[int, CpuReading] = {}
     online = set(online_cpus(reader.root))
     with affinity_restored():
-        for cpu in _from_here(reader.cpus):
+        for cpu in _from_here(sorted(online) if every_cpu else reader.cpus):
             reading = _read_awake(reader, cpu) if cpu in online else None
             if reading is not None:
                 readings[cpu] = reading
+                if at_edge is not None:
+                    at_edge(cpu)
     readings = dict(sorted(readings.items()))
     notes = list(reader.notes)
     unresolved = [cpu for cpu, reading in readings.items() if not reading.resolved]

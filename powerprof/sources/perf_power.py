@@ -7,11 +7,8 @@ kernel.perf_event_paranoid below 1.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
 import re
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +18,9 @@ from powerprof.errors import CapabilityError
 from powerprof.files import read_int, read_text, reason_of, try_int, try_text
 from powerprof.sources.counters import CounterSample
 from powerprof.sources.meter import DomainEnergy, distinct_names
+from powerprof.sources.perf_event import open_counter, read_counter
 from powerprof.sources.series import counter_energy
 
-# perf_event_open's number in the kernel's tables (arch/*/entry/syscalls, include/uapi/asm-generic/unistd.h).
-_SYSCALL = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331, "riscv64": 241, "i686": 336}
-_ATTR_SIZE = 64  # PERF_ATTR_SIZE_VER0: every kernel takes it
-_CLOEXEC = 8  # PERF_FLAG_FD_CLOEXEC
 _MODULUS = 1 << 64
 _NAMES = {
     "energy-pkg": "package",
@@ -83,30 +77,6 @@ def _package_of(cpu: int) -> str:
     return f"package-{max(package or 0, 0)}"
 
 
-def _perf_event_open(kind: int, config: int, cpu: int) -> int:
-    """A counting descriptor over all processes of `cpu`. Raises OSError."""
-    number = _SYSCALL.get(platform.machine())
-    if number is None:
-        raise OSError(38, f"perf_event_open is not known on {platform.machine()}")
-    attributes = struct.pack("=IIQ", kind, _ATTR_SIZE, config).ljust(_ATTR_SIZE, b"\0")
-    buffer = ctypes.create_string_buffer(attributes, _ATTR_SIZE)
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = int(
-        libc.syscall(
-            ctypes.c_long(number),
-            buffer,
-            ctypes.c_int(-1),
-            ctypes.c_int(cpu),
-            ctypes.c_int(-1),
-            ctypes.c_ulong(_CLOEXEC),
-        )
-    )
-    if descriptor < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
-    return descriptor
-
-
 class PerfPowerMeter:
     """Open counters of the `power` PMU; the descriptors are closed by `close`."""
 
@@ -121,11 +91,9 @@ class PerfPowerMeter:
     def sample(self, now_s: float) -> None:
         for counter, samples in zip(self._counters, self._samples, strict=True):
             try:
-                data = os.read(counter.descriptor, 8)
+                value = read_counter(counter.descriptor)
             except OSError:
-                data = b""
-            # An empty read is what the kernel gives for an event whose CPU went away (perf_read, EOF).
-            value = struct.unpack("=Q", data)[0] if len(data) == 8 else None
+                value = None
             samples.append(CounterSample(now_s, value, None if value is not None else "gone"))
 
     def is_counting(self) -> bool | None:
@@ -180,7 +148,7 @@ def open_perf_power() -> PerfPowerMeter:
     refusal: OSError | None = None
     for (event, cpu, name, parent), label in zip(plan, labels, strict=True):
         try:
-            descriptor = _perf_event_open(kind, event.config, cpu)
+            descriptor = open_counter(kind, event.config, cpu)
         except OSError as error:
             refusal = error
             notes.append(f"perf_power: {event.name} on CPU {cpu} cannot be opened ({reason_of(error)})")

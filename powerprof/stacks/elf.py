@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from powerprof.errors import DataError
 from powerprof.files import reason_of
 from powerprof.stacks.budget import Meter
+from powerprof.stacks.registers import BY_ELF, X86_64, Machine
 
-EM_X86_64 = 62
 ET_EXEC, ET_DYN = 2, 3
 PT_LOAD, PT_NOTE = 1, 4
 PF_X = 1
@@ -76,6 +76,7 @@ class Elf:
     fd: int = -1
     data: bytes | None = field(default=None, repr=False)
     meter: Meter | None = field(default=None, repr=False)
+    machine: Machine = X86_64
 
     def section(self, name: str) -> Section | None:
         """The first section of that name that has bytes in the file."""
@@ -157,8 +158,9 @@ def _parse(raw: Elf) -> Elf:
         raise DataError(path, "not an ELF file")
     if ident[4] != 2 or ident[5] != 1:
         raise DataError(path, "not a 64-bit little-endian ELF file")
-    if machine != EM_X86_64:
-        raise DataError(path, f"ELF of another machine (e_machine {machine}; x86-64 is 62)")
+    if machine not in BY_ELF:
+        known = ", ".join(f"{one.name} is {number}" for number, one in sorted(BY_ELF.items()))
+        raise DataError(path, f"ELF of another machine (e_machine {machine}; {known})")
     if kind not in (ET_EXEC, ET_DYN):
         raise DataError(path, f"neither program nor library (e_type {kind})")
     segments: list[Segment] = []
@@ -175,7 +177,7 @@ def _parse(raw: Elf) -> Elf:
                 raise DataError(path, f"segment of impossible size ({memsz:#x} bytes at {vaddr:#x})")
             segments.append(segment)
     sections = _sections(raw, shoff, shentsize, shnum, shstrndx)
-    found = replace(raw, kind=kind, entry=entry, segments=tuple(segments), sections=sections)
+    found = replace(raw, kind=kind, entry=entry, segments=tuple(segments), sections=sections, machine=BY_ELF[machine])
     return replace(found, build_id=_build_id(found))
 
 

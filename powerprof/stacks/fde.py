@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from powerprof.errors import DataError
+from powerprof.stacks.registers import X86_64
 
 Array = Any  # numpy is imported where it is used
 # LLVM and clang have 100,000 entries, the longest is 10 KB, and no library of Debian has more than 16 CIEs or one of
@@ -27,8 +28,7 @@ MAX_BOTTOMS = 1000
 _U32 = struct.Struct("<I")
 _TWO = struct.Struct("<II")
 _KINDS = {"Q": "u", "H": "u", "I": "u", "h": "i", "i": "i", "q": "i"}
-_RETURN_ADDRESS = 16  # DWARF column of rip in the System V ABI for x86-64
-_UNDEFINED_RETURN = bytes((0x07, _RETURN_ADDRESS))
+_UNDEFINED = 0x07  # DW_CFA_undefined
 _OMIT = 0xFF
 _FORMATS = {0x00: "<Q", 0x02: "<H", 0x03: "<I", 0x04: "<Q", 0x0A: "<h", 0x0B: "<i", 0x0C: "<q"}
 # Operands of the call frame instructions that have any: u = uleb128, a byte count, b = block, e = encoded address.
@@ -89,9 +89,9 @@ def _uleb(data: bytes, at: int) -> tuple[int, int]:
             raise ValueError("number too long")
 
 
-def returns_nowhere(code: bytes, encoding: int = 0x1B) -> bool:
-    """Whether these call frame instructions make the return address undefined."""
-    if _UNDEFINED_RETURN not in code:
+def returns_nowhere(code: bytes, encoding: int, column: int) -> bool:
+    """Whether these call frame instructions make the return address (that DWARF column) undefined."""
+    if bytes((_UNDEFINED, column)) not in code:
         return False
     at = 0
     try:
@@ -102,7 +102,7 @@ def returns_nowhere(code: bytes, encoding: int = 0x1B) -> bool:
                 if opcode >> 6 == 2:
                     _, at = _uleb(code, at)
                 continue
-            if opcode == 0x07 and code[at] == _RETURN_ADDRESS:
+            if opcode == _UNDEFINED and code[at] == column:
                 return True
             for operand in _OPERANDS.get(opcode, ""):
                 if operand == "u":
@@ -119,7 +119,7 @@ def returns_nowhere(code: bytes, encoding: int = 0x1B) -> bool:
     return False
 
 
-def _cie(data: bytes, at: int, end: int) -> _Cie:
+def _cie(data: bytes, at: int, end: int, column: int) -> _Cie:
     version = data[at]
     if version not in (1, 3, 4):
         raise ValueError(f"CIE version {version}")
@@ -150,11 +150,12 @@ def _cie(data: bytes, at: int, end: int) -> _Cie:
             elif letter not in b"SB":
                 break
         at = code_at
-    return _Cie(encoding, augmentation.startswith(b"z"), returns_nowhere(data[at:end], encoding))
+    return _Cie(encoding, augmentation.startswith(b"z"), returns_nowhere(data[at:end], encoding, column))
 
 
-def functions(data: bytes, vaddr: int, path: str) -> Functions:
+def functions(data: bytes, vaddr: int, path: str, column: int = X86_64.return_column) -> Functions:
     """Every function that an .eh_frame section (loaded at `vaddr`) covers, sorted. A damaged entry is left out.
+    `column` is the return address's.
 
     Takes time with the size of the section and no more, whatever is in it: an FDE names an entry that is a CIE, which
     is read once, and no entry is longer than any that compilers make. Raises DataError for other tables, which drgn
@@ -171,7 +172,7 @@ def functions(data: bytes, vaddr: int, path: str) -> Functions:
         if pointer == 0:
             if end - start > MAX_CIE_BYTES or len(cies) >= MAX_CIES or len(kinds) >= MAX_KINDS:
                 raise DataError(path, f"unwind table with impossible common entries at byte {start:#x}")
-            kind = _try_cie(data, body, end)
+            kind = _try_cie(data, body, end, column)
             cies[start] = kinds.setdefault(kind, len(kinds))
             continue
         owner = cies.get(body - pointer)
@@ -191,7 +192,7 @@ def functions(data: bytes, vaddr: int, path: str) -> Functions:
     if not parts:
         return Functions(np.array([], "<u8"), np.array([], "<u8"), ())
     low, high, code_at, code_end, of = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    bottom = _bottoms(data, whole, list(kinds), code_at, code_end, of)
+    bottom = _bottoms(data, whole, list(kinds), code_at, code_end, of, column)
     order = np.lexsort((high, low))
     low, high, bottom = low[order], high[order], bottom[order]
     return Functions(low, high, tuple(zip(low[bottom].tolist(), high[bottom].tolist(), strict=True)))
@@ -222,19 +223,21 @@ def _decoded(whole: Array, vaddr: int, cie: _Cie, body: Array, end: Array) -> tu
     return start, start + length, at, end
 
 
-def _bottoms(data: bytes, whole: Array, kinds: list[_Cie | None], at: Array, end: Array, of: Array) -> Array:
+def _bottoms(
+    data: bytes, whole: Array, kinds: list[_Cie | None], at: Array, end: Array, of: Array, column: int
+) -> Array:
     """Which of these instructions make the return address undefined, or belong to a CIE that does."""
     import numpy as np
 
     found = np.array([kind is not None and kind.bottom for kind in kinds])[of]
-    hits = np.nonzero((whole[:-1] == _UNDEFINED_RETURN[0]) & (whole[1:] == _UNDEFINED_RETURN[1]))[0]
+    hits = np.nonzero((whole[:-1] == _UNDEFINED) & (whole[1:] == column))[0]
     order = np.argsort(at)
     index = np.searchsorted(at[order], hits, "right") - 1
     inside = index >= 0
     index, hits = order[index[inside]], hits[inside]
     for one in np.unique(index[hits < end[index]])[:MAX_BOTTOMS].tolist():
         kind = kinds[of[one]]
-        found[one] |= kind is not None and returns_nowhere(data[at[one] : end[one]], kind.encoding)
+        found[one] |= kind is not None and returns_nowhere(data[at[one] : end[one]], kind.encoding, column)
     return found
 
 
@@ -249,9 +252,9 @@ def _numbers(whole: Array, at: Array, shape: str) -> Array:
     return found.astype(np.int64).astype(np.uint64) if found.dtype.kind == "i" else found.astype(np.uint64)
 
 
-def _try_cie(data: bytes, body: int, end: int) -> _Cie | None:
+def _try_cie(data: bytes, body: int, end: int, column: int) -> _Cie | None:
     try:
-        return _cie(data, body + 4, end)
+        return _cie(data, body + 4, end, column)
     except (ValueError, IndexError):
         return None
 

@@ -15,7 +15,8 @@ import msgspec
 
 from powerprof.errors import DataError
 from powerprof.stacks import fde
-from powerprof.stacks.elf import EM_X86_64, ET_DYN, PF_X, PT_LOAD, Elf, section_bytes
+from powerprof.stacks.elf import ET_DYN, PF_X, PT_LOAD, Elf, section_bytes
+from powerprof.stacks.registers import BY_ELF, X86_64
 from powerprof.stacks.symtab import SymbolTable, read_symbols
 
 UNWIND_LIMIT_BYTES = 256 << 20
@@ -50,6 +51,7 @@ class UnwindTable(msgspec.Struct, frozen=True, kw_only=True):
     ends: bytes
     bottoms: tuple[tuple[int, int], ...]
     missing: str | None = None
+    elf_machine: int = X86_64.elf_machine
 
 
 def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
@@ -65,12 +67,12 @@ def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
     found = fde.functions(b"", 0, elf.path)
     if section is not None:
         data, vaddr = section_bytes(elf, section, UNWIND_LIMIT_BYTES), section.vaddr
-        found = fde.functions(data, vaddr, elf.path)
+        found = fde.functions(data, vaddr, elf.path, elf.machine.return_column)
     if not len(found.starts) and debug is not None:
         data = fde.from_debug_frame(section_bytes(elf, debug, UNWIND_LIMIT_BYTES), elf.path)
         # Its addresses are absolute, so where it would lie does not matter: past everything that is loaded.
         vaddr = (high + 0xFFF) & ~0xFFF
-        found = fde.functions(data, vaddr, elf.path)
+        found = fde.functions(data, vaddr, elf.path, elf.machine.return_column)
     if not len(found.starts):
         data, missing = b"", "no .eh_frame"
     starts, ends = found.starts, found.ends
@@ -95,6 +97,7 @@ def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
         ends=ends.astype("<u8").tobytes(),
         bottoms=tuple(sorted(bottoms)),
         missing=missing,
+        elf_machine=elf.machine.elf_machine,
     )
 
 
@@ -105,8 +108,10 @@ def check(table: UnwindTable, path: object) -> UnwindTable:
         raise DataError(path, "damaged unwind table")
     if table.build_id is not None and not re.fullmatch(r"([0-9a-f]{2}){1,64}", table.build_id):
         raise DataError(path, "damaged build id")
+    if table.elf_machine not in BY_ELF:
+        raise DataError(path, f"an unwind table of another machine (e_machine {table.elf_machine})")
     # Drgn reads the bytes, not what was found in them: they are looked at as those of a file are.
-    fde.functions(table.eh_frame, table.eh_frame_vaddr, str(path))
+    fde.functions(table.eh_frame, table.eh_frame_vaddr, str(path), BY_ELF[table.elf_machine].return_column)
     return table
 
 
@@ -125,7 +130,7 @@ def elf_image(table: UnwindTable) -> bytes:
     sections_at = (names_at + len(names) + 7) & ~7
     ident = b"\x7fELF\x02\x01\x01" + bytes(9)
     header = _EHDR.pack(
-        ident, ET_DYN, EM_X86_64, 1, 0, _EHDR.size, sections_at, 0, _EHDR.size, _PHDR.size, 1, _SHDR.size, 5, 3
+        ident, ET_DYN, table.elf_machine, 1, 0, _EHDR.size, sections_at, 0, _EHDR.size, _PHDR.size, 1, _SHDR.size, 5, 3
     )
     segment = _PHDR.pack(PT_LOAD, PF_X | 4, 0, table.low, table.low, 0, table.high - table.low, 0x1000)
     sections = b"".join(

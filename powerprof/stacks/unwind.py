@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from powerprof.errors import DataError
 from powerprof.stacks.image import ProcessImage
-from powerprof.stacks.registers import IP, SP, STACK_LIMIT_BYTES, SavedStack, steady, words
+from powerprof.stacks.registers import STACK_LIMIT_BYTES, Machine, SavedStack, machine_of, this_machine
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.walker import Unwound, Walker
 
@@ -57,17 +57,18 @@ class Unwinder:
 
     def prepare(self, image: ProcessImage) -> tuple[str, ...]:
         """Read every module's unwind table now, while the process lives; returns what could not be read and why."""
-        return self._walker(image).load_all()
+        return self._walker(image, this_machine()).load_all()
 
     def unwind(self, image: ProcessImage, saved: SavedStack) -> Unwound:
         """The return addresses of one saved stack. Raises DataError where the registers are of another machine."""
-        values = words(saved.registers)
+        machine = machine_of(saved.registers)
+        values = machine.words(saved.registers)
         stack = saved.stack[:STACK_LIMIT_BYTES]
-        walker = self._walker(image)
-        key = (id(walker), steady(values))
+        walker = self._walker(image, machine)
+        key = (id(walker), machine.steady(values))
         result = self._seen(key, stack)
         if result is None:
-            result, reads = self._walk(walker, image.pid, saved.registers, values, stack)
+            result, reads = self._walk(walker, image.pid, saved.registers, values, machine, stack)
             self._walked += 1
             if len(self._memo) >= _MEMO_LIMIT:
                 self._memo.clear()
@@ -84,16 +85,16 @@ class Unwinder:
         return result
 
     def _walk(
-        self, walker: Walker, pid: int, registers: bytes, values: tuple[int, ...], stack: bytes
+        self, walker: Walker, pid: int, registers: bytes, values: tuple[int, ...], machine: Machine, stack: bytes
     ) -> tuple[Unwound, tuple[tuple[int, bytes], ...]]:
         """Walks take 50 µs. Those that take much longer were made to, by their unwind table: they are paid for."""
         with self.store.budget.meter(pid) as meter:
             try:
                 meter.take(0, "unwind table")
             except DataError as error:
-                return Unwound((values[IP],), False, error.reason, (True,)), ()
+                return Unwound((values[machine.ip],), False, error.reason, (True,)), ()
             began_s, loading_s = time.thread_time(), walker.loading_s
-            found = walker.walk(registers, values[SP], stack)
+            found = walker.walk(registers, values[machine.sp], stack)
             took_s = time.thread_time() - began_s - (walker.loading_s - loading_s)
             meter.charge_only(took_s if took_s > _DEAR_WALK_S else 0.0)
         return found
@@ -107,7 +108,7 @@ class Unwinder:
                 return seen.result
         return None
 
-    def _walker(self, image: ProcessImage) -> Walker:
+    def _walker(self, image: ProcessImage, machine: Machine) -> Walker:
         known = self._walkers.get(id(image))
         if known is not None:
             return known[1]
@@ -116,12 +117,12 @@ class Unwinder:
             self._walkers.clear()
             self._memo.clear()
         walker = next((other for seen, other in self._walkers.values() if seen == image), None)
-        walker = walker or Walker(image, self.store)
+        walker = walker or Walker(image, self.store, machine)
         self._walkers[id(image)] = (image, walker)
         return walker
 
 
 def unwind(image: ProcessImage, registers: bytes, sp: int, stack: bytes, store: TableStore | None = None) -> Unwound:
     """One stack: `stack` are the bytes from `sp` up. See `Unwinder` for many."""
-    words(registers)
-    return Walker(image, store or TableStore()).walk(registers, sp, stack[:STACK_LIMIT_BYTES])[0]
+    walker = Walker(image, store or TableStore(), machine_of(registers))
+    return walker.walk(registers, sp, stack[:STACK_LIMIT_BYTES])[0]

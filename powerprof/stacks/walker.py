@@ -6,14 +6,13 @@ stack, and nothing else. The modules are `extra` ones, whose load address is wha
 
 from __future__ import annotations
 
-import struct
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.registers import IP, PT_REGS_BYTES
+from powerprof.stacks.registers import Machine
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.tables import UnwindTable, elf_image, sealed_file
 
@@ -50,10 +49,11 @@ class _Module:
 class Walker:
     """Unwinds stacks of one process image. Tables are read when a walk first meets their module."""
 
-    def __init__(self, image: ProcessImage, store: TableStore) -> None:
+    def __init__(self, image: ProcessImage, store: TableStore, machine: Machine) -> None:
         import drgn
 
         self.image = image
+        self._machine = machine
         self._store = store
         self._modules: dict[int, _Module] = {}
         self.loading_s = 0.0
@@ -62,11 +62,12 @@ class Walker:
         self._reads: list[tuple[int, bytes]] = []
         self._fault: int | None = None
         self._fault_error: type[Exception] = drgn.FaultError
-        self._program = drgn.Program(drgn.Platform(drgn.Architecture.X86_64))
+        self._program = drgn.Program(drgn.Platform(drgn.Architecture[machine.drgn]))
         self._program.add_memory_segment(0, (1 << 64) - 1, self._read, False)
         byte = self._program.int_type("unsigned char", 1, False)
-        member = drgn.TypeMember(self._program.array_type(byte, PT_REGS_BYTES), "data")
-        self._pt_regs = self._program.struct_type("pt_regs", PT_REGS_BYTES, (member,))
+        size = machine.register_bytes
+        member = drgn.TypeMember(self._program.array_type(byte, size), "data")
+        self._pt_regs = self._program.struct_type("pt_regs", size, (member,))
         self._object = drgn.Object
         self._drgn_errors: tuple[type[Exception], ...] = (
             drgn.FaultError,
@@ -84,7 +85,17 @@ class Walker:
             raise self._fault_error("not copied", address)
         data = self._stack[at : at + count]
         self._reads.append((at, data))
-        return data
+        return self._unsigned(data) if self._machine.link is not None else data
+
+    def _unsigned(self, data: bytes) -> bytes:
+        """A saved return address without its signature (pointer authentication); anything else as it is."""
+        if len(data) != 8:
+            return data
+        value = int.from_bytes(data, "little")
+        address = value & self._machine.address_mask
+        if value == address or self.image.mapping_at(address) is None:
+            return data
+        return address.to_bytes(8, "little")
 
     def load_all(self) -> tuple[str, ...]:
         """Read every module's table; returns `module: reason` of those that have none."""
@@ -137,6 +148,7 @@ class Walker:
 
     def _walk_once(self, registers: bytes, sp: int, stack: bytes) -> Unwound:
         self._stack, self._sp, self._reads, self._fault = stack, sp, [], None
+        registers = self._machine.unsigned(registers)
         pcs: list[int] = []
         exact: list[bool] = []
         why: str | None = None
@@ -145,7 +157,7 @@ class Walker:
             trace = self._program.stack_trace(self._object.from_bytes_(self._program, self._pt_regs, registers))
         except self._drgn_errors as error:
             # A damaged unwind table: the innermost pc needs none.
-            (ip,) = struct.unpack_from("<Q", registers, IP * 8)
+            ip = self._machine.words(registers)[self._machine.ip]
             text = str(error).partition("\n")[0] or "damaged unwind table"
             reason = text.replace(_MEMORY_FILE, "").replace(" (deleted)", "")
             return Unwound((ip,), False, f"cannot be unwound ({reason[:200]})", (True,))

@@ -18,9 +18,10 @@ import numpy.typing as npt
 from powerprof.errors import CapabilityError
 from powerprof.files import try_text
 from powerprof.paths import is_this_host, procfs
+from powerprof.tracing import features
 from powerprof.tracing.btf import Btf, kernel_btf
-from powerprof.tracing.layout import CPU_STATE_PHASE_OFFSET, IDLE_EXIT, Flag, Phase
-from powerprof.tracing.program import Program, possible_cpus, struct_definitions
+from powerprof.tracing.layout import CPU_STATE, IDLE_EXIT, Flag, Phase
+from powerprof.tracing.program import Program, argument_definitions, possible_cpus, struct_definitions
 
 _FIELDS = {
     "task_struct_pid": ("task_struct", "pid"),
@@ -98,6 +99,7 @@ def definitions(btf: Btf, *, stacks: bool) -> dict[str, int | str]:
     """What the program needs to know of the running kernel."""
     values: dict[str, int | str] = {"NR_CPUS": possible_cpus(), "EXIT_PAGES": _RING_PAGES, "STACKS": int(stacks)}
     values.update(struct_definitions(btf, _FIELDS))
+    values.update(argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"))
     values.update({f"HAVE_{name}": 1 for name in _OPTIONAL_TRACEPOINTS if btf.has_tracepoint(name)})
     handlers = kernel_functions(set(), _TICK_HANDLERS)
     values["TICK_HANDLER"] = f"{next(iter(handlers), 0)}ULL"
@@ -114,6 +116,7 @@ class IdleTracer:
         """
         if not is_this_host():
             raise CapabilityError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
+        features.need(features.RING_BUFFER)
         values = definitions(kernel_btf(), stacks=bool(extra))
         values.update(extra or {})
         self._exits = bytearray()
@@ -169,14 +172,11 @@ class IdleTracer:
 
     def _open_periods(self) -> npt.NDArray[Any]:
         """CPUs that left idle and have been running since: their records are not sent yet."""
-        table = self.program.bpf["cpus"]
-        found = []
-        for value in table.values():
-            raw = bytes(value)
-            phase = int.from_bytes(raw[CPU_STATE_PHASE_OFFSET : CPU_STATE_PHASE_OFFSET + 4], "little")
-            if phase in (Phase.LEFT, Phase.RUNNING):
-                period = np.frombuffer(raw[: IDLE_EXIT.itemsize], dtype=IDLE_EXIT).copy()
-                period["flags"] |= np.uint32(Flag.OPEN)
-                period["next_ns"] = 0
-                found.append(period)
-        return np.concatenate(found) if found else np.empty(0, dtype=IDLE_EXIT)
+        states = self._states()
+        found = states["period"][np.isin(states["phase"], (Phase.LEFT, Phase.RUNNING))].copy()
+        found["flags"] |= np.uint32(Flag.OPEN)
+        found["next_ns"] = 0
+        return found
+
+    def _states(self) -> npt.NDArray[Any]:
+        return np.frombuffer(self.program.table_bytes("cpus"), dtype=CPU_STATE)

@@ -52,17 +52,18 @@ IDLE_EXIT = np.dtype(
 NEWBORN_CODE = 2  # site_code of a thread that has not run yet
 
 # struct cpu_state begins with the period that is still open.
-CPU_STATE_BYTES = IDLE_EXIT.itemsize + 4 * 4 + 8 + 8 + 8 + 4 * 4
-CPU_STATE_PHASE_OFFSET = IDLE_EXIT.itemsize
+CPU_STATE = np.dtype(
+    [("period", IDLE_EXIT)]
+    + [(name, "<u4") for name in ("phase", "hardirq", "softirq", "softirq_after_irq")]
+    + [(name, "<u8") for name in ("hardirq_end_ns", "timer_active", "looks_window_ns")]
+    + [(name, "<u4") for name in ("looks_count", "looks_loaded", "looks_skipped", "unused")]
+    + [("reviewed_ns", "<u8"), ("gap", "V128")]
+)
 
-REGISTER_COUNT = 21  # x86-64 struct pt_regs: r15 … ss
-REGISTER_IP = 16
-REGISTER_SP = 19
-
+# struct stack_record: registers, as many as the machine has, and the stack's bytes follow.
 STACK_HEADER = np.dtype(
     [(name, "<u8") for name in ("at_ns", "ip", "sp", "code")]
     + [(name, "<u4") for name in ("tid", "tgid", "kind", "bytes")]
-    + [("registers", "<u8", (REGISTER_COUNT,))]
 )
 
 

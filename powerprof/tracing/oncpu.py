@@ -20,7 +20,7 @@ from powerprof.stacks.budget import Budget
 from powerprof.stacks.image import ProcessImage, merge, snapshot
 from powerprof.stacks.kernel import KernelSymbols, kernel_symbols
 from powerprof.tracing.oncpu_capture import Event, OnCpuCapture, SampleRow, UserStack
-from powerprof.tracing.program import Program
+from powerprof.tracing.program import Program, explain
 
 SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in step with them
 MAX_HZ = 10_000
@@ -121,9 +121,7 @@ class OnCpuTracer:
             try:
                 bpf.attach_perf_event(ev_type=_SOFTWARE, ev_config=config, fn_name="on_event", **how)
             except Exception as error:  # bcc's only kind
-                raise CapabilityError(
-                    f"cannot count {self._event} events ({error})", "run as root, or with CAP_BPF and CAP_PERFMON"
-                ) from error
+                raise explain(error, f"cannot count {self._event} events") from error
             descriptors += bpf.open_perf_events[_SOFTWARE, config].values()
         return descriptors
 

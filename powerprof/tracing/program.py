@@ -10,7 +10,7 @@ import ctypes
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -57,6 +57,17 @@ def struct_definitions(btf: Btf, fields: Mapping[str, tuple[str, str]]) -> dict[
     return {f"OFFSET_{name}": btf.field_offset(*where) for name, where in fields.items()}
 
 
+def argument_definitions(btf: Btf, tracepoint: str, usual: Sequence[str], *optional: str) -> dict[str, int]:
+    """`ARG_<tracepoint>_<argument>`: where a raw tracepoint passes its arguments on this kernel.
+
+    `usual` is their order where the kernel does not name them; those of `optional` are defined where it does.
+    """
+    named = btf.tracepoint_arguments(tracepoint)
+    order = named if all(name in named for name in usual) else tuple(usual)
+    wanted = [*usual, *(name for name in optional if name in order)]
+    return {f"ARG_{tracepoint}_{name}": order.index(name) for name in wanted}
+
+
 def _source(name: str) -> str:
     """A shipped program with its own headers put in: bcc translates table operations in the main text only."""
     folder = paths.data_dir("probes") / "bpf"
@@ -65,6 +76,20 @@ def _source(name: str) -> str:
         return (folder / match[1]).read_text()
 
     return re.sub(r'^#include "([\w.]+)"$', header, (folder / name).read_text(), flags=re.MULTILINE)
+
+
+def explain(error: Exception, what: str, said: str = "") -> PowerprofError:
+    """bcc's one kind of error as ours: what was refused, by whom and why. `said` is what was on descriptor 2."""
+    text = f"{error} {said}".lower()
+    if os.geteuid() != 0 or "permitted" in text or "permission" in text:
+        return CapabilityError(f"{what}: not permitted", _PRIVILEGE_HINT)
+    if "kernel headers" in text or "file not found" in text:
+        return CapabilityError("cannot compile BPF programs: kernel headers do not fit", remedy())
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    # The verifier ends with its statistics.
+    lines = [line for line in lines if not line.startswith(("processed ", "verification time", "stack depth"))]
+    reason = next((line for line in lines if "error:" in line), lines[-1] if lines else str(error))
+    return PowerprofError(f"{what}: the kernel refused a BPF program: {reason[:300]}")
 
 
 class Program:
@@ -93,18 +118,7 @@ class Program:
             try:
                 self.bpf: Any = bcc.BPF(text=prelude + source, cflags=["-Wno-macro-redefined"])
             except Exception as error:
-                raise self._explain(error, said()) from error
-
-    @staticmethod
-    def _explain(error: Exception, said: str) -> PowerprofError:
-        text = f"{error} {said}".lower()
-        if os.geteuid() != 0 or "permitted" in text or "permission" in text:
-            return CapabilityError("cannot load BPF programs: not permitted", _PRIVILEGE_HINT)
-        if "kernel headers" in text or "file not found" in text:
-            return CapabilityError("cannot compile BPF programs: kernel headers do not fit", remedy())
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
-        reason = next((line for line in lines if "error:" in line), lines[-1] if lines else str(error))
-        return PowerprofError(f"the kernel refused a BPF program: {reason[:300]}")
+                raise explain(error, "cannot load BPF programs", said()) from error
 
     def __enter__(self) -> Program:
         return self

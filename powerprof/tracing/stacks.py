@@ -13,18 +13,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.errors import PowerprofError
 from powerprof.processes.targets import Target, processes
 from powerprof.stacks.aside import Aside
 from powerprof.stacks.budget import Budget
 from powerprof.stacks.image import ProcessImage, merge, snapshot
-from powerprof.tracing.btf import kernel_btf
+from powerprof.stacks.registers import Machine, this_machine
+from powerprof.tracing import features
+from powerprof.tracing.btf import Btf, kernel_btf
 from powerprof.tracing.idle import IdleTracer
-from powerprof.tracing.layout import REGISTER_COUNT, REGISTER_IP, REGISTER_SP, STACK_HEADER
+from powerprof.tracing.layout import STACK_HEADER
 from powerprof.tracing.sleeping import SleepingStack, sleeping_stacks
 
 _COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_UNSENT, _COUNT_UNCOUNTED = 3, 4, 6, 7
-_SHARED_COUNTING, _SHARED_STACK_BYTES = 2, 3
+_COUNT_SLEEPS = 5
+_SHARED_REGISTERS, _SHARED_COUNTING, _SHARED_STACK_BYTES = 1, 2, 3
 _RING_PAGES = 4096  # 16 MiB: two thousand stacks of 8 KiB between two drains
 # At up to 20,000 switch-outs and wakings a second and CPU all are looked at; above that one in SAMPLE_1_IN.
 LOADED_PER_100MS = 2000
@@ -73,6 +76,7 @@ class StackTrace:
     `loaded_count` switch-outs and wakings were not looked at because of load, `unsent_count` stacks not copied because
     there were too many, `uncounted_count` wakings not counted because of too many sites, `lost_count` stacks lost to a
     full ring buffer. Wakings were counted from `counted_from_ns` to `counted_to_ns` (CLOCK_MONOTONIC).
+    `registers_found` False: threads were seen going to sleep, and their registers were not where they should be.
     """
 
     sites: list[SavedSite]
@@ -85,11 +89,34 @@ class StackTrace:
     uncounted_count: int
     counted_from_ns: int
     counted_to_ns: int
+    registers_found: bool = True
 
 
-def _decode(data: bytes) -> SavedSite:
+# How to tell that a thread's registers are those it had in user space: x86-64 by its code and stack segments
+# (arch/x86/include/asm/segment.h: __USER_CS, __USER32_CS, __USER_DS), arm64 by the exception level in pstate.
+_FROM_USER = {
+    "x86_64": "(((words)[17] == 0x33 || (words)[17] == 0x23) && (words)[20] == 0x2b)",
+    "aarch64": "(((words)[33] & 0xf) == 0)",
+}
+
+
+def _register_definitions(btf: Btf, machine: Machine) -> dict[str, int | str]:
+    """Where registers lie in what is copied, and how they are found and told."""
+    return {
+        "REGISTER_COUNT": len(machine.names),
+        "REGISTER_IP": machine.ip,
+        "REGISTER_SP": machine.sp,
+        "PT_REGS_BYTES": btf.struct_size("pt_regs"),
+        "REGISTERS_ARE_USERS(words)": _FROM_USER[machine.name],
+        "CODE_ADDRESS_MASK": f"{machine.address_mask}ULL",
+        **({"HAVE_task_pt_regs": 1} if features.has(features.TASK_REGISTERS) is not False else {}),
+    }
+
+
+def _decode(data: bytes, register_bytes: int) -> SavedSite:
     header = np.frombuffer(data, dtype=STACK_HEADER, count=1)[0]
-    stack = data[STACK_HEADER.itemsize : STACK_HEADER.itemsize + int(header["bytes"])]
+    stack_at = STACK_HEADER.itemsize + register_bytes
+    stack = data[stack_at : stack_at + int(header["bytes"])]
     return SavedSite(
         int(header["at_ns"]),
         int(header["tgid"]),
@@ -98,7 +125,7 @@ def _decode(data: bytes) -> SavedSite:
         int(header["ip"]),
         int(header["sp"]),
         int(header["code"]),
-        header["registers"].tobytes(),
+        data[STACK_HEADER.itemsize : stack_at],
         stack,
     )
 
@@ -108,8 +135,7 @@ class StackTracer(IdleTracer):
 
     def __init__(self, target: Target, ring_pages: int = _RING_PAGES) -> None:
         """Load, attach, and look at the target's processes. Raises CapabilityError, PowerprofError."""
-        if os.uname().machine != "x86_64":
-            raise CapabilityError(f"stacks of {os.uname().machine} cannot be unwound", "powerprof idle needs no stacks")
+        self._machine = this_machine()
         btf = kernel_btf()
         state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
         self._target = target
@@ -122,9 +148,7 @@ class StackTracer(IdleTracer):
         self._counted_from_ns = self._counted_to_ns = 0
         super().__init__(
             {
-                "REGISTER_COUNT": REGISTER_COUNT,
-                "REGISTER_IP": REGISTER_IP,
-                "REGISTER_SP": REGISTER_SP,
+                **_register_definitions(btf, self._machine),
                 "LOADED_PER_100MS": LOADED_PER_100MS,
                 "SAMPLE_1_IN": SAMPLE_1_IN,
                 "STACK_PAGES": ring_pages,
@@ -207,6 +231,9 @@ class StackTracer(IdleTracer):
         self._share(_SHARED_COUNTING, 0)
         self._counted_to_ns = time.monotonic_ns()
 
+    def _shared(self, index: int) -> int:
+        return int(self.program.bpf["shared"][ctypes.c_int(index)].value)
+
     def _share(self, index: int, value: int) -> None:
         self.program.bpf["shared"][ctypes.c_int(index)] = ctypes.c_longlong(value)
 
@@ -238,7 +265,7 @@ class StackTracer(IdleTracer):
 
     def stack_trace(self) -> StackTrace:
         """Everything about stacks since `begin`; call it after `finish`."""
-        sites = [_decode(data) for data in self._records]
+        sites = [_decode(data, self._machine.register_bytes) for data in self._records]
         # Libraries may have been loaded and programs executed since; processes of the system may be new.
         self.add({site.pid for site in sites} | set(self.images))
         counted = [now - then for now, then in zip(self.program.per_cpu_sum("counters"), self._base, strict=True)]
@@ -253,4 +280,5 @@ class StackTracer(IdleTracer):
             counted[_COUNT_UNCOUNTED],
             self._counted_from_ns,
             self._counted_to_ns,
+            bool(self._shared(_SHARED_REGISTERS)) or not counted[_COUNT_SLEEPS],
         )

@@ -74,8 +74,10 @@ class UprobeProgram:
         if multi:
             try:
                 self._fds = self._load(_ATTACH_UPROBE_MULTI)
-                self.multi = True
+                self.multi = _takes_multi(self._fds[0])
             except Exception:  # bcc's only kind; a kernel that has no such attach type
+                self.multi = False
+            if not self.multi:
                 for name in _NAMES:
                     function = bpf.funcs.pop(name.encode(), None)
                     if function is not None:
@@ -120,24 +122,8 @@ class UprobeProgram:
                     continue
                 offsets = (ctypes.c_uint64 * len(places))(*(offset for offset, _ in places))
                 cookies = (ctypes.c_uint64 * len(places))(*(cookie for _, cookie in places))
-                opened.append(
-                    _link(
-                        struct.pack(
-                            "=IIIIQQQQIII",
-                            fd,
-                            0,
-                            _ATTACH_UPROBE_MULTI,
-                            0,
-                            ctypes.addressof(path),
-                            ctypes.addressof(offsets),
-                            0,
-                            ctypes.addressof(cookies),
-                            len(places),
-                            _MULTI_RETURN if is_return else 0,
-                            pid,
-                        )
-                    )
-                )
+                flags = _MULTI_RETURN if is_return else 0
+                opened.append(_multi_link(fd, path, offsets, cookies, len(places), flags, pid))
         except OSError as error:
             for link in opened:
                 os.close(link)
@@ -200,6 +186,37 @@ class UprobeProgram:
         else:
             for link in links:
                 os.close(link)
+
+
+def _multi_link(program: int, path: Any, offsets: Any, cookies: Any, count: int, flags: int, pid: int) -> int:
+    """A uprobe_multi link. Raises OSError."""
+    return _link(
+        struct.pack(
+            "=IIIIQQQQIII",
+            program,
+            0,
+            _ATTACH_UPROBE_MULTI,
+            0,
+            ctypes.addressof(path),
+            ctypes.addressof(offsets),
+            0,
+            ctypes.addressof(cookies),
+            count,
+            flags,
+            pid,
+        )
+    )
+
+
+def _takes_multi(program: int) -> bool:
+    """Whether the kernel has such links. It may load a program for them without (6.1 does not look at the type): a
+    link to a folder is refused because that is no file, where links exist, and else as nonsense."""
+    nothing = (ctypes.c_uint64 * 1)()
+    try:
+        os.close(_multi_link(program, ctypes.create_string_buffer(b"/"), nothing, nothing, 1, 0, 0))
+    except OSError as error:
+        return error.errno == errno.EBADF
+    return True
 
 
 def _raise_if_hopeless(error: OSError, pid: int) -> None:

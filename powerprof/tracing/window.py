@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import msgspec
 
 from powerprof import interrupts
-from powerprof.errors import Interrupted
+from powerprof.errors import CapabilityError, Interrupted
 from powerprof.records import Window
 from powerprof.sources.base import Meters, Snapshot
-from powerprof.sources.cpuidle import CpuidleReader
+from powerprof.sources.cpuidle import CpuidleReader, online_cpus
 from powerprof.sources.edges import edge_snapshot
-from powerprof.tracing.edge import CpuEdge
+from powerprof.sources.idle_events import IdleEvents
+from powerprof.sources.procfs import accounting, read_stat
+from powerprof.tracing.edge import CpuEdge, in_window
 from powerprof.tracing.idle import IdleTrace, IdleTracer
+from powerprof.tracing.idle_time import traced_residency
 from powerprof.windows.residency import compute
 from powerprof.windows.sampling import now_text
 
@@ -25,7 +30,10 @@ DRAIN_EVERY_S = 2.0
 
 @dataclass(frozen=True)
 class TracedWindow:
-    """A trace with the window of each CPU. `tool_cpu_s` is powerprof's own CPU time in it."""
+    """A trace with the window of each CPU. `tool_cpu_s` is powerprof's own CPU time in it.
+
+    `stat_idle_percent`: how idle the CPUs were by /proc/stat.
+    """
 
     trace: IdleTrace
     edges: dict[int, CpuEdge]
@@ -33,17 +41,39 @@ class TracedWindow:
     residency: Window
     tool_cpu_s: float
     interrupted: bool = False
+    stat_idle_percent: float | None = None
 
 
-def _edges(before: Snapshot, after: Snapshot) -> dict[int, CpuEdge]:
+@dataclass(frozen=True)
+class _Edge:
+    """All CPUs at one edge: their readings, and perf's count of idle exits where it is needed."""
+
+    snapshot: Snapshot
+    events: dict[int, int]
+
+
+def _edges(before: _Edge, after: _Edge) -> dict[int, CpuEdge]:
     edges = {}
-    for cpu, start in before.cpus.items():
-        end = after.cpus.get(cpu)
+    for cpu, start in before.snapshot.cpus.items():
+        end = after.snapshot.cpus.get(cpu)
         if end is None or start.at_ns is None or end.at_ns is None:
             continue
-        delta = sum(end.usage) - sum(start.usage) if start.states else None
-        edges[cpu] = CpuEdge(start.at_ns, end.at_ns, delta)
+        usage = sum(end.usage) - sum(start.usage) if start.states else None
+        both = cpu in before.events and cpu in after.events
+        edges[cpu] = CpuEdge(start.at_ns, end.at_ns, usage, after.events[cpu] - before.events[cpu] if both else None)
     return edges
+
+
+def _counted(snapshot: Snapshot) -> Snapshot:
+    """The CPUs that have idle states."""
+    return replace(snapshot, cpus={cpu: reading for cpu, reading in snapshot.cpus.items() if reading.states})
+
+
+def _idle_events(cpus: Iterable[int]) -> IdleEvents | None:
+    try:
+        return IdleEvents(cpus)
+    except CapabilityError:
+        return None
 
 
 class TraceWindow:
@@ -53,6 +83,7 @@ class TraceWindow:
         self._tracer = tracer
         self._meters = meters
         self._reader = CpuidleReader()
+        self._events = None if self._reader.cpus else _idle_events(online_cpus())
 
     def __enter__(self) -> TraceWindow:
         return self
@@ -61,6 +92,19 @@ class TraceWindow:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._reader.close()
+        if self._events is not None:
+            self._events.close()
+
+    def _edge(self) -> _Edge:
+        counts: dict[int, int] = {}
+        events = self._events
+
+        def count(cpu: int) -> None:
+            value = events.read_cpu(cpu) if events is not None else None
+            if value is not None:
+                counts[cpu] = value
+
+        return _Edge(edge_snapshot(self._reader, every_cpu=True, at_edge=count), counts)
 
     def measure(
         self, duration_s: float, drain_every_s: float = DRAIN_EVERY_S, *, then_hold: bool = False
@@ -77,7 +121,8 @@ class TraceWindow:
             meters.sample()
             drain_every_s = min(drain_every_s, meters.max_interval_s or drain_every_s)
         start_s = time.monotonic()
-        before = edge_snapshot(self._reader)
+        stat = read_stat()
+        before = self._edge()
         self._tracer.start()
         interrupted = False
         try:
@@ -92,8 +137,10 @@ class TraceWindow:
                 interrupts.hold()
         except Interrupted:
             interrupted = True
-        after = edge_snapshot(self._reader)
+        after = self._edge()
         self._tracer.end()
+        spent = accounting(stat, read_stat())
+        stat_idle_percent = None if spent is None else spent.idle_percent
         end_s = time.monotonic()
         if meters is not None:
             meters.sample()
@@ -102,7 +149,17 @@ class TraceWindow:
         edges = _edges(before, after)
         spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
         window_s = sum(spans) / len(spans) / 1e9 if spans else duration_s
-        residency = compute(before, after, started_at=started_at)
+        if self._reader.cpus:
+            residency = compute(_counted(before.snapshot), _counted(after.snapshot), started_at=started_at)
+        else:
+            residency = traced_residency(
+                in_window(trace.exits, edges),
+                edges,
+                lost_count=trace.lost_count,
+                stat_idle_percent=stat_idle_percent,
+                own_pid=os.getpid(),
+                started_at=started_at,
+            )
         if meters is not None:
             residency = msgspec.structs.replace(residency, energy=meters.readings(start_s, end_s))
-        return TracedWindow(trace, edges, window_s, residency, tool_cpu_s, interrupted)
+        return TracedWindow(trace, edges, window_s, residency, tool_cpu_s, interrupted, stat_idle_percent)

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Literal, Protocol, get_args
 
 from powerprof import paths
-from powerprof.errors import PowerprofError, UsageError
+from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.records import Window
 from powerprof.sources import procfs
 from powerprof.sources.base import Snapshot
-from powerprof.sources.cpuidle import CpuidleReader
+from powerprof.sources.cpuidle import CpuidleReader, online_cpus
 from powerprof.sources.edges import edge_snapshot
+from powerprof.sources.idle_events import IdleEvents
 from powerprof.windows import residency
 
+_NO_DRIVER = "no cpuidle driver: idle states are unknown, C0 is /proc/stat's"
 Name = Literal["cpuidle", "procfs", "powertop", "turbostat"]
 
 
@@ -60,19 +62,34 @@ class CpuidleResidency:
 
 
 class ProcfsResidency:
-    """/proc/stat: idle and running in units of 10 ms, no idle states. Open idle periods are in it already."""
+    """/proc/stat: idle and running in units of 10 ms, no idle states. Open idle periods are in it already.
 
-    def __init__(self, notes: tuple[str, ...] = (), root: Path | None = None) -> None:
+    `events` count the wake-ups, where they can be counted.
+    """
+
+    def __init__(self, notes: tuple[str, ...] = (), root: Path | None = None, events: IdleEvents | None = None) -> None:
         self._notes = notes
         self._root = root
+        self._events = events
         self._before: procfs.Stat | None = None
         self._after: procfs.Stat | None = None
+        self._exits: tuple[dict[int, int], dict[int, int]] = ({}, {})
 
     def start(self, duration_s: float | None) -> None:
+        self._exits = (self._count(), {})
         self._before, self._after = procfs.read_stat(self._root), None
 
     def stop(self) -> None:
         self._after = procfs.read_stat(self._root)
+        self._exits = (self._exits[0], self._count())
+
+    def _count(self) -> dict[int, int]:
+        return {} if self._events is None else self._events.read()
+
+    def _wakeups(self) -> int | None:
+        before, after = self._exits
+        both = set(before) & set(after)
+        return sum(after[cpu] - before[cpu] for cpu in both) if both else None
 
     def finish(self, started_at: str) -> Window:
         after = self._after
@@ -83,13 +100,14 @@ class ProcfsResidency:
         if spent is None:
             notes.append("/proc/stat stood still: C0 is unknown")
         idle = None if spent is None else spent.idle_percent
+        window_s, wakeups = (after.at_ns - self._before.at_ns) / 1e9, self._wakeups()
         return Window(
             started_at=started_at,
-            window_s=(after.at_ns - self._before.at_ns) / 1e9,
+            window_s=window_s,
             cpus=len(set(self._before.cpus) & set(after.cpus)),
             c0_percent=None if idle is None else 100.0 - idle,
             idle_percent=idle,
-            wakeups_hz=None,
+            wakeups_hz=None if wakeups is None or window_s <= 0 else wakeups / window_s,
             states=[],
             residency_source="procfs",
             residual_percent=None if idle is None else 0.0,
@@ -98,6 +116,8 @@ class ProcfsResidency:
 
     def close(self) -> None:
         self._before = None
+        if self._events is not None:
+            self._events.close()
 
 
 def open_source(name: str) -> ResidencySource:
@@ -110,7 +130,11 @@ def open_source(name: str) -> ResidencySource:
         reader = CpuidleReader()
         if reader.cpus:
             return CpuidleResidency(reader)
-        return ProcfsResidency(("no cpuidle driver: idle states and wake-ups are unknown, C0 is /proc/stat's",))
+        try:
+            events = IdleEvents(online_cpus())
+        except CapabilityError:
+            return ProcfsResidency((f"{_NO_DRIVER}; wake-ups are known where they are traced",))
+        return ProcfsResidency((f"{_NO_DRIVER}, wake-ups are counted by perf",), events=events)
     if name == "procfs":
         return ProcfsResidency()
     if name not in get_args(Name):

@@ -23,8 +23,10 @@ enum counter {
     COUNT_EXITS, COUNT_LOST_EXITS, COUNT_STACKS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT,
     COUNT_UNCOUNTED,
 };
-/* SHARED_COUNTING: a window is open. SHARED_STACK_BYTES: what may still be copied in it. */
-enum shared_value { SHARED_IDLE_CPUS, SHARED_REGS_OFFSET, SHARED_COUNTING, SHARED_STACK_BYTES };
+/* SHARED_ALL_BUSY: no CPU idles. SHARED_COUNTING: a window is open. SHARED_STACK_BYTES: what may still be copied in it.
+ * All are read often and written seldom: no CPU's line travels because another one idles. */
+enum shared_value { SHARED_ALL_BUSY, SHARED_REGS_OFFSET, SHARED_COUNTING, SHARED_STACK_BYTES };
+#define REVIEW_EVERY_NS 10000000ULL
 
 #define RB_NO_WAKEUP 1
 
@@ -72,6 +74,13 @@ static __always_inline void send_exit(struct cpu_state *cpu)
     exits.ringbuf_submit(record, RB_NO_WAKEUP);
 }
 
+/* The state that the thread which is switched out had set when it called schedule(), where the kernel tells. */
+#ifdef ARG_sched_switch_prev_state
+#define PREV_STATE(ctx) ((u32)(ctx)->args[ARG_sched_switch_prev_state])
+#else
+#define PREV_STATE(ctx) 1
+#endif
+
 #if STACKS
 #include "stacks.bpf.h"
 #else
@@ -82,8 +91,40 @@ static __always_inline void send_exit(struct cpu_state *cpu)
  * server ends here. */
 static __always_inline int is_watched(struct cpu_state *cpu)
 {
-    s64 *idle = shared_at(SHARED_IDLE_CPUS);
-    return is_open(cpu) || (idle && *idle > 0) || is_counting(cpu);
+    s64 *all_busy = shared_at(SHARED_ALL_BUSY);
+    return is_open(cpu) || !all_busy || !*all_busy || is_counting(cpu);
+}
+
+/* Looks at the CPUs from this one on: where any idles, one near is found at once. */
+static __always_inline int any_idle(u32 from)
+{
+    u32 step;
+
+#pragma clang loop unroll(disable)
+    for (step = 0; step < NR_CPUS; step++) {
+        int number = from + step < NR_CPUS ? from + step : from + step - NR_CPUS;
+        struct cpu_state *cpu = cpus.lookup(&number);
+        if (cpu && is_open(cpu))
+            return 1;
+    }
+    return 0;
+}
+
+/* Whether all CPUs are busy, looked at by each CPU that wakes others, at most every REVIEW_EVERY_NS. A count of idle CPUs
+ * would be written at every idle entry and read at every waking. The second look is for a CPU that went idle during the
+ * first and found the mark not yet set. */
+static __always_inline void review_busy(struct cpu_state *cpu, u64 now, u32 number)
+{
+    s64 *all_busy = shared_at(SHARED_ALL_BUSY);
+
+    if (!all_busy || *all_busy || now - cpu->reviewed_ns < REVIEW_EVERY_NS)
+        return;
+    cpu->reviewed_ns = now;
+    if (any_idle(number))
+        return;
+    __sync_fetch_and_add(all_busy, 1);
+    if (any_idle(number))
+        *all_busy = 0;
 }
 
 RAW_TRACEPOINT_PROBE(cpu_idle)
@@ -93,24 +134,22 @@ RAW_TRACEPOINT_PROBE(cpu_idle)
     u64 now = bpf_ktime_get_ns();
     int index = number;
     struct cpu_state *cpu = cpus.lookup(&index);
-    s64 *idle = shared_at(SHARED_IDLE_CPUS);
+    s64 *all_busy = shared_at(SHARED_ALL_BUSY);
 
-    if (!cpu || !idle)
+    if (!cpu || !all_busy)
         return 0;
     if (state == EXIT_NONE) {
-        if (cpu->phase == PHASE_IDLE)
-            __sync_fetch_and_add(idle, -1);
         idle_leave(cpu, now);
         return 0;
     }
-    if (cpu->phase != PHASE_IDLE)
-        __sync_fetch_and_add(idle, 1);
     if (idle_enter(cpu, now))
         send_exit(cpu);
-    cpu->hardirq = 0;
-    cpu->softirq = 0;
-    cpu->timer_active = 0;
     idle_restart(cpu, now, number, state);
+    /* A full barrier, on a line of our own: whoever marks all CPUs busy either sees this one or is seen by it. The
+     * nanosecond is nothing; adding 0 would become another instruction, which kernels before 5.12 do not have. */
+    __sync_fetch_and_add(&cpu->reviewed_ns, 1);
+    if (*all_busy)
+        *all_busy = 0;
     return 0;
 }
 
@@ -151,11 +190,23 @@ VECTOR_PROBE(threshold_apic_entry, EVIDENCE_OTHER_VECTOR)
 VECTOR_PROBE(deferred_error_apic_entry, EVIDENCE_OTHER_VECTOR)
 #endif
 #ifdef HAVE_ipi_entry
+/* arm64: one tracepoint for all IPIs, told apart by their names (arch/arm64/kernel/smp.c: ipi_types). */
 RAW_TRACEPOINT_PROBE(ipi_entry)
 {
     struct cpu_state *cpu = this_cpu();
-    if (cpu)
-        idle_evidence(cpu, EVIDENCE_CALL_FUNCTION, 0);
+    u32 evidence = EVIDENCE_CALL_FUNCTION;
+    char first = 0;
+
+    if (!cpu || !is_open(cpu))
+        return 0;
+    bpf_probe_read_kernel(&first, sizeof(first), (void *)ctx->args[0]);
+    if (first == 'R')
+        evidence = EVIDENCE_RESCHEDULE;
+    else if (first == 'I')
+        evidence = EVIDENCE_IRQ_WORK;
+    else if (first == 'T')
+        evidence = EVIDENCE_LOCAL_TIMER;
+    idle_refine(cpu, evidence, 0);
     return 0;
 }
 #endif
@@ -163,33 +214,24 @@ RAW_TRACEPOINT_PROBE(ipi_entry)
 RAW_TRACEPOINT_PROBE(irq_handler_entry)
 {
     struct cpu_state *cpu = this_cpu();
-    if (!cpu)
-        return 0;
-    cpu->hardirq = (u32)ctx->args[0] + 1;
-    idle_evidence(cpu, EVIDENCE_DEVICE, (u32)ctx->args[0]);
+    if (cpu)
+        idle_hardirq(cpu, (u32)ctx->args[0]);
     return 0;
 }
 
 RAW_TRACEPOINT_PROBE(irq_handler_exit)
 {
     struct cpu_state *cpu = this_cpu();
-    if (!cpu)
-        return 0;
-    cpu->hardirq = 0;
-    cpu->hardirq_end_ns = bpf_ktime_get_ns();
+    if (cpu)
+        idle_hardirq_end(cpu, bpf_ktime_get_ns());
     return 0;
 }
 
 RAW_TRACEPOINT_PROBE(softirq_entry)
 {
     struct cpu_state *cpu = this_cpu();
-    if (!cpu || !is_watched(cpu))
-        return 0;
-    cpu->softirq = (u32)ctx->args[0] + 1;
-    /* Softirqs that an interrupt raised run on its way out; others run where a task re-enables them, and that
-     * task is their cause. 20 µs is well above the gap of the first kind. */
-    cpu->softirq_after_irq = bpf_ktime_get_ns() - cpu->hardirq_end_ns < 20000;
-    idle_evidence(cpu, EVIDENCE_SOFTIRQ, (u32)ctx->args[0]);
+    if (cpu && is_watched(cpu))
+        idle_softirq(cpu, bpf_ktime_get_ns(), (u32)ctx->args[0]);
     return 0;
 }
 
@@ -197,7 +239,7 @@ RAW_TRACEPOINT_PROBE(softirq_exit)
 {
     struct cpu_state *cpu = this_cpu();
     if (cpu)
-        cpu->softirq = 0;
+        idle_softirq_end(cpu);
     return 0;
 }
 
@@ -216,7 +258,7 @@ RAW_TRACEPOINT_PROBE(hrtimer_expire_exit)
 {
     struct cpu_state *cpu = this_cpu();
     if (cpu)
-        cpu->timer_active = 0;
+        idle_timer_end(cpu);
     return 0;
 }
 
@@ -233,7 +275,7 @@ RAW_TRACEPOINT_PROBE(timer_expire_exit)
 {
     struct cpu_state *cpu = this_cpu();
     if (cpu)
-        cpu->timer_active = 0;
+        idle_timer_end(cpu);
     return 0;
 }
 
@@ -261,13 +303,13 @@ RAW_TRACEPOINT_PROBE(workqueue_execute_start)
 
 static __always_inline void note_wake(struct cpu_state *cpu, u64 task, int newborn)
 {
-    s64 *idle = shared_at(SHARED_IDLE_CPUS);
+    s64 *all_busy = shared_at(SHARED_ALL_BUSY);
     struct waking *waking;
-    u64 pid_tgid;
-    u32 tid, irq, context;
+    u64 pid_tgid, now;
+    u32 tid, irq, context, number;
     int slot;
 
-    if (!idle)
+    if (!all_busy)
         return;
     tid = read_u32(task + OFFSET_task_struct_pid);
     pid_tgid = bpf_get_current_pid_tgid();
@@ -278,26 +320,19 @@ static __always_inline void note_wake(struct cpu_state *cpu, u64 task, int newbo
     else if (is_counting(cpu))
         note_waking(cpu, task, tid, context, irq, pid_tgid);
 #endif
-    if (*idle <= 0 && !is_open(cpu))
+    if (*all_busy && !is_open(cpu))
         return;
     slot = tid & (WAKING_SLOTS - 1);
     waking = wakings.lookup(&slot);
     if (!waking)
         return;
-    waking->at_ns = bpf_ktime_get_ns();
-    waking->wakee_tid = tid;
-    waking->waker_tid = (u32)pid_tgid;
-    waking->waker_tgid = pid_tgid >> 32;
-    waking->waker_cpu = bpf_get_smp_processor_id();
-    waking->context = context;
-    waking->irq = irq;
-    waking->timer_function = cpu->timer_active;
-    waking->ip = 0;
+    now = bpf_ktime_get_ns();
+    number = bpf_get_smp_processor_id();
+    idle_waking(cpu, waking, now, number, tid, pid_tgid, context, irq);
     bpf_get_current_comm(waking->waker_comm, COMM_BYTES);
-    if (is_open(cpu) && !cpu->period.woken_tid)
-        cpu->period.woken_tid = tid;
+    review_busy(cpu, now, number);
 #if STACKS
-    if (waking->context == WAKER_TASK)
+    if (context == WAKER_TASK)
         note_waker(cpu, waking, bpf_get_current_task(), pid_tgid);
 #endif
 }
@@ -322,7 +357,7 @@ RAW_TRACEPOINT_PROBE(sched_wakeup_new)
 RAW_TRACEPOINT_PROBE(sched_switch)
 {
     struct cpu_state *cpu = this_cpu();
-    u64 next = ctx->args[2];
+    u64 next = ctx->args[ARG_sched_switch_next];
     u64 pid_tgid = bpf_get_current_pid_tgid();
     struct waking *waking;
     u32 tid, tgid;
@@ -332,7 +367,8 @@ RAW_TRACEPOINT_PROBE(sched_switch)
         return 0;
     if ((u32)pid_tgid != 0) {
 #if STACKS
-        note_sleep(cpu, ctx->args[1], pid_tgid);
+        if (is_sleep((int)ctx->args[ARG_sched_switch_preempt], PREV_STATE(ctx)))
+            note_sleep(cpu, ctx->args[ARG_sched_switch_prev], pid_tgid);
 #endif
         return 0;
     }

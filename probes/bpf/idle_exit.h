@@ -14,6 +14,9 @@
 #define POWERPROF_IDLE_EXIT_H
 
 #define COMM_BYTES 16
+#define CACHE_GAP_BYTES 128
+#define SOFTIRQ_AFTER_IRQ_NS 20000
+#define WAKING_AGE_NS 1000000
 
 enum phase { PHASE_UNKNOWN = 0, PHASE_IDLE = 1, PHASE_LEFT = 2, PHASE_RUNNING = 3 };
 
@@ -96,6 +99,7 @@ struct idle_exit {
     char waker_comm[COMM_BYTES];
 };
 
+/* One CPU's state. Written by its CPU at every event, and now and then by another that wakes it. */
 struct cpu_state {
     struct idle_exit period;
     u32 phase;
@@ -109,6 +113,10 @@ struct cpu_state {
     u32 looks_loaded;        /* the window before was above the limit */
     u32 looks_skipped;
     u32 unused;
+    u64 reviewed_ns;         /* when this CPU last looked whether all CPUs are busy */
+    /* No two CPUs' states share a cache line, nor a pair of lines that are fetched together: the table begins
+     * anywhere in a line, and the gap is a pair of lines. */
+    u8 gap[CACHE_GAP_BYTES];
 };
 
 static __attribute__((always_inline)) inline int is_open(struct cpu_state *cpu)
@@ -116,7 +124,7 @@ static __attribute__((always_inline)) inline int is_open(struct cpu_state *cpu)
     return cpu->phase == PHASE_IDLE || cpu->phase == PHASE_LEFT;
 }
 
-/* The CPU goes idle. Returns 1 when the period before is whole: the caller then sends a copy of cpu->period
+/* The CPU goes idle. Returns 1 when the period before is whole: the caller then takes a copy of cpu->period
  * before idle_restart(). */
 static __attribute__((always_inline)) inline int idle_enter(struct cpu_state *cpu, u64 now)
 {
@@ -140,6 +148,10 @@ static __attribute__((always_inline)) inline void idle_restart(struct cpu_state 
     period->state = state;
     period->sequence = sequence;
     cpu->phase = PHASE_IDLE;
+    /* The idle loop is no handler: whatever was not seen to end has ended. */
+    cpu->hardirq = 0;
+    cpu->softirq = 0;
+    cpu->timer_active = 0;
 }
 
 static __attribute__((always_inline)) inline void idle_leave(struct cpu_state *cpu, u64 now)
@@ -159,6 +171,52 @@ static __attribute__((always_inline)) inline void idle_evidence(struct cpu_state
     cpu->period.irq = irq;
 }
 
+/* What the device interrupt that is being handled really is. On arm64 the CPU's timer and its IPIs are interrupts
+ * with numbers like any device's, and so are x86's timers beside the local one: an expiring hrtimer, or the IPI's own
+ * tracepoint, tells them apart from within the handler. */
+static __attribute__((always_inline)) inline void idle_refine(struct cpu_state *cpu, u32 evidence, u32 irq)
+{
+    if (!is_open(cpu))
+        return;
+    if (cpu->period.evidence == EVIDENCE_DEVICE && cpu->hardirq && cpu->hardirq - 1 == cpu->period.irq) {
+        cpu->period.evidence = evidence;
+        cpu->period.irq = irq;
+        return;
+    }
+    idle_evidence(cpu, evidence, irq);
+}
+
+static __attribute__((always_inline)) inline void idle_hardirq(struct cpu_state *cpu, u32 irq)
+{
+    cpu->hardirq = irq + 1;
+    idle_evidence(cpu, EVIDENCE_DEVICE, irq);
+}
+
+static __attribute__((always_inline)) inline void idle_hardirq_end(struct cpu_state *cpu, u64 now)
+{
+    cpu->hardirq = 0;
+    cpu->hardirq_end_ns = now;
+}
+
+/* Softirqs that an interrupt raised run on its way out; others run where a task re-enables them, and that task is
+ * their cause. SOFTIRQ_AFTER_IRQ_NS is well above the gap of the first kind. */
+static __attribute__((always_inline)) inline void idle_softirq(struct cpu_state *cpu, u64 now, u32 number)
+{
+    cpu->softirq = number + 1;
+    cpu->softirq_after_irq = now - cpu->hardirq_end_ns < SOFTIRQ_AFTER_IRQ_NS;
+    idle_evidence(cpu, EVIDENCE_SOFTIRQ, number);
+}
+
+static __attribute__((always_inline)) inline void idle_softirq_end(struct cpu_state *cpu)
+{
+    cpu->softirq = 0;
+}
+
+static __attribute__((always_inline)) inline void idle_timer_end(struct cpu_state *cpu)
+{
+    cpu->timer_active = 0;
+}
+
 /* A timer callback starts. The tick is only a flag: what else expires in the same interrupt is the better name. */
 static __attribute__((always_inline)) inline void idle_timer(struct cpu_state *cpu, u64 function, int is_tick, int is_wheel)
 {
@@ -166,7 +224,7 @@ static __attribute__((always_inline)) inline void idle_timer(struct cpu_state *c
     if (!is_open(cpu))
         return;
     if (!is_wheel)
-        idle_evidence(cpu, EVIDENCE_HRTIMER, 0);
+        idle_refine(cpu, cpu->period.evidence == EVIDENCE_DEVICE ? EVIDENCE_LOCAL_TIMER : EVIDENCE_HRTIMER, 0);
     if (is_tick) {
         cpu->period.flags |= IDLE_TICK;
     } else if (!cpu->period.timer_function) {
@@ -194,6 +252,32 @@ static __attribute__((always_inline)) inline u32 idle_context(struct cpu_state *
     return is_open(cpu) ? WAKER_INTERRUPT : WAKER_TASK;
 }
 
+/* A task is woken from this CPU: everything about the waking that the CPU's state tells. Its own fields (ip, sp, code,
+ * waker_comm) are the caller's. */
+static __attribute__((always_inline)) inline void idle_waking(struct cpu_state *cpu, struct waking *waking, u64 now, u32 number,
+                                                              u32 wakee_tid, u64 waker, u32 context, u32 irq)
+{
+    waking->at_ns = now;
+    waking->wakee_tid = wakee_tid;
+    waking->waker_tid = (u32)waker;
+    waking->waker_tgid = waker >> 32;
+    waking->waker_cpu = number;
+    waking->context = context;
+    waking->irq = irq;
+    waking->timer_function = cpu->timer_active;
+    waking->ip = 0;
+    if (is_open(cpu) && !cpu->period.woken_tid)
+        cpu->period.woken_tid = wakee_tid;
+}
+
+/* Whether a switch-out puts the thread to sleep. A thread that is preempted stays on the run queue, whatever state it
+ * has set: between set_current_state() and schedule() it is no sleeper yet, and no waking follows. `state` is the
+ * task's own: one that had a signal pending was set running again. */
+static __attribute__((always_inline)) inline int is_sleep(int preempted, u32 state)
+{
+    return !preempted && state;
+}
+
 /* The CPU switches from the idle task to a task; `waking` may be null. Returns 1 if this ended an idle period. */
 static __attribute__((always_inline)) inline int idle_switch(struct cpu_state *cpu, u64 now, u32 tid, u32 tgid, struct waking *waking)
 {
@@ -207,7 +291,7 @@ static __attribute__((always_inline)) inline int idle_switch(struct cpu_state *c
     period->next_tid = tid;
     period->next_tgid = tgid;
     /* A waking long before this idle period is another story (the task has run since). */
-    if (waking && waking->wakee_tid == tid && waking->at_ns + 1000000ULL >= period->enter_ns) {
+    if (waking && waking->wakee_tid == tid && waking->at_ns + WAKING_AGE_NS >= period->enter_ns) {
         period->flags |= IDLE_WAKER;
         period->waking_ns = waking->at_ns;
         period->waker_timer_function = waking->timer_function;

@@ -204,12 +204,11 @@ static __always_inline u64 look_at_kernel(void *ctx)
     depth = bytes / 8;
     if (depth > KERNEL_DEPTH)
         depth = KERNEL_DEPTH;
-#pragma nounroll
-    for (i = 0; i < KERNEL_DEPTH; i++) {
-        if (i >= depth)
-            break;
+    /* All of it, straight on: the helper clears what it does not fill, and a loop that ends at the depth is too much for
+     * the verifier of 6.1. */
+#pragma unroll
+    for (i = 0; i < KERNEL_DEPTH; i++)
         hash = mix(hash, record->addresses[i]);
-    }
     path.hash = hash ? hash : 1;
     path.kind = RECORD_KERNEL;
     if (is_new(&path)) {

@@ -7,6 +7,9 @@
  *
  * Every waking of a target thread is counted by the site that it ends and by what woke it, idle or not.
  *
+ * The loader says where a register lies (REGISTER_*), how to tell a user's registers (REGISTERS_ARE_USERS) and which bits of
+ * a word can be a code address (CODE_ADDRESS_MASK: pointer authentication signs return addresses in the upper ones).
+ *
  * Under load (a CPU that saw more than LOADED_PER_100MS switch-outs and wakings by target threads in a tenth of a
  * second) only one in SAMPLE_1_IN is looked at, besides threads whose wake-up was blamed on a site not yet seen, and
  * wakings are not counted. The tenth before decides, so that a lasting load pays for the sample only.
@@ -111,6 +114,7 @@ static __always_inline void note_look(struct cpu_state *cpu, u64 now)
 
 static __always_inline int is_code(struct target *target, u64 word)
 {
+    word &= CODE_ADDRESS_MASK;
     return word - target->text_low < target->text_bytes || word - target->library_low < target->library_bytes;
 }
 
@@ -124,7 +128,7 @@ static __always_inline u64 call_path(struct target *target, struct stack_record 
     for (i = 0; i < HASHED_BYTES / 8; i++) {
         u64 word = words[i];
         if (is_code(target, word))
-            hash = (hash ^ word) * 0x100000001b3ULL;
+            hash = (hash ^ (word & CODE_ADDRESS_MASK)) * 0x100000001b3ULL;
     }
     return hash;
 }
@@ -168,8 +172,10 @@ static __always_inline void send_stack(struct stack_record *record)
 }
 
 /* Where pt_regs lies above the bottom of a kernel stack (THREAD_SIZE is in no BTF): taken once from a helper that
- * serves the current task only. The verifier forbids arithmetic on its result until it has been through a map. Not
- * taken from the idle task: the boot CPU's has its stack elsewhere. */
+ * serves the current task only, where the kernel has it (5.15). The verifier forbids arithmetic on its result until it
+ * has been through a map. Before, the sizes that a kernel stack can have are tried on a thread that came from user
+ * space: REGISTERS_ARE_USERS tells its registers from anything else. Not taken from the idle task: the boot CPU's has
+ * its stack elsewhere. */
 static __always_inline void find_registers(u64 task)
 {
     int zero = 0;
@@ -181,8 +187,22 @@ static __always_inline void find_registers(u64 task)
     record = scratch.lookup(&zero);
     if (!record)
         return;
+#ifdef HAVE_task_pt_regs
     *(volatile u64 *)&record->at_ns = bpf_task_pt_regs(bpf_get_current_task_btf());
     *offset = *(volatile u64 *)&record->at_ns - read_u64(task + OFFSET_task_struct_stack);
+#else
+    u64 bottom = read_u64(task + OFFSET_task_struct_stack);
+    s64 top;
+    u64 *words = record->registers;
+
+#pragma unroll
+    for (top = 0x4000; top <= 0x10000; top <<= 1) {
+        if (*offset || bpf_probe_read_kernel(words, sizeof(record->registers), (void *)(bottom + top - PT_REGS_BYTES)))
+            continue;
+        if (REGISTERS_ARE_USERS(words))
+            *offset = top - PT_REGS_BYTES;
+    }
+#endif
 }
 
 static __always_inline u64 user_registers(u64 task)
@@ -363,8 +383,8 @@ static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_
         return;
     now = bpf_ktime_get_ns();
     note_look(cpu, now);
-    if (!read_u32(task + OFFSET_task_struct_state))
-        return;   /* preempted, not asleep */
+    if (!is_sleep(0, read_u32(task + OFFSET_task_struct_state)))
+        return;   /* a signal was pending */
     count(COUNT_SLEEPS);
     site = sites.lookup(&slot);
     if (!site)

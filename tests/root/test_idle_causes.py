@@ -14,6 +14,7 @@ import pytest
 from powerprof.attribution import causes, idle
 from powerprof.processes.tasks import look_up
 from powerprof.records import Cause, Conservation
+from powerprof.tracing.edge import CpuEdge, in_window
 from powerprof.tracing.idle import IdleTracer, interrupt_names
 from powerprof.tracing.window import TraceWindow
 
@@ -63,7 +64,7 @@ class Sleeper:
     cpu: int
     first_ns: int
 
-    def deadlines_ns(self, edge: idle.CpuEdge) -> np.ndarray:
+    def deadlines_ns(self, edge: CpuEdge) -> np.ndarray:
         """Its deadlines in a window."""
         step = 1_000_000_000 // RATE_HZ
         number = np.arange((edge.end_ns - self.first_ns) // step + 1)
@@ -78,7 +79,7 @@ class Traced:
     rows: list[Cause]
     balance: Conservation
     exits: np.ndarray
-    edges: dict[int, idle.CpuEdge]
+    edges: dict[int, CpuEdge]
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def system_wide(tracer: IdleTracer, duration_s: float) -> Traced:
     """What woke the CPUs in a window: the steps that `powerprof idle` takes in each phase."""
     with TraceWindow(tracer) as opened:
         window = opened.measure(duration_s)
-    exits = idle.in_window(window.trace.exits, window.edges)
+    exits = in_window(window.trace.exits, window.edges)
     found = idle.mechanisms(exits)
     rows = causes.summarise(
         exits,
@@ -181,7 +182,7 @@ def test_a_small_buffer_is_a_count_of_losses(root_bpf: None, monkeypatch: pytest
     finally:
         burst.kill()
         burst.wait()
-    exits = idle.in_window(window.trace.exits, window.edges)
+    exits = in_window(window.trace.exits, window.edges)
     balance = idle.conserve(exits, idle.mechanisms(exits), window.trace.lost_count, window.edges)
     assert balance.lost_count > 0
     usage = balance.cpuidle_usage_delta_count

@@ -185,7 +185,7 @@ def test_a_host_without_idle_states(powerprof_cli: Cli, tmp_path: Path) -> None:
     result = powerprof_cli(["residency", "--duration", "0.1", "--json", "-"], env=moved)
     phase = only_phase(result.out)
     assert (result.code, phase["c0_percent"], phase["states"]) == (0, None, [])
-    assert "no cpuidle driver: idle states and wake-ups are unknown, C0 is /proc/stat's" in phase["notes"]
+    assert any("no cpuidle driver: idle states are unknown, C0 is /proc/stat's" in note for note in phase["notes"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,12 +10,11 @@ import pytest
 
 from powerprof.attribution import blame
 from powerprof.attribution.capture import Capture, Edge, TaskName, Wakings
-from powerprof.attribution.idle import in_window
 from powerprof.attribution.records import Attribution, TargetInfo
 from powerprof.attribution.sites import SiteStacks
 from powerprof.records import ToolCost
 from powerprof.stacks.store import TableStore
-from powerprof.tracing.edge import CpuEdge
+from powerprof.tracing.edge import CpuEdge, in_window
 from powerprof.tracing.layout import IDLE_EXIT, Evidence, Flag, WakerContext
 
 PID, OTHER = 100, 200

@@ -16,7 +16,7 @@ from powerprof.errors import DataError
 from powerprof.stacks import fde
 from powerprof.stacks.elf import parse_elf, read_elf, section_bytes
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.registers import SavedStack, pack
+from powerprof.stacks.registers import X86_64, SavedStack
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Symbolizer
 from powerprof.stacks.symtab import read_symbols
@@ -41,7 +41,7 @@ SOUND = with_symbols([("f", 0x100, 16, 0x12)])
         (b"#!/bin/sh\n" * 10, "not an ELF file"),
         (SOUND[:100], "program headers out of range|section headers out of range"),
         (bend(SOUND, 4, "<B", 1), "not a 64-bit"),
-        (bend(SOUND, 18, "<H", 183), "another machine"),
+        (bend(SOUND, 18, "<H", 243), "another machine"),
         (bend(SOUND, 16, "<H", 1), "neither program nor library"),
         (bend(SOUND, 32, "<Q", 1 << 62), "program headers out of range"),
         (bend(SOUND, 40, "<Q", len(SOUND) - 8), "section headers out of range"),
@@ -142,7 +142,7 @@ def image_of(path, size_bytes: int, mtime_ns: int, inode: int) -> ProcessImage:
         bias=0x10000,
         size_bytes=size_bytes,
         mtime_ns=mtime_ns,
-        build_id="00",
+        build_id="01020304",
     )
     return ProcessImage(pid=4194303, started_ticks=1, executable=str(path), mappings=(mapping,))
 
@@ -154,14 +154,14 @@ def test_random_damage_to_an_unwind_table_never_crashes_the_walk(tmp_path):
         table = bytearray(sound)
         for _ in range(rng.randrange(1, 6)):
             table[rng.randrange(len(table))] = rng.randrange(256)
-        note = struct.pack("<III", 4, 1, 3) + b"GNU\0" + b"\0\0\0\0"
+        note = struct.pack("<III", 4, 4, 3) + b"GNU\0" + b"\x01\x02\x03\x04"
         data = make([Part(".eh_frame", 1, bytes(table), flags=2, vaddr=0x8000), Part(".note", 7, note)])
         path = tmp_path / f"{round_number}"
         path.write_bytes(data)
         status = path.stat()
         image = image_of(path, status.st_size, status.st_mtime_ns, status.st_ino)
         unwinder = Unwinder(TableStore(use_cache=False))
-        registers = pack({"ip": 0x11010, "sp": 0x7000_0000, "bp": 0x7000_0020})
+        registers = X86_64.pack({"ip": 0x11010, "sp": 0x7000_0000, "bp": 0x7000_0020})
         result = unwinder.unwind(image, SavedStack(1, 1, registers, rng.randbytes(256)))
         assert result.pcs[:1] == (0x11010,)
         assert not result.complete or result.reason is None
@@ -174,7 +174,7 @@ def test_a_file_that_is_no_elf_costs_its_names_only(tmp_path):
     image = image_of(path, status.st_size, status.st_mtime_ns, status.st_ino)
     store = TableStore(use_cache=False)
     unwinder = Unwinder(store)
-    result = unwinder.unwind(image, SavedStack(1, 1, pack({"ip": 0x11010, "sp": 8}), b""))
+    result = unwinder.unwind(image, SavedStack(1, 1, X86_64.pack({"ip": 0x11010, "sp": 8}), b""))
     assert (result.complete, len(result.pcs)) == (False, 1)
     symbolizer = Symbolizer(image, store)
     assert symbolizer.stack(result)[0].label == "text+0x1010"

@@ -9,7 +9,7 @@ import pytest
 
 from powerprof.errors import DataError
 from powerprof.stacks.image import load, save, snapshot
-from powerprof.stacks.registers import SavedStack, pack
+from powerprof.stacks.registers import X86_64, SavedStack
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer
 from powerprof.stacks.unwind import Unwinder, unwind
@@ -186,8 +186,8 @@ def test_the_same_stack_is_walked_once_whatever_lies_between_its_frames(built):
 def test_registers_of_another_shape_are_refused(built):
     with running(built("sleepers")) as info:
         image = snapshot(info["pid"])
-    with pytest.raises(DataError, match="272 bytes"):
-        Unwinder().unwind(image, SavedStack(1, 1, bytes(272), b""))
+    with pytest.raises(DataError, match="264 bytes"):
+        Unwinder().unwind(image, SavedStack(1, 1, bytes(264), b""))
 
 
 def test_without_a_modules_file_nothing_is_guessed(built, tmp_path):
@@ -219,7 +219,7 @@ def test_a_return_through_the_vdso_is_walked_and_named():
     (start, _end), *_ = sorted(tables.symbols.ranges_of({"__vdso_clock_gettime", "clock_gettime"}))
     # At its first instruction the return address lies at sp.
     stack = (libc.start + 64).to_bytes(8, "little") + bytes(512)
-    result = unwind(image, pack({"ip": vdso.start + start, "sp": 0x7000_0000}), 0x7000_0000, stack)
+    result = unwind(image, X86_64.pack({"ip": vdso.start + start, "sp": 0x7000_0000}), 0x7000_0000, stack)
     assert result.pcs[:2] == (vdso.start + start, libc.start + 64)
     frame = Symbolizer(image).stack(result)[0]
     assert (frame.module, frame.offset) == ("[vdso]", 0)

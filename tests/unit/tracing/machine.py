@@ -37,7 +37,7 @@ def build(folder: Path) -> ctypes.CDLL:
         check=True,
     )
     found = ctypes.CDLL(str(library))
-    for name in ("state_bytes", "record_bytes", "phase_offset", "waking_bytes"):
+    for name in ("state_bytes", "record_bytes", "phase_offset", "gap_offset", "waking_bytes"):
         getattr(found, name).restype = ctypes.c_ulong
     return found
 
@@ -87,6 +87,8 @@ class Machine:
             c.evidence(state, Evidence.LOCAL_TIMER, 0)
         elif name == "reschedule_entry":
             c.evidence(state, Evidence.RESCHEDULE, 0)
+        elif name == "ipi_entry":
+            c.refine(state, Evidence.RESCHEDULE, 0)
         elif name == "call_function_single_entry":
             c.evidence(state, Evidence.CALL_FUNCTION, 0)
         elif name == "wake_idle_without_ipi":

@@ -28,8 +28,9 @@ def recording() -> list[machine.Event]:
 
 def test_the_python_layout_is_the_layout_of_the_c_structures(library: ctypes.CDLL) -> None:
     assert library.record_bytes() == IDLE_EXIT.itemsize
-    assert library.state_bytes() == layout.CPU_STATE_BYTES
-    assert library.phase_offset() == layout.CPU_STATE_PHASE_OFFSET
+    assert library.state_bytes() == layout.CPU_STATE.itemsize
+    assert library.phase_offset() == layout.CPU_STATE.fields["phase"][1]
+    assert library.gap_offset() == layout.CPU_STATE.fields["gap"][1]
 
 
 def whole_periods(events: list[machine.Event]) -> int:
@@ -197,6 +198,65 @@ def test_an_interrupt_on_a_busy_cpu_is_the_waker_not_the_task_it_interrupts(libr
         0 5300 sched_switch 0 77""",
     )
     assert record["waker_context"] == WakerContext.DEVICE and record["waker_irq"] == 38
+
+
+def test_an_ipi_that_is_an_interrupt_with_a_number_is_told_from_a_device(library: ctypes.CDLL) -> None:
+    """arm64: the handler is entered first, the IPI's own tracepoint comes from within."""
+    (record,) = run(
+        library,
+        f"""
+        1 4000 sched_waking 77 4711
+        0 5000 irq_handler_entry 2
+        0 5010 ipi_entry
+        0 5020 irq_handler_exit
+        0 5060 idle {EXIT}
+        0 5070 sched_switch 0 77""",
+    )
+    assert record["evidence"] == Evidence.RESCHEDULE
+    assert mechanisms(np.array([record]))[0] == IPI
+
+
+def test_a_timer_that_is_an_interrupt_with_a_number_is_told_from_a_device(library: ctypes.CDLL) -> None:
+    """arm64's arch_timer, and x86's timers beside the local one."""
+    (record,) = run(
+        library,
+        f"""
+        0 5000 irq_handler_entry 11
+        0 5010 hrtimer_expire_entry tick_nohz_handler
+        0 5015 hrtimer_expire_exit
+        0 5020 irq_handler_exit
+        0 5060 idle {EXIT}""",
+    )
+    assert record["evidence"] == Evidence.LOCAL_TIMER
+    assert mechanisms(np.array([record]))[0] == TICK
+
+
+def test_a_timer_after_a_device_s_handler_does_not_take_its_place(library: ctypes.CDLL) -> None:
+    (record,) = run(
+        library,
+        f"""
+        0 5000 irq_handler_entry 38
+        0 5010 irq_handler_exit
+        0 5020 hrtimer_expire_entry hrtimer_wakeup
+        0 5025 hrtimer_expire_exit
+        0 5060 idle {EXIT}""",
+    )
+    assert (record["evidence"], record["irq"]) == (Evidence.DEVICE, 38)
+
+
+@pytest.mark.parametrize(
+    ("preempted", "state", "asleep"),
+    [(0, 1, True), (0, 2, True), (0, 0, False), (1, 0, False), (1, 1, False), (1, 2, False)],
+)
+def test_a_thread_that_is_preempted_is_no_sleeper_whatever_state_it_has_set(
+    library: ctypes.CDLL, preempted: int, state: int, asleep: bool
+) -> None:
+    assert bool(library.sleeps(preempted, state)) is asleep
+
+
+def test_states_of_two_cpus_share_no_pair_of_cache_lines(library: ctypes.CDLL) -> None:
+    used = library.gap_offset()
+    assert library.state_bytes() - used >= 128
 
 
 def test_nothing_seen_stays_unknown(library: ctypes.CDLL) -> None:

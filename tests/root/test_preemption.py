@@ -1,0 +1,60 @@
+"""A thread that is preempted has not gone to sleep, whatever it was about to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from powerprof.processes.targets import resolve
+from powerprof.tracing import stacks
+from powerprof.tracing.stacks import StackTracer
+
+HERE = Path(__file__).parent
+PREEMPTIONS = 10_000
+_SLEEPS = 5  # COUNT_SLEEPS in idle.bpf.c
+_AT_MOST_S = 60.0
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[int]:
+    program = tmp_path / "preempted"
+    subprocess.run(["cc", "-O1", "-o", program, HERE / "preempted.c"], check=True, timeout=60)
+    cpu = max(os.sched_getaffinity(0))
+    process = subprocess.Popen([program, str(cpu)], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+def switches(pid: int) -> tuple[int, int]:
+    """The kernel's own count: how often the thread went to sleep, and how often it was preempted or yielded."""
+    found = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    return int(found["voluntary_ctxt_switches"]), int(found["nonvoluntary_ctxt_switches"])
+
+
+def test_ten_thousand_preemptions_are_no_sleep(root_bpf: None, victim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It sleeps so often that it would be looked at only now and then.
+    monkeypatch.setattr(stacks, "LOADED_PER_100MS", 1 << 30)
+    with StackTracer(resolve([str(victim)])) as tracer:
+        # Both are read while the thread runs on: what it does in between is the tolerance.
+        slept, preempted = switches(victim)
+        counted = tracer.program.per_cpu_sum("counters")[_SLEEPS]
+        deadline = time.monotonic() + _AT_MOST_S
+        while switches(victim)[1] - preempted < PREEMPTIONS and time.monotonic() < deadline:
+            time.sleep(0.5)
+        found = tracer.program.per_cpu_sum("counters")[_SLEEPS] - counted
+        now_slept, now_preempted = switches(victim)
+    assert now_preempted - preempted >= PREEMPTIONS
+    true_sleeps = now_slept - slept
+    assert true_sleeps > 100
+    # Of 10,000 preemptions one in a hundred would be 100 sleeps too many.
+    assert found == pytest.approx(true_sleeps, abs=max(30, 0.002 * true_sleeps))

@@ -1,0 +1,44 @@
+"""What a kernel's BPF can do is tried, and a refusal names the kernel and the feature."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from powerprof.errors import CapabilityError
+from powerprof.tracing import features
+from powerprof.tracing.features import Feature
+
+NO_HELPER = Feature("bpf_never_heard_of", "helper", 9999, "99.1", "nothing")
+NO_MAP = Feature("map of the future", "map", 9999, "99.1", "nothing")
+
+
+def tried(feature: Feature) -> bool:
+    found = features.has(feature)
+    if found is None:
+        pytest.skip("this process may not load BPF programs (CAP_BPF)")
+    return found
+
+
+def test_what_no_kernel_has_is_not_there() -> None:
+    assert not tried(NO_HELPER)
+    assert not tried(NO_MAP)
+
+
+def test_what_every_kernel_has_is_there() -> None:
+    assert tried(Feature("bpf_ktime_get_ns", "helper", 5, "4.1", "time"))
+
+
+def test_a_helper_for_other_programs_is_not_there_for_ours() -> None:
+    # bpf_skb_store_bytes: for packets only.
+    assert not tried(Feature("bpf_skb_store_bytes", "helper", 9, "4.1", "packets"))
+
+
+def test_a_refusal_names_the_kernel_the_feature_and_the_remedy() -> None:
+    tried(NO_MAP)
+    with pytest.raises(CapabilityError) as caught:
+        features.need(NO_MAP)
+    assert os.uname().release in caught.value.message
+    assert "map of the future, which nothing needs" in caught.value.message
+    assert caught.value.hint == "Linux 99.1 or newer"
