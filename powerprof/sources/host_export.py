@@ -27,6 +27,8 @@ _TIMEOUT_S = 5.0
 _LIMIT_BYTES = 8 << 20
 # A host of many sockets; a guest of it cannot have more.
 _HOST_WATTS = 20_000.0
+# A megawatt for thirty years; a figure beyond it, or an infinite one, is no counter of joules.
+_MOST_JOULES = 1e15
 _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+([0-9.eE+-]+)(?:\s+\d+)?")
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 # Kepler's names, old and new (docs/user/metrics.md): package and dram lie beside each other.
@@ -56,6 +58,8 @@ def parse_metrics(text: str) -> list[Sample]:
         try:
             value = float(match[3])
         except ValueError:
+            continue
+        if not 0.0 <= value < _MOST_JOULES:
             continue
         found.append(Sample(match[1], dict(_LABEL.findall(match[2] or "")), value))
     return found

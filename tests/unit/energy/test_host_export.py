@@ -81,6 +81,13 @@ def test_zones_within_zones_are_not_added() -> None:
     assert (domain, sum(sample.value for sample in chosen)) == ("share of host", 110.0)
 
 
+def test_figures_that_are_no_counters_are_left_out() -> None:
+    page = 'kepler_vm_cpu_joules_total{vm_name="db1",zone="package"} %s\n'
+    assert parse_metrics("".join(page % value for value in ("1e999", "-5", "1e", "NaN", "7"))) == parse_metrics(
+        page % "7"
+    )
+
+
 def test_a_page_of_the_host_alone_is_the_whole_hosts() -> None:
     page = (
         'powerprof_energy_joules_total{domain="psys",kind="measured"} 70\n'
