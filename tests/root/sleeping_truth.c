@@ -1,23 +1,34 @@
-/* Wakings and sleeps with known counts: after a line on stdin three threads run side by side, then `done MEAN_NS`.
+/* Wakings and sleeps with known counts: after a line on stdin three threads run side by side, then
+ * `done MEAN_NS SLEEPER CONSUMER PRODUCER`: how often each gave up its CPU to wait, by the kernel's own count.
  *
  * `sleeper` sleeps 200 times for 5 ms (its own timer wakes it); MEAN_NS is what its clock says that they took.
- * `consumer` waits 300 times for a byte that `producer` writes into a pipe, 1 ms after the last was read.
+ * `consumer` waits 300 times for a byte that `producer` writes into a pipe, 1 ms after the last was read; it need not
+ * wait where it comes late. `producer` sleeps 300 times, and waits for an answer where that is late.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 static int there[2], back[2];
 static int64_t slept_ns;
+static long waits[3];
 
 static int64_t now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static long waits_of_this_thread(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
 }
 
 static void *sleeper(void *argument)
@@ -29,6 +40,7 @@ static void *sleeper(void *argument)
         nanosleep(&t, NULL);
         slept_ns += now() - start;
     }
+    waits[0] = waits_of_this_thread();
     return argument;
 }
 
@@ -39,6 +51,7 @@ static void *consumer(void *argument)
     for (int i = 0; i < 300; i++)
         if (read(there[0], &byte, 1) != 1 || write(back[1], &byte, 1) != 1)
             break;
+    waits[1] = waits_of_this_thread();
     return argument;
 }
 
@@ -52,6 +65,7 @@ static void *producer(void *argument)
         if (write(there[1], &byte, 1) != 1 || read(back[0], &byte, 1) != 1)
             break;
     }
+    waits[2] = waits_of_this_thread();
     return argument;
 }
 
@@ -70,7 +84,7 @@ int main(void)
             return 1;
     for (int i = 0; i < 3; i++)
         pthread_join(threads[i], NULL);
-    printf("done %lld\n", (long long)slept_ns / 200);
+    printf("done %lld %ld %ld %ld\n", (long long)slept_ns / 200, waits[0], waits[1], waits[2]);
     fflush(stdout);
     return fgets(line, sizeof line, stdin) == NULL;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
@@ -97,11 +98,11 @@ def test_calls_are_exact_and_self_times_are_the_functions_own(programs: dict[str
         assert (rows["truth_deep"].calls_count, rows["truth_deep"].abandoned_count) == (100, 0)
         assert found.unmatched_returns_count == found.lost_count == found.too_deep_count == 0
         means = {name: rows[name].self_cpu_mean_us or 0.0 for name in wrong}
-        # A `ret` is stepped over by a second trap, whose cost varies by some µs; 4 ms in all for a busy machine.
+        # A `ret` is stepped over by a second trap, whose 20 to 45 µs vary by half; 4 ms in all for a busy machine.
         wrong = {
             name: mean
             for name, mean in means.items()
-            if not 0.97 * TRUTH[name][1] - 10 <= mean <= 1.04 * TRUTH[name][1] + 10 + 4000 / TRUTH[name][0]
+            if not 0.97 * TRUTH[name][1] - 20 <= mean <= 1.04 * TRUTH[name][1] + 20 + 4000 / TRUTH[name][0]
         }
         if not wrong:
             break
@@ -118,11 +119,12 @@ def test_that_danger_needs_somebodys_consent(throwing: Running, powerprof_cli: C
     words = ["attribute", "--pid", str(throwing.pid), "--functions", "truth_*", "--duration", "0.2", "--no-save"]
     refused = powerprof_cli([*words, "--allow-unwinding-risk"])
     assert refused.code == 2
-    assert refused.err.splitlines() == [
-        "warning: libstdc++.so.6, throwing can throw: an exception that passes a probed function ends the process",
-        "error: nobody is there to agree to that",
-        "hint: add --yes, or leave out --allow-unwinding-risk",
-    ]
+    assert re.fullmatch(
+        r"warning: libstdc\+\+\.so\.6\S*, throwing can throw: an exception that passes a probed function ends the "
+        r"process\n"
+        r"error: nobody is there to agree to that\nhint: add --yes, or leave out --allow-unwinding-risk\n",
+        refused.err,
+    )
     agreed = powerprof_cli([*words, "--allow-unwinding-risk", "--yes"])
     assert agreed.code == 0
     assert agreed.err.startswith("warning: ")
