@@ -1,15 +1,18 @@
 /*
  * Ground truth for wake-ups: each thread sleeps in one named chain of calls at an exact rate.
  *
- *     sleepers DURATION_S [name=RATE_HZ ...]
+ *     sleepers DURATION_S [log=FILE] [name=RATE_HZ ...]
  *
  * names: nanosleep poll epoll condvar timerfd pipe futex (defaults: primes). Deadlines are absolute, so a late
  * wake-up does not shift the following ones and the rate over a window is exact. Prints one line of JSON first.
  * Chains: NAME_thread <- NAME_level1 <- NAME_level2 <- wait_NAME <- libc. For pipe and futex, `wake_NAME` is the
  * chain of the waking thread (it sleeps there too) and `wait_NAME` that of the woken thread.
+ * log: the program's own count. Per thread, in the order of the JSON: how many sleeps ended, then when (CLOCK_MONOTONIC,
+ * ns), as 64-bit numbers, 16,384 in all. A call that found its deadline past did not sleep, and is not counted.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
@@ -18,6 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <time.h>
@@ -27,12 +32,15 @@
 /* Work after the call keeps it from becoming a tail call, which would leave no frame. */
 static volatile uint64_t sink;
 
+enum { LOG_ENTRIES = 16384 };
+
 struct task {
     const char *name;
     double rate_hz;
     struct timespec next;
     pid_t tid;
     pthread_t thread;
+    uint64_t *log;
 };
 
 static pthread_barrier_t ready;
@@ -52,6 +60,22 @@ static void advance(struct task *task)
     int64_t ns = task->next.tv_nsec + (int64_t)(1e9 / task->rate_hz + 0.5);
     task->next.tv_sec += ns / 1000000000;
     task->next.tv_nsec = ns % 1000000000;
+}
+
+static long sleeps_so_far(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+}
+
+static void note_sleep(struct task *task)
+{
+    struct timespec t = now();
+    uint64_t count = task->log[0];
+    if (count + 1 < LOG_ENTRIES)
+        task->log[count + 1] = (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+    __atomic_store_n(&task->log[0], count + 1, __ATOMIC_RELEASE);
 }
 
 /* poll and epoll take whole milliseconds: rounded up against an absolute deadline, the rate stays exact. */
@@ -164,8 +188,11 @@ NOINLINE void wait_futex(struct task *task)
         pthread_barrier_wait(&ready);                                                        \
         __atomic_add_fetch(&started, 1, __ATOMIC_SEQ_CST);                                   \
         while (!over()) {                                                                    \
+            long before = task->log ? sleeps_so_far() : 0;                                   \
             advance(task);                                                                   \
             chain##_level1(task);                                                            \
+            if (task->log && sleeps_so_far() > before)                                       \
+                note_sleep(task);                                                            \
         }                                                                                    \
         return NULL;                                                                         \
     }
@@ -209,15 +236,29 @@ static int set_rate(const char *argument)
     return found;
 }
 
+static int open_log(const char *path)
+{
+    size_t bytes = sizeof(uint64_t) * LOG_ENTRIES;
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, (off_t)(bytes * COUNT)))
+        return 0;
+    uint64_t *log = mmap(NULL, bytes * COUNT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (log == MAP_FAILED)
+        return 0;
+    for (int i = 0; i < COUNT; i++)
+        tasks[i].log = log + (size_t)i * LOG_ENTRIES;
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     duration_s = argc > 1 ? atof(argv[1]) : 0;
     if (duration_s <= 0) {
-        fprintf(stderr, "usage: sleepers DURATION_S [name=RATE_HZ ...]\n");
+        fprintf(stderr, "usage: sleepers DURATION_S [log=FILE] [name=RATE_HZ ...]\n");
         return 2;
     }
     for (int i = 2; i < argc; i++)
-        if (!set_rate(argv[i])) {
+        if (strncmp(argv[i], "log=", 4) ? !set_rate(argv[i]) : !open_log(argv[i] + 4)) {
             fprintf(stderr, "sleepers: what is %s?\n", argv[i]);
             return 2;
         }
