@@ -11,6 +11,7 @@ from powerprof import paths, programs
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.host import kernel
 from powerprof.host.capability import Capability, limited, missing, none, ok
+from powerprof.processes.namespaces import check_process_ids
 from powerprof.stacks.registers import this_machine
 from powerprof.tracing import features
 from powerprof.tracing.headers import kernel_headers
@@ -84,6 +85,10 @@ def tracing(timeout_s: float = 60.0) -> Capability:
     except PowerprofError as error:
         return missing("tracing", error.message)
     if tried.returncode == 0:
+        try:
+            check_process_ids()
+        except CapabilityError as error:
+            return limited("tracing", f"--functions only: {error.message}", error.hint)
         return ok("tracing", "a BPF program was loaded and attached to a raw tracepoint")
     if kernel.privileges().status != "ok":
         return missing("tracing", "cannot load BPF programs: not permitted", kernel.privileges().remedy)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from powerprof.errors import CapabilityError
 from powerprof.files import try_text
 from powerprof.paths import is_this_host, procfs
+from powerprof.processes.namespaces import check_process_ids
 from powerprof.tracing import features
 from powerprof.tracing.btf import Btf, kernel_btf
 from powerprof.tracing.layout import CPU_STATE, IDLE_EXIT, Flag, Phase
@@ -117,6 +118,7 @@ class IdleTracer:
         if not is_this_host():
             raise CapabilityError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
         features.need(features.RING_BUFFER)
+        check_process_ids()
         values = definitions(kernel_btf(), stacks=bool(extra))
         values.update(extra or {})
         self._exits = bytearray()

@@ -14,6 +14,7 @@ from typing import Any
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.files import try_text
 from powerprof.paths import procfs
+from powerprof.processes.namespaces import check_process_ids
 from powerprof.processes.tasks import clean
 from powerprof.stacks.aside import Aside
 from powerprof.stacks.budget import Budget
@@ -58,6 +59,7 @@ class OnCpuTracer:
         """
         if os.uname().machine != "x86_64":
             raise CapabilityError(f"--on-cpu on {os.uname().machine} is not supported; x86_64 is")
+        check_process_ids()
         if not 1 <= frequency_hz <= MAX_HZ:
             raise UsageError(f"a sampling rate of {frequency_hz} Hz makes no sense", f"between 1 and {MAX_HZ:,}")
         self._pids = list(pids) if pids is not None else None
