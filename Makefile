@@ -19,10 +19,10 @@ ALONE := tests/contract/attribute tests/contract/idle tests/unit/sources/test_ed
 LONGEST := tests/integration/experiment tests/integration
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo test bench soak lint clean
+.PHONY: help setup setup-demo demo test bench matrix matrix-quick soak lint clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup-demo: ## install what powerprof needs (packages of the system, .venv); quick the second time
 	@.ci/packages demo
@@ -58,6 +58,14 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 
 bench: setup ## measure powerprof's own cost beside other tools
 	$(BIN)/python -m tests.bench
+
+matrix: setup-demo ## boot every machine of the matrix (40 minutes), and write docs/reference/machines.md; as root
+	@.ci/matrix-packages
+	$(BIN)/python -m tests.matrix --write
+
+matrix-quick: setup-demo ## the few machines that every change has to pass; as root
+	@.ci/matrix-packages quick
+	$(BIN)/python -m tests.matrix --quick
 
 soak: setup ## run the long tests
 	@.ci/packages soak

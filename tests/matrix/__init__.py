@@ -1,0 +1,1 @@
+"""A bench of machines: powerprof on other kernels, CPUs and distributions, each beside programs of known truth."""

@@ -1,0 +1,62 @@
+"""Runs cells, a few at a time: each has its root, kernel and project made or found first."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from powerprof.errors import PowerprofError
+from tests.matrix import kernels, machine, namespaces, roots
+from tests.matrix import project as projects
+from tests.matrix.arches import ARCHES
+from tests.matrix.cells import Cell
+from tests.matrix.running import Ended, Running
+
+_POLL_S = 0.25
+
+
+def _job(cell: Cell, commands: Sequence[str], time_scale: float) -> str:
+    """What the inside is told."""
+    told = {"is_machine": cell.kernel is not None, "time_scale": time_scale, "commands": list(commands)}
+    return json.dumps({**dataclasses.asdict(cell), **told})
+
+
+def prepared(cell: Cell, commands: Sequence[str], say: Callable[[str], None]) -> Running:
+    """A cell that is ready to run: what it needs is made where it is not there."""
+    say(f"{cell.name}: {cell.why}")
+    arch = ARCHES[cell.arch]
+    root = roots.root(cell.root, arch)
+    project = projects.project(root)
+    if cell.kernel is None:
+        job = _job(cell, commands, 1.0)
+        return Running(cell, lambda place: namespaces.command(cell, root, project, job, place), cell.limit_s)
+    kernel = kernels.kernel(cell.kernel, cell.flavour, cell.arch)
+    job = _job(cell, commands, machine.TIME_SCALE)
+    return Running(cell, lambda place: machine.command(cell, root, kernel, project, job, place), cell.limit_s)
+
+
+def run(
+    cells: Sequence[Cell], jobs: int, commands: Sequence[str], say: Callable[[str], None]
+) -> Iterator[tuple[Cell, Ended]]:
+    """Each cell as it ends. However this stops, no process and no folder of a cell is left."""
+    waiting, at_work = list(cells), list[tuple[Running, contextlib.ExitStack]]()
+    with contextlib.ExitStack() as everything:
+        while waiting or at_work:
+            while waiting and len(at_work) < jobs:
+                cell, one = waiting.pop(0), contextlib.ExitStack()
+                everything.push(one)
+                try:
+                    at_work.append((one.enter_context(prepared(cell, commands, say)), one))
+                except (PowerprofError, OSError) as error:
+                    yield cell, Ended([], "", f"cannot be made: {error}", 0.0)
+            over = [(running, stack) for running, stack in at_work if running.is_over()]
+            for running, stack in over:
+                ended = running.ended()
+                stack.close()
+                at_work.remove((running, stack))
+                yield running.cell, ended
+            if not over:
+                time.sleep(_POLL_S)

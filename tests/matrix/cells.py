@@ -1,0 +1,146 @@
+"""The cells of the matrix: which kernel, which machine, which settings. A new cell is a new line of CELLS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+# On the host's kernel others may load BPF programs too: that nothing is left can be told in a machine only.
+HERE_STEPS = ("doctor", "attribute", "functions", "on-cpu", "idle")
+ALL_STEPS = (*HERE_STEPS, "nothing-left")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One machine (`kernel` is a suite of Debian) or one root on this host's kernel (`kernel` is None)."""
+
+    name: str
+    why: str
+    root: str = "bookworm"
+    kernel: str | None = "bookworm"
+    arch: str = "amd64"
+    # As in Debian's names of kernels: amd64, cloud-amd64, rt-amd64, arm64.
+    flavour: str = "amd64"
+    cpus: int = 2
+    sockets: int = 1
+    memory_mib: int = 2048
+    append: str = ""
+    # Whether the machine's ACPI tables name an idle state (x86 only): then there is a cpuidle driver, acpi_idle.
+    idle_states: bool = False
+    cgroup: int = 2
+    tracefs: bool = True
+    hotplug: bool = False
+    time_namespace: bool = False
+    # pid, UTS, IPC and cgroup namespaces of its own, on the host's kernel.
+    container: bool = False
+    sysctls: Mapping[str, str] = field(default_factory=dict)
+    # Files of the machine that are written before anything is measured.
+    writes: Mapping[str, str] = field(default_factory=dict)
+    steps: tuple[str, ...] = ALL_STEPS
+    window_s: float = 10.0
+    idle_window_s: float = 4.0
+    # Of the whole cell; one that takes longer is killed.
+    limit_s: float = 900.0
+    quick: bool = False
+
+
+_HARDENED = {
+    "kernel.kptr_restrict": "2",
+    "kernel.perf_event_paranoid": "3",
+    "kernel.unprivileged_bpf_disabled": "2",
+    "kernel.dmesg_restrict": "1",
+}
+
+CELLS: tuple[Cell, ...] = (
+    Cell(name="6.1", why="Debian 12's kernel in a guest without a cpuidle driver", quick=True),
+    Cell(name="6.1-cpuidle", why="the same with a cpuidle driver", idle_states=True),
+    Cell(name="6.1-cloud", why="Debian 12's kernel for clouds", flavour="cloud-amd64"),
+    Cell(name="6.1-rt", why="Debian 12's realtime kernel", flavour="rt-amd64", idle_states=True),
+    Cell(name="6.1-1cpu", why="a single CPU, and control groups of version 1", cpus=1, cgroup=1),
+    Cell(
+        name="6.1-hardened",
+        why="lockdown=integrity, kptr_restrict=2 and its kind, tracefs not mounted",
+        append="lsm=lockdown,capability lockdown=integrity",
+        sysctls=_HARDENED,
+        tracefs=False,
+    ),
+    Cell(
+        name="6.1-hotplug",
+        why="a CPU goes and comes back within the window",
+        cpus=4,
+        idle_states=True,
+        hotplug=True,
+        steps=("doctor", "attribute", "nothing-left"),
+    ),
+    Cell(
+        name="6.1-timens",
+        why="all of it in a time namespace, whose clocks are a day ahead",
+        time_namespace=True,
+        steps=("doctor", "attribute", "idle", "nothing-left"),
+    ),
+    Cell(name="5.10", why="Debian 11's kernel", kernel="bullseye"),
+    Cell(name="6.12", why="Debian 13", root="trixie", kernel="trixie", idle_states=True, quick=True),
+    Cell(
+        name="6.12-off",
+        why="Debian 13, cpuidle switched off by hand",
+        root="trixie",
+        kernel="trixie",
+        idle_states=True,
+        append="cpuidle.off=1",
+    ),
+    Cell(
+        name="6.12-16cpu",
+        why="16 CPUs in 2 sockets",
+        root="trixie",
+        kernel="trixie",
+        cpus=16,
+        sockets=2,
+        memory_mib=3072,
+        idle_states=True,
+        steps=("doctor", "attribute", "idle", "nothing-left"),
+    ),
+    Cell(
+        name="6.12-64cpu",
+        why="64 CPUs in 4 sockets, no cpuidle driver",
+        root="trixie",
+        kernel="trixie",
+        flavour="cloud-amd64",
+        cpus=64,
+        sockets=4,
+        memory_mib=4096,
+        steps=("doctor", "attribute", "nothing-left"),
+    ),
+    Cell(name="7.2", why="Debian sid", root="sid", kernel="sid"),
+    Cell(
+        name="arm64",
+        why="Debian sid on AArch64, where --on-cpu is refused",
+        root="sid",
+        kernel="sid",
+        arch="arm64",
+        flavour="arm64",
+        steps=("doctor", "attribute", "functions", "idle", "nothing-left"),
+        limit_s=1500.0,
+    ),
+    Cell(name="bookworm", why="Debian 12 on the host's kernel", kernel=None, steps=HERE_STEPS),
+    Cell(name="trixie", why="Debian 13 on the host's kernel", root="trixie", kernel=None, steps=HERE_STEPS, quick=True),
+    Cell(
+        name="container",
+        why="Debian 13 in a container's namespaces: what cannot work there is refused",
+        root="trixie",
+        kernel=None,
+        steps=("contained", "functions"),
+        container=True,
+    ),
+    Cell(name="sid", why="Debian sid on the host's kernel", root="sid", kernel=None, steps=HERE_STEPS),
+)
+
+
+def chosen(names: list[str], *, quick: bool) -> list[Cell]:
+    """The cells of these names, else all, else the quick ones. Raises ValueError for a name that is none."""
+    known = {cell.name: cell for cell in CELLS}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"no cell {', '.join(unknown)}; there are {', '.join(known)}")
+    if names:
+        return [known[name] for name in names]
+    return [cell for cell in CELLS if cell.quick or not quick]

@@ -1,0 +1,29 @@
+"""`python -m tests.matrix.inside JOB RESULTS`: the steps of one cell. JOB is JSON, see tests.matrix.cells.Cell."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.matrix.inside import measuring, world
+from tests.matrix.inside.steps import Steps
+
+
+def main() -> int:
+    """All steps of the job. The results say how they went; the exit status only that they were all done."""
+    job = json.loads(Path(sys.argv[1]).read_text())
+    with Path(sys.argv[2]).open("w", encoding="utf-8") as results:
+        steps = Steps(results, job["time_scale"])
+        steps.step("machine", lambda: world.prepare(job))
+        if job["time_namespace"]:
+            steps.prefix = ("unshare", "--time", "--monotonic", "100000", "--boottime", "100000", "--fork")
+        for line in job["commands"]:
+            steps.step(line, lambda line=line: measuring.command(steps, line))
+        for name in [] if job["commands"] else job["steps"]:
+            steps.step(name, lambda name=name: measuring.STEPS[name](steps, job))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""The steps: each runs powerprof as a user would and holds its answer against what is known."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.matrix.inside import bpf, truth, world
+from tests.matrix.inside.steps import StepError, Steps
+
+Job = Mapping[str, Any]
+_PROGRAMS = Path("/srv/powerprof/truth")
+_RATES = ("nanosleep=31", "poll=19", "epoll=17", "condvar=13", "timerfd=11", "pipe=7", "futex=7")
+_SCRATCH = Path("/tmp/matrix")
+
+
+def command(steps: Steps, line: str) -> dict[str, Any]:
+    """A line for the shell, to look into a machine by hand."""
+    done = steps.command(["bash", "-c", line], limit_s=120)
+    return {"code": done.code, "out": done.out, "err": done.err}
+
+
+def doctor(steps: Steps, job: Job) -> dict[str, Any]:
+    """Every capability is looked at, and tracing works."""
+    found = steps.powerprof("doctor", "--json", "-", limit_s=30).document()
+    capabilities = {one["name"]: one for one in found["capabilities"]}
+    if capabilities["tracing"]["status"] != "ok":
+        raise StepError(f"tracing {capabilities['tracing']['status']}: {capabilities['tracing']['detail']}")
+    return {name: f"{one['status']}: {one['detail']}" for name, one in capabilities.items()}
+
+
+def _window(runs: Path) -> tuple[int, int]:
+    """When wakings were counted: the saved capture knows it to the nanosecond."""
+    from powerprof.attribution import capture
+
+    taken = capture.load(next(runs.glob("*/capture.bin")))
+    return taken.counted_from_ns, taken.counted_to_ns
+
+
+def attribute(steps: Steps, job: Job) -> dict[str, Any]:
+    """Wakings of each function within 3 % of the program's count; idle exits that add up."""
+    _SCRATCH.mkdir(exist_ok=True)
+    log, runs = _SCRATCH / "sleepers.log", _SCRATCH / "runs"
+    with steps.program(str(_PROGRAMS / "sleepers"), "600", f"log={log}", *_RATES) as process:
+        assert process.stdout is not None
+        about = json.loads(process.stdout.readline())
+        with world.hotplug(job["hotplug"], job["window_s"] / 3):
+            record = steps.powerprof(
+                "attribute", "--pid", str(about["pid"]), "--duration", str(job["window_s"]), "--json", "-",
+                "--runs-dir", str(runs), limit_s=job["window_s"] + 60,
+            ).document()  # fmt: skip
+        names = list(about["threads"])
+        counted = truth.slept(log, names, *_window(runs))
+    balance, stacks = record["conservation"], record["stacks"]
+    facts = {
+        "window_s": round(record["window_s"], 2),
+        "found": truth.woken(record, names),
+        "own_count": counted,
+        "conservation": balance,
+        "exits": sum(row["count"] for row in record["wakeups"]),
+        "stacks_complete_percent": 100 * stacks["complete_count"] / max(1, stacks["captured_count"]),
+        "tool_cpu_s": record["tool"]["cpu_s"],
+        "notes": record["notes"],
+    }
+    facts["worst_percent"], wrong = truth.compare(facts["found"], counted)
+    never_idle = balance["cpuidle_usage_delta_count"] == balance["idle_exits_count"] == 0
+    if facts["exits"] == 0 and never_idle and not job["is_machine"]:
+        wrong.append("nothing proven: this host was never idle in the window, and cpuidle counted nothing either")
+    elif facts["exits"] == 0:
+        wrong.append(f"no idle exit of a program that slept: {balance}")
+    elif (balance["coverage_percent"] or 0) < 99:
+        wrong.append(f"coverage {balance['coverage_percent']} %")
+    seen, usage = balance["idle_exits_count"], balance["cpuidle_usage_delta_count"]
+    if usage is not None and abs(seen - usage) > 0.01 * usage + 2 * record["cpus"]:
+        wrong.append(f"{seen} idle exits, but cpuidle counted {usage}")
+    if wrong:
+        raise StepError("; ".join(wrong), facts)
+    return facts
+
+
+def functions(steps: Steps, job: Job) -> dict[str, Any]:
+    """Calls of known number, counted exactly."""
+    program = _PROGRAMS / "functions_truth"
+    with steps.program(str(program)) as process:
+        assert process.stdout is not None and process.stdin is not None
+        pid, stdin = int(process.stdout.readline()), process.stdin
+        places = truth.addresses(program, pid, truth.CALLS)
+        plain, over = truth.instructions(pid, places), threading.Event()
+
+        def begin() -> None:
+            """The work begins when every function has its breakpoint: its first instruction is another one."""
+            while not over.wait(0.1):
+                now = truth.instructions(pid, places)
+                if all(now[name] != plain[name] for name in places):
+                    break
+            # From the last probe to the window powerprof reads its counters once.
+            if not over.wait(0.5 * job["time_scale"]):
+                stdin.write("\n")
+                stdin.flush()
+
+        beginner = threading.Thread(target=begin)
+        beginner.start()
+        try:
+            record = steps.powerprof(
+                "attribute", "--pid", str(pid), "--functions", "truth_*", "--duration", str(4 + 2 * job["time_scale"]),
+                "--json", "-", "--no-save", limit_s=90,
+            ).document()  # fmt: skip
+        finally:
+            over.set()
+            beginner.join()
+    calls = {row["function"]: row["calls_count"] for row in record["functions"]}
+    wrong = [
+        f"{name} {calls.get(name, 0)} of {count}" for name, count in truth.CALLS.items() if calls.get(name) != count
+    ]
+    if wrong:
+        raise StepError(f"calls counted of those made: {', '.join(wrong)}")
+    return {"method": record["method"], "probe_call_us": record["probe_call_us"], "calls": sum(calls.values())}
+
+
+def on_cpu(steps: Steps, job: Job) -> dict[str, Any]:
+    """Shares of CPU time as the program uses it."""
+    with steps.program(str(_PROGRAMS / "oncpu_truth"), "burn", "600") as process:
+        assert process.stdout is not None
+        pid = process.stdout.readline().strip()
+        record = steps.powerprof(
+            "attribute", "--pid", pid, "--on-cpu", "--frequency", "397", "--duration", "4", "--json", "-", "--no-save",
+            limit_s=60,
+        ).document()  # fmt: skip
+    total = record["target_count"]
+    if total < 200:
+        raise StepError(f"{total} samples of a program that ran all the time")
+    found = {
+        name: 100
+        * sum(row["count"] for row in record["stacks"] if any(frame["label"] == name for frame in row["stack"]))
+        / total
+        for name in truth.SHARES
+    }
+    # A share of 50 % of N samples is known to ±1.96·50/√N; twice that.
+    allowed = 2 * 98 / total**0.5
+    wrong = [
+        f"{name} {found[name]:.1f} %" for name, share in truth.SHARES.items() if abs(found[name] - share) > allowed
+    ]
+    if wrong:
+        raise StepError(f"shares of {truth.SHARES}: {', '.join(wrong)}, ±{allowed:.1f} allowed, {total} samples")
+    return {"samples": total, **{name: round(share, 1) for name, share in found.items()}}
+
+
+def idle(steps: Steps, job: Job) -> dict[str, Any]:
+    """A private MariaDB with four silent clients: exits, causes, and the server among them."""
+    record = steps.powerprof(
+        "idle", "--clients", "4", "--duration", str(job["idle_window_s"]), "--repeat", "2", "--json", "-", "--no-save",
+        limit_s=120,
+    ).document()  # fmt: skip
+    phases = {phase["name"]: phase for phase in record["phases"]}
+    if {"baseline", "server", "clients"} - phases.keys():
+        raise StepError(f"phases are missing: {sorted(phases)}")
+    facts: dict[str, Any] = {"notes": record["notes"]}
+    for name, phase in phases.items():
+        causes = phase.get("causes") or []
+        facts[name] = {
+            "c0_percent": phase["c0_percent"],
+            "wakeups_hz": phase["wakeups_hz"],
+            "states": [state["name"] for state in phase["states"]],
+            "causes_hz": round(sum(cause["wakeups_hz"] for cause in causes), 1),
+            "server_hz": round(sum(cause["wakeups_hz"] for cause in causes if cause["process"] == "mariadbd"), 2),
+        }
+    last = facts["clients"]
+    if not last["wakeups_hz"]:
+        raise StepError(f"no wake-up of a host that ran: {last}", facts)
+    if not last["server_hz"]:
+        raise StepError(f"mariadbd is not among the causes: {phases['clients'].get('causes')}"[:600], facts)
+    return facts
+
+
+def contained(steps: Steps, job: Job) -> dict[str, Any]:
+    """In a pid namespace of its own: what works there works, the rest is refused, and says what to do."""
+    tracing = next(
+        one
+        for one in steps.powerprof("doctor", "--json", "-", limit_s=30).document()["capabilities"]
+        if one["name"] == "tracing"
+    )
+    if tracing["status"] != "limited" or "--pid=host" not in (tracing["remedy"] or ""):
+        raise StepError(f"doctor says {tracing}")
+    with steps.program(str(_PROGRAMS / "sleepers"), "600") as process:
+        assert process.stdout is not None
+        pid = str(json.loads(process.stdout.readline())["pid"])
+        for words in (("--pid", pid), ("--pid", pid, "--on-cpu"), ("--system",)):
+            refused = steps.powerprof("attribute", *words, "--duration", "1", "--no-save", limit_s=30)
+            if refused.code != 3 or "--pid=host" not in refused.err:
+                raise StepError(f"attribute {' '.join(words)} ended with {refused.code}: {refused.last_words()}")
+    record = steps.powerprof(
+        "idle", "--clients", "4", "--duration", "2", "--repeat", "2", "--json", "-", "--no-save", limit_s=120
+    ).document()
+    if not any("causes unknown" in note for note in record["notes"]):
+        raise StepError(f"idle does not say that causes are unknown: {record['notes']}")
+    return {"tracing": tracing["detail"], "wakeups_hz": [phase["wakeups_hz"] for phase in record["phases"]]}
+
+
+def nothing_left(steps: Steps, job: Job) -> dict[str, Any]:
+    """No BPF program and no link is there once powerprof has ended."""
+    # The kernel frees programs after a grace period of RCU.
+    for _ in range(50):
+        left = bpf.loaded() - {tuple(one) for one in job.get("loaded_before", [])}
+        if not left:
+            return {"left": 0}
+        time.sleep(0.1)
+    raise StepError(f"left in the kernel: {sorted(left)}")
+
+
+STEPS: Mapping[str, Callable[[Steps, Job], dict[str, Any]]] = {
+    "doctor": doctor,
+    "attribute": attribute,
+    "functions": functions,
+    "on-cpu": on_cpu,
+    "idle": idle,
+    "contained": contained,
+    "nothing-left": nothing_left,
+}

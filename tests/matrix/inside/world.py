@@ -1,0 +1,87 @@
+"""Makes the machine what its cell says, and says what it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.matrix.inside.steps import StepError
+
+_CPUS = Path("/sys/devices/system/cpu")
+
+
+def _mount(kind: str, target: str, options: str = "") -> None:
+    Path(target).mkdir(parents=True, exist_ok=True)
+    words = ["mount", "-t", kind, *(["-o", options] if options else []), kind, target]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StepError(f"cannot mount {kind}: {done.stderr.strip()}")
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def prepare(job: dict[str, Any]) -> dict[str, Any]:
+    """Mounts and settings of the cell, where this machine is ours; what the machine is in any case."""
+    if job["is_machine"]:
+        if job["cgroup"] == 2:
+            _mount("cgroup2", "/sys/fs/cgroup")
+        else:
+            _mount("tmpfs", "/sys/fs/cgroup")
+            for controller in ("cpu,cpuacct", "memory", "pids"):
+                _mount("cgroup", f"/sys/fs/cgroup/{controller}", controller)
+        if job["tracefs"]:
+            _mount("tracefs", "/sys/kernel/tracing")
+        for name, value in job["sysctls"].items():
+            Path("/proc/sys", name.replace(".", "/")).write_text(value)
+        for name, text in job["writes"].items():
+            Path(name).write_text(text)
+    release = os.uname().release
+    return {
+        # Of a host only the version: what its owner calls it is nobody's business.
+        "kernel": release if job["is_machine"] else f"{'.'.join(release.split('.')[:2])}, the host's",
+        "arch": os.uname().machine,
+        "cpus": os.cpu_count(),
+        "sockets": len({one.read_text() for one in _CPUS.glob("cpu[0-9]*/topology/physical_package_id")}),
+        "driver": _text("/sys/devices/system/cpu/cpuidle/current_driver"),
+        "governor": _text("/sys/devices/system/cpu/cpuidle/current_governor"),
+        "clock": _text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        "lockdown": _text("/sys/kernel/security/lockdown"),
+        "glibc": platform.libc_ver()[1],
+        "boot_s": round(time.clock_gettime(time.CLOCK_BOOTTIME), 1),
+    }
+
+
+@contextlib.contextmanager
+def hotplug(wanted: bool, after_s: float) -> Iterator[None]:
+    """While the block runs, take the last CPU away and bring it back, once."""
+    cpu = _CPUS / f"cpu{(os.cpu_count() or 1) - 1}" / "online"
+    over = threading.Event()
+
+    def turn() -> None:
+        for value in ("0", "1"):
+            if over.wait(after_s):
+                break
+            cpu.write_text(value)
+        cpu.write_text("1")
+
+    thread = threading.Thread(target=turn)
+    if wanted:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if wanted:
+            thread.join()

@@ -1,0 +1,42 @@
+"""One emulated machine: QEMU with a kernel, two disks, and a port for results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from powerprof.programs import need
+from tests.matrix import acpi, initramfs
+from tests.matrix.cells import Cell
+from tests.matrix.kernels import Kernel
+from tests.matrix.roots import Root
+from tests.matrix.running import CONSOLE, RESULTS
+
+# Emulated CPUs work at about a tenth of the host's speed: limits of steps are multiplied by this.
+TIME_SCALE = 8.0
+
+
+def command(cell: Cell, root: Root, kernel: Kernel, project: Path, job: str, place: Path) -> Sequence[str | Path]:
+    """The argument list of QEMU; writes the machine's first root into `place`."""
+    (place / "initrd").write_bytes(initramfs.build(root.tree / "bin/busybox", kernel.modules, project, job))
+    arch = root.arch
+    extra: list[str] = []
+    if cell.idle_states:
+        (place / "ssdt.aml").write_bytes(acpi.idle_table(cell.cpus))
+        extra = ["-acpitable", f"file={place / 'ssdt.aml'}"]
+    append = [
+        f"console={arch.console}", "panic=-1", "rdinit=/init", "loglevel=4", "mitigations=off", "tsc=reliable",
+        cell.append,
+    ]  # fmt: skip
+    disk = "if=virtio,format=raw,readonly=on,file.locking=off"
+    return [
+        need(*arch.qemu), "-accel", "tcg,thread=multi", *arch.machine,
+        "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+        "-m", f"{cell.memory_mib}M",
+        "-smp", f"{cell.cpus},sockets={cell.sockets},cores={cell.cpus // cell.sockets}",
+        "-kernel", kernel.vmlinuz, "-initrd", place / "initrd", "-append", " ".join(append).strip(),
+        "-drive", f"{disk},file={root.image}", "-drive", f"{disk},file={kernel.headers}",
+        "-serial", f"file:{place / CONSOLE}",
+        "-device", "virtio-serial-pci", "-chardev", f"file,id=results,path={place / RESULTS}",
+        "-device", f"virtserialport,chardev=results,name={initramfs.PORT}", *extra,
+    ]  # fmt: skip

@@ -1,0 +1,51 @@
+"""The project as a root takes it: sources, the bytecode of that root's Python, and the truth programs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from powerprof.programs import need, run
+from tests.matrix import cache
+from tests.matrix.roots import REPOSITORY, Root, run_inside
+
+# What runs inside, and what the bench itself runs there.
+_PARTS = ("powerprof", "probes", "workloads", "tests/matrix", "pyproject.toml")
+PROGRAMS = ("tests/programs/sleepers.c", "tests/root/functions_truth.c", "tests/root/oncpu_truth.c")
+TRUTH = "truth"
+_FLAGS = ("-O2", "-fomit-frame-pointer", "-pthread")
+
+
+def _files() -> Iterator[Path]:
+    for name in (*_PARTS, *PROGRAMS):
+        place = REPOSITORY / name
+        for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+            if file.is_file() and "__pycache__" not in file.parts:
+                yield file
+
+
+def _make(root: Root, place: Path) -> None:
+    for file in _files():
+        target = place / file.relative_to(REPOSITORY)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
+    (place / "tests/__init__.py").touch()
+    (place / TRUTH).mkdir()
+    compiler, package = root.arch.compiler
+    made = [[*_FLAGS, "-o", f"{TRUTH}/{Path(name).stem}", name] for name in PROGRAMS]
+    if not root.arch.is_native:
+        for words in made:
+            run([need(compiler, package), *words], cwd=place)
+        return
+    # Unchecked: the bytecode stays good whatever times the files get on their way into a machine.
+    compiled = "python3 -m compileall -q --invalidation-mode unchecked-hash powerprof tests"
+    lines = ["cd /srv/powerprof", *(f"{compiler} {' '.join(words)}" for words in made), compiled]
+    run_inside(root.tree, place, ["sh", "-ec", "\n".join(lines)])
+
+
+def project(root: Root) -> Path:
+    """A folder with all that goes to /srv/powerprof, made now where the checkout has changed."""
+    contents = [part for file in _files() for part in (str(file.relative_to(REPOSITORY)), file.read_bytes())]
+    kind = f"{root.suite}-{root.arch.debian}"
+    return cache.made(f"project-{kind}-{cache.digest(*contents)}", lambda place: _make(root, place))
