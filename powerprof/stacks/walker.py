@@ -81,7 +81,8 @@ class Walker:
     def _read(self, address: int, count: int, _offset: int, _physical: bool) -> bytes:
         at = address - self._sp
         if at < 0 or at + count > len(self._stack):
-            self._fault = address
+            # The first is why the walk went astray; what drgn then tries by frame pointers may lie anywhere.
+            self._fault = address if self._fault is None else self._fault
             raise self._fault_error("not copied", address)
         data = self._stack[at : at + count]
         self._reads.append((at, data))
