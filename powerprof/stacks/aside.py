@@ -7,11 +7,9 @@ import os
 import select
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 
 from powerprof import programs
@@ -147,8 +145,7 @@ class Aside:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._child is None:
-            # -I: neither the working directory nor the environment says what the child imports.
-            argv = (sys.executable, "-I", str(Path(aside_child.__file__)), str(procfs()))
+            argv = programs.python(aside_child.__file__, procfs(), site=False)
             child = programs.start(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             if child.stdout is None or not select.select([child.stdout], [], [], _START_S)[0]:
                 programs.stop(child, patience_s=0.5)
