@@ -21,13 +21,9 @@ from tests.conftest import REPOSITORY
 # What a script needs to behave as the command line does: a signal is an exception, an error is one line.
 _PRELUDE = """
 import signal, sys
+from powerprof import interrupts
 from powerprof.errors import Interrupted, PowerprofError
-def on_signal(number, frame):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Interrupted("interrupted")
-signal.signal(signal.SIGINT, on_signal)
-signal.signal(signal.SIGTERM, on_signal)
+interrupts.install()  # with it an interrupt that Python drops in a destructor comes again
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
 def main():
 {body}
