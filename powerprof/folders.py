@@ -91,6 +91,22 @@ class Folder:
         with self.replacing(name, mode) as handle:
             write_all(handle, data)
 
+    def check_room(self, needed_bytes: int) -> None:
+        """Make a file and remove it; refused too where less is free than is needed.
+
+        Tried for real: a read-only file system, a quota or /proc refuse what the permissions allow.
+        """
+        name = f".powerprof-{secrets.token_hex(8)}"
+        handle = self.create(name)
+        try:
+            system = os.fstatvfs(handle)
+        finally:
+            os.close(handle)
+            self.remove(name)
+        # A file system that counts no blocks (some remote ones say 0) says nothing about room.
+        if system.f_blocks and system.f_bavail * system.f_frsize < needed_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def read(self, name: str, limit_bytes: int) -> bytes:
         """The content of a regular file of at most `limit_bytes`; no link, and nothing that could wait."""
         handle = os.open(_single(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.handle)

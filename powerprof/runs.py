@@ -30,6 +30,8 @@ _NAME = re.compile(r"[a-z][a-z-]*-\d{4,}")
 _RUN_FILE = "run.json"
 _LIMIT_BYTES = 256 << 20
 _SHOWN_NAME = 80
+# A capture of a busy host is some MB, all other runs less than one.
+_NEEDED_BYTES = 1 << 20
 
 
 class Record(msgspec.Struct):
@@ -88,6 +90,15 @@ class RunStore:
             # By the effective ids, which include those that files are written with; access(2) asks for the real ones.
             if not os.access(self.directory, os.W_OK | os.X_OK, effective_ids=True):
                 raise self._cannot(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+    def check(self) -> None:
+        """Make the directory and see that a run can be saved now. Raises PowerprofError."""
+        self.prepare()
+        try:
+            with as_caller(), Folder.open(self.directory) as store:
+                store.check_room(_NEEDED_BYTES)
+        except OSError as error:
+            raise self._cannot(error) from error
 
     def create(self, command: str) -> tuple[str, Path]:
         """A new empty run folder and its id, such as idle-0042. Raises PowerprofError where it cannot be made."""

@@ -19,12 +19,19 @@ import typer
 
 from powerprof.cli.options import Duration, Energy, Given, Html, Profiles, Saving, files_of
 from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError
 
 RingKib = Annotated[
     int,
     typer.Option("--stack-buffer", metavar="KIB", min=4, max=1 << 20, help="Ring buffer for stacks, a power of two."),
 ]
+
+
+_MEASURING = (
+    *("duration", "stack_buffer", "energy_source", "meter_log"),
+    *("server", "socket", "defaults_file", "no_save"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +115,7 @@ def agree(danger: str, yes: bool) -> None:
 
 def command(
     *,
+    context: typer.Context,
     target: Target,
     duration: Duration = 10.0,
     view: View,
@@ -121,15 +129,21 @@ def command(
 ) -> None:
     """Trace, save, analyse, print."""
     files = files_of(profiles, html=html)
+    _refuse(context, view, instead)
     if view.from_run is not None:
         saving = replace(saving, no_save=True)
-    check(saving, files)
+    saving = check(saving, files, reads_runs=True)
     from powerprof.attribution import session
     from powerprof.report.beside import extras_of_capture
+    from powerprof.report.kinds import check_files
     from powerprof.report.targets import check_by, lines_of
 
+    on_cpu, functions = instead.on_cpu, instead.functions is not None
     dtrace = instead.wakers or instead.sleeps
-    check_by(view.by, on_cpu=instead.on_cpu, functions=instead.functions is not None, dtrace=dtrace)
+    if not dtrace:
+        schema = "oncpu" if on_cpu else "functions" if functions else "attribution"
+        check_files(f"powerprof.{schema}/1", [kind for kind, target in files.items() if target is not None])
+    check_by(view.by, on_cpu=on_cpu, functions=functions, dtrace=dtrace)
     request = session.Request(
         words=tuple(target.pid or ()),
         cgroup=target.cgroup,
@@ -164,3 +178,18 @@ def command(
         raw=found.files,
         extras=partial(extras_of_capture, found.capture),
     )
+
+
+def _refuse(context: typer.Context, view: View, instead: Instead) -> None:
+    """Options of another question than the one that is asked. Raises UsageError."""
+    if view.from_run is not None:
+        refuse_without_effect(context, "with --from, which measures nothing", _MEASURING)
+    if not instead.on_cpu:
+        refuse_without_effect(context, "without --on-cpu", ("event", "frequency"))
+    if instead.functions is None:
+        refuse_without_effect(context, "without --functions", ("max_functions", "backend"))
+    if instead.on_cpu or instead.functions is not None:
+        other = "--on-cpu" if instead.on_cpu else "--functions"
+        refuse_without_effect(context, f"with {other}", ("stack_buffer", "energy_source", "meter_log"))
+    if instead.functions is not None:
+        refuse_without_effect(context, "with --functions", ("server", "socket", "defaults_file"))

@@ -85,9 +85,10 @@ def _given(bench: Bench) -> Iterator[Server | None]:
         yield None
         return
     private = (bench.server_binary, bench.server_basedir, bench.server_build, bench.server_cpus, bench.world_sql)
-    if any(part is not None for part in private):
+    if any(part is not None for part in private) or bench.network_namespaces:
         raise UsageError(
-            "--server-binary, --server-build, --server-cpus and --world-sql are for a private server",
+            "--server-binary, --server-basedir, --server-build, --server-cpus, --network-namespaces and --world-sql "
+            "are for a private server",
             "leave out --server, --socket and --defaults-file",
         )
     from powerprof.database.client import connect_given
@@ -101,8 +102,8 @@ def _build(bench: Bench) -> ServerBuild | None:
         return None
     from powerprof.database import historical
 
-    if bench.server_binary is not None:
-        raise UsageError("--server-binary and --server-build name two servers", "use one of them")
+    if bench.server_binary is not None or bench.server_basedir is not None:
+        raise UsageError("--server-binary or --server-basedir and --server-build name two servers", "use one of them")
     return historical.build(bench.server_build)
 
 

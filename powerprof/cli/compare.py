@@ -16,6 +16,7 @@ import typer
 from powerprof.cli.bench import Bench
 from powerprof.cli.options import Attribute, BlockDuration, Load, Meters, Saving, Seed, Tables, files_of
 from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError, WorseError
 from powerprof.experiment.options import PAIRS, TURN_S, WINDOW_S, ExperimentOptions
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 First = Annotated[str, typer.Argument(metavar="A", help="A condition, or a saved run.")]
 Second = Annotated[str, typer.Argument(metavar="B", help="Another one.")]
+
+
+# What a comparison of saved runs takes besides its files.
+_OF_SAVED_RUNS = ("seed", "fail_if_worse", "html", "markdown", "csv", "json", "quiet", "runs_dir", "no_save")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +71,7 @@ def command(
     a: First,
     b: Second,
     *,
+    context: typer.Context,
     windows: Windows,
     load: Load,
     judging: Judging,
@@ -77,9 +83,14 @@ def command(
 ) -> None:
     """Measure or read, save, print."""
     files = files_of(tables)
-    check(saving, files)
+    saving = check(saving, files, reads_runs=True, judged=judging.fail_if_worse)
     from powerprof.experiment.comparison import compare
+    from powerprof.experiment.saved import are_runs
 
+    if are_runs(a, b, saving.runs_dir):
+        refuse_without_effect(context, "on saved runs, which are compared as they are", but=_OF_SAVED_RUNS)
+    elif load.chosen == "work":
+        refuse_without_effect(context, "with equal work, whose windows are whole", ("turn",))
     options = ExperimentOptions(
         pairs=windows.pairs,
         window_s=windows.duration,

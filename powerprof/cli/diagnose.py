@@ -21,7 +21,7 @@ All = Annotated[bool, typer.Option("--all", help="Also tell what a healthy serve
 
 def command(*, pid: Pid = None, duration: Duration = 8.0, all_notes: All = False, given: Given, saving: Saving) -> None:
     """Look, judge, save, print."""
-    check(saving)
+    saving = check(saving)
     from powerprof.diagnosis import session
     from powerprof.report.diagnosis import lines
 

@@ -14,6 +14,7 @@ import typer
 
 from powerprof.cli.options import Duration, Energy, Json, Quiet
 from powerprof.cli.output import check_targets, progress, report, show, write_json
+from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ Elapsed = Annotated[
 
 def command(
     *,
+    context: typer.Context,
     recordings: From = None,
     more: More = None,
     elapsed: Elapsed = None,
@@ -43,6 +45,7 @@ def command(
     if not recordings and (more or elapsed is not None):
         raise UsageError("files and --elapsed belong to --from FILE…", "powerprof energy --help")
     if recordings:
+        refuse_without_effect(context, "with --from, which reads what was measured", ("duration",))
         from powerprof.energy.replay import replay
 
         if energy != Energy():

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
+import typer
+
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """The command as Typer wants it: every group replaced by its fields, in their order, with their defaults."""
@@ -35,7 +37,9 @@ def _options(kinds: dict[str, Any], defaults: dict[str, Any]) -> Iterator[inspec
             own = {f.name: inspect.Parameter.empty if f.default is MISSING else f.default for f in fields(kind)}
             yield from _options(_kinds(kind), own)
         else:
-            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=defaults.get(name))
+            # Typer gives a command its context where it asks for one; that has no default.
+            default = inspect.Parameter.empty if kind is typer.Context else defaults.get(name)
+            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
 
 
 def _kinds(group: Any) -> dict[str, Any]:

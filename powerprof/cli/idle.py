@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Measure, save, print."""
     files = files_of(tables)
-    check(saving, files)
+    saving = check(saving, files)
     from powerprof.experiment.idle import IdlePlan, measure_idle
 
     plan = IdlePlan(

@@ -11,11 +11,20 @@ import typer
 from powerprof.errors import UsageError
 
 MAX_DURATION_S = 7 * 24 * 3600.0
+# More than any server of today answers; a stream is made statement by statement, and arithmetic ends somewhere.
+MAX_RATE_HZ = 10_000_000.0
+MAX_QUERIES = 1_000_000_000
 
 
 def _duration(value: float | None) -> float | None:
     if value is not None and not 0.05 <= value <= MAX_DURATION_S:
         raise typer.BadParameter("must be between 0.05 s and 7 days")
+    return value
+
+
+def _rate(value: float | None) -> float | None:
+    if value is not None and not 0 < value <= MAX_RATE_HZ:
+        raise typer.BadParameter(f"must be above 0 and at most {MAX_RATE_HZ:,.0f} queries/s")
     return value
 
 
@@ -38,7 +47,10 @@ ResidencySource = Annotated[
     str, typer.Option("--residency-source", metavar="NAME", help="cpuidle (default), powertop, turbostat or procfs.")
 ]
 Html = Annotated[str | None, _file("html", "One self-contained page: opens offline, prints; - is stdout.")]
-Rate = Annotated[float | None, typer.Option("--rate", metavar="HZ", help="Queries/s to offer, instead of calibrating.")]
+Rate = Annotated[
+    float | None,
+    typer.Option("--rate", metavar="HZ", callback=_rate, help="Queries/s to offer, instead of calibrating."),
+]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the order and of the intervals.")]
 Workloads = Annotated[
     list[Path] | None, typer.Option("--workloads", metavar="DIR", help="Also look for workloads here; repeatable.")
@@ -131,13 +143,18 @@ class Load:
     ] = None
     rate: Rate = None
     queries: Annotated[
-        int | None, typer.Option("--queries", metavar="N", help="Queries of each window (design work).")
+        int | None,
+        typer.Option("--queries", metavar="N", min=1, max=MAX_QUERIES, help="Queries of each window: equal work."),
     ] = None
 
     @property
     def chosen(self) -> Literal["rate", "work"] | None:
         """The design by its name. Raises UsageError."""
+        if self.rate is not None and self.queries is not None:
+            raise UsageError("--rate and --queries are two designs: equal rate, equal work", "leave one of the two out")
         designs: dict[str | None, Literal["rate", "work"] | None] = {None: None, "rate": "rate", "work": "work"}
+        if self.design is None and self.queries is not None:
+            return "work"
         if self.design in designs:
             return designs[self.design]
         raise UsageError(f"--design {self.design} is no choice", "rate or work")

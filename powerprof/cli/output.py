@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -38,15 +39,37 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
     paths = [os.path.realpath(target) for target in targets.values() if target not in (None, "-")]
     if len(set(paths)) < len(paths):
         raise UsageError("two options name the same file", "give each its own")
+    if paths:
+        from powerprof.report.output import check_output
+
+        for path in paths:
+            check_output(path)
 
 
-def check(saving: Saving, files: Targets | None = None) -> None:
-    """Refuse what could be neither written nor saved after the measuring. Raises UsageError, PowerprofError."""
+def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = False, judged: bool = False) -> Saving:
+    """Refuse what could be neither written nor saved after the measuring; returns how it is going to be saved.
+
+    Where nobody chose a place for runs and the usual one cannot be written (no HOME, a read-only one), that is said
+    and the measuring goes on. `reads_runs`: --runs-dir also says where runs are read; `judged`: the exit code is an
+    answer by itself. Raises UsageError, PowerprofError.
+    """
     check_targets(saving.json, files)
-    if not saving.no_save:
-        from powerprof.runs import RunStore
+    if saving.no_save:
+        if saving.runs_dir is not None and not reads_runs:
+            raise UsageError("--runs-dir says where to save and --no-save not to", "leave one of the two out")
+        if saving.quiet and not judged and not any((saving.json, *(files or {}).values())):
+            raise UsageError("--quiet and --no-save would leave nothing of the result", "add --json FILE")
+        return saving
+    from powerprof.runs import RunStore
 
-        RunStore(saving.runs_dir).prepare()
+    try:
+        RunStore(saving.runs_dir).check()
+    except PowerprofError as error:
+        if saving.runs_dir is not None:
+            raise
+        print(printable(f"note: the run is not going to be saved: {error.message}"), file=sys.stderr)
+        return replace(saving, no_save=True)
+    return saving
 
 
 def write_json(record: Any, target: str | None) -> None:

@@ -15,7 +15,8 @@ from typing import Annotated
 import typer
 
 from powerprof.cli.options import Duration, Saving
-from powerprof.cli.output import check_targets, deliver, progress
+from powerprof.cli.output import check, check_targets, deliver, progress
+from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError
 
 Before = Annotated[Path | None, typer.Option("--from", metavar="BEFORE", help="A recording instead of this host.")]
@@ -33,6 +34,7 @@ SourceName = Annotated[
 
 def command(
     *,
+    context: typer.Context,
     before: Before = None,
     after: After = None,
     elapsed: Elapsed = None,
@@ -41,13 +43,20 @@ def command(
     saving: Saving,
 ) -> None:
     """Measure or read, save, print."""
-    check_targets(saving.json)
+    saving = check(saving) if before is None else _checked(context, saving)
     if before is None and (after is not None or elapsed is not None):
         raise UsageError("AFTER and --elapsed belong to --from BEFORE", "powerprof residency --help")
     if before is not None:
         _replay(before, after, elapsed, residency_source, saving)
     else:
         _measure(duration, residency_source or "cpuidle", saving)
+
+
+def _checked(context: typer.Context, saving: Saving) -> Saving:
+    """What is read from recordings is not saved. Raises UsageError."""
+    refuse_without_effect(context, "with --from, which measures nothing", ("duration", "runs_dir", "no_save"))
+    check_targets(saving.json)
+    return replace(saving, no_save=True)
 
 
 def _replay(before: Path, after: Path | None, elapsed: float | None, source: str | None, saving: Saving) -> None:
@@ -58,7 +67,7 @@ def _replay(before: Path, after: Path | None, elapsed: float | None, source: str
 
     recording = read_recording(before, after, source=source, elapsed_s=elapsed, read_at=now_text())
     run = run_of(recording.window, host={"recordings": [str(path) for path in (before, after) if path is not None]})
-    deliver(run, "residency", replace(saving, no_save=True), lines=partial(lines, driver=recording.driver))
+    deliver(run, "residency", saving, lines=partial(lines, driver=recording.driver))
 
 
 def _measure(duration: float, source: str, saving: Saving) -> None:

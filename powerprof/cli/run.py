@@ -40,7 +40,7 @@ def command(
 ) -> None:
     """Measure, save, print."""
     files = files_of(tables)
-    check(saving, files)
+    saving = check(saving, files)
     from powerprof.experiment.options import ExperimentOptions
     from powerprof.experiment.single import run_condition
     from powerprof.workloads.catalogue import find_one

@@ -8,6 +8,7 @@ import typer
 
 from powerprof.cli.options import Json, RunsDir
 from powerprof.cli.output import check_targets, say, write_json
+from powerprof.errors import UsageError
 
 Name = Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run: its file is printed.", show_default=False)]
 
@@ -20,6 +21,8 @@ def command(name: Name = None, runs_dir: RunsDir = None, json: Json = None) -> N
 
     store = RunStore(runs_dir)
     if name is not None:
+        if json is not None:
+            raise UsageError("--json lists the runs, and one was named", f"powerprof report {name} --json FILE")
         path = store.find(name)
         schema_of(path)
         say(str(path))

@@ -31,6 +31,8 @@ def command(
     if action == "list":
         if name is not None:
             raise UsageError("list takes no name", "powerprof servers fetch NAME")
+        if yes:
+            raise UsageError("--yes agrees to a download, and list makes none", "powerprof servers fetch NAME --yes")
         servers = list(historical.CATALOGUE.values())
         lines = report.listing(servers)
     elif action == "fetch":

@@ -14,6 +14,7 @@ import typer
 from powerprof.cli.bench import Bench
 from powerprof.cli.options import BlockDuration, Meters, Rate, Saving, Seed, Tables, files_of
 from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ Name = Annotated[
     str | None, typer.Argument(metavar="[CONDITION]", help="Its name, or workload:condition.", show_default=False)
 ]
 Resume = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go on with a sweep that was interrupted.")]
+
+
+# What a sweep keeps from its beginning.
+_BEGUN_WITH = ("duration", "repeat", "rate", "seed", "energy_source", "residency_source")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +64,9 @@ def _values(text: str) -> list[Value]:
     values = [_number(word.strip()) for word in text.split(",") if word.strip()]
     if not values:
         raise UsageError(f"{text!r} has no values", "such as 1,2,4")
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{text} names {twice} twice", "each value is one point of the sweep")
     return values
 
 
@@ -75,6 +83,7 @@ def _number(text: str) -> Value:
 def command(
     name: Name = None,
     *,
+    context: typer.Context,
     varied: Varied,
     windows: Windows,
     rate: Rate = None,
@@ -87,11 +96,15 @@ def command(
 ) -> None:
     """Measure point by point, save, print."""
     files = files_of(tables)
-    check(saving, files)
+    saving = check(saving, files, reads_runs=resume is not None)
     if (name is None) == (resume is None):
         raise UsageError("sweep wants a condition, or --resume RUN", "powerprof sweep --help")
     if resume is not None and varied != Varied():
         raise UsageError("--resume goes on with the values that the sweep was begun with", "leave the others out")
+    if resume is not None:
+        refuse_without_effect(context, "with --resume, which goes on as the sweep was begun", _BEGUN_WITH)
+    if varied.parameter[0] == "rate" and rate is not None:
+        raise UsageError("--rate and --set rate=… are one parameter", "leave one of the two out")
     from powerprof.experiment import sweepstore
     from powerprof.experiment.options import ExperimentOptions
 

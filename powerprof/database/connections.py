@@ -62,27 +62,7 @@ class IdleConnections:
 
     def _ask_server(self) -> None:
         """Refuse before the first connection what the server would refuse at the last."""
-        with self._server.connect() as connection:
-            found = sql.rows(
-                connection, "SELECT @@max_connections, @@max_user_connections, @@session.wait_timeout", columns=3
-            )
-            status = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'", columns=2)
-        most, per_user, timeout_s = (sql.count(value) or 0 for value in (found or [(0, 0, 0)])[0])
-        if not most:
-            raise PowerprofError("the server does not say how many connections it allows", "is it MySQL or MariaDB?")
-        room = most - ((sql.count(status[0][1]) or 1) - 1 if status else 0)
-        if self.count > room:
-            raise PowerprofError(
-                f"the server has room for {room} more connections, {self.count} are wanted (max_connections {most})",
-                f"SET GLOBAL max_connections={most + self.count - room}, or use fewer --clients",
-            )
-        if 0 < per_user < self.count:
-            raise PowerprofError(
-                f"the server allows {per_user} connections a user, {self.count} are wanted",
-                "raise max_user_connections, or use fewer --clients",
-            )
-        if self._server.pid is not None and not self._server.private:
-            limits.check_threads(self.count)
+        timeout_s = check_connections(self._server, self.count)
         if self._hold_s is not None and self._hold_s >= timeout_s:
             self.notes.append(
                 f"the server closes idle connections after {timeout_s} s (wait_timeout), "
@@ -132,6 +112,35 @@ class IdleConnections:
             os.close(handle)
         self._handles.clear()
         self._encrypted.clear()
+
+
+def check_connections(server: Server, count: int) -> int:
+    """Raises PowerprofError where the server or this host has no room for `count` connections more.
+
+    Returns after how many seconds the server closes an idle one (wait_timeout).
+    """
+    with server.connect() as connection:
+        found = sql.rows(
+            connection, "SELECT @@max_connections, @@max_user_connections, @@session.wait_timeout", columns=3
+        )
+        status = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'", columns=2)
+    most, per_user, timeout_s = (sql.count(value) or 0 for value in (found or [(0, 0, 0)])[0])
+    if not most:
+        raise PowerprofError("the server does not say how many connections it allows", "is it MySQL or MariaDB?")
+    room = most - ((sql.count(status[0][1]) or 1) - 1 if status else 0)
+    if count > room:
+        raise PowerprofError(
+            f"the server has room for {room} more connections, {count} are wanted (max_connections {most})",
+            f"SET GLOBAL max_connections={most + count - room}, or use fewer --clients",
+        )
+    if 0 < per_user < count:
+        raise PowerprofError(
+            f"the server allows {per_user} connections a user, {count} are wanted",
+            "raise max_user_connections, or use fewer --clients",
+        )
+    if server.pid is not None and not server.private:
+        limits.check_threads(count)
+    return timeout_s
 
 
 def _channel(connection: Sql) -> socket.socket:

@@ -20,6 +20,7 @@ from powerprof.database.settings import setting_arguments
 from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
 from powerprof.folders import Folder, give, write_all
+from powerprof.paths import temporary_base
 
 INIT_SQL = "init.sql"
 ERROR_LOG = "error.log"
@@ -30,6 +31,12 @@ _ROOM_BYTES = 128 << 20
 # sockaddr_un.sun_path is 108 bytes with the final NUL (unix(7)).
 _LONGEST_SOCKET = 107
 _SPARE_CONNECTIONS = 24
+
+
+def check_room() -> None:
+    """See that a private server will have room; the rest is seen when it is made. Raises PowerprofError."""
+    place = temporary_base()
+    template.check_free(place, place, _ROOM_BYTES)
 
 
 def prepare(build: ServerBuild, options: ServerOptions, tree: RunTree) -> Login:

@@ -29,10 +29,14 @@ def template_for(build: ServerBuild, tree: RunTree) -> Path:
     """The empty data directory of this build, made now where the cache has none. Raises PowerprofError."""
     if build.template is not None:
         return build.template
-    shelf = paths.cache_folder("server-template")
+    shelf = _shelf()
+    if shelf is None:
+        return _for_this_run(build, tree)
     finished = shelf / build.key
     if finished.is_dir():
         return finished
+    if not os.access(shelf, os.W_OK | os.X_OK):
+        return _for_this_run(build, tree)
     work = tree.path / f"template-{secrets.token_hex(4)}"
     made = _initialise(build, work, tree)
     partial = shelf / f".{build.key}.{secrets.token_hex(4)}"
@@ -48,6 +52,25 @@ def template_for(build: ServerBuild, tree: RunTree) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
     tree.keep(partial)
     return finished
+
+
+def _shelf() -> Path | None:
+    """Where templates are kept; None where there can be no such place: no HOME, or one that nobody may write.
+
+    Raises PowerprofError where others may write to it.
+    """
+    try:
+        with Folder.open(paths.cache_dir() / "server-template", make=True):
+            pass
+    except OSError:
+        return None
+    return paths.cache_folder("server-template")
+
+
+def _for_this_run(build: ServerBuild, tree: RunTree) -> Path:
+    """A template that goes with the run: it costs each run the seconds that the cache would save."""
+    work = tree.path / f"template-{build.key}"
+    return work / "data" if work.is_dir() else _initialise(build, work, tree)
 
 
 def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
@@ -78,13 +101,17 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
 
 
 def need_room(directory: Path, needed_bytes: int) -> None:
-    """Raises PowerprofError where the file system of `directory` has less room than that."""
+    """Raises PowerprofError where the file system of `directory`, one of ours, has less room than that."""
+    check_free(directory, directory.parent, needed_bytes)
+
+
+def check_free(directory: Path, place: Path, needed_bytes: int) -> None:
+    """As `need_room`; `place` is what people call the directory."""
     system = os.statvfs(directory)
     free = system.f_bavail * system.f_frsize
     if free < needed_bytes:
         raise PowerprofError(
-            f"not enough room for a server in {directory.parent} ({free >> 20} MiB free, "
-            f"{-(-needed_bytes >> 20)} MiB needed)",
+            f"not enough room for a server in {place} ({free >> 20} MiB free, {-(-needed_bytes >> 20)} MiB needed)",
             ROOM_HINT,
         )
 

@@ -19,6 +19,7 @@ from powerprof.errors import CapabilityError, PowerprofError, UsageError
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
+_SERVERS = ("mysqld", "mariadbd")
 _PATIENCE_S = 3.0
 
 
@@ -97,6 +98,11 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
     label = name_of(pid) or str(pid)
     own_connection = _local(pid)
     if own_connection is None:
+        if not label.startswith(_SERVERS):
+            raise UsageError(
+                f"{pid} ({label}) is no MariaDB or MySQL server: there are no rules to judge it by",
+                f"powerprof attribute --pid {pid} names what it wakes for",
+            )
         notes.append(
             "the server does not let this user in by its socket: only its wake-ups were looked at "
             "(name an account by --defaults-file)"

@@ -21,7 +21,8 @@ from powerprof.database import builds, limits
 from powerprof.database.accounts import server_account
 from powerprof.database.base import Server
 from powerprof.database.client import GivenServer, given_login
-from powerprof.database.connections import IdleConnections
+from powerprof.database.connections import IdleConnections, check_connections
+from powerprof.database.launch import check_room
 from powerprof.database.server import PrivateServer
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
@@ -185,6 +186,8 @@ class IdleExperiment:
             self._phase("baseline", None, plan.repeat)
         with self._open_server() as server:
             self._server = ServerInfo(version=server.version, private=server.private, pid=server.pid)
+            if plan.given and plan.clients:
+                check_connections(server, plan.clients)
             self._settle(server)
             self._phase("server", server, plan.repeat)
             if plan.clients:
@@ -329,11 +332,14 @@ def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
     """How the server is opened. What would refuse it after the baseline is looked at here, before it."""
     if plan.given:
         login = given_login(plan.server_url, plan.socket, plan.defaults_file)
+        if plan.clients:
+            limits.raise_open_files(plan.clients)
         return lambda: GivenServer(login)
     build = builds.find_build(plan.server_binary)
     account = server_account()
     limits.check_threads(plan.clients, server_uid=account[0] if account else os.geteuid())
     limits.raise_open_files(plan.clients)
+    check_room()
     return lambda: PrivateServer(connections=max(1, plan.clients), build=build)
 
 

@@ -51,6 +51,11 @@ class ExperimentOptions:
             raise UsageError(f"--pairs {self.pairs}: must be between 1 and 1000")
         if not (self.turn_s == 0 or 0.05 <= self.turn_s <= 60):
             raise UsageError(f"--turn {self.turn_s:g}: must be 0 (whole windows) or between 0.05 and 60 s")
+        if 2 * self.turn_s > self.window_s:
+            raise UsageError(
+                f"--turn {self.turn_s:g}: two turns do not fit into a window of {self.window_s:g} s",
+                "a shorter --turn, or a longer --duration",
+            )
         if self.precision_percent is not None and not 0 < self.precision_percent < 100:
             raise UsageError(f"--precision {self.precision_percent:g}: must be between 0 and 100 %")
         if self.design == "work" and self.rate_hz is not None:

@@ -13,6 +13,7 @@ from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
 from powerprof.experiment.judge.metrics import Baseline, baseline_of
 from powerprof.experiment.judge.verdict import MINIMUM_PAIRS, half_width_percent, judge, pairs_of
 from powerprof.experiment.measure.apparatus import Apparatus, Slot
+from powerprof.experiment.measure.asked import check_asked
 from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer, calibrate
 from powerprof.experiment.measure.order import block_order
@@ -62,6 +63,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
     """Measure. Raises PowerprofError where nothing could be measured; after the first pair it keeps what there is."""
     from powerprof.energy.windows import WindowEnergy
 
+    check_asked([case_a, case_b], options)
     primary = case_a.workload.definition.primary_metric
     found = Collected((case_a, case_b), primary, options, now_text())
     started_cpu_s, started_s = time.process_time(), time.monotonic()

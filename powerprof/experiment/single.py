@@ -14,6 +14,7 @@ from powerprof.experiment.condition import condition_record
 from powerprof.experiment.judge import phases
 from powerprof.experiment.judge.metrics import baseline_of, metrics_for, run_metrics
 from powerprof.experiment.measure.apparatus import Apparatus
+from powerprof.experiment.measure.asked import check_asked
 from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer, calibrate
 from powerprof.experiment.measure.traced import trace_condition
@@ -64,6 +65,7 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
     """Measure one condition. Raises PowerprofError where not one window could be measured."""
     from powerprof.energy.windows import WindowEnergy
 
+    check_asked([case], options)
     started_at, started_s, started_cpu_s = now_text(), time.monotonic(), time.process_time()
     single = _Single(case, options, say)
     interrupted = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,12 +11,16 @@ from typing import Any, Literal
 
 import msgspec
 
+from powerprof.database import limits
+from powerprof.database.accounts import server_account
+from powerprof.database.connections import check_connections
 from powerprof.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError
 from powerprof.experiment.bench.servers import Bench, BenchOptions
 from powerprof.experiment.condition import condition_record
 from powerprof.experiment.judge.metrics import Baseline, Values, metrics_for, run_metrics
 from powerprof.experiment.measure import oslayer
 from powerprof.experiment.measure.apparatus import Apparatus
+from powerprof.experiment.measure.asked import check_asked
 from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer
 from powerprof.experiment.measure.oslayer import OsRates
@@ -84,7 +89,13 @@ def start(
     if not chosen:
         raise UsageError(f"--{parameter} needs values", f"such as --{parameter} 1,2,4")
     for value in chosen:
-        resolve(workload, condition, {key: value})
+        try:
+            case = resolve(workload, condition, {key: value})
+        except DataError as error:
+            if not values:
+                raise
+            raise _no_value(parameter, value, key, error) from None
+        check_asked([case], options)
     return Sweep(
         id=None,
         command="sweep",
@@ -106,6 +117,23 @@ def start(
             "seed": options.seed,
         },
     )
+
+
+def _no_value(parameter: str, value: Value, key: str, error: DataError) -> UsageError:
+    """A value of the command line that the key cannot take: the workload's file is not at fault."""
+    typed = f"--clients {value}" if parameter == "clients" else f"--set {parameter}={value}"
+    reason = error.reason.rpartition(": ")[2].partition(" - at ")[0]
+    return UsageError(f"{typed} is no value of {key} ({reason[:1].lower()}{reason[1:]})", "powerprof workloads NAME")
+
+
+def check_room(sweep: Sweep, workload: Loaded, bench_options: BenchOptions) -> None:
+    """See before the first point that there is room for the connections of the largest. Raises PowerprofError."""
+    most = max(resolve(workload, sweep.condition.name, {sweep.key: value}).load.clients for value in sweep.values)
+    if bench_options.given is not None:
+        check_connections(bench_options.given, most)
+    else:
+        account = server_account()
+        limits.check_threads(most, server_uid=account[0] if account else os.geteuid())
 
 
 def go_on(
@@ -173,7 +201,8 @@ def _point(
     """As fast as it goes, or at the rate that is asked for. A point that fails is noted and the sweep goes on."""
     from powerprof.energy.windows import WindowEnergy
 
-    rate = case.load.rate_hz or options.rate_hz
+    # What is asked for on the command line wins over the workload, as in the other commands.
+    rate = options.rate_hz or case.load.rate_hz
     offer = Offer("rate", rate, None, (), ())
     blocks: list[Block] = []
     rates: list[OsRates] = []

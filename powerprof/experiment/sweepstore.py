@@ -76,6 +76,7 @@ def sweep(
     else:
         workload, condition = find_one(asked.condition, extra)
         record = sweeps.start(workload, condition, asked.parameter, asked.values, options)
-    record = store.save(record)
     with bench() as where:
+        sweeps.check_room(record, workload, where)
+        record = store.save(record)
         return sweeps.go_on(record, workload, where, options, save=store.save, say=say)

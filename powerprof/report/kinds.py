@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -33,6 +33,17 @@ class Kind:
 
 
 _RUN = {"html": "report.html.run:render", "markdown": "report.markdown:run", "csv": "report.csvfile:run"}
+# The form of a record that each kind of file is made of; perfetto and json are no form of their own.
+_FORM_OF = {
+    "html": "html",
+    "markdown": "markdown",
+    "csv": "csv",
+    "flame": "stacks",
+    "folded": "stacks",
+    "pprof": "stacks",
+    "speedscope": "stacks",
+}
+_TIMELINE = "powerprof.attribution/1"
 # Runs are told apart by their command.
 KINDS = {
     "powerprof.run/1 residency": Kind("records:Run", "report.residency:lines", **_RUN),
@@ -75,6 +86,17 @@ def kind_of(record: Any) -> Kind | None:
     """The kind of a record, or of the head of a saved one; None for one that has no report."""
     schema = getattr(record, "schema", "")
     return KINDS.get(schema) or KINDS.get(f"{schema} {getattr(record, 'command', None)}")
+
+
+def check_files(schema: str, files: Iterable[str]) -> None:
+    """Refuse kinds of files that records of a schema are not written as. Raises UsageError."""
+    kind = KINDS[schema]
+    for name in files:
+        wanted = _FORM_OF.get(name)
+        if not (getattr(kind, wanted) if wanted else schema == _TIMELINE):
+            can = [one for one, form_name in _FORM_OF.items() if getattr(kind, form_name)]
+            has = ", ".join(f"--{one}" for one in [*can, "json"])
+            raise UsageError(f"there is no --{name} of what this measures", f"it has: {has}")
 
 
 def form(record: Any, name: str, said: str) -> Callable[..., Any]:

@@ -16,6 +16,26 @@ from powerprof.foreign import printable_lines
 
 # What is open already is written to as it is: these names lead to links that are no paths (proc(5)).
 _OPEN_ALREADY = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d{1,9})")
+# The largest pages and profiles seen were some MB; a host with less than this free is about to fail elsewhere too.
+_NEEDED_BYTES = 1 << 20
+
+
+def check_output(target: str) -> None:
+    """Raises PowerprofError where `write_output` could not write there now; called before anything is measured."""
+    if _OPEN_ALREADY.fullmatch(target):
+        return
+    try:
+        with as_caller():
+            folder, name = locate(target)
+            with folder:
+                try:
+                    if not stat.S_ISREG(folder.stat(name).st_mode):
+                        return
+                except FileNotFoundError:
+                    pass
+                folder.check_room(_NEEDED_BYTES)
+    except OSError as error:
+        raise PowerprofError(f"cannot write {target} ({reason_of(error)})", "name another place") from error
 
 
 def write_output(target: str, data: bytes) -> None:

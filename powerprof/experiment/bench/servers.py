@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from powerprof.database import sql
 from powerprof.database.accounts import server_account
 from powerprof.database.base import Login
+from powerprof.database.connections import check_connections
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.bench import dataset, plans
 from powerprof.experiment.bench.settings import GlobalSettings
@@ -105,6 +106,7 @@ class Bench:
         from powerprof.database import launch
         from powerprof.database.runtree import RunTree
 
+        _check_supported(self._cases, self._options)
         self._tree = self._stack.enter_context(RunTree())
         # The client of a workload may be another account: it gets a folder of its own in this one.
         (self._tree.path / "load").mkdir(0o711)
@@ -113,7 +115,6 @@ class Bench:
         if self._copies and owner is not None:
             launch.let_pass(self._tree, owner)
         for case in self._cases:
-            _check_supported(case, self._options)
             key = self._key(case)
             if key not in self._nodes:
                 members = self._members(case, f"server-{len(self._nodes) + 1}")
@@ -376,7 +377,19 @@ def _private(server: Server) -> PrivateServer:
     return server
 
 
-def _check_supported(case: Case, options: BenchOptions) -> None:
+def _check_supported(cases: Sequence[Case], options: BenchOptions) -> None:
+    for case in cases:
+        _check_given(case, options)
+    if options.network_namespaces and all(case.topology.kind == "standalone" for case in cases):
+        raise UsageError(f"--network-namespaces has no effect on {cases[0].qualified}, one server", "leave it out")
+    if options.world_sql is not None and all(case.workload.definition.dataset.kind != "world" for case in cases):
+        raise UsageError(f"--world-sql has no effect on {cases[0].qualified}: it has other tables", "leave it out")
+    if options.given is not None:
+        # Conditions that take turns are all connected at once.
+        check_connections(options.given, sum(case.load.clients for case in cases))
+
+
+def _check_given(case: Case, options: BenchOptions) -> None:
     if options.given is not None and case.topology.kind != "standalone":
         raise UsageError(
             f"{case.qualified} needs {case.topology.kind} servers of its own, which a given server is not",

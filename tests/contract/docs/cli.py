@@ -6,6 +6,7 @@ import inspect
 import typing
 from dataclasses import dataclass
 
+import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from powerprof.cli.app import build_app
@@ -54,6 +55,8 @@ def commands() -> dict[str, Command]:
 def _parameters(function: typing.Callable[..., object]) -> typing.Iterator[Parameter]:
     hints = typing.get_type_hints(function, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
+        if hints[name] is typer.Context:
+            continue
         kind, *extras = typing.get_args(hints[name])
         (info,) = [one for one in extras if isinstance(one, OptionInfo | ArgumentInfo)]
         required = parameter.default is inspect.Parameter.empty

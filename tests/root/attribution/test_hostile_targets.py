@@ -138,7 +138,7 @@ def test_a_process_that_ends_while_the_tracer_is_loaded(
     process = subprocess.Popen(["sleep", f"{moment_s}"])
     command = subprocess.Popen([sys.executable, "-c", "pass"])
     command.wait()
-    result = powerprof_cli(["attribute", "--pid", str(process.pid), "--duration", "0.2", "--no-save", "--quiet"])
+    result = powerprof_cli(["attribute", "--pid", str(process.pid), "--duration", "0.2", "--quiet"])
     process.wait()
     assert result.code in (1, 2)
     assert result.err.startswith("error: ")

@@ -1,0 +1,35 @@
+"""What was typed, as against what holds by default: an option that changes nothing here is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import typer
+
+from powerprof.errors import UsageError
+
+
+def typed(context: typer.Context) -> dict[str, str]:
+    """The options that stand on the command line: the parameter's name → the option as it is documented."""
+    found = {}
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.param_type_name == "option" and source is not None and source.name == "COMMANDLINE":
+            found[parameter.name or ""] = parameter.opts[0]
+    return found
+
+
+def refuse_without_effect(
+    context: typer.Context, where: str, names: Collection[str] | None = None, *, but: Collection[str] = ()
+) -> None:
+    """Refuse those of the options `names` (None: all) that were typed, `but` some. Raises UsageError.
+
+    `where` says in what they have no effect: somebody who gives an option expects that it changes something.
+    """
+    options = [
+        option for name, option in typed(context).items() if (names is None or name in names) and name not in but
+    ]
+    if options:
+        listed = " and ".join(part for part in (", ".join(options[:-1]), options[-1]) if part)
+        verb, those = ("has", "it") if len(options) == 1 else ("have", "them")
+        raise UsageError(f"{listed} {verb} no effect {where}", f"leave {those} out")

@@ -1,0 +1,36 @@
+"""What an experiment is asked for that changes nothing or cannot be done: said before a server starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from powerprof.errors import UsageError
+from powerprof.experiment.options import ExperimentOptions
+from powerprof.windows.counted import open_source
+from powerprof.workloads.reading import Case
+
+
+def check_asked(cases: Sequence[Case], options: ExperimentOptions) -> None:
+    """Raises UsageError for options that these loads do not heed, and what `open_source` raises."""
+    open_source(options.residency_source).close()
+    for case in cases:
+        for option, reason in _ignored(case, options):
+            raise UsageError(f"{option} has no effect on {case.qualified}: {reason}", "leave it out")
+
+
+def _ignored(case: Case, options: ExperimentOptions) -> list[tuple[str, str]]:
+    """The options that a load has no use for, each with the reason."""
+    kind = case.load.kind
+    design = [] if options.design is None or options.queries is not None else [f"--design {options.design}"]
+    rate = [] if options.rate_hz is None else ["--rate"]
+    queries = [] if options.queries is None else ["--queries"]
+    if kind in ("idle", "none"):
+        return [(option, f"its clients ask nothing (load {kind})") for option in (*design, *rate, *queries)]
+    if kind == "slap":
+        wrong = design if options.design == "rate" else []
+        return [(option, "mysqlslap runs a number of queries as fast as it goes") for option in (*wrong, *rate)]
+    if kind == "command":
+        words = " ".join(case.load.argv)
+        unasked = [*design, *(rate if "{rate_hz}" not in words else []), *(queries if "{queries}" not in words else [])]
+        return [(option, "its command does not ask for it") for option in unasked]
+    return []

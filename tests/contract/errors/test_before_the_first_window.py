@@ -1,0 +1,146 @@
+"""What can be refused is refused before the first window: every line of docs/reference/exit-codes.md, and its kind.
+
+Every command here would measure for a minute or more. None gets so far: each ends within the time that starting Python
+and asking a server take, prints no report and saves no run.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from powerprof.database.base import Server
+from powerprof.database.server import PrivateServer
+from tests.conftest import Cli
+from tests.contract.errors.conftest import Refused
+
+# Less than half of one window; Python takes seconds to start on a busy host.
+_WINDOW_S = 120
+_SOON_S = 55.0
+LONG = ("--duration", str(_WINDOW_S))
+CITY = ("city:index", *LONG)
+
+TABLE: list[tuple[int, str, tuple[str, ...]]] = [
+    # Values.
+    (2, r"--rate'?: must be above 0", ("run", *CITY, "--rate", "0")),
+    (2, r"--rate'?: must be above 0", ("run", *CITY, "--rate", "-5")),
+    (2, r"--rate'?: must be above 0", ("compare", "index", "no-index", *LONG, "--rate", "nan")),
+    (2, r"--rate'?: must be above 0 and at most 10,000,000", ("run", *CITY, "--rate", "1e12")),
+    (2, r"--rate'?: must be above 0", ("sweep", *CITY, "--clients", "1,2", "--rate", "0")),
+    (2, r"--queries", ("run", *CITY, "--queries", "0")),
+    (2, r"--clients.*valid integer", ("idle", *LONG, "--clients", "a,b")),
+    (2, r"^error: --clients a is no value of load.clients \(expected int", ("sweep", *CITY, "--clients", "a,b")),
+    (2, r"^error: --clients 0 is no value of load.clients \(expected int >= 1\)", ("sweep", *CITY, "--clients", "1,0")),
+    (2, r"^error: --clients 100000 is no value of .* <= 10000", ("sweep", *CITY, "--clients", "1,100000")),
+    (2, r"^error: 1,1 names 1 twice", ("sweep", *CITY, "--clients", "1,1")),
+    (2, r"^error: ',' has no values", ("sweep", *CITY, "--clients", ",")),
+    (2, r"two turns do not fit", ("compare", "index", "no-index", "--duration", "60", "--turn", "40")),
+    (2, r"--precision nan", ("compare", "index", "no-index", *LONG, "--precision", "nan")),
+    (2, r"no residency source 'nonsense'", ("compare", "index", "no-index", *LONG, "--residency-source", "nonsense")),
+    (2, r"no residency source 'nonsense'", ("sweep", *CITY, "--clients", "1", "--residency-source", "nonsense")),
+    # What has no effect.
+    (2, r"--rate and --queries are two designs", ("run", *CITY, "--rate", "5", "--queries", "5")),
+    (2, r"--turn has no effect with equal work", ("compare", "index", "no-index", "--queries", "9", "--turn", "1")),
+    (2, r"--network-namespaces has no effect", ("run", *CITY, "--network-namespaces")),
+    (2, r"--rate and --set rate=", ("sweep", *CITY, "--set", "rate=1,2", "--rate", "5")),
+    (2, r"--runs-dir says where to save", ("idle", *LONG, "--no-save", "--runs-dir", "/tmp")),
+    (2, r"would leave nothing of the result", ("idle", *LONG, "--no-save", "--quiet")),
+    (2, r"--event has no effect without --on-cpu", ("attribute", "--system", *LONG, "--event", "page-faults")),
+    (2, r"--backend has no effect without --functions", ("attribute", "--system", *LONG, "--backend", "bpf")),
+    (2, r"--stack-buffer has no effect with --on-cpu", ("attribute", "--system", "--on-cpu", "--stack-buffer", "64")),
+    (2, r"--duration has no effect with --from", ("attribute", "--from", "attribute-0001", *LONG)),
+    (2, r"--duration has no effect with --from", ("residency", "--from", "/proc/stat", *LONG)),
+    (2, r"--duration has no effect with --from", ("energy", "--from", "/proc/stat", *LONG)),
+    (2, r"--json lists the runs, and one was named", ("runs", "idle-0001", "--json", "-")),
+    (2, r"--yes agrees to a download", ("servers", "list", "--yes")),
+    # Files.
+    (2, r"there is no --html of what this measures", ("attribute", "--system", *LONG, "--on-cpu", "--html", "-")),
+    (2, r"there is no --flame of", ("attribute", "--pid", "1", *LONG, "--functions", "f*", "--flame", "-")),
+    (2, r"--html .*no such directory", ("idle", *LONG, "--html", "/nonexistent/page.html")),
+    (2, r"only one of the files can be stdout", ("idle", *LONG, "--html", "-", "--json", "-")),
+    (1, r"cannot write /proc/page.html \(", ("idle", *LONG, "--html", "/proc/page.html")),
+    (1, r"cannot save the run in /proc \(", ("idle", *LONG, "--runs-dir", "/proc")),
+    (1, r"cannot save the run in /proc \(", ("residency", *LONG, "--runs-dir", "/proc")),
+    # Targets and servers.
+    (2, r"--pid '-1' is neither", ("attribute", "--pid", "-1", *LONG)),
+    (2, r"is no MariaDB or MySQL server", ("diagnose", "--pid", "1", *LONG)),
+    (1, r"is not a MariaDB or MySQL server", ("compare", "index", "no-index", *LONG, "--server-binary", "/bin/true")),
+    (3, r"no log was named", ("idle", *LONG, "--energy-source", "meter_log")),
+]
+
+
+def _ids(line: object) -> str | None:
+    return " ".join(line).replace("/", "|") if isinstance(line, tuple) else None
+
+
+@pytest.mark.parametrize(("code", "said", "args"), TABLE, ids=_ids)
+def test_the_table(refused: Refused, code: int, said: str, args: tuple[str, ...]) -> None:
+    _refused_soon(refused, code, said, args)
+
+
+def _refused_soon(refused: Refused, code: int, said: str, args: tuple[str, ...]) -> None:
+    started_s = time.monotonic()
+    refused(code, said, args)
+    assert time.monotonic() - started_s < _SOON_S
+    assert list(refused.cli.home.glob("state/powerprof/runs/[a-z]*")) == []
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a server that hangs: the kernel accepts for it, and it says nothing."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("command", [("idle", *LONG), ("compare", "index", "no-index", *LONG), ("diagnose", *LONG)])
+def test_a_server_that_does_not_answer(refused: Refused, silent: int, command: tuple[str, ...]) -> None:
+    address = f"mysql://root@127.0.0.1:{silent}/"
+    said = rf"cannot connect to {address} \(the server did not answer in \d+ s( in all)?\)"
+    _refused_soon(refused, 1, said, (*command, "--server", address))
+
+
+@pytest.fixture
+def small(mariadbd: Path) -> Iterator[Server]:
+    """A server with room for ten connections."""
+    with PrivateServer(settings={"max_connections": 10}) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("idle", "--clients", "50", *LONG), ("sweep", *CITY, "--clients", "1,50")],
+    ids=lambda command: command[0],
+)
+def test_more_clients_than_a_given_server_takes(
+    refused: Refused, small: Server, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    options = tmp_path / "account.cnf"
+    options.touch(0o600)
+    login = small.login
+    options.write_text(f"[client]\nuser={login.user}\npassword={login.password}\nsocket={login.socket}\n")
+    said = r"the server has room for \d+ more connections, 50 are wanted \(max_connections 10\)"
+    _refused_soon(refused, 1, said, (*command, "--defaults-file", str(options)))
+
+
+def test_saved_runs_take_no_options_of_measuring(refused: Refused) -> None:
+    for number in ("1", "2"):
+        done = refused.cli(["residency", "--duration", "0.1", "--runs-dir", str(refused.cli.home / "runs"), "--quiet"])
+        assert done.code == 0, number
+    runs = ("residency-0001", "residency-0002", "--runs-dir", str(refused.cli.home / "runs"))
+    said = r"--duration and --pairs have no effect on saved runs"
+    _refused_soon(refused, 2, said, ("compare", *runs, "--duration", "60", "--pairs", "4"))
+
+
+def test_without_a_place_for_runs_it_is_measured_and_said(powerprof_cli: Cli) -> None:
+    """Nobody chose the place, so nobody is refused for it: HOME may be missing in a service or a container."""
+    done = powerprof_cli(["residency", "--duration", "0.1"], {"XDG_STATE_HOME": "/proc"})
+    assert done.code == 0
+    assert done.out.startswith("The CPUs ran ")
+    assert "Saved as" not in done.out
+    assert done.err.startswith("note: the run is not going to be saved: cannot create /proc/powerprof/runs (")
