@@ -44,7 +44,7 @@ $(TESTED): pyproject.toml $(IMPORTED)
 	@touch $@
 
 demo: setup-demo ## measure an idle private MariaDB with 16 clients and print the report
-	$(BIN)/powerprof idle --clients 16
+	$(BIN)/powerprof idle --clients 16 --quick
 
 test: setup ## run all tests but the soak; those of tests/root need root and BPF
 	@test "$$(id -u)" = 0 || \

@@ -18,7 +18,16 @@ from powerprof.cli.options import Attribute, BlockDuration, Load, Meters, Saving
 from powerprof.cli.output import check, deliver, say_to
 from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError, WorseError
-from powerprof.experiment.options import PAIRS, TURN_S, WINDOW_S, ExperimentOptions
+from powerprof.experiment.options import (
+    BASELINE_WINDOWS,
+    PAIRS,
+    QUICK_BASELINES,
+    QUICK_PAIRS,
+    QUICK_WINDOW_S,
+    TURN_S,
+    WINDOW_S,
+    ExperimentOptions,
+)
 
 if TYPE_CHECKING:
     from powerprof.experiment.records import Comparison
@@ -46,6 +55,10 @@ class Windows:
         str | None,
         typer.Option("--precision", metavar="P%", help="Go on until the interval is this narrow, such as 2%."),
     ] = None
+
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Within 40 s: 4 pairs of windows of 1.2 s, and wider intervals.")
+    ] = False
 
     @property
     def percent(self) -> float | None:
@@ -89,11 +102,16 @@ def command(
 
     if are_runs(a, b, saving.runs_dir):
         refuse_without_effect(context, "on saved runs, which are compared as they are", but=_OF_SAVED_RUNS)
-    elif load.chosen == "work":
+    elif windows.quick:
+        own = ("duration", "pairs", "precision", "control", "attribute")
+        refuse_without_effect(context, "with --quick, which has pairs and windows of its own", own)
+    if load.chosen == "work":
         refuse_without_effect(context, "with equal work, whose windows are whole", ("turn",))
     options = ExperimentOptions(
-        pairs=windows.pairs,
-        window_s=windows.duration,
+        pairs=QUICK_PAIRS if windows.quick else windows.pairs,
+        window_s=QUICK_WINDOW_S if windows.quick else windows.duration,
+        baseline_windows=QUICK_BASELINES if windows.quick else BASELINE_WINDOWS,
+        quick=windows.quick,
         turn_s=windows.turn,
         seed=judging.seed,
         design=load.chosen,

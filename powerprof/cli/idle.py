@@ -13,6 +13,7 @@ import typer
 
 from powerprof.cli.options import Duration, Energy, Given, ResidencySource, Saving, ServerBinary, Tables, files_of
 from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.typed import refuse_without_effect
 
 NoCauses = Annotated[bool, typer.Option("--no-causes", help="Do not trace what wakes the CPUs.")]
 
@@ -26,10 +27,14 @@ class Windows:
     ] = 16
     duration: Duration = 8.0
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, max=1000, help="Windows in each phase.")] = 5
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Within 40 s: 3 windows of 1.5 s in each phase, and wider intervals.")
+    ] = False
 
 
 def command(
     *,
+    context: typer.Context,
     windows: Windows,
     residency_source: ResidencySource = "cpuidle",
     energy: Energy,
@@ -42,12 +47,15 @@ def command(
     """Measure, save, print."""
     files = files_of(tables)
     saving = check(saving, files)
-    from powerprof.experiment.idle import IdlePlan, measure_idle
+    from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdlePlan, measure_idle
 
+    if windows.quick:
+        refuse_without_effect(context, "with --quick, which has windows of its own", ("duration", "repeat"))
     plan = IdlePlan(
         clients=windows.clients,
-        duration_s=windows.duration,
-        repeat=windows.repeat,
+        duration_s=QUICK_WINDOW_S if windows.quick else windows.duration,
+        repeat=QUICK_REPEAT if windows.quick else windows.repeat,
+        quick=windows.quick,
         trace=not no_causes,
         residency_source=residency_source,
         energy_source=energy.energy_source,

@@ -36,6 +36,9 @@ from powerprof.windows.sampling import WindowInterrupted, WindowMeter, now_text
 
 # InnoDB's start-up work (buffer pool load, purge, first checkpoint) is over well within this on an empty server.
 SETTLE_S = 2.0
+# With --quick: 11 windows and three traced ones are 21 s, the server's start and the probes' compilation some 15 s.
+QUICK_WINDOW_S = 1.5
+QUICK_REPEAT = 3
 SETTLE_AT_MOST_S = 15.0
 _SETTLE_STEP_S = 1.0
 # An idle MariaDB 10.11 used 0.04–0.1 % of a CPU here, one that still starts several percent.
@@ -46,7 +49,7 @@ _SETTLED_SHARE = 0.01
 class IdlePlan:
     """What to measure and on which server: a private one unless a URL, socket or option file names another.
 
-    `trace`: look for causes as well.
+    `trace`: look for causes as well; `quick`: to be said that the windows are few and short.
     """
 
     clients: int
@@ -61,6 +64,7 @@ class IdlePlan:
     socket: Path | None = None
     defaults_file: Path | None = None
     settle_s: float = SETTLE_S
+    quick: bool = False
 
     @property
     def given(self) -> bool:
@@ -180,6 +184,11 @@ class IdleExperiment:
 
     def _measure(self) -> None:
         plan = self._plan
+        if plan.quick:
+            self._notes.append(
+                f"quick: {plan.repeat} windows of {plan.duration_s:g} s a phase, so the intervals are wider than "
+                "usual; for figures to keep, leave out --quick"
+            )
         if plan.given:
             self._notes.append("a given server: there is no baseline without it")
         else:

@@ -12,7 +12,12 @@ from powerprof.errors import UsageError
 # baselines add half a minute: less than five minutes in all.
 WINDOW_S = 6.4
 PAIRS = 10
+BASELINE_WINDOWS = 3
 RAMP_S = 0.4
+# With --quick: (1 + 4) × 2 × 2 s, ten seconds of calibration and baselines, and the server's start: within 40 s.
+QUICK_WINDOW_S = 1.2
+QUICK_PAIRS = 4
+QUICK_BASELINES = 2
 # Shorter than what a neighbour on the same core needs to come or go: docs/design/experiments.md.
 TURN_S = 0.05
 MOST_PAIRS_FACTOR = 4
@@ -25,7 +30,8 @@ class ExperimentOptions:
     """`design` None: rate where both conditions keep up. `precision_percent`: go on until the interval is so narrow.
 
     `pairs` counts those that are kept. `rate_hz` None: found by calibration. `turn_s`: how long a condition runs before
-    the other has its turn, where they can take turns within a window; 0: whole windows.
+    the other has its turn, where they can take turns within a window; 0: whole windows. `quick`: to be said that the
+    windows are few and short.
     Raises UsageError for senseless values.
     """
 
@@ -38,13 +44,14 @@ class ExperimentOptions:
     precision_percent: float | None = None
     control: bool = False
     warm_up_pairs: int = 1
-    baseline_windows: int = 3
+    baseline_windows: int = BASELINE_WINDOWS
     calibration_s: float | None = None
     energy_source: str = "auto"
     meter_log: Path | None = None
     residency_source: str = "cpuidle"
     attribute_s: float | None = None
     turn_s: float = TURN_S
+    quick: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.pairs <= 1000:
@@ -67,6 +74,16 @@ class ExperimentOptions:
     def calibrate_s(self) -> float:
         """How long each condition runs at full speed before; whole seconds, as sysbench counts."""
         return self.calibration_s or (2.0 if self.window_s >= 2 else 1.0)
+
+    @property
+    def said(self) -> list[str]:
+        """What a reader has to know of how it was run."""
+        if not self.quick:
+            return []
+        return [
+            f"quick: {self.pairs} pairs of {self.window_s:g} s, so the intervals are wider than usual; "
+            "for an answer to keep, leave out --quick"
+        ]
 
     @property
     def most_pairs(self) -> int:

@@ -69,7 +69,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
     started_cpu_s, started_s = time.process_time(), time.monotonic()
     try:
         with WindowEnergy(options.energy_source, options.meter_log) as energy:
-            found.notes += energy.notes
+            found.notes += [*options.said, *energy.notes]
             say("starting the server and loading its tables")
             with Bench([case_a, case_b], bench_options) as bench:
                 found.plans = {name: list(rows) for name, rows in bench.plans.items()}

@@ -45,6 +45,8 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     # What has no effect.
     (2, r"--rate and --queries are two designs", ("run", *CITY, "--rate", "5", "--queries", "5")),
     (2, r"--turn has no effect with equal work", ("compare", "index", "no-index", "--queries", "9", "--turn", "1")),
+    (2, r"--duration has no effect with --quick", ("idle", *LONG, "--quick")),
+    (2, r"--duration and --pairs have no effect with --quick", ("compare", "a", "b", *LONG, "--quick", "--pairs", "9")),
     (2, r"--network-namespaces has no effect", ("run", *CITY, "--network-namespaces")),
     (2, r"--rate and --set rate=", ("sweep", *CITY, "--set", "rate=1,2", "--rate", "5")),
     (2, r"--runs-dir says where to save", ("idle", *LONG, "--no-save", "--runs-dir", "/tmp")),
