@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from typing import IO
 
 from powerprof import programs
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError
+from powerprof.paths import temporary_base
 from powerprof.tracing import dtrace_keeper
 
 _BEGUN = dtrace_keeper.BEGUN
@@ -103,7 +103,7 @@ def run_dtrace(
         ours, theirs = os.pipe()
         try:
             keeper = programs.start(
-                [sys.executable, "-I", "-S", dtrace_keeper.__file__, str(pid), *words, path],
+                programs.python(dtrace_keeper.__file__, str(pid), *words, path, site=False),
                 stdin=ours,
                 stdout=out,
                 stderr=errors,
@@ -167,7 +167,7 @@ def _grab(script: str, pid: int) -> list[str]:
 
 @contextmanager
 def _script_file(script: str) -> Iterator[Path]:
-    with tempfile.NamedTemporaryFile("w", prefix="powerprof-", suffix=".d") as file:
+    with tempfile.NamedTemporaryFile("w", prefix="powerprof-", suffix=".d", dir=temporary_base()) as file:
         file.write(script)
         file.flush()
         yield Path(file.name)

