@@ -1,0 +1,27 @@
+"""`--quick`: an answer within 40 s that says what it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.conftest import Cli
+
+
+def test_few_and_short_windows_which_the_report_says(powerprof_cli: Cli, mariadbd: Path) -> None:
+    done = powerprof_cli(["idle", "--quick", "--clients", "2", "--no-causes", "--json", "-"])
+    assert done.code == 0, done.err
+    run = json.loads(done.out)
+    assert {phase["name"]: len(phase["windows"]) for phase in run["phases"]} == {
+        "baseline": 3,
+        "server": 3,
+        "clients": 3,
+        "baseline-after": 2,
+    }
+    for phase in run["phases"]:
+        # On a busy host the edges of a window come late.
+        assert all(1.49 < window["window_s"] < 1.8 for window in phase["windows"])
+    said = "quick: 3 windows of 1.5 s a phase, so the intervals are wider than usual; for figures to keep, leave out"
+    assert any(note.startswith(said) for note in run["notes"])
+    report = powerprof_cli(["report", run["id"]])
+    assert "so the intervals are wider" in " ".join(report.out.split())
