@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import signal
 import tempfile
 import time
@@ -54,9 +53,16 @@ def _alarm(_number: int, _frame: FrameType | None) -> None:
     raise _Hung
 
 
-def peak_bytes() -> int:
-    """The largest resident size that this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _memory(name: str) -> int:
+    """VmRSS or VmHWM (the largest resident size) in bytes (proc(5))."""
+    found = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(found.split()[1]) * 1024
+
+
+def _forget_peak() -> int:
+    """From here on VmHWM is that of what comes (proc(5), clear_refs); returns the size now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _memory("VmRSS")
 
 
 def inputs(loader: Loader, first: int, step: int = 1) -> Iterator[tuple[int, bytes]]:
@@ -75,7 +81,7 @@ def feed(loader: Loader, number: int, data: bytes, folder: Path, outcome: Outcom
     """One input."""
     path = folder / "input"
     path.write_bytes(data)
-    before = peak_bytes()
+    before = _forget_peak()
     began = time.process_time()
     what = None
     signal.setitimer(signal.ITIMER_PROF, _HANG_CPU_S)
@@ -100,8 +106,9 @@ def feed(loader: Loader, number: int, data: bytes, folder: Path, outcome: Outcom
         outcome.slowest_s, outcome.slowest = took, f"{loader.name} {number}"
     if what is None and took > MOST_S:
         what = f"took {took:.1f} s"
-    peak = outcome.peak_bytes = peak_bytes()
-    if what is None and peak > max(before, MOST_BYTES):
+    peak = _memory("VmHWM")
+    outcome.peak_bytes = max(outcome.peak_bytes, peak)
+    if what is None and peak > max(before, MOST_BYTES) and peak - before > MOST_BYTES // 4:
         what = f"needed {peak >> 20} MiB, {before >> 20} before"
     if what is not None:
         outcome.problems.append(Problem(loader.name, number, what, data))
