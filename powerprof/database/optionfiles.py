@@ -100,10 +100,11 @@ def _value(text: str, path: Path, number: int) -> str:
     """Without quotes and a trailing comment, escapes resolved (MariaDB manual, option files)."""
     text = text.strip()
     if text[:1] in ("'", '"'):
-        quoted = re.match(r"""(["'])((?:\\.|(?!\1).)*)\1\s*(?:#.*)?$""", text)
+        # A backslash is read in one way only: in two, a missing quote at the end takes time without end.
+        quoted = re.match(r"""(["'])((?:\\.|(?!\1)[^\\])*)\1\s*(?:#.*)?$""", text)
         if not quoted:
             raise DataError(path, "a quoted value without its closing quote", number)
         text = quoted[2]
     else:
-        text = re.sub(r"\s+#.*$", "", text)
+        text = re.sub(r"(?<!\s)\s+#.*$", "", text)
     return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), text)
