@@ -21,6 +21,7 @@ TRACING = {
     "setuid": 7,
     "sys_ptrace": 19,  # /proc/PID/{maps,map_files,root,environ} of other users
     "sys_resource": 24,  # locked memory on kernels before 5.11
+    "syslog": 34,  # the kernel's own function names: without it kallsyms shows zeros, and no timer has a name
     "perfmon": 38,  # detaching, and counting the run time of, what was attached
     "bpf": 39,  # reading maps
     "checkpoint_restore": 40,  # map_files since Linux 5.9

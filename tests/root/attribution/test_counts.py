@@ -44,7 +44,7 @@ def test_seven_thousand_wakings_a_second(attribute: Attribute, wakes: Callable[.
         times = noted[function]
         assert times > 1000
         assert abs(counted[function].total() - times) <= 0.005 * times, (counted[function], times)
-        assert counted[function][origin] >= 0.98 * times
+        assert counted[function][origin] >= 0.98 * times, (function, counted[function])
 
 
 def test_under_load_counts_are_unknown_and_said_so_and_functions_are_still_right(
