@@ -11,14 +11,18 @@ import ctypes
 import os
 import pwd
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from powerprof.errors import PowerprofError
 
 _NOBODY = 65534
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 
 @dataclass(frozen=True)
@@ -83,24 +87,52 @@ def acting_as(account: Account) -> Iterator[None]:
     libc = ctypes.CDLL(None)
     groups = os.getgroups()
     before = libc.setfsgid(-1), libc.setfsuid(-1)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        os.setgroups(account.groups)
-        libc.setfsgid(account.gid)
-        libc.setfsuid(account.uid)
-        # It returns no error; asked for the impossible it says what holds.
-        if (libc.setfsgid(-1), libc.setfsuid(-1)) != (account.gid, account.uid):
-            raise PowerprofError(f"cannot act as user {account.uid} (setfsuid was refused)")
-        yield
-    finally:
+    with _signals_wait():
         try:
-            # A signal that becomes an exception must not come between: root would clean up with these rights.
-            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGALRM))
+            os.setgroups(account.groups)
+            libc.setfsgid(account.gid)
+            libc.setfsuid(account.uid)
+            # It returns no error; asked for the impossible it says what holds.
+            if (libc.setfsgid(-1), libc.setfsuid(-1)) != (account.gid, account.uid):
+                raise PowerprofError(f"cannot act as user {account.uid} (setfsuid was refused)")
+            yield
         finally:
             libc.setfsuid(before[1])
             libc.setfsgid(before[0])
             os.setgroups(groups)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+class _Waiting:
+    def __init__(self) -> None:
+        self.arrived: list[int] = []
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.arrived.append(number)
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """No signal becomes an exception in this block: at its edges one would leave root with another account's rights.
+
+    Handlers run in the main thread alone, whichever thread the signal came to: a mask would not keep them out.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting = _Waiting()
+    kept: dict[int, Callable[[int, FrameType | None], Any]] = {}
+    try:
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                kept[number] = handler
+                signal.signal(number, waiting)
+        yield
+    finally:
+        for changed, handler in kept.items():
+            signal.signal(changed, handler)
+        for arrived in dict.fromkeys(waiting.arrived):
+            signal.raise_signal(arrived)
 
 
 @contextmanager

@@ -187,7 +187,7 @@ def _refuse(context: typer.Context, view: View, instead: Instead) -> None:
     if not instead.on_cpu:
         refuse_without_effect(context, "without --on-cpu", ("event", "frequency"))
     if instead.functions is None:
-        refuse_without_effect(context, "without --functions", ("max_functions", "backend"))
+        refuse_without_effect(context, "without --functions", ("max_functions",))
     if instead.on_cpu or instead.functions is not None:
         other = "--on-cpu" if instead.on_cpu else "--functions"
         refuse_without_effect(context, f"with {other}", ("stack_buffer", "energy_source", "meter_log"))

@@ -37,9 +37,17 @@ def claims(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
         )
         if delta is not None:
             at_end = phases.values(after.windows, metric) if after is not None and first.name == "baseline" else []
-            finding = judge_cost(phases.values(first.windows, metric), phases.values(last.windows, metric), at_end)
-            found.append(Claim(metric, delta.difference, finding))
+            before, measured = (phases.values(phase.windows, metric) for phase in (first, last))
+            # A record that keeps no windows has only what was made of them.
+            whole = judge_cost(before, measured, at_end) if before and measured else _judge_interval(delta.difference)
+            found.append(Claim(metric, delta.difference, whole))
     return found
+
+
+def _judge_interval(difference: Estimate) -> Finding:
+    if difference.low is None:
+        return "single"
+    return "costs" if difference.low > 0 else "nothing"
 
 
 def judge_cost(before: Sequence[float], measured: Sequence[float], after: Sequence[float]) -> Finding:

@@ -52,7 +52,11 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (2, r"--runs-dir says where to save", ("idle", *LONG, "--no-save", "--runs-dir", "/tmp")),
     (2, r"would leave nothing of the result", ("idle", *LONG, "--no-save", "--quiet")),
     (2, r"--event has no effect without --on-cpu", ("attribute", "--system", *LONG, "--event", "page-faults")),
-    (2, r"--backend has no effect without --functions", ("attribute", "--system", *LONG, "--backend", "bpf")),
+    (
+        2,
+        r"--backend belongs to --functions, --wakers and --sleeps",
+        ("attribute", "--system", *LONG, "--backend", "bpf"),
+    ),
     (2, r"--stack-buffer has no effect with --on-cpu", ("attribute", "--system", "--on-cpu", "--stack-buffer", "64")),
     (2, r"--duration has no effect with --from", ("attribute", "--from", "attribute-0001", *LONG)),
     (2, r"--duration has no effect with --from", ("residency", "--from", "/proc/stat", *LONG)),

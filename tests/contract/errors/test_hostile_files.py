@@ -100,7 +100,7 @@ def changed(**fields: Any) -> dict[str, Any]:
 
 def test_a_sound_run_is_shown(tmp_path: Path) -> None:
     lines = lines_of(load_saved(written(tmp_path, sound())), 80)
-    assert lines[0].startswith("An idle server with 16 silent connections costs ")
+    assert lines[0].startswith("One window a phase has no interval: 0.10 ± 0.10 points of C0 more.")
 
 
 _TEXT = json.dumps(sound())

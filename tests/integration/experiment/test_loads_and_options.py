@@ -165,7 +165,7 @@ def test_a_program_of_the_users_is_the_client(powerprof_cli: Cli, mariadbd: Path
     (folder / "workload.toml").write_text(COMMAND)
     (folder / "client.py").write_text(CLIENT)
     (folder / "client.py").chmod(0o700)
-    quick = ["--workloads", str(tmp_path), *QUICK]
+    quick = ["--workloads", str(tmp_path), "--trust", *QUICK]
     done = powerprof_cli(["compare", "light", "heavy", *quick])
     assert done.code == 0, done.err
     record = json.loads(done.out)

@@ -101,7 +101,7 @@ def test_the_command_line_asks_and_the_program_is_not_root(
     said.mkdir()
     said.chmod(0o777)
     folder = workload(attacker.home, program=f"id -u >{said}/uid; sleep 0.3; echo queries=10\n")
-    words = ["run", str(folder), "--repeat", "1", "--duration", "0.3", "--design", "work", "--queries", "10"]
+    words = ["run", str(folder), "--repeat", "1", "--duration", "0.3"]
     refused = powerprof_cli(words)
     assert (refused.code, (said / "uid").exists()) == (2, False)
     assert "runs programs of its own" in refused.err and "--trust" in refused.err
