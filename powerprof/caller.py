@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who typed the command, and acting with no more than that account's rights.
 
 Under sudo powerprof is root beside an account that is not. What is written for that account is written with its own

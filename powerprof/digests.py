@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One number for all that a folder holds, to tell whether it still is what was checked once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every error that a person sees, and the exit code it ends with."""
 
 from __future__ import annotations

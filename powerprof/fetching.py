@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Downloads with one deadline for all of it, by a process of its own that has no rights.
 
 A time-out of a socket is one for each wait: a server that sends a byte now and then keeps it from ever ending, and a

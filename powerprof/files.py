@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one way to read sysfs, procfs and files from outside."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Directories held open: what is made, written and removed in one cannot be led elsewhere by a link.
 
 A path is walked name by name. A symbolic link on the way is followed only where root or the acting user made it, as

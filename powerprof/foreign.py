@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Words and numbers that others chose: names of processes, files and servers, figures in their files.
 
 A terminal obeys control characters, a spreadsheet runs formulas, `int` and `str.isdigit` take more than 0-9 and refuse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SIGINT, SIGTERM and SIGHUP as an exception, and the stretch in which they have to wait.
 
 The state is the process's own: which handler is set. The first signal raises `Interrupted`; from then on, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A child that may change files in some folders only, whatever its account may (Landlock, landlock(7)).
 
 A server's account is often that of the host's own databases, and SQL has many ways to name a file: logs, table

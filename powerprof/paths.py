@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where powerprof looks for things and where it puts them.
 
 Every read of /sys and /proc starts at `sysfs()` or `procfs()`, so that POWERPROF_SYSFS and POWERPROF_PROCFS

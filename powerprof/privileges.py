@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Giving up what root may do, once all is open that needs it.
 
 Loading BPF programs and opening meters takes many capabilities; looking at threads, maps and files of processes, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one way out to other programs: argument lists, a small environment, a fixed working directory, and children that
 die with us. Root starts only what root alone could have written."""
 

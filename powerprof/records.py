@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run is made of: frozen records with units in their names, the JSON of `powerprof.run/1`.
 
 Collecting fills them, `runs` saves them, statistics and reports read them. Unknown is None, never 0.

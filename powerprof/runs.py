@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run store: one folder a run, `run.json` in it, and what else a command wants to keep.
 
 Files are written beside their place and renamed, so that a run is there whole or not at all, and with the caller's

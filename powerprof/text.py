@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plain text for people: numbers with the right digits, columns that line up, nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TOML from outside: what would keep the parser busy is refused before, and every refusal has its line.
 
 Python's tomllib takes time with the square of the parts of a dotted key (40 KB of `a.a.a…` take 10 s), and passes on

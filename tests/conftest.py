@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests share: recordings, the command line in a process of its own, and capabilities."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: a capture → who is to blame for the idle exits of its target, with nothing left out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a saved capture may hold, checked while its parts are still bytes: nothing is made of one that is too large.
 
 A list of empty lists takes a byte each in the file and 64 in memory, and zlib packs a thousand of them into one byte.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A traced window, saved raw: the same attribution can be made from it later, without root, on another machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: idle exits grouped by mechanism and by the thread that ran because of them."""
 
 from __future__ import annotations

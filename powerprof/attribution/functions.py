@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: what the counts of probed functions say, with the probes' own time taken off and told."""
 
 from __future__ import annotations

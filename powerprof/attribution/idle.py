@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: what ended each idle exit, and whether all of them are accounted for."""
 
 from __future__ import annotations

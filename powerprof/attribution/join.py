@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: a capture's idle exits joined with stacks, wakers and names: a row per thread, stack, origin, mechanism."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes a capture on this host: target, tracer, window, and every name while the processes still live."""
 
 from __future__ import annotations

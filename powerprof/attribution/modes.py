@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The other questions about a target: where does it run (`--on-cpu`), how often are functions called, who wakes its
 threads (`--wakers`), and how long do they sleep (`--sleeps`)."""
 

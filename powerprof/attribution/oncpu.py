@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: which functions the samples of a window fell into, with the doubt that sampling leaves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an attribution says: `powerprof.attribution/1`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a request to a record: resolve the target, trace, unwind, name, blame; or analyse a saved capture again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From saved registers and bytes to named stacks: each distinct site once."""
 
 from __future__ import annotations

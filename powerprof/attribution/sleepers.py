@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who wakes a process's threads, and how long they sleep: what DTrace counted, as records."""
 
 from __future__ import annotations

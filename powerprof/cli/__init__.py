@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line: parse, call one function, render. No logic lives here.
 
 One module a subcommand: its `command` function is the command, its docstring the help.

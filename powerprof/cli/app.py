@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of subcommands and the one place that turns errors into exit codes."""
 
 from __future__ import annotations

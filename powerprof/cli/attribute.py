@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which function, on which thread, wakes the CPUs? Stacks to blame for every idle exit of a process.
 
 --pid takes process ids and names (mysqld finds mariadbd too); --system looks at every process; --from analyses a

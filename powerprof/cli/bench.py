@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options that say where an experiment's servers run."""
 
 from __future__ import annotations

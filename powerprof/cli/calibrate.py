@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What do this CPU's idle states cost? Writes a power model that a guest on the same kind of CPU can use.
 
 Needs a meter (RAPL, IPMI, a wall meter's log, ...) and an idle host. Steps through idle and several loads, meters

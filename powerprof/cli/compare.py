@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does one condition cost less than the other, and is it sure? Two conditions, or two saved runs.
 
 A condition is a name that `powerprof workloads` lists (index, or city:index where several have it). Both

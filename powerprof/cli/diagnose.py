@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What does this server wake for, and what ends it? Faults in plain words, with the evidence and the remedy.
 
 --pid takes a process id or a name (mysqld finds mariadbd too) and asks the server by its own socket; --socket, --server

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can this host do, and what mends the rest?
 
 Looks at every capability that powerprof can use and really tries the ones that often fail, such as loading a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much energy does this host use, and which meter says so?
 
 Reads every meter that --energy-source names (auto: the best one that counts), or estimates from idle states

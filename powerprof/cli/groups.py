@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups of options: a dataclass in a command's signature stands for one option a field.
 
 Typer knows no dataclasses, but it reads a command's options from its signature. So a command is declared with whole

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What does an idle database server cost? Baseline, server, silent clients, and the differences.
 
 By default on a private MariaDB that is removed afterwards; --server, --socket or --defaults-file choose a

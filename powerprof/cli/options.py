@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options that several commands share, each declared once, and the groups that commands take whole."""
 
 from __future__ import annotations

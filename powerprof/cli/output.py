@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How results leave the process: progress, files, the report, the saved run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Show a saved run again, or write it as a file of another kind.
 
 That is HTML, Markdown, CSV, JSON, or a profile for another viewer; the same run always gives the same output. A flame

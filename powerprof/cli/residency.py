@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long are the CPUs in each idle state? And how often do they wake?
 
 Measures this host; needs no root and no server. With --from it computes the same from recordings: two dumps

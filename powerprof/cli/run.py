@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What does one condition of a workload cost? The same measurements as `compare`, of one condition alone.
 
 The run is saved with one value of each metric a window; `powerprof compare RUN1 RUN2` compares two of them, also

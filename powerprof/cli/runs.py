@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """List the saved runs, or where one is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """List and fetch servers of the past that a study was made on.
 
 `list` shows those that there are, `fetch NAME` brings one. A fetched server is checked, kept in the cache and run only

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How does a condition change with clients, or another parameter?
 
 At each point the condition runs as fast as it goes, or at --rate, and the system's own figures are taken beside it.

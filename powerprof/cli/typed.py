@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was typed, as against what holds by default: an option that changes nothing here is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """List the workloads and their conditions, or explain one.
 
 A workload is a folder with a workload.toml; the how-to "Write a workload" in the documentation shows how to write one.

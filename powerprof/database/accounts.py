@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whom private servers run as."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file of Maven Central: fetched over HTTP, checked by its SHA-256, unpacked with care."""
 
 from __future__ import annotations

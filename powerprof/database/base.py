@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every database server is to the rest of powerprof, private or given."""
 
 from __future__ import annotations

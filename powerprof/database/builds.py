@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which server a binary is, and what differs between families and versions in starting it."""
 
 from __future__ import annotations

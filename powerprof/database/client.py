@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server of the user's: how it is addressed, and the small surface it shares with a private one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Idle clients: N connections that are opened, say nothing, and are closed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The end of a server's error log in one line, for an error message."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers of the past that a study was made on: fetched on request, checked, kept in the cache, never shipped."""
 
 from __future__ import annotations

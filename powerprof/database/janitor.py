@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The process that cleans up when powerprof no longer can (kill -9, a crash, the out-of-memory killer).
 
 `runtree.RunTree` starts this file as a script of its own: standard library only, no site packages, about

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is done before a private server runs: its directory, its account, its command line."""
 
 from __future__ import annotations

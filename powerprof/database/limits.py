@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What N connections need of this host: checked before anything starts, so that a refusal is clear."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asks a server process of this host for the names of its threads, if it lets us in by its own unix socket."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which process of this host is the server at the other end of a connection."""
 
 from __future__ import annotations

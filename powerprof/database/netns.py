@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network namespace for each server: its own interface, interrupts and bytes.
 
 The namespaces have no name: they exist as long as powerprof or a server in them does, so that nothing can stay

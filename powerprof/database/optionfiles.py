@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MySQL option files (my.cnf): the groups that say how a client connects, read as the hostile input they are."""
 
 from __future__ import annotations

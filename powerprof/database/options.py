@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a private server is to run: the options, and the refusal of senseless ones."""
 
 from __future__ import annotations

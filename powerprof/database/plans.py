@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which servers a topology has and who replicates from whom: plain data, checked before anything starts."""
 
 from __future__ import annotations

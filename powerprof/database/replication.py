@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a replica is joined to its source, and what it says about itself: MariaDB and MySQL, old and new words."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A private temporary tree with everything that runs in it, gone on every exit path."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A private server: its own data, socket and process, removed afterwards whatever happens."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server's settings as words of its command line, and the refusal of those that would make it less private.
 
 mariadbd takes any unambiguous beginning of an option's name, `-` and `_` alike, and skip-, disable-, enable-, maximum-

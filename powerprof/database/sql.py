@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one way to SQL: connections and statements whose failures are one line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The empty data directory of a server build: made once, kept in the cache, cloned for each server."""
 
 from __future__ import annotations

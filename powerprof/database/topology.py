@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Private servers that replicate from one another, all started and all removed together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyMySQL's connection for servers that nobody vouches for: bounded in time and size, and careful with the password.
 
 PyMySQL believes a server: it waits as long as bytes drip in, keeps every row in memory, and sends the password itself

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asking a server what a diagnosis needs: a few statements, all reading, each allowed to be refused."""
 
 from __future__ import annotations

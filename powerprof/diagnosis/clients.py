@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules on clients: monitors that poll too often, and clients that connect anew each time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One look at a server: ask, trace, ask again. The questions lie outside of the traced window."""
 
 from __future__ import annotations

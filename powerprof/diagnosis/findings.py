@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a diagnosis says: `powerprof.diagnosis/1`."""
 
 from __future__ import annotations

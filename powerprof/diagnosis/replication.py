@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules on replication: duplicated server ids, replicas that reconnect, events that go round for ever."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All rules in the order in which their findings are told, and the one function that applies them. Pure."""
 
 from __future__ import annotations

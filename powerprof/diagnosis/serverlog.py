@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the server's error log says of replication: its end is read, counted and forgotten."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From what the command line names to a diagnosis."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules on the server's own threads: what wakes by the clock, how often, and what sets its pace."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calibrates a power model on a metered host: steps of idle and load, one metered window each, a fit, a TOML file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which CPU this is, by its numbers: guests hide the name ("Intel(R) Xeon(R) Processor"), never family and model."""
 
 from __future__ import annotations

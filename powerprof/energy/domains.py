@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which meter contains which, and the one sum that stands for the host. Pure.
 
 wall ⊇ server (IPMI) ⊇ psys ⊇ package + dram, package ⊇ core + uncore; dram is beside package. A battery that

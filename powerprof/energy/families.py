@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The models that come with powerprof: one a generation of CPUs, from published results of whole servers."""
 
 from __future__ import annotations

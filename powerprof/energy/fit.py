@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fits watts by idle state and joules by wake-up to metered windows: least squares with intervals. Pure.
 
 watts of the host = Σ state watts · CPUs in that state + running watts · CPUs in C0 + joules · wake-ups/s. The

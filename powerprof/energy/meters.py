@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opens the meters that a person chose, or the best that this host has, and turns their samples to readings."""
 
 from __future__ import annotations

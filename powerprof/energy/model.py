@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The estimate where no meter is: watts from C0 and idle-state residency, and a table of watts a CPU. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Power models in TOML: what one may say, and how a file from outside is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What lies inside what and the watts in between, and every figure that is larger than what should contain it. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recorded meters: what a file is, by its content; its time axis; and which recordings are of one machine."""
 
 from __future__ import annotations

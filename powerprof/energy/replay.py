@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recorded meters through the same code as live ones: their energies in the window that all of them cover."""
 
 from __future__ import annotations

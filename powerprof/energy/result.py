@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `powerprof energy` finds: the JSON of `powerprof.energy/1`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Published results of whole servers, and what they say of one more server of the same generation. Pure.
 
 The interval is a prediction interval for a single further result (mean ± t · s · √(1 + 1/n) of the logarithms, as in

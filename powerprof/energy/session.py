@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One window of this host's energy: by its meters, or by the model where none gives a figure."""
 
 from __future__ import annotations

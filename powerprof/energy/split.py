@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splits a host's energy: idle floor, then processes, threads and functions by C0 time and wake-ups. Pure.
 
 joules = idle floor + Σ parts + residual, to the last bit that floating point has; the residual is a line of its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The energy of a measured window: what the meters say, and where no meter has a figure, the estimate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From two names to a comparison: of saved runs as they are, of conditions by measuring."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From what was collected to the record that is saved: judged, with its threats, its control and its host."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A condition as a run keeps it, with a digest by which runs of the same work are known."""
 
 from __future__ import annotations

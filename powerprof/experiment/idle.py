@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an idle database server costs: baseline, server, clients that are connected and silent, baseline again.
 
 Every phase is measured in repeated windows without tracing; one traced window more says what woke the CPUs.

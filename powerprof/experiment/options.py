@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How an experiment is to be run; everything has a default that ends in five minutes."""
 
 from __future__ import annotations

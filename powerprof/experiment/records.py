@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a comparison is made of: the JSON of `powerprof.comparison/1`. Unknown is None, never 0."""
 
 from __future__ import annotations

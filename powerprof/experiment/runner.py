@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running a comparison: servers, calibration, baselines, blocks in their order; ended early it keeps what it has."""
 
 from __future__ import annotations

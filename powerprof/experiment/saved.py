@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two saved runs compared: what differs around them first, refused where they did not do the same work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One condition alone, in repeated windows: `powerprof run`."""
 
 from __future__ import annotations

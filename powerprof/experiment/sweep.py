@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One condition at several values of a parameter, saved after every point: `powerprof sweep`."""
 
 from __future__ import annotations

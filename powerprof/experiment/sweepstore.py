@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sweeps in the run store: begun or gone on with, and written anew after every point, under one id."""
 
 from __future__ import annotations

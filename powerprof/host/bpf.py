@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether BPF programs can be compiled and loaded: bcc, kernel headers, and a real program tried."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One capability of a host as a value."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a host is, for the record of a run: two runs are comparable only where these agree."""
 
 from __future__ import annotations

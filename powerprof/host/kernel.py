@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the kernel offers: idle states, tracepoints, type information, and what this process may do."""
 
 from __future__ import annotations

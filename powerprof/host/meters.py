@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which meters of energy this host has, and whether they can be read and count."""
 
 from __future__ import annotations

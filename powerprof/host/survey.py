@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every capability in the order of a reader's questions: can it measure, trace, meter; then the programs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs that powerprof runs or can take figures from."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether process ids mean to the kernel what they mean here: inside most containers they do not."""
 
 from __future__ import annotations

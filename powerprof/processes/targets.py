@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which processes are meant: by pid, by name, by cgroup or unit, or all of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who a thread is: its process, whether it is the kernel's, and what to call it."""
 
 from __future__ import annotations

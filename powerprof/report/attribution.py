@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof attribute` for a terminal: how much of the waking is the target's, then who, from where, how often."""
 
 from __future__ import annotations

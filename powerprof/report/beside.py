@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is saved beside a record and belongs on its page: the capture of an attribution, the stacks of a comparison."""
 
 from __future__ import annotations

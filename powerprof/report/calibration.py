@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof calibrate` for a terminal: what the model says, with its intervals and doubts."""
 
 from __future__ import annotations

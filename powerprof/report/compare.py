@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof compare` for a terminal: the answer, the metrics side by side, plans, threats, what it cost."""
 
 from __future__ import annotations

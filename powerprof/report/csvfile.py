@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CSV for spreadsheets, one table a record. Text that a spreadsheet would run as a formula is disarmed.
 
 A cell of text that begins with = + - @ or a control character gets an apostrophe before it (OWASP, CSV Injection):

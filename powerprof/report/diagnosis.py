@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A diagnosis for a terminal: the answer first, then what shows it, then what ends it."""
 
 from __future__ import annotations

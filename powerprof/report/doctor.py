@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof doctor` for a terminal: what this host can do, and what mends the rest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The terminal's view of an `EnergyResult`: the answer, the meters, then what is to be known of them."""
 
 from __future__ import annotations

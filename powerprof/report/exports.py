@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every way in which a record leaves powerprof as a file, by name."""
 
 from __future__ import annotations

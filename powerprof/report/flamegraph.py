@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flame graphs as values: weighted stacks become placed frames. How they are drawn is not this module's.
 
 The root is at the top, so that the reader begins with the thread and goes down to the function that waited. In a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folded stacks: a line a stack, frames from the outermost joined by `;`, a blank and the weight.
 
 It is the input of flamegraph.pl, inferno and many viewers. The format has no escapes of its own: `;` and control

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof idle` for a terminal: the answer, the phases side by side, what woke the CPUs, cost and doubt."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one table of record types: what a schema is read as, and every form that its record has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What metrics and units are called in reports, and the prefix with which a small figure is readable."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof run` for a terminal: each metric with its interval, beside the idle server."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Markdown for pull requests: the answer, its table, the doubts, and where the figures are from.
 
 Names from outside are code spans: there GitHub sees no link, no mention and no HTML.

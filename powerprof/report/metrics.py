@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of metrics: of two conditions side by side, of one under load, of one over the values of a parameter."""
 
 from __future__ import annotations

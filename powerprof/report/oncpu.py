@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof attribute --on-cpu` for a terminal: where the running time, or the page faults, of a target went."""
 
 from __future__ import annotations

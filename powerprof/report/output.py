@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a report where it was asked for: whole or not at all, and with no more than the caller's rights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A timeline in Chrome's trace event format, which ui.perfetto.dev and chrome://tracing open.
 
 Process 1 has a track per CPU: idle periods by state, and between them what ran. Process 2 has a track per cause:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of a run's phases: the figures side by side, how they changed, what woke the CPUs, energy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The profile format of pprof: a gzipped protocol buffer, written by hand because it is that small.
 
 Field numbers are those of proto/profile.proto of github.com/google/pprof. `go tool pprof` and its web view open it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The terminal's view of one residency window, within 80 columns: the answer, the states, the doubts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof runs` for a terminal: the saved runs in a list."""
 
 from __future__ import annotations

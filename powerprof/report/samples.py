@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the exports take: weighted stacks and the idle exits of a timeline, as plain values."""
 
 from __future__ import annotations

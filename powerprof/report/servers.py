@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a terminal says of several servers: replication, storms, and whose wake-ups a traced window shows."""
 
 from __future__ import annotations

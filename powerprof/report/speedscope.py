@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The JSON of speedscope (https://www.speedscope.app/file-format-schema.json): one sampled profile per weight."""
 
 from __future__ import annotations

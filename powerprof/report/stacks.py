@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the rows of an attribution or of a profile of C0 to weighted stacks: the thread, then its outermost frame."""
 
 from __future__ import annotations

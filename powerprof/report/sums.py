@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """That the parts are the whole, in a sentence: idle exits and their causes, joules and their consumers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof sweep` for a terminal: one line a point."""
 
 from __future__ import annotations

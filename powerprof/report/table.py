@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables as values: a report builds each once from its record, and every form (terminal, Markdown, HTML, CSV) draws it.
 
 A figure carries its exact value, its place in the record and how it is shown, so that no form can show another one.

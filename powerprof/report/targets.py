@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The terminal report of whatever `powerprof attribute` found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables for a terminal: aligned columns, and less of them where it is narrow."""
 
 from __future__ import annotations

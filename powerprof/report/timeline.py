@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a saved capture to the timeline of its idle periods, with what ended each and who is to blame."""
 
 from __future__ import annotations

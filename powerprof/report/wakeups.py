@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of an attribution: idle exits by thread and stack, and those that it caused in other processes."""
 
 from __future__ import annotations

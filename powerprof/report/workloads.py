@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof workloads` for a terminal: all of them in a list, or one explained."""
 
 from __future__ import annotations

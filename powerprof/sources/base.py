@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a source of figures is, and the readings of idle counters that every residency source is turned into."""
 
 from __future__ import annotations

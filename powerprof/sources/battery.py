@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batteries: a laptop's whole draw, while they discharge and only then (Documentation/power/power_supply_class.rst)."""
 
 from __future__ import annotations

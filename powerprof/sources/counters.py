@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An energy counter's readings, told apart: steps that count, wraps, resets, spikes and samples that say nothing. Pure.
 
 A step backwards is a wrap where the counter's range allows it and where what then was drawn is what the hardware can

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel's idle counters, `/sys/devices/system/cpu/cpu*/cpuidle/state*/`.
 
 They count what the kernel *requested*; the hardware may have done less. `time` (µs) and `usage` move only

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recorded cpuidle trees: text dumps of `/sys/devices/system/cpu`, in either of the two layouts that are
 about.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Resolves the idle periods that are open at a window's edge: without BPF, without root.
 
 The counters of a CPU move only when it leaves an idle state, so a sleeping CPU's are stale by as long as it

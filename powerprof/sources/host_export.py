@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A guest's share of its host's energy, as the host offers it: a powercap tree that it shares, or a metrics page.
 
 Scaphandre's qemu exporter keeps `DOMAIN/intel-rapl:0/energy_uj` of each guest, in µJ, every five seconds, in a folder

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """hwmon energy (`energyN_input`, µJ) and power (`powerN_average` or `powerN_input`, µW) channels.
 
 Chips name their channels as they like (Documentation/hwmon/sysfs-interface.rst); what the known ones mean is in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the power and energy channels of hwmon chips measure, and what contains what: knowledge, not guesses at labels.
 
 Sources are the kernel's Documentation/hwmon/NAME.rst and drivers, named at each entry. A chip that is not here is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How often each CPU left idle, by perf's count of the cpu_idle tracepoint: for hosts without a cpuidle driver.
 
 The idle loop fires it with or without a driver (kernel/sched/idle.c, default_idle_call). The counter is the kernel's:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """IPMI: the whole server's power as its management controller says, seconds old and rounded to watts.
 
 Live by `ipmitool dcmi power reading`; recorded as series of that, or of `ipmitool sdr` listings, each after a line

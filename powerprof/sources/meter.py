@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every energy meter is to the rest: something that can be sampled, and energies by domain afterwards."""
 
 from __future__ import annotations

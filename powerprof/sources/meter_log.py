@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A wall meter's CSV log: one column of times, one of power, found by the header.
 
 Times are epoch seconds (or ms, µs, ns by their size) or ISO 8601; those without a zone are this machine's local

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """perf_event_open(2) for counting: one descriptor counts one event on one CPU, over all processes."""
 
 from __future__ import annotations

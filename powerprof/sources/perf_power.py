@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RAPL through the kernel's perf `power` PMU: system-wide counters by perf_event_open(2).
 
 Type, config, scale, unit and the CPUs to open on come from /sys/bus/event_source/devices/power. The kernel widens

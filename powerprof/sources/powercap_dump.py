@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recorded powercap zones: dumps of sysfs as `path|value` lines, `path:` blocks, or `path:value` lines of grep.
 
 A file may hold several dumps one after the other: each begins at a line `Timestamp | EPOCH`, or where a path comes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parses PowerTOP's CSV report.
 
 The report is a text of sections made for people (src/report/report-formatter-csv.cpp of PowerTOP 2.14):

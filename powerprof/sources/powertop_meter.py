@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PowerTOP's own figure for the machine, where it has one: the battery's discharge, or its baseline estimate.
 
 Both are estimates to us: PowerTOP fits them over past runs (src/parameters/learn.cpp of PowerTOP 2.14) and a report

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PowerTOP as a residency source: `powertop --csv`, run as long as the window, and its report as a window."""
 
 from __future__ import annotations

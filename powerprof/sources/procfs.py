@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What /proc says of a window: CPU accounting, interrupts, context switches, frequency, CPU time of
 processes.
 """

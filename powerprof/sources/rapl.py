@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RAPL through powercap: energy counters that wrap, found by what their `name` file says.
 
 ΔE = (new − old) mod (max_energy_range_uj + 1) (Documentation/power/powercap/powercap.rst). `energy_uj` is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From samples of a meter to joules in a window: three kinds of meter, one answer. Pure.
 
 A counter adds up (RAPL, hwmon energy); a power channel says watts now (battery, IPMI, wall meter); an interval

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An outside program that measures as long as a window does, and leaves a file in a private folder."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tracepoint's number, by which perf counts it. Mounts nothing where others could see it.
 
 Where tracefs is not mounted the file is read through a mount of our own that has no place in any tree

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads turbostat's text: header, and one table of system, package and CPU rows an interval.
 
 turbostat prints the cells of a row from thread to core to package, and leaves away the core's and the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """turbostat as a meter: recorded or live, its watts are means over its own intervals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """turbostat as a residency source: runs it for one window, and turns its tables into a window.
 
 `C6%` is what the kernel requested: those are the states, and with C0 they sum to 100. `Busy%`, `CPU%c6`,

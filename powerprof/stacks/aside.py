@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads of other processes that may never come back, done by a child that is then left behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run as a program of its own: reads what belongs to other processes, and may be left behind while it waits for them.
 
 A page of memory may lie in a file system that a process serves itself (FUSE), and the lock of an address space may be

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What reading the files of processes may cost: bytes and CPU time, for one process and for all of a run.
 
 A file that only root or we can write costs what it costs, and is read once. Any other may have been made to be dear,

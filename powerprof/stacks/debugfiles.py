@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Separate debug files: by build id, by .gnu_debuglink with its checksum, by debuginfod."""
 
 from __future__ import annotations

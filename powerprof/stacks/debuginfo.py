@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What debug information adds to a module: the full symbol table, inlined calls, source lines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Debug files from debuginfod servers, only where the user named some in DEBUGINFOD_URLS.
 
 Protocol: elfutils debuginfod(8), `GET URL/buildid/BUILDID/debuginfo`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Symbol names as the programmer wrote them: C++ by libstdc++, Rust by our own reader.
 
 A name comes from a file that nobody vouches for. Back references make a short name expand without bound, so a name

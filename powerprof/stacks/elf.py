@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small bounded reader of 64-bit ELF files: what is not plainly sound is refused before anything native sees it.
 
 Files come from processes that we do not trust. Everything is read by pread, never mapped: a file that is truncated

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a function's own code leaves it: its `ret` instructions, and the jumps that are tail calls.
 
 A return probe of the kernel (uretprobe) puts an address of its own in place of the return address, and a C++ exception

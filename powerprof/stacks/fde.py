@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where functions start and end by the unwind table, and which of them are the bottom of a stack.
 
 An FDE covers one function even where the symbol table was stripped. An FDE whose return address is `undefined`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A snapshot of one process's address space: enough to unwind and name its stacks when the process is gone."""
 
 from __future__ import annotations

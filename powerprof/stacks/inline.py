@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inlined calls and source lines from DWARF, by drgn.
 
 DWARF readers are native code and large. Only debug information that belongs to root or to the caller, and that

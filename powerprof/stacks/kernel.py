@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernel addresses → function names by /proc/kallsyms, where the kernel shows it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """C++ names by libstdc++. Run as a script (standard library only) it reads one name and prints what it means, within
 limits of memory and time."""
 

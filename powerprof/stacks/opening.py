@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opening the files of another process: in its mount namespace, deleted or replaced ones too, and nothing but files.
 
 The names are the process's own words. A name is resolved inside its root only (openat2, RESOLVE_IN_ROOT), a device

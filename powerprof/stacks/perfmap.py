@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Perf maps: the names that a just-in-time compiler writes for its code, read as the hostile text they are.
 
 Format (Linux tools/perf/Documentation/jit-interface.txt): `START SIZE name` per line, numbers in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one place that knows how each architecture's saved user registers are laid out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rust's symbol names: the legacy scheme (a C++ name with a hash) and v0 (RFC 2603)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unwind and symbol tables of the modules of processes: from their files, or the cache."""
 
 from __future__ import annotations

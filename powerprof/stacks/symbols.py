@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses → frames: the function that covers an address, never the nearest."""
 
 from __future__ import annotations

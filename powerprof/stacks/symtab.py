@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Symbol tables as sorted arrays: address → name by the symbol that covers it, never by the nearest.
 
 Format: System V ABI, "Symbol Table"; GNU symbol versions are part of the name in some tables and are cut off.

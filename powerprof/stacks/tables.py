@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one ELF file says about unwinding: a table that can be saved, moved and given to drgn without the file.
 
 Drgn is native code: it never sees a file of a process that we do not trust, only an ELF image that is written here

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saved registers and stack bytes → return addresses, offline, each distinct stack once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One process's unwind tables in one drgn program, and the walk over saved bytes.
 
 Drgn unwinds from an object named `struct pt_regs` whose bytes alone matter, and reads memory by a callback: the saved

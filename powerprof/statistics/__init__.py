@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intervals, verdicts and controls: pure functions over recorded values; SciPy is loaded on first use."""
 
 from __future__ import annotations

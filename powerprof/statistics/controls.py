@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Is the experiment itself sound: the A/A control, and drift of the idle baseline and over the blocks."""
 
 from __future__ import annotations

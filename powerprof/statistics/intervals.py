@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intervals over repeated or paired values: the BCa bootstrap, widened, and never inside Student's.
 
 With 10 to 12 pairs the plain BCa interval covers about 90 % where it promises 95 %: it resamples a spread

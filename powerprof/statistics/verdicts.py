@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What paired values of two conditions say: lower, higher or inconclusive, and what could have been seen."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The running kernel's own type information: where a field lies, which tracepoints exist and what they pass.
 
 Headers of another kernel version give silently wrong offsets, BTF never does. Format:

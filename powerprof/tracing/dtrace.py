@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DTrace as a backend: is there a real one, and running a script with it for a window.
 
 Debian's systemtap-sdt-dev installs a `dtrace` that only makes headers for static probes: it is a script, and its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The function profile by DTrace: which functions, which script, and what it found.
 
 On Linux powerprof finds the functions itself: DTrace matches no readable C++ name, and its return probes end a process

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The process between powerprof and DTrace, so that the traced program outlives both, however either ends.
 
 `dtrace -p` puts a breakpoint into the program's dynamic linker and takes it out when it ends in order. Killed before

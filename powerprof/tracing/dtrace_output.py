@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the shipped D scripts print, as records. The text comes from another program: bounded, checked line by line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of the shipped D scripts fits a system, and its parameters put in.
 
 Scripts take no macro arguments: whatever is put into them is checked here first.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A window's edges on one CPU, and what else counted idle periods: the form in which traces and judges pass them on."""
 
 from __future__ import annotations

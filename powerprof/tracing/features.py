@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this kernel's BPF can do, by trial: a map of the kind is made, a program that calls the helper is loaded.
 
 Distributions carry features back to older kernels, so no version is asked. Numbers are of the kernel's interface

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the chosen functions of a mapped file are left: read from the file, for probes that change no stack."""
 
 from __future__ import annotations

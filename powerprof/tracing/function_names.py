@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which functions of a process a pattern means, and which of them must not be probed.
 
 A return probe replaces the return address on the stack. That breaks code that looks at return addresses itself:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every name of a file's functions, aliases and IFUNCs too: what a pattern is matched against."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts calls and times of chosen functions of processes by uprobes, and what that costs them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one probed call costs on this host, measured in place by the very program that is going to probe.
 
 A probe whose instruction the kernel emulates costs one trap; any other instruction, `ret` too, is copied and stepped

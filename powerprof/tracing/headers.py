@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernel headers for bcc where /lib/modules/$(uname -r)/build is missing.
 
 bcc compiles every program against kernel headers. Those of another version serve here, because powerprof's

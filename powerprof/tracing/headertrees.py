@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trees of kernel headers in the cache: links to two packages in one, or what the kernel carries, unpacked.
 
 Each is looked at before each use, whole: it holds what it was made of and nothing else.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the idle-exit program and collects what it sends, without waking the CPUs that it measures.
 
 Records come through a ring buffer that never wakes us; it is drained when a timer of ours says so, at most once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: residency from traced idle periods, where no cpuidle driver counts them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The records that the BPF programs send, as numpy types: probes/bpf/idle_exit.h and stacks.bpf.h in Python."""
 
 from __future__ import annotations

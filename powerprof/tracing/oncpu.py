@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples where CPUs run, or counts where page faults are taken, and keeps what is needed to name it offline."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a window of CPU samples or page faults is, between its collection and its analysis: can be saved and moved."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls that have not returned when the window ends, with their time until then."""
 
 from __future__ import annotations

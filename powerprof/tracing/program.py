@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads the shipped BPF programs: the only importer of bcc.
 
 Struct offsets, the presence of tracepoints and addresses of kernel functions are put in front of a program as

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stacks of threads that are asleep already when a trace begins, read without stopping them.
 
 /proc/PID/task/TID/syscall names the stack pointer and pc of a blocked thread, and its memory stands still while it

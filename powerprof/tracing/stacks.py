@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The idle-exit program with stacks: which threads of which processes, and what was copied of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a BPF program really loads here: loads the smallest one. For `python -m powerprof.tracing.trial [HEADERS]`.
 
 A process of its own, because bcc writes the compiler's complaints straight to descriptor 2, and because a

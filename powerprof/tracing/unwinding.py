@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Can anything in a process throw? Then a return probe on a function that an exception passes would end it.
 
 C++, Rust and Ada raise by libgcc's unwinder. It walks the return addresses, and a uretprobe's trampoline in their place

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One traced window: edges that leave no idle period open, and everything that ended one in between."""
 
 from __future__ import annotations

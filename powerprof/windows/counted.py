@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a window's residency comes from: one small class a source, all with start, finish and close.
 
 `cpuidle` is what the kernel requested, to the microsecond; `procfs` knows idle and running only; `powertop`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: windows that follow one another, as one."""
 
 from __future__ import annotations

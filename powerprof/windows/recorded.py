@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recorded residency: cpuidle dumps, a turbostat log or a PowerTOP report of another machine, as a window."""
 
 from __future__ import annotations

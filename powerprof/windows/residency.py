@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From two readings of the idle counters to residencies: pure arithmetic.
 
     C0 = wall time − Σ time in states that do not poll                  (polling is a busy loop: it counts as

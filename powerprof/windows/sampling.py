@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One window of measuring: an edge, sleep to an absolute deadline, an edge.
 
 Nothing is polled in between, unless a meter's counter would wrap: the tool's own wake-ups are the noise of

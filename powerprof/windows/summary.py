@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Repeated windows put together: means, and 95 % intervals where the repetition gives one."""
 
 from __future__ import annotations

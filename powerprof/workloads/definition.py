@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a workload.toml may say. The JSON Schema of docs/reference is generated from these structs."""
 
 from __future__ import annotations

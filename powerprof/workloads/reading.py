@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a workload.toml to a checked workload; an error names the file, the line and the key."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splitting a file of SQL into statements, as the mariadb client does, in time that grows with its length alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workloads of others that would run programs here: asked about once, remembered by what they hold.
 
 A workload is data, but for a few keys that make this host run what its author wrote. Such a folder is copied first;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `world` dataset: generated, the same every time, with the shape that the published queries depend on.
 
 The original's licence does not allow copying it, so names are made up from syllables, apart from Amsterdam,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Calls and self time of chosen functions of a process.
  *
  * Question: how often is each of these functions called, and how much CPU and wall time does it use itself, without

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Idle exits: what ended them, which thread ran, and where that thread had slept.
  *
  * Question: which thread and call path made this CPU leave idle?

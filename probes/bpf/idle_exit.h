@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* The idle-exit state machine: what ended each idle period of a CPU, and who ran because of it.
  *
  * Question: why did this CPU leave idle, and which thread ran?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Where CPUs run, and where page faults are taken: user and kernel call paths, each copied once and then counted.
  *
  * Question: which functions use the C0 time of these processes, or take their page faults?

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Where the target's threads sleep and from where they wake others: user registers, call path and stack bytes.
  *
  * A site is (thread, user ip, user sp, hash of the call path). The registers of a sleeper are read from the top of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints the tables. Ends with 1 where a figure that can be believed misses its target."""
 
 from __future__ import annotations

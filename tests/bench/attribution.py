@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `powerprof attribute` costs: throughput of a loaded server, exits on an idle machine, beside nothing and perf.
 
 Loaded: sysbench's point selects with 16 threads on a private server, never stopped; the server's own count of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """powerprof as it measures: counters at 1 Hz and the cause tracer. `python -m tests.bench.driver SECONDS`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How well the estimate's intervals hold: every published result is left out in turn and predicted from the others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a benchmark says in the end, and small statistics."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The observer effect: how many idle exits a second does a tool add to an idle machine?
 
 Counted from outside, from cpuidle's own counters by resolved edges, in rounds in which nothing and each tool take turns

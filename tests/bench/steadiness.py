@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How steady is C0 over windows of a machine that idles, with and without BPF?
 
 The counters of a CPU move only when it leaves idle: plain differences scatter by ±3 points where 0.5 is true.

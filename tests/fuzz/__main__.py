@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m tests.fuzz --inputs 1000000: many inputs over every loader; ends with 1 where one was answered wrongly."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feeds bent inputs to the loaders and judges: refused by the one error or read, in time, in bounded memory."""
 
 from __future__ import annotations

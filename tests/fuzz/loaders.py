@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every loader of files and words from outside. A new one is added by one line of LOADERS.
 
 Each reads bytes to the end of what a command would do with them and may refuse by PowerprofError alone. Seeds are

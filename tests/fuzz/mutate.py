@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bends sound bytes: what parsers trip over, at random places, the same for the same number."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sound records made from their own types, for the mutations to begin with: a new field is in them at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every loader of the table, for some seconds: the sound inputs, the cases that were found, and some thousand more."""
 
 from __future__ import annotations

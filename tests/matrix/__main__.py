@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.matrix [--quick] [CELL…]`: boots each machine of the table, and says what it found."""
 
 from __future__ import annotations

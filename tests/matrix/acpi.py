@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An ACPI table that gives each CPU of QEMU's q35 an idle state, so that the kernel has a cpuidle driver (acpi_idle).
 
 QEMU's own tables name none, and haltpoll wants a hypervisor that says KVM. The state is C1 by HLT: what an emulated CPU

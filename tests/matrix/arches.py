@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processor architectures of the machines: what Debian, Python's wheels, compilers and QEMU call each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs cells, a few at a time: each has its root, kernel and project made or found first."""
 
 from __future__ import annotations

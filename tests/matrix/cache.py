@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the bench keeps what is dear to make: below the XDG cache, named by a digest of its recipe."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cells of the matrix: which kernel, which machine, which settings. A new cell is a new line of CELLS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Debian's packages of any suite and architecture, fetched and unpacked; nothing is installed on this host."""
 
 from __future__ import annotations

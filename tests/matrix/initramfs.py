@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The first root of a machine: modules, the project and the job, and a script that mounts the real one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of Debian's suites: the image to boot, the modules that reach the root, and the headers for bcc."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One emulated machine: QEMU with a kernel, two disks, and a port for results."""
 
 from __future__ import annotations

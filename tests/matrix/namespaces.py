@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One distribution on this host's kernel: its root in a mount namespace, written to in memory only."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What became of a cell: green, or red and why; one line of JSON each, which the page is made from."""
 
 from __future__ import annotations

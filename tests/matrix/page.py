@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/reference/machines.md, from the newest outcome of each cell that is kept beside it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The project as a root takes it: sources, the bytecode of that root's Python, and the truth programs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Root images: a small Debian of one suite with what powerprof needs."""
 
 from __future__ import annotations

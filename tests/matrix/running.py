@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cell at work: one process with a time limit that writes its results as lines of JSON, in a folder of its own."""
 
 from __future__ import annotations

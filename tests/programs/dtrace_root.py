@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Debian's dtrace 2 in a root of its own, made once and kept in the user's cache (15 s, 150 MB).
 
 Debian 12 has no DTrace, sid has. The kernel is this host's: the root shares /proc, /sys and the temporary folders.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles the ground-truth programs, each at most once per session."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ends traces at random instants, and asks the traced program whether it still lives."""
 
 from __future__ import annotations

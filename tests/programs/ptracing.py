@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registers and stack bytes of a sleeping thread by ptrace: what the tracer captures, without BPF and without root."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program of known behaviour that a test talks to: it says its pid, works when told to, and says what came of it."""
 
 from __future__ import annotations

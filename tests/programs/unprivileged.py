@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs run as nobody, who can read this checkout also where it lies in somebody's closed home, such as /root."""
 
 from __future__ import annotations

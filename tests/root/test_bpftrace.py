@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shipped bpftrace programs, run as their headers say, against known workloads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inside a pid namespace of its own, as most containers have one."""
 
 from __future__ import annotations

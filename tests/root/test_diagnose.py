@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof diagnose` with its traced window: who polls, on which thread, and silence for healthy servers."""
 
 from __future__ import annotations

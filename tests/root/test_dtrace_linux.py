@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The D scripts by Debian's dtrace 2.0.7, against programs whose counts are known by construction."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that can throw is probed where its functions are left: counts are exact, and exceptions do it no harm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Function probes against a program whose call counts and CPU times are known by construction."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that sleeps at a known rate is found among the causes of a system-wide window, by its name and rate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CPU sampling and page faults against programs whose shares and counts are known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A thread that is preempted has not gone to sleep, whatever it was about to do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The target outlives every ending of a trace: INT, TERM and KILL to powerprof, KILL to what works for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A host without a cpuidle driver: the driver's folders are hidden from powerprof, so that only traces can tell."""
 
 from __future__ import annotations

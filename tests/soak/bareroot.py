@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Debian 12 with nothing installed, entered in namespaces of its own: how a stranger's machine looks.
 
 mmdebstrap makes the tree. Its processes see the host's kernel (/sys, /dev), network and process numbers, which BPF

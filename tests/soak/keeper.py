@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs commands for a test, and undoes them however the test ends: `python -m tests.soak.keeper FOLDER`.
 
 Each line on stdin is a command (JSON: a list of words), each line on stdout its exit status. At the end of stdin, which

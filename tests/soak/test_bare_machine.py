@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make demo` and `make test` on a Debian 12 where nothing was installed before, as a stranger runs them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ten minutes of inputs over every loader; other ones each day."""
 
 from __future__ import annotations

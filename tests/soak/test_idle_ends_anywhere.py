@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Signals and kill -9 at many random moments of `powerprof idle`: nothing is left, what was measured is saved."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the long tests start is gone with them, however they end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """10,000 silent clients by the command line: every figure is there, and everything is gone afterwards."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A signal is raised once, waits where it must, and is never lost."""
 
 from __future__ import annotations

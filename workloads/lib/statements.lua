@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
 -- Runs the statements of a workload through sysbench: one statement an event, each client its own turn.
 -- The files are NUL-separated, because statements have line breaks. In a statement {{uniform A B}} becomes a whole
 -- number from A to B, and {{sequence}} a number that no other event of any run has had.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Making and removing the schema of a workload: only one that powerprof made is ever dropped."""
 
 from __future__ import annotations

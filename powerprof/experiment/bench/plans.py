@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The server's plans, asserted before anything is measured, and its own counts of what it did."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The servers of an experiment: one for each set of start-up settings, and only one of them awake at a time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of a running server that are put back to what they were, however the experiment ends."""
 
 from __future__ import annotations

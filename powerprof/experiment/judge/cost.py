@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an idle run may claim: a cost only where its windows and the host's own drift leave no other reading. Pure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: which pairs other programs have disturbed, and what becomes of them.
 
 What is judged is the C0 that is neither server, client nor powerprof, and never a result. Each condition is held

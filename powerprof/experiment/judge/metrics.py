@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: from the blocks of a comparison to the values of each metric.
 
 per query, gross   what the whole host used in the window / the queries finished in it

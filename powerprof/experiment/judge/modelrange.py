@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: the doubt of the model in a difference of estimated figures, beside the doubt of the sample.
 
 A difference is judged again with the model's idle and slope at each end of their intervals. Between windows of equal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: repeated windows put together into a phase, and the differences between phases with their intervals."""
 
 from __future__ import annotations

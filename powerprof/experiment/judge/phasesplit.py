@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A phase's joules, split onto the processes whose CPU time was read and the rest of C0."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: what else could have made the difference."""
 
 from __future__ import annotations

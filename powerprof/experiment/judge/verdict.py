@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: from blocks to metrics with intervals, verdicts, the control from A's own blocks, and the answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What drives a server during a block: one module for each kind of load, all behind `Load`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every kind of load is to the runner."""
 
 from __future__ import annotations

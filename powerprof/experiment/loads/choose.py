@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the kind of a load to what runs it."""
 
 from __future__ import annotations

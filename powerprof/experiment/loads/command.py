@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any program as the client: it is told where the server is, and may say how many queries it ran."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """sysbench behind a gate: it asks while powerprof holds the gate open and sleeps while it is shut.
 
 Two loads can so take turns of a fraction of a second, each connected and warm all the time. The gate is a file that

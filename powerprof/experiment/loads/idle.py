@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections that are open and silent; powerprof holds them itself and sleeps."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client that is a program: started with its output in a private file, waited for, its CPU time kept."""
 
 from __future__ import annotations

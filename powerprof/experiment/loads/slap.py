@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mariadb-slap as the client. It knows no rate: it runs a number of queries as fast as it can."""
 
 from __future__ import annotations

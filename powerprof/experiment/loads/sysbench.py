@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """sysbench as the client: statements through its Lua, open loop with --rate.
 
 Checked with 1.0.20: with --rate a generator of its own puts events into a queue at exponentially distributed

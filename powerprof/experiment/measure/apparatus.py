@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an experiment under load measures with, and what it does when a part of that fails."""
 
 from __future__ import annotations

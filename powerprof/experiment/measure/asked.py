@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an experiment is asked for that changes nothing or cannot be done: said before a server starts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One window of one condition: the load started, a moment of running in, the window, the counts."""
 
 from __future__ import annotations

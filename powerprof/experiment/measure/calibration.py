@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finding out how much both conditions can do, so that they are asked for the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each server of a topology did in a window: CPU time, connections, relay logs, and what replication says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is measured beside a window where a condition has several servers, or a storm that may end."""
 
 from __future__ import annotations

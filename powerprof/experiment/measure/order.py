@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order of measuring: randomised balanced blocks, so that neither condition is always the first."""
 
 from __future__ import annotations

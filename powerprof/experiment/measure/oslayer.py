@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the system beneath the server did between two moments: disks, network, faults, waiting for a CPU."""
 
 from __future__ import annotations

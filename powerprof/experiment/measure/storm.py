@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fault that may end by itself: begun before a window, watched in it, and begun anew."""
 
 from __future__ import annotations

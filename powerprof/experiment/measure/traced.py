@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A traced window of a condition, all of its servers at once, and whose wake-ups they were."""
 
 from __future__ import annotations

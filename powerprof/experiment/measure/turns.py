@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pair of windows whose two conditions take turns of a fraction of a second.
 
 What makes CPU time scatter on a shared host (a neighbour on the other thread of the core, the clock's frequency) comes

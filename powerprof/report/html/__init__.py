@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports as one self-contained HTML file that opens from file://, prints, and needs no network."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a report shows beside its record: stacks and timelines are saved apart from it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures on the page: each names the place in the record that it shows, and carries its exact value."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A flame graph as HTML: boxes at percentages of the width, so that it is read without a script and on paper; the
 script adds zoom, search and the arrow keys."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Differences with their intervals on one axis, a row a metric."""
 
 from __future__ import annotations

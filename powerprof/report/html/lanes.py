@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The timeline per CPU as inline SVG: idle periods, and what ran between them."""
 
 from __future__ import annotations

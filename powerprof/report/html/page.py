@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One self-contained page: templates, style and script in one file, and a policy that lets nothing else in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of a run: idle phases, one window of residency, or a load by itself."""
 
 from __future__ import annotations

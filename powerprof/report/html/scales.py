@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Axes: where a value lies, in percent of the width or in pixels of the height, and where the ticks are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Charts as inline SVG. Widths are percentages, so that a chart fits a phone and a sheet of paper without a script;
 colours are classes, so that light, dark and print are one drawing."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of a sweep: each metric over the values of the parameter."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables as HTML: each figure carries its exact value and its place in the record."""
 
 from __future__ import annotations

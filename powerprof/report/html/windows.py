@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The windows of a record in the order of time, as bars as high as their C0."""
 
 from __future__ import annotations

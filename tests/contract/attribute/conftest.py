@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A capture of a small ground-truth program, taken once: what replays, reports and damage are tested on."""
 
 from __future__ import annotations

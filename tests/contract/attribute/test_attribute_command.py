@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof attribute` keeps its promises: JSON, errors in one line, exit codes, replays the same to the byte."""
 
 from __future__ import annotations

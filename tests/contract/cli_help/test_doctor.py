@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof doctor` on this host and on one with nothing: exit code 0, three columns, `powerprof.doctor/1`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every command explains itself, and a wrong command line is one line of error, one of hint, exit code 2."""
 
 from __future__ import annotations

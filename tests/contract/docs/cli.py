@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line as its modules declare it, whatever version of Typer is installed."""
 
 from __future__ import annotations

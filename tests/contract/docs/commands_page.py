@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes docs/reference/commands.md from what the commands declare: `python -m tests.contract.docs.commands_page`."""
 
 from __future__ import annotations

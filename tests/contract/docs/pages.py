@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages of the documentation as tests read them: links, headings, and the command lines in code."""
 
 from __future__ import annotations

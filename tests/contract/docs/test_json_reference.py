@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages about JSON name every key that a record can have."""
 
 from __future__ import annotations

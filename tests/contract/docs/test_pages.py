@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages lead somewhere, show command lines that exist, and tell nothing of the machine they were written on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages of the reference that must agree with the code: commands, exit codes, environment, and the map of packages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `powerprof energy` and `powerprof calibrate` promise: JSON, exit codes, one line an error, 80 columns."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs bad command lines and holds every one of them to the same promise."""
 
 from __future__ import annotations

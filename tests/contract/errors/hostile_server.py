@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server that speaks MySQL's protocol and lies: what a client asks is answered as the test says.
 
 Client/server protocol: a packet is its length (3 bytes), a sequence number and its payload.

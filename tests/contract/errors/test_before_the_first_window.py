@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can be refused is refused before the first window: every line of docs/reference/exit-codes.md, and its kind.
 
 Every command here would measure for a minute or more. None gets so far: each ends within the time that starting Python

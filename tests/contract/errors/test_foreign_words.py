@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Words of others on a terminal, in a spreadsheet and as numbers; captures that are bombs; TOML that takes for ever."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs and recordings of other people's: whatever is in them, one line and exit code 1."""
 
 from __future__ import annotations

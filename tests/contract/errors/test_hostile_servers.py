@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server that lies, stalls, floods or asks for the password itself: one line of error within ten seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Option values that make no sense: said in one line, before anything is measured or started."""
 
 from __future__ import annotations

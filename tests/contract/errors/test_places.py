@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files and directories that cannot be written or read: refused before the measuring where that can be known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers that are not there, are not servers, or are addressed wrongly."""
 
 from __future__ import annotations

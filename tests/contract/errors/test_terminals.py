@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Terminals that know no Unicode, and terminals that go away."""
 
 from __future__ import annotations

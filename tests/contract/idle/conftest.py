@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One run of `powerprof idle`, looked at by every test of this folder."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof idle --json -` is what scripts rely on: names, units, and sums that come out."""
 
 from __future__ import annotations

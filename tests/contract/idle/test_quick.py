@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`--quick`: an answer within 40 s that says what it is."""
 
 from __future__ import annotations

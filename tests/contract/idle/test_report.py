@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report of an idle run for people: the same twice, within 80 columns, plain in a pipe."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the import graph of a package from its source, and judges it by a table of layers."""
 
 from __future__ import annotations

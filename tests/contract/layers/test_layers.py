@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Imports point strictly down: over packages, over top-level modules, within `experiment`; late ones and types too."""
 
 from __future__ import annotations

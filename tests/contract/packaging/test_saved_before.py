@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs that release 0.1.0 saved: they open, show what they hold, and can be compared."""
 
 from __future__ import annotations

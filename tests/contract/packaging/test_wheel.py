@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel, installed away from the repository, brings its probes and workloads and needs no bcc from PyPI."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `powerprof residency` promises: figures, JSON, exit codes, 80 columns."""
 
 from __future__ import annotations

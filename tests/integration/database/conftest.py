@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Private servers in a room of their own: TMPDIR and cache are this session's, so that what is left shows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that say nothing."""
 
 from __future__ import annotations

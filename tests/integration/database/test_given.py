@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server that powerprof did not start (here: one that it did, looked at from outside)."""
 
 from __future__ import annotations

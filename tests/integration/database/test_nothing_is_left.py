@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever ends powerprof, no process, tree or socket stays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A private mariadbd: what it offers, and how it refuses."""
 
 from __future__ import annotations

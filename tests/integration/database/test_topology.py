@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers that replicate: healthy, with a duplicated id, in namespaces, and killed at bad moments."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server of the user's: one that the tests start themselves and powerprof is given."""
 
 from __future__ import annotations

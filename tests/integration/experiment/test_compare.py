@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """powerprof compare on a real server: the published direction, in JSON that holds what the contract says."""
 
 from __future__ import annotations

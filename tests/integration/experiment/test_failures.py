@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """powerprof compare where something goes wrong: killed in a block, not ours, to be put back, refused, or worse."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A newcomer follows the how-to word by word: every command of it, as it is written."""
 
 from __future__ import annotations

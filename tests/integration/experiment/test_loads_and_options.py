@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads other than sysbench's, and the options that say where and how long: each on a real server."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """run and sweep on a real server: saved, compared, and gone on with after an interruption."""
 
 from __future__ import annotations

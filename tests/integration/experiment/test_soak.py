@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does a comparison find what is there, and nothing else? 60 real comparisons, 45 minutes: `make soak`."""
 
 from __future__ import annotations

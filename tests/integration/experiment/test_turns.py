@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients behind the gate, and pairs whose conditions take turns."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof idle` in a room of its own; what it needs of the cache is made once."""
 
 from __future__ import annotations

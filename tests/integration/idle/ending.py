@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A `powerprof idle` that is going to be ended by force, and what must be left of it: a saved run and nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers of clients: none, some hundred; and a server of the user's."""
 
 from __future__ import annotations

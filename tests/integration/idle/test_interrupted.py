@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SIGINT and SIGTERM at any moment: what was measured is saved, nothing else is left."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kill -9 of powerprof or of one of its children: nothing stays, and what can be saved is."""
 
 from __future__ import annotations

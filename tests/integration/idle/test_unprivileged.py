@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Without root: residency is measured, what is missing is said, and the exit code is 0."""
 
 from __future__ import annotations

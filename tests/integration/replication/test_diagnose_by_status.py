@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof diagnose` without the right to trace: what status alone tells, and that it says so."""
 
 from __future__ import annotations

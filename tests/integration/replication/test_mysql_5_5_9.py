@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The storm on the server that it was found on. Deselected where that has not been fetched (tests/conftest.py)."""
 
 from __future__ import annotations

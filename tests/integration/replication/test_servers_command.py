@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof servers`: nothing is downloaded without consent, and what is not there is named with its remedy."""
 
 from __future__ import annotations

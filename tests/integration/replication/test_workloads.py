@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shipped workloads of several servers, run for moments: what each server did, storms, and the cure."""
 
 from __future__ import annotations

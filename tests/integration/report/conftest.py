@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One headless browser a session, and the pages that it opens from files."""
 
 from __future__ import annotations

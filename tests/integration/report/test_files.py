@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`powerprof report` writes files: whole or not at all, one of them to stdout, and says what it cannot do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a reader gets: the page in a real Chromium, at the width of a phone and of a desk, light, dark and on paper."""
 
 from __future__ import annotations

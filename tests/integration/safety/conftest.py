@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Root beside an account that means harm: what that account owns, and what it does at the same time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Acting as another account ends, whatever breaks it off."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Root compiles, runs and trusts what lies in its own cache, looked at before each use; never what the caller owns."""
 
 from __future__ import annotations

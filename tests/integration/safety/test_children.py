@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What root starts: nothing from the working folder, the caller's environment or a place that others may write to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Downloads end when they should, whatever the server does, and are made without rights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What root writes for somebody: with that account's rights, and where a link of others leads, nothing."""
 
 from __future__ import annotations

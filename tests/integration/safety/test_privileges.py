@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What root gives up, and that what is left is enough."""
 
 from __future__ import annotations

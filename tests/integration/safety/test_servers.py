@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Private servers under root: what a workload says, its SQL and the server's own account stay theirs."""
 
 from __future__ import annotations

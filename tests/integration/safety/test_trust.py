@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A workload of somebody that brings programs: asked about once, remembered by content, never run as root."""
 
 from __future__ import annotations

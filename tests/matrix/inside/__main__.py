@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m tests.matrix.inside JOB RESULTS`: the steps of one cell. JOB is JSON, see tests.matrix.cells.Cell."""
 
 from __future__ import annotations

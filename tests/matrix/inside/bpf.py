@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many BPF programs and links this kernel holds, asked by the bpf system call itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The steps: each runs powerprof as a user would and holds its answer against what is known."""
 
 from __future__ import annotations

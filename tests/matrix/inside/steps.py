@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps with time limits; each leaves one line of JSON as soon as it is over."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the truth programs counted of themselves, and how far powerprof's answers are from it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the machine what its cell says, and says what it is."""
 
 from __future__ import annotations

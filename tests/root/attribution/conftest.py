@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs `powerprof attribute` on ground-truth programs, and adds up what it says by function."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same sleeps as `perf record --call-graph dwarf` sees them: perf's own unwinder as the judge of ours."""
 
 from __future__ import annotations

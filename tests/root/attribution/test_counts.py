@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that count for themselves: every waking is in the result once, at the right call site."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs whose functions sleep at known prime rates: each wake-up is blamed on the right function and origin."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Targets that end, turn into other programs, lie about themselves, or are too much for the buffers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real servers: MariaDB's periodic threads by name and period, frames as perf sees them; PostgreSQL, Redis, nginx."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Idle exits joined with threads, wakers and wakings: the pure middle of `powerprof attribute`, on made-up exits."""
 
 from __future__ import annotations

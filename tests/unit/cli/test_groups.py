@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A command with groups of options is to Typer a function with one parameter an option."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Archives from outside: pinned, bounded, and never written outside of their folder."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copying a data directory that another user may have laid out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The end of an error log in one line."""
 
 from __future__ import annotations

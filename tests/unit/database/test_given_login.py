@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a server of the user's is named, and where its password may come from."""
 
 from __future__ import annotations

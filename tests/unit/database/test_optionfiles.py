@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Option files as people write them, and as they should be refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who replicates from whom, and what cannot be."""
 
 from __future__ import annotations

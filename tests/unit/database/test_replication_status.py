@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SHOW SLAVE STATUS in the words of each generation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evidence recorded from real servers: each fault is found, and a healthy pair gives silence."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules at their edges: what is usual stays silent, what is not is said once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The end of an error log, in the words of three server generations, and with anything else in it."""
 
 from __future__ import annotations

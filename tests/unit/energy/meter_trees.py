@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds sysfs trees of machines with meters, and moves their counters on."""
 
 from __future__ import annotations

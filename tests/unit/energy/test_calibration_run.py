@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The steps of a calibration: loads that start and are gone, and no fit over steps that were not metered."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calibration recovers known watts from a noisy meter, within the interval that it states."""
 
 from __future__ import annotations

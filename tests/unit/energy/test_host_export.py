@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A host's figures as a guest's meter: shared trees, metrics pages, and whose figures they are."""
 
 from __future__ import annotations

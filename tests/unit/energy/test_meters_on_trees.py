@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One synthetic machine a test: exact joules, nothing twice, nothing invented."""
 
 from __future__ import annotations

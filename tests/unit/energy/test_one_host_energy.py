@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One host energy over all commands: whatever meters there are, in whatever order, whole or damaged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """perf's PMU, live turbostat, IPMI and PowerTOP: real descriptors and real programs, faked at the system's edge."""
 
 from __future__ import annotations

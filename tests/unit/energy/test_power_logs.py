@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wall meters' CSV and IPMI listings: found by their headers, units understood, damage refused with its line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The estimate: the right table for the CPU, an interval that widens with ignorance, hostile files refused."""
 
 from __future__ import annotations

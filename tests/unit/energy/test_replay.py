@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recorded meters through the live code: layouts, time axes, containment, nothing twice."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Energy that is split is conserved at every level; what is left is shown, also when it is negative."""
 
 from __future__ import annotations

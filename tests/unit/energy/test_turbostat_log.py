@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """turbostat's text: what it says is read exactly, what is damaged is refused with its line."""
 
 from __future__ import annotations

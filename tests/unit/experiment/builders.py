@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocks and windows with the figures that a test is about."""
 
 from __future__ import annotations

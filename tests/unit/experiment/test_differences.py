@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Differences of phases: Welch's interval, also where windows are nearly or wholly alike."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saved runs: what differs is listed, different work is refused."""
 
 from __future__ import annotations

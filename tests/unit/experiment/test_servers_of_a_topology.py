@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures of each server: relay logs that are purged while they are counted, watts by share of C0, storms."""
 
 from __future__ import annotations

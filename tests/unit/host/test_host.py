@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a host can do is a value, for every host: this one, a recorded one, and one with nothing."""
 
 from __future__ import annotations

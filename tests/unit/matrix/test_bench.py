@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bench's own parts: what it makes, what it keeps, and that nothing of a machine is left."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whom a command line means: on made-up process trees."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A page of every kind of report, and how a figure on it finds its place in the record."""
 
 from __future__ import annotations

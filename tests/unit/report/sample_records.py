@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records of every kind as a real run would leave them, built from their dataclasses; the same every time."""
 
 from __future__ import annotations

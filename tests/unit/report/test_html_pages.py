@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages as text: complete, self-contained, hostile names harmless, every figure the record's. Drawing is tested in
 tests/integration/report, in a browser."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The timeline holds every idle period and wake-up where it was."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folded stacks, pprof and speedscope say what the rows of an attribution say."""
 
 from __future__ import annotations

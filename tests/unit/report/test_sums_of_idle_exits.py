@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said of the balance: "complete" is a claim that needs a count."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table is a value: what a form shows of it is the record's figure, rounded in one way."""
 
 from __future__ import annotations

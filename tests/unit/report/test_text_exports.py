@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Markdown and CSV carry the record's figures, and nothing in a name becomes markup or a formula."""
 
 from __future__ import annotations

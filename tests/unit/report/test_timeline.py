@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A saved capture becomes the timeline of what it traced."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sysfs tree of CPUs with idle states, as small as the kernel's interface allows, that a test can let run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading the idle counters of trees that real machines have, and of broken ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recorded idle counters: both layouts, and every kind of damage refused with its line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Edges of windows on this very host: no root, no BPF, and nothing of it left behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PowerTOP's CSV: a report of our own, the recorded laptops, and damage."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CPU accounting, interrupts, frequency and the CPU time of processes."""
 
 from __future__ import annotations

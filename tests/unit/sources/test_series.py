@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Energy from samples: exact for any start, wrap point and jitter, never negative, never invented."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiled ground-truth programs, and a cache of symbol tables that is not the user's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ELF files made by hand: sound ones to be bent."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stacks of arm64 with signed return addresses, unwound on any machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where machine code leaves its function."""
 
 from __future__ import annotations

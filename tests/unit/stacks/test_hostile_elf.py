@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ELF files that lie: refused in words, and never handed to native code."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes that want their observer busy, full or hanging: each costs little, and what was left out is said."""
 
 from __future__ import annotations

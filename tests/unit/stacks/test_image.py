@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Snapshots of processes, thread names and kernel names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Perf maps: whatever a process writes into its own."""
 
 from __future__ import annotations

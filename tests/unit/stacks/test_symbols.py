@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names: only from a symbol that covers the address."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stacks of sleeping threads, taken by ptrace, against the chains that the programs are known to sleep in."""
 
 from __future__ import annotations

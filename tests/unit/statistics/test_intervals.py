@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intervals: the same as SciPy's where asked plainly, and covering what they promise with few pairs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Verdicts, the minimum detectable effect, the A/A control and drift."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds a BTF section type by type, as Documentation/bpf/btf.rst lays it out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feeds recorded events to the kernel's own state machine, compiled natively."""
 
 from __future__ import annotations

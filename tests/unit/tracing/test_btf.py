@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offsets, constants and tracepoints come out of BTF as the kernel put them in; damage is refused."""
 
 from __future__ import annotations

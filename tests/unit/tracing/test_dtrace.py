@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DTrace: finding a real one, picking and rendering scripts. The fake is a program, because a script is refused."""
 
 from __future__ import annotations

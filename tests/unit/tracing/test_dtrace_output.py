@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Output of the D scripts, in the form that the DTrace guides document for printa() and ustack()."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a kernel's BPF can do is tried, and a refusal names the kernel and the feature."""
 
 from __future__ import annotations

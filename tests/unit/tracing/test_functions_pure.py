@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Patterns, probe classes and the arithmetic of function profiles and samples, without a kernel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Headers for bcc: the running kernel's if they are there, else the nearest installed ones, merged by links."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state machine that runs in the kernel, on recorded events, in both orders of handlers and exit event."""
 
 from __future__ import annotations

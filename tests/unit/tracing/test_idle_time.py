@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Residency from traced idle periods, for hosts whose kernel counts none."""
 
 from __future__ import annotations

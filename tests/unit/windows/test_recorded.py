@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recorded servers: our figures beside those of the machine's own turbostat."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The arithmetic from counters to residencies, on trees whose truth is known."""
 
 from __future__ import annotations

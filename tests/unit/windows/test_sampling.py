@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Windows: deadlines, meters, interruption, hosts without counters."""
 
 from __future__ import annotations

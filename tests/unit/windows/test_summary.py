@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Repeated windows put together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workloads and conditions by the names that people type."""
 
 from __future__ import annotations

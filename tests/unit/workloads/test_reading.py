@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A workload.toml is refused with its file, line and key; what is written is what is run."""
 
 from __future__ import annotations

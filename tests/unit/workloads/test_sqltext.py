@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statements are split as the client splits them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The generated world has the shape that the published queries depend on."""
 
 from __future__ import annotations

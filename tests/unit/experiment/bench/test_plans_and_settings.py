@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans are asserted row by row; settings are written as the server takes them."""
 
 from __future__ import annotations

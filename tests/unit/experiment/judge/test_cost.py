@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an idle run may claim, on made-up hosts: quiet ones, drifting ones, and ones that wander."""
 
 from __future__ import annotations

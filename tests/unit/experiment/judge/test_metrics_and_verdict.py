@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From blocks to metrics, verdicts and the answer."""
 
 from __future__ import annotations

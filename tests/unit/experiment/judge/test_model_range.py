@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Differences of estimated figures carry the doubt of the model: its slope's, and where the work is unequal more."""
 
 from __future__ import annotations

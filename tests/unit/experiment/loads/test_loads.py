@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the load generators say, and what they are told."""
 
 from __future__ import annotations

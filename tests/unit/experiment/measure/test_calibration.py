@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The offered rate is one that the slower condition keeps up with, or equal work is measured."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order of blocks: balanced, randomised, the same by seed."""
 
 from __future__ import annotations

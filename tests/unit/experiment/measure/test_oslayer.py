@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The system's own figures between two readings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which conditions can take turns within a window, and for how long."""
 
 from __future__ import annotations
