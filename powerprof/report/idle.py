@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from powerprof import text
 from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
 from powerprof.energy.model import NARROWER, WIDE, slope_ends
-from powerprof.experiment.judge.cost import Claim, claims
-from powerprof.records import Cause, Delta, EnergyReading, Estimate, IdleRun, Phase
+from powerprof.experiment.judge.cost import Claim, claims, delta_of
+from powerprof.records import Cause, EnergyReading, Estimate, IdleRun, Phase
 from powerprof.report import sums, terminal
 from powerprof.report.phases import causes_table, phase_title, phases_table
 from powerprof.report.table import Places, Table
@@ -20,10 +20,6 @@ _WHY = 24
 
 def _phase(run: IdleRun, name: str) -> Phase | None:
     return next((phase for phase in run.phases if phase.name == name), None)
-
-
-def _delta(run: IdleRun, before: str, after: str, metric: str) -> Delta | None:
-    return next((d for d in run.deltas if (d.from_phase, d.to_phase, d.metric) == (before, after, metric)), None)
 
 
 def _shown(run: IdleRun) -> list[Phase]:
@@ -114,9 +110,9 @@ def _power_change(run: IdleRun, shown: Sequence[Phase]) -> Estimate | None:
     host = host_of(run, shown[0])
     if len(shown) < 2:
         return None
-    change = _delta(run, shown[0].name, shown[-1].name, "watts")
+    change = delta_of(run, shown[0].name, shown[-1].name, "watts")
     if change is None and len(host.domains) == 1:  # in runs saved before
-        change = _delta(run, shown[0].name, shown[-1].name, f"{host.source} {host.domains[0]} watts")
+        change = delta_of(run, shown[0].name, shown[-1].name, f"{host.source} {host.domains[0]} watts")
     return change.difference if change else None
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Literal
 
 from powerprof.experiment.judge import phases
-from powerprof.records import Estimate, IdleRun, Phase
+from powerprof.records import Delta, Estimate, IdleRun, Phase
 from powerprof.statistics import welch_interval
 
 # costs: beyond its interval and the drift. nothing: 0 or less lies in the interval, and a server cannot give back what
@@ -28,14 +28,17 @@ class Claim:
     finding: Finding
 
 
+def delta_of(run: IdleRun, before: str, after: str, metric: str) -> Delta | None:
+    """How a metric changed from one phase of a run to another; None where the run does not say."""
+    return next((d for d in run.deltas if (d.from_phase, d.to_phase, d.metric) == (before, after, metric)), None)
+
+
 def claims(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
     """Wake-ups and C0, as far as both phases know them."""
     after = next((phase for phase in run.phases if phase.name == "baseline-after"), None)
     found = []
     for metric in ("wakeups_hz", "c0_percent"):
-        delta = next(
-            (d for d in run.deltas if (d.from_phase, d.to_phase, d.metric) == (first.name, last.name, metric)), None
-        )
+        delta = delta_of(run, first.name, last.name, metric)
         if delta is not None:
             at_end = phases.values(after.windows, metric) if after is not None and first.name == "baseline" else []
             before, measured = (phases.values(phase.windows, metric) for phase in (first, last))
