@@ -117,6 +117,11 @@ def columns(rows: Sequence[Sequence[str]], *, left: int = 1, gap: int = 2, inden
     return lines
 
 
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return f" {last} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
     """A sentence in lines of at most `width`."""
     import textwrap

@@ -132,7 +132,7 @@ def command(
 
 
 def _judge(comparison: Comparison) -> None:
-    from powerprof.experiment.judge.verdict import is_worse
+    from powerprof.experiment.judge.answer import is_worse
 
     if is_worse(comparison.metrics, comparison.verdict.metric):
         raise WorseError(f"{comparison.b.name} is worse than {comparison.a.name}: {comparison.verdict.text}")

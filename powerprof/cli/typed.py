@@ -8,6 +8,7 @@ from collections.abc import Collection
 import typer
 
 from powerprof.errors import UsageError
+from powerprof.text import listed
 
 
 def typed(context: typer.Context) -> dict[str, str]:
@@ -31,6 +32,5 @@ def refuse_without_effect(
         option for name, option in typed(context).items() if (names is None or name in names) and name not in but
     ]
     if options:
-        listed = " and ".join(part for part in (", ".join(options[:-1]), options[-1]) if part)
         verb, those = ("has", "it") if len(options) == 1 else ("have", "them")
-        raise UsageError(f"{listed} {verb} no effect {where}", f"leave {those} out")
+        raise UsageError(f"{listed(options)} {verb} no effect {where}", f"leave {those} out")

@@ -10,9 +10,10 @@ import msgspec
 from powerprof import __version__
 from powerprof.energy.domains import unmetered
 from powerprof.experiment.condition import condition_record
+from powerprof.experiment.judge.answer import answer
 from powerprof.experiment.judge.modelrange import with_model_range
 from powerprof.experiment.judge.threats import doubts_of, find_threats
-from powerprof.experiment.judge.verdict import answer, judge, own_control, pairs_of
+from powerprof.experiment.judge.verdict import judge, own_control, pairs_of
 from powerprof.experiment.records import Answer, Arm, Comparison, Control, Metric, Plan, Threat
 from powerprof.experiment.runner import Collected, arms
 from powerprof.statistics import compare_pairs, judge_control

@@ -190,11 +190,13 @@ class Threat(msgspec.Struct, frozen=True, kw_only=True):
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer in a sentence, by the primary metric; what it says of speed and of power apart from that.
 
+    `ground`: the same of the CPU time that measured energy rests on, or of the energy that CPU time stands for.
     `doubts`: why not to believe it, beside the answer and not within it.
     """
 
     metric: str | None
     text: str
+    ground: str | None = None
     speed: str | None = None
     power: str | None = None
     doubts: list[str] = []

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from powerprof.errors import Interrupted, PowerprofError
 from powerprof.experiment.bench.servers import Bench, BenchOptions
+from powerprof.experiment.judge.answer import headline
 from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
-from powerprof.experiment.judge.metrics import Baseline, baseline_of
+from powerprof.experiment.judge.metrics import Baseline, baseline_of, measured_names
 from powerprof.experiment.judge.verdict import MINIMUM_PAIRS, half_width_percent, judge, pairs_of
 from powerprof.experiment.measure.apparatus import Apparatus, Slot
 from powerprof.experiment.measure.asked import check_asked
@@ -36,7 +37,7 @@ class Collected:
     """All that a comparison measured, judged by nobody yet."""
 
     cases: tuple[Case, Case]
-    primary: str
+    asked: str
     options: ExperimentOptions
     started_at: str
     offer: Offer | None = None
@@ -59,14 +60,19 @@ class Collected:
         """What the idle host does."""
         return baseline_of([*self.before, *self.after], self.blocks)
 
+    @property
+    def primary(self) -> str:
+        """The metric of the answer."""
+        return headline(self.asked, measured_names(self.blocks, self.baseline))
+
 
 def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say) -> Collected:
     """Measure. Raises PowerprofError where nothing could be measured; after the first pair it keeps what there is."""
     from powerprof.energy.windows import WindowEnergy
 
     check_asked([case_a, case_b], options)
-    primary = case_a.workload.definition.primary_metric
-    found = Collected((case_a, case_b), primary, options, now_text())
+    asked = case_a.workload.definition.primary_metric
+    found = Collected((case_a, case_b), asked, options, now_text())
     started_cpu_s, started_s = time.process_time(), time.monotonic()
     try:
         with WindowEnergy(options.energy_source, options.meter_log) as energy:

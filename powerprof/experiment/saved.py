@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from powerprof.errors import DataError, UsageError
+from powerprof.experiment.judge.answer import answer
 from powerprof.experiment.judge.threats import doubts_of
-from powerprof.experiment.judge.verdict import answer, judge_saved
+from powerprof.experiment.judge.verdict import judge_saved
 from powerprof.experiment.records import (
     Comparison,
     Condition,
@@ -83,7 +84,9 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
     """Compare two saved runs. Raises UsageError for different work, DataError for damaged runs."""
     first, second = _read(a, runs_dir), _read(b, runs_dir)
     _refuse_different_work(first, second)
-    primary = first.primary
+    names_in_both = {metric.name for metric in first.metrics} & {metric.name for metric in second.metrics}
+    # One of them may have had a meter, and its answer be in joules; the other's is what both can answer by then.
+    primary = next((one.primary for one in (first, second) if one.primary in names_in_both), first.primary)
     # The two conditions of one comparison were measured in pairs, and still are.
     paired = first.comparison is not None and first.comparison == second.comparison and first.name != second.name
     metrics = judge_saved(first.metrics, second.metrics, primary, seed, paired=paired)

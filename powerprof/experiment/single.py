@@ -13,7 +13,8 @@ from powerprof.errors import Interrupted, PowerprofError
 from powerprof.experiment.bench.servers import Bench, BenchOptions
 from powerprof.experiment.condition import condition_record
 from powerprof.experiment.judge import phases
-from powerprof.experiment.judge.metrics import baseline_of, metrics_for, run_metrics
+from powerprof.experiment.judge.answer import headline
+from powerprof.experiment.judge.metrics import baseline_of, measured_names, metrics_for, run_metrics
 from powerprof.experiment.measure.apparatus import Apparatus
 from powerprof.experiment.measure.asked import check_asked
 from powerprof.experiment.measure.block import measure_block
@@ -101,8 +102,8 @@ def _record(
     if single.baseline:
         found.append(phases.combine("server", single.baseline))
     found.append(phases.combine(case.name, [block.window for block in blocks]))
-    primary = case.workload.definition.primary_metric
     baseline = baseline_of(single.baseline, single.blocks)
+    primary = headline(case.workload.definition.primary_metric, measured_names(blocks, baseline))
     metered = [window.energy for window in (*single.baseline, *(block.window for block in single.blocks))]
     metrics = run_metrics(metrics_for(blocks, baseline), blocks)
     metrics.sort(key=lambda metric: metric.name != primary)

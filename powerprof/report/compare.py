@@ -40,6 +40,8 @@ def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     found.append("")
     found += terminal.metrics(comparison_table(comparison, Places(comparison)), width)
     found.append("")
+    if comparison.verdict.ground:
+        found += text.wrap(comparison.verdict.ground, width)
     for said in (comparison.verdict.speed, comparison.verdict.power):
         if said:
             found += text.wrap(f"{said}.", width)

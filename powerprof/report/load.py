@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from powerprof import text
-from powerprof.experiment.judge.verdict import words
+from powerprof.experiment.judge.answer import words
 from powerprof.experiment.records import LoadRun
 from powerprof.report import servers, terminal
 from powerprof.report.compare import notes_of

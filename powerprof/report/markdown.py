@@ -112,7 +112,8 @@ def _balance(found: Conservation | None) -> list[str]:
 def comparison(record: Comparison, context: str) -> list[str]:
     """The metrics side by side, and what else could have made the difference."""
     doubts = [f"> Doubtful: {plain('; '.join(record.verdict.doubts))}.", ""] if record.verdict.doubts else []
-    found = ["", *doubts, context, *table(comparison_table(record, Places(record)), _COMPARED)]
+    ground = [plain(record.verdict.ground), ""] if record.verdict.ground else []
+    found = ["", *doubts, *ground, context, *table(comparison_table(record, Places(record)), _COMPARED)]
     if record.threats:
         found += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
     return found + _notes([*record.differences, *record.notes])

@@ -53,6 +53,7 @@ def _compared(places: Places, index: int, metric: Metric) -> Row:
                 f"{at}/difference/percent", 1 if abs(found.percent or 0.0) < 1000 else 0, "%", sign=True
             ),
             "verdict": Judged(
+                metric.name,
                 metric.verdict,
                 places.figure(f"{at}/minimum_detectable_percent", 1 if (detectable or 0) < 100 else 0, "%"),
             ),

@@ -1,17 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof sweep` for a terminal: one line a point."""
+"""`powerprof sweep` for a terminal: where it is most efficient and where it does most, then a line a point."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from powerprof import text
+from powerprof.experiment.judge.answer import ENERGY
 from powerprof.experiment.sweep import Point, Sweep
+from powerprof.records import RunMetric
+from powerprof.report import labels
 from powerprof.report.labels import significant
+
+_Column = tuple[str, Callable[[Point], float | None]]
+
+
+def _found(point: Point, name: str) -> RunMetric | None:
+    return next((metric for metric in point.metrics if metric.name == name), None)
 
 
 def _metric(point: Point, name: str) -> float | None:
-    return next((metric.estimate.mean for metric in point.metrics if metric.name == name), None)
+    found = _found(point, name)
+    return None if found is None else found.estimate.mean
 
 
 def _os(point: Point, name: str) -> float | None:
@@ -19,46 +29,98 @@ def _os(point: Point, name: str) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-_COLUMNS: tuple[tuple[str, Callable[[Point], float | None]], ...] = (
-    ("queries/s", lambda p: _metric(p, "queries_hz")),
-    ("p95 ms", lambda p: _metric(p, "latency_p95_ms")),
-    ("C0 %", lambda p: _metric(p, "c0_percent")),
-    ("usr", lambda p: _metric(p, "user_percent")),
-    ("sys", lambda p: _metric(p, "system_percent")),
-    ("irq", lambda p: _metric(p, "irq_percent")),
-    ("wake/s", lambda p: _metric(p, "wakeups_hz")),
-    ("csw/s", lambda p: _metric(p, "context_switches_hz")),
+def _of(*named: tuple[str, str]) -> list[_Column]:
+    return [(title, lambda point, name=name: _metric(point, name)) for title, name in named]  # type: ignore[misc]
+
+
+_SYSTEM: list[_Column] = [
+    *_of(("user %", "user_percent"), ("system %", "system_percent"), ("irq %", "irq_percent")),
+    *_of(("switches/s", "context_switches_hz")),
     ("wait %", lambda p: _os(p, "cpu_pressure_percent")),
     ("disk/s", lambda p: None if (r := _os(p, "disk_reads_hz")) is None else r + (_os(p, "disk_writes_hz") or 0.0)),
-)
+]
+
+
+def _work(points: Sequence[Point]) -> list[_Column]:
+    """What was done and what it cost, energy with the prefix in which it can be read."""
+    known = [metric for point in points if (metric := _found(point, ENERGY)) is not None]
+    unit, factor = labels.prefix("J", min((metric.estimate.mean for metric in known), default=1.0))
+    kind = ", est." if known and known[0].kind == "estimated" else ""
+
+    def joules(point: Point) -> float | None:
+        value = _metric(point, ENERGY)
+        return None if value is None else value * factor
+
+    return [
+        *_of(("queries/s", "queries_hz"), ("p95 ms", "latency_p95_ms")),
+        (f"{unit}/query{kind}", joules),
+        *_of((f"W{kind}", "watts"), ("C0 %", "c0_percent"), ("wake-ups/s", "wakeups_hz")),
+        *_of(("CPU ms/query", "c0_ms_per_query_server")),
+    ]
 
 
 def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The report, at most `width` columns."""
-    name = f"{sweep.workload}:{sweep.condition.name}"
     good = [point for point in sweep.points if point.error is None]
-    best = max(good, key=lambda point: _metric(point, "queries_hz") or 0.0, default=None)
-    found = [f"{name} was measured at no point."]
-    if best is not None:
-        rate = significant(_metric(best, "queries_hz"))
-        found = text.wrap(f"{name} does most at {sweep.parameter} {best.value}: {rate} queries/s.", width)
+    found = text.wrap(headline(sweep), width)
     done = f"{len(good)} of {len(sweep.values)} points"
     version = sweep.server.get("version")
     found += text.wrap(" · ".join(part for part in (done, str(version) if version else "") if part), width)
     found.append("")
-    rows = [[sweep.parameter, *(title for title, _ in _COLUMNS)]]
+    for columns in (_work(good), _SYSTEM):
+        known = [(title, value) for title, value in columns if any(value(point) is not None for point in good)]
+        found += [*_table(sweep.parameter, good, known, width), ""] if known else []
     for point in sweep.points:
-        cells = [point.error] if point.error else [_short(value(point)) for _, value in _COLUMNS]
-        rows.append([str(point.value), *cells])
-    plain = [row for row in rows if len(row) > 2]
-    found += [text.cut(line, width) for line in text.columns(plain, left=1, gap=1)]
-    found += [line for row in rows if len(row) == 2 for line in text.wrap(f"{row[0]}: {row[1]}", width)]
+        if point.error is not None:
+            found += text.wrap(f"{point.value}: {point.error}", width)
     if any(_os(point, "cpu_pressure_percent") is not None for point in good):
-        found += ["", "wait: share of time in which a task was runnable and had no CPU."]
+        found.append("wait: share of time in which a task was runnable and had no CPU.")
     if sweep.interrupted:
         said = f" {sweep.id}" if sweep.id else ""
-        found += ["", f"Not finished: go on with powerprof sweep --resume{said or ' RUN'}"]
+        found.append(f"Not finished: go on with powerprof sweep --resume{said or ' RUN'}")
     return found
+
+
+def headline(sweep: Sweep) -> str:
+    """Where a query costs least energy, and where most of them are done, with the points that may be as good."""
+    name = f"{sweep.workload}:{sweep.condition.name}"
+    good = [point for point in sweep.points if point.error is None]
+    parts = []
+    if (best := _best(good, ENERGY, least=True)) is not None:
+        metric, at = best
+        unit, factor = labels.prefix("J", metric.estimate.mean)
+        kind = ", estimated" if metric.kind == "estimated" else ""
+        joules = f"{significant(metric.estimate.mean * factor)} {unit}{kind}"
+        parts.append(f"uses least energy per query at {sweep.parameter} {at}: {joules}")
+    # At a rate that is given there is nothing to win.
+    if sweep.options.get("rate_hz") is None and (best := _best(good, "queries_hz", least=False)) is not None:
+        metric, at = best
+        parts.append(f"does most at {sweep.parameter} {at}: {significant(metric.estimate.mean)} queries/s")
+    return f"{name} {'; it '.join(parts)}." if parts else f"{name} was measured at no point."
+
+
+def _best(points: Sequence[Point], name: str, *, least: bool) -> tuple[RunMetric, str] | None:
+    """The best point's metric, and its value with those whose intervals reach into its interval."""
+    known = [(point, metric) for point in points if (metric := _found(point, name)) is not None]
+    if not known:
+        return None
+    point, best = (min if least else max)(known, key=lambda one: one[1].estimate.mean)
+    others = [f"{one.value}" for one, metric in known if one is not point and _as_good(best, metric)]
+    alike = f" (or {text.listed(others, 'or')}: no difference is sure)" if others else ""
+    return best, f"{point.value}{alike}"
+
+
+def _as_good(best: RunMetric, other: RunMetric) -> bool:
+    a, b = best.estimate, other.estimate
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return True  # from one or two windows nothing can be told apart
+    return a.low <= b.high and b.low <= a.high
+
+
+def _table(parameter: str, points: Sequence[Point], columns: Sequence[_Column], width: int) -> list[str]:
+    rows = [[parameter, *(title for title, _ in columns)]]
+    rows += [[str(point.value), *(_short(value(point)) for _, value in columns)] for point in points]
+    return [text.cut(line, width) for line in text.columns(rows, left=1, gap=1)]
 
 
 def _short(value: float | None) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from powerprof import text
+from powerprof.experiment.judge.answer import direction
 from powerprof.records import Estimate, Kind
 from powerprof.report import labels
 from powerprof.statistics import Verdict
@@ -84,13 +85,14 @@ class Words:
 class Judged:
     """A verdict, and for an inconclusive one the difference that would have been found."""
 
+    metric: str
     verdict: Verdict
     detectable: Figure
 
     @property
     def text(self) -> str:
-        """lower, higher or inconclusive: B beside A."""
-        return self.verdict.removeprefix("b_")
+        """better, worse or inconclusive: B beside A; lower or higher where neither is better."""
+        return direction(self.metric, self.verdict)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from powerprof import text
-from powerprof.experiment.judge.verdict import words
+from powerprof.experiment.judge.answer import words
 from powerprof.workloads.reading import Case, Loaded, resolve
 
 

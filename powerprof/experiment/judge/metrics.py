@@ -136,6 +136,11 @@ def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
     return [values for values in found if any(values.of(block) is not None for block in blocks)]
 
 
+def measured_names(blocks: Sequence[Block], baseline: Baseline) -> set[str]:
+    """The metrics of these blocks that nothing had to estimate."""
+    return {values.name for values in metrics_for(blocks, baseline) if values.kind == "measured"}
+
+
 def run_metrics(wanted: Sequence[Values], blocks: Sequence[Block]) -> list[RunMetric]:
     """The metrics of a condition by itself: a value of each block, and their mean with its interval."""
     found = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure: from blocks to metrics with intervals, verdicts, the control from A's own blocks, and the answer."""
+"""Pure: from blocks to metrics with intervals, verdicts, and the control from A's own blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from powerprof.experiment.judge.metrics import Baseline, Values, metrics_for
-from powerprof.experiment.records import Answer, Block, Control, Difference, Metric, Range, Ratio, Side
+from powerprof.experiment.records import Block, Control, Difference, Metric, Range, Ratio, Side
 from powerprof.records import Kind
 from powerprof.statistics import Interval, PairedResult, compare_pairs, compare_unpaired, judge_control, survivors
 
@@ -113,109 +113,9 @@ def own_control(metric: Metric, seed: int) -> Control | None:
     )
 
 
-# More of these is better; of every other metric less is.
-_MORE_IS_BETTER = ("queries_hz", "residency_percent")
-
-
-def is_worse(metrics: Sequence[Metric], primary: str | None) -> bool:
-    """True where the primary metric says that B is worse, beyond its interval."""
-    metric = next((one for one in metrics if one.name == primary), None)
-    if metric is None:
-        return False
-    better = metric.name.startswith(_MORE_IS_BETTER)
-    return metric.verdict == ("b_lower" if better else "b_higher")
-
-
 def half_width_percent(metric: Metric) -> float | None:
     """Half of the interval of the difference, in percent of A: what `--precision` is held against."""
     interval = metric.difference.ci95
     if interval is None or not metric.a.mean:
         return None
     return 100 * (interval[1] - interval[0]) / 2 / abs(metric.a.mean)
-
-
-# What a metric is called within a sentence, and how "N times as much" of it is said.
-_WORDS = {
-    "c0_ms_per_query_server": ("the server's CPU time per query", "uses {} times as much server CPU time per query as"),
-    "c0_ms_per_query": ("the CPU time per query", "uses {} times as much CPU time per query as"),
-    "c0_ms_per_query_net": ("the CPU time per query, net of idle", "uses, net of idle, {} times as much CPU time as"),
-    "joules_per_query": ("the energy per query", "uses {} times as much energy per query as"),
-    "joules_per_query_net": ("the energy per query, net of idle", "uses, net of idle, {} times as much energy as"),
-    "wakeups_per_query": ("the wake-ups per query", "wakes a CPU {} times as often per query as"),
-    "latency_p95_ms": ("the p95 latency", "has {} times the p95 latency of"),
-    "c0_percent": ("the time in C0", "keeps the CPUs in C0 {} times as long as"),
-    "wakeups_hz": ("the wake-ups per second", "wakes the CPUs {} times as often as"),
-    "watts": ("the power", "draws {} times as much power as"),
-}
-
-
-def words(name: str) -> str:
-    """A metric in words, for a sentence."""
-    return _WORDS[name][0] if name in _WORDS else name
-
-
-def answer(metrics: Sequence[Metric], primary: str, a: str, b: str) -> Answer:
-    """The answer in one sentence, and what it says of speed and of power: one does not follow from the other."""
-    chosen = next((metric for metric in metrics if metric.name == primary), None)
-    if chosen is None:
-        return Answer(metric=None, text=f"Nothing can be said: {primary} could not be measured.")
-    return Answer(
-        metric=chosen.name,
-        text=_sentence(chosen, a, b),
-        speed=_apart(metrics, _SPEED, a, b),
-        power=_apart(metrics, _POWER, a, b),
-    )
-
-
-def _sentence(metric: Metric, a: str, b: str) -> str:
-    what = words(metric.name)
-    kind = " (estimated)" if metric.kind == "estimated" else ""
-    percent, interval = metric.difference.percent, metric.difference.ci95
-    if interval is None or percent is None or not metric.a.mean:
-        return f"Too few pairs to say whether {a} and {b} differ in {what}."
-    low, high = (100 * end / abs(metric.a.mean) for end in interval)
-    if metric.verdict == "inconclusive":
-        could = metric.minimum_detectable_percent
-        seen = f" A difference of {_three(could)} % would have been found." if could is not None else ""
-        return (
-            f"No difference found between {a} and {b} in {what}{kind}: "
-            f"{_signed(percent)} % ({_signed(low)} to {_signed(high)}, 95 %).{seen}"
-        )
-    ratio = metric.ratio
-    if ratio is not None and ratio.ci95 is not None and (ratio.b_over_a >= 1.5 or ratio.b_over_a <= 2 / 3):
-        more, less, flip = (b, a, False) if ratio.b_over_a > 1 else (a, b, True)
-        value = 1 / ratio.b_over_a if flip else ratio.b_over_a
-        ends = sorted(1 / end if flip else end for end in ratio.ci95)
-        said = _WORDS[metric.name][1] if metric.name in _WORDS else f"has {{}} times the {metric.name} of"
-        return f"{more} {said.format(_three(value))} {less}{kind} ({_three(ends[0])} – {_three(ends[1])}, 95 %)."
-    direction = "higher" if percent > 0 else "lower"
-    ends = sorted((abs(low), abs(high)))
-    return (
-        f"With {b} {what} is {abs(percent):,.1f} % {direction} than with {a}{kind} "
-        f"({ends[0]:,.1f} – {ends[1]:,.1f}, 95 %)."
-    )
-
-
-def _signed(percent: float) -> str:
-    return f"{percent:+,.1f}".replace("-", "−")
-
-
-def _three(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
-
-
-_SPEED = {"time_to_solution_s": "time to solution", "latency_p95_ms": "p95 latency"}
-_POWER = {"watts": "watts", "c0_percent": "time in C0"}
-
-
-def _apart(metrics: Sequence[Metric], names: dict[str, str], a: str, b: str) -> str | None:
-    adjective = ("faster", "slower", "speed") if names is _SPEED else ("lower in power", "higher in power", "power")
-    for name, said in names.items():
-        metric = next((one for one in metrics if one.name == name), None)
-        if metric is None:
-            continue
-        kind = ", estimated" if metric.kind == "estimated" else ""
-        if metric.verdict == "inconclusive":
-            return f"no difference in {adjective[2]} between {a} and {b} was shown ({said}{kind})"
-        return f"{b} is {adjective[0 if metric.verdict == 'b_lower' else 1]} ({said}{kind})"
-    return None

@@ -16,11 +16,12 @@ from powerprof.report.metrics import sweep_table
 from powerprof.report.table import Places
 
 _DRAWN = (
+    "joules_per_query",
     "queries_hz",
     "latency_p95_ms",
     "c0_percent",
     "c0_ms_per_query_server",
-    "joules_per_query",
+    "watts",
     "wakeups_per_query",
 )
 _ERROR_LIMIT = 300

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from powerprof.attribution.oncpu import OnCpuFrame, OnCpuProfile, OnCpuStack
 from powerprof.attribution.records import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Waker, Wakeup, Woken
+from powerprof.experiment.judge.answer import answer
 from powerprof.experiment.judge.metrics import baseline_of
-from powerprof.experiment.judge.verdict import answer, judge, own_control
+from powerprof.experiment.judge.verdict import judge, own_control
 from powerprof.experiment.records import Arm, Block, Comparison, Condition, LoadOptions, LoadRun, Plan, Threat
 from powerprof.experiment.sweep import Point, Sweep
 from powerprof.records import (

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from powerprof.experiment.judge.answer import answer, direction, headline, is_worse
 from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
-from powerprof.experiment.judge.metrics import Baseline, metrics_for, rest_percent
+from powerprof.experiment.judge.metrics import Baseline, measured_names, metrics_for, rest_percent
 from powerprof.experiment.judge.threats import find_threats
-from powerprof.experiment.judge.verdict import answer, half_width_percent, is_worse, judge, own_control, pairs_of
+from powerprof.experiment.judge.verdict import half_width_percent, judge, own_control, pairs_of
 from powerprof.experiment.measure.block import with_client
 from powerprof.experiment.records import Metric
 from powerprof.records import EnergyReading
@@ -95,13 +97,49 @@ def test_a_twofold_difference_is_found_with_its_interval() -> None:
 def test_a_small_difference_is_said_in_percent_and_none_as_what_could_have_been_seen() -> None:
     small = judge(blocks(10, 0.100, 0.105), BASELINE, "c0_ms_per_query_server", seed=1)
     text = answer(small, "c0_ms_per_query_server", "a", "b").text
-    assert text.startswith("With b the server's CPU time per query is 5.0 % higher than with a (")
+    assert text.startswith("b uses 5.0 % more server CPU time per query than a (")
     same = judge(blocks(10, 0.100, 0.100), BASELINE, "c0_ms_per_query_server", seed=1)
     text = answer(same, "c0_ms_per_query_server", "a", "b").text
     assert text.startswith("No difference found between a and b in the server's CPU time per query: ")
     assert "would have been found" in text
     width = half_width_percent(same[0])
     assert width is not None and 0 < width < 1
+
+
+def test_which_way_is_better_is_said_where_one_is() -> None:
+    assert direction("joules_per_query", "b_lower") == "better"
+    assert direction("watts:replica-1", "b_higher") == "worse"
+    assert direction("queries_hz", "b_higher") == "better"
+    assert direction("queries_hz", "b_lower") == "worse"
+    # Less time in C1 may be more in C6 or more in C0.
+    assert direction("residency_percent:C1", "b_lower") == "lower"
+    assert direction("joules_per_query", "inconclusive") == "inconclusive"
+
+
+def test_measured_joules_are_the_answer_and_cpu_time_its_ground() -> None:
+    estimated = blocks(10, 0.1, 0.2)
+    measured = [
+        replace(
+            one,
+            window=replace(
+                one.window, energy=[replace(reading, kind="measured", source="rapl") for reading in one.window.energy]
+            ),
+        )
+        for one in estimated
+    ]
+    asked = "c0_ms_per_query_server"
+    assert headline(asked, measured_names(estimated, BASELINE)) == asked
+    primary = headline(asked, measured_names(measured, BASELINE))
+    assert primary == "joules_per_query"
+    assert headline("wakeups_per_query", measured_names(measured, BASELINE)) == "wakeups_per_query"
+    said = answer(judge(measured, BASELINE, primary, seed=1), primary, "index", "no-index")
+    # 3 W and 4 W at the same rate.
+    assert said.metric == "joules_per_query"
+    assert said.text.startswith("no-index uses 33.3 % more energy per query than index (")
+    assert said.ground is not None and said.ground.startswith("no-index uses 2 times as much server CPU time")
+    said = answer(judge(estimated, BASELINE, asked, seed=1), asked, "index", "no-index")
+    assert said.ground is not None
+    assert said.ground.startswith("no-index uses 33.3 % more energy per query than index (estimated)")
 
 
 def test_nothing_can_be_said_without_the_primary_metric() -> None:

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pure: the answer of a comparison in sentences: what is asked first, what it rests on, which way is better."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from powerprof.experiment.records import Answer, Metric
+from powerprof.statistics import Verdict
+
+ENERGY = "joules_per_query"
+# What stands for energy where no meter is: the CPU time that costs it.
+_CPU_TIME = ("c0_ms_per_query_server", "c0_ms_per_query", "c0_ms_per_query_net")
+
+# More of these is better.
+_MORE = ("queries_hz",)
+# Neither is better by itself: time in one idle state says nothing without the others, and these tell what was done.
+_NEITHER = (
+    "residency_percent",
+    "storm_raged_percent",
+    "storm_counter_hz",
+    "connections_hz",
+    "commits_hz",
+    "relay_log_bytes_hz",
+)
+
+
+def headline(asked: str, measured: Collection[str]) -> str:
+    """The metric of the answer: energy where a meter has `measured` it and the workload asks for the CPU time that
+    stands for it, else what the workload asks for. Chosen by what there is, never by how it came out."""
+    return ENERGY if asked in _CPU_TIME and ENERGY in measured else asked
+
+
+def sense(name: str) -> Literal["less", "more"] | None:
+    """Which is better of a metric; None where neither is."""
+    what = name.partition(":")[0]
+    if what in _NEITHER:
+        return None
+    return "more" if what in _MORE else "less"
+
+
+def direction(name: str, verdict: Verdict) -> str:
+    """B beside A: better, worse or inconclusive; higher or lower where neither is better."""
+    if verdict == "inconclusive":
+        return verdict
+    good = sense(name)
+    if good is None:
+        return verdict.removeprefix("b_")
+    return "better" if (verdict == "b_lower") == (good == "less") else "worse"
+
+
+def is_worse(metrics: Sequence[Metric], primary: str | None) -> bool:
+    """True where the primary metric says that B is worse, beyond its interval."""
+    metric = next((one for one in metrics if one.name == primary), None)
+    return metric is not None and direction(metric.name, metric.verdict) == "worse"
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A metric in a sentence: its name, how N times as much of it is said, and how N % more or less."""
+
+    noun: str
+    times: str
+    percent: str
+
+
+def _used(noun: str, thing: str, verb: str = "uses") -> _Said:
+    return _Said(noun, f"{verb} {{}} times as much {thing} as", f"{verb} {{}} % {{}} {thing} than")
+
+
+_WORDS = {
+    "c0_ms_per_query_server": _used("the server's CPU time per query", "server CPU time per query"),
+    "c0_ms_per_query": _used("the CPU time per query", "CPU time per query"),
+    "c0_ms_per_query_net": _used("the CPU time per query, net of idle", "CPU time per query, net of idle,"),
+    "joules_per_query": _used("the energy per query", "energy per query"),
+    "joules_per_query_net": _used("the energy per query, net of idle", "energy per query, net of idle,"),
+    "joules_per_execution": _used("the energy of an execution", "energy"),
+    "cpu_s_per_execution": _used("the CPU time of an execution", "CPU time"),
+    "wakeups_per_query": _Said(
+        "the wake-ups per query",
+        "wakes a CPU {} times as often per query as",
+        "wakes a CPU {} % {} often per query than",
+    ),
+    "latency_p95_ms": _Said("the p95 latency", "has {} times the p95 latency of", "has {} % {} p95 latency than"),
+    "c0_percent": _Said(
+        "the time in C0", "keeps the CPUs in C0 {} times as long as", "keeps the CPUs in C0 for {} % {} time than"
+    ),
+    "wakeups_hz": _Said(
+        "the wake-ups per second", "wakes the CPUs {} times as often as", "wakes the CPUs {} % {} often than"
+    ),
+    "watts": _used("the power", "power", "draws"),
+}
+
+
+def words(name: str) -> str:
+    """A metric in words, for a sentence."""
+    return _WORDS[name].noun if name in _WORDS else name
+
+
+def answer(metrics: Sequence[Metric], primary: str, a: str, b: str) -> Answer:
+    """The answer in one sentence, what it rests on or leads to, and what it says of speed and of power: one does not
+    follow from the other."""
+    named = {metric.name: metric for metric in metrics}
+    chosen = named.get(primary)
+    if chosen is None:
+        return Answer(metric=None, text=f"Nothing can be said: {primary} could not be measured.")
+    # Energy rests on the CPU time, and CPU time is what energy is asked by where no meter is.
+    others = _CPU_TIME if primary == ENERGY else (ENERGY,) if primary in _CPU_TIME else ()
+    ground = next((named[name] for name in others if name in named and named[name].difference.ci95), None)
+    return Answer(
+        metric=chosen.name,
+        text=_sentence(chosen, a, b),
+        ground=_sentence(ground, a, b) if ground else None,
+        speed=_apart(metrics, _SPEED, a, b),
+        power=_apart(metrics, _POWER, a, b),
+    )
+
+
+def _sentence(metric: Metric, a: str, b: str) -> str:
+    what = words(metric.name)
+    kind = " (estimated)" if metric.kind == "estimated" else ""
+    percent, interval = metric.difference.percent, metric.difference.ci95
+    if interval is None or percent is None or not metric.a.mean:
+        return f"Too few pairs to say whether {a} and {b} differ in {what}."
+    low, high = (100 * end / abs(metric.a.mean) for end in interval)
+    if metric.verdict == "inconclusive":
+        could = metric.minimum_detectable_percent
+        seen = f" A difference of {_three(could)} % would have been found." if could is not None else ""
+        return (
+            f"No difference found between {a} and {b} in {what}{kind}: "
+            f"{_signed(percent)} % ({_signed(low)} to {_signed(high)}, 95 %).{seen}"
+        )
+    said = _WORDS.get(metric.name) or _Said(what, f"has {{}} times the {what} of", f"has {{}} % {{}} {what} than")
+    ratio = metric.ratio
+    if ratio is not None and ratio.ci95 is not None and (ratio.b_over_a >= 1.5 or ratio.b_over_a <= 2 / 3):
+        more, less, flip = (b, a, False) if ratio.b_over_a > 1 else (a, b, True)
+        value = 1 / ratio.b_over_a if flip else ratio.b_over_a
+        ends = sorted(1 / end if flip else end for end in ratio.ci95)
+        return f"{more} {said.times.format(_three(value))} {less}{kind} ({_three(ends[0])} – {_three(ends[1])}, 95 %)."
+    ends = sorted((abs(low), abs(high)))
+    than = said.percent.format(f"{abs(percent):,.1f}", "more" if percent > 0 else "less")
+    return f"{b} {than} {a}{kind} ({ends[0]:,.1f} – {ends[1]:,.1f} %, 95 %)."
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+,.1f}".replace("-", "−")
+
+
+def _three(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+_SPEED = {"time_to_solution_s": "time to solution", "latency_p95_ms": "p95 latency", "time_s": "time of an execution"}
+_POWER = {"watts": "watts", "c0_percent": "time in C0"}
+
+
+def _apart(metrics: Sequence[Metric], names: dict[str, str], a: str, b: str) -> str | None:
+    adjective = ("faster", "slower", "speed") if names is _SPEED else ("lower in power", "higher in power", "power")
+    for name, said in names.items():
+        metric = next((one for one in metrics if one.name == name), None)
+        if metric is None:
+            continue
+        kind = ", estimated" if metric.kind == "estimated" else ""
+        if metric.verdict == "inconclusive":
+            return f"no difference in {adjective[2]} between {a} and {b} was shown ({said}{kind})"
+        return f"{b} is {adjective[0 if metric.verdict == 'b_lower' else 1]} ({said}{kind})"
+    return None
