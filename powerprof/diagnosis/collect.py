@@ -17,7 +17,7 @@ from powerprof.text import Say
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
-    from powerprof.attribution.records import Attribution, Wakeup
+    from powerprof.attribution.records import Attribution, Wakeup, Waking
     from powerprof.database.base import Sql
 
 _SAMPLES = 8
@@ -80,7 +80,7 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
         except Interrupted:
             interrupted = True
     asked.after()
-    wakeups = [] if attribution is None else [_row(one, attribution.window_s) for one in attribution.wakeups[:_ROWS]]
+    wakeups = [] if attribution is None else _rows(attribution)
     evidence = Evidence(
         version=subject.version,
         family="mariadb" if "mariadb" in subject.version.lower() else "mysql",
@@ -106,16 +106,32 @@ def _trace(subject: Subject, asked: _Asked, duration_s: float, say: Say) -> tupl
     return taken, session.analyse(taken)
 
 
-def _row(one: Wakeup, window_s: float) -> ThreadWakeups:
+def _rows(attribution: Attribution) -> list[ThreadWakeups]:
+    """The rows of most idle exits, then those that were woken most and ended none: on a busy host, all of them."""
+    window_s = attribution.window_s
+    ended = [
+        _row(
+            one,
+            rate_hz=one.rate_hz,
+            wakings_hz=None if one.wakings_count is None or not window_s else one.wakings_count / window_s,
+            period_ms=one.period_ms,
+        )
+        for one in attribution.wakeups[:_ROWS]
+    ]
+    ended_none = attribution.wakings_without_exit[:_ROWS]
+    return ended + [_row(one, rate_hz=0.0, wakings_hz=one.wakings_hz, period_ms=None) for one in ended_none]
+
+
+def _row(one: Wakeup | Waking, *, rate_hz: float, wakings_hz: float | None, period_ms: float | None) -> ThreadWakeups:
     waker = one.waker
     return ThreadWakeups(
         tid=one.thread.tid,
         comm=one.thread.comm,
         name=one.thread.server_name,
         origin=one.origin,
-        rate_hz=one.rate_hz,
-        wakings_hz=None if one.wakings_count is None or not window_s else one.wakings_count / window_s,
-        period_ms=one.period_ms,
+        rate_hz=rate_hz,
+        wakings_hz=wakings_hz,
+        period_ms=period_ms,
         stack=[frame.label for frame in one.stack[:_FRAMES]],
         waker=None if waker is None else (waker.server_name or waker.comm),
     )

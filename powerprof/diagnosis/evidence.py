@@ -15,7 +15,8 @@ from powerprof.foreign import whole
 class ThreadWakeups(msgspec.Struct, frozen=True, kw_only=True):
     """Idle exits blamed on one thread in one place: a row of the attribution, its stack as names, innermost first.
 
-    `wakings_hz` is how often it was woken there at all, None where that was not counted.
+    `wakings_hz` is how often it was woken there at all, None where that was not counted. `rate_hz` is 0 where it was
+    woken there but ended no idle period.
     """
 
     tid: int

@@ -197,7 +197,7 @@ def replication_threads(evidence: Evidence) -> list[Finding]:
     roles: dict[str, list[ThreadWakeups]] = {}
     for row in evidence.wakeups:
         role = role_of(row.name, row.stack)
-        if role is not None:
+        if role is not None and row.rate_hz > 0:
             roles.setdefault(role, []).append(row)
     for role, rows in roles.items():
         found.append(

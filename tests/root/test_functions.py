@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,19 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.fixture
-def running(program: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+@contextmanager
+def started(program: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     yield process, int(process.stdout.readline())
     process.kill()
     process.wait()
+
+
+@pytest.fixture
+def running(program: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    with started(program) as process:
+        yield process
 
 
 def profile(running: tuple[subprocess.Popen[str], int], pattern: str, *, multi: bool = True) -> FunctionProfile:
@@ -74,26 +81,32 @@ TRUTH = {
 
 
 @pytest.mark.parametrize("multi", [True, False], ids=["uprobe_multi", "uprobe_pmu"])
-def test_calls_are_exact_and_self_times_are_the_functions_own(
-    running: tuple[subprocess.Popen[str], int], multi: bool
-) -> None:
-    found = profile(running, "truth_*", multi=multi)
-    rows = by_name(found)
-    assert {name: rows[name].calls_count for name in TRUTH} == {name: calls for name, (calls, _) in TRUTH.items()}
-    for name, (calls, own_us) in TRUTH.items():
-        mean_us = rows[name].self_cpu_mean_us
-        # The clock is read every 0.2 µs and a probe's cost is known to 1 to 3 µs; interrupts and time stolen by the
-        # hypervisor make single calls longer, by 4 ms in all where the machine is busy.
-        assert mean_us is not None
-        assert 0.98 * own_us - 3 <= mean_us <= 1.04 * own_us + 3 + 4000 / calls, name
-        assert rows[name].abandoned_count == 0, name
+def test_calls_are_exact_and_self_times_are_the_functions_own(program: Path, multi: bool) -> None:
+    # Own CPU time of a call. The clock is read every 0.2 µs and a probe's cost is known to 1 to 3 µs.
+    bounds = {name: (0.98 * own_us - 3, 1.04 * own_us + 3 + 4000 / calls) for name, (calls, own_us) in TRUTH.items()}
+    # In all of its calls, in µs: recursion counts once, the time after a tail call is the second function's.
+    bounds["all of truth_recurse"] = (18_000, 26_000)
+    bounds["all of truth_tail_first"] = (28_000, 36_000)
+    # Interrupts and time stolen by the hypervisor make calls longer, never shorter, so the shortest of three is judged.
+    shortest_us = dict.fromkeys(bounds, float("inf"))
+    for _ in range(3):
+        with started(program) as running:
+            found = profile(running, "truth_*", multi=multi)
+        rows = by_name(found)
+        assert {name: rows[name].calls_count for name in TRUTH} == {name: calls for name, (calls, _) in TRUTH.items()}
+        assert sum(rows[name].abandoned_count for name in TRUTH) == 0
+        took_us = {name: rows[name].self_cpu_mean_us or 0.0 for name in TRUTH} | {
+            f"all of {name}": 1000 * rows[name].cpu_ms for name in ("truth_recurse", "truth_tail_first")
+        }
+        shortest_us = {name: min(took_us[name], before) for name, before in shortest_us.items()}
+        if all(us <= bounds[name][1] for name, us in shortest_us.items()):
+            break
+    wrong = {name: us for name, us in shortest_us.items() if not bounds[name][0] <= us <= bounds[name][1]}
+    assert wrong == {}
     # Off-CPU time is wall time only: 40 sleeps of 5 ms, which cost the kernel some CPU time too.
     assert rows["truth_sleeper"].calls_count == 40
     assert rows["truth_sleeper"].self_wall_ms >= 200
     assert 40 * 0.095 < rows["truth_sleeper"].self_cpu_ms < 0.2 * rows["truth_sleeper"].self_wall_ms
-    # Recursion counts once in the inclusive time; the time after a tail call is the second function's.
-    assert rows["truth_recurse"].cpu_ms == pytest.approx(20 * 20 * 0.05 + 2, abs=4)
-    assert rows["truth_tail_first"].cpu_ms == pytest.approx(60 * 0.5 + 2, abs=4)
     assert found.unmatched_returns_count == found.lost_count == found.too_deep_count == 0
 
 
