@@ -18,15 +18,14 @@ from powerprof.energy.domains import host_energy
 from powerprof.energy.split import Consumer, split_host
 from powerprof.processes.tasks import Task
 from powerprof.records import EnergyReading, EnergySplit
-from powerprof.tracing.edge import in_window
 
 
 def _stack_counts(stacks: SiteStacks, rows: list[Row], lost: int) -> StackCounts:
     # Threads that the kernel runs for a process (io_uring's workers) have no user stack to be complete.
     rows = [row for row in rows if row.stack is not NO_STACK]
-    blamed = sum(len(row.rows) for row in rows)
-    with_stack = sum(len(row.rows) for row in rows if row.stack.captured)
-    complete = sum(len(row.rows) for row in rows if row.stack.complete)
+    blamed = sum(row.count for row in rows)
+    with_stack = sum(row.count for row in rows if row.stack.captured)
+    complete = sum(row.count for row in rows if row.stack.complete)
     frames = [frame for row in rows for frame in row.stack.frames]
     unnamed = sum(frame.function is None for frame in frames)
     tally = stacks.tally
@@ -61,7 +60,7 @@ def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -
         children=rows,
     )
     rest = tuple(
-        Consumer(name=name, c0_s=ran * _running_s(exits), wakeups_count=len(exits))
+        Consumer(name=name, c0_s=ran * _running_s(exits), wakeups_count=int(exits["count"].sum()))
         for name, exits in (("powerprof", others[own]), ("other wake-ups", others[~own]))
     )
     return energy_split(
@@ -71,7 +70,7 @@ def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -
         cpus,
         (target, *rest),
         idle_watts=capture.idle_watts,
-        wakeups_count=float(len(others) + sum(row.count for row in wakeups)),
+        wakeups_count=float(int(others["count"].sum()) + sum(row.count for row in wakeups)),
         wakeup_joules=capture.wakeup_joules,
         steal_percent=capture.steal_percent,
     )
@@ -114,8 +113,7 @@ def energy_split(
 
 
 def _running_s(exits: Array) -> float:
-    ended = exits[exits["next_ns"] > exits["exit_ns"]]
-    return float((ended["next_ns"] - ended["exit_ns"]).sum()) / 1e9
+    return float(exits["running_ns"].sum()) / 1e9
 
 
 def _task_of(capture: Capture) -> Callable[[int, int | None, str], Task]:
@@ -131,7 +129,7 @@ def _task_of(capture: Capture) -> Callable[[int, int | None, str], Task]:
 def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     """The whole attribution of a capture. Conservation is over every idle exit of the host in the window."""
     edges = capture.cpu_edges()
-    exits = in_window(capture.exit_records(), edges)
+    exits = capture.cause_entries()
     found = idle.mechanisms(exits)
     blamer = Blamer(capture, stacks)
     rows = blamer.rows(exits, found)
@@ -178,6 +176,13 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
             f"{capture.stacks_lost_count} stacks were lost to a full buffer: those exits have no complete stack "
             f"(a larger --stack-buffer)"
         )
+    if capture.sample_1_in > 1 or capture.sample_lost_count:
+        lost = f", less {capture.sample_lost_count} that were lost" if capture.sample_lost_count else ""
+        notes.append(
+            f"every idle exit is counted; single periods (timeline) are one in {capture.sample_1_in} of them{lost}"
+        )
+    if capture.lost_count:
+        notes.append(f"{capture.lost_count} idle exits had more distinct causes than are kept: they are in no row")
     if capture.unsent_count:
         notes.append(f"{capture.unsent_count} more call paths than are kept were seen: their stacks were not copied")
     return Attribution(

@@ -23,6 +23,7 @@ _MIB = 1 << 20
 # Field → (entries, MiB). What is not named has at most _OTHERS.
 _MOST = {
     "exits": (MOST_BYTES, 1024),
+    "causes": (1 << 26, 64),
     "edges": (1 << 16, 4),
     "states": (1 << 16, 8),
     "functions": (100_000, 8),

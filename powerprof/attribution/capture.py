@@ -19,8 +19,9 @@ from powerprof.foreign import loader
 from powerprof.records import EnergyReading, ToolCost
 from powerprof.stacks.image import ProcessImage, check
 from powerprof.stacks.registers import machine_of
-from powerprof.tracing.edge import CpuEdge
-from powerprof.tracing.layout import IDLE_EXIT
+from powerprof.tracing.aggregate import aggregate
+from powerprof.tracing.edge import CpuEdge, in_window
+from powerprof.tracing.layout import CAUSE, IDLE_EXIT
 
 _STACK_LIMIT_BYTES = 0x4000
 _CPUS_LIMIT = 1 << 16
@@ -94,6 +95,7 @@ class Edge(msgspec.Struct, frozen=True, array_like=True):
     end_ns: int
     usage_delta_count: int | None
     event_count: int | None = None
+    traced_count: int | None = None
 
 
 class TaskName(msgspec.Struct, frozen=True, array_like=True):
@@ -123,7 +125,12 @@ class Wakings(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an attribution is made from. `exits` are records of layout.IDLE_EXIT."""
+    """Everything that an attribution is made from.
+
+    `causes` are entries of layout.CAUSE: every idle exit of the window, summed. `exits` are records of
+    layout.IDLE_EXIT, an even sample of one in `sample_1_in`, less `sample_lost_count`. Version 1 had records only,
+    all of them.
+    """
 
     started_at: str
     window_s: float
@@ -158,16 +165,27 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
     named: NamedSites | None = None
     stat_idle_percent: float | None = None
-    version: int = 1
+    causes: bytes = b""
+    sample_1_in: int = 1
+    sample_lost_count: int = 0
+    version: int = 2
 
     def exit_records(self) -> npt.NDArray[Any]:
         """The idle exits as a numpy array."""
         return np.frombuffer(self.exits, dtype=IDLE_EXIT)
 
+    def cause_entries(self) -> npt.NDArray[Any]:
+        """Every idle exit of the window, summed by cause."""
+        if self.version == 1:
+            return aggregate(in_window(self.exit_records(), self.cpu_edges()))
+        entries = np.frombuffer(self.causes, dtype=CAUSE)
+        found: npt.NDArray[Any] = entries[entries["count"] > 0]
+        return found
+
     def cpu_edges(self) -> dict[int, CpuEdge]:
         """Each CPU's window."""
         return {
-            edge.cpu: CpuEdge(edge.start_ns, edge.end_ns, edge.usage_delta_count, edge.event_count)
+            edge.cpu: CpuEdge(edge.start_ns, edge.end_ns, edge.usage_delta_count, edge.event_count, edge.traced_count)
             for edge in self.edges
         }
 
@@ -191,7 +209,8 @@ def load(path: Path) -> Capture:
     data = bounds.unpacked(packed, path)
     bounds.check_parts(data, Capture, path)
     capture = msgspec.msgpack.decode(data, type=Capture)
-    if len(capture.exits) % IDLE_EXIT.itemsize or capture.version != 1:
+    broken = len(capture.exits) % IDLE_EXIT.itemsize or len(capture.causes) % CAUSE.itemsize
+    if broken or capture.version not in (1, 2):
         raise DataError(path, "a capture of another version")
     stacks = [one.stack for one in capture.sites] + [one.stack for one in capture.sleeping]
     if any(len(stack) > _STACK_LIMIT_BYTES for stack in stacks):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from powerprof.attribution.idle import DEVICE, IPI, MECHANISMS, TICK, TIMER, UNKNOWN, Array
+from powerprof.attribution.rhythm import period_ms
 from powerprof.processes.tasks import Task
 from powerprof.records import Cause, Mechanism
 from powerprof.tracing.layout import SOFTIRQS, Evidence, Flag, WakerContext
@@ -28,25 +29,6 @@ _KEY = np.dtype(
         ("tgid", "<u4"),
     ]
 )
-
-
-def period_ms(times_ns: Array) -> float | None:
-    """The period of something that happens regularly, None for what does not.
-
-    Regular means: of at least five intervals four in five are the median interval or, since a wake-up that finds
-    its CPU running ends no idle period, twice or three times it (each within 10 %).
-    """
-    if len(times_ns) < 6:
-        return None
-    gaps: Array = np.diff(np.sort(times_ns).astype(np.int64)).astype(np.float64)
-    base = float(np.median(gaps))
-    if base <= 0:
-        return None
-    multiples = np.round(gaps / base)
-    fits = (multiples >= 1) & (multiples <= 3) & (np.abs(gaps - multiples * base) <= 0.1 * base)
-    if np.count_nonzero(fits) < 0.8 * len(gaps):
-        return None
-    return float(np.sum(gaps[fits]) / np.sum(multiples[fits]) / 1e6)
 
 
 def blamed(exits: Array) -> tuple[Array, Array]:
@@ -106,7 +88,7 @@ def summarise(
     server_names: Mapping[int, str] | None = None,
     own_pid: int | None = None,
 ) -> list[Cause]:
-    """One row per mechanism, name and thread, most frequent first; `percent` is of all exits given.
+    """One row per mechanism, name and thread, most frequent first; `percent` is of all exits given (layout.CAUSE).
 
     `server_names` maps thread ids to performance_schema names. Threads of `own_pid` are called powerprof.
     """
@@ -131,10 +113,10 @@ def summarise(
         groups.setdefault(label, []).append(number)
         tids.setdefault(label, set()).add(tid)
     causes = []
-    running = np.where(exits["next_ns"] > exits["exit_ns"], exits["next_ns"] - exits["exit_ns"], 0)
+    total = int(exits["count"].sum())
     for label, members in groups.items():
         rows = np.isin(index, members)
-        count = int(np.count_nonzero(rows))
+        count = int(exits["count"][rows].sum())
         only = tids[label]
         mechanism, name, process, pid, thread = label
         causes.append(
@@ -145,11 +127,11 @@ def summarise(
                 pid=pid,
                 thread=thread,
                 wakeups_hz=count / window_s,
-                percent=100.0 * count / len(exits),
+                percent=100.0 * count / total,
                 count=count,
                 tid=next(iter(only)) if len(only) == 1 and pid is not None else None,
-                period_ms=period_ms(exits["exit_ns"][rows]) if len(only) == 1 else None,
-                c0_ms=float(running[rows].sum()) / 1e6,
+                period_ms=period_ms(exits[rows]) if len(only) == 1 else None,
+                c0_ms=float(exits["running_ns"][rows].sum()) / 1e6,
             )
         )
     return sorted(causes, key=lambda cause: (-cause.count, str(cause.process), str(cause.thread), str(cause.name)))

@@ -30,8 +30,8 @@ _BY_EVIDENCE = {
 }
 
 
-def mechanisms(exits: Array) -> Array:
-    """An index into MECHANISMS for each exit.
+def mechanisms(causes: Array) -> Array:
+    """An index into MECHANISMS for each cause (layout.CAUSE).
 
     A timer interrupt in which only the scheduler tick ran is a tick. Where nothing was seen but the thread that
     ran was woken from another CPU, the flag was set without an interrupt (a polling or MWAITing CPU).
@@ -39,30 +39,32 @@ def mechanisms(exits: Array) -> Array:
     table = np.zeros(max(Evidence) + 1, dtype=np.int8)
     for evidence, mechanism in _BY_EVIDENCE.items():
         table[evidence] = mechanism
-    found: Array = table[np.minimum(exits["evidence"], max(Evidence))]
-    flags = exits["flags"]
-    found[(found == TIMER) & (flags & Flag.TICK != 0) & (exits["timer_function"] == 0)] = TICK
+    found: Array = table[np.minimum(causes["evidence"], max(Evidence))]
+    flags = causes["flags"]
+    found[(found == TIMER) & (flags & Flag.TICK != 0) & (causes["timer_function"] == 0)] = TICK
     woken = flags & Flag.WAKER != 0
-    found[(found == UNKNOWN) & woken & (exits["waker_cpu"] != exits["cpu"])] = NO_IPI
+    found[(found == UNKNOWN) & woken & (flags & Flag.REMOTE != 0)] = NO_IPI
     # Woken on this very CPU by a timer that was seen although its interrupt was not.
-    found[(found == UNKNOWN) & woken & (exits["waker_context"] == WakerContext.TIMER)] = TIMER
+    found[(found == UNKNOWN) & woken & (causes["waker_context"] == WakerContext.TIMER)] = TIMER
     return found
 
 
 def conserve(
-    exits: Array, found: Array, lost_count: int, edges: Mapping[int, CpuEdge], idle_percent: float | None = None
+    causes: Array, found: Array, lost_count: int, edges: Mapping[int, CpuEdge], idle_percent: float | None = None
 ) -> Conservation:
     """classified + unknown + lost, beside what the kernel itself counted over the same windows."""
-    unknown = int(np.count_nonzero(found == UNKNOWN))
-    total = len(exits) + lost_count
-    counter, counted = reference_of(edges, exits) or (None, None)
+    counts = causes["count"]
+    unknown = int(counts[found == UNKNOWN].sum())
+    seen = int(counts.sum())
+    total = seen + lost_count
+    counter, counted = reference_of(edges) or (None, None)
     return Conservation(
         idle_exits_count=total,
         cpuidle_usage_delta_count=counted if counter == "cpuidle" else None,
-        classified_count=len(exits) - unknown,
+        classified_count=seen - unknown,
         unknown_count=unknown,
         lost_count=lost_count,
-        coverage_percent=100.0 * (len(exits) - unknown) / total if total else None,
+        coverage_percent=100.0 * (seen - unknown) / total if total else None,
         checked_against=counter,
         reference_count=counted,
         idle_percent=idle_percent,

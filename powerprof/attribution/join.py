@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from powerprof.attribution import causes
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.idle import MECHANISMS, Array
 from powerprof.attribution.records import Origin, Thread, Waker, Wakeup, Waking, Woken
+from powerprof.attribution.rhythm import period_ms
 from powerprof.attribution.sites import SLEEPER, WAKER, NamedStack, SiteStacks
 from powerprof.records import Mechanism
 from powerprof.tracing.layout import SOFTIRQS, Flag, WakerContext
@@ -38,13 +38,14 @@ NO_STACK = NamedStack((), (), False, "no user stack", False)
 
 @dataclass
 class Row:
-    """The exits of one row of the result."""
+    """The causes of one row of the result, and how many exits they are."""
 
     thread: int
     stack: NamedStack
     origin: Origin
     mechanism: Mechanism
     rows: list[int] = field(default_factory=list)
+    count: int = 0
     wakers: Counter[tuple[int, int]] = field(default_factory=Counter)
     waker_stacks: Counter[tuple[int, ...]] = field(default_factory=Counter)
     details: Counter[str] = field(default_factory=Counter)
@@ -66,12 +67,12 @@ WokenKey = tuple[int, tuple[int, ...], Origin]
 def shares_of(rows: list[Row], wakings: Mapping[WokenKey, WokenAt]) -> list[int]:
     """Each row's wakings; those that ended no idle period: in the most frequent of rows that differ by mechanism."""
     main: dict[WokenKey, int] = {}
-    shares = [len(row.rows) for row in rows]
+    shares = [row.count for row in rows]
     ended: Counter[WokenKey] = Counter()
     for number, row in enumerate(rows):
         key = (row.thread, row.stack.pcs, row.origin)
         main.setdefault(key, number)
-        ended[key] += len(row.rows)
+        ended[key] += row.count
     for key, number in main.items():
         counted = wakings[key].count if key in wakings else 0
         shares[number] += max(0, counted - ended[key])
@@ -193,12 +194,14 @@ class Blamer:
             row = grouped.setdefault(
                 (tid, stack.pcs, origin, mechanism), Row(tid, stack, origin, MECHANISMS[mechanism])
             )
+            count = int(exits["count"][numbers].sum())
             row.rows += numbers.tolist()
+            row.count += count
             if detail:
-                row.details[detail] += len(numbers)
+                row.details[detail] += count
             if origin in ("other_thread", "other_process") or int(exit_["waker_context"]) == WakerContext.TASK:
-                self._note_waker(row, exit_, len(numbers))
-        return sorted(grouped.values(), key=lambda row: (-len(row.rows), row.thread, row.stack.pcs))
+                self._note_waker(row, exit_, count)
+        return sorted(grouped.values(), key=lambda row: (-row.count, row.thread, row.stack.pcs))
 
     def _note_waker(self, row: Row, exit_: Any, count: int) -> None:
         flags = int(exit_["flags"])
@@ -215,33 +218,31 @@ class Blamer:
     def wakeup(self, row: Row, exits: Array, wakings: int | None) -> Wakeup:
         """The record of a row."""
         capture = self._capture
-        own = exits[row.rows]
-        count = len(own)
-        times = np.where(own["waking_ns"] > 0, own["waking_ns"], own["exit_ns"])
-        running = np.where(own["next_ns"] > own["exit_ns"], own["next_ns"] - own["exit_ns"], 0)
-        slept = (own["exit_ns"] - own["enter_ns"]).astype(np.float64)
+        own, count = exits[row.rows], row.count
         return Wakeup(
             mechanism=row.mechanism,
             origin=row.origin,
             count=count,
             rate_hz=count / capture.window_s,
             wakings_count=wakings,
-            period_ms=causes.period_ms(times),
-            c0_ms=float(running.sum()) / 1e6,
+            period_ms=period_ms(own),
+            c0_ms=float(own["running_ns"].sum()) / 1e6,
             thread=self.thread(row.thread),
             waker=self._waker(row.wakers, row.waker_stacks),
             stack=list(row.stack.frames),
             stack_complete=row.stack.complete,
             detail=row.details.most_common(1)[0][0] if row.details else None,
-            idle_ms=float(slept.mean()) / 1e6,
+            idle_ms=float(own["idle_ns"].sum()) / count / 1e6,
             states=self._states(own),
         )
 
     def _states(self, own: Array) -> dict[str, int]:
+        # CPUs of one host have the same states, but for some with two kinds of cores: then the first one's names.
+        names = next(iter(self._capture.states.values()), [])
         counted: Counter[str] = Counter()
-        for cpu, state in zip(own["cpu"].tolist(), own["state"].tolist(), strict=True):
-            names = self._capture.states.get(cpu, [])
-            counted[names[state] if state < len(names) else f"state {state}"] += 1
+        for state, count in enumerate(own["states"].sum(axis=0).tolist()):
+            if count:
+                counted[names[state] if state < len(names) else f"state {state}"] += count
         return dict(counted.most_common())
 
     def without_exit(self, key: WokenKey, woken: WokenAt) -> Waking:
@@ -294,7 +295,7 @@ class Blamer:
             if not tid or not self._in_target(pid, tid) or self._in_target(int(exit_["next_tgid"]), next_tid):
                 continue
             task = self._tasks.get(next_tid)
-            counted[(tid, task.process if task else f"thread {next_tid}")] += len(numbers)
+            counted[(tid, task.process if task else f"thread {next_tid}")] += int(mine["count"][numbers].sum())
         return [
             Woken(thread=self.thread(tid), process=process, count=count, rate_hz=count / self._capture.window_s)
             for (tid, process), count in counted.most_common()

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from powerprof import __version__, privileges
 from powerprof.attribution.capture import Capture, Edge, Site, Sleeping, TaskName, Wakings
 from powerprof.attribution.idle import Array
@@ -117,8 +115,8 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
         reader.close()
     names.update(server_names())
-    exits = window.trace.exits
-    own = int(np.count_nonzero(exits["next_tgid"] == os.getpid()))
+    causes = window.trace.causes
+    own = int(causes["count"][causes["next_tgid"] == os.getpid()].sum())
     tool = ToolCost(
         version=__version__,
         cpu_s=window.tool_cpu_s,
@@ -141,13 +139,19 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         target=_target_info(plan.target, stacks.images),
         host=host_record(),
         tool=tool,
-        exits=exits.tobytes(),
+        exits=window.trace.sample.tobytes(),
+        causes=causes.tobytes(),
+        sample_1_in=window.trace.sample_1_in,
+        sample_lost_count=window.trace.sample_lost_count,
         lost_count=window.trace.lost_count,
-        edges=[Edge(cpu, e.start_ns, e.end_ns, e.usage_delta_count, e.event_count) for cpu, e in window.edges.items()],
+        edges=[
+            Edge(cpu, e.start_ns, e.end_ns, e.usage_delta_count, e.event_count, e.traced_count)
+            for cpu, e in window.edges.items()
+        ],
         states=states,
         functions=window.trace.addresses,
         interrupts=interrupt_names(),
-        tasks=_tasks(exits, stacks.wakings),
+        tasks=_tasks(causes, stacks.wakings),
         server_names=names,
         sites=[Site(s.at_ns, s.pid, s.tid, s.kind, s.ip, s.sp, s.code, s.registers, s.stack) for s in stacks.sites],
         sleeping=[Sleeping(s.pid, s.tid, s.ip, s.sp, s.stack) for s in stacks.sleeping],

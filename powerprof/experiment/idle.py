@@ -259,7 +259,6 @@ class IdleExperiment:
     def _trace(self, server: Server | None, traced: _Traced) -> None:
         from powerprof.attribution import causes, idle
         from powerprof.processes.tasks import look_up
-        from powerprof.tracing.edge import in_window
         from powerprof.tracing.idle import IdleTracer, interrupt_names
         from powerprof.tracing.window import TraceWindow
 
@@ -275,7 +274,7 @@ class IdleExperiment:
             if note not in self._notes:
                 self._notes.append(note)
             return
-        exits = in_window(window.trace.exits, window.edges)
+        exits = window.trace.causes
         found = idle.mechanisms(exits)
         rows = (
             causes.summarise(

@@ -8,6 +8,7 @@ from typing import Any
 from powerprof.attribution import idle
 from powerprof.attribution.capture import Capture, TaskName
 from powerprof.report.samples import TimelineExit
+from powerprof.tracing.aggregate import cause_keys
 from powerprof.tracing.edge import in_window
 from powerprof.tracing.layout import SOFTIRQS, Flag, WakerContext
 
@@ -52,7 +53,7 @@ def timeline_of(capture: Capture) -> list[TimelineExit]:
     """Every idle exit in the window, in the order of time."""
     exits = in_window(capture.exit_records(), capture.cpu_edges())
     names, found = _Names(capture), []
-    for one, mechanism in zip(exits, idle.mechanisms(exits), strict=True):
+    for one, mechanism in zip(exits, idle.mechanisms(cause_keys(exits)), strict=True):
         cpu, state = int(one["cpu"]), int(one["state"])
         states = capture.states.get(cpu, [])
         tid = int(one["next_tid"]) or int(one["woken_tid"])

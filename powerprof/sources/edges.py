@@ -74,12 +74,12 @@ def _read_awake(reader: CpuidleReader, cpu: int) -> CpuReading | None:
 
 
 def edge_snapshot(
-    reader: CpuidleReader, *, every_cpu: bool = False, at_edge: Callable[[int], object] | None = None
+    reader: CpuidleReader, *, every_cpu: bool = False, at_edge: Callable[[CpuReading], object] | None = None
 ) -> Snapshot:
     """All CPUs' counters with no idle period left open; about 0.1 ms a CPU that sleeps.
 
     `every_cpu`: the edges of CPUs without idle states as well; those readings have a time and no counters.
-    `at_edge` is called with each CPU while we keep it awake, right after its reading.
+    `at_edge` is called with each CPU's reading while we keep it awake.
     CPUs that we may not run on are read as they are, which `notes` says. So are all of them where the trees
     have been moved: those CPUs are not ours to wake. Raises PowerprofError where a counter cannot be read.
     """
@@ -95,7 +95,7 @@ def edge_snapshot(
             if reading is not None:
                 readings[cpu] = reading
                 if at_edge is not None:
-                    at_edge(cpu)
+                    at_edge(reading)
     readings = dict(sorted(readings.items()))
     notes = list(reader.notes)
     unresolved = [cpu for cpu, reading in readings.items() if not reading.resolved]

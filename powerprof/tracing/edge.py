@@ -20,16 +20,17 @@ class CpuEdge:
     """One CPU's window: CLOCK_MONOTONIC at both edges, and how many idle exits the kernel counted in it.
 
     `usage_delta_count` is Δusage of cpuidle, None where it has no counters; `event_count` perf's count of the cpu_idle
-    tracepoint there, None where that is not to be had either.
+    tracepoint there, None where that is not to be had either; `traced_count` what the trace saw.
     """
 
     start_ns: int
     end_ns: int
     usage_delta_count: int | None
     event_count: int | None = None
+    traced_count: int | None = None
 
 
-def reference_of(edges: Mapping[int, CpuEdge], exits: Array) -> tuple[Counter, int] | None:
+def reference_of(edges: Mapping[int, CpuEdge]) -> tuple[Counter, int] | None:
     """What the kernel itself counted over all CPUs' windows, and by which counter; None where nothing did.
 
     An event counter that stood still on a CPU that was traced leaving idle again and again does not count there.
@@ -38,8 +39,8 @@ def reference_of(edges: Mapping[int, CpuEdge], exits: Array) -> tuple[Counter, i
     events = [edge.event_count for edge in edges.values()]
     if usage and None not in usage:
         return "cpuidle", sum(count for count in usage if count is not None)
-    still = [cpu for cpu, edge in edges.items() if edge.event_count == 0]
-    if events and None not in events and all(np.count_nonzero(exits["cpu"] == cpu) <= _STILL for cpu in still):
+    still = any(edge.event_count == 0 and (edge.traced_count or 0) > _STILL for edge in edges.values())
+    if events and None not in events and not still:
         return "perf", sum(count for count in events if count is not None)
     return None
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the idle-exit program and collects what it sends, without waking the CPUs that it measures.
+"""Runs the idle-exit program and collects what it sums, without waking the CPUs that it measures.
 
-Records come through a ring buffer that never wakes us; it is drained when a timer of ours says so, at most once
-a second. Counts are kept in the kernel, so that a full buffer is a number and not a gap.
+Every idle exit of the window is summed in the kernel by its cause, and read once, at the end. Single periods come
+through a ring buffer that never wakes us, as an even sample; it is drained when it is likely to be a quarter full.
 """
 
 from __future__ import annotations
@@ -21,8 +21,19 @@ from powerprof.files import try_text
 from powerprof.paths import is_this_host, procfs
 from powerprof.processes.namespaces import check_process_ids
 from powerprof.tracing import features
+from powerprof.tracing.aggregate import aggregate, sample_hash
 from powerprof.tracing.btf import Btf, kernel_btf
-from powerprof.tracing.layout import CPU_STATE, IDLE_EXIT, Flag, Phase
+from powerprof.tracing.layout import (
+    CAUSE,
+    CAUSE_KEY,
+    CAUSE_STATES,
+    CAUSE_SUM,
+    CPU_STATE,
+    CPU_TOTAL,
+    IDLE_EXIT,
+    Flag,
+    Phase,
+)
 from powerprof.tracing.program import Program, argument_definitions, possible_cpus, struct_definitions
 
 _FIELDS = {
@@ -49,19 +60,35 @@ _OPTIONAL_TRACEPOINTS = (
     "workqueue_execute_start",
 )
 _TICK_HANDLERS = ("tick_nohz_handler", "tick_sched_timer")
-_RING_PAGES = 2048  # 8 MiB: four seconds of 10,000 idle exits a second
+_RING_PAGES = 2048  # 8 MiB: 38,000 records
+# Distinct causes in one window: some 300 on an idle server, some thousand with stacks under load.
+_CAUSES, _CAUSES_WITH_STACKS = 8192, 32768
 _SETTLE_S = 0.02
+_DRAIN_LATEST_S = 60.0
+Array = npt.NDArray[Any]
+
+
+# Records that a window keeps beside its sums: 11 MB, and one in two, four, … of them where more come.
+SAMPLE_LIMIT = 50_000
+_COUNT_LOST, _COUNT_LOST_SAMPLES = 1, 8
+_SHARED_SAMPLE_MASK = 4
 
 
 @dataclass(frozen=True)
 class IdleTrace:
-    """What was collected: `exits` in order of time (layout.IDLE_EXIT), open periods last.
+    """What was collected: `causes` are all idle exits of the window, summed (layout.CAUSE).
 
-    `lost_count` records did not fit into the ring buffer. `addresses` holds kernel function names.
+    `lost_count` exits found no place in the table of causes. `sample` holds single periods (layout.IDLE_EXIT, by time,
+    open ones last): an even choice of one in `sample_1_in`, less `sample_lost_count` that did not fit into the ring
+    buffer. `totals` are each CPU's own sums (layout.CPU_TOTAL). `addresses` holds kernel function names.
     """
 
-    exits: npt.NDArray[Any]
+    causes: Array
     lost_count: int
+    sample: Array
+    sample_1_in: int
+    sample_lost_count: int
+    totals: Array
     run_time_s: float | None = None
     addresses: dict[int, str] = field(default_factory=dict)
 
@@ -100,6 +127,7 @@ def interrupt_names() -> dict[int, str]:
 def definitions(btf: Btf, *, stacks: bool) -> dict[str, int | str]:
     """What the program needs to know of the running kernel."""
     values: dict[str, int | str] = {"NR_CPUS": possible_cpus(), "EXIT_PAGES": _RING_PAGES, "STACKS": int(stacks)}
+    values["CAUSE_SLOTS"] = _CAUSES_WITH_STACKS if stacks else _CAUSES
     values.update(struct_definitions(btf, _FIELDS))
     values.update(argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"))
     values.update({f"HAVE_{name}": 1 for name in _OPTIONAL_TRACEPOINTS if btf.has_tracepoint(name)})
@@ -122,10 +150,11 @@ class IdleTracer:
         check_process_ids()
         values = definitions(kernel_btf(), stacks=bool(extra))
         values.update(extra or {})
-        self._exits = bytearray()
+        self._sample = bytearray()
+        self._mask = 0
+        self._before: list[int] = []
         self.program = Program("idle.bpf.c", values)
-        self.program.ring("exits", self._exits.extend)
-        self._lost_before = 0
+        self.program.ring("exits", self._sample.extend)
         self.begin()
 
     def __enter__(self) -> Self:
@@ -137,14 +166,53 @@ class IdleTracer:
         self.program.close()
 
     def begin(self) -> None:
-        """Forget what came before: a new window is near."""
+        """Forget what came before: a new window is near. Nothing is counted before `open_cpu`."""
+        for cpu in range(possible_cpus()):
+            self.program.put("totals", cpu, bytes(CPU_TOTAL.itemsize))
+        self._set_mask(0)
         self.drain()
-        self._exits.clear()
-        self._lost_before = self.program.per_cpu_sum("counters")[1]
+        self._sample.clear()
+        self.program.bpf["causes"].clear()
+        self._before = self.program.per_cpu_sum("counters")
+
+    def open_cpu(self, cpu: int, at_ns: int) -> None:
+        """One CPU's window begins: to be called while the caller keeps that CPU awake."""
+        total = np.zeros((), dtype=CPU_TOTAL)
+        total["start_ns"] = at_ns
+        self.program.put("totals", cpu, total.tobytes())
+
+    def close_cpu(self, cpu: int, at_ns: int) -> None:
+        """One CPU's window ends: to be called while the caller keeps that CPU awake, so that nothing is added to its
+        sums meanwhile."""
+        total = np.frombuffer(self.program.get("totals", cpu, CPU_TOTAL.itemsize), dtype=CPU_TOTAL)[0].copy()
+        if total["start_ns"]:
+            total["end_ns"] = at_ns
+            self.program.put("totals", cpu, total.tobytes())
 
     def drain(self) -> None:
-        """Move what the ring buffer holds into our memory."""
+        """Move what the ring buffer holds into our memory, and keep the sample within its limit."""
         self.program.consume()
+        while len(self._sample) > SAMPLE_LIMIT * IDLE_EXIT.itemsize:
+            self._set_mask(self._mask << 1 | 1)
+            kept = self._chosen(np.frombuffer(bytes(self._sample), dtype=IDLE_EXIT))
+            self._sample[:] = kept.tobytes()
+
+    def collected(self) -> list[tuple[int, int]]:
+        """Of each ring buffer: how much came through it in this window, and how much it holds, in bytes."""
+        return [(len(self._sample), _RING_PAGES * 4096)]
+
+    @property
+    def drain_at_most_s(self) -> float:
+        """How long the buffers may be left alone even where nothing comes."""
+        return _DRAIN_LATEST_S
+
+    def _set_mask(self, mask: int) -> None:
+        self._mask = mask
+        self.program.put("shared", _SHARED_SAMPLE_MASK, mask.to_bytes(8, "little"))
+
+    def _chosen(self, exits: Array) -> Array:
+        chosen: Array = exits[sample_hash(exits["cpu"], exits["sequence"]) & np.uint64(self._mask) == 0]
+        return chosen
 
     def start(self) -> None:
         """The window is open: to be called at its very edge, after `begin`."""
@@ -153,33 +221,63 @@ class IdleTracer:
         """The window is over: to be called at its very edge, before `finish` collects what it left."""
 
     def finish(self) -> IdleTrace:
-        """Everything collected since `begin`, with the periods that are still open."""
-        # The exits of the window's own edge are sent when those CPUs idle again.
+        """Everything since `begin`, with the periods that are still open."""
+        # The exits of the window's own edge are added when those CPUs idle again.
         time.sleep(_SETTLE_S)
         self.drain()
-        lost = self.program.per_cpu_sum("counters")[1] - self._lost_before
+        keys, sums = self.program.hash_bytes("causes", CAUSE_KEY.itemsize, CAUSE_SUM.itemsize)
+        totals = np.frombuffer(self.program.table_bytes("totals"), dtype=CPU_TOTAL).copy()
+        still_open = self._open_periods(totals)
+        entries = _joined(np.frombuffer(keys, dtype=CAUSE_KEY), np.frombuffer(sums, dtype=CAUSE_SUM))
+        causes = aggregate(still_open, entries[entries["count"] > 0])
+        _add_open(totals, still_open)
+        counted = [now - then for now, then in zip(self.program.per_cpu_sum("counters"), self._before, strict=True)]
         run_time_s = self.program.run_time_s()
-        # Copied once: a busy minute is a hundred megabytes.
-        self._exits += self._open_periods().tobytes()
-        collected = np.frombuffer(self._exits, dtype=IDLE_EXIT)
-        is_open = collected["flags"] & np.uint32(Flag.OPEN) != 0
-        exits = collected[np.lexsort((collected["exit_ns"], is_open))]
-        del collected, is_open
-        self._exits.clear()
-        return IdleTrace(exits, lost, run_time_s, kernel_functions(self._addresses(exits)))
+        sent = np.frombuffer(bytes(self._sample), dtype=IDLE_EXIT)
+        sample = self._chosen(np.concatenate([sent, still_open]))
+        is_open = sample["flags"] & np.uint32(Flag.OPEN) != 0
+        sample = sample[np.lexsort((sample["exit_ns"], is_open))]
+        self._sample.clear()
+        return IdleTrace(
+            causes,
+            counted[_COUNT_LOST],
+            sample,
+            self._mask + 1,
+            counted[_COUNT_LOST_SAMPLES],
+            totals,
+            run_time_s,
+            kernel_functions(self._addresses(causes)),
+        )
 
-    def _addresses(self, exits: npt.NDArray[Any]) -> set[int]:
+    def _addresses(self, causes: Array) -> set[int]:
         """Kernel functions to be named."""
         names = ("timer_function", "work_function", "waker_timer_function")
-        return {int(value) for name in names for value in np.unique(exits[name])} - {0}
+        return {int(value) for name in names for value in np.unique(causes[name])} - {0}
 
-    def _open_periods(self) -> npt.NDArray[Any]:
-        """CPUs that left idle and have been running since: their records are not sent yet."""
-        states = self._states()
-        found = states["period"][np.isin(states["phase"], (Phase.LEFT, Phase.RUNNING))].copy()
+    def _open_periods(self, totals: Array) -> Array:
+        """CPUs that left idle within their windows and have been running since: their periods are in no sum yet."""
+        states = np.frombuffer(self.program.table_bytes("cpus"), dtype=CPU_STATE)
+        found: Array = states["period"][np.isin(states["phase"], (Phase.LEFT, Phase.RUNNING))].copy()
+        mine = totals[found["cpu"]]
+        inside = (mine["start_ns"] > 0) & (found["exit_ns"] >= mine["start_ns"]) & (found["exit_ns"] <= mine["end_ns"])
+        found = found[inside]
         found["flags"] |= np.uint32(Flag.OPEN)
         found["next_ns"] = 0
         return found
 
-    def _states(self) -> npt.NDArray[Any]:
-        return np.frombuffer(self.program.table_bytes("cpus"), dtype=CPU_STATE)
+
+def _joined(keys: Array, sums: Array) -> Array:
+    entries = np.zeros(len(keys), dtype=CAUSE)
+    for part in (keys, sums):
+        for name in part.dtype.names or ():
+            entries[name] = part[name]
+    return entries
+
+
+def _add_open(totals: Array, still_open: Array) -> None:
+    """Periods that the kernel has not added yet, to the sums of their CPUs."""
+    for one in still_open:
+        total, state = totals[one["cpu"]], min(int(one["state"]), CAUSE_STATES - 1)
+        total["count"][state] += 1
+        total["idle_ns"][state] += int(one["exit_ns"]) - max(int(one["enter_ns"]), int(total["start_ns"]))
+        total["last_tgid"] = one["next_tgid"]

@@ -50,6 +50,49 @@ IDLE_EXIT = np.dtype(
     + [("next_comm", f"S{COMM_BYTES}"), ("waker_comm", f"S{COMM_BYTES}")]
 )
 
+CAUSE_STATES = 10  # CPUIDLE_STATE_MAX
+
+# struct cause_key and struct cause_sum, one after the other: probes/bpf/causes.h.
+CAUSE_KEY = np.dtype(
+    [
+        (name, "<u8")
+        for name in (
+            "timer_function",
+            "work_function",
+            "site_ip",
+            "site_sp",
+            "site_code",
+            "waker_timer_function",
+            "waker_ip",
+            "waker_sp",
+            "waker_code",
+        )
+    ]
+    + [
+        (name, "<u4")
+        for name in (
+            "evidence",
+            "irq",
+            "flags",
+            "next_tid",
+            "next_tgid",
+            "waker_tid",
+            "waker_tgid",
+            "waker_context",
+            "waker_irq",
+            "woken_tid",
+        )
+    ]
+)
+CAUSE_SUM = np.dtype(
+    [(name, "<u8") for name in ("count", "running_ns", "idle_ns", "last_ns", "period_ns", "fitting_ns")]
+    + [(name, "<u4") for name in ("fitting_gaps", "fitting_periods", "gaps", "votes")]
+    + [("states", "<u4", (CAUSE_STATES,)), ("next_comm", f"S{COMM_BYTES}"), ("waker_comm", f"S{COMM_BYTES}")]
+)
+CAUSE = np.dtype([*((name, CAUSE_KEY[name]) for name in CAUSE_KEY.names or ()), *CAUSE_SUM.descr])
+_BY_STATE = [(name, "<u8", (CAUSE_STATES,)) for name in ("count", "idle_ns")]
+CPU_TOTAL = np.dtype([("start_ns", "<u8"), ("end_ns", "<u8"), *_BY_STATE, ("last_tgid", "<u8")])
+
 NEWBORN_CODE = 2  # site_code of a thread that has not run yet
 
 # struct cpu_state begins with the period that is still open.
@@ -103,6 +146,7 @@ class Flag(enum.IntFlag):
     SITE_FRESH = 32
     WAKER_SITE = 64
     OPEN = 128
+    REMOTE = 256
 
 
 class WakerContext(enum.IntEnum):

@@ -8,6 +8,7 @@ definitions; they come from the running kernel (BTF, kallsyms), never from heade
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import tempfile
@@ -103,6 +104,7 @@ class Program:
         the kernel refuses the program.
         """
         self._stats_fd = -1
+        self._detached: list[bytes] = []
         try:
             import bcc
         except ImportError:
@@ -137,6 +139,18 @@ class Program:
         with _captured_stderr():
             self.bpf.cleanup()
 
+    def detach(self) -> None:
+        """Take the program off its tracepoints; it stays loaded, with its tables."""
+        for name in list(self.bpf.raw_tracepoint_fds):
+            self.bpf.detach_raw_tracepoint(name)
+            self._detached.append(name)
+
+    def attach(self) -> None:
+        """Put it back on the tracepoints from which `detach` took it."""
+        while self._detached:
+            name = self._detached.pop()
+            self.bpf.attach_raw_tracepoint(tp=name, fn_name=b"raw_tracepoint__" + name)
+
     def count_run_time(self) -> None:
         """Let the kernel sum the time spent in BPF programs while this program is loaded (Linux ≥ 5.8)."""
         number = _SYS_BPF.get(os.uname().machine)
@@ -164,6 +178,39 @@ class Program:
         """All values of an array table, one after the other."""
         table = self.bpf[name]
         return b"".join(bytes(value) for value in table.values())
+
+    def put(self, name: str, index: int, value: bytes) -> None:
+        """Set one entry of an array table."""
+        from bcc.libbcc import lib
+
+        key = ctypes.c_uint32(index)
+        data = ctypes.create_string_buffer(value, len(value))
+        if lib.bpf_update_elem(self.bpf[name].map_fd, ctypes.byref(key), data, 0) < 0:
+            raise PowerprofError(f"cannot write the table {name} ({os.strerror(ctypes.get_errno()).lower()})")
+
+    def get(self, name: str, index: int, size: int) -> bytes:
+        """One entry of an array table."""
+        from bcc.libbcc import lib
+
+        key = ctypes.c_uint32(index)
+        data = ctypes.create_string_buffer(size)
+        if lib.bpf_lookup_elem(self.bpf[name].map_fd, ctypes.byref(key), data) < 0:
+            raise PowerprofError(f"cannot read the table {name} ({os.strerror(ctypes.get_errno()).lower()})")
+        return data.raw
+
+    def hash_bytes(self, name: str, key_bytes: int, value_bytes: int) -> tuple[bytes, bytes]:
+        """All keys and all values of a hash table, read by one call (BPF_MAP_LOOKUP_BATCH, Linux 5.6)."""
+        from bcc.libbcc import lib
+
+        table = self.bpf[name]
+        limit = table.max_entries
+        keys, values = ctypes.create_string_buffer(limit * key_bytes), ctypes.create_string_buffer(limit * value_bytes)
+        # Where the next batch would begin: a bucket's number, in a key's place.
+        begin, count = (ctypes.c_uint32 * 64)(), ctypes.c_uint32(limit)
+        result = lib.bpf_lookup_batch(table.map_fd, None, begin, keys, values, ctypes.byref(count))
+        if result < 0 and ctypes.get_errno() not in (0, errno.ENOENT):
+            raise PowerprofError(f"cannot read the table {name} ({os.strerror(ctypes.get_errno()).lower()})")
+        return keys.raw[: count.value * key_bytes], values.raw[: count.value * value_bytes]
 
     def per_cpu_sum(self, name: str) -> list[int]:
         """Each entry of a per-CPU array of u64, summed over CPUs."""

@@ -36,6 +36,7 @@ SAMPLE_1_IN = 64
 # What one window may keep of stacks: five thousand threads with one site of 12 KiB, or one thread with 256 sites.
 STACK_BYTES = 64 << 20
 THREAD_STACKS = 256
+_LOOK_FOR_MEMBERS_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ class StackTracer(IdleTracer):
         self._budget, self._aside = Budget(), Aside()
         self.images: dict[int, list[ProcessImage]] = {}
         self._records: list[bytes] = []
+        self._stack_bytes, self._ring_bytes = 0, ring_pages * 4096
         self._sleeping: list[SleepingStack] = []
         self._wakings: list[SiteWakings] = []
         self._counted_from_ns = self._counted_to_ns = 0
@@ -159,7 +161,7 @@ class StackTracer(IdleTracer):
                 "OFFSET_task_struct_state": btf.field_offset("task_struct", state),
             }
         )
-        self.program.ring("stacks", self._records.append)
+        self.program.ring("stacks", self._on_stack)
         self._targets = self.program.bpf["targets"]
         if target.system:
             self._admit_everyone()
@@ -214,6 +216,7 @@ class StackTracer(IdleTracer):
         if self._targets is None:
             return
         self._records.clear()
+        self._stack_bytes = 0
         self.program.bpf["woken"].clear()
         self._share(_SHARED_STACK_BYTES, STACK_BYTES)
         self._base = self.program.per_cpu_sum("counters")
@@ -238,7 +241,7 @@ class StackTracer(IdleTracer):
     def _share(self, index: int, value: int) -> None:
         self.program.bpf["shared"][ctypes.c_int(index)] = ctypes.c_longlong(value)
 
-    def _addresses(self, exits: npt.NDArray[Any]) -> set[int]:
+    def _addresses(self, causes: npt.NDArray[Any]) -> set[int]:
         self._wakings = [
             SiteWakings(
                 key.tid,
@@ -255,7 +258,7 @@ class StackTracer(IdleTracer):
             )
             for key, value in self.program.bpf["woken"].items()
         ]
-        return super()._addresses(exits) | {one.timer_function for one in self._wakings} - {0}
+        return super()._addresses(causes) | {one.timer_function for one in self._wakings} - {0}
 
     def drain(self) -> None:
         """As for idle exits; processes that joined the target are taken in as well."""
@@ -263,6 +266,20 @@ class StackTracer(IdleTracer):
         if self._targets is None:
             return
         self.add(pid for pid in self._target.members() if pid not in self.images)
+
+    def collected(self) -> list[tuple[int, int]]:
+        """The sample's ring buffer and the stacks'."""
+        return [*super().collected(), (self._stack_bytes, self._ring_bytes)]
+
+    @property
+    def drain_at_most_s(self) -> float:
+        """A process that joins the target, where any may, is looked at when the buffers are drained."""
+        may_grow = self._target.cgroup is not None or bool(self._target.roots)
+        return _LOOK_FOR_MEMBERS_S if may_grow else super().drain_at_most_s
+
+    def _on_stack(self, data: bytes) -> None:
+        self._records.append(data)
+        self._stack_bytes += len(data)
 
     def stack_trace(self) -> StackTrace:
         """Everything about stacks since `begin`; call it after `finish`."""

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -14,19 +15,29 @@ import msgspec
 from powerprof import interrupts
 from powerprof.errors import CapabilityError, Interrupted
 from powerprof.records import Window
-from powerprof.sources.base import Meters, Snapshot
+from powerprof.sources.base import CpuReading, Meters, Snapshot
 from powerprof.sources.cpuidle import CpuidleReader, online_cpus
 from powerprof.sources.edges import edge_snapshot
 from powerprof.sources.idle_events import IdleEvents
 from powerprof.sources.procfs import accounting, read_stat
-from powerprof.tracing.edge import CpuEdge, in_window
+from powerprof.tracing.edge import Array, CpuEdge
 from powerprof.tracing.idle import IdleTrace, IdleTracer
 from powerprof.tracing.idle_time import traced_residency
 from powerprof.windows.residency import compute
 from powerprof.windows.sampling import now_text
 
-# The ring buffer holds four seconds of 10,000 exits a second; each drain costs about one wake-up.
-DRAIN_EVERY_S = 2.0
+# How soon the ring buffer is looked at for the first time: then it is known how fast it fills.
+FIRST_DRAIN_S = 0.5
+_DRAIN_SOONEST_S = 0.05
+
+
+def next_drain_s(since_s: float, before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> float:
+    """When the first of the ring buffers will be a quarter full, if they fill as they did in the last `since_s`."""
+    waits = [math.inf]
+    for (old, holds), (new, _) in zip(before, after, strict=True):
+        if new > old:
+            waits.append(holds / 4 * since_s / (new - old))
+    return max(_DRAIN_SOONEST_S, min(waits))
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ class _Edge:
     events: dict[int, int]
 
 
-def _edges(before: _Edge, after: _Edge) -> dict[int, CpuEdge]:
+def _edges(before: _Edge, after: _Edge, totals: Array) -> dict[int, CpuEdge]:
     edges = {}
     for cpu, start in before.snapshot.cpus.items():
         end = after.snapshot.cpus.get(cpu)
@@ -61,7 +72,8 @@ def _edges(before: _Edge, after: _Edge) -> dict[int, CpuEdge]:
             continue
         usage = sum(end.usage) - sum(start.usage) if start.states else None
         both = cpu in before.events and cpu in after.events
-        edges[cpu] = CpuEdge(start.at_ns, end.at_ns, usage, after.events[cpu] - before.events[cpu] if both else None)
+        events = after.events[cpu] - before.events[cpu] if both else None
+        edges[cpu] = CpuEdge(start.at_ns, end.at_ns, usage, events, int(totals[cpu]["count"].sum()))
     return edges
 
 
@@ -96,49 +108,54 @@ class TraceWindow:
         if self._events is not None:
             self._events.close()
 
-    def _edge(self) -> _Edge:
+    def _edge(self, tell: Callable[[int, int], None]) -> _Edge:
         counts: dict[int, int] = {}
         events = self._events
 
-        def count(cpu: int) -> None:
-            value = events.read_cpu(cpu) if events is not None else None
+        def at_edge(reading: CpuReading) -> None:
+            value = events.read_cpu(reading.cpu) if events is not None else None
             if value is not None:
-                counts[cpu] = value
+                counts[reading.cpu] = value
+            tell(reading.cpu, reading.at_ns or 0)
 
-        return _Edge(edge_snapshot(self._reader, every_cpu=True, at_edge=count), counts)
+        return _Edge(edge_snapshot(self._reader, every_cpu=True, at_edge=at_edge), counts)
 
     def measure(
-        self, duration_s: float, drain_every_s: float = DRAIN_EVERY_S, *, then_hold: bool = False
+        self, duration_s: float, drain_every_s: float | None = None, *, then_hold: bool = False
     ) -> TracedWindow:
         """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`.
 
+        `drain_every_s` instead of the pace that the fill asks for; each drain costs about one wake-up.
         `then_hold`: signals wait from the window's end on, until the caller has saved it (`interrupts.release`).
         """
         # Before the edge: exits between it and here would be forgotten.
         self._tracer.begin()
         started, started_at = time.process_time(), now_text()
-        meters = self._meters
+        meters, limit_s = self._meters, duration_s
         if meters is not None:
             meters.sample()
-            drain_every_s = min(drain_every_s, meters.max_interval_s or drain_every_s)
+            limit_s = meters.max_interval_s or limit_s
         start_s = time.monotonic()
         stat = read_stat()
-        before = self._edge()
+        before = self._edge(self._tracer.open_cpu)
         self._tracer.start()
         interrupted = False
         try:
-            deadline = time.monotonic() + duration_s
+            deadline, wait_s = time.monotonic() + duration_s, drain_every_s or FIRST_DRAIN_S
             while (left := deadline - time.monotonic()) > 0:
-                time.sleep(min(left, drain_every_s))
-                if left > drain_every_s:
+                step_s, collected = min(left, wait_s, limit_s), self._tracer.collected()
+                time.sleep(step_s)
+                if left > step_s:
                     self._tracer.drain()
+                    pace_s = next_drain_s(step_s, collected, self._tracer.collected())
+                    wait_s = drain_every_s or min(pace_s, self._tracer.drain_at_most_s)
                     if meters is not None:
                         meters.sample()
             if then_hold:
                 interrupts.hold()
         except Interrupted:
             interrupted = True
-        after = self._edge()
+        after = self._edge(self._tracer.close_cpu)
         self._tracer.end()
         spent = accounting(stat, read_stat())
         stat_idle_percent = None if spent is None else spent.idle_percent
@@ -147,19 +164,14 @@ class TraceWindow:
             meters.sample()
         tool_cpu_s = time.process_time() - started
         trace = self._tracer.finish()
-        edges = _edges(before, after)
+        edges = _edges(before, after, trace.totals)
         spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
         window_s = sum(spans) / len(spans) / 1e9 if spans else duration_s
         if self._reader.cpus:
             residency = compute(_counted(before.snapshot), _counted(after.snapshot), started_at=started_at)
         else:
             residency = traced_residency(
-                in_window(trace.exits, edges),
-                edges,
-                lost_count=trace.lost_count,
-                stat_idle_percent=stat_idle_percent,
-                own_pid=os.getpid(),
-                started_at=started_at,
+                trace.totals, edges, stat_idle_percent=stat_idle_percent, own_pid=os.getpid(), started_at=started_at
             )
         if meters is not None:
             residency = msgspec.structs.replace(residency, energy=meters.readings(start_s, end_s))

@@ -10,23 +10,27 @@
  * The loader puts in front: NR_CPUS, OFFSET_*, HAVE_*, TICK_*, STACKS, and where STACKS the TARGET_* settings.
  */
 #include "idle_exit.h"
+#include "causes.h"
 
 #define WAKING_SLOTS 16384   /* direct-mapped by thread id: a collision loses one waker's name, never a count */
 #define EXIT_NONE ((u32)-1)
 
 BPF_ARRAY(cpus, struct cpu_state, NR_CPUS);
 BPF_ARRAY(wakings, struct waking, WAKING_SLOTS);
+BPF_TABLE("hash", struct cause_key, struct cause_sum, causes, CAUSE_SLOTS);
+BPF_ARRAY(totals, struct cpu_total, NR_CPUS);
 BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
-BPF_PERCPU_ARRAY(counters, u64, 8);
-BPF_ARRAY(shared, s64, 4);
+BPF_PERCPU_ARRAY(counters, u64, 9);
+BPF_ARRAY(shared, s64, 5);
 
 enum counter {
     COUNT_EXITS, COUNT_LOST_EXITS, COUNT_STACKS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT,
-    COUNT_UNCOUNTED,
+    COUNT_UNCOUNTED, COUNT_LOST_SAMPLES,
 };
 /* SHARED_ALL_BUSY: no CPU idles. SHARED_COUNTING: a window is open. SHARED_STACK_BYTES: what may still be copied in it.
+ * SHARED_SAMPLE_MASK: which periods are sent as records too.
  * All are read often and written seldom: no CPU's line travels because another one idles. */
-enum shared_value { SHARED_ALL_BUSY, SHARED_REGS_OFFSET, SHARED_COUNTING, SHARED_STACK_BYTES };
+enum shared_value { SHARED_ALL_BUSY, SHARED_REGS_OFFSET, SHARED_COUNTING, SHARED_STACK_BYTES, SHARED_SAMPLE_MASK };
 #define REVIEW_EVERY_NS 10000000ULL
 
 #define RB_NO_WAKEUP 1
@@ -63,12 +67,43 @@ static __always_inline u64 read_u64(u64 address)
     return value;
 }
 
-static __always_inline void send_exit(struct cpu_state *cpu)
+/* The entry of a period's cause; null where the table is full. */
+static __always_inline struct cause_sum *cause_of(struct idle_exit *period)
 {
-    struct idle_exit *record = exits.ringbuf_reserve(sizeof(struct idle_exit));
+    struct cause_key key;
+    struct cause_sum *sum, fresh = {};
+
+    cause_key_of(period, &key);
+    sum = causes.lookup(&key);
+    if (sum)
+        return sum;
+    cause_names(&fresh, period);
+    causes.insert(&key, &fresh);   /* or another CPU was quicker with the same one */
+    return causes.lookup(&key);
+}
+
+/* A whole period: summed in any case, and sent as a record if it is one of the sample. */
+static __always_inline void note_exit(struct cpu_state *cpu, int number)
+{
+    struct cpu_total *total = totals.lookup(&number);
+    s64 *mask = shared_at(SHARED_SAMPLE_MASK);
+    struct cause_sum *sum;
+    struct idle_exit *record;
+
+    if (!total || !mask || !is_in_window(total, &cpu->period))
+        return;
     count(COUNT_EXITS);
-    if (!record) {
+    total_add(total, &cpu->period);
+    sum = cause_of(&cpu->period);
+    if (sum)
+        cause_add(sum, &cpu->period);
+    else
         count(COUNT_LOST_EXITS);
+    if (sample_hash(cpu->period.cpu, cpu->period.sequence) & (u32)*mask)
+        return;
+    record = exits.ringbuf_reserve(sizeof(struct idle_exit));
+    if (!record) {
+        count(COUNT_LOST_SAMPLES);
         return;
     }
     __builtin_memcpy(record, &cpu->period, sizeof(*record));
@@ -144,7 +179,7 @@ RAW_TRACEPOINT_PROBE(cpu_idle)
         return 0;
     }
     if (idle_enter(cpu, now))
-        send_exit(cpu);
+        note_exit(cpu, index);
     idle_restart(cpu, now, number, state);
     /* A full barrier, on a line of our own: whoever marks all CPUs busy either sees this one or is seen by it. The
      * nanosecond is nothing; adding 0 would become another instruction, which kernels before 5.12 do not have. */

@@ -44,6 +44,7 @@ enum idle_flags {
     IDLE_SITE_FRESH = 32,   /* site_code was hashed at the very switch-out that this wake-up ended */
     IDLE_WAKER_SITE = 64,   /* waker_ip and waker_sp are known */
     IDLE_OPEN = 128,        /* the CPU had not idled again when the window was read */
+    IDLE_REMOTE = 256,      /* of a cause: the waker ran on another CPU */
 };
 
 /* In whose context the waking was done. */

@@ -68,7 +68,14 @@ def _tools(pid: int) -> list[Tool]:
 
 
 @contextmanager
-def _load(server: PrivateServer) -> Iterator[None]:
+def silent() -> Iterator[None]:
+    """No load."""
+    yield
+
+
+@contextmanager
+def loading(server: PrivateServer, more: Sequence[str] = (f"--threads={_THREADS}",)) -> Iterator[None]:
+    """Point selects by sysbench while the context is open."""
     sysbench = programs.need("sysbench", "sysbench")
     with server.connect() as connection:
         sql.execute(connection, f"CREATE DATABASE {_SCHEMA}")
@@ -79,9 +86,9 @@ def _load(server: PrivateServer) -> Iterator[None]:
             f"db-driver=mysql\nmysql-user={server.login.user}\nmysql-password={server.login.password}\n"
             f"mysql-socket={server.socket}\nmysql-db={_SCHEMA}\n"
         )
-        words = [sysbench, f"--config-file={account}", "--tables=1", "--table-size=10000", f"--threads={_THREADS}"]
+        words = [sysbench, f"--config-file={account}", "--tables=1", "--table-size=10000"]
         programs.run([*words, "oltp_point_select", "prepare"], timeout_s=120)
-        process = programs.start([*words, "--time=0", "--events=0", "oltp_point_select", "run"])
+        process = programs.start([*words, *more, "--time=0", "--events=0", "oltp_point_select", "run"])
         try:
             time.sleep(3.0)
             yield
@@ -106,7 +113,7 @@ def loaded(count: int, seconds: float) -> Verdict:
     """Throughput lost, by round."""
     order = random.Random(3)
     found: dict[str, list[float]] = {}
-    with PrivateServer() as server, _load(server):
+    with PrivateServer() as server, loading(server):
         tools = _tools(server.pid)
         for number in range(count):
             # perf is there for comparison: a third of the rounds is enough to see a third of the throughput.

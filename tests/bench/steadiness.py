@@ -55,11 +55,7 @@ def traced(seconds: float, count: int) -> list[float]:
             window = opened.measure(seconds)
             idle_ns = wall_ns = 0
             for cpu, edge in window.edges.items():
-                mine = window.trace.exits[window.trace.exits["cpu"] == cpu]
-                mine = mine[(mine["exit_ns"] > edge.start_ns) & (mine["enter_ns"] < edge.end_ns)]
-                starts = mine["enter_ns"].clip(min=edge.start_ns)
-                ends = mine["exit_ns"].clip(max=edge.end_ns)
-                idle_ns += int((ends - starts).sum())
+                idle_ns += int(window.trace.totals[cpu]["idle_ns"].sum())
                 wall_ns += edge.end_ns - edge.start_ns
             found.append(100.0 * (1.0 - idle_ns / wall_ns))
     return found

@@ -15,6 +15,7 @@ from powerprof.attribution.records import Attribution, TargetInfo
 from powerprof.attribution.sites import SiteStacks
 from powerprof.records import ToolCost
 from powerprof.stacks.store import TableStore
+from powerprof.tracing.aggregate import aggregate
 from powerprof.tracing.edge import CpuEdge, in_window
 from powerprof.tracing.layout import IDLE_EXIT, Evidence, Flag, WakerContext
 
@@ -68,6 +69,7 @@ def attribution(records: np.ndarray, wakings: list[Wakings] | None = None, **mor
         host={},
         tool=ToolCost(version="0", cpu_s=0.0, wakeups_hz=0.0),
         exits=records.tobytes(),
+        causes=aggregate(in_window(records, {0: CpuEdge(0, 10_000 * MS, None)})).tobytes(),
         lost_count=0,
         edges=[Edge(0, 0, 10_000 * MS, None)],
         states={0: ["POLL", "C1"]},
@@ -201,3 +203,9 @@ def test_exits_outside_of_their_cpus_window_and_of_unknown_cpus_are_left_out() -
     records = exits({"cpu": 0}, {"cpu": 0}, {"cpu": 1}, {"cpu": 4_000_000_000})
     found = in_window(records, {0: CpuEdge(0, 15 * MS, None), 1: CpuEdge(0, 100 * MS, None)})
     assert found["cpu"].tolist() == [0, 1]
+
+
+def test_a_capture_of_records_alone_is_attributed_as_it_was() -> None:
+    """Version 1, saved before the kernel summed: the same rows from the records."""
+    records = exits(*[own_timer(101)] * 7, *[woken_by(102, 102, PID)] * 3, {"next_tid": OTHER, "next_tgid": OTHER})
+    assert attribution(records, version=1, causes=b"") == attribution(records)

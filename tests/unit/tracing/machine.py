@@ -38,8 +38,18 @@ def build(folder: Path) -> ctypes.CDLL:
         check=True,
     )
     found = ctypes.CDLL(str(library))
-    for name in ("state_bytes", "record_bytes", "phase_offset", "gap_offset", "waking_bytes"):
+    for name in (
+        "state_bytes",
+        "record_bytes",
+        "phase_offset",
+        "gap_offset",
+        "waking_bytes",
+        "key_bytes",
+        "sum_bytes",
+        "total_bytes",
+    ):
         getattr(found, name).restype = ctypes.c_ulong
+    found.chosen.restype = ctypes.c_uint32
     return found
 
 

@@ -6,6 +6,7 @@ typedef uint64_t u64;
 typedef uint32_t u32;
 typedef uint8_t u8;
 #include "idle_exit.h"
+#include "causes.h"
 
 unsigned long state_bytes(void) { return sizeof(struct cpu_state); }
 unsigned long record_bytes(void) { return sizeof(struct idle_exit); }
@@ -42,3 +43,13 @@ void waking(struct cpu_state *cpu, struct waking *out, u64 now, u32 number, u32 
 
 unsigned long waking_bytes(void) { return sizeof(struct waking); }
 int switch_to(struct cpu_state *cpu, u64 now, u32 tid, struct waking *from) { return idle_switch(cpu, now, tid, tid, from); }
+
+unsigned long key_bytes(void) { return sizeof(struct cause_key); }
+unsigned long sum_bytes(void) { return sizeof(struct cause_sum); }
+unsigned long total_bytes(void) { return sizeof(struct cpu_total); }
+void key_of(struct idle_exit *period, struct cause_key *key) { cause_key_of(period, key); }
+void name(struct cause_sum *sum, struct idle_exit *period) { cause_names(sum, period); }
+void add(struct cause_sum *sum, struct idle_exit *period) { cause_add(sum, period); }
+void add_total(struct cpu_total *total, struct idle_exit *period) { total_add(total, period); }
+int in_window(struct cpu_total *total, struct idle_exit *period) { return is_in_window(total, period); }
+u32 chosen(u32 cpu, u32 sequence) { return sample_hash(cpu, sequence); }

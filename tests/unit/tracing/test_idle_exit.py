@@ -8,13 +8,19 @@ import ctypes
 import numpy as np
 import pytest
 
-from powerprof.attribution.idle import IPI, MECHANISMS, NO_IPI, TICK, TIMER, UNKNOWN, mechanisms
+from powerprof.attribution import idle
+from powerprof.attribution.idle import IPI, MECHANISMS, NO_IPI, TICK, TIMER, UNKNOWN
 from powerprof.tracing import layout
+from powerprof.tracing.aggregate import cause_keys
 from powerprof.tracing.layout import IDLE_EXIT, Evidence, Flag, WakerContext
 
 from . import machine
 
 EXIT = str(2**32 - 1)
+
+
+def mechanisms(exits: np.ndarray) -> np.ndarray:
+    return idle.mechanisms(cause_keys(exits))
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +37,9 @@ def test_the_python_layout_is_the_layout_of_the_c_structures(library: ctypes.CDL
     assert library.record_bytes() == IDLE_EXIT.itemsize
     assert library.state_bytes() == layout.CPU_STATE.itemsize
     assert library.phase_offset() == layout.CPU_STATE.fields["phase"][1]
+    assert library.key_bytes() == layout.CAUSE_KEY.itemsize
+    assert library.sum_bytes() == layout.CAUSE_SUM.itemsize
+    assert library.total_bytes() == layout.CPU_TOTAL.itemsize
     assert library.gap_offset() == layout.CPU_STATE.fields["gap"][1]
 
 

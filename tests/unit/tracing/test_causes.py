@@ -1,0 +1,190 @@
+"""What the kernel sums is what single records add up to: the very C, compiled natively, beside the same in Python."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from powerprof.attribution import causes, idle
+from powerprof.attribution.rhythm import period_ms
+from powerprof.processes.tasks import Task
+from powerprof.tracing.aggregate import aggregate, cause_keys, periods_in, sample_hash
+from powerprof.tracing.layout import CAUSE, CAUSE_KEY, CAUSE_SUM, CPU_TOTAL, IDLE_EXIT, Flag, WakerContext
+
+from . import machine
+
+MS = 1_000_000
+FLAGS = [0, Flag.WAKER, Flag.WAKER | Flag.SITE, Flag.WAKER | Flag.WAKER_SITE | Flag.SITE, Flag.TICK, Flag.NO_TASK]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return machine.build(tmp_path_factory.mktemp("native"))
+
+
+def summed_by_c(library: ctypes.CDLL, exits: np.ndarray) -> np.ndarray:
+    """A table of causes, filled by the kernel's code."""
+    table: dict[bytes, ctypes.Array[ctypes.c_char]] = {}
+    for one in exits:
+        record = ctypes.create_string_buffer(one.tobytes(), IDLE_EXIT.itemsize)
+        key = ctypes.create_string_buffer(CAUSE_KEY.itemsize)
+        library.key_of(record, key)
+        if key.raw not in table:
+            table[key.raw] = ctypes.create_string_buffer(CAUSE_SUM.itemsize)
+            library.name(table[key.raw], record)
+        library.add(table[key.raw], record)
+    found = np.zeros(len(table), dtype=CAUSE)
+    keys = np.frombuffer(b"".join(table), dtype=CAUSE_KEY)
+    sums = np.frombuffer(b"".join(value.raw for value in table.values()), dtype=CAUSE_SUM)
+    for part in (keys, sums):
+        for name in part.dtype.names or ():
+            found[name] = part[name]
+    return found
+
+
+def stream(rows: list[tuple[int, int, int, int, int, int, int]]) -> np.ndarray:
+    """Records of (gap µs, slept µs, ran µs, thread, flags, evidence, CPU), one after the other."""
+    found = np.zeros(len(rows), dtype=IDLE_EXIT)
+    at = 10**12
+    for one, (gap, slept, ran, thread, flags, evidence, cpu) in zip(found, rows, strict=True):
+        at += gap * 1000
+        one["enter_ns"], one["exit_ns"], one["next_ns"] = at - slept * 1000, at, at + ran * 1000
+        one["waking_ns"] = at - 300
+        one["next_tid"], one["next_tgid"] = (0, 0) if flags & Flag.NO_TASK else (100 + thread, 100)
+        one["woken_tid"], one["evidence"], one["cpu"], one["state"] = 100 + thread, evidence, cpu, thread % 3
+        one["flags"] = flags
+        one["site_ip"], one["site_sp"], one["site_code"] = 0x1000 + thread, 0x7000, thread
+        one["waker_context"] = WakerContext.TASK if thread % 2 else WakerContext.TIMER
+        one["waker_tid"], one["waker_tgid"], one["waker_cpu"] = 7 + thread % 2, 7, thread % 2
+        one["waker_ip"], one["waker_sp"], one["waker_code"] = 0x2000, 0x8000, thread
+        one["next_comm"], one["waker_comm"] = f"t{thread}".encode(), b"waker"
+        one["sequence"] = at % 2**31
+    return found
+
+
+ROW = st.tuples(
+    st.integers(0, 50_000),
+    st.integers(1, 10_000),
+    st.integers(0, 5_000),
+    st.integers(0, 5),
+    st.sampled_from([int(flags) for flags in FLAGS]),
+    st.integers(0, 9),
+    st.integers(0, 3),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows=st.lists(ROW, max_size=120))
+def test_the_kernel_s_sums_and_python_s_are_equal_in_every_field(
+    library: ctypes.CDLL, rows: list[tuple[int, int, int, int, int, int, int]]
+) -> None:
+    exits = stream(rows)
+    by_c, by_python = summed_by_c(library, exits), aggregate(exits)
+    assert by_c.tobytes() == by_python.tobytes()
+    assert int(by_c["count"].sum()) == len(exits)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=st.lists(ROW, max_size=80), cut=st.integers(0, 80))
+def test_records_added_to_sums_are_the_sums_of_all(
+    library: ctypes.CDLL, rows: list[tuple[int, int, int, int, int, int, int]], cut: int
+) -> None:
+    exits = stream(rows)
+    begun = aggregate(exits[:cut])
+    assert aggregate(exits[cut:], begun).tobytes() == aggregate(exits).tobytes()
+
+
+def nobody(tid: int, pid: int | None, comm: str) -> Task:
+    return Task(tid, pid, comm or f"thread {tid}", comm or f"thread {tid}", False)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=st.lists(ROW, min_size=1, max_size=120))
+def test_what_is_said_of_the_sums_is_what_is_said_of_the_records(
+    library: ctypes.CDLL, rows: list[tuple[int, int, int, int, int, int, int]]
+) -> None:
+    exits = stream(rows)
+    found = idle.mechanisms(cause_keys(exits))
+    said = causes.summarise(
+        summed_by_c(library, exits),
+        idle.mechanisms(summed_by_c(library, exits)),
+        1.0,
+        nobody,
+        functions={},
+        interrupts={},
+    )
+    assert sum(cause.count for cause in said) == len(exits)
+    for number, mechanism in enumerate(idle.MECHANISMS):
+        counted = sum(cause.count for cause in said if cause.mechanism == mechanism)
+        assert counted == np.count_nonzero(found == number)
+    running = np.where(exits["next_ns"] > exits["exit_ns"], exits["next_ns"] - exits["exit_ns"], 0)
+    assert sum(cause.c0_ms or 0.0 for cause in said) == pytest.approx(float(running.sum()) / 1e6)
+
+
+def regular(gaps_us: list[int]) -> np.ndarray:
+    return aggregate(stream([(gap, 10, 10, 0, int(Flag.WAKER), 1, 0) for gap in gaps_us]))
+
+
+@pytest.mark.parametrize(
+    ("gaps_us", "expected_ms"),
+    [
+        ([400_000] * 20, 400.0),
+        ([10_000, 10_000, 20_000, 10_000, 30_000, 10_000] * 5, 10.0),
+        ([20_000, *[10_000] * 12], 10.0),
+        ([10_000, 10_500, 9_600, 10_200] * 6, 10.075),
+        ([1_000, 7_000, 31_000, 113_000, 2_500, 64_000, 11_700, 5] * 4, None),
+        ([10_000] * 4, None),
+    ],
+)
+def test_a_period_is_found_among_intervals(gaps_us: list[int], expected_ms: float | None) -> None:
+    found = period_ms(regular(gaps_us))
+    assert found is None if expected_ms is None else found == pytest.approx(expected_ms, rel=0.005)
+
+
+def test_of_several_entries_one_must_hold_most_exits() -> None:
+    often = [(10_000, 10, 10, 1, int(Flag.WAKER), 1, 0)] * 20
+    now_and_then = [(10_000, 10, 10, 3, int(Flag.WAKER), 1, 0)]
+    assert period_ms(aggregate(stream([*often, *now_and_then * 3]))) == pytest.approx(10.0)
+    assert period_ms(aggregate(stream([*often, *now_and_then * 20]))) is None
+
+
+@pytest.mark.parametrize(("gap", "periods"), [(90, 1), (110, 1), (89, 0), (111, 0), (190, 2), (310, 3), (420, 0)])
+def test_how_many_periods_an_interval_is(gap: int, periods: int) -> None:
+    assert periods_in(gap, 100) == periods
+
+
+def test_a_window_of_a_cpu_begins_and_ends_at_its_edges(library: ctypes.CDLL) -> None:
+    total = np.zeros((), dtype=CPU_TOTAL)
+    (period,) = stream([(0, 1000, 1000, 1, 0, 1, 0)])
+
+    def inside(start_ns: int, end_ns: int) -> bool:
+        total["start_ns"], total["end_ns"] = start_ns, end_ns
+        raw = ctypes.create_string_buffer(total.tobytes(), CPU_TOTAL.itemsize)
+        return bool(library.in_window(raw, ctypes.create_string_buffer(period.tobytes(), IDLE_EXIT.itemsize)))
+
+    at = int(period["exit_ns"])
+    assert [inside(0, 0), inside(at, 0), inside(at + 1, 0), inside(at, at), inside(at - 5, at - 1)] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_the_sample_is_the_same_choice_everywhere_and_even(library: ctypes.CDLL) -> None:
+    cpus, sequences = np.repeat(np.arange(4, dtype=np.uint32), 5000), np.tile(np.arange(5000, dtype=np.uint32), 4)
+    hashed = sample_hash(cpus, sequences)
+    for place in range(0, len(cpus), 997):
+        assert library.chosen(int(cpus[place]), int(sequences[place])) == hashed[place]
+    for bits in (1, 3, 6):
+        chosen = hashed & np.uint64((1 << bits) - 1) == 0
+        # Binomial: four standard deviations.
+        expected = len(cpus) / (1 << bits)
+        assert abs(np.count_nonzero(chosen) - expected) < 4 * np.sqrt(expected)
+        # What a longer mask chooses is part of what a shorter one does.
+        assert not np.any(chosen & ~(hashed & np.uint64((1 << bits - 1) - 1) == 0))
