@@ -7,6 +7,7 @@ import dataclasses
 import os
 import resource
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,17 +97,20 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
     with (
         WindowEnergy(plan.energy_source, plan.meter_log) as energy,
         StackTracer(plan.target, plan.ring_pages) as tracer,
+        ExitStack() as stack,
     ):
         if not plan.target.system and not tracer.images:
             raise PowerprofError(f"{plan.target.label}: the process is gone, or is the kernel's")
         if plan.count_run_time:
             tracer.program.count_run_time()
+        # Before anything is given up: what counts idle exits beside the trace is found through tracefs.
+        opened = stack.enter_context(TraceWindow(tracer, energy.meters))
         if plan.settle and "powertop" not in plan.energy_source:
             # PowerTOP is started anew for each of its reports, and wants to be root.
             privileges.keep(privileges.TRACING)
         say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
         reader = CpuidleReader()
-        window = TraceWindow(tracer, energy.meters).measure(plan.duration_s, then_hold=True)
+        window = opened.measure(plan.duration_s, then_hold=True)
         completed = energy.complete(window.residency)
         kind = host_energy(completed.energy).kind
         idle_watts, wakeup_joules = energy.idle_watts(window.residency.cpus, kind), energy.wakeup_joules(kind)
