@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: whether something comes regularly, by the intervals that its entries counted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pure: idle exits summed by what caused them, as the kernel sums them (probes/bpf/causes.h), line by line.
 
 What tracing makes are sums; this makes the same of single records: those that are still open at a window's end, and

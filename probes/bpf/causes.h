@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Idle exits summed by what caused them: one entry a distinct cause, however often it happens.
  *
  * Question: how many idle exits had this evidence, thread, site and waker, how long did the CPUs run because of them, and

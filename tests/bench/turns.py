@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tracing costs a server under one constant load: tracer on and off in turns of a fifth of a second.
 
 Neighbours change the throughput of a shared host by tens of percent from one window of seconds to the next, so windows

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the kernel sums is what single records add up to: the very C, compiled natively, beside the same in Python."""
 
 from __future__ import annotations

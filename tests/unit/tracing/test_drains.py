@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How soon the ring buffers are looked at again."""
 
 from __future__ import annotations
