@@ -25,6 +25,7 @@ from powerprof.tracing.layout import CAUSE, IDLE_EXIT
 
 _STACK_LIMIT_BYTES = 0x4000
 _CPUS_LIMIT = 1 << 16
+_SUMS_LIMIT = 1 << 62
 FILE = "capture.bin"
 
 
@@ -229,6 +230,10 @@ def load(path: Path) -> Capture:
 def _check(capture: Capture, path: Path) -> None:
     if not 0 < capture.window_s < 1e9 or not 0 <= capture.counted_to_ns - capture.counted_from_ns < 1 << 62:
         raise DataError(path, "a window without length")
+    entries = np.frombuffer(capture.causes, dtype=CAUSE)
+    for name in ("count", "running_ns", "idle_ns"):
+        if np.any(entries[name] >= _SUMS_LIMIT) or float(entries[name].sum(dtype=np.float64)) >= _SUMS_LIMIT:
+            raise DataError(path, "impossible sums of idle exits")
     for edge in capture.edges:
         if not 0 <= edge.cpu < _CPUS_LIMIT or not 0 <= edge.start_ns <= edge.end_ns < 1 << 63:
             raise DataError(path, "an impossible window of a CPU")

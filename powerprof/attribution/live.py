@@ -24,8 +24,8 @@ from powerprof.records import ToolCost
 from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.stacks.image import ProcessImage
 from powerprof.text import Say
-from powerprof.tracing.idle import interrupt_names
 from powerprof.tracing.idle_time import DRIVERLESS_STATES
+from powerprof.tracing.names import interrupt_names
 from powerprof.tracing.stacks import SiteWakings, StackTracer
 from powerprof.tracing.window import TraceWindow
 

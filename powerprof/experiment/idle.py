@@ -259,7 +259,8 @@ class IdleExperiment:
     def _trace(self, server: Server | None, traced: _Traced) -> None:
         from powerprof.attribution import causes, idle
         from powerprof.processes.tasks import look_up
-        from powerprof.tracing.idle import IdleTracer, interrupt_names
+        from powerprof.tracing.idle import IdleTracer
+        from powerprof.tracing.names import interrupt_names
         from powerprof.tracing.window import TraceWindow
 
         names: Mapping[int, str] = {}

@@ -17,23 +17,24 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.errors import CapabilityError
-from powerprof.files import try_text
-from powerprof.paths import is_this_host, procfs
+from powerprof.paths import is_this_host
 from powerprof.processes.namespaces import check_process_ids
 from powerprof.tracing import features
 from powerprof.tracing.aggregate import aggregate, sample_hash
 from powerprof.tracing.btf import Btf, kernel_btf
+from powerprof.tracing.halves import Halves
 from powerprof.tracing.layout import (
-    CAUSE,
     CAUSE_KEY,
     CAUSE_STATES,
     CAUSE_SUM,
     CPU_STATE,
     CPU_TOTAL,
+    HALF,
     IDLE_EXIT,
     Flag,
     Phase,
 )
+from powerprof.tracing.names import kernel_functions
 from powerprof.tracing.program import Program, argument_definitions, possible_cpus, struct_definitions
 
 _FIELDS = {
@@ -71,7 +72,7 @@ Array = npt.NDArray[Any]
 # Records that a window keeps beside its sums: 11 MB, and one in two, four, … of them where more come.
 SAMPLE_LIMIT = 50_000
 _COUNT_LOST, _COUNT_LOST_SAMPLES = 1, 8
-_SHARED_SAMPLE_MASK = 4
+_SHARED_SAMPLE_MASK, _SHARED_CAUSE_HALF = 4, 5
 
 
 @dataclass(frozen=True)
@@ -91,37 +92,6 @@ class IdleTrace:
     totals: Array
     run_time_s: float | None = None
     addresses: dict[int, str] = field(default_factory=dict)
-
-
-def kernel_functions(wanted: Mapping[int, object] | set[int], names: tuple[str, ...] = ()) -> dict[int, str]:
-    """Names of exactly these kernel addresses, and the addresses of these names, from kallsyms in one pass.
-
-    Empty where kallsyms is hidden (kptr_restrict).
-    """
-    found: dict[int, str] = {}
-    try:
-        with (procfs() / "kallsyms").open() as file:
-            for line in file:
-                parts = line.split(maxsplit=3)
-                if len(parts) < 3:
-                    continue
-                address = int(parts[0], 16)
-                if address and (address in wanted or parts[2] in names):
-                    found.setdefault(address, parts[2])
-    except (OSError, ValueError):
-        return found
-    return found
-
-
-def interrupt_names() -> dict[int, str]:
-    """Device name by interrupt number, from /proc/interrupts: the last column, as people know it."""
-    names: dict[int, str] = {}
-    for line in (try_text(procfs() / "interrupts") or "").splitlines()[1:]:
-        number, _, rest = line.partition(":")
-        words = rest.split()
-        if number.strip().isdigit() and words:
-            names[int(number)] = words[-1]
-    return names
 
 
 def definitions(btf: Btf, *, stacks: bool) -> dict[str, int | str]:
@@ -152,8 +122,16 @@ class IdleTracer:
         values.update(extra or {})
         self._sample = bytearray()
         self._mask = 0
-        self._before: list[int] = []
+        self._functions: dict[int, str] = {}
         self.program = Program("idle.bpf.c", values)
+        self._causes = Halves(
+            self.program,
+            "causes",
+            (CAUSE_KEY, CAUSE_SUM),
+            ("flags", HALF),
+            sums=("count", "running_ns", "idle_ns", "states"),
+            turn=lambda half: self._share(_SHARED_CAUSE_HALF, half * HALF),
+        )
         self.program.ring("exits", self._sample.extend)
         self.begin()
 
@@ -172,8 +150,9 @@ class IdleTracer:
         self._set_mask(0)
         self.drain()
         self._sample.clear()
-        self.program.bpf["causes"].clear()
-        self._before = self.program.per_cpu_sum("counters")
+        self._causes.clear()
+        self._counted = self.program.per_cpu_sum("counters")
+        self._totals = np.zeros(possible_cpus(), dtype=CPU_TOTAL)
 
     def open_cpu(self, cpu: int, at_ns: int) -> None:
         """One CPU's window begins: to be called while the caller keeps that CPU awake."""
@@ -206,9 +185,12 @@ class IdleTracer:
         """How long the buffers may be left alone even where nothing comes."""
         return _DRAIN_LATEST_S
 
+    def _share(self, index: int, value: int) -> None:
+        self.program.put("shared", index, value.to_bytes(8, "little"))
+
     def _set_mask(self, mask: int) -> None:
         self._mask = mask
-        self.program.put("shared", _SHARED_SAMPLE_MASK, mask.to_bytes(8, "little"))
+        self._share(_SHARED_SAMPLE_MASK, mask)
 
     def _chosen(self, exits: Array) -> Array:
         chosen: Array = exits[sample_hash(exits["cpu"], exits["sequence"]) & np.uint64(self._mask) == 0]
@@ -221,42 +203,70 @@ class IdleTracer:
         """The window is over: to be called at its very edge, before `finish` collects what it left."""
 
     def finish(self) -> IdleTrace:
-        """Everything since `begin`, with the periods that are still open."""
+        """Everything since `begin` or the last `snapshot`, with the periods that are still open."""
         # The exits of the window's own edge are added when those CPUs idle again.
         time.sleep(_SETTLE_S)
+        return self._since(with_open=True)
+
+    def snapshot(self) -> IdleTrace:
+        """What came since `begin` or the last snapshot; tracing goes on.
+
+        Nothing is in two snapshots, and nothing between two: a period is in the one in whose time its CPU idled again.
+        What regularity needs (`period_ns` and its companions) goes on over snapshots. `totals` have the start of the
+        CPUs' windows, and the sums since the last snapshot.
+        """
+        return self._since(with_open=False)
+
+    def _since(self, *, with_open: bool) -> IdleTrace:
         self.drain()
-        keys, sums = self.program.hash_bytes("causes", CAUSE_KEY.itemsize, CAUSE_SUM.itemsize)
-        totals = np.frombuffer(self.program.table_bytes("totals"), dtype=CPU_TOTAL).copy()
-        still_open = self._open_periods(totals)
-        entries = _joined(np.frombuffer(keys, dtype=CAUSE_KEY), np.frombuffer(sums, dtype=CAUSE_SUM))
-        causes = aggregate(still_open, entries[entries["count"] > 0])
-        _add_open(totals, still_open)
-        counted = [now - then for now, then in zip(self.program.per_cpu_sum("counters"), self._before, strict=True)]
-        run_time_s = self.program.run_time_s()
-        sent = np.frombuffer(bytes(self._sample), dtype=IDLE_EXIT)
-        sample = self._chosen(np.concatenate([sent, still_open]))
+        causes = self._causes.since()
+        now = np.frombuffer(self.program.table_bytes("totals"), dtype=CPU_TOTAL)
+        totals = now.copy()
+        for name in ("count", "idle_ns"):
+            totals[name] -= self._totals[name]
+        self._totals = now
+        sample = self._chosen(np.frombuffer(bytes(self._sample), dtype=IDLE_EXIT))
+        if with_open:
+            still_open = self._open_periods(now)
+            causes = aggregate(still_open, causes)
+            _add_open(totals, still_open)
+            sample = np.concatenate([sample, self._chosen(still_open)])
         is_open = sample["flags"] & np.uint32(Flag.OPEN) != 0
-        sample = sample[np.lexsort((sample["exit_ns"], is_open))]
+        mask = self._mask
         self._sample.clear()
+        counters = self.program.per_cpu_sum("counters")
+        counted = [after - before for after, before in zip(counters, self._counted, strict=True)]
+        self._counted = counters
         return IdleTrace(
             causes,
             counted[_COUNT_LOST],
-            sample,
-            self._mask + 1,
+            sample[np.lexsort((sample["exit_ns"], is_open))],
+            mask + 1,
             counted[_COUNT_LOST_SAMPLES],
             totals,
-            run_time_s,
-            kernel_functions(self._addresses(causes)),
+            self.program.run_time_s(),
+            self._names_of(self._addresses(causes)),
         )
+
+    def _names_of(self, addresses: set[int]) -> dict[int, str]:
+        """Names of kernel functions; each is looked for once."""
+        unknown = addresses - self._functions.keys()
+        if unknown:
+            self._functions.update(dict.fromkeys(unknown, "") | kernel_functions(unknown))
+        return {address: self._functions[address] for address in addresses if self._functions[address]}
 
     def _addresses(self, causes: Array) -> set[int]:
         """Kernel functions to be named."""
         names = ("timer_function", "work_function", "waker_timer_function")
         return {int(value) for name in names for value in np.unique(causes[name])} - {0}
 
+    def cpu_states(self) -> Array:
+        """Where each CPU is now, as layout.CPU_STATE."""
+        return np.frombuffer(self.program.table_bytes("cpus"), dtype=CPU_STATE)
+
     def _open_periods(self, totals: Array) -> Array:
         """CPUs that left idle within their windows and have been running since: their periods are in no sum yet."""
-        states = np.frombuffer(self.program.table_bytes("cpus"), dtype=CPU_STATE)
+        states = self.cpu_states()
         found: Array = states["period"][np.isin(states["phase"], (Phase.LEFT, Phase.RUNNING))].copy()
         mine = totals[found["cpu"]]
         inside = (mine["start_ns"] > 0) & (found["exit_ns"] >= mine["start_ns"]) & (found["exit_ns"] <= mine["end_ns"])
@@ -264,14 +274,6 @@ class IdleTracer:
         found["flags"] |= np.uint32(Flag.OPEN)
         found["next_ns"] = 0
         return found
-
-
-def _joined(keys: Array, sums: Array) -> Array:
-    entries = np.zeros(len(keys), dtype=CAUSE)
-    for part in (keys, sums):
-        for name in part.dtype.names or ():
-            entries[name] = part[name]
-    return entries
 
 
 def _add_open(totals: Array, still_open: Array) -> None:

@@ -89,7 +89,17 @@ CAUSE_SUM = np.dtype(
     + [(name, "<u4") for name in ("fitting_gaps", "fitting_periods", "gaps", "votes")]
     + [("states", "<u4", (CAUSE_STATES,)), ("next_comm", f"S{COMM_BYTES}"), ("waker_comm", f"S{COMM_BYTES}")]
 )
+HALF = 0x10000  # CAUSE_HALF, in a key's flags or context: which half of a double buffer the entry is in
 CAUSE = np.dtype([*((name, CAUSE_KEY[name]) for name in CAUSE_KEY.names or ()), *CAUSE_SUM.descr])
+
+# struct woken_key of stacks.bpf.h, and its count.
+WOKEN_KEY = np.dtype(
+    [(name, "<u8") for name in ("ip", "sp", "code", "timer_function")]
+    + [(name, "<u4") for name in ("tid", "pid", "context", "irq", "waker_pid", "waker_tid")]
+)
+WOKEN_COUNT = np.dtype([("count", "<u8")])
+
+# Exits of one CPU in its window: struct cpu_total of causes.h.
 _BY_STATE = [(name, "<u8", (CAUSE_STATES,)) for name in ("count", "idle_ns")]
 CPU_TOTAL = np.dtype([("start_ns", "<u8"), ("end_ns", "<u8"), *_BY_STATE, ("last_tgid", "<u8")])
 

@@ -25,6 +25,7 @@ from powerprof.tracing.headers import kernel_headers, remedy
 
 _PRIVILEGE_HINT = "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep on the interpreter"
 _BPF_ENABLE_STATS = 32
+_BATCH = 4096
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
 
 
@@ -198,19 +199,40 @@ class Program:
             raise PowerprofError(f"cannot read the table {name} ({os.strerror(ctypes.get_errno()).lower()})")
         return data.raw
 
+    def slots(self, name: str) -> int:
+        """How many entries a table can hold."""
+        return int(self.bpf[name].max_entries)
+
     def hash_bytes(self, name: str, key_bytes: int, value_bytes: int) -> tuple[bytes, bytes]:
-        """All keys and all values of a hash table, read by one call (BPF_MAP_LOOKUP_BATCH, Linux 5.6)."""
+        """All keys and all values of a hash table, some thousand a call (BPF_MAP_LOOKUP_BATCH, Linux 5.6)."""
         from bcc.libbcc import lib
 
         table = self.bpf[name]
-        limit = table.max_entries
-        keys, values = ctypes.create_string_buffer(limit * key_bytes), ctypes.create_string_buffer(limit * value_bytes)
-        # Where the next batch would begin: a bucket's number, in a key's place.
-        begin, count = (ctypes.c_uint32 * 64)(), ctypes.c_uint32(limit)
-        result = lib.bpf_lookup_batch(table.map_fd, None, begin, keys, values, ctypes.byref(count))
-        if result < 0 and ctypes.get_errno() not in (0, errno.ENOENT):
-            raise PowerprofError(f"cannot read the table {name} ({os.strerror(ctypes.get_errno()).lower()})")
-        return keys.raw[: count.value * key_bytes], values.raw[: count.value * value_bytes]
+        keys = ctypes.create_string_buffer(_BATCH * key_bytes)
+        values = ctypes.create_string_buffer(_BATCH * value_bytes)
+        found_keys, found_values = bytearray(), bytearray()
+        # Where the next batch begins: a bucket's number, in a key's place.
+        place, begun = (ctypes.c_uint32 * 64)(), False
+        while True:
+            count = ctypes.c_uint32(_BATCH)
+            begin = place if begun else None
+            result = lib.bpf_lookup_batch(table.map_fd, begin, place, keys, values, ctypes.byref(count))
+            code = ctypes.get_errno() if result < 0 else 0
+            if code not in (0, errno.ENOENT):
+                raise PowerprofError(f"cannot read the table {name} ({os.strerror(code).lower()})")
+            found_keys += ctypes.string_at(keys, count.value * key_bytes)
+            found_values += ctypes.string_at(values, count.value * value_bytes)
+            if code == errno.ENOENT or not count.value:
+                return bytes(found_keys), bytes(found_values)
+            begun = True
+
+    def delete(self, name: str, keys: bytes, key_bytes: int) -> None:
+        """Delete these entries of a hash table; keys that are not there are passed over."""
+        from bcc.libbcc import lib
+
+        descriptor = self.bpf[name].map_fd
+        for at in range(0, len(keys), key_bytes):
+            lib.bpf_delete_elem(descriptor, keys[at : at + key_bytes])
 
     def per_cpu_sum(self, name: str) -> list[int]:
         """Each entry of a per-CPU array of u64, summed over CPUs."""

@@ -7,7 +7,7 @@ import ctypes
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any
 
@@ -22,13 +22,14 @@ from powerprof.stacks.image import ProcessImage, merge, snapshot
 from powerprof.stacks.registers import Machine, this_machine
 from powerprof.tracing import features
 from powerprof.tracing.btf import Btf, kernel_btf
-from powerprof.tracing.idle import IdleTracer
-from powerprof.tracing.layout import STACK_HEADER
+from powerprof.tracing.halves import Halves
+from powerprof.tracing.idle import IdleTrace, IdleTracer
+from powerprof.tracing.layout import HALF, STACK_HEADER, WOKEN_COUNT, WOKEN_KEY
 from powerprof.tracing.sleeping import SleepingStack, sleeping_stacks
 
 _COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_UNSENT, _COUNT_UNCOUNTED = 3, 4, 6, 7
 _COUNT_SLEEPS = 5
-_SHARED_REGISTERS, _SHARED_COUNTING, _SHARED_STACK_BYTES = 1, 2, 3
+_SHARED_REGISTERS, _SHARED_COUNTING, _SHARED_STACK_BYTES, _SHARED_WOKEN_HALF = 1, 2, 3, 6
 _RING_PAGES = 4096  # 16 MiB: two thousand stacks of 8 KiB between two drains
 # At up to 20,000 switch-outs and wakings a second and CPU all are looked at; above that one in SAMPLE_1_IN.
 LOADED_PER_100MS = 2000
@@ -148,6 +149,7 @@ class StackTracer(IdleTracer):
         self._stack_bytes, self._ring_bytes = 0, ring_pages * 4096
         self._sleeping: list[SleepingStack] = []
         self._wakings: list[SiteWakings] = []
+        self._woken: Halves | None = None
         self._counted_from_ns = self._counted_to_ns = 0
         super().__init__(
             {
@@ -162,6 +164,14 @@ class StackTracer(IdleTracer):
             }
         )
         self.program.ring("stacks", self._on_stack)
+        self._woken = Halves(
+            self.program,
+            "woken",
+            (WOKEN_KEY, WOKEN_COUNT),
+            ("context", HALF),
+            sums=("count",),
+            turn=lambda half: self._share(_SHARED_WOKEN_HALF, half * HALF),
+        )
         self._targets = self.program.bpf["targets"]
         if target.system:
             self._admit_everyone()
@@ -213,11 +223,11 @@ class StackTracer(IdleTracer):
     def begin(self) -> None:
         """Forget the stacks seen, so that they are sent again; look at who is asleep."""
         super().begin()
-        if self._targets is None:
+        if self._targets is None or self._woken is None:
             return
         self._records.clear()
         self._stack_bytes = 0
-        self.program.bpf["woken"].clear()
+        self._woken.clear()
         self._share(_SHARED_STACK_BYTES, STACK_BYTES)
         self._base = self.program.per_cpu_sum("counters")
         # Last: a stack that is not new is not copied again.
@@ -235,29 +245,19 @@ class StackTracer(IdleTracer):
         self._share(_SHARED_COUNTING, 0)
         self._counted_to_ns = time.monotonic_ns()
 
+    def snapshot(self) -> IdleTrace:
+        """As for idle exits; `stack_trace` afterwards has the stacks and wakings of the same time."""
+        trace = super().snapshot()
+        self._counted_to_ns = time.monotonic_ns()
+        return trace
+
     def _shared(self, index: int) -> int:
         return int(self.program.bpf["shared"][ctypes.c_int(index)].value)
 
-    def _share(self, index: int, value: int) -> None:
-        self.program.bpf["shared"][ctypes.c_int(index)] = ctypes.c_longlong(value)
-
     def _addresses(self, causes: npt.NDArray[Any]) -> set[int]:
-        self._wakings = [
-            SiteWakings(
-                key.tid,
-                key.tgid,
-                key.ip,
-                key.sp,
-                key.code,
-                key.context,
-                key.timer_function,
-                key.irq,
-                key.waker_tid,
-                key.waker_tgid,
-                int(value.value),
-            )
-            for key, value in self.program.bpf["woken"].items()
-        ]
+        if self._woken is not None:
+            rows = self._woken.since()
+            self._wakings = [SiteWakings(*row) for row in rows[[one.name for one in fields(SiteWakings)]].tolist()]
         return super()._addresses(causes) | {one.timer_function for one in self._wakings} - {0}
 
     def drain(self) -> None:
@@ -282,21 +282,28 @@ class StackTracer(IdleTracer):
         self._stack_bytes += len(data)
 
     def stack_trace(self) -> StackTrace:
-        """Everything about stacks since `begin`; call it after `finish`."""
+        """Everything about stacks since `begin` or the call before; call it after `finish` or `snapshot`."""
         sites = [_decode(data, self._machine.register_bytes) for data in self._records]
+        sleeping, self._sleeping = self._sleeping, []
+        self._records.clear()
+        self._stack_bytes = 0
         # Libraries may have been loaded and programs executed since; processes of the system may be new.
         self.add({site.pid for site in sites} | set(self.images))
-        counted = [now - then for now, then in zip(self.program.per_cpu_sum("counters"), self._base, strict=True)]
+        counters = self.program.per_cpu_sum("counters")
+        counted = [now - then for now, then in zip(counters, self._base, strict=True)]
+        self._base = counters
+        self._share(_SHARED_STACK_BYTES, STACK_BYTES)
+        counted_from_ns, self._counted_from_ns = self._counted_from_ns, self._counted_to_ns
         return StackTrace(
             sites,
-            self._sleeping,
+            sleeping,
             self.images,
             self._wakings,
             counted[_COUNT_LOST_STACKS],
             counted[_COUNT_LOADED],
             counted[_COUNT_UNSENT],
             counted[_COUNT_UNCOUNTED],
-            self._counted_from_ns,
+            counted_from_ns,
             self._counted_to_ns,
             bool(self._shared(_SHARED_REGISTERS)) or not counted[_COUNT_SLEEPS],
         )

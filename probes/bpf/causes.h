@@ -10,6 +10,9 @@
 #define POWERPROF_CAUSES_H
 
 #define CAUSE_STATES 10   /* CPUIDLE_STATE_MAX */
+/* In a key's flags: which half of the double buffer the entry is in. A reader that goes on counting turns to the other half
+ * and empties this one, when no program can be adding to it any more. */
+#define CAUSE_HALF 0x10000
 #define CAUSE_FLAGS (IDLE_TICK | IDLE_NO_TASK | IDLE_WAKER | IDLE_TIMER_WHEEL | IDLE_SITE | IDLE_WAKER_SITE)
 
 struct cause_key {

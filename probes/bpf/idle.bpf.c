@@ -21,16 +21,19 @@ BPF_TABLE("hash", struct cause_key, struct cause_sum, causes, CAUSE_SLOTS);
 BPF_ARRAY(totals, struct cpu_total, NR_CPUS);
 BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
 BPF_PERCPU_ARRAY(counters, u64, 9);
-BPF_ARRAY(shared, s64, 5);
+BPF_ARRAY(shared, s64, 7);
 
 enum counter {
     COUNT_EXITS, COUNT_LOST_EXITS, COUNT_STACKS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT,
     COUNT_UNCOUNTED, COUNT_LOST_SAMPLES,
 };
 /* SHARED_ALL_BUSY: no CPU idles. SHARED_COUNTING: a window is open. SHARED_STACK_BYTES: what may still be copied in it.
- * SHARED_SAMPLE_MASK: which periods are sent as records too.
+ * SHARED_SAMPLE_MASK: which periods are sent as records too. SHARED_CAUSE_HALF, SHARED_WOKEN_HALF: 0 or CAUSE_HALF.
  * All are read often and written seldom: no CPU's line travels because another one idles. */
-enum shared_value { SHARED_ALL_BUSY, SHARED_REGS_OFFSET, SHARED_COUNTING, SHARED_STACK_BYTES, SHARED_SAMPLE_MASK };
+enum shared_value {
+    SHARED_ALL_BUSY, SHARED_REGS_OFFSET, SHARED_COUNTING, SHARED_STACK_BYTES, SHARED_SAMPLE_MASK, SHARED_CAUSE_HALF,
+    SHARED_WOKEN_HALF,
+};
 #define REVIEW_EVERY_NS 10000000ULL
 
 #define RB_NO_WAKEUP 1
@@ -72,8 +75,11 @@ static __always_inline struct cause_sum *cause_of(struct idle_exit *period)
 {
     struct cause_key key;
     struct cause_sum *sum, fresh = {};
+    s64 *half = shared_at(SHARED_CAUSE_HALF);
 
     cause_key_of(period, &key);
+    if (half)
+        key.flags |= (u32)*half;
     sum = causes.lookup(&key);
     if (sum)
         return sum;

@@ -39,7 +39,7 @@ struct site {
     u32 sent;         /* stacks of this thread that were copied in this window */
 };
 
-/* One site and what ended the sleep there, as in struct waking. */
+/* One site and what ended the sleep there, as in struct waking; CAUSE_HALF is in `context`. */
 struct woken_key {
     u64 ip, sp, code, timer_function;
     u32 tid, tgid, context, irq, waker_tgid, waker_tid;
@@ -288,13 +288,14 @@ static __always_inline void count_waking(struct site *site, u64 timer, u32 conte
 {
     struct woken_key key = {};
     u64 one = 1, *times;
+    s64 *half = shared_at(SHARED_WOKEN_HALF);
 
     key.ip = site->ip;
     key.sp = site->sp;
     key.code = site->code;
     key.tid = site->tid;
     key.tgid = site->tgid;
-    key.context = context;
+    key.context = context | (half ? (u32)*half : 0);
     key.timer_function = timer;
     key.irq = irq;
     if (context == WAKER_TASK) {

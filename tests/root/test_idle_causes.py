@@ -18,7 +18,8 @@ from powerprof.records import Cause, Conservation
 from powerprof.tracing import idle as tracing
 from powerprof.tracing.aggregate import aggregate
 from powerprof.tracing.edge import CpuEdge
-from powerprof.tracing.idle import IdleTracer, interrupt_names
+from powerprof.tracing.idle import IdleTracer
+from powerprof.tracing.names import interrupt_names
 from powerprof.tracing.window import TracedWindow, TraceWindow
 
 RATE_HZ = 97

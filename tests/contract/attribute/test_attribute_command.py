@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from powerprof.attribution import capture
+from powerprof.tracing.layout import CAUSE
 from tests.conftest import REPOSITORY, Cli
 from tests.contract.attribute.conftest import Taken
 from tests.programs.unprivileged import NOBODY, as_nobody
@@ -151,7 +153,9 @@ def _every_edge(value: int) -> Callable[[dict[str, Any]], object]:
     ("change", "reason"),
     [
         (lambda fields: fields.update(exits=fields["exits"][:-1]), "another version"),
-        (lambda fields: fields.update(version=2), "another version"),
+        (lambda fields: fields.update(version=3), "another version"),
+        (lambda fields: fields.update(causes=fields["causes"][:-1]), "another version"),
+        (lambda fields: fields.update(causes=b"\xff" * len(fields["causes"])), "impossible sums"),
         (lambda fields: fields.update(window_s=0.0), "a window without length"),
         (lambda fields: fields.update(window_s=float("nan")), "a window without length"),
         (lambda fields: fields.update(counted_to_ns=-(1 << 62)), "a window without length"),
@@ -172,12 +176,16 @@ def test_captures_that_contradict_themselves_are_refused(
 def test_numbers_out_of_range_in_exits_do_no_harm(taken: Taken, powerprof_cli: Cli, tmp_path: Path) -> None:
     def noise(fields: dict[str, Any]) -> None:
         fields["exits"] = os.urandom(len(fields["exits"]))
+        entries = np.frombuffer(os.urandom(len(fields["causes"])), dtype=CAUSE).copy()
+        for name in ("count", "running_ns", "idle_ns"):
+            entries[name] >>= 20  # or they would be refused
+        fields["causes"] = entries.tobytes()
         fields["named"] = None
 
     path = _altered(taken, tmp_path / capture.FILE, noise)
     result = powerprof_cli(["attribute", "--from", str(path), "--json", "-"])
     assert (result.code, result.err) == (0, "")
-    assert json.loads(result.out)["conservation"]["idle_exits_count"] == 0
+    assert json.loads(result.out)["conservation"]["idle_exits_count"] > 0
 
 
 @pytest.mark.parametrize(

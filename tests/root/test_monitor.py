@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trace that is read again and again: over all reads everything is said once, beside what cpuidle counted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from powerprof.tracing import idle as tracing
+from powerprof.tracing.idle import IdleTracer
+from powerprof.tracing.monitor import Monitor
+from powerprof.tracing.window import TracedWindow
+
+
+@pytest.fixture
+def sleeps() -> Iterator[None]:
+    """Processes that come, sleep a moment and go: each is a cause of its own."""
+    process = subprocess.Popen(["sh", "-c", "while :; do sleep 0.002; done"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def reads(monitor: Monitor, count: int, every_s: float) -> list[TracedWindow]:
+    found = []
+    for _ in range(count):
+        time.sleep(every_s)
+        found.append(monitor.read())
+    return found
+
+
+def seen(windows: list[TracedWindow]) -> tuple[int, int]:
+    """Exits by their causes, lost ones with them, and those that cpuidle counted."""
+    causes = sum(int(one.trace.causes["count"].sum()) + one.trace.lost_count for one in windows)
+    return causes, sum(edge.usage_delta_count or 0 for one in windows for edge in one.edges.values())
+
+
+def test_over_all_reads_every_exit_is_said_once(root_bpf: None, sleeps: None) -> None:
+    with IdleTracer() as tracer, Monitor(tracer) as monitor:
+        windows = reads(monitor, 6, 0.3)
+    causes, counted = seen(windows)
+    cpus = os.cpu_count() or 1
+    assert counted > 100
+    assert abs(causes - counted) <= 0.01 * counted + 2 * cpus
+    for one in windows:
+        totals = int(one.trace.totals["count"].sum())
+        assert int(one.trace.causes["count"].sum()) + one.trace.lost_count == pytest.approx(totals, abs=2 * cpus)
+        assert one.window_s == pytest.approx(0.3, abs=0.25)
+        assert one.residency.cpus == len(one.edges) == len(os.sched_getaffinity(0))
+
+
+def test_a_table_that_would_fill_is_emptied_in_time(
+    root_bpf: None, sleeps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of processes through a table of 300 places: nothing is lost where it is read often enough."""
+    monkeypatch.setattr(tracing, "_CAUSES", 300)
+    with IdleTracer() as tracer, Monitor(tracer) as monitor:
+        windows = reads(monitor, 30, 0.1)
+    threads = {int(tid) for one in windows for tid in one.trace.causes["next_tid"]}
+    causes, counted = seen(windows)
+    assert sum(one.trace.lost_count for one in windows) == 0
+    assert abs(causes - counted) <= 0.01 * counted + 2 * (os.cpu_count() or 1)
+    if len(threads) < 300:
+        pytest.skip(f"the machine was too busy: {len(threads)} threads ended idle periods")
+
+
+def test_the_idle_time_of_a_cpu_that_sleeps_through_reads_is_there(root_bpf: None) -> None:
+    """Idle and running time are the wall time in every interval, though no CPU was woken for a reading."""
+    with IdleTracer() as tracer, Monitor(tracer) as monitor:
+        windows = reads(monitor, 8, 0.2)
+    for one in windows:
+        idle, c0 = one.residency.idle_percent, one.residency.c0_percent
+        assert idle is not None
+        assert c0 is not None
+        assert one.stat_idle_percent is not None
+        assert (one.residency.residual_percent or 0.0) < 2.0
+    whole = sum((one.residency.idle_percent or 0.0) * one.window_s for one in windows) / sum(
+        one.window_s for one in windows
+    )
+    by_kernel = sum((one.stat_idle_percent or 0.0) for one in windows) / len(windows)
+    # /proc/stat counts in ticks of 10 ms or 4 ms, and calls iowait idle.
+    assert whole == pytest.approx(by_kernel, abs=6.0)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table that is read while it grows: all that came is said once, and its entries are given up in time."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from powerprof.tracing import halves
+from powerprof.tracing.halves import Halves
+from powerprof.tracing.program import Program
+
+KEY = np.dtype([("thread", "<u4"), ("flags", "<u4")])
+SUM = np.dtype([("count", "<u8"), ("latest", "<u8"), ("states", "<u4", (2,))])
+BIT = 1 << 16
+
+
+class Kernel:
+    """A hash table of the kernel's with so many places, and the half that its program was told to use."""
+
+    def __init__(self, places: int) -> None:
+        self.places, self.half, self.lost, self.turns = places, 0, 0, 0
+        self.entries: dict[bytes, np.ndarray] = {}
+        self.late: list[int] = []
+
+    def add(self, thread: int, half: int | None = None) -> None:
+        used = self.half if half is None else half
+        key = np.array((thread, 1 | used * BIT), dtype=KEY).tobytes()
+        if key not in self.entries and len(self.entries) == self.places:
+            self.lost += 1
+            return
+        entry = self.entries.setdefault(key, np.zeros((), dtype=SUM))
+        entry["count"] += 1
+        entry["states"][thread % 2] += 1
+        entry["latest"] = thread * 7
+
+    def turn(self, half: int) -> None:
+        old, self.half = self.half, half
+        self.turns += 1
+        # Programs that were running meanwhile had seen the old half.
+        for thread in self.late:
+            self.add(thread, old)
+
+    def slots(self, name: str) -> int:
+        return self.places
+
+    def hash_bytes(self, name: str, key_bytes: int, value_bytes: int) -> tuple[bytes, bytes]:
+        return b"".join(self.entries), b"".join(value.tobytes() for value in self.entries.values())
+
+    def delete(self, name: str, keys: bytes, key_bytes: int) -> None:
+        for at in range(0, len(keys), key_bytes):
+            del self.entries[keys[at : at + key_bytes]]
+
+
+def table(kernel: Kernel) -> Halves:
+    return Halves(
+        cast(Program, kernel), "causes", (KEY, SUM), ("flags", BIT), sums=("count", "states"), turn=kernel.turn
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rounds=st.lists(st.lists(st.integers(0, 40), max_size=60), max_size=12),
+    late=st.lists(st.integers(0, 40), max_size=5),
+)
+def test_all_reads_together_say_what_came_once(rounds: list[list[int]], late: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(halves, "GRACE_S", 0.0)
+        kernel = Kernel(150)
+        kernel.late = late
+        read, came = table(kernel), np.zeros(41, dtype=int)
+        said, states = np.zeros(41, dtype=int), np.zeros(2, dtype=int)
+        for threads in rounds:
+            turns = kernel.turns
+            for thread in threads:
+                kernel.add(thread)
+            found = read.since()
+            assert set(found["flags"].tolist()) <= {1}
+            np.add.at(came, threads, 1)
+            if kernel.turns > turns:
+                np.add.at(came, late, 1)
+            np.add.at(said, found["thread"], found["count"].astype(int))
+            states += found["states"].sum(axis=0).astype(int)
+            assert said.tolist() == came.tolist()
+        assert states.tolist() == [came[::2].sum(), came[1::2].sum()]
+        assert kernel.lost == 0
+
+
+def test_threads_that_come_and_go_never_fill_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halves, "GRACE_S", 0.0)
+    kernel = Kernel(90)
+    read, said = table(kernel), 0
+    for first in range(0, 10_000, 25):
+        for thread in range(first, first + 25):
+            kernel.add(thread)
+        said += int(read.since()["count"].sum())
+    assert (said, kernel.lost) == (10_000, 0)
+    assert kernel.turns >= 10_000 // 90
+    assert len(kernel.entries) <= 60
+
+
+def test_what_is_no_sum_is_as_it_is_now() -> None:
+    kernel = Kernel(100)
+    read = table(kernel)
+    kernel.add(3)
+    assert read.since()["latest"].tolist() == [21]
+    assert len(read.since()) == 0
+    kernel.add(3)
+    (entry,) = read.since()
+    assert (int(entry["count"]), int(entry["latest"])) == (1, 21)
+
+
+def test_a_cleared_table_begins_at_zero() -> None:
+    kernel = Kernel(100)
+    read = table(kernel)
+    kernel.add(1)
+    read.since()
+    read.clear()
+    assert not kernel.entries
+    kernel.add(1)
+    assert read.since()["count"].tolist() == [1]

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counters of a CPU that idles while they are read: the tracer knows what is missing in them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from powerprof.sources.base import CpuReading, StateInfo
+from powerprof.tracing.layout import CPU_STATE, Phase
+from powerprof.tracing.monitor import completed
+
+STATES = (StateInfo("POLL", True), StateInfo("C1", False))
+
+
+def reading(at_ns: int) -> CpuReading:
+    return CpuReading(0, at_ns, STATES, (5, 1000), (1, 10), (0, 0), (0, 0), (0, 0))
+
+
+def cpu(phase: Phase, enter_ns: int, state: int = 1) -> np.ndarray:
+    found = np.zeros((), dtype=CPU_STATE)
+    found["phase"], found["period"]["enter_ns"], found["period"]["state"] = phase, enter_ns, state
+    return found
+
+
+def test_an_open_period_is_added_to_its_state() -> None:
+    look = cpu(Phase.IDLE, 4_000_000)
+    found = completed(reading(9_000_000), look, look)
+    assert (found.time_us, found.usage, found.resolved) == ((5, 6000), (1, 10), True)
+
+
+def test_a_cpu_that_runs_has_nothing_open() -> None:
+    for phase in (Phase.LEFT, Phase.RUNNING):
+        look = cpu(phase, 4_000_000)
+        assert (completed(reading(9_000_000), look, look).time_us) == (5, 1000)
+
+
+def test_two_looks_that_differ_tell_nothing() -> None:
+    before = cpu(Phase.IDLE, 4_000_000)
+    for after in (cpu(Phase.IDLE, 5_000_000), cpu(Phase.RUNNING, 4_000_000)):
+        found = completed(reading(9_000_000), before, after)
+        assert (found.time_us, found.resolved) == ((5, 1000), False)
+
+
+def test_a_cpu_that_was_not_seen_yet_is_unresolved() -> None:
+    look = cpu(Phase.UNKNOWN, 0)
+    assert not completed(reading(9_000_000), look, look).resolved
