@@ -4,7 +4,8 @@
 A condition is a name that `powerprof workloads` lists (index, or city:index where several have it). Both
 run in turns on a private MariaDB, or on a server of yours; the answer comes with a 95 % interval. Saved
 runs (of `run`, `idle` or `compare`, RUN:condition) are compared without measuring; what differs between
-their hosts, kernels and servers is listed first.
+their hosts, kernels and servers is listed first. So are two sweeps: at which values they part, by how
+much, and which figure of the system parts with them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from powerprof.experiment.options import (
 
 if TYPE_CHECKING:
     from powerprof.experiment.records import Comparison
+    from powerprof.experiment.sweepcomparison import SweepComparison
 
 First = Annotated[str, typer.Argument(metavar="A", help="A condition, or a saved run.")]
 Second = Annotated[str, typer.Argument(metavar="B", help="Another one.")]
@@ -131,8 +133,12 @@ def command(
         _judge(found)
 
 
-def _judge(comparison: Comparison) -> None:
+def _judge(comparison: Comparison | SweepComparison) -> None:
+    from powerprof.experiment import sweepcomparison
     from powerprof.experiment.judge.answer import is_worse
 
-    if is_worse(comparison.metrics, comparison.verdict.metric):
+    if isinstance(comparison, sweepcomparison.SweepComparison):
+        if sweepcomparison.is_worse(comparison):
+            raise WorseError(comparison.text)
+    elif is_worse(comparison.metrics, comparison.verdict.metric):
         raise WorseError(f"{comparison.b.name} is worse than {comparison.a.name}: {comparison.verdict.text}")

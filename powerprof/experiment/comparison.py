@@ -14,6 +14,7 @@ from powerprof.experiment.comparison_record import comparison
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Comparison
 from powerprof.experiment.runner import collect, control_case
+from powerprof.experiment.sweepcomparison import SweepComparison, are_sweeps, compare_sweeps
 from powerprof.text import Say
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import resolve
@@ -28,9 +29,14 @@ def compare(
     runs_dir: Path | None,
     extra: Sequence[Path],
     say: Say,
-) -> Comparison:
-    """Two saved runs where both names are some, else two conditions on `bench`. Raises UsageError, DataError."""
+) -> Comparison | SweepComparison:
+    """Two saved runs or sweeps where both names are some, else two conditions on `bench`.
+
+    Raises UsageError, DataError.
+    """
     if saved.are_runs(a, b, runs_dir):
+        if are_sweeps(a, b, runs_dir):
+            return compare_sweeps(a, b, runs_dir, options.seed)
         return saved.compare_saved(a, b, runs_dir, options.seed)
     with bench() as where:
         return compare_conditions(a, b, where, options, extra=extra, say=say)

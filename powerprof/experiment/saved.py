@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -287,7 +287,31 @@ def _refuse_different_work(first: _Half, second: _Half) -> None:
         )
 
 
-def differences(first: _Half, second: _Half) -> list[str]:
+class Described(Protocol):
+    """What a saved record says of how it was made."""
+
+    @property
+    def started_at(self) -> str:
+        """RFC 3339."""
+
+    @property
+    def condition(self) -> Condition:
+        """What was run."""
+
+    @property
+    def host(self) -> dict[str, Any]:
+        """The machine and its kernel."""
+
+    @property
+    def server(self) -> dict[str, Any]:
+        """The server."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How it was measured."""
+
+
+def differences(first: Described, second: Described) -> list[str]:
     """What differs in host, kernel, server and settings, one line each; first what matters most."""
     found = []
     for label, a, b in (

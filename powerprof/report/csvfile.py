@@ -16,6 +16,7 @@ import msgspec
 from powerprof.attribution.records import Attribution
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep import Sweep
+from powerprof.experiment.sweepcomparison import SweepComparison
 from powerprof.foreign import disarmed
 from powerprof.records import Run
 from powerprof.report.kinds import form
@@ -111,6 +112,24 @@ def sweep(record: Sweep) -> Iterator[Line]:
         if point.error is not None:
             yield [value, *[None] * 6, point.error]
         yield from ([value, *line] for line in _column(table, str(number)) if line[3] is not None)
+
+
+def sweep_comparison(record: SweepComparison) -> Iterator[Line]:
+    """A line a metric of each value that both sweeps measured."""
+    yield [
+        *(record.parameter, "parted", "metric", "unit", "kind", "a", "b", "a_mean", "a_low", "a_high"),
+        *("b_mean", "b_low", "b_high", "b_minus_a", "low", "high", "percent", "verdict"),
+    ]
+    for point in record.points:
+        for metric in point.metrics:
+            yield [
+                *(str(point.value), str(point.parted), metric.name, metric.unit, metric.kind),
+                *(record.a.name, record.b.name),
+                *(metric.a.mean, *(metric.a.ci95 or (None, None))),
+                *(metric.b.mean, *(metric.b.ci95 or (None, None))),
+                *(metric.difference.b_minus_a, *(metric.difference.ci95 or (None, None))),
+                *(metric.difference.percent, metric.verdict),
+            ]
 
 
 def attribution(record: Attribution) -> Iterator[Line]:

@@ -64,6 +64,13 @@ KINDS = {
         "report.markdown:sweep",
         "report.csvfile:sweep",
     ),
+    "powerprof.sweepcomparison/1": Kind(
+        "experiment.sweepcomparison:SweepComparison",
+        "report.sweepcomparison:lines",
+        "report.html.sweepcomparison:render",
+        "report.markdown:sweep_comparison",
+        "report.csvfile:sweep_comparison",
+    ),
     "powerprof.attribution/1": Kind(
         "attribution.records:Attribution",
         "report.attribution:lines",

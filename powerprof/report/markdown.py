@@ -15,10 +15,11 @@ from powerprof import __version__, text
 from powerprof.attribution.records import Attribution
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep import Sweep
+from powerprof.experiment.sweepcomparison import SweepComparison
 from powerprof.records import Conservation, IdleRun, Run
 from powerprof.report import sums
 from powerprof.report.kinds import form, said
-from powerprof.report.metrics import comparison_table, load_table, sweep_table
+from powerprof.report.metrics import comparison_table, load_table, parted_table, points_table, sweep_table
 from powerprof.report.phases import causes_table, changes_table, phases_table
 from powerprof.report.table import Cell, Column, Figure, Judged, Path, Places, Row, Table
 from powerprof.report.wakeups import wakeups_table
@@ -150,3 +151,14 @@ def sweep(record: Sweep, context: str) -> list[str]:
     """The metrics over the values of the parameter."""
     errors = [f"{record.parameter} {point.value}: {point.error}" for point in record.points if point.error]
     return ["", context, *table(sweep_table(record, Places(record))), *_notes([*errors, *record.notes])]
+
+
+def sweep_comparison(record: SweepComparison, context: str) -> list[str]:
+    """The judged metric over the values of the parameter, and what parted with it."""
+    places = Places(record)
+    found = ["", context, *table(points_table(record, places))]
+    if record.parted_with:
+        found += ["", "Where they part, and where they do not:", *table(parted_table(record, places))]
+    if record.threats:
+        found += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
+    return found + _notes([*record.differences, *record.notes])

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from powerprof.experiment.records import Comparison, LoadRun, Metric
 from powerprof.experiment.sweep import Sweep
+from powerprof.experiment.sweepcomparison import PartingWith, SweepComparison
 from powerprof.records import RunMetric
 from powerprof.report import labels
 from powerprof.report.table import ALL, HTML, Cell, Column, Judged, Places, Row, Table, Words
@@ -29,8 +31,8 @@ def comparison_table(record: Comparison, places: Places) -> Table:
     )
 
 
-def _compared(places: Places, index: int, metric: Metric) -> Row:
-    at = f"/metrics/{index}"
+def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics") -> Row:
+    at = f"{under}/{index}"
     shown = labels.shown(metric.unit, (metric.a.mean, metric.b.mean))
     found = metric.difference
     change = max((abs(value) for value in (found.b_minus_a, *(found.ci95 or ())) if value is not None), default=0.0)
@@ -113,11 +115,67 @@ def sweep_table(record: Sweep, places: Places) -> Table:
     return Table([Column("name", name=record.parameter, left=True), *columns], rows, "metrics")
 
 
+def points_table(record: SweepComparison, places: Places) -> Table:
+    """A row a value of the parameter: the judged metric in both sweeps, what lies between, and whether they part."""
+    rows = []
+    for number, point in enumerate(record.points):
+        index = next((i for i, metric in enumerate(point.metrics) if metric.name == record.metric), None)
+        if index is None:
+            continue
+        row = _compared(places, index, point.metrics[index], f"/points/{number}/metrics")
+        name = Words(str(point.value))
+        parted = Words("they part" if point.parted else "", ours=True)
+        rows.append(replace(row, short=str(point.value), cells={**row.cells, "name": name, "parted": parted}, unit=""))
+    return Table(
+        [
+            Column("name", record.parameter, left=True),
+            Column("a", "A", record.a.name),
+            Column("b", "B", record.b.name),
+            Column("difference", "B − A", short="difference", interval="95 %"),
+            Column("percent", beside="difference", forms=ALL - {"terminal"}),
+            Column("parted", "", left=True),
+        ],
+        rows,
+        f"{labels.metric(record.metric)} over {record.parameter}",
+    )
+
+
+def parted_table(record: SweepComparison, places: Places) -> Table:
+    """A row a figure of the system: both sweeps where they part, and how much it differs there and elsewhere."""
+    rows = []
+    for number, one in enumerate(record.parted_with):
+        at = f"/parted_with/{number}"
+        shown = labels.shown(one.unit, (one.a_mean, one.b_mean))
+        cells: dict[str, Cell] = {
+            "a": places.figure(f"{at}/a_mean", shown.decimals, scale=shown.factor),
+            "b": places.figure(f"{at}/b_mean", shown.decimals, scale=shown.factor),
+            "difference": places.figure(f"{at}/percent", 0, "%", ends=f"{at}/ci95", sign=True),
+            "elsewhere": places.figure(f"{at}/elsewhere_percent", 0, "%", sign=True),
+            "verdict": Words(one.verdict.removeprefix("b_"), ours=True),
+        }
+        # Its unit is in its name: two of the columns are in percent, whatever the figure is in.
+        named = _row(one, shown, cells)
+        name = Words(labels.metric(one.name) + (f", {shown.unit}" if shown.unit else ""), ours=True)
+        rows.append(replace(named, unit="", cells={**named.cells, "name": name}))
+    return Table(
+        [
+            _NAME,
+            Column("a", "A", record.a.name),
+            Column("b", "B", record.b.name),
+            Column("difference", "where they part", interval="95 %"),
+            Column("elsewhere", "elsewhere"),
+            Column("verdict", "verdict", left=True),
+        ],
+        rows,
+        "what parts with it",
+    )
+
+
 def _index(metrics: Sequence[RunMetric], name: str) -> int | None:
     return next((index for index, metric in enumerate(metrics) if metric.name == name), None)
 
 
-def _row(metric: Metric | RunMetric, shown: labels.Shown, cells: Mapping[str, Cell]) -> Row:
+def _row(metric: Metric | RunMetric | PartingWith, shown: labels.Shown, cells: Mapping[str, Cell]) -> Row:
     estimated = ", est." if metric.kind == "estimated" else ""
     return Row(
         {"name": Words(labels.metric(metric.name), ours=True), **cells},

@@ -21,6 +21,7 @@ from powerprof.statistics.intervals import (
     student_interval,
     welch_interval,
 )
+from powerprof.statistics.strata import Pooled, Stratum, pool
 from powerprof.statistics.verdicts import (
     PairedResult,
     Verdict,
@@ -37,6 +38,8 @@ __all__ = [
     "Drift",
     "Interval",
     "PairedResult",
+    "Pooled",
+    "Stratum",
     "Trend",
     "Verdict",
     "baseline_drift",
@@ -48,6 +51,7 @@ __all__ = [
     "judge_control",
     "mean_interval",
     "minimum_detectable_percent",
+    "pool",
     "ratio_interval",
     "student_interval",
     "survivors",

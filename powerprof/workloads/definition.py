@@ -96,6 +96,7 @@ class Load(_Table, frozen=True, kw_only=True):
     clients: Annotated[int, Meta(ge=1, le=10_000)] = 4
     protocol: Literal["text", "prepare-once", "prepare-each"] = "text"
     reconnect: bool = False
+    transaction: bool = False
     rate_hz: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     maximum_rate_hz: Annotated[float, Meta(gt=0, le=1e6)] = 2000.0
     queries: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None

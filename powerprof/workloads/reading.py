@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -193,6 +194,13 @@ def _with(raw: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     return {**raw, first: _with(inner if isinstance(inner, Mapping) else {}, rest, value) if rest else value}
 
 
+def _scaled(server: Any) -> Any:
+    """`{{cpus}}` as the number of CPUs that this process may use: a setting that a study had for its own machine."""
+    if isinstance(server, Mapping):
+        return {key: _scaled(value) for key, value in server.items()}
+    return len(os.sched_getaffinity(0)) if server == "{{cpus}}" else server
+
+
 def resolve(loaded: Loaded, condition: str, overrides: Mapping[str, Any] | None = None) -> Case:
     """One condition; `overrides` maps dotted keys (`load.clients`) to values that win over everything.
 
@@ -207,6 +215,7 @@ def resolve(loaded: Loaded, condition: str, overrides: Mapping[str, Any] | None 
     try:
         for key, value in (overrides or {}).items():
             merged = _with(merged, key, value)
+        merged["server"] = _scaled(merged["server"])
         topology = msgspec.convert(merged["topology"], Topology)
         server = msgspec.convert(merged["server"], Server)
         load = msgspec.convert(merged["load"], Load)

@@ -1,13 +1,16 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Runs the statements of a workload through sysbench: one statement an event, each client its own turn.
 -- The files are NUL-separated, because statements have line breaks. In a statement {{uniform A B}} becomes a whole
--- number from A to B, and {{sequence}} a number that no other event of any run has had.
+-- number from A to B, {{again}} the last such number of this client, and {{sequence}} a number that no other event of any
+-- run has had. With `transaction` all statements together are one event, asked one after the other; sysbench begins one
+-- again that the server ended to resolve a deadlock.
 
 sysbench.cmdline.options = {
    statements = {"file of NUL-separated statements", ""},
    session = {"file of NUL-separated statements that every connection runs first", ""},
    protocol = {"text, prepare-once or prepare-each", "text"},
    reconnect = {"open a connection for every event", false},
+   transaction = {"all statements are one event", false},
    unique = {"number that the sequences of this run begin with", 0},
    gate = {"file shared with powerprof, which says by it when to ask (statements run whenever sysbench likes without)", ""},
    pace = {"statements a second that all clients together are to ask while the gate is open", 0},
@@ -126,6 +129,7 @@ function thread_init()
    for index, statement in ipairs(statements) do has_place[index] = statement:find("{{", 1, true) ~= nil end
    turn = sysbench.tid % #statements
    counter = 0
+   last = "0"
    prepared = {}
    if not sysbench.opt.reconnect then
       con = open_connection()
@@ -142,8 +146,9 @@ function thread_init()
 end
 
 local function fill(statement)
-   local text = statement:gsub("{{uniform (%-?%d+) (%-?%d+)}}", function(low, high)
-      return tostring(sysbench.rand.uniform(tonumber(low), tonumber(high)))
+   local text = statement:gsub("{{(%a+) ?(%-?%d*) ?(%-?%d*)}}", function(word, low, high)
+      if word == "uniform" then last = tostring(sysbench.rand.uniform(tonumber(low), tonumber(high))) end
+      if word == "uniform" or word == "again" then return last end
    end)
    if text:find("{{sequence}}", 1, true) then
       counter = counter + 1
@@ -153,12 +158,9 @@ local function fill(statement)
    return text
 end
 
-local function ask()
-   local index = turn + 1
-   turn = index % #statements
+local function ask_one(index)
    local text = statements[index]
    if has_place[index] then text = fill(text) end
-   if sysbench.opt.reconnect then con = open_connection() end
    if sysbench.opt.protocol == "text" then
       con:query(text)
    elseif sysbench.opt.protocol == "prepare-once" and not sysbench.opt.reconnect then
@@ -168,14 +170,33 @@ local function ask()
       statement:execute()
       statement:close()
    end
+end
+
+local function ask()
+   if sysbench.opt.reconnect then con = open_connection() end
+   if sysbench.opt.transaction then
+      for index = 1, #statements do ask_one(index) end
+   else
+      local index = turn + 1
+      turn = index % #statements
+      ask_one(index)
+   end
    if sysbench.opt.reconnect then con:disconnect() end
+end
+
+-- A transaction that the server ended to resolve a deadlock is asked again, as sysbench does by itself without a gate.
+local function again(reason)
+   return sysbench.opt.transaction and type(reason) == "table" and reason.errcode == sysbench.error.RESTART_EVENT
 end
 
 function event()
    if gate == nil then
       ask()
    elseif await_turn() then
-      local answered, reason = pcall(ask)
+      local answered, reason
+      repeat
+         answered, reason = pcall(ask)
+      until answered or not again(reason)
       if answered then
          count_answer()
       else

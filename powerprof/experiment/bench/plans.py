@@ -24,7 +24,11 @@ _ROWS = (
     "Handler_read_rnd",
     "Handler_read_rnd_next",
 )
-_COUNTED = ("Questions", "Qcache_hits", "Com_stmt_prepare", "Com_stmt_execute", "Connections", *_ROWS)
+_COUNTED = (
+    *("Questions", "Qcache_hits", "Connections"),
+    *("Com_commit", "Com_stmt_prepare", "Com_stmt_execute", "Com_stmt_close"),
+    *_ROWS,
+)
 
 
 class PlanMismatch(PowerprofError):
@@ -92,11 +96,14 @@ def between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, in
     return {name: max(0, after[name] - before[name]) for name in after if name in before}
 
 
-def queries_in(moved: Mapping[str, int]) -> int:
+def queries_in(moved: Mapping[str, int], *, transactions: bool = False) -> int:
     """Statements that the clients ran: Questions less the second reading and the COM_QUIT of each connection.
 
     Checked with 10.11: 1,000 statements over 4 connections count 1,005. Prepares and closes are no Questions.
+    Of a load whose unit is the transaction it is what they committed.
     """
+    if transactions:
+        return moved.get("Com_commit", 0)
     return max(0, moved.get("Questions", 0) - 1 - moved.get("Connections", 0))
 
 

@@ -52,6 +52,7 @@ def arguments(
         f"--session={session}",
         f"--protocol={load.protocol}",
         f"--reconnect={'on' if load.reconnect else 'off'}",
+        f"--transaction={'on' if load.transaction else 'off'}",
         f"--unique={seed}",
         data_dir("workloads") / "lib" / "statements.lua",
         "run",

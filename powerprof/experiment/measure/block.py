@@ -86,9 +86,9 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         result = running.finish(window_s + _PATIENCE_S)
     finally:
         running.kill()
-    if result.errors:
-        raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
+    refuse_errors(case, result)
     moved = plans.between(before, after)
+    done = plans.queries_in(moved, transactions=case.load.transaction)
     return block_of(
         apparatus,
         slot,
@@ -96,7 +96,7 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         apparatus.complete(window),
         result,
         moved,
-        queries=None if case.load.kind in ("idle", "none") else plans.queries_in(moved),
+        queries=None if case.load.kind in ("idle", "none") else done,
         members=shares,
         storm=storm,
     )
@@ -123,8 +123,7 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         if left_s > 0.05:
             window = joined(solution, apparatus.complete(meter.measure(left_s)))
     window = with_client(window, result.client_cpu_s)
-    if result.errors:
-        raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
+    refuse_errors(case, result)
     moved = plans.between(before, after)
     return block_of(
         apparatus,
@@ -139,6 +138,12 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         solution_s=solution_s,
         solution_energy=solution.energy,
     )
+
+
+def refuse_errors(case: Case, result: LoadResult) -> None:
+    """Raises LoadFailed where statements failed; transactions that were ended by a deadlock were begun again."""
+    if result.errors and not case.load.transaction:
+        raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
 
 
 def with_client(window: Window, cpu_s: float | None) -> Window:

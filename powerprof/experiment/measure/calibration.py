@@ -75,7 +75,8 @@ def capacity(bench: Bench, case: Case, duration_s: float) -> float:
             running.kill()
             raise
         elapsed_s = time.monotonic() - start_s
-        done = plans.queries_in(plans.between(before, plans.counters(control)))
+        moved = plans.between(before, plans.counters(control))
+        done = plans.queries_in(moved, transactions=case.load.transaction)
     bench.leave(case)
     done = max(done, result.queries or 0)
     if done == 0:

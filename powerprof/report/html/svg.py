@@ -158,15 +158,35 @@ class SeriesPoint:
     high: float | None
 
 
-def series(points: Sequence[SeriesPoint], unit: str, title: str) -> Markup:
-    """Values over the settings of a parameter, each setting as far from the next: they often double."""
-    known = [value for point in points for value in (point.mean, point.low, point.high) if value is not None]
-    if not any(point.mean is not None for point in points):
+def series(arms: Sequence[Sequence[SeriesPoint]], unit: str, title: str) -> Markup:
+    """Values of one or two conditions over the settings of a parameter, each setting as far from the next: they often
+    double. Every condition has a point at every setting.
+    """
+    every = [point for points in arms for point in points]
+    known = [value for point in every for value in (point.mean, point.low, point.high) if value is not None]
+    if not any(point.mean is not None for point in every):
         return Markup()
     unit, factor = labels.prefix(unit, max(map(abs, known)))
     scale, ticks = from_zero([value * factor for value in known], 132, 18)
     parts = _grid(scale, ticks, unit)
-    places = [14 + 84 * (index + 0.5) / len(points) for index in range(len(points))]
+    settings = arms[0]
+    places = [14 + 84 * (index + 0.5) / len(settings) for index in range(len(settings))]
+    for arm, points in zip("ab", arms, strict=False):
+        parts += _curve(arm, places, points, scale, factor, unit)
+    apart = 1 + len(settings) // 12
+    parts += [
+        Markup('<text x="{:.2f}%" y="150" text-anchor="middle">{}</text>').format(x, text.cut(point.label, 8))
+        for index, (x, point) in enumerate(zip(places, settings, strict=True))
+        if index % apart == 0
+    ]
+    return SVG.format(f"{title} at {len(settings)} settings", 156, joined(parts))
+
+
+def _curve(
+    arm: str, places: Sequence[float], points: Sequence[SeriesPoint], scale: Scale, factor: float, unit: str
+) -> list[Markup]:
+    """A mark and an interval at each setting, joined by lines."""
+    parts = []
     drawn = [(x, point) for x, point in zip(places, points, strict=True) if point.mean is not None]
     for (x1, before), (x2, after) in pairwise(drawn):
         parts.append(
@@ -182,11 +202,5 @@ def series(points: Sequence[SeriesPoint], unit: str, title: str) -> Markup:
                     x, scale(point.low * factor), scale(point.high * factor)
                 )
             )
-        parts.append(_mark("a", x, scale(value), f"{point.label}: {value:.4g} {unit}"))
-    every = 1 + len(points) // 12
-    parts += [
-        Markup('<text x="{:.2f}%" y="150" text-anchor="middle">{}</text>').format(x, text.cut(point.label, 8))
-        for index, (x, point) in enumerate(zip(places, points, strict=True))
-        if index % every == 0
-    ]
-    return SVG.format(f"{title} at {len(points)} settings", 156, joined(parts))
+        parts.append(_mark(arm, x, scale(value), f"{point.label}: {value:.4g} {unit}"))
+    return parts

@@ -43,7 +43,7 @@ def _charts(record: Sweep) -> list[tuple[str, bool, Markup]]:
             for point, metric in zip(record.points, same, strict=True)
         ]
         label = labels.metric(name)
-        charts.append((label, first.kind == "estimated", svg.series(values, first.unit, label)))
+        charts.append((label, first.kind == "estimated", svg.series([values], first.unit, label)))
     return charts
 
 

@@ -15,6 +15,7 @@ from powerprof.attribution.sleepers import SleepsProfile, WakersProfile
 from powerprof.energy.result import EnergyResult
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep import Sweep
+from powerprof.experiment.sweepcomparison import SweepComparison
 from powerprof.records import IdleRun, Run
 from tests.conftest import REPOSITORY
 
@@ -49,6 +50,7 @@ def _keys(record: type[msgspec.Struct], seen: set[type]) -> set[str]:
         LoadRun,
         Comparison,
         Sweep,
+        SweepComparison,
         Attribution,
         OnCpuProfile,
         FunctionProfile,

@@ -49,3 +49,21 @@ def test_a_sweep_goes_on_where_it_was_interrupted(powerprof_cli: Cli, mariadbd: 
     assert os_layer["network_packets_hz"] is not None
     names = {metric["name"] for metric in record["points"][2]["metrics"]}
     assert {"queries_hz", "user_percent", "system_percent", "irq_percent", "context_switches_hz", "wakeups_hz"} <= names
+
+
+def test_transactions_are_swept_and_two_sweeps_compared(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+    for clients in ("1,16", "16"):
+        done = powerprof_cli(["sweep", "oltp-read-write", "--clients", clients, "--repeat", "3", *QUICK, "--quiet"])
+        assert done.code == 0, done.err
+    done = powerprof_cli(["compare", "sweep-0001", "sweep-0002", "--json", "-"])
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    assert record["schema"] == "powerprof.sweepcomparison/1"
+    assert [point["value"] for point in record["points"]] == [16]
+    assert record["notes"] == ["clients 1: not measured in both sweeps"]
+    assert record["metric"] == "queries_hz"
+    metrics = {metric["name"]: metric for metric in record["points"][0]["metrics"]}
+    # The transaction is what is counted: 14 selects of it read 410 rows by key or range, and four change one each.
+    assert 350 < metrics["rows_examined_per_query"]["a"]["mean"] < 900
+    # 19 statements, each a question and an answer.
+    assert metrics["context_switches_per_query"]["a"]["mean"] > 10

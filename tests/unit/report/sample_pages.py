@@ -11,7 +11,15 @@ import msgspec
 
 from powerprof.report.html import Extras, render_html
 from powerprof.report.stacks import modules_of, stacks_of
-from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, sweep, timeline
+from tests.unit.report.sample_records import (
+    attribution,
+    comparison,
+    idle_run,
+    load_run,
+    sweep,
+    sweep_comparison,
+    timeline,
+)
 
 
 def at(record: Any, pointer: str) -> Any:
@@ -33,6 +41,7 @@ PAGES: dict[str, Callable[[], tuple[msgspec.Struct, Extras]]] = {
     "idle": lambda: (idle_run(), Extras()),
     "load": lambda: (load_run(), Extras()),
     "sweep": lambda: (sweep(), Extras()),
+    "sweepcomparison": lambda: (sweep_comparison(), Extras()),
     "attribution": lambda: (attribution(), Extras(timeline=timeline())),
 }
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import msgspec
@@ -17,8 +19,10 @@ from powerprof.attribution.records import Attribution, StackCounts, StackFrame, 
 from powerprof.experiment.judge.answer import answer
 from powerprof.experiment.judge.metrics import baseline_of
 from powerprof.experiment.judge.verdict import judge, own_control
+from powerprof.experiment.measure.oslayer import OsRates
 from powerprof.experiment.records import Arm, Block, Comparison, Condition, LoadOptions, LoadRun, Plan, Threat
 from powerprof.experiment.sweep import Point, Sweep
+from powerprof.experiment.sweepcomparison import SweepComparison, compare_sweeps
 from powerprof.records import (
     Cause,
     Conservation,
@@ -36,7 +40,8 @@ from powerprof.records import (
     Window,
 )
 from powerprof.report.samples import TimelineExit
-from powerprof.windows.summary import phase_of
+from powerprof.runs import RunStore
+from powerprof.windows.summary import interval, phase_of
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -555,6 +560,44 @@ def sweep() -> Sweep:
         server={"version": "MariaDB 10.11.19", "private": True},
         options={"window_s": 8.0},
         interrupted=True,
+    )
+
+
+@cache
+def sweep_comparison() -> SweepComparison:
+    """That sweep again, on a kernel on which it does less from 4 clients on, with more switches per query."""
+    with TemporaryDirectory() as folder:
+        store = RunStore(Path(folder))
+        for kernel, cost in (("6.1.0-32-amd64", 1.0), ("6.12.1-amd64", 0.7)):
+            values = (1, 2, 4, 8)
+            points = [_swept(clients, cost if clients >= 4 else 1.0) for clients in values]
+            store.save(
+                "sweep",
+                replace(
+                    sweep(),
+                    id=None,
+                    values=[*values],
+                    points=points,
+                    interrupted=False,
+                    host={**HOST, "kernel": kernel},
+                ),
+            )
+        found = compare_sweeps("sweep-0001", "sweep-0002", Path(folder), 1)
+    return replace(found, id="compare-0002")
+
+
+def _swept(clients: int, speed: float) -> Point:
+    """A point of five windows: queries/s, and 10 switches a query, more where it is slower."""
+    scatter = (-0.02, -0.01, 0.0, 0.01, 0.02)
+    rates = [1000.0 * clients * speed * (1 + one) for one in scatter]
+    switches = [10 * rate / speed**2 for rate in rates]
+    return Point(
+        value=clients,
+        metrics=[
+            RunMetric(name=name, unit="1/s", kind="measured", estimate=interval(values), values=values)
+            for name, values in (("queries_hz", rates), ("context_switches_hz", switches))
+        ],
+        os=[OsRates(page_faults_hz=3 * rate, disk_reads_hz=0.0) for rate in rates],
     )
 
 

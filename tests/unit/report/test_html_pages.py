@@ -111,6 +111,7 @@ def test_the_answer_comes_first(kind: str) -> None:
         "idle": "An idle server with 16 silent connections costs ",
         "load": "city:index: the server&#39;s CPU time per query is",
         "sweep": "city:index uses least energy per query at clients 1: ",
+        "sweepcomparison": "From clients 4 on queries/s are lower with sweep-0002",
         "attribution": "mariadbd (8123) caused 68 of 381 idle exits",
     }
     assert heading[1].startswith(answers[kind])

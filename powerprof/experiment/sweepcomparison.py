@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two saved sweeps compared: where they part, by how much, and which figure of the system parts with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from powerprof.errors import UsageError
+from powerprof.experiment.judge.answer import direction
+from powerprof.experiment.judge.metrics import rest_percent
+from powerprof.experiment.judge.partings import Judged, sentence
+from powerprof.experiment.judge.verdict import judge_saved
+from powerprof.experiment.measure.withqueries import system_values
+from powerprof.experiment.records import Condition, Difference, Metric, Range, Side, Threat
+from powerprof.experiment.saved import differences
+from powerprof.experiment.sweep import Point, Sweep
+from powerprof.records import Kind, RunMetric
+from powerprof.runs import RunStore, decode, schema_of
+from powerprof.statistics import Interval, Stratum, Verdict, compare_unpaired, pool, survivors, verdict_of
+
+_SCHEMA = "powerprof.sweep/1"
+# Interrupts and the kernel's own threads stay below it on a host that does nothing else.
+_OTHERS_PERCENT = 10.0
+_LEVEL = 0.95  # of the values together: a false parting anywhere is as rare as one interval that misses
+
+
+class SweepSide(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two sweeps: its run, what was run in it and where."""
+
+    name: str
+    run: str
+    started_at: str
+    condition: Condition
+    host: dict[str, Any] = {}
+    server: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    interrupted: bool = False
+
+
+class ComparedPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that both sweeps measured: the metrics of both, the one that is judged first. `parted`: that differs."""
+
+    value: bool | int | float | str
+    parted: bool
+    metrics: list[Metric]
+
+
+class PartingWith(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure of the system over the values at which the sweeps parted, and over those at which they did not.
+
+    `percent` is the mean over the values of 200 (b − a) / (a + b).
+    """
+
+    name: str
+    unit: str
+    kind: Kind
+    a_mean: float
+    b_mean: float
+    percent: float
+    ci95: Range | None
+    elsewhere_percent: float | None
+    elsewhere_ci95: Range | None
+    verdict: Verdict
+
+
+class SweepComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two sweeps over one parameter: `powerprof.sweepcomparison/1`. `metric` is what they are judged by."""
+
+    id: str | None
+    command: str
+    started_at: str
+    a: SweepSide
+    b: SweepSide
+    parameter: str
+    metric: str
+    text: str
+    points: list[ComparedPoint]
+    parted_with: list[PartingWith] = []
+    differences: list[str] = []
+    threats: list[Threat] = []
+    seed: int = 1
+    host: dict[str, Any] = {}
+    notes: list[str] = []
+    interrupted: bool = False
+    schema: Literal["powerprof.sweepcomparison/1"] = "powerprof.sweepcomparison/1"
+
+
+def are_sweeps(a: str, b: str, runs_dir: Path | None) -> bool:
+    """True where both names are saved sweeps. Raises UsageError where only one is, or a name is unknown."""
+    store = RunStore(runs_dir)
+    both = []
+    for name in (a, b):
+        try:
+            both.append(schema_of(store.find(name)) == _SCHEMA)
+        except UsageError:  # RUN:condition, which no sweep is
+            both.append(False)
+    if both[0] != both[1]:
+        sweep, other = (a, b) if both[0] else (b, a)
+        raise UsageError(f"{sweep} is a sweep and {other} is not", "a sweep is compared with a sweep")
+    return both[0]
+
+
+def compare_sweeps(a: str, b: str, runs_dir: Path | None, seed: int) -> SweepComparison:
+    """Compare two saved sweeps. Raises UsageError where they did different work, DataError for damaged ones."""
+    store = RunStore(runs_dir)
+    paths = [store.find(name) for name in (a, b)]
+    first, second = (decode(path, Sweep) for path in paths)
+    sides = [_side(sweep, sweep.id or path.parent.name) for sweep, path in zip((first, second), paths, strict=True)]
+    if sides[0].run == sides[1].run:
+        sides = [msgspec.structs.replace(side, name=name) for side, name in zip(sides, (a, b), strict=True)]
+    _refuse_different_work(first, second)
+    both = [(x, y) for x in first.points for y in second.points if _usable(x) and _usable(y) and x.value == y.value]
+    if not both:
+        raise UsageError(f"{a} and {b} have no point in common", f"sweep the same values of {first.parameter}")
+    judged_by = _judged_by(first, both)
+    points = _points(first, second, both, judged_by, seed)
+    return SweepComparison(
+        id=None,
+        command="compare",
+        started_at=max(first.started_at, second.started_at),
+        a=sides[0],
+        b=sides[1],
+        parameter=first.parameter,
+        metric=judged_by,
+        text=sentence(_judged(points, judged_by), first.parameter, (sides[0].name, sides[1].name)),
+        points=points,
+        parted_with=_parted_with(first, second, both, points),
+        differences=differences(first, second),
+        threats=[*_threats(sides), *_others(sides, both)],
+        seed=seed,
+        host=second.host,
+        notes=_left_out(first, second, both),
+    )
+
+
+def _side(sweep: Sweep, run: str) -> SweepSide:
+    return SweepSide(
+        name=run,
+        run=run,
+        started_at=sweep.started_at,
+        condition=sweep.condition,
+        host=sweep.host,
+        server=sweep.server,
+        options=sweep.options,
+        interrupted=sweep.interrupted,
+    )
+
+
+def _refuse_different_work(first: Sweep, second: Sweep) -> None:
+    if first.workload != second.workload:
+        raise UsageError(
+            f"one sweep ran {first.workload} and the other {second.workload}: different work cannot be compared",
+            "compare sweeps of one workload",
+        )
+    if first.key != second.key:
+        raise UsageError(f"one sweep varied {first.key} and the other {second.key}", "sweep the same parameter")
+    if first.condition.name == second.condition.name and first.condition.work != second.condition.work:
+        raise UsageError(
+            f"the two sweeps ran different statements or data under the name {first.condition.name}",
+            "different work cannot be compared: run one of them again",
+        )
+
+
+def _usable(point: Point) -> bool:
+    return point.error is None and bool(point.metrics)
+
+
+def _judged_by(sweep: Sweep, both: Sequence[tuple[Point, Point]]) -> str:
+    """As fast as it goes the throughput, at an offered rate the server's CPU time, of idle servers the wake-ups."""
+    names = {metric.name for pair in both for point in pair for metric in point.metrics}
+    offered = sweep.options.get("rate_hz") is not None or sweep.key == "load.rate_hz"
+    wanted = ("c0_ms_per_query_server", "c0_ms_per_query") if offered else ("queries_hz",)
+    return next((name for name in (*wanted, "queries_hz", "wakeups_hz") if name in names), min(names))
+
+
+def _points(
+    first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]], judged_by: str, seed: int
+) -> list[ComparedPoint]:
+    """The metrics at each value. The one that is judged is a family over the values: one question, asked once."""
+    found: list[ComparedPoint] = []
+    p_values: list[float | None] = []
+    for a, b in both:
+        metrics = judge_saved(_as_metrics(a, first), _as_metrics(b, second), judged_by, seed, paired=False)
+        chosen = next((metric for metric in metrics if metric.name == judged_by), None)
+        sides = (chosen.a, chosen.b) if chosen else ()
+        each = [[value for value in side.values if value is not None] for side in sides]
+        p_values.append(compare_unpaired(each[0], each[1], seed=seed).p_value if each else None)
+        found.append(ComparedPoint(value=a.value, parted=False, metrics=metrics))
+    sure = survivors(p_values, _LEVEL)
+    return [msgspec.structs.replace(point, parted=parted) for point, parted in zip(found, sure, strict=True)]
+
+
+def _judged(points: Sequence[ComparedPoint], name: str) -> list[Judged]:
+    return [Judged(p.value, metric, p.parted) for p in points for metric in p.metrics if metric.name == name]
+
+
+def is_worse(record: SweepComparison) -> bool:
+    """True where B is surely worse at some value: less throughput, or more of anything else."""
+    judged = [point for point in _judged(record.points, record.metric) if point.parted]
+    return any(direction(record.metric, point.metric.verdict) == "worse" for point in judged)
+
+
+def _as_metrics(point: Point, sweep: Sweep) -> list[Metric]:
+    """A point's own metrics, and those of the system."""
+    every = [*point.metrics, *system_values(point.metrics, point.os, _cpus(sweep))]
+    return [_metric(metric) for metric in {metric.name: metric for metric in reversed(every)}.values()][::-1]
+
+
+def _cpus(sweep: Sweep) -> int | None:
+    cpus = sweep.host.get("cpus")
+    return cpus if isinstance(cpus, int) and cpus > 0 else None
+
+
+def _metric(metric: RunMetric) -> Metric:
+    estimate = metric.estimate
+    ends = None if estimate.low is None or estimate.high is None else (estimate.low, estimate.high)
+    side = Side(mean=estimate.mean, ci95=ends, values=metric.values)
+    return Metric(
+        name=metric.name,
+        unit=metric.unit,
+        kind=metric.kind,
+        source=metric.source,
+        a=side,
+        b=side,
+        difference=Difference(b_minus_a=None, ci95=None, percent=None),
+        verdict="inconclusive",
+        minimum_detectable_percent=None,
+    )
+
+
+_System = dict[str, RunMetric]
+
+
+def _parted_with(
+    first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]], points: Sequence[ComparedPoint]
+) -> list[PartingWith]:
+    """What the system did otherwise where the sweeps parted; what differs most beside the other values first."""
+    system = [(_system(a, first), _system(b, second)) for a, b in both]
+    apart = [pair for pair, point in zip(system, points, strict=True) if point.parted]
+    elsewhere = [pair for pair, point in zip(system, points, strict=True) if not point.parted]
+    named = {name: metric for pair in apart for side in pair for name, metric in side.items()}
+    judged = [found for metric in named.values() if (found := _pooled(metric, apart, elsewhere)) is not None]
+    sure = survivors([p for _, p in judged])
+    kept = [
+        one if stays else msgspec.structs.replace(one, verdict="inconclusive")
+        for (one, _), stays in zip(judged, sure, strict=True)
+    ]
+    return sorted(kept, key=lambda one: (one.verdict == "inconclusive", -_beside(one)))
+
+
+def _system(point: Point, sweep: Sweep) -> _System:
+    return {metric.name: metric for metric in system_values(point.metrics, point.os, _cpus(sweep))}
+
+
+def _pooled(
+    metric: RunMetric, apart: Sequence[tuple[_System, _System]], elsewhere: Sequence[tuple[_System, _System]]
+) -> tuple[PartingWith, float | None] | None:
+    """One figure over the values at which the sweeps parted and over the others, and its p-value over the first."""
+    there, others = pool(_strata(metric.name, apart)), pool(_strata(metric.name, elsewhere))
+    if there is None:
+        return None
+    found = PartingWith(
+        name=metric.name,
+        unit=metric.unit,
+        kind=metric.kind,
+        a_mean=there.a_mean,
+        b_mean=there.b_mean,
+        percent=there.percent,
+        ci95=_range(there.interval),
+        elsewhere_percent=others.percent if others else None,
+        elsewhere_ci95=_range(others.interval) if others else None,
+        verdict=verdict_of(there.interval),
+    )
+    return found, there.p_value
+
+
+def _strata(name: str, pairs: Sequence[tuple[_System, _System]]) -> list[Stratum]:
+    return [(_known(a[name]), _known(b[name])) for a, b in pairs if name in a and name in b]
+
+
+def _known(metric: RunMetric) -> list[float]:
+    return [value for value in metric.values if value is not None]
+
+
+def _range(interval: Interval | None) -> Range | None:
+    return None if interval is None else (interval.low, interval.high)
+
+
+def _beside(one: PartingWith) -> float:
+    """How much more it differs where the sweeps parted than where they did not."""
+    return abs(one.percent - (one.elsewhere_percent or 0.0))
+
+
+def _threats(sides: Sequence[SweepSide]) -> list[Threat]:
+    found = [Threat(name="unpaired", text="measured at different times: nothing cancels a drift of the host")]
+    found += [
+        Threat(name="interrupted", text=f"{side.run} is not finished", serious=True)
+        for side in sides
+        if side.interrupted
+    ]
+    return found
+
+
+def _others(sides: Sequence[SweepSide], both: Sequence[tuple[Point, Point]]) -> list[Threat]:
+    """CPUs that other programs used make a server slower, and look like what is compared."""
+    found = []
+    for number, side in enumerate(sides):
+        blocks = [block for pair in both for block in pair[number].blocks]
+        shares = [share for block in blocks if (share := rest_percent(block.window)) is not None]
+        if shares and (mean := sum(shares) / len(shares)) > _OTHERS_PERCENT:
+            text = f"{side.run}: {mean:.0f} % of the CPUs were neither the server's nor the client's"
+            found.append(Threat(name="others", text=text, serious=True))
+    return found
+
+
+def _left_out(first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]]) -> list[str]:
+    shared = {str(a.value) for a, _ in both}
+    every = dict.fromkeys(str(point.value) for sweep in (first, second) for point in sweep.points)
+    missing = [value for value in every if value not in shared]
+    return [f"{first.parameter} {', '.join(missing)}: not measured in both sweeps"] if missing else []

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two sweeps compared, for a terminal: where they part, point by point, and what parts with them."""
+
+from __future__ import annotations
+
+from powerprof import text
+from powerprof.experiment.sweepcomparison import SweepComparison, SweepSide
+from powerprof.report import labels, terminal
+from powerprof.report.metrics import parted_table, points_table
+from powerprof.report.table import Figure, Places, Row
+
+_ROWS = 12
+
+
+def lines(record: SweepComparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """The report, at most `width` columns."""
+    places = Places(record)
+    found = text.wrap(record.text, width)
+    found += text.wrap(" · ".join(_side(side) for side in (record.a, record.b)), width)
+    doubts = [threat.text for threat in record.threats if threat.serious]
+    if doubts:
+        found += text.wrap(f"Doubtful: {'; '.join(doubts)}.", width)
+    if record.differences:
+        found += ["", "What differs beside the condition"]
+        for difference in record.differences:
+            found += text.wrap(difference, width, "  ")
+    points = points_table(record, places)
+    title = f"{labels.metric(record.metric)} over {record.parameter}"
+    found += ["", *text.wrap(title[:1].upper() + title[1:], width)]
+    found += terminal.metrics(points, width)
+    sure = [
+        row
+        for row, one in zip(parted_table(record, places).rows, record.parted_with, strict=True)
+        if one.verdict != "inconclusive"
+    ]
+    if sure:
+        found += ["", *_parted(record, sure[:_ROWS], width)]
+        if len(sure) > _ROWS:
+            found.append(f"and {len(sure) - _ROWS} more: --csv, --html")
+    elif record.parted_with:
+        found += ["", "No figure of the system surely differs where they part."]
+    threats = [threat.text for threat in record.threats if not threat.serious]
+    if threats:
+        found += ["", *text.wrap("Threats: " + "; ".join(threats) + ".", width)]
+    for note in record.notes:
+        found += text.wrap(f"Note: {note}", width)
+    return found
+
+
+def _side(side: SweepSide) -> str:
+    parts = [f"{side.condition.workload}:{side.condition.name}", side.server.get("version"), side.host.get("kernel")]
+    return f"{side.name}: " + ", ".join(str(part) for part in parts if part)
+
+
+def _parted(record: SweepComparison, sure: list[Row], width: int) -> list[str]:
+    """A row a figure; the whole intervals are in the other forms."""
+    rows = [["what parts with it", text.cut(record.a.name, 14), text.cut(record.b.name, 14), "change", "elsewhere"]]
+    for row in sure:
+        cells = []
+        for key in ("a", "b", "difference", "elsewhere"):
+            shown = row.cells[key]
+            if not isinstance(shown, Figure):
+                continue
+            percent = key in ("difference", "elsewhere")
+            cells.append("" if percent and shown.value is None else shown.whole if percent else shown.text)
+        rows.append([text.cut(row.short, 30), *cells])
+    found = [text.cut(line, width) for line in text.columns(rows)]
+    return [*found, *text.wrap("change: of the mean of both, over the values at which they part.", width)]
