@@ -239,6 +239,18 @@ class ToolCost(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
 
 
+class EnergySource(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the joules of a run come from: how the source was chosen, and the reasons to doubt an estimate."""
+
+    metered: bool
+    why: str
+    doubts: list[str] = []
+
+    def sentences(self) -> list[str]:
+        """All of it, for where notes are only listed."""
+        return [f"energy: {self.why}", *(f"estimate: {doubt}" for doubt in self.doubts)]
+
+
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The database server of a run."""
 
@@ -269,6 +281,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     tool: ToolCost
     phases: list[Phase]
     server: ServerInfo | None = None
+    energy_source: EnergySource | None = None
     notes: list[str] = []
     interrupted: bool = False
     schema: Literal["powerprof.run/1"] = "powerprof.run/1"

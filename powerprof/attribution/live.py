@@ -173,7 +173,7 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         energy=completed.energy,
         idle_watts=idle_watts,
         wakeup_joules=wakeup_joules,
-        notes=[*completed.notes, *energy.notes, *tracer.notes(), *gone],
+        notes=[*completed.notes, *energy.source.sentences(), *tracer.notes(), *gone],
         interrupted=window.interrupted,
         stat_idle_percent=window.stat_idle_percent,
     )

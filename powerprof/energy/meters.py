@@ -60,6 +60,7 @@ class MeterSet:
         self._meters = meters
         self.why = why
         self._notes: list[str] = []
+        self._notes_by_source: dict[str, list[str]] = {}
 
     def __enter__(self) -> MeterSet:
         return self
@@ -101,7 +102,8 @@ class MeterSet:
             energies = meter.energies(start_s, end_s)
             made, notes = make_readings(meter.name, energies, start_s, end_s)
             result += made
-            self._notes += [*notes, *meter.notes()]
+            self._notes_by_source[meter.name] = mine = [*notes, *meter.notes()]
+            self._notes += mine
             if end_s - start_s < _SHORT_S and meter.name in _QUICK:
                 self._notes.append(f"{meter.name}: windows under 100 ms are mostly noise")
         result = contained(result)
@@ -111,6 +113,10 @@ class MeterSet:
     def notes(self) -> list[str]:
         """What is to be known of the last `readings`: dropped samples, gaps, what contains what."""
         return list(dict.fromkeys(self._notes))
+
+    def notes_of(self, source: str) -> list[str]:
+        """Those of the last `readings` on one source, which may say why it gave no figure."""
+        return self._notes_by_source.get(source, [])
 
     def close(self) -> None:
         """Close all meters; harmless twice."""

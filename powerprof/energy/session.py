@@ -44,12 +44,12 @@ def judge(window: Window, energy: WindowEnergy, choice: str, elapsed_s: float) -
 
     `elapsed_s` stands for the window's length where its idle counters gave none.
     """
-    notes = [f"energy source: {energy.why}", *energy.meter_notes()]
+    notes = [f"energy source: {energy.source.why}", *energy.meter_notes()]
     if choice not in ("auto", "none", "model"):
         for name in energy.names:
             mine = [r for r in window.energy if r.source == name]
             if name != "meter_log" and all(r.joules is None for r in mine):
-                reasons = [note for note in notes if note.startswith(f"{name}: ")]
+                reasons = energy.meter_notes_of(name)
                 raise CapabilityError(
                     reasons[0] if reasons else f"{name}: present but it gave no figure",
                     "take another meter (--meter-log FILE), or the estimate (--energy-source model)",

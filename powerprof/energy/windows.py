@@ -14,7 +14,7 @@ from powerprof.energy.domains import Total
 from powerprof.energy.meters import MeterSet, open_meters
 from powerprof.energy.model import ChosenModel, describe, estimate, model_for_this_host
 from powerprof.energy.split import Consumer, split_host
-from powerprof.records import EnergyReading, EnergySplit, Kind, Window
+from powerprof.records import EnergyReading, EnergySource, EnergySplit, Kind, Window
 from powerprof.sources.cpuidle import online_cpus
 
 _SMT = "devices/system/cpu/smt/active"
@@ -51,20 +51,20 @@ class WindowEnergy:
         """The sources that are read."""
         return self._set.names
 
-    @property
-    def why(self) -> str:
-        """How the source was chosen."""
-        return self._set.why
-
     def meter_notes(self) -> list[str]:
         """What is to be known of the meters' last readings."""
         return self._set.notes()
 
+    def meter_notes_of(self, source: str) -> list[str]:
+        """What is to be known of one source's last readings."""
+        return self._set.notes_of(source)
+
     @property
-    def notes(self) -> list[str]:
+    def source(self) -> EnergySource:
         """How the source was chosen, and the reasons to doubt an estimate."""
-        doubts = list(self._model.doubts) if self._model and not self._set.names else []
-        return [f"energy: {self.why}", *(f"estimate: {doubt}" for doubt in doubts)]
+        metered = bool(self._set.names)
+        doubts = list(self._model.doubts) if self._model and not metered else []
+        return EnergySource(metered=metered, why=self._set.why, doubts=doubts)
 
     def complete(self, window: Window) -> Window:
         """The window with the meters' notes, and with the estimate added where no meter had a figure.

@@ -59,6 +59,7 @@ def comparison(found: Collected) -> Comparison:
         server={"version": found.server_version, "private": found.server_private},
         tool={"version": __version__, "cpu_s": found.own_cpu_s, "cpu_percent": cpu_percent},
         options=_options(found),
+        energy_source=found.energy_source,
         notes=[*dict.fromkeys(found.notes), *unmetered(windows, found.baseline.meters)],
         interrupted=found.interrupted,
     )

@@ -10,7 +10,7 @@ import dataclasses
 import os
 import resource
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,7 +163,7 @@ class IdleExperiment:
         self._measured: list[_Measured] = []
         self._started_at = now_text()
 
-    def run(self, notes: Sequence[str] = ()) -> IdleResult:
+    def run(self) -> IdleResult:
         """All phases. An interrupt, or a failure after the first window, ends them early: the run then says
         `interrupted`.
 
@@ -180,7 +180,8 @@ class IdleExperiment:
                 raise
             failure = error
         interrupts.hold()
-        self._notes += [*notes, *([f"broken off: {failure.message}"] if failure else [])]
+        if failure is not None:
+            self._notes.append(f"broken off: {failure.message}")
         return IdleResult(self._record(interrupted or failure is not None), failure)
 
     def _measure(self) -> None:
@@ -361,9 +362,10 @@ def measure_idle(plan: IdlePlan, say: Say) -> IdleResult:
     server = _server(plan)
     with WindowEnergy(plan.energy_source, plan.meter_log) as energy:
         experiment = IdleExperiment(plan, server=server, meters=energy.meters, complete=energy.complete, say=say)
-        result = experiment.run(energy.notes)
+        result = experiment.run()
         if not result.run.phases:
             raise Interrupted("interrupted before anything was measured")
         meters = phases.run_meters(result.run.phases)
         split = [with_energy_split(phase, energy, meters) for phase in result.run.phases]
-    return dataclasses.replace(result, run=msgspec.structs.replace(result.run, phases=split))
+    run = msgspec.structs.replace(result.run, phases=split, energy_source=energy.source)
+    return dataclasses.replace(result, run=run)

@@ -10,7 +10,7 @@ import msgspec
 
 from powerprof.attribution.records import Attribution
 from powerprof.database.replication import ReplicationStatus
-from powerprof.records import EnergyReading, IdleRun, Kind, Run, RunMetric, Window
+from powerprof.records import EnergyReading, EnergySource, IdleRun, Kind, Run, RunMetric, Window
 from powerprof.runs import decode, head_of
 from powerprof.statistics import Verdict
 
@@ -240,6 +240,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     server: dict[str, Any] = {}
     tool: dict[str, Any] = {}
     options: dict[str, Any] = {}
+    energy_source: EnergySource | None = None
     notes: list[str] = []
     interrupted: bool = False
     schema: Literal["powerprof.comparison/1"] = "powerprof.comparison/1"

@@ -23,7 +23,7 @@ from powerprof.experiment.measure.traced import trace_condition
 from powerprof.experiment.measure.turns import measure_alternating, turn_length_s
 from powerprof.experiment.options import REPLACED_SHARE, ExperimentOptions
 from powerprof.experiment.records import Arm, Block, TracedWindow
-from powerprof.records import Window
+from powerprof.records import EnergySource, Window
 from powerprof.text import Say
 from powerprof.windows.sampling import now_text
 from powerprof.workloads.reading import Case
@@ -50,6 +50,7 @@ class Collected:
     plans: dict[str, list[tuple[object, list[dict[str, object]]]]] = field(default_factory=dict)
     server_version: str = ""
     server_private: bool = True
+    energy_source: EnergySource | None = None
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     own_cpu_s: float = 0.0
@@ -76,7 +77,8 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
     started_cpu_s, started_s = time.process_time(), time.monotonic()
     try:
         with WindowEnergy(options.energy_source, options.meter_log) as energy:
-            found.notes += [*options.said, *energy.notes]
+            found.energy_source = energy.source
+            found.notes += options.said
             say("starting the server and loading its tables")
             with Bench([case_a, case_b], bench_options) as bench:
                 found.plans = {name: list(rows) for name, rows in bench.plans.items()}

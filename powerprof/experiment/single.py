@@ -22,7 +22,7 @@ from powerprof.experiment.measure.calibration import Offer, calibrate
 from powerprof.experiment.measure.traced import trace_condition
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Block, LoadOptions, LoadRun, TracedWindow
-from powerprof.records import Phase, ServerInfo, ToolCost, Window
+from powerprof.records import EnergySource, Phase, ServerInfo, ToolCost, Window
 from powerprof.text import Say
 from powerprof.windows.sampling import now_text
 from powerprof.workloads.reading import Case
@@ -41,6 +41,7 @@ class _Single:
         self.offer: Offer | None = None
         self.baseline: list[Window] = []
         self.blocks: list[Block] = []
+        self.energy_source: EnergySource | None = None
         self.notes: list[str] = []
         self.server: ServerInfo | None = None
         self.traced: TracedWindow | None = None
@@ -73,7 +74,7 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
     interrupted = False
     try:
         with WindowEnergy(options.energy_source, options.meter_log) as energy:
-            single.notes += energy.notes
+            single.energy_source = energy.source
             with Bench([case], bench_options) as bench:
                 single.notes += bench.notes
                 single.run(bench, energy)
@@ -130,6 +131,7 @@ def _record(
         ),
         traced=single.traced,
         blocks=[block for block in blocks if block.members or block.storm],
+        energy_source=single.energy_source,
         notes=[*dict.fromkeys(single.notes), *unmetered(metered, baseline.meters)],
         interrupted=interrupted,
     )

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from powerprof import text
 from powerprof.experiment.bench.plans import plan_text
 from powerprof.experiment.judge.metrics import rest_percent
 from powerprof.experiment.records import Block, Comparison
-from powerprof.report import servers, terminal
+from powerprof.report import notes, servers, terminal
 from powerprof.report.metrics import comparison_table
 from powerprof.report.table import Places
 
@@ -55,22 +53,10 @@ def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     threats = [threat.text for threat in comparison.threats]
     if threats:
         found += text.wrap("Threats: " + "; ".join(threats) + ".", width)
-    found += notes_of(comparison.notes, width)
+    found += notes.lines(comparison, width)
     cost = comparison.tool.get("cpu_percent")
     if isinstance(cost, float):
         found.append(f"powerprof itself: {cost:.2f} % of one CPU.")
-    return found
-
-
-def notes_of(notes: Sequence[str], width: int) -> list[str]:
-    """Notes of a run; of those on the energy source one line, the rest is doctor's and the JSON's."""
-    estimated = next((note for note in notes if note.startswith("estimate: ")), None)
-    found = []
-    if estimated is not None:
-        found += text.wrap(f"Note: no meter here: {estimated} (powerprof doctor).", width)
-    for note in notes:
-        if not note.startswith(("energy: ", "estimate: ")):
-            found += text.wrap(f"Note: {note}", width)
     return found
 
 

@@ -230,12 +230,16 @@ def _split(run: IdleRun) -> list[str]:
 
 def _notes(run: IdleRun) -> list[str]:
     """Everything that is to be known; the doubts of an estimate in one sentence."""
-    notes = list(dict.fromkeys([*run.notes, *(note for phase in run.phases for note in phase.notes)]))
-    doubts = [note.removeprefix("estimate: ") for note in notes if note.startswith("estimate: ")]
-    # Why there is no meter is doctor's to tell at length; the table says that there is none.
-    rest = [note for note in notes if not note.startswith(("estimate: ", "energy: no meter"))]
-    found = [f"Doubts about the estimate: {'; '.join(doubts)}."] if doubts else []
-    return found + [f"Note: {note}." for note in rest]
+    source = run.energy_source
+    found = []
+    if source is not None:
+        if source.doubts:
+            found.append(f"Doubts about the estimate: {'; '.join(source.doubts)}.")
+        # Why there is no meter is doctor's to tell at length; the table says that there is none.
+        if source.metered:
+            found.append(f"Note: energy: {source.why}.")
+    notes = dict.fromkeys([*run.notes, *(note for phase in run.phases for note in phase.notes)])
+    return found + [f"Note: {note}." for note in notes]
 
 
 def lines(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:

@@ -6,8 +6,7 @@ from __future__ import annotations
 from powerprof import text
 from powerprof.experiment.judge.answer import words
 from powerprof.experiment.records import LoadRun
-from powerprof.report import servers, terminal
-from powerprof.report.compare import notes_of
+from powerprof.report import notes, servers, terminal
 from powerprof.report.labels import significant
 from powerprof.report.metrics import load_table
 from powerprof.report.table import Places
@@ -48,7 +47,7 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
             "",
             f"Idle server: {text.number(idle.c0_percent)} % C0, {text.number(idle.wakeups_hz, 1)} wake-ups/s.",
         ]
-    found += notes_of(run.notes, width)
+    found += notes.lines(run, width)
     if run.tool.cpu_percent is not None:
         found.append(f"powerprof itself: {run.tool.cpu_percent:.2f} % of one CPU.")
     return found

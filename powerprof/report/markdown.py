@@ -17,7 +17,7 @@ from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep import Sweep
 from powerprof.experiment.sweepcomparison import SweepComparison
 from powerprof.records import Conservation, IdleRun, Run
-from powerprof.report import sums
+from powerprof.report import notes, sums
 from powerprof.report.kinds import form, said
 from powerprof.report.metrics import comparison_table, load_table, parted_table, points_table, sweep_table
 from powerprof.report.phases import causes_table, changes_table, phases_table
@@ -117,7 +117,7 @@ def comparison(record: Comparison, context: str) -> list[str]:
     found = ["", *doubts, *ground, context, *table(comparison_table(record, Places(record)), _COMPARED)]
     if record.threats:
         found += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
-    return found + _notes([*record.differences, *record.notes])
+    return found + _notes([*record.differences, *notes.all_of(record)])
 
 
 def run(record: Run, context: str) -> list[str]:
@@ -135,7 +135,7 @@ def run(record: Run, context: str) -> list[str]:
         causes = causes_table(phase.causes, places, f"/phases/{index}/causes", _ROWS)
         found += ["", f"What woke the CPUs, {code(phase.name, 40)}:", *table(causes, _CAUSES)]
         found += _balance(phase.conservation)
-    return found + _notes(record.notes)
+    return found + _notes(notes.all_of(record))
 
 
 def attribution(record: Attribution, context: str) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from powerprof.experiment.records import Comparison, Metric
-from powerprof.report import labels
+from powerprof.report import labels, notes
 from powerprof.report.flamegraph import flame, flame_difference
 from powerprof.report.html import svg
 from powerprof.report.html.extras import Extras, extras_of_two
@@ -109,6 +109,7 @@ def render(record: Comparison, extras: Extras) -> str:
         context=said(record)[1],
         metrics=table(replace(comparison_table(record, places), caption=caption), "metrics", _drawn(record)),
         names=names,
+        notes=notes.all_of(record),
         primary_label=labels.metric(primary.name) if primary else "",
         pairs=svg.pairs(primary.a.values, primary.b.values, primary.unit, names) if primary else Markup(),
         states=states,

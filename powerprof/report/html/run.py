@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from powerprof.experiment.records import LoadRun
 from powerprof.records import IdleRun, Phase, Run
+from powerprof.report import notes
 from powerprof.report.html import svg
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
@@ -100,5 +101,5 @@ def render(run: Run, extras: Extras) -> str:
         ],
         drift=changes_table(run.drift if isinstance(run, IdleRun) else [], places, "/drift", "end − begin"),
         achieved=achieved_table(run, places),
-        notes=list(dict.fromkeys([*run.notes, *(note for phase in run.phases for note in phase.notes)])),
+        notes=list(dict.fromkeys([*notes.all_of(run), *(note for phase in run.phases for note in phase.notes)])),
     )

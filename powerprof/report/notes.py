@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be known of a record, in sentences: its notes, and where its joules come from."""
+
+from __future__ import annotations
+
+from powerprof import text
+from powerprof.experiment.records import Comparison
+from powerprof.records import Run
+
+
+def all_of(record: Run | Comparison) -> list[str]:
+    """Everything, for pages and files."""
+    source = record.energy_source
+    return list(dict.fromkeys([*(source.sentences() if source else []), *record.notes]))
+
+
+def lines(record: Run | Comparison, width: int) -> list[str]:
+    """For a terminal: of an estimate one doubt stands for all, the rest is doctor's and the JSON's."""
+    source = record.energy_source
+    found = []
+    if source is not None and not source.metered and source.doubts:
+        found += text.wrap(f"Note: no meter here: estimate: {source.doubts[0]} (powerprof doctor).", width)
+    for note in record.notes:
+        found += text.wrap(f"Note: {note}", width)
+    return found
