@@ -218,6 +218,11 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
+def metric_of(quantity: str, *of: str) -> str:
+    """The name of a metric that there are several of: `residency_percent:C1`, `watts:rapl:package-0`."""
+    return ":".join((quantity, *of))
+
+
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """How a figure changed from one phase to another, with its 95 % interval."""
 
@@ -225,6 +230,15 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     from_phase: str
     to_phase: str
     difference: Estimate
+
+    @property
+    def name(self) -> str:
+        """The metric by its present name: release 0.1.0 wrote `C1 residency_percent` and `rapl package-0 watts`."""
+        of, _, quantity = self.metric.rpartition(" ")
+        if quantity not in ("residency_percent", "watts") or self.metric.startswith(("residency_percent:", "watts:")):
+            return self.metric
+        # The names of states and of domains may have blanks, those of sources have none.
+        return metric_of(quantity, *(of.split(" ", 1) if quantity == "watts" else (of,))) if of else self.metric
 
 
 class ToolCost(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from powerprof.experiment.records import (
     Threat,
     read_run,
 )
-from powerprof.records import IdleRun, Phase, Run
+from powerprof.records import IdleRun, Phase, Run, metric_of
 from powerprof.runs import RunStore, decode, schema_of
 from powerprof.statistics import DRIFT_FLOOR_POINTS, mean_interval
 
@@ -249,7 +249,7 @@ def _of_phase(phase: Phase) -> list[Metric]:
         values = [
             next((one.residency_percent for one in window.states if one.name == state.name), None) for window in windows
         ]
-        found.append(_single(f"residency_percent:{state.name}", "%", "measured", values, None))
+        found.append(_single(metric_of("residency_percent", state.name), "%", "measured", values, None))
     return found
 
 

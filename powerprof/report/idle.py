@@ -9,7 +9,7 @@ from powerprof import text
 from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
 from powerprof.energy.model import NARROWER, WIDE, slope_ends
 from powerprof.experiment.judge.cost import Claim, claims, delta_of
-from powerprof.records import Cause, EnergyReading, Estimate, IdleRun, Phase
+from powerprof.records import Cause, EnergyReading, Estimate, IdleRun, Phase, metric_of
 from powerprof.report import sums, terminal
 from powerprof.report.phases import causes_table, phase_title, phases_table
 from powerprof.report.table import Places, Table
@@ -111,8 +111,8 @@ def _power_change(run: IdleRun, shown: Sequence[Phase]) -> Estimate | None:
     if len(shown) < 2:
         return None
     change = delta_of(run, shown[0].name, shown[-1].name, "watts")
-    if change is None and len(host.domains) == 1:  # in runs saved before
-        change = delta_of(run, shown[0].name, shown[-1].name, f"{host.source} {host.domains[0]} watts")
+    if change is None and host.source and len(host.domains) == 1:  # in runs saved before
+        change = delta_of(run, shown[0].name, shown[-1].name, metric_of("watts", host.source, host.domains[0]))
     return change.difference if change else None
 
 

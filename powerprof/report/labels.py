@@ -56,7 +56,6 @@ _OF_SERVERS = {
     "commits_hz": "commits/s",
     "relay_log_bytes_hz": "relay logs, B/s",
 }
-_RESIDENCY = re.compile(r"residency_percent:(.+)|(.+) residency_percent", re.DOTALL)
 _UNIT_SUFFIX = re.compile(r"_(s|ms|us|ns|hz|percent|joules|watts|bytes|count|mhz)$")
 _UNITS = {"us": "µs", "hz": "/s", "percent": "%", "joules": "J", "watts": "W", "count": "", "mhz": "MHz"}
 _PREFIXED = {"J", "s", "J·s", "W"}
@@ -66,8 +65,12 @@ def metric(name: str) -> str:
     """A metric's name in words; an unknown one is its own."""
     if name in _METRICS:
         return _METRICS[name][0]
-    found = _RESIDENCY.fullmatch(name)
-    return f"residency in {found[1] or found[2]}" if found else name.replace("_", " ")
+    what, colon, of = name.partition(":")
+    if what == "residency_percent" and colon:
+        return f"residency in {of}"
+    if what == "watts" and colon:
+        return f"{of.replace(':', ' ')} watts"
+    return name.replace("_", " ")
 
 
 def short(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from powerprof import text
-from powerprof.records import Cause, Delta, EnergySplit, IdleRun, Phase, Run, StateResidency
+from powerprof.records import Cause, Delta, EnergySplit, IdleRun, Phase, Run, StateResidency, metric_of
 from powerprof.report import labels
 from powerprof.report.table import (
     ALL,
@@ -117,8 +117,8 @@ class _Phases:
                 ["" if i is None else f"states/{i}/{share}" for i in at],
                 "%",
                 2,
-                interval=f"residency_percent:{name}",
-                change="" if polling else f"{name} residency_percent",
+                interval=metric_of("residency_percent", name),
+                change="" if polling else metric_of("residency_percent", name),
                 key=f"{'polling' if polling else 'residency'} in {name}",
                 look=look,
                 forms=ALL - {"markdown"} if polling else ALL,
@@ -140,7 +140,7 @@ def phases_table(run: Run, places: Places, chosen: Sequence[int]) -> Table:
     """C0, every idle state with its average residency and wake-ups, a column a phase, and the change over them."""
     first, last = run.phases[chosen[0]], run.phases[chosen[-1]]
     changes = {
-        delta.metric: index
+        delta.name: index
         for index, delta in reversed(list(enumerate(run.deltas if isinstance(run, IdleRun) else [])))
         if len(chosen) > 1 and (delta.from_phase, delta.to_phase) == (first.name, last.name)
     }
@@ -168,7 +168,7 @@ def changes_table(deltas: Sequence[Delta], places: Places, at: str, heading: str
     for index, delta in enumerate(deltas):
         place = f"{at}/{index}/difference"
         cells: dict[str, Cell] = {
-            "name": Words(labels.metric(delta.metric), ours=True),
+            "name": Words(labels.metric(delta.name), ours=True),
             "of": Words(f"{delta.to_phase} − {delta.from_phase}"),
             "mean": places.figure(f"{place}/mean", 2, ends=place, sign=True),
         }

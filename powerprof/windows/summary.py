@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from powerprof import __version__
-from powerprof.records import Estimate, Phase, Run, StateResidency, ToolCost, Window
+from powerprof.records import Estimate, Phase, Run, StateResidency, ToolCost, Window, metric_of
 from powerprof.statistics import bounded_interval
 from powerprof.windows.residency import merge_notes
 
@@ -93,7 +93,7 @@ def phase_of(name: str, windows: Sequence[Window]) -> Phase:
         shares = [
             next((one.residency_percent for one in window.states if one.name == state.name), 0.0) for window in windows
         ]
-        intervals[f"residency_percent:{state.name}"] = estimate(shares, 0.0, 100.0)
+        intervals[metric_of("residency_percent", state.name)] = estimate(shares, 0.0, 100.0)
     return Phase(
         name=name,
         window_s=_mean(window.window_s for window in windows),

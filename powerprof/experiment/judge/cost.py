@@ -30,7 +30,7 @@ class Claim:
 
 def delta_of(run: IdleRun, before: str, after: str, metric: str) -> Delta | None:
     """How a metric changed from one phase of a run to another; None where the run does not say."""
-    return next((d for d in run.deltas if (d.from_phase, d.to_phase, d.metric) == (before, after, metric)), None)
+    return next((d for d in run.deltas if (d.from_phase, d.to_phase, d.name) == (before, after, metric)), None)
 
 
 def claims(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from powerprof.energy.domains import HostMeters, Total, host_energy, host_meters
 from powerprof.energy.split import Consumer, split_host
 from powerprof.experiment.records import Block, MemberShare
-from powerprof.records import Kind, RunMetric, Window
+from powerprof.records import Kind, RunMetric, Window, metric_of
 from powerprof.windows.summary import interval
 
 # Our own question is one connection in a window.
@@ -195,7 +195,7 @@ def _residencies(blocks: Sequence[Block]) -> list[Values]:
 
         return of
 
-    return [Values(f"residency_percent:{name}", "%", "measured", percent(name)) for name in names]
+    return [Values(metric_of("residency_percent", name), "%", "measured", percent(name)) for name in names]
 
 
 def _of_members(blocks: Sequence[Block], baseline: Baseline, meters: HostMeters | None) -> list[Values]:

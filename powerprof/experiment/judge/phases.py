@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from powerprof.energy.domains import HostMeters, host_energy, host_meters, unmetered
-from powerprof.records import Cause, Conservation, Delta, EnergyReading, Estimate, Phase, Window
+from powerprof.records import Cause, Conservation, Delta, EnergyReading, Estimate, Phase, Window, metric_of
 from powerprof.statistics import welch_interval
 from powerprof.windows.residency import merge_notes
 from powerprof.windows.summary import phase_of
@@ -114,10 +114,10 @@ def deltas(before: Phase, after: Phase, meters: HostMeters | None = None) -> lis
         add(metric, values(before.windows, metric), values(after.windows, metric))
     for state in after.states:
         if not state.polling:
-            add(f"{state.name} residency_percent", *(_residencies(p, state.name) for p in (before, after)))
+            add(metric_of("residency_percent", state.name), *(_residencies(p, state.name) for p in (before, after)))
     add("watts", *([w for w in host_watts(p, meters) if w is not None] for p in (before, after)))
     for reading in after.energy:
-        metric = f"{reading.source} {reading.domain} watts"
+        metric = metric_of("watts", reading.source, reading.domain)
         add(metric, *(watts_of(p.windows, reading.source, reading.domain) for p in (before, after)))
     return found
 

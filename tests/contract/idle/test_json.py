@@ -43,8 +43,8 @@ def has_unit(name: str) -> bool:
 
 
 def metric_has_unit(name: str) -> bool:
-    """A metric may say of what after a colon, or before a blank: `residency_percent:C1`, `rapl package-0 watts`."""
-    return has_unit(name.split(":", maxsplit=1)[0]) or has_unit(name.rsplit(" ", maxsplit=1)[-1])
+    """A metric may say of what after a colon: `residency_percent:C1`, `watts:rapl:package-0`."""
+    return has_unit(name.split(":", maxsplit=1)[0])
 
 
 def test_stdout_is_one_json_document_and_nothing_else_is_said(measured: Measured) -> None:

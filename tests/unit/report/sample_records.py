@@ -315,8 +315,8 @@ def _phase(name: str, at_s: float, c0: float, wakeups: float) -> Phase:
 
 
 def _delta(before: Phase, after: Phase, metric: str, half: float) -> Delta:
-    if metric.endswith(" residency_percent"):
-        name = metric.removesuffix(" residency_percent")
+    if metric.startswith("residency_percent:"):
+        name = metric.removeprefix("residency_percent:")
         states = [[s for s in phase.states if s.name == name] for phase in (before, after)]
         values = [fmean(s.residency_percent or 0.0 for s in same) for same in states]
     else:
@@ -339,7 +339,7 @@ def idle_run() -> IdleRun:
         _phase("clients", 120, 0.63, 44.9),
         _phase("baseline-after", 180, 0.44, 38.3),
     ]
-    metrics = (("c0_percent", 0.04), ("wakeups_hz", 0.5), ("C6 residency_percent", 0.04))
+    metrics = (("c0_percent", 0.04), ("wakeups_hz", 0.5), ("residency_percent:C6", 0.04))
     return IdleRun(
         id="idle-1031",
         command="idle",
