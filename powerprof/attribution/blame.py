@@ -117,7 +117,7 @@ def _running_s(exits: Array) -> float:
 
 
 def _task_of(capture: Capture) -> Callable[[int, int | None, str], Task]:
-    known = {one.tid: Task(one.tid, one.pid, one.comm, one.process, one.is_kernel) for one in capture.tasks}
+    known = {task.tid: task for task in capture.tasks}
     known[0] = Task(0, 0, "idle", "kernel", True)
 
     def look_up(tid: int, pid: int | None, comm: str) -> Task:

@@ -16,41 +16,19 @@ from powerprof.attribution.records import StackFrame, TargetInfo
 from powerprof.errors import DataError
 from powerprof.files import reason_of
 from powerprof.foreign import loader
+from powerprof.processes.tasks import Task
 from powerprof.records import EnergyReading, ToolCost
 from powerprof.stacks.image import ProcessImage, check
 from powerprof.stacks.registers import machine_of
 from powerprof.tracing.aggregate import aggregate
 from powerprof.tracing.edge import CpuEdge, in_window
 from powerprof.tracing.layout import CAUSE, IDLE_EXIT
+from powerprof.tracing.sites import SavedSite, SiteWakings, SleepingStack
 
 _STACK_LIMIT_BYTES = 0x4000
 _CPUS_LIMIT = 1 << 16
 _SUMS_LIMIT = 1 << 62
 FILE = "capture.bin"
-
-
-class Site(msgspec.Struct, frozen=True, array_like=True):
-    """A saved stack: see tracing.stacks.SavedSite."""
-
-    at_ns: int
-    pid: int
-    tid: int
-    kind: int
-    ip: int
-    sp: int
-    code: int
-    registers: bytes
-    stack: bytes
-
-
-class Sleeping(msgspec.Struct, frozen=True, array_like=True):
-    """Stack bytes of a thread that slept when the window began."""
-
-    pid: int
-    tid: int
-    ip: int
-    sp: int
-    stack: bytes
 
 
 class NamedSite(msgspec.Struct, frozen=True, array_like=True):
@@ -88,43 +66,6 @@ class StackTally(msgspec.Struct, kw_only=True):
     reasons: dict[str, int] = {}
 
 
-class Edge(msgspec.Struct, frozen=True, array_like=True):
-    """One CPU's window."""
-
-    cpu: int
-    start_ns: int
-    end_ns: int
-    usage_delta_count: int | None
-    event_count: int | None = None
-    traced_count: int | None = None
-
-
-class TaskName(msgspec.Struct, frozen=True, array_like=True):
-    """Who a thread was: tracing.tasks.Task."""
-
-    tid: int
-    pid: int | None
-    comm: str
-    process: str
-    is_kernel: bool
-
-
-class Wakings(msgspec.Struct, frozen=True, array_like=True):
-    """How often one thing ended a thread's sleep at a site: tracing.stacks.SiteWakings."""
-
-    tid: int
-    pid: int
-    ip: int
-    sp: int
-    code: int
-    context: int
-    timer_function: int
-    irq: int
-    waker_tid: int
-    waker_pid: int
-    count: int
-
-
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an attribution is made from.
 
@@ -140,16 +81,16 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     tool: ToolCost
     exits: bytes
     lost_count: int
-    edges: list[Edge]
+    edges: list[CpuEdge]
     states: dict[int, list[str]]
     functions: dict[int, str]
     interrupts: dict[int, str]
-    tasks: list[TaskName]
+    tasks: list[Task]
     server_names: dict[int, str]
-    sites: list[Site]
-    sleeping: list[Sleeping]
+    sites: list[SavedSite]
+    sleeping: list[SleepingStack]
     images: list[ProcessImage]
-    wakings: list[Wakings]
+    wakings: list[SiteWakings]
     stacks_lost_count: int
     unsent_count: int
     loaded_count: int
@@ -185,10 +126,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 
     def cpu_edges(self) -> dict[int, CpuEdge]:
         """Each CPU's window."""
-        return {
-            edge.cpu: CpuEdge(edge.start_ns, edge.end_ns, edge.usage_delta_count, edge.event_count, edge.traced_count)
-            for edge in self.edges
-        }
+        return {edge.cpu: edge for edge in self.edges}
 
 
 def encode(capture: Capture) -> bytes:

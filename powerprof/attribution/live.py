@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import resource
 from collections.abc import Callable, Mapping
@@ -12,21 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof import __version__, privileges
-from powerprof.attribution.capture import Capture, Edge, Site, Sleeping, TaskName, Wakings
+from powerprof.attribution.capture import Capture
 from powerprof.attribution.idle import Array
 from powerprof.attribution.records import TargetInfo
 from powerprof.energy.domains import host_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError
 from powerprof.processes.targets import Target, has_ended
-from powerprof.processes.tasks import look_up
+from powerprof.processes.tasks import Task, look_up
 from powerprof.records import ToolCost
 from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.stacks.image import ProcessImage
 from powerprof.text import Say
 from powerprof.tracing.idle_time import DRIVERLESS_STATES
 from powerprof.tracing.names import interrupt_names
-from powerprof.tracing.stacks import SiteWakings, StackTracer
+from powerprof.tracing.sites import SiteWakings
+from powerprof.tracing.stacks import StackTracer
 from powerprof.tracing.window import TraceWindow
 
 
@@ -46,7 +46,7 @@ class CapturePlan:
     settle: bool = False
 
 
-def _tasks(exits: Array, wakings: list[SiteWakings]) -> list[TaskName]:
+def _tasks(exits: Array, wakings: list[SiteWakings]) -> list[Task]:
     """Every thread of the trace, by what /proc says now and the trace knew then."""
     known: dict[int, tuple[int | None, str]] = {}
     for one in wakings:
@@ -65,8 +65,7 @@ def _tasks(exits: Array, wakings: list[SiteWakings]) -> list[TaskName]:
                 known[tid] = (pid, comm.decode("utf-8", "replace"))
     for tid in set(exits["woken_tid"].tolist()) - set(known) - {0}:
         known[tid] = (None, "")
-    named = [look_up(tid, pid, comm) for tid, (pid, comm) in known.items()]
-    return [TaskName(task.tid, task.pid, task.comm, task.process, task.is_kernel) for task in named]
+    return [look_up(tid, pid, comm) for tid, (pid, comm) in known.items()]
 
 
 def _target_info(target: Target, tracer_images: Mapping[int, list[ProcessImage]]) -> TargetInfo:
@@ -148,19 +147,16 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         sample_1_in=window.trace.sample_1_in,
         sample_lost_count=window.trace.sample_lost_count,
         lost_count=window.trace.lost_count,
-        edges=[
-            Edge(cpu, e.start_ns, e.end_ns, e.usage_delta_count, e.event_count, e.traced_count)
-            for cpu, e in window.edges.items()
-        ],
+        edges=list(window.edges.values()),
         states=states,
         functions=window.trace.addresses,
         interrupts=interrupt_names(),
         tasks=_tasks(causes, stacks.wakings),
         server_names=names,
-        sites=[Site(s.at_ns, s.pid, s.tid, s.kind, s.ip, s.sp, s.code, s.registers, s.stack) for s in stacks.sites],
-        sleeping=[Sleeping(s.pid, s.tid, s.ip, s.sp, s.stack) for s in stacks.sleeping],
+        sites=stacks.sites,
+        sleeping=stacks.sleeping,
         images=[image for versions in stacks.images.values() for image in versions],
-        wakings=[Wakings(*dataclasses.astuple(one)) for one in stacks.wakings],
+        wakings=stacks.wakings,
         stacks_lost_count=stacks.lost_count,
         unsent_count=stacks.unsent_count,
         loaded_count=stacks.loaded_count,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from powerprof.attribution.capture import Capture, NamedSite, NamedSites, Site, StackTally
+from powerprof.attribution.capture import Capture, NamedSite, NamedSites, StackTally
 from powerprof.attribution.records import StackFrame
 from powerprof.stacks.image import ProcessImage
 from powerprof.stacks.registers import SavedStack
@@ -13,6 +13,7 @@ from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer
 from powerprof.stacks.unwind import Unwinder
 from powerprof.tracing.layout import NEWBORN_CODE
+from powerprof.tracing.sites import SavedSite
 
 SLEEPER, WAKER, REGISTERS = 0, 1, 2
 Key = tuple[int, int, int, int]
@@ -55,9 +56,9 @@ class SiteStacks:
         self._images: dict[int, list[ProcessImage]] = {}
         for image in capture.images:
             self._images.setdefault(image.pid, []).append(image)
-        self._exact: dict[tuple[int, Key], Site] = {}
-        self._near: dict[tuple[int, int, int, int], Site] = {}
-        self._registers: dict[tuple[int, int, int], Site] = {}
+        self._exact: dict[tuple[int, Key], SavedSite] = {}
+        self._near: dict[tuple[int, int, int, int], SavedSite] = {}
+        self._registers: dict[tuple[int, int, int], SavedSite] = {}
         self._sleeping = {(one.tid, one.ip, one.sp): one for one in capture.sleeping}
         for site in capture.sites:
             place = (site.tid, site.ip, site.sp)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from powerprof.files import read_fields, try_text
 from powerprof.foreign import printable, whole
@@ -12,8 +12,7 @@ from powerprof.paths import procfs
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(msgspec.Struct, frozen=True, array_like=True):
     """One thread. `process` is the main thread's comm."""
 
     tid: int

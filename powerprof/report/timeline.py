@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from powerprof.attribution import idle
-from powerprof.attribution.capture import Capture, TaskName
+from powerprof.attribution.capture import Capture
+from powerprof.processes.tasks import Task
 from powerprof.report.samples import TimelineExit
 from powerprof.tracing.aggregate import cause_keys
 from powerprof.tracing.edge import in_window
@@ -16,7 +17,7 @@ from powerprof.tracing.layout import SOFTIRQS, Flag, WakerContext
 class _Names:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._tasks: dict[int, TaskName] = {task.tid: task for task in capture.tasks}
+        self._tasks: dict[int, Task] = {task.tid: task for task in capture.tasks}
 
     def thread(self, tid: int) -> str:
         """The server's name of a thread, else process and comm."""

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -15,14 +15,14 @@ Counter = Literal["cpuidle", "perf"]
 _STILL = 2
 
 
-@dataclass(frozen=True)
-class CpuEdge:
+class CpuEdge(msgspec.Struct, frozen=True, array_like=True):
     """One CPU's window: CLOCK_MONOTONIC at both edges, and how many idle exits the kernel counted in it.
 
     `usage_delta_count` is Δusage of cpuidle, None where it has no counters; `event_count` perf's count of the cpu_idle
     tracepoint there, None where that is not to be had either; `traced_count` what the trace saw.
     """
 
+    cpu: int
     start_ns: int
     end_ns: int
     usage_delta_count: int | None

@@ -125,7 +125,7 @@ class Monitor:
                 continue  # went offline
             end_ns = (new.at_ns if new is not None else None) or now_ns
             usage = sum(new.usage) - sum(old.usage) if new is not None and old is not None else None
-            edges[cpu] = CpuEdge(start_ns, end_ns, usage, None, int(totals[cpu]["count"].sum()))
+            edges[cpu] = CpuEdge(cpu, start_ns, end_ns, usage, None, int(totals[cpu]["count"].sum()))
             self._edges[cpu] = end_ns
         return edges
 

@@ -8,20 +8,8 @@ sees it woken: they were saved when it went to sleep and have not changed since.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from powerprof.stacks.aside import Aside, Unreadable
-
-
-@dataclass(frozen=True)
-class SleepingStack:
-    """Stack bytes of a blocked thread from `sp` up; its registers are not known yet."""
-
-    pid: int
-    tid: int
-    ip: int
-    sp: int
-    stack: bytes
+from powerprof.tracing.sites import SleepingStack
 
 
 def sleeping_stacks(pid: int, aside: Aside) -> list[SleepingStack]:

@@ -7,7 +7,7 @@ import ctypes
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -25,7 +25,8 @@ from powerprof.tracing.btf import Btf, kernel_btf
 from powerprof.tracing.halves import Halves
 from powerprof.tracing.idle import IdleTrace, IdleTracer
 from powerprof.tracing.layout import HALF, STACK_HEADER, WOKEN_COUNT, WOKEN_KEY
-from powerprof.tracing.sleeping import SleepingStack, sleeping_stacks
+from powerprof.tracing.sites import SavedSite, SiteWakings, SleepingStack
+from powerprof.tracing.sleeping import sleeping_stacks
 
 _COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_UNSENT, _COUNT_UNCOUNTED = 3, 4, 6, 7
 _COUNT_SLEEPS = 5
@@ -38,38 +39,6 @@ SAMPLE_1_IN = 64
 STACK_BYTES = 64 << 20
 THREAD_STACKS = 256
 _LOOK_FOR_MEMBERS_S = 2.0
-
-
-@dataclass(frozen=True)
-class SavedSite:
-    """Where a thread slept or woke another; `kind` as in stacks.bpf.h. `stack` is empty if only registers are known."""
-
-    at_ns: int
-    pid: int
-    tid: int
-    kind: int
-    ip: int
-    sp: int
-    code: int
-    registers: bytes
-    stack: bytes
-
-
-@dataclass(frozen=True)
-class SiteWakings:
-    """How often sleeps of one thread at one site were ended by one thing; the fields are those of struct woken_key."""
-
-    tid: int
-    pid: int
-    ip: int
-    sp: int
-    code: int
-    context: int
-    timer_function: int
-    irq: int
-    waker_tid: int
-    waker_pid: int
-    count: int
 
 
 @dataclass(frozen=True)
@@ -257,7 +226,7 @@ class StackTracer(IdleTracer):
     def _addresses(self, causes: npt.NDArray[Any]) -> set[int]:
         if self._woken is not None:
             rows = self._woken.since()
-            self._wakings = [SiteWakings(*row) for row in rows[[one.name for one in fields(SiteWakings)]].tolist()]
+            self._wakings = [SiteWakings(*row) for row in rows[list(SiteWakings.__struct_fields__)].tolist()]
         return super()._addresses(causes) | {one.timer_function for one in self._wakings} - {0}
 
     def drain(self) -> None:

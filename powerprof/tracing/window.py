@@ -73,7 +73,7 @@ def _edges(before: _Edge, after: _Edge, totals: Array) -> dict[int, CpuEdge]:
         usage = sum(end.usage) - sum(start.usage) if start.states else None
         both = cpu in before.events and cpu in after.events
         events = after.events[cpu] - before.events[cpu] if both else None
-        edges[cpu] = CpuEdge(start.at_ns, end.at_ns, usage, events, int(totals[cpu]["count"].sum()))
+        edges[cpu] = CpuEdge(cpu, start.at_ns, end.at_ns, usage, events, int(totals[cpu]["count"].sum()))
     return edges
 
 

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 from powerprof.attribution import blame
-from powerprof.attribution.capture import Capture, Edge, TaskName, Wakings
+from powerprof.attribution.capture import Capture
 from powerprof.attribution.records import Attribution, TargetInfo
 from powerprof.attribution.sites import SiteStacks
+from powerprof.processes.tasks import Task
 from powerprof.records import ToolCost
 from powerprof.stacks.store import TableStore
 from powerprof.tracing.aggregate import aggregate
 from powerprof.tracing.edge import CpuEdge, in_window
 from powerprof.tracing.layout import IDLE_EXIT, Evidence, Flag, WakerContext
+from powerprof.tracing.sites import SiteWakings
 
 PID, OTHER = 100, 200
 HRTIMER, NETWORK = 0xFFFFFFFF81000010, 3
@@ -61,7 +63,7 @@ def woken_by(tid: int, waker: int, pid: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def attribution(records: np.ndarray, wakings: list[Wakings] | None = None, **more: Any) -> Attribution:
+def attribution(records: np.ndarray, wakings: list[SiteWakings] | None = None, **more: Any) -> Attribution:
     capture = Capture(
         started_at="2026-01-01T00:00:00Z",
         window_s=2.0,
@@ -69,14 +71,14 @@ def attribution(records: np.ndarray, wakings: list[Wakings] | None = None, **mor
         host={},
         tool=ToolCost(version="0", cpu_s=0.0, wakeups_hz=0.0),
         exits=records.tobytes(),
-        causes=aggregate(in_window(records, {0: CpuEdge(0, 10_000 * MS, None)})).tobytes(),
+        causes=aggregate(in_window(records, {0: CpuEdge(0, 0, 10_000 * MS, None)})).tobytes(),
         lost_count=0,
-        edges=[Edge(0, 0, 10_000 * MS, None)],
+        edges=[CpuEdge(0, 0, 10_000 * MS, None)],
         states={0: ["POLL", "C1"]},
         functions={HRTIMER: "hrtimer_wakeup"},
         interrupts={NETWORK: "eth0"},
-        tasks=[TaskName(tid, PID, f"t{tid}", "x", False) for tid in (101, 102)]
-        + [TaskName(OTHER, OTHER, "client", "client", False), TaskName(9, 9, "ksoftirqd/0", "kernel", True)],
+        tasks=[Task(tid, PID, f"t{tid}", "x", False) for tid in (101, 102)]
+        + [Task(OTHER, OTHER, "client", "client", False), Task(9, 9, "ksoftirqd/0", "kernel", True)],
         server_names={},
         sites=[],
         sleeping=[],
@@ -94,7 +96,7 @@ def attribution(records: np.ndarray, wakings: list[Wakings] | None = None, **mor
     return blame.attribute(capture, SiteStacks(capture, TableStore(use_files=False)))
 
 
-def waking(tid: int, count: int, context: int = WakerContext.TIMER, **more: Any) -> Wakings:
+def waking(tid: int, count: int, context: int = WakerContext.TIMER, **more: Any) -> SiteWakings:
     values = {
         "tid": tid,
         "pid": PID,
@@ -110,7 +112,7 @@ def waking(tid: int, count: int, context: int = WakerContext.TIMER, **more: Any)
     }
     if context == WakerContext.TIMER:
         values["timer_function"] = HRTIMER
-    return Wakings(**(values | more))
+    return SiteWakings(**(values | more))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_what_the_target_ends_by_waking_others() -> None:
 
 def test_exits_outside_of_their_cpus_window_and_of_unknown_cpus_are_left_out() -> None:
     records = exits({"cpu": 0}, {"cpu": 0}, {"cpu": 1}, {"cpu": 4_000_000_000})
-    found = in_window(records, {0: CpuEdge(0, 15 * MS, None), 1: CpuEdge(0, 100 * MS, None)})
+    found = in_window(records, {0: CpuEdge(0, 0, 15 * MS, None), 1: CpuEdge(1, 0, 100 * MS, None)})
     assert found["cpu"].tolist() == [0, 1]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from powerprof.attribution.capture import Capture, Edge, TaskName
+from powerprof.attribution.capture import Capture
 from powerprof.attribution.records import TargetInfo
+from powerprof.processes.tasks import Task
 from powerprof.records import ToolCost
 from powerprof.report.samples import TimelineExit
 from powerprof.report.timeline import timeline_of
+from powerprof.tracing.edge import CpuEdge
 from powerprof.tracing.layout import IDLE_EXIT, Evidence, Flag, WakerContext
 from tests.unit.report.sample_records import filled
 
@@ -29,14 +31,14 @@ def captured(rows: list[dict[str, object]]) -> Capture:
         target=TargetInfo(pid=100, executable=None, build_id=None, label="mariadbd", pids=[100]),
         exits=exits.tobytes(),
         lost_count=0,
-        edges=[Edge(0, 0, 10_000, 5), Edge(1, 0, 10_000, 5)],
+        edges=[CpuEdge(0, 0, 10_000, 5), CpuEdge(1, 0, 10_000, 5)],
         states={0: ["POLL", "C1"], 1: ["POLL", "C1"]},
         functions={HRTIMER_WAKEUP: "hrtimer_wakeup"},
         interrupts={24: "virtio0-input.0"},
         tasks=[
-            TaskName(101, 100, "mariadbd", "mariadbd", False),
-            TaskName(200, 200, "sysbench", "sysbench", False),
-            TaskName(14, 14, "rcu_preempt", "kernel", True),
+            Task(101, 100, "mariadbd", "mariadbd", False),
+            Task(200, 200, "sysbench", "sysbench", False),
+            Task(14, 14, "rcu_preempt", "kernel", True),
         ],
         server_names={101: "thread/mysys/statement_timer"},
         own_pid=1,

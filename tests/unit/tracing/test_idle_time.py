@@ -28,7 +28,7 @@ def residency(sums: np.ndarray, stat: float | None = 90.0) -> Window:
     return traced_residency(sums, EDGES, stat_idle_percent=stat, own_pid=OWN, started_at="2026-01-01T00:00:00.000Z")
 
 
-EDGES = {0: CpuEdge(1000 * MS, 2000 * MS, None), 1: CpuEdge(1100 * MS, 2100 * MS, None)}
+EDGES = {0: CpuEdge(0, 1000 * MS, 2000 * MS, None), 1: CpuEdge(1, 1100 * MS, 2100 * MS, None)}
 
 
 def test_idle_time_is_the_sum_over_all_cpus() -> None:

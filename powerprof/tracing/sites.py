@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was seen of threads where they sleep: the records that a trace fills and a capture keeps."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SavedSite(msgspec.Struct, frozen=True, array_like=True):
+    """Where a thread slept or woke another; `kind` as in stacks.bpf.h. `stack` is empty if only registers are known."""
+
+    at_ns: int
+    pid: int
+    tid: int
+    kind: int
+    ip: int
+    sp: int
+    code: int
+    registers: bytes
+    stack: bytes
+
+
+class SiteWakings(msgspec.Struct, frozen=True, array_like=True):
+    """How often sleeps of one thread at one site were ended by one thing; the fields are those of struct woken_key."""
+
+    tid: int
+    pid: int
+    ip: int
+    sp: int
+    code: int
+    context: int
+    timer_function: int
+    irq: int
+    waker_tid: int
+    waker_pid: int
+    count: int
+
+
+class SleepingStack(msgspec.Struct, frozen=True, array_like=True):
+    """Stack bytes of a blocked thread from `sp` up; its registers are not known yet."""
+
+    pid: int
+    tid: int
+    ip: int
+    sp: int
+    stack: bytes
