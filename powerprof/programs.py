@@ -4,17 +4,20 @@ die with us. Root starts only what root alone could have written."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from powerprof.caller import account_of
+from powerprof.caller import account_of, caller, is_delegated
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.folders import only_root_writes
 from powerprof.landlock import only_writes
@@ -250,6 +253,56 @@ def start(
         raise PowerprofError(f"cannot run {words[0]} (no such program)") from error
     except OSError as error:
         raise PowerprofError(f"cannot run {words[0]} ({(error.strerror or str(error)).lower()})") from error
+
+
+def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Popen[bytes]:
+    """Start a command that the caller typed, as a shell of theirs would: found on PATH, in their folder, with their
+    environment and groups. Under sudo it is not root but the caller. Nothing can be typed into it and its output goes
+    nowhere. It dies with us, in a session of its own. Raises PowerprofError where it cannot be started.
+    """
+    account = caller() if is_delegated() else None
+    found = shutil.which(argv[0])
+    if found is None:
+        raise PowerprofError(f"cannot run {argv[0]} (no such program)")
+    words = (found, *argv[1:]) if account else _checked((str(Path(found).absolute()), *argv[1:]), None)
+    env = {name: value for name, value in os.environ.items() if account is None or not name.startswith("SUDO_")}
+    if account:
+        env |= {"HOME": str(account.home), **({"USER": account.name, "LOGNAME": account.name} if account.name else {})}
+    try:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+            env=env,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=account.groups if account else None,
+        )
+    except OSError as error:
+        raise PowerprofError(f"cannot run {argv[0]} ({(error.strerror or str(error)).lower()})") from error
+
+
+def end_session(process: subprocess.Popen[bytes], *, patience_s: float = 2.0) -> bool:
+    """End what `start_typed` started with all that it left running in its session; True where there was any.
+
+    Asked by SIGTERM first, killed where it does not end in time.
+    """
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+    except (ProcessLookupError, PermissionError):
+        return False
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        deadline_s = time.monotonic() + patience_s
+        while time.monotonic() < deadline_s:
+            process.poll()  # a zombie of ours is in its group until it is waited for
+            os.killpg(process.pid, 0)
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return True
 
 
 def stop(process: subprocess.Popen[bytes], *, patience_s: float = 10.0, kind: int = signal.SIGTERM) -> int:

@@ -35,6 +35,9 @@ _COMMANDS = (
     "report",
 )
 
+# Those that take a command of the caller's after --.
+RUN_COMMANDS = ("run", "compare")
+
 
 def _version(value: bool) -> None:
     if value:
@@ -97,13 +100,26 @@ def _usage_error(error: typer.BadParameter) -> UsageError:
     return UsageError(said[:1].lower() + said[1:], f"{command} --help")
 
 
+def _typed_command(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """What is for us, and the words after -- of a subcommand that runs what was typed."""
+    name = next((word for word in arguments if not word.startswith("-")), "")
+    if name not in RUN_COMMANDS or "--" not in arguments:
+        return list(arguments), ()
+    at = list(arguments).index("--")
+    typed = tuple(arguments[at + 1 :])
+    if not typed:
+        raise UsageError("there is no command after --", f"powerprof {name} -- COMMAND…")
+    return list(arguments[:at]), typed
+
+
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code of the contract."""
     if arguments[:1] == ["help"]:
         # As git and others have it: `powerprof help idle`, and `powerprof help` by itself.
         arguments = [*arguments[1:], "--help"]
     try:
-        code = build_app()(args=list(arguments), prog_name="powerprof", standalone_mode=False)
+        words, typed = _typed_command(arguments)
+        code = build_app()(args=words, prog_name="powerprof", standalone_mode=False, obj=typed)
         return code if isinstance(code, int) else 0
     except _CommandLineError as error:
         if not arguments:

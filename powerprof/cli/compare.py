@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does one condition cost less than the other, and is it sure? Two conditions, or two saved runs.
+"""Does one condition cost less than the other, and is it sure? Two conditions, two commands or two saved runs.
 
 A condition is a name that `powerprof workloads` lists (index, or city:index where several have it). Both
 run in turns on a private MariaDB, or on a server of yours; the answer comes with a 95 % interval. Saved
 runs (of `run`, `idle` or `compare`, RUN:condition) are compared without measuring; what differs between
 their hosts, kernels and servers is listed first. So are two sweeps: at which values they part, by how
-much, and which figure of the system parts with them.
+much, and which figure of the system parts with them. powerprof compare -- COMMAND… -- COMMAND… runs two
+commands of yours in turns, as you (under sudo too).
 """
 
 from __future__ import annotations
@@ -16,12 +17,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from powerprof.cli.bench import Bench
-from powerprof.cli.options import Attribute, BlockDuration, Load, Meters, Saving, Seed, Tables, files_of
+from powerprof.cli.options import (
+    SAVED,
+    AllowFailure,
+    Attribute,
+    Load,
+    Meters,
+    OwnDuration,
+    Saving,
+    Seed,
+    Tables,
+    files_of,
+)
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.typed import refuse_without_effect
+from powerprof.cli.typed import refuse_without_effect, typed_command
 from powerprof.errors import UsageError, WorseError
 from powerprof.experiment.options import (
     BASELINE_WINDOWS,
+    COMMAND_WINDOW_S,
     PAIRS,
     QUICK_BASELINES,
     QUICK_PAIRS,
@@ -35,19 +48,24 @@ if TYPE_CHECKING:
     from powerprof.experiment.records import Comparison
     from powerprof.experiment.sweepcomparison import SweepComparison
 
-First = Annotated[str, typer.Argument(metavar="A", help="A condition, or a saved run.")]
-Second = Annotated[str, typer.Argument(metavar="B", help="Another one.")]
+First = Annotated[str | None, typer.Argument(metavar="[A]", help="A condition, or a saved run.", show_default=False)]
+Second = Annotated[str | None, typer.Argument(metavar="[B]", help="Another one.", show_default=False)]
 
 
 # What a comparison of saved runs takes besides its files.
-_OF_SAVED_RUNS = ("seed", "fail_if_worse", "html", "markdown", "csv", "json", "quiet", "runs_dir", "no_save")
+_OF_SAVED_RUNS = ("seed", "fail_if_worse", *SAVED)
+# And one of two commands.
+_OF_COMMANDS = (
+    *("duration", "pairs", "quick", "allow_failure", "energy_source", "meter_log", "residency_source"),
+    *_OF_SAVED_RUNS,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
     """How long and how often."""
 
-    duration: BlockDuration = WINDOW_S
+    duration: OwnDuration = None
     pairs: Annotated[
         int, typer.Option("--pairs", metavar="N", min=1, max=1000, help="Pairs of windows that count.")
     ] = PAIRS
@@ -84,8 +102,8 @@ class Judging:
 
 
 def command(
-    a: First,
-    b: Second,
+    a: First = None,
+    b: Second = None,
     *,
     context: typer.Context,
     windows: Windows,
@@ -93,6 +111,7 @@ def command(
     judging: Judging,
     bench: Bench,
     attribute: Attribute = None,
+    allow_failure: AllowFailure = False,
     meters: Meters,
     tables: Tables,
     saving: Saving,
@@ -100,10 +119,18 @@ def command(
     """Measure or read, save, print."""
     files = files_of(tables)
     saving = check(saving, files, reads_runs=True, judged=judging.fail_if_worse)
+    typed = typed_command(context)
+    if typed:
+        first, second = _two(typed, a)
+        refuse_without_effect(context, "on commands", but=_OF_COMMANDS)
+    elif a is None or b is None:
+        raise UsageError("compare wants two conditions, runs, or -- COMMAND… -- COMMAND…", "powerprof compare --help")
+    elif allow_failure:
+        raise UsageError("--allow-failure has no effect on conditions and runs", "leave it out")
     from powerprof.experiment.comparison import compare
     from powerprof.experiment.saved import are_runs
 
-    if are_runs(a, b, saving.runs_dir):
+    if not typed and are_runs(str(a), str(b), saving.runs_dir):
         refuse_without_effect(context, "on saved runs, which are compared as they are", but=_OF_SAVED_RUNS)
     elif windows.quick:
         own = ("duration", "pairs", "precision", "control", "attribute")
@@ -112,10 +139,10 @@ def command(
         refuse_without_effect(context, "with equal work, whose windows are whole", ("turn",))
     options = ExperimentOptions(
         pairs=QUICK_PAIRS if windows.quick else windows.pairs,
-        window_s=QUICK_WINDOW_S if windows.quick else windows.duration,
+        window_s=QUICK_WINDOW_S if windows.quick else windows.duration or (COMMAND_WINDOW_S if typed else WINDOW_S),
         baseline_windows=QUICK_BASELINES if windows.quick else BASELINE_WINDOWS,
         quick=windows.quick,
-        turn_s=windows.turn,
+        turn_s=0.0 if typed else windows.turn,
         seed=judging.seed,
         design=load.chosen,
         rate_hz=load.rate,
@@ -127,10 +154,27 @@ def command(
         residency_source=meters.residency_source,
         attribute_s=attribute,
     )
-    found = compare(a, b, bench.open, options, runs_dir=saving.runs_dir, extra=bench.folders, say=say_to(saving))
+    if typed:
+        from powerprof.experiment.commands import compare_commands
+
+        found: Comparison | SweepComparison
+        found = compare_commands(first, second, options, say_to(saving), may_fail=allow_failure)
+    else:
+        found = compare(
+            str(a), str(b), bench.open, options, runs_dir=saving.runs_dir, extra=bench.folders, say=say_to(saving)
+        )
     found = deliver(found, "compare", saving, files)
     if judging.fail_if_worse:
         _judge(found)
+
+
+def _two(typed: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The two commands. Raises UsageError."""
+    at = typed.index("--") if "--" in typed else -1
+    first, second = typed[:at], typed[at + 1 :]
+    if a is not None or at < 0 or not first or not second:
+        raise UsageError("two commands are compared, each after a -- of its own", "compare -- COMMAND… -- COMMAND…")
+    return first, second
 
 
 def _judge(comparison: Comparison | SweepComparison) -> None:

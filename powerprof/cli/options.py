@@ -39,6 +39,17 @@ Duration = Annotated[
 BlockDuration = Annotated[
     float, typer.Option("--duration", metavar="S", min=0.3, max=3600, help="Length of each window in seconds.")
 ]
+OwnDuration = Annotated[
+    float | None,
+    typer.Option(
+        "--duration",
+        metavar="S",
+        min=0.3,
+        max=3600,
+        help="Length of each window in seconds (default: 6.4; of a command 2, or one execution).",
+        show_default=False,
+    ),
+]
 Json = Annotated[str | None, _file("json", "Write the result as JSON; - is stdout and nothing else goes there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No report and no progress.")]
 RunsDir = Annotated[
@@ -62,6 +73,11 @@ Attribute = Annotated[
 ]
 ServerBinary = Annotated[
     Path | None, typer.Option("--server-binary", metavar="FILE", help="Another mariadbd or mysqld to run.")
+]
+
+
+AllowFailure = Annotated[
+    bool, typer.Option("--allow-failure", help="Measure a command of yours also where it fails (an exit code but 0).")
 ]
 
 
@@ -159,6 +175,10 @@ class Load:
         if self.design in designs:
             return designs[self.design]
         raise UsageError(f"--design {self.design} is no choice", "rate or work")
+
+
+# Where results go, in every command that writes some: the parameters' names.
+SAVED = ("html", "markdown", "csv", "json", "quiet", "runs_dir", "no_save")
 
 
 def files_of(*groups: Tables | Profiles, **single: str | None) -> dict[str, str | None]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does one condition of a workload cost? The same measurements as `compare`, of one condition alone.
+"""What does one condition of a workload cost, or any command? As `compare` measures it, alone.
 
-The run is saved with one value of each metric a window; `powerprof compare RUN1 RUN2` compares two of them, also
-from other hosts, kernels or servers.
+powerprof run -- COMMAND… runs a command of yours in each window, as often as fits, as you (under sudo too): its joules,
+CPU time, wake-ups and time an execution. The run is saved with one value of each metric a window; `powerprof compare
+RUN1 RUN2` compares two of them, also from other hosts, kernels or servers.
 """
 
 from __future__ import annotations
@@ -13,28 +14,52 @@ from typing import Annotated
 import typer
 
 from powerprof.cli.bench import Bench
-from powerprof.cli.options import Attribute, BlockDuration, Load, Meters, Saving, Seed, Tables, files_of
+from powerprof.cli.options import (
+    SAVED,
+    AllowFailure,
+    Attribute,
+    Load,
+    Meters,
+    OwnDuration,
+    Saving,
+    Seed,
+    Tables,
+    files_of,
+)
 from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.typed import refuse_without_effect, typed_command
+from powerprof.errors import UsageError
+from powerprof.experiment.options import COMMAND_WINDOW_S, WINDOW_S
 
-Name = Annotated[str, typer.Argument(metavar="CONDITION", help="Its name, workload:condition, or a workload of one.")]
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[CONDITION]", help="Its name, workload:condition, or a workload of one.", show_default=False
+    ),
+]
+
+# What a command of the caller takes.
+_OF_COMMANDS = ("duration", "repeat", "allow_failure", "energy_source", "meter_log", "residency_source", *SAVED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
     """How long and how often."""
 
-    duration: BlockDuration = 6.4
+    duration: OwnDuration = None
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, max=1000, help="Windows that count.")] = 10
 
 
 def command(
-    name: Name,
+    name: Name = None,
     *,
+    context: typer.Context,
     windows: Windows,
     load: Load,
     seed: Seed = 1,
     bench: Bench,
     attribute: Attribute = None,
+    allow_failure: AllowFailure = False,
     meters: Meters,
     tables: Tables,
     saving: Saving,
@@ -42,15 +67,35 @@ def command(
     """Measure, save, print."""
     files = files_of(tables)
     saving = check(saving, files)
+    typed = typed_command(context)
+    if (name is None) == (not typed):
+        raise UsageError("run wants a condition, or -- COMMAND…", "powerprof run --help")
     from powerprof.experiment.options import ExperimentOptions
+
+    if typed:
+        refuse_without_effect(context, "on a command", but=_OF_COMMANDS)
+        from powerprof.experiment.commands import run_command
+
+        alone = ExperimentOptions(
+            pairs=windows.repeat,
+            window_s=windows.duration or COMMAND_WINDOW_S,
+            turn_s=0.0,
+            energy_source=meters.energy.energy_source,
+            meter_log=meters.energy.meter_log,
+            residency_source=meters.residency_source,
+        )
+        deliver(run_command(typed, alone, say_to(saving), may_fail=allow_failure), "run", saving, files)
+        return
+    if allow_failure:
+        raise UsageError("--allow-failure has no effect on a condition", "leave it out")
     from powerprof.experiment.single import run_condition
     from powerprof.workloads.catalogue import find_one
     from powerprof.workloads.reading import resolve
 
-    case = resolve(*find_one(name, bench.folders))
+    case = resolve(*find_one(str(name), bench.folders))
     options = ExperimentOptions(
         pairs=windows.repeat,
-        window_s=windows.duration,
+        window_s=windows.duration or WINDOW_S,
         seed=seed,
         design=load.chosen,
         rate_hz=load.rate,

@@ -21,6 +21,12 @@ def typed(context: typer.Context) -> dict[str, str]:
     return found
 
 
+def typed_command(context: typer.Context) -> tuple[str, ...]:
+    """The words after --, as the table of commands put them aside; empty where there are none."""
+    found = context.obj
+    return found if isinstance(found, tuple) else ()
+
+
 def refuse_without_effect(
     context: typer.Context, where: str, names: Collection[str] | None = None, *, but: Collection[str] = ()
 ) -> None:

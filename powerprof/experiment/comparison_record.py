@@ -9,23 +9,20 @@ import msgspec
 
 from powerprof import __version__
 from powerprof.energy.domains import unmetered
-from powerprof.experiment.condition import condition_record
+from powerprof.experiment.collected import Collected
 from powerprof.experiment.judge.answer import answer
 from powerprof.experiment.judge.modelrange import with_model_range
 from powerprof.experiment.judge.threats import doubts_of, find_threats
 from powerprof.experiment.judge.verdict import judge, own_control, pairs_of
-from powerprof.experiment.records import Answer, Arm, Comparison, Control, Metric, Plan, Threat
-from powerprof.experiment.runner import Collected, arms
+from powerprof.experiment.records import Answer, Comparison, Control, Metric, Threat
 from powerprof.statistics import compare_pairs, judge_control
-from powerprof.workloads.definition import Explain
-from powerprof.workloads.reading import Case
 
 
 def comparison(found: Collected) -> Comparison:
     """The record of a comparison. Pure but for the description of this host."""
     from powerprof.host.describe import host_record
 
-    case_a, case_b = found.cases
+    a, b = found.conditions
     offer = found.offer
     design = offer.design if offer else "rate"
     windows = [window.energy for window in (*found.before, *found.after, *(block.window for block in found.blocks))]
@@ -38,17 +35,17 @@ def comparison(found: Collected) -> Comparison:
         id=None,
         command="compare",
         started_at=found.started_at,
-        a=condition_record(case_a),
-        b=condition_record(case_b),
+        a=a,
+        b=b,
         design=design,
-        order=arms(found.blocks),
-        blocks_count=len(arms(found.blocks)),
+        order=found.order,
+        blocks_count=len(found.order),
         metrics=metrics,
         verdict=_answer(found, metrics, threats, control),
         seed=found.options.seed,
         offered_hz=offer.rate_hz if offer else None,
         queries_per_block=offer.queries if offer else None,
-        plans=[*_plans(found, case_a, "a"), *_plans(found, case_b, "b")],
+        plans=found.plans,
         threats=threats,
         control=control,
         baseline=found.before,
@@ -56,7 +53,7 @@ def comparison(found: Collected) -> Comparison:
         blocks=found.blocks,
         traced=found.traced,
         host=host_record(),
-        server={"version": found.server_version, "private": found.server_private},
+        server=found.server,
         tool={"version": __version__, "cpu_s": found.own_cpu_s, "cpu_percent": cpu_percent},
         options=_options(found),
         energy_source=found.energy_source,
@@ -80,16 +77,6 @@ def _options(found: Collected) -> dict[str, Any]:
     }
 
 
-def _plans(found: Collected, case: Case, arm: Arm) -> list[Plan]:
-    made = []
-    for wanted, rows in found.plans.get(case.qualified, []):
-        if isinstance(wanted, Explain):
-            made.append(
-                Plan(arm=arm, statement=wanted.statement, rows=msgspec.to_builtins(rows), asserted=bool(wanted.plan))
-            )
-    return made
-
-
 def _control(found: Collected, metrics: list[Metric]) -> Control | None:
     primary = next((metric for metric in metrics if metric.name == found.primary), None)
     if not found.control:
@@ -111,8 +98,8 @@ def _control(found: Collected, metrics: list[Metric]) -> Control | None:
 
 
 def _answer(found: Collected, metrics: list[Metric], threats: list[Threat], control: Control | None) -> Answer:
-    case_a, case_b = found.cases
-    said = answer(metrics, found.primary, case_a.name, case_b.name)
+    a, b = found.conditions
+    said = answer(metrics, found.primary, a.name, b.name)
     if not pairs_of(found.blocks):
         return msgspec.structs.replace(said, doubts=["no complete pair was measured"])
     return msgspec.structs.replace(said, doubts=doubts_of(threats, control, metrics, found.primary))

@@ -14,6 +14,8 @@ from powerprof.errors import UsageError
 WINDOW_S = 6.4
 PAIRS = 10
 BASELINE_WINDOWS = 3
+# A command runs in a window as often as fits into it, and once where it is longer.
+COMMAND_WINDOW_S = 2.0
 RAMP_S = 0.4
 # With --quick: (1 + 4) × 2 × 2 s, ten seconds of calibration and baselines, and the server's start: within 40 s.
 QUICK_WINDOW_S = 1.2

@@ -63,7 +63,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     `dropped`: warm-up, in no figure. `disturbed`: other programs ran in its pair, which is in no figure either.
     `attempts_count` is above 1 where it had to be repeated. With the design `work` the window lasts longer than the
     work, whose time is `solution_s`, and `solution_energy` what the meters said of it (in runs saved before,
-    `solution_joules`). `status`: how far the server's counters moved.
+    `solution_joules`). `status`: how far the server's counters moved. Of a
+    command it is one window of `executions_count` executions, which ended with these `exit_codes` (each once).
     """
 
     pair: int
@@ -86,6 +87,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     minor_faults_count: int | None = None
     status: dict[str, int] = {}
     disturbed: bool = False
+    executions_count: int | None = None
+    exit_codes: list[int] = []
     members: list[MemberShare] = []
     storm: StormShare | None = None
 

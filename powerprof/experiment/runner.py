@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from powerprof.errors import Interrupted, PowerprofError
 from powerprof.experiment.bench.servers import Bench, BenchOptions
-from powerprof.experiment.judge.answer import headline
+from powerprof.experiment.collected import Collected
+from powerprof.experiment.condition import condition_record
 from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
-from powerprof.experiment.judge.metrics import Baseline, baseline_of, measured_names
 from powerprof.experiment.judge.verdict import MINIMUM_PAIRS, half_width_percent, judge, pairs_of
 from powerprof.experiment.measure.apparatus import Apparatus, Slot
 from powerprof.experiment.measure.asked import check_asked
@@ -22,49 +24,14 @@ from powerprof.experiment.measure.order import block_order
 from powerprof.experiment.measure.traced import trace_condition
 from powerprof.experiment.measure.turns import measure_alternating, turn_length_s
 from powerprof.experiment.options import REPLACED_SHARE, ExperimentOptions
-from powerprof.experiment.records import Arm, Block, TracedWindow
-from powerprof.records import EnergySource, Window
+from powerprof.experiment.records import Arm, Block, Plan
 from powerprof.text import Say
 from powerprof.windows.sampling import now_text
+from powerprof.workloads.definition import Explain
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
     from powerprof.energy.windows import WindowEnergy
-
-
-@dataclass
-class Collected:
-    """All that a comparison measured, judged by nobody yet."""
-
-    cases: tuple[Case, Case]
-    asked: str
-    options: ExperimentOptions
-    started_at: str
-    offer: Offer | None = None
-    before: list[Window] = field(default_factory=list)
-    after: list[Window] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-    control: list[Block] = field(default_factory=list)
-    turn_s: float | None = None
-    traced: list[TracedWindow] = field(default_factory=list)
-    plans: dict[str, list[tuple[object, list[dict[str, object]]]]] = field(default_factory=dict)
-    server_version: str = ""
-    server_private: bool = True
-    energy_source: EnergySource | None = None
-    notes: list[str] = field(default_factory=list)
-    interrupted: bool = False
-    own_cpu_s: float = 0.0
-    own_wall_s: float = 0.0
-
-    @property
-    def baseline(self) -> Baseline:
-        """What the idle host does."""
-        return baseline_of([*self.before, *self.after], self.blocks)
-
-    @property
-    def primary(self) -> str:
-        """The metric of the answer."""
-        return headline(self.asked, measured_names(self.blocks, self.baseline))
 
 
 def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say) -> Collected:
@@ -73,7 +40,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
 
     check_asked([case_a, case_b], options)
     asked = case_a.workload.definition.primary_metric
-    found = Collected((case_a, case_b), asked, options, now_text())
+    found = Collected((condition_record(case_a), condition_record(case_b)), asked, options, now_text())
     started_cpu_s, started_s = time.process_time(), time.monotonic()
     try:
         with WindowEnergy(options.energy_source, options.meter_log) as energy:
@@ -81,11 +48,11 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
             found.notes += options.said
             say("starting the server and loading its tables")
             with Bench([case_a, case_b], bench_options) as bench:
-                found.plans = {name: list(rows) for name, rows in bench.plans.items()}
-                found.server_version = bench.server(case_a).version
-                found.server_private = bench.server(case_a).private
+                found.plans = [*_plans(bench, case_a, "a"), *_plans(bench, case_b, "b")]
+                server = bench.server(case_a)
+                found.server = {"version": server.version, "private": server.private}
                 found.notes += bench.notes
-                _Run(bench, found, energy, say).run()
+                _Run(bench, (case_a, case_b), found, energy, say).run()
     except Interrupted:
         found.interrupted = True
         if not found.blocks:
@@ -103,15 +70,17 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
 class _Run:
     """One comparison on a bench that is up."""
 
-    def __init__(self, bench: Bench, found: Collected, energy: WindowEnergy, say: Say) -> None:
-        self._found = found
+    def __init__(
+        self, bench: Bench, cases: tuple[Case, Case], found: Collected, energy: WindowEnergy, say: Say
+    ) -> None:
+        self._found, self._cases = found, cases
         self._options = options = found.options
         self._say = say
         self._next = options.warm_up_pairs + options.pairs
-        found.offer = offer = calibrate(bench, found.cases, options, say)
+        found.offer = offer = calibrate(bench, cases, options, say)
         found.notes += offer.notes
         meters = energy.meters
-        found.turn_s = turn_length_s(bench, found.cases, offer, options, meters is None or meters.quick)
+        found.turn_s = turn_length_s(bench, cases, offer, options, meters is None or meters.quick)
         self._apparatus = Apparatus(
             bench, options, offer, meters, energy.complete, say, found.notes, horizon_s=self._horizon(offer)
         )
@@ -120,7 +89,7 @@ class _Run:
         found, options = self._found, self._options
         found.before += self._apparatus.baseline("idle baseline before")
         try:
-            self._pairs(found.cases, found.blocks, options.pairs, options.warm_up_pairs, options.seed)
+            self._pairs(self._cases, found.blocks, options.pairs, options.warm_up_pairs, options.seed)
             self._replace_disturbed()
             if options.precision_percent is not None:
                 self._go_on()
@@ -143,7 +112,7 @@ class _Run:
         """A traced window of each condition, in no headline figure."""
         rate_hz = self._apparatus.offer.easy_rate_hz
         arms_of: tuple[Arm, Arm] = ("a", "b")
-        for arm, case in zip(arms_of, self._found.cases, strict=True):
+        for arm, case in zip(arms_of, self._cases, strict=True):
             self._found.traced.append(trace_condition(self._apparatus.bench, case, arm, duration_s, self._say, rate_hz))
 
     def _horizon(self, offer: Offer) -> float | None:
@@ -190,7 +159,7 @@ class _Run:
             if good >= options.pairs:
                 return
             self._say("other programs ran: two pairs more")
-            self._pairs(found.cases, found.blocks, 2, 0, options.seed + self._next, self._next)
+            self._pairs(self._cases, found.blocks, 2, 0, options.seed + self._next, self._next)
             self._next += 2
             left -= 2
 
@@ -210,7 +179,7 @@ class _Run:
                 needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would do"
                 found.notes.append(f"±{wanted:g} % was not reached in {done} pairs: the interval is {said}{needed}")
                 return
-            self._pairs(found.cases, found.blocks, 4, 0, options.seed + self._next, self._next)
+            self._pairs(self._cases, found.blocks, 4, 0, options.seed + self._next, self._next)
             self._next += 4
             done += 4
 
@@ -218,14 +187,17 @@ class _Run:
         found, options = self._found, self._options
         pairs = max(MINIMUM_PAIRS, 6, options.pairs // 2)
         self._say("control: A against itself")
-        self._pairs((found.cases[0], found.cases[0]), found.control, pairs, 0, options.seed + 77)
+        self._pairs((self._cases[0], self._cases[0]), found.control, pairs, 0, options.seed + 77)
+
+
+def _plans(bench: Bench, case: Case, arm: Arm) -> list[Plan]:
+    return [
+        Plan(arm=arm, statement=wanted.statement, rows=msgspec.to_builtins(rows), asserted=bool(wanted.plan))
+        for wanted, rows in bench.plans.get(case.qualified, [])
+        if isinstance(wanted, Explain)
+    ]
 
 
 def control_case(case: Case) -> Case:
     """The same condition under a second name, for `compare X X`."""
     return replace(case, name=f"{case.name} (again)")
-
-
-def arms(blocks: Sequence[Block]) -> list[Arm]:
-    """The order in which the blocks that count were run."""
-    return [block.arm for block in blocks if not block.dropped and not block.disturbed]

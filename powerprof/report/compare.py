@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from powerprof import text
 from powerprof.experiment.bench.plans import plan_text
 from powerprof.experiment.judge.metrics import rest_percent
@@ -21,6 +23,14 @@ def turns_of(comparison: Comparison) -> str:
     """` in turns of 0.05 s`; empty where whole windows followed one another."""
     turn_s = comparison.options.get("turn_s")
     return f" in turns of {turn_s:.2g} s" if isinstance(turn_s, int | float) else ""
+
+
+def executions_of(blocks: Sequence[Block]) -> str:
+    """`84 executions, exit code 0`; empty where no command was run."""
+    known = [block.executions_count for block in blocks if block.executions_count is not None]
+    codes = sorted({code for block in blocks for code in block.exit_codes})
+    said = f", exit code{'s' if len(codes) > 1 else ''} {text.listed([str(code) for code in codes])}" if codes else ""
+    return f"{sum(known):,} executions{said}" if known else ""
 
 
 def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
@@ -67,13 +77,16 @@ def _context(comparison: Comparison) -> str:
     if pairs:
         order = "".join(comparison.order[:4]).upper()
         parts.append(f"{pairs} pairs, {order}…")
-    if comparison.design == "work" and comparison.queries_per_block:
+    executions = executions_of(_counted(comparison))
+    if executions:
+        parts.append(executions)
+    elif comparison.design == "work" and comparison.queries_per_block:
         parts.append(f"{comparison.queries_per_block:,} queries in both")
     elif comparison.offered_hz:
         parts.append(f"{comparison.offered_hz:,.0f} queries/s in both")
     if windows:
         parts.append(f"{sum(windows) / len(windows):.1f} s each{turns_of(comparison)}")
-    energy = next((metric for metric in comparison.metrics if metric.name == "joules_per_query"), None)
+    energy = next((metric for metric in comparison.metrics if metric.name.startswith("joules_per_")), None)
     if energy is not None:
         doubt = ", intervals with the model's doubt" if energy.difference.sampling_ci95 else ""
         parts.append(f"{energy.kind} joules ({energy.source}{doubt})")
@@ -94,7 +107,7 @@ def _shares(comparison: Comparison) -> list[str]:
             continue
         groups = {process.name for window in windows for process in window.processes}
         parts = []
-        for group in ("server", "client", "powerprof"):
+        for group in ("server", "client", "command", "powerprof"):
             if group in groups:
                 each = [p.percent or 0.0 for window in windows for p in window.processes if p.name == group]
                 parts.append(f"{group} {sum(each) / len(windows):.2f}")

@@ -7,6 +7,7 @@ from powerprof import text
 from powerprof.experiment.judge.answer import words
 from powerprof.experiment.records import LoadRun
 from powerprof.report import notes, servers, terminal
+from powerprof.report.compare import executions_of
 from powerprof.report.labels import significant
 from powerprof.report.metrics import load_table
 from powerprof.report.table import Places
@@ -14,7 +15,8 @@ from powerprof.report.table import Places
 
 def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The report, at most `width` columns."""
-    name = f"{run.condition.workload}:{run.condition.name}"
+    is_command = run.condition.load.get("kind") == "command" and run.condition.workload == "command"
+    name = run.condition.name if is_command else f"{run.condition.workload}:{run.condition.name}"
     found = [f"No window of {name} was measured."]
     if run.metrics:
         first = run.metrics[0]
@@ -27,7 +29,10 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         unit = "" if first.unit.startswith("1/") else f" {first.unit}"
         found = text.wrap(f"{name}: {what}{estimated} is {significant(first.estimate.mean)}{unit}{interval}.", width)
     options = run.options
-    parts = [f"{text.count(options.windows_count)} windows of {options.window_s} s"]
+    least = "at least " if is_command else ""
+    parts = [f"{text.count(options.windows_count)} windows of {least}{options.window_s} s"]
+    if executions := executions_of(run.blocks):
+        parts.append(executions)
     if options.offered_hz:
         parts.append(f"{options.offered_hz:,.0f} queries/s offered")
     if options.queries_per_block:
@@ -41,12 +46,10 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     found += servers.of_blocks(run.condition.name, run.blocks, width)
     if run.traced is not None:
         found += servers.traced(run.traced, run.condition.name, width)
-    idle = next((phase for phase in run.phases if phase.name == "server"), None)
+    idle = next((phase for phase in run.phases if phase.name in ("server", "baseline")), None)
     if idle is not None:
-        found += [
-            "",
-            f"Idle server: {text.number(idle.c0_percent)} % C0, {text.number(idle.wakeups_hz, 1)} wake-ups/s.",
-        ]
+        what = "Idle server" if idle.name == "server" else "Idle host"
+        found += ["", f"{what}: {text.number(idle.c0_percent)} % C0, {text.number(idle.wakeups_hz, 1)} wake-ups/s."]
     found += notes.lines(run, width)
     if run.tool.cpu_percent is not None:
         found.append(f"powerprof itself: {run.tool.cpu_percent:.2f} % of one CPU.")

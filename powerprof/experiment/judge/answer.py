@@ -11,8 +11,13 @@ from powerprof.experiment.records import Answer, Metric
 from powerprof.statistics import Verdict
 
 ENERGY = "joules_per_query"
-# What stands for energy where no meter is: the CPU time that costs it.
-_CPU_TIME = ("c0_ms_per_query_server", "c0_ms_per_query", "c0_ms_per_query_net")
+# The CPU time that stands for energy where no meter is → that energy.
+_STANDS_FOR = {
+    "c0_ms_per_query_server": ENERGY,
+    "c0_ms_per_query": ENERGY,
+    "c0_ms_per_query_net": ENERGY,
+    "cpu_s_per_execution": "joules_per_execution",
+}
 
 # More of these is better.
 _MORE = ("queries_hz",)
@@ -30,7 +35,8 @@ _NEITHER = (
 def headline(asked: str, measured: Collection[str]) -> str:
     """The metric of the answer: energy where a meter has `measured` it and the workload asks for the CPU time that
     stands for it, else what the workload asks for. Chosen by what there is, never by how it came out."""
-    return ENERGY if asked in _CPU_TIME and ENERGY in measured else asked
+    energy = _STANDS_FOR.get(asked)
+    return energy if energy is not None and energy in measured else asked
 
 
 def sense(name: str) -> Literal["less", "more"] | None:
@@ -77,7 +83,9 @@ _WORDS = {
     "joules_per_query": _used("the energy per query", "energy per query"),
     "joules_per_query_net": _used("the energy per query, net of idle", "energy per query, net of idle,"),
     "joules_per_execution": _used("the energy of an execution", "energy"),
+    "joules_per_execution_net": _used("the energy of an execution, net of idle", "energy, net of idle,"),
     "cpu_s_per_execution": _used("the CPU time of an execution", "CPU time"),
+    "time_s_per_execution": _Said("the time of an execution", "takes {} times as long as", "takes {} % {} time than"),
     "wakeups_per_query": _Said(
         "the wake-ups per query",
         "wakes a CPU {} times as often per query as",
@@ -107,7 +115,8 @@ def answer(metrics: Sequence[Metric], primary: str, a: str, b: str) -> Answer:
     if chosen is None:
         return Answer(metric=None, text=f"Nothing can be said: {primary} could not be measured.")
     # Energy rests on the CPU time, and CPU time is what energy is asked by where no meter is.
-    others = _CPU_TIME if primary == ENERGY else (ENERGY,) if primary in _CPU_TIME else ()
+    rests_on = [cpu_time for cpu_time, energy in _STANDS_FOR.items() if energy == primary]
+    others = [_STANDS_FOR[primary]] if primary in _STANDS_FOR else rests_on
     ground = next((named[name] for name in others if name in named and named[name].difference.ci95), None)
     return Answer(
         metric=chosen.name,
@@ -152,7 +161,11 @@ def _three(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-_SPEED = {"time_to_solution_s": "time to solution", "latency_p95_ms": "p95 latency", "time_s": "time of an execution"}
+_SPEED = {
+    "time_to_solution_s": "time to solution",
+    "latency_p95_ms": "p95 latency",
+    "time_s_per_execution": "time of an execution",
+}
 _POWER = {"watts": "watts", "c0_percent": "time in C0"}
 
 

@@ -98,6 +98,8 @@ def _joules_net(block: Block, total: Total, baseline: Baseline) -> float | None:
 
 def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
     """Every metric that these blocks can yield; those without a value in any block are left out."""
+    if any(block.executions_count is not None for block in blocks):
+        return executions_metrics(blocks, baseline)
     meters = baseline.meters or host_meters([block.window.energy for block in blocks])
     kind: Kind = meters.kind if meters else "measured"
     source = meters.source if meters else None
@@ -136,6 +138,37 @@ def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
     return [values for values in found if any(values.of(block) is not None for block in blocks)]
 
 
+def executions_metrics(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
+    """What one execution of a command cost; those without a value in any block are left out."""
+    meters = baseline.meters or host_meters([block.window.energy for block in blocks])
+    kind: Kind = meters.kind if meters else "measured"
+    source = meters.source if meters else None
+
+    def host(block: Block) -> Total:
+        return host_energy(block.window.energy, meters)
+
+    def each(value: float | None, block: Block) -> float | None:
+        return None if value is None or not block.executions_count else value / block.executions_count
+
+    def host_s(block: Block) -> float | None:
+        used = _c0_ms(block.window)
+        return None if used is None else used / 1e3
+
+    found = [
+        Values("joules_per_execution", "J", kind, lambda b: each(host(b).joules, b), source),
+        Values("joules_per_execution_net", "J", kind, lambda b: each(_joules_net(b, host(b), baseline), b), source),
+        Values("cpu_s_per_execution", "s", "measured", lambda b: each(b.client_cpu_s, b)),
+        Values("c0_s_per_execution", "s", "measured", lambda b: each(host_s(b), b)),
+        Values("time_s_per_execution", "s", "measured", lambda b: each(b.window.window_s, b)),
+        Values("wakeups_per_execution", "1", "measured", lambda b: each(_wakeups_count(b), b)),
+        Values("c0_percent", "%", "measured", lambda b: b.window.c0_percent),
+        Values("wakeups_hz", "1/s", "measured", lambda b: b.window.wakeups_hz),
+        Values("watts", "W", kind, lambda b: host(b).watts, source),
+        *_residencies(blocks),
+    ]
+    return [values for values in found if any(values.of(block) is not None for block in blocks)]
+
+
 def measured_names(blocks: Sequence[Block], baseline: Baseline) -> set[str]:
     """The metrics of these blocks that nothing had to estimate."""
     return {values.name for values in metrics_for(blocks, baseline) if values.kind == "measured"}
@@ -164,11 +197,13 @@ def run_metrics(wanted: Sequence[Values], blocks: Sequence[Block]) -> list[RunMe
     return found
 
 
-def _wakeups(block: Block) -> float | None:
+def _wakeups_count(block: Block) -> float | None:
     window = block.window
-    if window.wakeups_hz is None or window.window_s is None:
-        return None
-    return _per_query(window.wakeups_hz * window.window_s, block)
+    return None if window.wakeups_hz is None or window.window_s is None else window.wakeups_hz * window.window_s
+
+
+def _wakeups(block: Block) -> float | None:
+    return _per_query(_wakeups_count(block), block)
 
 
 def _rate(block: Block) -> float | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from powerprof.cli.app import RUN_COMMANDS
 from tests.conftest import REPOSITORY
 from tests.contract.docs import commands_page
 from tests.contract.docs.cli import commands
@@ -34,7 +35,10 @@ def problems_of(line: CommandLine) -> list[str]:
         return [f"no command {words[0]}"]
     command = known[words[0]]
     options = {one.name: one for one in command.options}
-    found, others, rest = [], 0, words[1:]
+    rest = words[1:]
+    if command.name in RUN_COMMANDS and "--" in rest:
+        rest = rest[: rest.index("--")]  # what follows is a command of the reader's
+    found, others = [], 0
     while rest:
         word = rest.pop(0)
         name, equals, _ = word.partition("=")
@@ -83,6 +87,8 @@ def test_command_lines_name_commands_and_options_that_exist(page: Path) -> None:
         ("--debug idle", []),
         ("energy --from a b c [--elapsed S]", []),
         ("compare A B --precision=2%", []),
+        ("compare -- gzip -1 x -- gzip -9 x", []),
+        ("run --nosuch -- gzip", ["run has no --nosuch"]),
     ],
 )
 def test_a_wrong_command_line_would_be_found(text: str, said: list[str]) -> None:

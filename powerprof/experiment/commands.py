@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any command as a workload: what an execution costs, and which of two costs less."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from powerprof import __version__, text
+from powerprof.energy.domains import unmetered
+from powerprof.energy.windows import WindowEnergy
+from powerprof.errors import Interrupted, PowerprofError, UsageError
+from powerprof.experiment.collected import Collected
+from powerprof.experiment.comparison_record import comparison
+from powerprof.experiment.judge import phases
+from powerprof.experiment.judge.answer import headline
+from powerprof.experiment.judge.disturbance import leave_out
+from powerprof.experiment.judge.metrics import baseline_of, measured_names, metrics_for, run_metrics
+from powerprof.experiment.judge.verdict import pairs_of
+from powerprof.experiment.measure.executions import Command, exit_codes, fit, measure_executions
+from powerprof.experiment.measure.order import block_order
+from powerprof.experiment.options import ExperimentOptions
+from powerprof.experiment.records import Arm, Block, Comparison, Condition, LoadOptions, LoadRun
+from powerprof.records import EnergySource, ToolCost, Window
+from powerprof.text import Say
+from powerprof.windows.sampling import WindowMeter, now_text
+
+ASKED = "cpu_s_per_execution"
+_NAME_LIMIT = 60
+_SOURCES = ("cpuidle", "procfs")
+_BASELINE_S = (0.5, 4.0)
+
+
+def condition_of(argv: Sequence[str]) -> Condition:
+    """A command as a condition: its words are the work."""
+    digest = hashlib.sha256(json.dumps(list(argv)).encode()).hexdigest()[:16]
+    return Condition(
+        name=text.cut(shlex.join(argv), _NAME_LIMIT),
+        workload="command",
+        title="",
+        load={"kind": "command", "argv": list(argv), "directory": str(Path.cwd())},
+        settings={},
+        work=digest,
+    )
+
+
+def _check(options: ExperimentOptions) -> None:
+    if options.residency_source not in _SOURCES:
+        raise UsageError(
+            f"--residency-source {options.residency_source} must know beforehand how long a window is",
+            "for a command: cpuidle or procfs",
+        )
+
+
+def _baseline(energy: WindowEnergy, options: ExperimentOptions, what: str, say: Say) -> Iterator[Window]:
+    shortest_s, longest_s = _BASELINE_S
+    length_s = max(shortest_s, min(options.window_s, longest_s))
+    groups = {"powerprof": [os.getpid()]}
+    with WindowMeter(meters=energy.meters, groups=groups, residency_source=options.residency_source) as meter:
+        for window in meter.repeat(options.baseline_windows, length_s, what, say):
+            yield energy.complete(window)
+
+
+def _said(commands: Sequence[Command], blocks: Sequence[Block]) -> list[str]:
+    """What a reader has to know of the commands' ends."""
+    failed = [code for code in exit_codes(blocks) if code]
+    left = sum(command.leftovers_count for command in commands)
+    found = []
+    if failed:
+        found.append(f"ended with exit code {text.listed([str(code) for code in failed])} in some executions or all")
+    if left:
+        found.append(f"{left} executions left processes running in the background, which were ended")
+    return found
+
+
+def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, may_fail: bool) -> LoadRun:
+    """Measure one command. Raises PowerprofError where not one window could be measured."""
+    from powerprof.host.describe import host_record
+
+    _check(options)
+    started_at, started_s, started_cpu_s = now_text(), time.monotonic(), time.process_time()
+    command = Command(tuple(argv), may_fail)
+    baseline: list[Window] = []
+    blocks: list[Block] = []
+    notes: list[str] = []
+    source: EnergySource | None = None
+    interrupted = False
+    try:
+        with WindowEnergy(options.energy_source, options.meter_log) as energy:
+            source = energy.source
+            say(f"{argv[0]}: the first execution")
+            fit(command, options.window_s)
+            baseline += _baseline(energy, options, "idle host", say)
+            for number in range(options.pairs):
+                say(f"{argv[0]}: window {number + 1} of {options.pairs}")
+                blocks.append(measure_executions(command, number, "a", False, energy, options.residency_source))
+    except Interrupted:
+        interrupted = True
+        if not blocks:
+            raise
+    except PowerprofError as error:
+        if not blocks:
+            raise
+        interrupted = True
+        notes.append(f"ended early: {error.message}")
+    cpu_s = time.process_time() - started_cpu_s
+    idle = baseline_of(baseline, blocks)
+    primary = headline(ASKED, measured_names(blocks, idle))
+    metrics = run_metrics(metrics_for(blocks, idle), blocks)
+    metrics.sort(key=lambda metric: metric.name != primary)
+    condition = condition_of(argv)
+    windows = [block.window for block in blocks]
+    return LoadRun(
+        id=None,
+        command="run",
+        started_at=started_at,
+        host=host_record(),
+        tool=ToolCost(
+            version=__version__, cpu_s=cpu_s, wakeups_hz=None, cpu_percent=100 * cpu_s / (time.monotonic() - started_s)
+        ),
+        phases=[phases.combine(name, of) for name, of in (("baseline", baseline), ("command", windows)) if of],
+        condition=condition,
+        metrics=metrics,
+        options=LoadOptions(
+            primary_metric=primary,
+            window_s=options.window_s,
+            windows_count=len(blocks),
+            design="work",
+            energy_source=options.energy_source,
+            residency_source=options.residency_source,
+        ),
+        blocks=blocks,
+        energy_source=source,
+        notes=[
+            *notes,
+            *_said([command], blocks),
+            *unmetered([window.energy for window in [*baseline, *windows]], idle.meters),
+        ],
+        interrupted=interrupted,
+    )
+
+
+def compare_commands(
+    argv_a: Sequence[str], argv_b: Sequence[str], options: ExperimentOptions, say: Say, *, may_fail: bool
+) -> Comparison:
+    """Measure two commands in turns. Raises PowerprofError where not one pair could be measured."""
+    _check(options)
+    a, b = condition_of(argv_a), condition_of(argv_b)
+    if a.name == b.name:
+        b = msgspec.structs.replace(b, name=f"{b.name} (again)")
+    commands: dict[Arm, Command] = {"a": Command(tuple(argv_a), may_fail), "b": Command(tuple(argv_b), may_fail)}
+    found = Collected((a, b), ASKED, options, now_text())
+    started_cpu_s, started_s = time.process_time(), time.monotonic()
+    try:
+        with WindowEnergy(options.energy_source, options.meter_log) as energy:
+            found.energy_source = energy.source
+            found.notes += options.said
+            for command in commands.values():
+                say(f"{command.argv[0]}: the first execution")
+                fit(command, options.window_s)
+            found.before += _baseline(energy, options, "idle baseline before", say)
+            for number, pair in enumerate(block_order(options.pairs, options.seed)):
+                for arm in pair:
+                    say(f"pair {number + 1} of {options.pairs}: {commands[arm].argv[0]}")
+                    found.blocks.append(
+                        measure_executions(commands[arm], number, arm, False, energy, options.residency_source)
+                    )
+            found.blocks, left_out = leave_out(found.blocks, options.pairs)
+            found.notes += [left_out] if left_out else []
+            found.after += _baseline(energy, options, "idle baseline after", say)
+    except Interrupted:
+        found.interrupted = True
+        if not pairs_of(found.blocks):
+            raise
+    except PowerprofError as error:
+        if not pairs_of(found.blocks):
+            raise
+        found.interrupted = True
+        found.notes.append(f"ended early: {error.message}")
+    found.notes += _said(list(commands.values()), found.blocks)
+    found.own_cpu_s, found.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
+    return msgspec.structs.replace(comparison(found), design="work")

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any command as a workload: what it used, how it ended, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from powerprof import programs
+from powerprof.errors import PowerprofError
+from powerprof.experiment.commands import compare_commands, run_command
+from powerprof.experiment.options import ExperimentOptions
+from powerprof.experiment.records import LoadRun
+
+SPIN = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass"
+SHORT = ExperimentOptions(pairs=3, window_s=0.3, turn_s=0.0, baseline_windows=2)
+
+
+def _spin(seconds: float) -> list[str]:
+    return [sys.executable, "-S", "-c", SPIN.format(seconds)]
+
+
+def _quiet(_: str) -> None:
+    pass
+
+
+def _run(argv: list[str], *, may_fail: bool = False) -> LoadRun:
+    return run_command(argv, SHORT, _quiet, may_fail=may_fail)
+
+
+def test_an_execution_costs_the_cpu_time_that_it_used() -> None:
+    found = _run(_spin(0.2))
+    metrics = {metric.name: metric for metric in found.metrics}
+    # The interpreter's start and our fork are in it.
+    assert 0.2 <= metrics["cpu_s_per_execution"].estimate.mean <= 0.4
+    assert metrics["time_s_per_execution"].estimate.mean >= 0.2
+    # On a busy host no CPU may have slept meanwhile.
+    assert metrics["wakeups_per_execution"].estimate.mean >= 0
+    assert found.metrics[0].name == found.options.primary_metric
+    assert [phase.name for phase in found.phases] == ["baseline", "command"]
+    assert all(block.executions_count and block.exit_codes == [0] for block in found.blocks)
+    assert found.condition.workload == "command"
+
+
+def test_the_dearer_of_two_commands_is_found() -> None:
+    found = compare_commands(_spin(0.1), _spin(0.4), SHORT, _quiet, may_fail=False)
+    cpu_time = next(metric for metric in found.metrics if metric.name == "cpu_s_per_execution")
+    assert cpu_time.verdict == "b_higher"
+    assert cpu_time.ratio is not None and 2 < cpu_time.ratio.b_over_a < 4.5
+    assert found.blocks_count == 6 and found.baseline and found.baseline_after
+    assert found.design == "work"
+
+
+def test_a_command_that_fails_is_not_measured_unless_it_may() -> None:
+    with pytest.raises(PowerprofError, match="sh ended with exit code 3: no luck"):
+        _run(["sh", "-c", "echo no luck >&2; exit 3"])
+    found = _run(["sh", "-c", "exit 3"], may_fail=True)
+    assert {code for block in found.blocks for code in block.exit_codes} == {3}
+    assert any("exit code 3" in note for note in found.notes)
+    with pytest.raises(PowerprofError, match="cannot run no-such-program-here"):
+        _run(["no-such-program-here"])
+
+
+def test_what_a_command_leaves_running_is_ended(tmp_path: Path) -> None:
+    found = _run(["sh", "-c", f"sleep 600 & echo $! >> {tmp_path}/pids; sleep 0.3"])
+    pids = (tmp_path / "pids").read_text().split()
+    assert len(pids) >= 4
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert any("left processes running" in note for note in found.notes)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else under sudo")
+def test_under_sudo_the_command_is_the_callers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nobody = pwd.getpwnam("nobody")
+    monkeypatch.setenv("SUDO_UID", str(nobody.pw_uid))
+    monkeypatch.setenv("SUDO_GID", str(nobody.pw_gid))
+    monkeypatch.setenv("POWERPROF_SEEN", "yes")
+    monkeypatch.chdir("/usr")
+    said = tmp_path / "said"
+    # What it says goes to stderr, which is the one that is kept.
+    words = ("sh", "-c", "exec 1>&2; id -u; id -G; pwd; echo $HOME $SUDO_UID $POWERPROF_SEEN")
+    with said.open("wb") as file:
+        assert programs.start_typed(words, stderr=file).wait() == 0
+    lines = said.read_text().splitlines()
+    assert lines[0] == str(nobody.pw_uid)
+    assert "0" not in lines[1].split()
+    assert lines[2] == "/usr"
+    assert lines[3].split() == [nobody.pw_dir, "yes"]
+
+
+def test_interrupted_the_command_is_ended_and_what_there_is_is_saved(tmp_path: Path) -> None:
+    words = ["run", "--duration", "0.3", "--repeat", "500", "--runs-dir", str(tmp_path / "runs")]
+    begun = tmp_path / "begun"
+    typed = ["sh", "-c", f"echo $$ >> {begun}; sleep 0.2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "powerprof", *words, "--", *typed], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    deadline_s = time.monotonic() + 60
+    # One to see how long it takes, two a window: by ten some windows are done.
+    while time.monotonic() < deadline_s and (not begun.exists() or len(begun.read_text().split()) < 10):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert b"saved as run-0001" in err
+    record = json.loads((tmp_path / "runs" / "run-0001" / "run.json").read_text())
+    assert record["interrupted"] and record["blocks"]
+    assert not [pid for pid in begun.read_text().split() if Path(f"/proc/{pid}").exists()]
+    assert b"Ended early" in out
+
+
+def test_the_words_after_the_dashes_are_the_commands(tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "powerprof", *words], capture_output=True, text=True, timeout=120, check=False
+        )
+
+    short = ("--duration", "0.3", "--pairs", "3", "--runs-dir", str(tmp_path), "--json", "-")
+    done = run("compare", *short, "--", "sleep", "0.1", "--", "sleep", "0.3")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert (record["a"]["name"], record["b"]["name"]) == ("sleep 0.1", "sleep 0.3")
+    assert run("run", "--rate", "5", "--", "true").returncode == 2
+    assert run("run", "--").stderr.startswith("error: there is no command after --")
+    assert run("compare", "index", "--", "true", "--", "true").returncode == 2
+    assert run("compare", "--", "true").returncode == 2
+    assert run("run", "index", "--allow-failure").returncode == 2
