@@ -21,6 +21,7 @@ from powerprof.foreign import printable
 _COMMANDS = (
     "idle",
     "attribute",
+    "queries",
     "run",
     "compare",
     "sweep",

@@ -85,6 +85,13 @@ KINDS = {
     "powerprof.functions/1": Kind("attribution.functions:FunctionProfile", "report.functions:lines"),
     "powerprof.wakers/1": Kind("attribution.sleepers:WakersProfile", "report.sleepers:wakers_lines"),
     "powerprof.sleeps/1": Kind("attribution.sleepers:SleepsProfile", "report.sleepers:sleeps_lines"),
+    "powerprof.queries/1": Kind(
+        "queries.records:Queries",
+        "report.queries:lines",
+        "report.html.queries:render",
+        "report.queries:markdown",
+        "report.queries:csv_lines",
+    ),
     "powerprof.diagnosis/1": Kind("diagnosis.findings:Diagnosis", "report.diagnosis:whole"),
     "powerprof.energy/1": Kind("energy.result:EnergyResult", "report.energy:lines"),
 }

@@ -176,7 +176,7 @@ def _of_module(
         bearers.setdefault(raw, set()).add(vaddr)
     names = {vaddr: raw for vaddr, raw in reversed(own) if len(bearers[raw]) == 1 and matches(glob, raw)}
     for vaddr, raw in sorted(candidates.items()):
-        offset = _file_offset(elf, vaddr)
+        offset = file_offset(elf, vaddr)
         why = _why_not(raw, vaddr in indirect, offset, elf, vaddr)
         if go is not None:
             why = "a Go function: its runtime does not survive return probes"
@@ -217,7 +217,8 @@ def is_stepped(code: bytes) -> bool:
     return not (push or nop or jump)
 
 
-def _file_offset(elf: Elf, vaddr: int) -> int | None:
+def file_offset(elf: Elf, vaddr: int) -> int | None:
+    """Where code of a link-time address lies in the file; None for what is no code."""
     for segment in elf.loads():
         if segment.flags & PF_X and segment.vaddr <= vaddr < segment.vaddr + segment.file_bytes:
             return segment.offset + vaddr - segment.vaddr

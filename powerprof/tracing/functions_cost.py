@@ -74,6 +74,27 @@ def measure_cost(
     return costs[0], costs[1]
 
 
+def entry_cost_ns(probes: UprobeProgram) -> float:
+    """What a probe on an emulated first instruction costs, and the program that it starts. Raises PowerprofError."""
+    file = os.memfd_create("powerprof-calibration", os.MFD_CLOEXEC)
+    try:
+        os.write(file, _EMULATED.ljust(mmap.PAGESIZE, b"\xcc"))
+        base = _map(file)
+        function = ctypes.CFUNCTYPE(None)(base)
+        plain = _timed(function)
+        try:
+            refused = probes.attach(file, os.getpid(), [Site(0, 0, ())])
+            if refused:
+                raise PowerprofError(f"cannot measure what a probe costs ({refused[0][1]})")
+            probed = _timed(function)
+        finally:
+            probes.close()
+        _unmap(base)
+    finally:
+        os.close(file)
+    return max(probed - plain, 0.0)
+
+
 def _timed(call: Callable[[], None]) -> float:
     """Nanoseconds per call in a thread of its own: the fastest round, the others were disturbed by something."""
     rounds: list[float] = []

@@ -64,13 +64,15 @@ def _link(attributes: bytes) -> int:
 class UprobeProgram:
     """The entry, return and exit functions of a loaded BPF object, to be attached; closing detaches everything.
 
-    `multi` False uses the uprobe PMU even where the kernel has uprobe_multi links.
+    `multi` False uses the uprobe PMU even where the kernel has uprobe_multi links. `names`: what the object calls its
+    functions; empty for one that it lacks, of which no site may make use.
     """
 
-    def __init__(self, bpf: Any, *, multi: bool = True) -> None:
+    def __init__(self, bpf: Any, *, multi: bool = True, names: tuple[str, str, str] = _NAMES) -> None:
         """Raises PowerprofError where the kernel refuses the programs."""
         self._links: list[int] = []
         self._bpf = bpf
+        self._names = names
         self.multi = False
         if multi:
             try:
@@ -79,7 +81,7 @@ class UprobeProgram:
             except Exception:  # bcc's only kind; a kernel that has no such attach type
                 self.multi = False
             if not self.multi:
-                for name in _NAMES:
+                for name in filter(None, names):
                     function = bpf.funcs.pop(name.encode(), None)
                     if function is not None:
                         os.close(function.fd)
@@ -90,7 +92,8 @@ class UprobeProgram:
                 raise PowerprofError(f"the kernel refused the function probes ({error})") from error
 
     def _load(self, attach_type: int) -> tuple[int, ...]:
-        return tuple(int(self._bpf.load_func(name, self._bpf.KPROBE, attach_type=attach_type).fd) for name in _NAMES)
+        load, kind = self._bpf.load_func, self._bpf.KPROBE
+        return tuple(int(load(name, kind, attach_type=attach_type).fd) if name else -1 for name in self._names)
 
     def attach(self, file_fd: int, pid: int, sites: Sequence[Site]) -> list[tuple[Site, str]]:
         """Probe where `sites` of an open file are entered and left in one process.

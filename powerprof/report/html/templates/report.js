@@ -101,6 +101,35 @@
   }
   document.querySelectorAll(".flame").forEach(flame);
 
+  // A column's heading sorts by it; rows without a figure stay last. The exact value counts, not the rounded one.
+  function sortable(table) {
+    const heads = Array.from(table.tHead.rows[0].cells);
+    function valueOf(row, at) {
+      const cell = row.cells[at];
+      const figure = cell.querySelector("data");
+      if (figure) return Number(figure.value);
+      return cell.classList.contains("n") ? -Infinity : cell.textContent.trim().toLowerCase();
+    }
+    function sort(at) {
+      const down = heads[at].getAttribute("aria-sort") !== "descending";
+      const way = down ? -1 : 1;
+      const rows = Array.from(table.tBodies[0].rows).map((row) => [valueOf(row, at), row]);
+      rows.sort((a, b) => (a[0] === b[0] ? 0 : a[0] === -Infinity ? 1 : b[0] === -Infinity ? -1 : a[0] < b[0] ? -way : way));
+      for (const one of rows) table.tBodies[0].append(one[1]);
+      for (const head of heads) head.removeAttribute("aria-sort");
+      heads[at].setAttribute("aria-sort", down ? "descending" : "ascending");
+    }
+    heads.forEach((head, at) => {
+      if (head.classList.contains("draw")) return;
+      head.tabIndex = 0;
+      head.addEventListener("click", () => sort(at));
+      head.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); sort(at); }
+      });
+    });
+  }
+  document.querySelectorAll("table.sortable").forEach(sortable);
+
   const link = document.getElementById("download");
   if (link) {
     link.addEventListener("click", () => {

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pure: what the kernel counted for identities and threads → statements, background threads, and what is left over."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from powerprof.database.performance import Known
+from powerprof.queries.records import Background, Latency, Share, Statement
+from powerprof.statements.normal import key, normal
+from powerprof.tracing.statement_trace import (
+    COM_STMT_EXECUTE,
+    COM_STMT_PREPARE,
+    StatementTrace,
+    TextSeen,
+    ThreadUse,
+    class_range,
+)
+
+UNKNOWN_PREPARED = "(prepared before the window: the server does not tell its text)"
+BEGAN_BEFORE = "(began before the window)"
+_CONNECTION = "thread/sql/one_connection"
+# include/my_command.h; what else a packet can ask for is called by its number.
+_COMMANDS = {
+    0: "COM_SLEEP",
+    1: "COM_QUIT",
+    2: "COM_INIT_DB",
+    3: "COM_QUERY, its text not readable",
+    4: "COM_FIELD_LIST",
+    7: "COM_REFRESH",
+    8: "COM_SHUTDOWN",
+    9: "COM_STATISTICS",
+    10: "COM_PROCESS_INFO",
+    12: "COM_PROCESS_KILL",
+    14: "COM_PING",
+    17: "COM_CHANGE_USER",
+    18: "COM_BINLOG_DUMP: feeds a replica",
+    21: "COM_REGISTER_SLAVE",
+    22: "COM_STMT_PREPARE, its text not readable",
+    24: "COM_STMT_SEND_LONG_DATA",
+    25: "COM_STMT_CLOSE",
+    26: "COM_STMT_RESET",
+    27: "COM_SET_OPTION",
+    28: "COM_STMT_FETCH",
+    30: "COM_BINLOG_DUMP_GTID: feeds a replica",
+    31: "COM_RESET_CONNECTION",
+}
+
+
+@dataclass
+class _Sum:
+    """What all identities and threads of one statement add up to."""
+
+    text: str = ""
+    calls: int = 0
+    unfinished: int = 0
+    cpu_ns: int = 0
+    wakeups: int = 0
+    faults: int = 0
+    before: bool = False
+    latencies: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a server's CPU time, most first; shares and joules are not in them yet."""
+
+    statements: list[Statement]
+    background: list[Background]
+    connections: Share
+    connections_count: int
+
+
+def parts_of(trace: StatementTrace, known: Known) -> Parts:
+    """Put a window together with what the server told of it."""
+    sums: dict[tuple[str, str | None], _Sum] = {}
+    texts = {one.id: one for one in trace.texts}
+    named = {one.id: _text_of(one, known) for one in trace.texts}
+    in_statements: dict[int, int] = defaultdict(int)
+    calls_of: dict[int, int] = defaultdict(int)
+    for use in trace.uses:
+        calls_of[use.id] += use.calls
+    for use in trace.uses:
+        text = named.get(use.id) or f"({_COMMANDS.get(use.id, f'command {use.id}')})"
+        schema = known.schemas.get(use.tid) if use.id in texts else None
+        found = sums.setdefault((key(text), schema), _Sum(text))
+        found.calls += use.calls
+        found.unfinished += use.open_count
+        found.cpu_ns += use.cpu_ns
+        found.wakeups += use.wakeups
+        found.faults += use.faults
+        in_statements[use.tid] += use.cpu_ns
+        # The classes are of an identity, whoever executed it: each thread is taken to have had its part of them.
+        for bucket, count in trace.latencies.get(use.id, {}).items():
+            found.latencies[bucket] += count * use.calls / calls_of[use.id]
+    connections = [thread for thread in trace.threads if _is_connection(thread, known)]
+    for thread in connections:
+        if (running := known.running.get(thread.tid)) is not None:
+            used = thread.before_ns if thread.statements else thread.cpu_ns
+            text = f"{BEGAN_BEFORE} {normal(running)}"
+            found = sums.setdefault((key(text), known.schemas.get(thread.tid)), _Sum(text, before=True))
+            found.calls += 1
+            found.unfinished += not thread.statements
+            found.cpu_ns += used
+            in_statements[thread.tid] += used
+    between_ns = sum(thread.cpu_ns - in_statements[thread.tid] for thread in connections)
+    statements = [_statement(one, schema, trace.window_s) for (_, schema), one in sums.items()]
+    return Parts(
+        statements=sorted(statements, key=lambda one: (-one.c0_s, -(one.calls_count or 0), one.text)),
+        background=_background(trace, known),
+        connections=Share(c0_s=between_ns / 1e9),
+        connections_count=len(connections),
+    )
+
+
+def _text_of(seen: TextSeen, known: Known) -> str:
+    if seen.command == COM_STMT_EXECUTE or seen.prepared_number:
+        text = known.prepared.get((seen.tid, seen.prepared_number))
+        return UNKNOWN_PREPARED if text is None else normal(text)
+    text = normal(seen.text.decode("utf-8", "replace"))
+    return f"(prepare) {text}" if seen.command == COM_STMT_PREPARE else text
+
+
+def _is_connection(thread: ThreadUse, known: Known) -> bool:
+    return bool(thread.statements) or known.threads.get(thread.tid, "").startswith(_CONNECTION)
+
+
+def _background(trace: StatementTrace, known: Known) -> list[Background]:
+    groups: dict[str, list[ThreadUse]] = defaultdict(list)
+    for thread in trace.threads:
+        if not _is_connection(thread, known):
+            groups[known.threads.get(thread.tid, thread.comm)].append(thread)
+    rows = [
+        Background(
+            thread=name,
+            threads_count=len(threads),
+            c0_s=sum(one.cpu_ns for one in threads) / 1e9,
+            wakeups_count=sum(one.wakeups for one in threads),
+        )
+        for name, threads in groups.items()
+    ]
+    return sorted(rows, key=lambda one: (-one.c0_s, one.thread))
+
+
+def _statement(one: _Sum, schema: str | None, window_s: float) -> Statement:
+    calls = one.calls or 1
+    return Statement(
+        text=one.text,
+        schema_name=schema,
+        calls_count=one.calls,
+        calls_hz=one.calls / window_s if window_s > 0 else None,
+        unfinished_count=one.unfinished,
+        began_before=one.before,
+        c0_s=one.cpu_ns / 1e9,
+        c0_ms_per_call=one.cpu_ns / 1e6 / calls,
+        wakeups_count=None if one.before else one.wakeups,
+        wakeups_per_call=None if one.before else one.wakeups / calls,
+        page_faults_count=None if one.before else one.faults,
+        latency_ms=latency(one.latencies),
+    )
+
+
+def latency(classes: Mapping[int, float]) -> Latency | None:
+    """The median and the 95th percentile of counted classes, within 7 %; None where none ended."""
+    total = sum(classes.values())
+    if not total:
+        return None
+    return Latency(p50=_quantile(classes, 0.50 * total) / 1e6, p95=_quantile(classes, 0.95 * total) / 1e6)
+
+
+def _quantile(classes: Mapping[int, float], wanted: float) -> float:
+    below, high = 0.0, 0.0
+    for bucket in sorted(classes):
+        count = classes[bucket]
+        low, high = class_range(bucket)
+        if below + count >= wanted:
+            return low + (high - low) * (wanted - below) / count
+        below += count
+    return high

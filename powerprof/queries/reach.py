@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which server is meant, and how it can be asked: by its process, its own socket, or an address that was given."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from powerprof import paths
+from powerprof.database import sql
+from powerprof.database.base import Login
+from powerprof.errors import PowerprofError, UsageError
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Sql
+
+_SERVERS = ("mysqld", "mariadbd")
+_PATIENCE_S = 3.0
+_MOST_SOCKETS = 20
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A server process of this host. `login` is None where it lets nobody in that we are."""
+
+    pid: int
+    label: str
+    version: str | None
+    login: Login | None
+
+    def connect(self) -> Sql:
+        """A connection for a few questions. Raises PowerprofError; only where there is a login."""
+        if self.login is None:
+            raise PowerprofError("the server cannot be asked", "name an account by --defaults-file")
+        return sql.connect(self.login, limits=sql.A_LOOK)
+
+
+def reach(
+    pid: str | None,
+    url: str | None,
+    socket: Path | None,
+    defaults_file: Path | None,
+    ask_password: Callable[[str], str] | None = None,
+) -> Reach:
+    """The server that the command line means. Raises UsageError, PowerprofError."""
+    from powerprof.database.client import connect_given
+    from powerprof.processes.targets import name_of, resolve
+
+    if not paths.is_this_host():
+        raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
+    asked = any(part is not None for part in (url, socket, defaults_file))
+    if pid is None and not asked:
+        raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
+    number = None
+    if pid is not None:
+        target = resolve([pid])
+        if len(target.pids) != 1:
+            raise UsageError("one server at a time", "name one process by --pid")
+        number = target.pids[0]
+    if asked:
+        with connect_given(url, socket, defaults_file, ask_password) as server:
+            if number is not None and server.pid is not None and number != server.pid:
+                raise UsageError(
+                    f"--pid is {number}, but the server that was named is process {server.pid}", "leave one out"
+                )
+            number = number or server.pid
+            if number is None:
+                raise PowerprofError(
+                    f"{server.login.text} is no process of this host that can be found",
+                    "run powerprof on the server's own host, as root",
+                )
+            return Reach(number, _label(name_of(number), number), server.version, server.login)
+    assert number is not None  # noqa: S101  one of the two was given
+    name = name_of(number) or ""
+    if not name.startswith(_SERVERS):
+        raise UsageError(
+            f"{number} ({name or 'gone'}) is no MariaDB or MySQL server: its statements are not known",
+            f"powerprof attribute --pid {number} --on-cpu shows where its CPU time goes",
+        )
+    return _by_its_socket(number, _label(name, number))
+
+
+def _label(name: str | None, pid: int) -> str:
+    return f"{name or 'the server'} ({pid})"
+
+
+def _by_its_socket(pid: int, label: str) -> Reach:
+    """In by its own unix socket as the system user, without a password; else not at all."""
+    from powerprof.database.client import version_of
+    from powerprof.database.local import listening_sockets
+
+    end_s = time.monotonic() + _PATIENCE_S
+    for place in listening_sockets(pid)[:_MOST_SOCKETS]:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            break
+        login = Login(user=getpass.getuser(), socket=place)
+        try:
+            with sql.connect(login, timeout_s=left_s, limits=sql.A_LOOK) as connection:
+                return Reach(pid, label, version_of(connection), login)
+        except (PowerprofError, OSError):
+            continue
+    return Reach(pid, label, None, None)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `powerprof queries` finds: the JSON of `powerprof.queries/1`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from powerprof.records import EnergyReading, EnergySplit, Kind, ToolCost
+
+Method = Literal["probes", "samples"]
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """From the beginning of a statement to its last packet, in ms; of those that ended in the window."""
+
+    p50: float
+    p95: float
+
+
+class QueryServer(msgspec.Struct, frozen=True, kw_only=True):
+    """Which server. `performance_schema`: whether it could be asked, and collects statements."""
+
+    pid: int
+    label: str
+    version: str | None = None
+    address: str | None = None
+    performance_schema: bool = False
+
+
+class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of EXPLAIN, as far as every server has it."""
+
+    table: str | None = None
+    access: str | None = None
+    key: str | None = None
+    rows_count: int | None = None
+    extra: str | None = None
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """What a part of the server used: `c0_s` of CPU time, `c0_percent` of the server's.
+
+    `joules` above the idle floor, of `kind`, within `low_joules` and `high_joules` where that is known.
+    """
+
+    c0_s: float
+    c0_percent: float | None = None
+    wakeups_count: int | None = None
+    joules: float | None = None
+    low_joules: float | None = None
+    high_joules: float | None = None
+    watts: float | None = None
+    kind: Kind | None = None
+
+
+class Statement(Share, frozen=True, kw_only=True):
+    """One statement: its text without values, in the schema that its connections were in (None: unknown).
+
+    `calls_count` began in the window, or were under way at its beginning where `began_before`; `unfinished_count` of
+    them had not ended. `low_percent` and `high_percent`: the 95 % interval of a share that was sampled.
+    """
+
+    text: str
+    schema_name: str | None = None
+    calls_count: int | None = None
+    calls_hz: float | None = None
+    unfinished_count: int = 0
+    began_before: bool = False
+    c0_ms_per_call: float | None = None
+    wakeups_per_call: float | None = None
+    page_faults_count: int | None = None
+    rows_examined_per_call: float | None = None
+    rows_sent_per_call: float | None = None
+    latency_ms: Latency | None = None
+    joules_per_call: float | None = None
+    low_percent: float | None = None
+    high_percent: float | None = None
+    plan: list[PlanStep] = []
+
+
+class Background(Share, frozen=True, kw_only=True):
+    """Threads of one name that execute no client's statement."""
+
+    thread: str
+    threads_count: int
+
+
+class TracingCost(msgspec.Struct, frozen=True, kw_only=True):
+    """CPU time that tracing took from this host: a part of the figures above, not beside them."""
+
+    probes_ms: float | None
+    percent: float | None
+    per_call_us: float | None
+
+
+class Queries(msgspec.Struct, frozen=True, kw_only=True):
+    """Σ statements + Σ background + `other_c0_s` = `server_c0_s`, which the kernel counted for the process by itself.
+
+    `other_c0_s` is `connections_c0_s` (threads of connections in no statement) + `residual_c0_s` (what no part
+    explains; negative where the parts are more). `energy` is the host's; `joules` is the server's above the idle floor.
+    """
+
+    id: str | None
+    started_at: str
+    window_s: float
+    method: Method
+    server: QueryServer
+    host: dict[str, Any]
+    cpus: int
+    host_c0_percent: float | None
+    server_c0_s: float
+    statements: list[Statement]
+    background: list[Background]
+    connections: Share
+    connections_count: int
+    connections_c0_s: float
+    residual_c0_s: float
+    other_c0_s: float
+    explained_percent: float | None
+    calls_count: int
+    lost_count: int
+    unreadable_count: int
+    cut_count: int
+    joules: float | None
+    kind: Kind | None
+    energy_source: str | None
+    energy: list[EnergyReading]
+    energy_split: EnergySplit | None
+    tracing: TracingCost
+    tool: ToolCost
+    notes: list[str] = []
+    interrupted: bool = False
+    command: str = "queries"
+    schema: Literal["powerprof.queries/1"] = "powerprof.queries/1"

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pure: percentages, joules and rows put to the parts, so that they sum to what the server used."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from powerprof.energy.domains import Total
+from powerprof.energy.split import Consumer
+from powerprof.queries.records import Share, Statement
+from powerprof.records import EnergyPart, EnergyReading, EnergySplit
+from powerprof.statements.normal import key
+
+S = TypeVar("S", bound=Share)
+Digests = Mapping[tuple[str | None, str], tuple[int, int, int]]
+
+
+def consumer(label: str, parts: Sequence[Share], residual_c0_s: float) -> Consumer:
+    """The server as one that used energy, its parts below it in their order, what no part explains last."""
+    children = [
+        *(Consumer(name=str(number), c0_s=one.c0_s, wakeups_count=one.wakeups_count or 0)
+          for number, one in enumerate(parts)),
+        Consumer(name="residual", c0_s=residual_c0_s),
+    ]  # fmt: skip
+    return Consumer(
+        name=label,
+        c0_s=sum(one.c0_s for one in children),
+        wakeups_count=sum(one.wakeups_count for one in children),
+        children=tuple(children),
+    )
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """The server's part of the host's energy; `low` and `high` are factors, None where no interval is known."""
+
+    part: EnergyPart
+    split: EnergySplit
+    low: float | None
+    high: float | None
+
+
+def pricing(split: EnergySplit | None, label: str, whole: Total, readings: Sequence[EnergyReading]) -> Pricing | None:
+    """What the parts are priced by; None where nothing can be: no figure, or no idle floor."""
+    part = next((one for one in split.parts if one.name == label), None) if split is not None else None
+    if split is None or part is None:
+        return None
+    low, high = _factors(split, whole, readings)
+    return Pricing(part, split, low, high)
+
+
+def _factors(split: EnergySplit, whole: Total, readings: Sequence[EnergyReading]) -> tuple[float | None, float | None]:
+    """Within which factors joules above the idle floor are known: an estimate's by its slope, a meter's by its own."""
+    model = next((one.range for one in readings if one.source == whole.source and one.range is not None), None)
+    if model is not None and model.slope_watts > 0:
+        return model.slope_low_watts / model.slope_watts, model.slope_high_watts / model.slope_watts
+    active, watts = split.active_joules, whole.watts
+    if None in (whole.low_watts, whole.high_watts) or not active or active <= 0 or not watts or not whole.joules:
+        return None, None
+    seconds = whole.joules / watts
+    assert whole.low_watts is not None and whole.high_watts is not None  # noqa: S101
+    low = 1 + (whole.low_watts - watts) * seconds / active
+    return max(low, 0.0), 1 + (whole.high_watts - watts) * seconds / active
+
+
+def priced(part: S, number: int, server_c0_s: float, pricing: Pricing | None, window_s: float) -> S:
+    """A part with its percentage of the server's CPU time, and its joules."""
+    percent = 100 * part.c0_s / server_c0_s if server_c0_s > 0 else None
+    if pricing is None:
+        return msgspec.structs.replace(part, c0_percent=percent)
+    joules = pricing.part.children[number].joules
+    found = msgspec.structs.replace(
+        part,
+        c0_percent=percent,
+        joules=joules,
+        low_joules=None if pricing.low is None else joules * pricing.low,
+        high_joules=None if pricing.high is None else joules * pricing.high,
+        watts=joules / window_s if window_s > 0 else None,
+        kind=pricing.split.kind,
+    )
+    if isinstance(found, Statement) and found.calls_count:
+        return msgspec.structs.replace(found, joules_per_call=joules / found.calls_count)
+    return found
+
+
+def without_children(split: EnergySplit) -> EnergySplit:
+    """The host's split by itself: the server's parts are rows of the record, each with its joules."""
+    parts = [msgspec.structs.replace(one, children=[], residual_joules=None) for one in split.parts]
+    return msgspec.structs.replace(split, parts=parts)
+
+
+def with_rows(statements: Sequence[Statement], digests: Digests) -> list[Statement]:
+    """The statements with the rows that the server counted for them, by schema and text, in its own number of calls."""
+    counted: dict[tuple[str | None, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for (schema, text), counts in digests.items():
+        for where in {(schema, key(text)), (None, key(text))}:
+            counted[where] = [sum(pair) for pair in zip(counted[where], counts, strict=True)]
+    found = []
+    for one in statements:
+        calls, examined, sent = counted.get((one.schema_name, key(one.text)), (0, 0, 0))
+        if calls and not one.began_before:
+            rows = {"rows_examined_per_call": examined / calls, "rows_sent_per_call": sent / calls}
+            found.append(msgspec.structs.replace(one, **rows))
+        else:
+            found.append(one)
+    return found

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of `powerprof queries`: statements with bars, sorted by any column, and that the parts are the whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from markupsafe import Markup
+
+from powerprof.queries.records import Queries
+from powerprof.report.html.extras import Extras
+from powerprof.report.html.figures import clean
+from powerprof.report.html.page import page
+from powerprof.report.html.tables import Drawn
+from powerprof.report.phases import split_table
+from powerprof.report.queries import balance, context, headline, plan_text, queries_table
+from powerprof.report.table import Figure, Places, Row
+
+MAX_ROWS = 500
+_BAR = Markup('<span class="share"><span style="--w:{:.4g}%"></span></span>')
+
+
+def render(record: Queries, extras: Extras) -> str:
+    """The page."""
+    places = Places(record)
+    whole = queries_table(record, places)
+    count = len(record.statements)
+    rows = [*whole.rows[: min(count, MAX_ROWS)], *whole.rows[count:]]
+    shown = replace(whole, rows=rows).of("html")
+    bars = Drawn("calls", Markup("share"), [_bar(row) for row in shown.rows])
+    split = record.energy_split
+    return page(
+        "queries.html.j2",
+        record,
+        places,
+        title=clean(headline(record)),
+        answer=headline(record),
+        context=context(record),
+        balance=balance(record),
+        rows=shown,
+        bars=bars,
+        left_count=max(count - MAX_ROWS, 0),
+        plans=[(clean(one.text, 400), plan_text(one.plan)) for one in record.statements if one.plan],
+        energy=split_table(split, places, "/energy_split") if split else None,
+    )
+
+
+def _bar(row: Row) -> Markup:
+    cell = row.cells.get("percent")
+    value = cell.value if isinstance(cell, Figure) else None
+    return _BAR.format(min(max(float(value or 0.0), 0.0), 100.0))

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts, in the kernel, what each statement of a server uses: from where a command is dispatched to its next wait."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.files import try_text
+from powerprof.paths import procfs
+from powerprof.processes.namespaces import check_process_ids
+from powerprof.processes.tasks import clean
+from powerprof.sources.procfs import process_cpu_ns
+from powerprof.stacks.image import snapshot
+from powerprof.stacks.opening import Opened
+from powerprof.stacks.store import open_module
+from powerprof.statements.identity import STATES, table
+from powerprof.tracing.btf import Btf, kernel_btf
+from powerprof.tracing.dispatch import find_dispatch
+from powerprof.tracing.functions_cost import entry_cost_ns
+from powerprof.tracing.program import Program, argument_definitions, struct_definitions
+from powerprof.tracing.statement_trace import (
+    COM_STMT_EXECUTE,
+    StatementTrace,
+    StatementUse,
+    TextSeen,
+    ThreadUse,
+    TraceCost,
+)
+from powerprof.tracing.uprobes import Site, UprobeProgram
+
+TEXT_BYTES = 1024
+_TOTALS, _TEXTS, _PREPARED = 131_072, 16_384, 65_536
+_LEAST_THREADS, _MOST_THREADS = 2048, 65_536
+_THREAD = struct.Struct("<12Q8I")
+_TEXT = struct.Struct("<IIQQ")
+_TOTAL = struct.Struct("<4Qq")
+_NAMES = ("on_entry", "", "on_exit")
+_TABLES = ("threads", "totals", "latencies", "texts", "prepared", "connections")
+
+
+class QueryTracer:
+    """The probes of one server; a context manager that removes them. The server outlives every ending of ours: a
+    uprobe's breakpoint is the kernel's, and goes with our descriptor."""
+
+    def __init__(self, pid: int) -> None:
+        """Find the function, load the program, measure what a probe costs. Nothing of the server is probed yet.
+
+        Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
+        """
+        if os.uname().machine != "x86_64":
+            raise CapabilityError(f"statements are probed on x86_64, not on {os.uname().machine}", "--method samples")
+        check_process_ids()
+        self.pid = pid
+        self._image = snapshot(pid)
+        self.dispatch = find_dispatch(self._image)
+        self._stack = ExitStack()
+        try:
+            self._load(multi=True)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _load(self, multi: bool) -> None:
+        btf = kernel_btf()
+        self._has_send = btf.has_tracepoint("sock_send_length")
+        if not self._has_send and self.dispatch.waits_offset is None:
+            raise CapabilityError(
+                "neither the kernel nor do_command tells where a statement ends", "Linux 6.3 or newer"
+            )
+        threads = min(max(4 * len(_tids(self.pid)), _LEAST_THREADS), _MOST_THREADS)
+        self.program = self._stack.enter_context(Program("queries.bpf.c", self._definitions(btf, threads)))
+        self._probes = UprobeProgram(self.program.bpf, multi=multi, names=_NAMES)
+        self._stack.callback(self._probes.close)
+        self._set_table()
+        self.program.count_run_time()
+        self._switch(os.getpid())
+        hits = self._counters()[0]
+        call_ns = entry_cost_ns(self._probes)
+        self._switch(0)
+        seen = self._counters()[0] - hits
+        if not seen and self._probes.multi:
+            # Before Linux 6.10 the pid filter of uprobe_multi meant one thread instead of a process.
+            self._stack.close()
+            self._load(multi=False)
+            return
+        if not seen:
+            raise PowerprofError("probes of functions count nothing on this host")
+        inside = self.program.run_time_s()
+        self._trap_ns = max(call_ns - (1e9 * inside / seen if inside else 0.0), 0.0)
+        self._clear()
+
+    def _definitions(self, btf: Btf, threads: int) -> dict[str, int | str]:
+        fields = {
+            "task_struct_pid": ("task_struct", "pid"),
+            "task_struct_se": ("task_struct", "se"),
+            "task_struct_min_flt": ("task_struct", "min_flt"),
+            "sched_entity_sum_exec_runtime": ("sched_entity", "sum_exec_runtime"),
+        }
+        state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
+        found: dict[str, int | str] = {
+            "TEXT": TEXT_BYTES,
+            "STATES": STATES,
+            "THREADS": threads,
+            "TOTALS": _TOTALS,
+            "TEXTS": _TEXTS,
+            "PREPARED": _PREPARED,
+            "LAYOUT": self.dispatch.layout,
+            **struct_definitions(btf, {**fields, "task_struct_state": ("task_struct", state)}),
+            **argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
+        }
+        return {**found, "HAS_SEND": 1} if self._has_send else found
+
+    def _set_table(self) -> None:
+        bpf: Any = self.program.bpf
+        leaf = bpf["table"].Leaf
+        bpf["table"][ctypes.c_int(0)] = leaf.from_buffer_copy(table())
+
+    def _switch(self, pid: int) -> None:
+        """Count what this process does; 0: nothing."""
+        bpf: Any = self.program.bpf
+        bpf["settings"][ctypes.c_int(0)] = bpf["settings"].Leaf(int(pid != 0), pid)
+
+    def _counters(self) -> list[int]:
+        return self.program.per_cpu_sum("counters")
+
+    def _clear(self) -> None:
+        for name in _TABLES:
+            self.program.bpf[name].clear()
+
+    def __enter__(self) -> QueryTracer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def attach(self) -> None:
+        """Place the probe. Raises PowerprofError where the kernel refuses it."""
+        found = self.dispatch
+        opened = open_module(self._image, found.mapping)
+        if not isinstance(opened, Opened):
+            raise PowerprofError(f"{found.mapping.module} cannot be probed: {opened}")
+        ends = () if self._has_send or found.waits_offset is None else (found.waits_offset,)
+        with opened:
+            refused = self._probes.attach(opened.fd, self.pid, [Site(found.offset, 0, ends)])
+        if refused:
+            raise PowerprofError(f"{found.symbol} cannot be probed: {refused[0][1]}")
+
+    def begin(self) -> None:
+        """The window begins."""
+        self._before = self._counters()
+        self._run_s = self.program.run_time_s()
+        self._base = {tid: ran for tid in _tids(self.pid) if (ran := _ran_ns(self.pid, tid)) is not None}
+        self._cpu_ns = process_cpu_ns(self.pid)
+        self._started_ns = time.monotonic_ns()
+        self._switch(self.pid)
+
+    def end(self) -> None:
+        """The window ends, and the probe goes."""
+        self._switch(0)
+        self._ended_ns = time.monotonic_ns()
+        cpu_ns = process_cpu_ns(self.pid)
+        self._cpu_ns = None if cpu_ns is None or self._cpu_ns is None else cpu_ns - self._cpu_ns
+        self._ran = {tid: ran for tid in self._base if (ran := _ran_ns(self.pid, tid)) is not None}
+        run_s = self.program.run_time_s()
+        self._run_s = None if run_s is None or self._run_s is None else run_s - self._run_s
+        self._probes.close()
+
+    def collect(self) -> StatementTrace:
+        """What was counted between `begin` and `end`."""
+        moved = [now - then for then, now in zip(self._before, self._counters(), strict=True)]
+        uses = {(use.id, use.tid): use for use in self._uses()}
+        latencies: dict[int, dict[int, int]] = {}
+        for key, value in self.program.bpf["latencies"].items():
+            latencies.setdefault(int(key.id), {})[int(key.bucket)] = int(value.value)
+        texts = {text.id: text for text in self._texts()}
+        threads = []
+        for tid, raw in self._raw_threads():
+            threads.append(self._thread(tid, raw))
+            self._add_open(tid, raw, uses, texts, latencies)
+        seen = {one.tid for one in threads}
+        for tid, ran in self._ran.items():
+            # One that was never switched ran all the time, or not at all.
+            if tid not in seen and ran > self._base[tid]:
+                threads.append(ThreadUse(tid, _comm(self.pid, tid), ran - self._base[tid], 0, 0, 0))
+        return StatementTrace(
+            pid=self.pid,
+            window_s=(self._ended_ns - self._started_ns) / 1e9,
+            symbol=self.dispatch.symbol,
+            ends_by="send" if self._has_send else "do_command",
+            process_cpu_ns=self._cpu_ns,
+            uses=list(uses.values()),
+            texts=list(texts.values()),
+            threads=threads,
+            latencies=latencies,
+            dispatches_count=moved[0],
+            lost_count=moved[1],
+            unreadable_count=moved[2],
+            cut_count=moved[3],
+            cost=TraceCost(bpf_s=self._run_s, trap_ns=self._trap_ns * (moved[0] + moved[4])),
+        )
+
+    def _uses(self) -> Iterator[StatementUse]:
+        for key, value in self.program.bpf["totals"].items():
+            calls, wakeups, faults, wall, cpu = _TOTAL.unpack(bytes(value))
+            yield StatementUse(int(key.id), int(key.tid), calls, cpu, wall, wakeups, faults)
+
+    def _texts(self) -> Iterator[TextSeen]:
+        for key, value in self.program.bpf["texts"].items():
+            data = bytes(value)
+            command, length, number, tid = _TEXT.unpack_from(data)
+            text = b"" if number else data[_TEXT.size : _TEXT.size + min(length, TEXT_BYTES - 1)]
+            yield TextSeen(int(key.value), command, length, text, number, tid)
+
+    def _raw_threads(self) -> Iterator[tuple[int, bytes]]:
+        for key, value in self.program.bpf["threads"].items():
+            yield int(key.value), bytes(value)
+
+    def _thread(self, tid: int, raw: bytes) -> ThreadUse:
+        first, last, in_at, past, *rest = _THREAD.unpack_from(raw)
+        statements, running = rest[13], rest[14]
+        begin = min(self._base.get(tid, first), first) if running else first
+        ended = last + (max(self._ended_ns - in_at, 0) if in_at else 0)
+        before = max(rest[7] - begin, 0) if statements else 0
+        return ThreadUse(tid, _comm(self.pid, tid), past + max(ended - begin, 0), rest[8], statements, before)
+
+    def _add_open(
+        self,
+        tid: int,
+        raw: bytes,
+        uses: dict[tuple[int, int], StatementUse],
+        texts: dict[int, TextSeen],
+        latencies: dict[int, dict[int, int]],
+    ) -> None:
+        """The last statement of a thread, which no other followed: it has ended, or goes on."""
+        _, last, in_at, _, id, began_at, began_ns, ended_at, ended_ns, sent_at, *rest = _THREAD.unpack_from(raw)
+        wakeups, began_wakeups, ended_wakeups, command, length = rest[2:7]
+        if not id:
+            return
+        cpu, count = last + (max(self._ended_ns - in_at, 0) if in_at else 0), wakeups
+        if ended_at:
+            cpu, count = ended_ns, ended_wakeups
+            bucket = class_of((sent_at or ended_at) - began_at)
+            where = latencies.setdefault(id, {})
+            where[bucket] = where.get(bucket, 0) + 1
+        until = (sent_at or ended_at) if ended_at else self._ended_ns
+        old = uses.get((id, tid), StatementUse(id, tid, 0, 0, 0, 0, 0))
+        uses[id, tid] = StatementUse(
+            id,
+            tid,
+            old.calls + 1,
+            old.cpu_ns + cpu - began_ns,
+            old.wall_ns + max(until - began_at, 0),
+            old.wakeups + count - began_wakeups,
+            old.faults,
+            old.open_count + (not ended_at),
+        )
+        if id > 255 and id not in texts and command != COM_STMT_EXECUTE:
+            texts[id] = TextSeen(id, command, length, raw[_THREAD.size :][: min(length, TEXT_BYTES - 1)])
+
+
+def class_of(value: int) -> int:
+    """The class of a number of nanoseconds, as the program counts them (`statement_trace.class_range`)."""
+    octave = max(value.bit_length() - 1, 3)
+    return octave << 3 | value >> (octave - 3) & 7
+
+
+def _tids(pid: int) -> list[int]:
+    try:
+        return [int(entry.name) for entry in (procfs() / str(pid) / "task").iterdir()]
+    except OSError:
+        return []
+
+
+def _ran_ns(pid: int, tid: int) -> int | None:
+    """The scheduler's count of a thread; None where it is gone."""
+    words = (try_text(procfs() / str(pid) / "task" / str(tid) / "schedstat") or "").split()
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+def _comm(pid: int, tid: int) -> str:
+    return clean(try_text(procfs() / str(pid) / "task" / str(tid) / "comm") or "") or "ended threads"

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a window of statements is, between its collection and its analysis: plain values that can be saved."""
+
+from __future__ import annotations
+
+import msgspec
+
+COM_QUERY, COM_STMT_PREPARE, COM_STMT_EXECUTE = 3, 22, 23
+
+
+class StatementUse(msgspec.Struct, frozen=True):
+    """What one thread used for one statement. `open_count`: of `calls`, those that had not ended."""
+
+    id: int
+    tid: int
+    calls: int
+    cpu_ns: int
+    wall_ns: int
+    wakeups: int
+    faults: int
+    open_count: int = 0
+
+
+class TextSeen(msgspec.Struct, frozen=True):
+    """The first text of an identity: `length` is that of the whole. A prepared statement that was prepared before the
+    window has none; it has the server's number, and the thread that executed it."""
+
+    id: int
+    command: int
+    length: int
+    text: bytes
+    prepared_number: int = 0
+    tid: int = 0
+
+
+class ThreadUse(msgspec.Struct, frozen=True):
+    """One thread of the server. `before_ns`: used before its first statement of the window began."""
+
+    tid: int
+    comm: str
+    cpu_ns: int
+    wakeups: int
+    statements: int
+    before_ns: int
+
+
+class TraceCost(msgspec.Struct, frozen=True):
+    """What tracing took: in BPF programs (None where the kernel does not tell), and in a probe's trap beside them."""
+
+    bpf_s: float | None
+    trap_ns: float
+
+
+class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """A window as it was collected. `latencies`: identity → class of nanoseconds (`class_range`) → calls.
+
+    `process_cpu_ns` is the scheduler's own count of the process. `lost_count` are updates for which a table had no
+    room, `unreadable_count` texts that were not in memory, `cut_count` texts longer than is looked at.
+    """
+
+    pid: int
+    window_s: float
+    symbol: str
+    ends_by: str
+    process_cpu_ns: int | None
+    uses: list[StatementUse]
+    texts: list[TextSeen]
+    threads: list[ThreadUse]
+    latencies: dict[int, dict[int, int]]
+    dispatches_count: int
+    lost_count: int
+    unreadable_count: int
+    cut_count: int
+    cost: TraceCost
+
+
+def class_range(bucket: int) -> tuple[float, float]:
+    """Lowest and highest nanoseconds of a class: eight of equal width in each octave."""
+    octave, part = bucket >> 3, bucket & 7
+    width = 2.0 ** (octave - 3)
+    return (8 + part) * width, (9 + part) * width

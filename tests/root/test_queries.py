@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`queries` against clients of ours that count their own statements, on a stripped MariaDB."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from powerprof.database.performance import Known
+from powerprof.database.server import PrivateServer
+from powerprof.queries.join import parts_of
+from powerprof.statements.identity import identity
+from powerprof.tracing.queries import QueryTracer
+from powerprof.tracing.statement_trace import StatementTrace
+from tests.conftest import Cli
+
+pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
+_PERFORMANCE_SCHEMA_OFF = {"performance_schema": "OFF"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateServer]:
+    with PrivateServer(settings=_PERFORMANCE_SCHEMA_OFF) as started:
+        yield started
+
+
+def traced(server: PrivateServer, work: Any) -> StatementTrace:
+    """What the kernel counted while `work` ran."""
+    assert server.pid is not None
+    with QueryTracer(server.pid) as tracer:
+        tracer.attach()
+        tracer.begin()
+        work()
+        tracer.end()
+        return tracer.collect()
+
+
+def rows(trace: StatementTrace) -> dict[str, Any]:
+    return {one.text: one for one in parts_of(trace, Known()).statements}
+
+
+def test_calls_are_exact_and_the_parts_are_the_process(server: PrivateServer) -> None:
+    with server.connect() as first, server.connect() as second:
+
+        def work() -> None:
+            with first.cursor() as one, second.cursor() as other:
+                for number in range(400):
+                    one.execute(f"SELECT {number}, 'it''s {number}'")
+                    if number % 4 == 0:
+                        other.execute(
+                            f"/* request {number} */ SELECT c FROM (SELECT {number} c) d WHERE c IN ({number},2)"
+                        )
+                one.execute("SELECT BENCHMARK(2000000, SHA2('x', 256))")
+
+        trace = traced(server, work)
+    found = rows(trace)
+    assert found["SELECT ?, …"].calls_count == 400
+    assert found["SELECT c FROM (SELECT ? c) d WHERE c IN (?, …)"].calls_count == 100
+    (burn,) = [one for text, one in found.items() if "BENCHMARK" in text]
+    assert burn.calls_count == 1
+    assert next(iter(found)) == burn.text
+    assert trace.lost_count == trace.unreadable_count == 0
+    # Two counts of the scheduler, read a moment apart.
+    assert trace.process_cpu_ns is not None
+    assert sum(thread.cpu_ns for thread in trace.threads) == pytest.approx(trace.process_cpu_ns, rel=0.01, abs=2e6)
+
+
+def test_a_statement_that_sleeps_costs_next_to_nothing(server: PrivateServer) -> None:
+    with server.connect() as connection:
+
+        def work() -> None:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT SLEEP(1)")
+                cursor.execute("SELECT BENCHMARK(1000000, SHA2('x', 256))")
+
+        found = rows(traced(server, work))
+    sleep = found["SELECT SLEEP(?)"]
+    assert sleep.c0_s < 0.02
+    assert sleep.latency_ms.p50 == pytest.approx(1000, rel=0.15)
+    assert found["SELECT BENCHMARK(?, SHA2(?, …))"].c0_s > 10 * sleep.c0_s
+
+
+def test_a_statement_that_goes_on_has_its_time_too(server: PrivateServer) -> None:
+    connection = server.connect()
+
+    def burn() -> None:
+        with suppress(pymysql.MySQLError), connection.cursor() as cursor:  # it is killed
+            cursor.execute("SELECT BENCHMARK(20000000, SHA2('x', 256))")
+
+    worker = threading.Thread(target=burn, daemon=True)
+
+    def work() -> None:
+        worker.start()
+        time.sleep(0.6)
+
+    trace = traced(server, work)
+    (one,) = [one for text, one in rows(trace).items() if "BENCHMARK" in text]
+    assert (one.calls_count, one.unfinished_count, one.latency_ms) == (1, 1, None)
+    assert trace.process_cpu_ns is not None
+    assert one.c0_s == pytest.approx(trace.process_cpu_ns / 1e9, rel=0.05, abs=0.01)
+    with server.connect() as other, other.cursor() as cursor:
+        cursor.execute(f"KILL {connection.thread_id()}")
+    worker.join(30)
+
+
+def test_the_kernel_computes_the_identity_that_python_does(server: PrivateServer) -> None:
+    texts = [
+        "SELECT 'a\\'b', 1.5e3, 0x1F, `x` FROM (SELECT 1 `x`) t -- end",
+        'SELECT /* c */ 1 + 2 - 3 / 4, (5), -6 FROM DUAL WHERE \'ä\' = "q""uo"',
+        "SELECT 1 # " + "long " * 400,
+    ]
+    with server.connect() as connection:
+
+        def work() -> None:
+            with connection.cursor() as cursor:
+                for text in texts:
+                    cursor.execute(text)
+
+        trace = traced(server, work)
+    seen = {one.id for one in trace.texts}
+    assert {identity(text.encode()[:1023]) for text in texts} <= seen
+    assert trace.cut_count == 1
+
+
+def test_procedures_are_folded_into_their_call(server: PrivateServer) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS q")
+        cursor.execute(
+            "CREATE PROCEDURE q.p(n INT) BEGIN DECLARE s INT; SELECT BENCHMARK(n, SHA2('x', 256)) INTO s; END"
+        )
+        found = rows(traced(server, lambda: cursor.execute("CALL q.p(1000000)")))
+    assert list(found) == ["CALL q.p(?)"]
+    assert found["CALL q.p(?)"].c0_s > 0.05
+
+
+def prepare(connection: Any, text: str) -> int:
+    """COM_STMT_PREPARE; the server's number of the statement. PyMySQL has no prepared statements of the protocol."""
+    connection._execute_command(22, text)
+    packet = connection._read_packet()
+    data = packet.get_all_data()
+    number, columns, parameters = int.from_bytes(data[1:5], "little"), data[5], data[7]
+    for count in (parameters, columns):
+        for _ in range(count + 1 if count else 0):
+            connection._read_packet()
+    return number
+
+
+def execute(connection: Any, number: int) -> None:
+    """COM_STMT_EXECUTE without parameters; reads the one row."""
+    connection._execute_command(23, number.to_bytes(4, "little") + b"\0\1\0\0\0")
+    ends = 0
+    while ends < 2:
+        packet = connection._read_packet()
+        ends += packet.is_eof_packet()
+
+
+def test_prepared_statements_are_told_by_their_numbers(server: PrivateServer) -> None:
+    with server.connect() as old, server.connect() as new:
+        before = prepare(old, "SELECT 'prepared long ago'")
+
+        def work() -> None:
+            numbers = [prepare(new, f"SELECT {name} FROM (SELECT 1 a, 2 b, 3 c) t") for name in "abc"]
+            for repeat, number in enumerate(numbers, 1):
+                for _ in range(10 * repeat):
+                    execute(new, number)
+            execute(old, before)
+            later = prepare(old, "SELECT d FROM (SELECT 4 d) t")
+            for _ in range(7):
+                execute(old, later)
+
+        found = rows(traced(server, work))
+    calls = {text: one.calls_count for text, one in found.items()}
+    for repeat, name in enumerate("abc", 1):
+        assert calls[f"SELECT {name} FROM (SELECT ? a, ? b, ? c) t"] == 10 * repeat
+        assert calls[f"(prepare) SELECT {name} FROM (SELECT ? a, ? b, ? c) t"] == 1
+    assert calls["SELECT d FROM (SELECT ? d) t"] == 7
+    assert [count for text, count in calls.items() if text.startswith("(prepared before the window")] == [1]
+
+
+def test_the_command_says_that_it_adds_up(powerprof_cli: Cli, server: PrivateServer) -> None:
+    stop = threading.Event()
+
+    def client() -> None:
+        with server.connect() as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute("SELECT BENCHMARK(20000, SHA2('x', 256))")
+                time.sleep(0.002)
+
+    worker = threading.Thread(target=client)
+    worker.start()
+    try:
+        result = powerprof_cli(
+            ["queries", "--socket", str(server.socket), "--duration", "1", "--no-save", "--json", "-"]
+        )
+    finally:
+        stop.set()
+        worker.join()
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
+    first = found["statements"][0]
+    assert first["text"] == "SELECT BENCHMARK(?, SHA2(?, …))"
+    parts = sum(one["c0_s"] for one in [*found["statements"], *found["background"]]) + found["other_c0_s"]
+    assert parts == pytest.approx(found["server_c0_s"], rel=1e-9)
+    assert abs(found["residual_c0_s"]) <= max(0.01 * found["server_c0_s"], 0.002)
+    if found["joules"] is not None:
+        joules = sum(one["joules"] for one in [*found["statements"], *found["background"], found["connections"]])
+        assert joules == pytest.approx(found["joules"], rel=0.02)
+        assert first["kind"] in ("measured", "estimated")
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_server_survives_every_ending_of_ours(
+    server: PrivateServer, ending: signal.Signals, tmp_path: Path
+) -> None:
+    command = [str(Path(sys.executable).with_name("powerprof")), "queries", "--pid", str(server.pid)]
+    process = subprocess.Popen(
+        [*command, "--duration", "60", "--no-save"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+    )
+    with server.connect() as connection, connection.cursor() as cursor:
+        until = time.monotonic() + 6
+        while time.monotonic() < until:
+            cursor.execute("SELECT 1")
+            time.sleep(0.01)
+        process.send_signal(ending)
+        out, _ = process.communicate(timeout=60)
+        for _ in range(100):
+            cursor.execute("SELECT 1")
+            assert cursor.fetchone() == (1,)
+    if ending != signal.SIGKILL:
+        assert process.returncode == 130
+        assert b"Interrupted" in out
+    server.check()
+
+
+def test_what_is_no_server_is_refused(powerprof_cli: Cli) -> None:
+    result = powerprof_cli(["queries", "--pid", str(os.getpid())])
+    assert result.code == 2
+    assert "is no MariaDB or MySQL server" in result.err

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a server's CPU time: what is whose, and that nothing is counted twice or left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from powerprof.database.performance import Known, merged
+from powerprof.energy.domains import Total
+from powerprof.energy.split import Consumer, split_energy
+from powerprof.queries import shares
+from powerprof.queries.join import UNKNOWN_PREPARED, latency, parts_of
+from powerprof.queries.records import Share
+from tests.unit.queries.sample import MS, trace
+
+
+def test_the_parts_are_the_threads() -> None:
+    parts = parts_of(trace(), Known())
+    every = [*parts.statements, *parts.background, parts.connections]
+    assert sum(one.c0_s for one in every) == pytest.approx(0.990)
+    assert parts.connections.c0_s == pytest.approx(0.900 - 0.810)
+    assert parts.connections_count == 2
+    assert [(one.thread, one.c0_s, one.wakeups_count) for one in parts.background] == [("ib_pg_flush", 0.09, 7)]
+
+
+def test_a_statement_is_one_row_whoever_executed_it() -> None:
+    first, second, *rest = parts_of(trace(), Known()).statements
+    assert (first.text, first.calls_count, first.unfinished_count) == ("SELECT BENCHMARK(?, …)", 2, 1)
+    assert (second.text, second.calls_count) == ("SELECT c FROM t WHERE id = ?", 400)
+    assert second.c0_ms_per_call == pytest.approx(1.0)
+    assert second.wakeups_per_call == pytest.approx(0.15)
+    assert [one.text for one in rest] == [UNKNOWN_PREPARED, "(COM_PING)"]
+
+
+def test_schemas_tell_rows_apart_and_names_come_from_the_server() -> None:
+    known = Known(threads={13: "thread/innodb/page_cleaner_thread"}, schemas={11: "shop", 12: "blog"})
+    parts = parts_of(trace(), known)
+    points = {one.schema_name: one.calls_count for one in parts.statements if "WHERE" in one.text}
+    assert points == {"shop": 100, "blog": 300}
+    assert parts.background[0].thread == "thread/innodb/page_cleaner_thread"
+
+
+def test_a_prepared_statement_has_the_text_that_the_server_knows() -> None:
+    parts = parts_of(trace(), Known(prepared={(11, 4): "SELECT c FROM t WHERE id = ?"}))
+    assert [one.calls_count for one in parts.statements if "WHERE" in one.text] == [410]
+
+
+def test_what_ran_at_the_beginning_is_told_apart() -> None:
+    parts = parts_of(trace(), Known(running={12: "SELECT SLEEP(100)"}))
+    (before,) = [one for one in parts.statements if one.began_before]
+    assert (before.text, before.calls_count) == ("(began before the window) SELECT SLEEP(?)", 1)
+    assert before.c0_s == pytest.approx(0.020)
+    assert parts.connections.c0_s == pytest.approx(0.070)
+
+
+def test_latency_comes_from_classes_of_an_eighth_octave() -> None:
+    found = latency({(20 << 3) | 0: 90, (23 << 3) | 4: 10})
+    assert found is not None
+    assert found.p50 == pytest.approx(1.11, rel=0.02)
+    assert found.p95 == pytest.approx(13.1, rel=0.02)
+    assert latency({}) is None
+
+
+def test_joules_of_the_parts_are_the_servers() -> None:
+    parts = [Share(c0_s=0.4), Share(c0_s=0.5, wakeups_count=3)]
+    whole = Total(
+        source="rapl", domains=["package-0"], joules=10.0, watts=5.0, kind="measured", low_watts=4, high_watts=6
+    )
+    consumers = [shares.consumer("mysqld", parts, 0.1), Consumer(name="rest", c0_s=1.0)]
+    split = split_energy(10.0, 2.0, idle_watts=1.0, c0_s=2.0, consumers=consumers, kind="measured", source="rapl")
+    price = shares.pricing(split, "mysqld", whole, [])
+    assert price is not None
+    assert price.part.joules == pytest.approx(4.0)
+    first = shares.priced(parts[0], 0, 1.0, price, 2.0)
+    assert (first.joules, first.watts, first.c0_percent) == (
+        pytest.approx(1.6),
+        pytest.approx(0.8),
+        pytest.approx(40.0),
+    )
+    # One watt more or less of 5, over 2 s, is 2 of 8 J above the floor.
+    assert (first.low_joules, first.high_joules) == (pytest.approx(1.2), pytest.approx(2.0))
+    assert sum(one.joules for one in price.part.children) == pytest.approx(price.part.joules)
+
+
+def test_without_a_figure_nothing_is_priced() -> None:
+    assert (
+        shares.pricing(None, "mysqld", Total(source=None, domains=[], joules=None, watts=None, kind=None), []) is None
+    )
+    assert shares.priced(Share(c0_s=0.1), 0, 0.0, None, 1.0).joules is None
+
+
+def test_rows_are_the_servers_own_between_two_looks() -> None:
+    digest = (None, "SELECT `c` FROM `t` WHERE `id` = ?")
+    before, after = Known(digests={digest: (10, 50, 10)}), Known(digests={digest: (30, 150, 30)}, has_digests=True)
+    found = shares.with_rows(parts_of(trace(), Known()).statements, merged(before, after).digests)
+    (point,) = [one for one in found if "WHERE" in one.text]
+    assert (point.rows_examined_per_call, point.rows_sent_per_call) == (5.0, 1.0)
+    emptied = merged(Known(digests={digest: (90, 9, 9)}), after)
+    assert emptied.digests[digest] == (30, 150, 30)
+
+
+def test_cpu_times_may_be_smaller_than_the_clock_between_two_switches() -> None:
+    # The scheduler's correction can make a short statement negative: it is not clamped, so that the sum stays right.
+    parts = parts_of(trace(uses=[], texts=[], latencies={}), Known())
+    assert parts.statements == []
+    assert parts.connections.c0_s == pytest.approx((140 + 760) * MS / 1e9)
