@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.records import EnergyReading, EnergySplit, Kind, ToolCost
+from powerprof.records import EnergyReading, EnergySource, EnergySplit, Kind, ToolCost
 
 Method = Literal["probes", "samples"]
 
@@ -125,7 +125,7 @@ class Queries(msgspec.Struct, frozen=True, kw_only=True):
     cut_count: int
     joules: float | None
     kind: Kind | None
-    energy_source: str | None
+    energy_source: EnergySource | None
     energy: list[EnergyReading]
     energy_split: EnergySplit | None
     tracing: TracingCost

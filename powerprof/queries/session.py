@@ -148,7 +148,7 @@ def record_of(server: Reach, taken: Taken, energy: WindowEnergy) -> Queries:
         cut_count=trace.cut_count,
         joules=price.part.joules if price is not None else None,
         kind=whole.kind,
-        energy_source=whole.source,
+        energy_source=energy.source,
         energy=window.energy,
         energy_split=None if split is None else shares.without_children(split),
         tracing=TracingCost(
@@ -164,20 +164,15 @@ def record_of(server: Reach, taken: Taken, energy: WindowEnergy) -> Queries:
             cpu_percent=None if window.tool_cpu_s is None else 100 * window.tool_cpu_s / host_s,
             lost_count=trace.lost_count,
         ),
-        notes=[*notes.of(taken.trace, taken.known, server, statements), *window.notes, *_energy_notes(energy, price)],
+        notes=[*notes.of(taken.trace, taken.known, server, statements), *window.notes, *_energy_notes(price)],
         interrupted=taken.interrupted,
     )
 
 
-def _energy_notes(energy: WindowEnergy, price: shares.Pricing | None) -> list[str]:
-    found = list(energy.notes)
-    if price is None:
-        found.append(
-            "no joules by statement: without an idle floor a share of them means nothing (powerprof calibrate)"
-        )
-    else:
-        found += price.split.notes
-    return found
+def _energy_notes(price: shares.Pricing | None) -> list[str]:
+    if price is not None:
+        return price.split.notes
+    return ["no joules by statement: without an idle floor a share of them means nothing (powerprof calibrate)"]
 
 
 def _sum(parts: Parts) -> float:

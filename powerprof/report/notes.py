@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from powerprof import text
 from powerprof.experiment.records import Comparison
+from powerprof.queries.records import Queries
 from powerprof.records import Run
 
 
-def all_of(record: Run | Comparison) -> list[str]:
+def all_of(record: Run | Comparison | Queries) -> list[str]:
     """Everything, for pages and files."""
     source = record.energy_source
     return list(dict.fromkeys([*(source.sentences() if source else []), *record.notes]))
 
 
-def lines(record: Run | Comparison, width: int) -> list[str]:
+def lines(record: Run | Comparison | Queries, width: int) -> list[str]:
     """For a terminal: of an estimate one doubt stands for all, the rest is doctor's and the JSON's."""
     source = record.energy_source
     found = []

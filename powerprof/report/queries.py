@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from powerprof import text
 from powerprof.queries.records import Background, PlanStep, Queries, Share, Statement
+from powerprof.report import notes
 from powerprof.report.table import ALL, Cell, Column, Figure, Places, Row, Table, Words
 
 _SHOWN = 20
@@ -136,8 +137,7 @@ def lines(record: Queries, width: int = text.DEFAULT_WIDTH, *, top: int = _SHOWN
     found = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
     found += _table(record, width, top)
     found += ["", *text.wrap(balance(record), width), *text.wrap(_cost(record), width)]
-    for note in record.notes:
-        found += text.wrap(f"Note: {note}.", width)
+    found += notes.lines(record, width)
     if record.interrupted:
         found.append("Interrupted: this is what was measured until then.")
     return found
@@ -227,6 +227,6 @@ def markdown(record: Queries, said: str) -> list[str]:
     shown = queries_table(record, Places(record))
     keys = ("text", *(key for key in _KEYS if key != "joules" or record.joules is not None))
     rows = [*shown.rows[: min(len(record.statements), 25)], *shown.rows[len(record.statements) :]]
-    notes = [f"- {plain(note)}" for note in record.notes]
+    said_notes = [f"- {plain(note)}" for note in notes.all_of(record)]
     table = Table(shown.columns, rows)
-    return ["", said, *drawn(table, keys), "", plain(balance(record)), "", plain(_cost(record)), "", *notes]
+    return ["", said, *drawn(table, keys), "", plain(balance(record)), "", plain(_cost(record)), "", *said_notes]

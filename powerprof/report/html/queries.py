@@ -12,6 +12,7 @@ from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
 from powerprof.report.html.tables import Drawn
+from powerprof.report.notes import all_of
 from powerprof.report.phases import split_table
 from powerprof.report.queries import balance, context, headline, plan_text, queries_table
 from powerprof.report.table import Figure, Places, Row
@@ -37,6 +38,7 @@ def render(record: Queries, extras: Extras) -> str:
         answer=headline(record),
         context=context(record),
         balance=balance(record),
+        notes=all_of(record),
         rows=shown,
         bars=bars,
         left_count=max(count - MAX_ROWS, 0),
