@@ -47,6 +47,7 @@ _METRICS = {
     "c0_s_per_execution": ("C0 per execution, all", "C0 s/execution, host"),
     "time_s_per_execution": ("time per execution", "seconds/execution"),
     "wakeups_per_execution": ("wake-ups per execution", "wake-ups/execution"),
+    "round_trips_per_query": ("round trips per query", "round trips/query"),
     "queries_hz": ("queries per second", "queries/s"),
     "c0_percent": ("C0 (running)", "C0, %"),
     "idle_percent": ("idle", "idle, %"),

@@ -97,6 +97,7 @@ class Load(_Table, frozen=True, kw_only=True):
     protocol: Literal["text", "prepare-once", "prepare-each"] = "text"
     reconnect: bool = False
     transaction: bool = False
+    tcp: bool = False
     rate_hz: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     maximum_rate_hz: Annotated[float, Meta(gt=0, le=1e6)] = 2000.0
     queries: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
@@ -122,7 +123,8 @@ class Explain(_Table, frozen=True, kw_only=True):
 class Condition(_Table, frozen=True, kw_only=True):
     """One of the things to compare: what it changes in the servers, the load and the tables.
 
-    `on_members` are statements that run once, after `setup`, on the named servers of a topology.
+    `on_members` are statements that run once, after `setup`, on the named servers of a topology. `counters` says how
+    far each of these counters of the server moves with a query; where it does not, the condition is not what it says.
     """
 
     title: str = ""
@@ -134,6 +136,7 @@ class Condition(_Table, frozen=True, kw_only=True):
     leave: list[Statement] = []
     on_members: dict[Name, list[Statement]] = {}
     explain: list[Explain] = []
+    counters: dict[Annotated[str, Meta(pattern="^[A-Z][A-Za-z_]{1,63}$")], Annotated[float, Meta(ge=0)]] = {}
 
 
 class Parameter(_Table, frozen=True, kw_only=True):

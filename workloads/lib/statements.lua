@@ -121,12 +121,46 @@ local function count_answer()
    own.busy = 0
 end
 
+-- What is prepared: the statement with a ? for each place, and what is bound there.
+local function with_marks(statement)
+   local places = {}
+   local text = statement:gsub("{{(%a+) ?(%-?%d*) ?(%-?%d*)}}", function(word, low, high)
+      places[#places + 1] = {word = word, low = tonumber(low), high = tonumber(high)}
+      return "?"
+   end)
+   return text, places
+end
+
+local function next_number(place)
+   if place.word == "uniform" then last = tostring(sysbench.rand.uniform(place.low, place.high)) end
+   if place.word == "uniform" or place.word == "again" then return last end
+   counter = counter + 1
+   return string.format("%d%04d%08d", sysbench.opt.unique, sysbench.tid, counter)
+end
+
+local function prepare(index)
+   local made = {statement = con:prepare(marked[index]), parameters = {}}
+   for number in ipairs(places[index]) do
+      made.parameters[number] = made.statement:bind_create(sysbench.sql.type.BIGINT)
+   end
+   if #made.parameters > 0 then made.statement:bind_param(unpack(made.parameters)) end
+   return made
+end
+
+local function execute(made, index)
+   for number, place in ipairs(places[index]) do made.parameters[number]:set(tonumber(next_number(place))) end
+   made.statement:execute()
+end
+
 function thread_init()
    drv = sysbench.sql.driver()
    statements = read_statements(sysbench.opt.statements)
    session = read_statements(sysbench.opt.session)
-   has_place = {}
-   for index, statement in ipairs(statements) do has_place[index] = statement:find("{{", 1, true) ~= nil end
+   has_place, marked, places = {}, {}, {}
+   for index, statement in ipairs(statements) do
+      has_place[index] = statement:find("{{", 1, true) ~= nil
+      marked[index], places[index] = with_marks(statement)
+   end
    turn = sysbench.tid % #statements
    counter = 0
    last = "0"
@@ -134,7 +168,7 @@ function thread_init()
    if not sysbench.opt.reconnect then
       con = open_connection()
       if sysbench.opt.protocol == "prepare-once" then
-         for index, statement in ipairs(statements) do prepared[index] = con:prepare(statement) end
+         for index in ipairs(statements) do prepared[index] = prepare(index) end
       end
    end
    if sysbench.opt.gate ~= "" then
@@ -146,29 +180,20 @@ function thread_init()
 end
 
 local function fill(statement)
-   local text = statement:gsub("{{(%a+) ?(%-?%d*) ?(%-?%d*)}}", function(word, low, high)
-      if word == "uniform" then last = tostring(sysbench.rand.uniform(tonumber(low), tonumber(high))) end
-      if word == "uniform" or word == "again" then return last end
-   end)
-   if text:find("{{sequence}}", 1, true) then
-      counter = counter + 1
-      local number = string.format("%d%04d%08d", sysbench.opt.unique, sysbench.tid, counter)
-      text = text:gsub("{{sequence}}", number)
-   end
-   return text
+   return (statement:gsub("{{(%a+) ?(%-?%d*) ?(%-?%d*)}}", function(word, low, high)
+      return next_number({word = word, low = tonumber(low), high = tonumber(high)})
+   end))
 end
 
 local function ask_one(index)
-   local text = statements[index]
-   if has_place[index] then text = fill(text) end
    if sysbench.opt.protocol == "text" then
-      con:query(text)
+      con:query(has_place[index] and fill(statements[index]) or statements[index])
    elseif sysbench.opt.protocol == "prepare-once" and not sysbench.opt.reconnect then
-      prepared[index]:execute()
+      execute(prepared[index], index)
    else
-      local statement = con:prepare(text)
-      statement:execute()
-      statement:close()
+      local made = prepare(index)
+      execute(made, index)
+      made.statement:close()
    end
 end
 

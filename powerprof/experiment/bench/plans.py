@@ -13,6 +13,8 @@ from powerprof.workloads.definition import Explain, PlanStep
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
+# At its edges a window cuts statements of a few clients.
+_COUNTER_SHARE, _COUNTER_EDGE = 0.02, 40
 # Rows that the storage engine handed over: every Handler_read_* counts one (MariaDB, Server Status
 # Variables).
 _ROWS = (
@@ -105,6 +107,20 @@ def queries_in(moved: Mapping[str, int], *, transactions: bool = False) -> int:
     if transactions:
         return moved.get("Com_commit", 0)
     return max(0, moved.get("Questions", 0) - 1 - moved.get("Connections", 0))
+
+
+def check_counters(condition: str, wanted: Mapping[str, float], moved: Mapping[str, int], queries: int | None) -> None:
+    """The counters that a condition is known by moved as often with a query as it says. Raises PlanMismatch."""
+    for name, each in wanted.items():
+        if name not in moved or not queries:
+            raise PlanMismatch(
+                f"{condition}: this server does not count {name}", "take another server, or leave it out"
+            )
+        if abs(moved[name] - each * queries) > _COUNTER_SHARE * queries + _COUNTER_EDGE:
+            raise PlanMismatch(
+                f"{condition}: {name} moved {moved[name] / queries:.3g} times a query, and not {each:g}: "
+                "the load is not the one to measure"
+            )
 
 
 def rows_in(moved: Mapping[str, int]) -> int:

@@ -140,6 +140,7 @@ class Bench:
             name=name,
             settings=case.server.my_cnf,
             environment=case.server.environment,
+            port="ephemeral" if any(other.load.tcp for other in self._cases) else None,
             connections=most + _SPARE_CONNECTIONS,
             affinity=self._options.server_cpus,
             binary=self._options.server_binary,
@@ -286,10 +287,25 @@ class Bench:
         folder = case.workload.folder
         return Context(
             self.server(case),
-            self.login(case),
+            self._load_login(case),
             self._private_tree().path / "load",
             self._options.client_cpus,
             self._copies.get(folder, folder),
+        )
+
+    def _load_login(self, case: Case) -> Login:
+        """The account as the load uses it: over TCP where it asks for that and the server is ours."""
+        from powerprof.database.server import PrivateServer
+
+        login, server = self.login(case), self.server(case)
+        if not case.load.tcp or not isinstance(server, PrivateServer):
+            return login
+        return Login(
+            user=login.user,
+            password=login.password,
+            host=server.options.address,
+            port=server.port,
+            database=login.database,
         )
 
     def login(self, case: Case) -> Login:

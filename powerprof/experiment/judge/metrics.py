@@ -20,6 +20,8 @@ from powerprof.windows.summary import interval
 
 # Our own question is one connection in a window.
 _NOUGHT_HZ = 0.5
+# Those of a control connection, or of clients that prepare once.
+_PREPARES_OF_OTHERS = 100
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
         Values("edp_joule_seconds", "J·s", kind, lambda b: _edp(b, host(b)), source),
         Values("rows_examined_per_query", "rows", "measured", lambda b: _per_query(b.rows_examined, b)),
         Values("minor_faults_per_query", "1", "measured", lambda b: _per_query(b.minor_faults_count, b)),
+        Values("round_trips_per_query", "1", "measured", _round_trips if _prepares(blocks) else lambda _: None),
         Values("queries_hz", "1/s", "measured", _rate),
         Values("c0_percent", "%", "measured", lambda b: b.window.c0_percent),
         Values("wakeups_hz", "1/s", "measured", lambda b: b.window.wakeups_hz),
@@ -204,6 +207,17 @@ def _wakeups_count(block: Block) -> float | None:
 
 def _wakeups(block: Block) -> float | None:
     return _per_query(_wakeups_count(block), block)
+
+
+def _prepares(blocks: Sequence[Block]) -> bool:
+    return any((block.status.get("Com_stmt_prepare") or 0) > _PREPARES_OF_OTHERS for block in blocks)
+
+
+def _round_trips(block: Block) -> float | None:
+    """Commands of a query that the server answered: the query or its execution, and its preparation where that was
+    asked. Closing a statement has no answer (client/server protocol, COM_STMT_CLOSE)."""
+    prepares = block.status.get("Com_stmt_prepare")
+    return None if prepares is None or not block.queries else 1 + prepares / block.queries
 
 
 def _rate(block: Block) -> float | None:

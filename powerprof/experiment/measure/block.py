@@ -89,6 +89,7 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
     refuse_errors(case, result)
     moved = plans.between(before, after)
     done = plans.queries_in(moved, transactions=case.load.transaction)
+    plans.check_counters(case.qualified, case.condition.counters, moved, done)
     return block_of(
         apparatus,
         slot,
@@ -125,6 +126,7 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
     window = with_client(window, result.client_cpu_s)
     refuse_errors(case, result)
     moved = plans.between(before, after)
+    plans.check_counters(case.qualified, case.condition.counters, moved, result.queries or plans.queries_in(moved))
     return block_of(
         apparatus,
         slot,

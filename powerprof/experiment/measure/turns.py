@@ -139,6 +139,7 @@ def _turn(load: GatedLoad, turn_s: float) -> None:
 def _block(apparatus: Apparatus, side: _Side, attempts: int) -> Block:
     """All turns of a side as one block."""
     result = side.load.tally().since(side.start)
+    plans.check_counters(side.case.qualified, side.case.condition.counters, _sum(side.moved), result.queries)
     return block_of(
         apparatus,
         side.slot,

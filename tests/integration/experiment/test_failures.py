@@ -105,7 +105,7 @@ def test_settings_of_a_given_server_are_put_back_whenever_powerprof_is_stopped(
     before = settings()
     for delay_s in (0.0, 0.4, 2.1, 4.3):
         process = powerprof_cli.start(
-            ["compare", "query-cache", "no-query-cache", *QUICK, "--defaults-file", str(defaults), "--no-save"],
+            ["compare", "query-cache-useless", "no-query-cache", *QUICK, "--defaults-file", str(defaults), "--no-save"],
             env={"MYSQL_PWD": users_server.login.password},
         )
         try:

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the pages of docs/studies claim, in directions and factors, on short runs of the same conditions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import Cli
+
+SHORT = ["--pairs", "3", "--duration", "0.8", "--energy-source", "none", "--no-save", "--json", "-"]
+
+
+def _metrics(cli: Cli, a: str, b: str, *more: str) -> dict[str, Any]:
+    done = cli(["compare", a, b, *SHORT, *more])
+    assert done.code == 0, done.err
+    return {metric["name"]: metric for metric in json.loads(done.out)["metrics"]}
+
+
+def _ratio(metric: dict[str, Any]) -> float:
+    return float(metric["b"]["mean"] / metric["a"]["mean"])
+
+
+def test_preparing_for_each_execution_costs_a_round_trip_and_cpu_time(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path
+) -> None:
+    found = _metrics(powerprof_cli, "client-prepared", "server-prepared")
+    trips = found["round_trips_per_query"]
+    assert abs(trips["a"]["mean"] - 1) < 0.02
+    assert abs(trips["b"]["mean"] - 2) < 0.02
+    # 1.3 to 1.6 on a quiet host, which this may not be.
+    assert _ratio(found["c0_ms_per_query_server"]) > 1.1
+
+
+def test_a_statement_that_is_kept_prepared_makes_no_more_round_trips(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path
+) -> None:
+    found = _metrics(powerprof_cli, "server-prepared-cached", "server-prepared")
+    assert abs(found["round_trips_per_query"]["a"]["mean"] - 1) < 0.02
+    assert _ratio(found["c0_ms_per_query_server"]) > 1.2
+
+
+def test_a_load_that_is_not_what_it_says_is_not_measured(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "wrong"
+    folder.mkdir()
+    (folder / "workload.toml").write_text(
+        'schema = "powerprof.workload/1"\nname = "wrong"\ntitle = "text for prepared"\n'
+        '[load]\nsql = ["SELECT 1"]\n[conditions.text]\ncounters = { Com_stmt_execute = 1 }\n'
+    )
+    done = powerprof_cli(["run", "wrong:text", "--workloads", str(tmp_path), "--repeat", "1", "--duration", "0.4"])
+    assert done.code == 1
+    assert "wrong:text: Com_stmt_execute moved 0 times a query, and not 1" in done.err
