@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +29,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _NAME = re.compile(r"[a-z][a-z-]*-\d{4,}")
 _RUN_FILE = "run.json"
+_ABOUT_FILE = "about.json"
+# A label is a word of a release or a branch; `last` means the newest run, `prune` is a command.
+_LABEL = re.compile(r"[A-Za-z0-9][\w.+/-]{0,39}")
+_NO_LABELS = ("last", "prune")
 _LIMIT_BYTES = 256 << 20
 _SHOWN_NAME = 80
 # A capture of a busy host is some MB, all other runs less than one.
@@ -44,6 +48,14 @@ class Record(msgspec.Struct):
     interrupted: bool = False
 
 
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept beside a run: the caller's labels, what was measured, and its answer in a sentence."""
+
+    labels: list[str] = []
+    target: str | None = None
+    answer: str | None = None
+
+
 @dataclass(frozen=True)
 class RunInfo:
     """A line of `powerprof runs`. `problem` says why a run cannot be read."""
@@ -54,6 +66,17 @@ class RunInfo:
     started_at: str | None
     interrupted: bool
     problem: str | None = None
+    labels: Sequence[str] = ()
+    target: str | None = None
+    answer: str | None = None
+
+
+def check_label(label: str) -> str:
+    """The label. Raises UsageError for what is none."""
+    if not _LABEL.fullmatch(label) or label in _NO_LABELS or _NAME.fullmatch(label):
+        shown = label if len(label) <= _SHOWN_NAME else label[:_SHOWN_NAME] + "…"
+        raise UsageError(f"--label {shown} is no label", "letters, digits and . _ + / -, at most 40, not a run's id")
+    return label
 
 
 @loader
@@ -128,22 +151,57 @@ class RunStore:
             raise self._cannot(error) from error
         return folder / name
 
-    def save(self, command: str, record: T, extra: dict[str, bytes] | None = None) -> T:
+    def save(self, command: str, record: T, extra: dict[str, bytes] | None = None, about: About | None = None) -> T:
         """Save a record that has an `id` field, with other files beside it; returns it with its id."""
         name, folder = self.create(command)
         named = msgspec.structs.replace(record, id=name)
         try:
             for file, data in (extra or {}).items():
                 self.write(folder, file, data)
+            if about is not None:
+                self.write(folder, _ABOUT_FILE, encode(about))
             self.write(folder, _RUN_FILE, encode(named))
         except PowerprofError:
-            with contextlib.suppress(OSError), as_caller(), Folder.open(self.directory) as store:
+            with contextlib.suppress(PowerprofError):
+                self.remove(name)
+            raise
+        return named
+
+    def remove(self, name: str) -> None:
+        """Remove a run by its id with all that is beside it. Raises UsageError, PowerprofError."""
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{name!r} is no run's id", "powerprof runs lists them")
+        try:
+            with as_caller(), Folder.open(self.directory) as store:
                 with store.folder(name) as run:
                     for leftover in run.names():
                         run.remove(leftover)
                 store.remove_folder(name)
-            raise
-        return named
+        except OSError as error:
+            raise PowerprofError(f"cannot remove {self.directory / name} ({reason_of(error)})") from error
+
+    def about(self, name: str) -> About:
+        """What is kept beside a run; nothing where it was saved by an older version, or is damaged."""
+        path = self.directory / name / _ABOUT_FILE
+        try:
+            return decode(path, About) if path.is_file() else About()
+        except DataError:
+            return About()
+
+    def describe(self, name: str, about: About) -> None:
+        """Keep this beside a run of the store, its labels after those that it has.
+
+        Raises UsageError where there is no such run, PowerprofError where it cannot be written.
+        """
+        if not _NAME.fullmatch(name) or not (self.directory / name / _RUN_FILE).is_file():
+            raise UsageError(f"no run {name[:_SHOWN_NAME]!r} in {self.directory}", "powerprof runs lists them")
+        old = self.about(name)
+        both = About(
+            labels=list(dict.fromkeys([*old.labels, *about.labels])),
+            target=about.target or old.target,
+            answer=about.answer or old.answer,
+        )
+        self.write(self.directory / name, _ABOUT_FILE, encode(both))
 
     def find(self, name: str) -> Path:
         """The record's file for a run id, a run folder or a JSON file. Raises UsageError where there is none."""
@@ -174,7 +232,19 @@ class RunStore:
             except DataError as error:
                 found.append(RunInfo(name, path, None, None, False, error.reason))
             else:
-                found.append(RunInfo(name, path, head.schema, head.started_at, head.interrupted))
+                about = self.about(name)
+                found.append(
+                    RunInfo(
+                        name,
+                        path,
+                        head.schema,
+                        head.started_at,
+                        head.interrupted,
+                        labels=about.labels,
+                        target=about.target,
+                        answer=about.answer,
+                    )
+                )
         return sorted(found, key=lambda run: (run.started_at or "", run.id))
 
     def _names(self) -> Iterator[str]:

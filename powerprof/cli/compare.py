@@ -51,9 +51,14 @@ if TYPE_CHECKING:
 First = Annotated[str | None, typer.Argument(metavar="[A]", help="A condition, or a saved run.", show_default=False)]
 Second = Annotated[str | None, typer.Argument(metavar="[B]", help="Another one.", show_default=False)]
 
+With = Annotated[
+    str | None,
+    typer.Option("--with", metavar="last|LABEL", help="Compare saved run A with the last one of its kind before it."),
+]
+
 
 # What a comparison of saved runs takes besides its files.
-_OF_SAVED_RUNS = ("seed", "fail_if_worse", *SAVED)
+_OF_SAVED_RUNS = ("seed", "fail_if_worse", "other", *SAVED)
 # And one of two commands.
 _OF_COMMANDS = (
     *("duration", "pairs", "quick", "allow_failure", "energy_source", "meter_log", "residency_source"),
@@ -109,6 +114,7 @@ def command(
     windows: Windows,
     load: Load,
     judging: Judging,
+    other: With = None,
     bench: Bench,
     attribute: Attribute = None,
     allow_failure: AllowFailure = False,
@@ -120,6 +126,18 @@ def command(
     files = files_of(tables)
     saving = check(saving, files, reads_runs=True, judged=judging.fail_if_worse)
     typed = typed_command(context)
+    if other is not None:
+        if typed or a is None or b is not None:
+            raise UsageError("--with compares one saved run with another", "powerprof compare RUN --with last")
+        from powerprof.report.history import same_before
+        from powerprof.runs import RunStore
+
+        # What was before is A, and what came of it B.
+        runs = RunStore(saving.runs_dir).list()
+        this = next((run for run in runs if run.id == a), None)
+        if this is None:
+            raise UsageError(f"no run {a!r} is saved", "powerprof runs lists them")
+        a, b = same_before(runs, this, other).id, a
     if typed:
         first, second = _two(typed, a)
         refuse_without_effect(context, "on commands", but=_OF_COMMANDS)

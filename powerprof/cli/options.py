@@ -64,6 +64,10 @@ Rate = Annotated[
     typer.Option("--rate", metavar="HZ", callback=_rate, help="Queries/s to offer, instead of calibrating."),
 ]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the order and of the intervals.")]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="NAME", help="Label the run, such as a release; repeatable (powerprof runs)."),
+]
 Workloads = Annotated[
     list[Path] | None, typer.Option("--workloads", metavar="DIR", help="Also look for workloads here; repeatable.")
 ]
@@ -89,6 +93,7 @@ class Saving:
     quiet: Quiet = False
     runs_dir: RunsDir = None
     no_save: Annotated[bool, typer.Option("--no-save", help="Do not save the run.")] = False
+    label: Labels = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +183,7 @@ class Load:
 
 
 # Where results go, in every command that writes some: the parameters' names.
-SAVED = ("html", "markdown", "csv", "json", "quiet", "runs_dir", "no_save")
+SAVED = ("html", "markdown", "csv", "json", "quiet", "runs_dir", "no_save", "label")
 
 
 def files_of(*groups: Tables | Profiles, **single: str | None) -> dict[str, str | None]:

@@ -55,7 +55,14 @@ def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = Fa
     answer by itself. Raises UsageError, PowerprofError.
     """
     check_targets(saving.json, files)
+    if saving.label:
+        from powerprof.runs import check_label
+
+        for label in saving.label:
+            check_label(label)
     if saving.no_save:
+        if saving.label:
+            raise UsageError("--label names a saved run and --no-save says not to save", "leave one of the two out")
         if saving.runs_dir is not None and not reads_runs:
             raise UsageError("--runs-dir says where to save and --no-save not to", "leave one of the two out")
         if saving.quiet and not judged and not any((saving.json, *(files or {}).values())):
@@ -117,13 +124,14 @@ def deliver(
     `failure` broke it off: that error comes last.
     """
     from powerprof import interrupts
+    from powerprof.report import history
     from powerprof.runs import RunStore
 
     interrupts.hold()
     problem = failure
     if not saving.no_save:
         try:
-            record = RunStore(saving.runs_dir).save(command, record, raw)
+            record = RunStore(saving.runs_dir).save(command, record, raw, history.about(record, saving.label or ()))
         except PowerprofError as error:
             problem = problem or error
     saved = getattr(record, "id", None)

@@ -123,5 +123,10 @@ def command(
     asked = resume or sweepstore.Request(str(name), *varied.parameter)
     record = sweepstore.sweep(asked, bench.open, options, store, extra=bench.folders, say=say_to(saving))
     # It is in the store since its first point.
+    if record.id is not None:
+        from powerprof.report.history import about
+        from powerprof.runs import RunStore
+
+        RunStore(saving.runs_dir).describe(record.id, about(record, saving.label or ()))
     resumed_by = f"powerprof sweep --resume {record.id}" if record.id else None
-    deliver(record, "sweep", replace(saving, no_save=True), files, resumed_by=resumed_by)
+    deliver(record, "sweep", replace(saving, no_save=True, label=None), files, resumed_by=resumed_by)

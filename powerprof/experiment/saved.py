@@ -34,7 +34,7 @@ _HOST_IGNORED = ("hostname", "boot_id", "mitigations")
 
 
 @dataclass(frozen=True)
-class _Half:
+class Half:
     """One side of the comparison, as read from a saved run."""
 
     name: str
@@ -82,7 +82,7 @@ def are_runs(a: str, b: str, runs_dir: Path | None) -> bool:
 
 def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Comparison:
     """Compare two saved runs. Raises UsageError for different work, DataError for damaged runs."""
-    first, second = _read(a, runs_dir), _read(b, runs_dir)
+    first, second = read_half(a, runs_dir), read_half(b, runs_dir)
     _refuse_different_work(first, second)
     names_in_both = {metric.name for metric in first.metrics} & {metric.name for metric in second.metrics}
     # One of them may have had a meter, and its answer be in joules; the other's is what both can answer by then.
@@ -118,7 +118,7 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
     )
 
 
-def _apart(first: _Half, second: _Half) -> list[Threat]:
+def _apart(first: Half, second: Half) -> list[Threat]:
     """What threatens two runs of different times: that, and what was serious in either."""
     found = [Threat(name="unpaired", text="measured at different times: nothing cancels a drift of the host")]
     for half in (first, second):
@@ -132,13 +132,14 @@ def _apart(first: _Half, second: _Half) -> list[Threat]:
     return list({threat.text: threat for threat in found}.values())
 
 
-def _names(first: _Half, second: _Half) -> tuple[str, str]:
+def _names(first: Half, second: Half) -> tuple[str, str]:
     if first.run_id != second.run_id:
         return first.run_id, second.run_id
     return first.name, second.name
 
 
-def _read(name: str, runs_dir: Path | None) -> _Half:
+def read_half(name: str, runs_dir: Path | None) -> Half:
+    """A saved run, or a condition of a saved comparison. Raises UsageError, DataError."""
     store = RunStore(runs_dir)
     wanted: str | None = None
     try:
@@ -154,7 +155,7 @@ def _read(name: str, runs_dir: Path | None) -> _Half:
     raise DataError(path, f"a {schema} cannot be compared")
 
 
-def _of_comparison(path: Path, found: Comparison, wanted: str | None) -> _Half:
+def _of_comparison(path: Path, found: Comparison, wanted: str | None) -> Half:
     by_name = {found.a.name: "a", found.b.name: "b"}
     if wanted is None or wanted not in by_name:
         said = found.id or path.name
@@ -169,7 +170,7 @@ def _of_comparison(path: Path, found: Comparison, wanted: str | None) -> _Half:
         for metric in found.metrics
     ]
     options = {**found.options, "offered_hz": found.offered_hz, "design": found.design}
-    return _Half(
+    return Half(
         name=wanted,
         run_id=f"{found.id or path.name}:{wanted}",
         started_at=found.started_at,
@@ -186,7 +187,7 @@ def _of_comparison(path: Path, found: Comparison, wanted: str | None) -> _Half:
     )
 
 
-def _of_run(path: Path, run: Run) -> _Half:
+def _of_run(path: Path, run: Run) -> Half:
     name = run.id or path.name
     server = {} if run.server is None else msgspec.to_builtins(run.server)
     options = {}
@@ -204,7 +205,7 @@ def _of_run(path: Path, run: Run) -> _Half:
             options, clients = msgspec.to_builtins(run.options), run.options.clients_count
         condition = _idle_condition(run.command, clients)
         metrics, primary = _of_phase(phase), "wakeups_hz"
-    return _Half(
+    return Half(
         name=condition.name,
         run_id=name,
         started_at=run.started_at,
@@ -271,7 +272,7 @@ def _single(name: str, unit: str, kind: Any, values: Sequence[float | None], sou
     )
 
 
-def _refuse_different_work(first: _Half, second: _Half) -> None:
+def _refuse_different_work(first: Half, second: Half) -> None:
     if first.condition.workload != second.condition.workload:
         raise UsageError(
             f"{first.run_id} ran {first.condition.workload} and {second.run_id} ran {second.condition.workload}: "

@@ -93,6 +93,7 @@ KINDS = {
         "report.queries:csv_lines",
     ),
     "powerprof.diagnosis/1": Kind("diagnosis.findings:Diagnosis", "report.diagnosis:whole"),
+    "powerprof.trend/1": Kind("experiment.trend:Trend", "report.trend:lines", "report.html.trend:render"),
     "powerprof.energy/1": Kind("energy.result:EnergyResult", "report.energy:lines"),
 }
 

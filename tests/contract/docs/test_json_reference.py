@@ -16,6 +16,7 @@ from powerprof.energy.result import EnergyResult
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep import Sweep
 from powerprof.experiment.sweepcomparison import SweepComparison
+from powerprof.experiment.trend import Trend
 from powerprof.records import IdleRun, Run
 from tests.conftest import REPOSITORY
 
@@ -51,6 +52,7 @@ def _keys(record: type[msgspec.Struct], seen: set[type]) -> set[str]:
         Comparison,
         Sweep,
         SweepComparison,
+        Trend,
         Attribution,
         OnCpuProfile,
         FunctionProfile,

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All saved runs of one condition in the order of time: `powerprof runs RUN --trend`, and between which it changed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from powerprof.errors import DataError, UsageError
+from powerprof.experiment.judge.answer import direction, words
+from powerprof.experiment.records import Condition, Difference, Metric
+from powerprof.experiment.saved import Half, differences, read_half
+from powerprof.records import Estimate, RunMetric
+from powerprof.runs import RunInfo, RunStore
+from powerprof.statistics import Verdict, compare_unpaired, mean_interval, survivors, verdict_of
+
+# Of all steps of a trend together.
+_LEVEL = 0.95
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """How the judged metric changed since the run before. Verdicts are a family's (Holm, 95 % over all steps)."""
+
+    difference: Difference
+    verdict: Verdict
+
+
+class TrendPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A run: its metrics over its windows; what else differs from the run before, and how the figure changed."""
+
+    run: str
+    started_at: str
+    labels: list[str] = []
+    metrics: list[RunMetric] = []
+    differences: list[str] = []
+    step: Step | None = None
+
+
+class Trend(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of one condition, oldest first: `powerprof.trend/1`. `metric` is the judged one."""
+
+    id: str | None
+    command: str
+    started_at: str
+    condition: Condition
+    metric: str
+    text: str
+    points: list[TrendPoint]
+    notes: list[str] = []
+    schema: Literal["powerprof.trend/1"] = "powerprof.trend/1"
+
+
+def trend_of(name: str, runs_dir: Path | None) -> Trend:
+    """The trend of the condition of a saved run. Raises UsageError, DataError."""
+    store = RunStore(runs_dir)
+    this = read_half(name, runs_dir)
+    found: list[tuple[RunInfo, Half]] = []
+    notes = []
+    for run in store.list():
+        if run.id.rpartition("-")[0] != this.run_id.rpartition("-")[0]:
+            continue
+        try:
+            half = read_half(run.id, runs_dir)
+        except (UsageError, DataError):
+            continue  # a comparison, or damaged: `runs` says so
+        if half.condition.work == this.condition.work and half.condition.name == this.condition.name:
+            found.append((run, half))
+    if not found:
+        raise UsageError(f"{name} is in no series of runs", "powerprof runs lists them")
+    metric = this.primary
+    kinds = {(one.kind, one.source) for _, half in found for one in half.metrics if one.name == metric}
+    if len(kinds) > 1:
+        notes.append(f"{metric} comes from different sources: steps between them are not judged")
+    steps = _steps([half for _, half in found], metric)
+    points = [
+        TrendPoint(
+            run=run.id,
+            started_at=half.started_at,
+            labels=list(run.labels),
+            metrics=[_estimated(one) for one in half.metrics],
+            differences=differences(found[index - 1][1], half) if index else [],
+            step=steps[index],
+        )
+        for index, (run, half) in enumerate(found)
+    ]
+    notes.append("measured at different times: nothing cancels a drift of the host")
+    return Trend(
+        id=None,
+        command="trend",
+        started_at=points[-1].started_at,
+        condition=this.condition,
+        metric=metric,
+        text=_said(this.condition, metric, points),
+        points=points,
+        notes=notes,
+    )
+
+
+def _estimated(metric: Metric) -> RunMetric:
+    known = [value for value in metric.a.values if value is not None]
+    interval = mean_interval(known, seed=1) if known else None
+    return RunMetric(
+        name=metric.name,
+        unit=metric.unit,
+        kind=metric.kind,
+        source=metric.source,
+        values=metric.a.values,
+        estimate=Estimate(
+            mean=metric.a.mean or 0.0, low=interval.low if interval else None, high=interval.high if interval else None
+        ),
+    )
+
+
+def _steps(halves: list[Half], name: str) -> list[Step | None]:
+    """Each run's step since the run before; None for the first and where the two were not measured alike."""
+    judged: list[tuple[Step | None, float | None]] = [(None, None)]
+    for before, after in pairwise(halves):
+        a, b = (next((one for one in half.metrics if one.name == name), None) for half in (before, after))
+        if a is None or b is None or (a.kind, a.source) != (b.kind, b.source):
+            judged.append((None, None))
+            continue
+        left, right = ([value for value in one.a.values if value is not None] for one in (a, b))
+        if not left or not right:
+            judged.append((None, None))
+            continue
+        result = compare_unpaired(left, right, seed=1)
+        interval = result.difference_interval
+        ends = None if interval is None else (interval.low, interval.high)
+        difference = Difference(b_minus_a=result.difference, ci95=ends, percent=result.percent)
+        judged.append((Step(difference=difference, verdict=verdict_of(interval)), result.p_value))
+    sure = survivors([p for _, p in judged], _LEVEL)
+    return [
+        step if step is None or stays else msgspec.structs.replace(step, verdict="inconclusive")
+        for (step, _), stays in zip(judged, sure, strict=True)
+    ]
+
+
+def _said(condition: Condition, metric: str, points: list[TrendPoint]) -> str:
+    """Between which runs it changed most of those steps that are sure, or that none is."""
+    what = (
+        condition.name
+        if condition.workload in ("command", condition.name)
+        else f"{condition.workload}:{condition.name}"
+    )
+    if len(points) == 1:
+        return f"There is one run of {what}: nothing to compare it with."
+    steps = [(before, after, after.step) for before, after in pairwise(points)]
+    sure = [
+        (before, after, step)
+        for before, after, step in steps
+        if step is not None and step.verdict != "inconclusive" and step.difference.percent is not None
+    ]
+    if not sure:
+        return f"{what}, {len(points)} runs: no step in {words(metric)} between neighbouring runs is sure."
+    before, after, step = max(sure, key=lambda one: abs(one[2].difference.percent or 0.0))
+    percent = step.difference.percent or 0.0
+    way = direction(metric, step.verdict)
+    more = "rose" if percent > 0 else "fell"
+    others = f"; {len(sure) - 1} more steps are sure" if len(sure) > 1 else ""
+    return (
+        f"{what}, {len(points)} runs: {words(metric)} {more} by {abs(percent):,.1f} % ({way}) from {_named(before)} to "
+        f"{_named(after)}{others}."
+    )
+
+
+def _named(point: TrendPoint) -> str:
+    labels = f" [{', '.join(point.labels)}]" if point.labels else ""
+    return f"{point.run}{labels}"

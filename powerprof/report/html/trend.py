@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a trend: each metric over the runs of one condition."""
+
+from __future__ import annotations
+
+from powerprof.experiment.judge.answer import direction
+from powerprof.experiment.trend import Trend
+from powerprof.report import labels
+from powerprof.report.html import svg
+from powerprof.report.html.extras import Extras
+from powerprof.report.html.figures import clean
+from powerprof.report.html.page import page
+from powerprof.report.html.svg import SeriesPoint
+from powerprof.report.table import Column, Places, Row, Table, Words
+
+_MOST = 12
+
+
+def render(record: Trend, extras: Extras) -> str:
+    """The page."""
+    places = Places(record)
+    names = list(dict.fromkeys([record.metric, *(metric.name for point in record.points for metric in point.metrics)]))
+    charts = []
+    for name in names[:_MOST]:
+        same = [next((one for one in point.metrics if one.name == name), None) for point in record.points]
+        first = next((one for one in same if one is not None), None)
+        if first is None or len(record.points) < 2:
+            continue
+        values = [
+            SeriesPoint(
+                clean(point.labels[-1] if point.labels else point.started_at[5:10], 20),
+                *((None,) * 3 if one is None else (one.estimate.mean, one.estimate.low, one.estimate.high)),
+            )
+            for point, one in zip(record.points, same, strict=True)
+        ]
+        label = labels.metric(name)
+        charts.append((label, first.kind == "estimated", svg.series([values], first.unit, label)))
+    return page(
+        "trend.html.j2",
+        record,
+        places,
+        title=clean(record.text),
+        charts=charts,
+        runs=_runs(record, places),
+        metric_label=labels.metric(record.metric),
+    )
+
+
+def _runs(record: Trend, places: Places) -> Table:
+    """A row a run with the judged metric and its step."""
+    rows = []
+    for number, point in enumerate(record.points):
+        index = next((i for i, one in enumerate(point.metrics) if one.name == record.metric), None)
+        at = f"/points/{number}/metrics/{index}/estimate" if index is not None else ""
+        step = f"/points/{number}/step/difference" if point.step is not None else ""
+        rows.append(
+            Row(
+                {
+                    "run": Words(point.run, " ".join(point.labels)),
+                    "day": Words(point.started_at[:16].replace("T", " ")),
+                    "mean": places.figure(at and f"{at}/mean", None, ends=at),
+                    "step": places.figure(step and f"{step}/percent", 1, "%", sign=True),
+                    "verdict": Words(direction(record.metric, point.step.verdict) if point.step else "", ours=True),
+                    "else": Words("; ".join(point.differences)),
+                }
+            )
+        )
+    columns = [
+        Column("run", "run", left=True),
+        Column("day", "measured", left=True),
+        Column("mean", "mean", interval="95 %"),
+        Column("step", "since the run before"),
+        Column("verdict", "verdict", left=True),
+        Column("else", "what else changed", left=True),
+    ]
+    return Table(columns, rows, "runs")

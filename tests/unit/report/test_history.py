@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saved runs as a history: told with their answers, labelled, removed, compared with the one before, as a trend."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from powerprof.errors import PowerprofError, UsageError
+from powerprof.experiment.records import LoadRun
+from powerprof.experiment.trend import trend_of
+from powerprof.records import Estimate
+from powerprof.report import history, trend
+from powerprof.report.html.extras import Extras
+from powerprof.report.html.trend import render
+from powerprof.runs import About, RunInfo, RunStore, check_label
+from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, sweep
+
+NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
+_SPREAD = (0.99, 1.0, 1.01, 1.0, 0.995, 1.005)
+
+
+def _info(number: int, started_at: str, *labels: str, target: str = "city:index", command: str = "run") -> RunInfo:
+    name = f"{command}-{number:04d}"
+    return RunInfo(name, Path(name), "powerprof.run/1", started_at, False, labels=labels, target=target, answer="Yes.")
+
+
+def _run(factor: float, day: int) -> LoadRun:
+    """The sample run with other figures and another day."""
+    metrics = [
+        replace(
+            metric,
+            values=[factor * one for one in _SPREAD],
+            estimate=Estimate(mean=factor, low=0.99 * factor, high=1.01 * factor),
+        )
+        for metric in load_run().metrics
+    ]
+    options = replace(load_run().options, primary_metric=metrics[0].name)
+    return replace(load_run(), id=None, metrics=metrics, options=options, started_at=f"2026-03-{day:02d}T10:00:00Z")
+
+
+def test_every_record_is_told_by_what_was_measured_and_what_it_said() -> None:
+    said = {record.command: history.about(record) for record in (idle_run(), load_run(), comparison(4), sweep())}
+    assert said["run"].target == "city:index"
+    assert said["compare"].target == "index / no-index"
+    assert said["sweep"].target == "city:index"
+    assert said["idle"].target == "MariaDB 10.11.19"
+    assert (said["idle"].answer or "").startswith("An idle server with 16 silent connections costs")
+    assert history.about(attribution()).target == "mariadbd"
+
+
+def test_ages_have_one_unit() -> None:
+    for text, said in (
+        ("2026-03-10T11:59:30Z", "30 s"),
+        ("2026-03-10T09:00:00Z", "3 h"),
+        ("2026-02-26T12:00:00.123Z", "11 d"),
+        ("2023-01-01T00:00:00Z", "3 y"),
+        ("2027-01-01T00:00:00Z", "now"),
+        ("yesterday", "?"),
+    ):
+        assert history.age(text, NOW) == said
+
+
+def test_the_list_has_the_answer_below_each_run_and_no_lines_of_others() -> None:
+    runs = [_info(1, "2026-03-09T12:00:00Z", "v1"), _info(2, "2026-03-10T11:00:00Z", target="evil\nrun-0003  1 d")]
+    found = history.lines(runs, Path("/r"), 80, NOW)
+    assert found[0].startswith("run-0001  1 d  city:index") and found[0].endswith("[v1]")
+    assert found[1] == "    Yes."
+    assert len(found) == 4
+    assert history.lines([], Path("/r"), 80) == ["No runs in /r."]
+
+
+def test_pruning_keeps_the_newest_the_young_and_the_labelled() -> None:
+    runs = [
+        _info(1, "2026-01-01T00:00:00Z"),
+        _info(2, "2026-01-02T00:00:00Z", "v1"),
+        _info(3, "2026-03-09T00:00:00Z"),
+        _info(4, "2026-03-10T00:00:00Z"),
+        _info(1, "2026-01-01T00:00:00Z", command="idle"),
+    ]
+    assert [run.id for run in history.superfluous(runs, 1, None, NOW)] == ["run-0001", "run-0003"]
+    assert [run.id for run in history.superfluous(runs, None, 30, NOW)] == ["run-0001", "idle-0001"]
+    assert [run.id for run in history.superfluous(runs, 1, 30, NOW)] == ["run-0001"]
+    assert [run.id for run in history.superfluous(runs, 0, None, NOW)] == [
+        *("run-0001", "run-0003", "run-0004"),
+        "idle-0001",
+    ]
+    with pytest.raises(UsageError, match="--keep N or --older-than"):
+        history.superfluous(runs, None, None, NOW)
+
+
+def test_the_run_before_is_one_of_the_same_command_and_target() -> None:
+    runs = [
+        _info(1, "2026-01-01T00:00:00Z", "v1"),
+        _info(2, "2026-01-02T00:00:00Z", target="city:no-index"),
+        _info(3, "2026-01-03T00:00:00Z"),
+        _info(4, "2026-01-04T00:00:00Z"),
+    ]
+    assert history.same_before(runs, runs[3], "last").id == "run-0003"
+    assert history.same_before(runs, runs[3], "v1").id == "run-0001"
+    with pytest.raises(PowerprofError, match="no earlier run"):
+        history.same_before(runs, runs[1], "last")
+    with pytest.raises(PowerprofError, match="no run with the label v2"):
+        history.same_before(runs, runs[3], "v2")
+
+
+def test_labels_are_kept_beside_a_run_and_go_with_it(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    name = store.save("run", replace(load_run(), id=None), about=history.about(load_run(), ["v1"])).id
+    assert name == "run-0001"
+    store.describe(name, About(labels=["v1", "tuesday"]))
+    (info,) = store.list()
+    assert list(info.labels) == ["v1", "tuesday"]
+    assert info.target == "city:index"
+    (tmp_path / name / "about.json").write_text("{broken")
+    assert store.list()[0].labels == []
+    store.remove(name)
+    assert not (tmp_path / name).exists()
+    with pytest.raises(UsageError):
+        store.remove("../elsewhere")
+    with pytest.raises(UsageError):
+        store.describe("run-0009", About())
+    assert check_label("v1.2-rc1") == "v1.2-rc1"
+    for wrong in ("last", "prune", "run-0001", "", "a b", "x" * 41):
+        with pytest.raises(UsageError):
+            check_label(wrong)
+
+
+def test_a_trend_names_the_step_and_the_labels_around_it(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    for day, (factor, label) in enumerate([(1.0, "v1"), (1.001, "v2"), (1.3, "v3"), (1.299, "v4")], 1):
+        record = _run(factor, day)
+        store.save("run", record, about=history.about(record, [label]))
+    found = trend_of("run-0001", tmp_path)
+    assert [point.run for point in found.points] == ["run-0001", "run-0002", "run-0003", "run-0004"]
+    assert found.text == (
+        "city:index, 4 runs: the server's CPU time per query rose by 29.9 % (worse) "
+        "from run-0002 [v2] to run-0003 [v3]."
+    )
+    verdicts = [point.step and point.step.verdict for point in found.points]
+    assert verdicts == [None, "inconclusive", "b_higher", "inconclusive"]
+    lines = trend.lines(found, 80)
+    assert any("+29.9 %, worse" in line and line.endswith("v3") for line in lines)
+    assert max(map(len, lines)) <= 80
+    page = render(found, Extras())
+    assert "rose by" in page and 'data-at="/points/2/step/difference/percent"' in page
+
+
+def test_runs_that_do_not_differ_have_no_step(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    for day in (1, 2, 3):
+        store.save("run", _run(1.0, day))
+    assert trend_of("run-0003", tmp_path).text.endswith("3 runs: no step in the server's CPU time per query "
+                                                        "between neighbouring runs is sure.")  # fmt: skip
+    other = replace(_run(1.0, 4), condition=replace(load_run().condition, name="no-index", work="other"))
+    store.save("run", other)
+    assert trend_of("run-0004", tmp_path).text == "There is one run of city:no-index: nothing to compare it with."
