@@ -11,11 +11,12 @@ import msgspec
 
 from powerprof.errors import DataError, UsageError
 from powerprof.experiment.judge.answer import direction, words
+from powerprof.experiment.judge.metrics import within
 from powerprof.experiment.records import Condition, Difference, Metric
 from powerprof.experiment.saved import Half, differences, read_half
-from powerprof.records import Estimate, RunMetric
+from powerprof.records import RunMetric
 from powerprof.runs import RunInfo, RunStore
-from powerprof.statistics import Verdict, compare_unpaired, mean_interval, survivors, verdict_of
+from powerprof.statistics import Verdict, compare_unpaired, survivors, verdict_of
 
 # Of all steps of a trend together.
 _LEVEL = 0.95
@@ -80,7 +81,7 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
             run=run.id,
             started_at=half.started_at,
             labels=list(run.labels),
-            metrics=[_estimated(one) for one in half.metrics],
+            metrics=[one for metric in half.metrics if (one := _estimated(metric)) is not None],
             differences=differences(found[index - 1][1], half) if index else [],
             step=steps[index],
         )
@@ -101,16 +102,13 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
 
 def _estimated(metric: Metric) -> RunMetric:
     known = [value for value in metric.a.values if value is not None]
-    interval = mean_interval(known, seed=1) if known else None
     return RunMetric(
         name=metric.name,
         unit=metric.unit,
         kind=metric.kind,
         source=metric.source,
         values=metric.a.values,
-        estimate=Estimate(
-            mean=metric.a.mean or 0.0, low=interval.low if interval else None, high=interval.high if interval else None
-        ),
+        estimate=within(metric.name, metric.unit, known),
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from powerprof.energy.domains import HostMeters, Total, host_energy, host_meters
 from powerprof.energy.split import Consumer, split_host
 from powerprof.experiment.records import Block, MemberShare
-from powerprof.records import Kind, RunMetric, Window, metric_of
+from powerprof.records import Estimate, Kind, RunMetric, Window, metric_of
 from powerprof.windows.summary import interval
 
 # Our own question is one connection in a window.
@@ -177,6 +177,13 @@ def measured_names(blocks: Sequence[Block], baseline: Baseline) -> set[str]:
     return {values.name for values in metrics_for(blocks, baseline) if values.kind == "measured"}
 
 
+def within(name: str, unit: str, values: Sequence[float]) -> Estimate:
+    """The mean of at least one value, with an interval within what is possible."""
+    # What is net of idle may be below 0 by chance; nothing else can.
+    floor = None if name.endswith("_net") or name.startswith("watts:") else 0.0
+    return interval(values, floor, 100.0 if unit == "%" else None)
+
+
 def run_metrics(wanted: Sequence[Values], blocks: Sequence[Block]) -> list[RunMetric]:
     """The metrics of a condition by itself: a value of each block, and their mean with its interval."""
     found = []
@@ -188,12 +195,7 @@ def run_metrics(wanted: Sequence[Values], blocks: Sequence[Block]) -> list[RunMe
                 unit=values.unit,
                 kind=values.kind,
                 source=values.source,
-                # What is net of idle may be below 0 by chance; nothing else can.
-                estimate=interval(
-                    [value for value in each if value is not None],
-                    None if values.name.endswith("_net") or values.name.startswith("watts:") else 0.0,
-                    100.0 if values.unit == "%" else None,
-                ),
+                estimate=within(values.name, values.unit, [value for value in each if value is not None]),
                 values=each,
             )
         )
