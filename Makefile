@@ -20,7 +20,7 @@ ALONE := tests/contract/attribute tests/contract/idle tests/unit/sources/test_ed
 LONGEST := tests/integration/experiment tests/integration
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo test bench matrix matrix-quick soak lint clean
+.PHONY: help setup setup-demo demo man test bench matrix matrix-quick soak lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,11 @@ $(TESTED): pyproject.toml $(IMPORTED)
 
 demo: setup-demo ## measure an idle private MariaDB with 16 clients and print the report
 	$(BIN)/powerprof idle --clients 16 --quick
+
+man: setup ## write the manual page, the reference of commands and the JSON Schemas from the code
+	$(BIN)/python -m tests.contract.docs.man_page
+	$(BIN)/python -m tests.contract.docs.commands_page
+	$(BIN)/python -m tests.contract.docs.schemas
 
 test: setup ## run all tests but the soak; those of tests/root need root and BPF
 	@test "$$(id -u)" = 0 || \

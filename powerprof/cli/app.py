@@ -14,6 +14,7 @@ import typer
 
 from powerprof import __version__, paths
 from powerprof.cli.groups import spread
+from powerprof.cli.help import GroupedHelp
 from powerprof.cli.output import leave_terminal, say
 from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
 from powerprof.foreign import printable
@@ -72,7 +73,8 @@ def build_app() -> typer.Typer:
         module = import_module(f"powerprof.cli.{name}")
         # The first sentence is the line in the list of commands: click would go on after a question mark.
         first = re.match(r"[^.?]*[.?]", module.__doc__ or "")
-        app.command(name, help=module.__doc__, short_help=first[0] if first else None)(spread(module.command))
+        short = first[0] if first else None
+        app.command(name, cls=GroupedHelp, help=module.__doc__, short_help=short)(spread(module.command))
     return app
 
 

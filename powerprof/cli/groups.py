@@ -9,11 +9,14 @@ A field may be a group itself.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
@@ -36,11 +39,26 @@ def _options(kinds: dict[str, Any], defaults: dict[str, Any]) -> Iterator[inspec
     for name, kind in kinds.items():
         if is_dataclass(kind):
             own = {f.name: inspect.Parameter.empty if f.default is MISSING else f.default for f in fields(kind)}
-            yield from _options(_kinds(kind), own)
+            yield from (_under(heading_of(kind), option) for option in _options(_kinds(kind), own))
         else:
             # Typer gives a command its context where it asks for one; that has no default.
             default = inspect.Parameter.empty if kind is typer.Context else defaults.get(name)
             yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+
+def heading_of(group: Any) -> str:
+    """What a group's options stand under in the help: the first sentence of its docstring."""
+    return re.split(r"[.:;]", inspect.getdoc(group) or "")[0]
+
+
+def _under(heading: str, option: inspect.Parameter) -> inspect.Parameter:
+    """The option with that heading, unless a group within the group gave it one."""
+    kind, *extras = get_args(option.annotation)
+    headed = [copy(extra) if isinstance(extra, OptionInfo) else extra for extra in extras]
+    for extra in headed:
+        if isinstance(extra, OptionInfo):
+            extra.rich_help_panel = extra.rich_help_panel or heading
+    return option.replace(annotation=Annotated[(kind, *headed)])
 
 
 def _kinds(group: Any) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class Meters:
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """A server of the user's."""
+    """A server of yours instead of a private one."""
 
     server: Annotated[
         str | None,

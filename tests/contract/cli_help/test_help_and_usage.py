@@ -11,7 +11,10 @@ import pytest
 import typer
 
 from powerprof.cli.app import build_app
+from powerprof.cli.examples import EXAMPLES
 from tests.conftest import Cli
+from tests.contract.docs.pages import CommandLine
+from tests.contract.docs.test_pages import problems_of
 
 
 def command_names() -> list[str]:
@@ -43,6 +46,21 @@ def test_each_command_has_help_of_its_own(powerprof_cli: Cli, name: str) -> None
     assert done.err == ""
     assert done.out.lstrip().startswith(f"Usage: powerprof {name}")
     assert len(done.out.splitlines()) > 5
+
+
+@pytest.mark.parametrize("name", command_names())
+def test_each_command_has_an_example_that_exists_and_the_time_it_takes(powerprof_cli: Cli, name: str) -> None:
+    example = EXAMPLES[name]
+    assert problems_of(CommandLine(Path("help"), example.line)) == []
+    text = " ".join(powerprof_cli([name, "--help"]).out.split())
+    assert f"Example: {example.typed} takes {example.takes}" in text
+
+
+def test_options_stand_in_groups_and_limits_are_words(powerprof_cli: Cli) -> None:
+    text = powerprof_cli(["compare", "--help"]).out
+    headings = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert {"Arguments", "Options", "Which meters are read", "Where a result goes beside the terminal"} <= set(headings)
+    assert "1 to 1000" in text and "<=x" not in text
 
 
 @pytest.mark.parametrize("name", command_names())

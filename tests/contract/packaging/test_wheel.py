@@ -111,4 +111,6 @@ def test_the_metadata_ask_for_no_bcc(wheel: Path) -> None:
 def test_the_wheel_holds_no_tests(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         roots = {name.split("/")[0] for name in archive.namelist()}
-    assert {root for root in roots if not root.endswith(".dist-info")} == {"powerprof"}
+        beside = {name for name in archive.namelist() if ".data/" in name}
+    assert {root for root in roots if not root.endswith((".dist-info", ".data"))} == {"powerprof"}
+    assert {name.partition(".data/")[2] for name in beside} == {"data/share/man/man1/powerprof.1"}

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Help by groups: what is asked, where it runs, what is written, and an example with the time that it takes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from powerprof.cli.examples import EXAMPLES
+
+# What has no group of its own.
+_OWN = "Options"
+_LIMITS = re.compile(r"(?P<low>[\d.e+-]+)<=x<=(?P<high>[\d.e+-]+)|x>=(?P<least>[\d.e+-]+)|x<=(?P<most>[\d.e+-]+)")
+
+
+def limits(text: str) -> str:
+    """`1<=x<=1000` as `1 to 1000`."""
+
+    def said(found: re.Match[str]) -> str:
+        if found["low"] is not None:
+            return f"{found['low']} to {found['high']}"
+        return f"from {found['least']}" if found["least"] is not None else f"to {found['most']}"
+
+    return _LIMITS.sub(said, text)
+
+
+class GroupedHelp(TyperCommand):
+    """A subcommand whose options are told in their groups."""
+
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """The options under the headings of their groups, the command's own first."""
+        sections: dict[str, list[tuple[str, str]]] = {_OWN: []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            is_argument = parameter.param_type_name == "argument"
+            heading = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or _OWN
+            sections.setdefault(heading, []).append((record[0], limits(record[1])))
+        for heading in ("Arguments", *(name for name in sections if name != "Arguments")):
+            if sections.get(heading):
+                with formatter.section(heading):
+                    formatter.write_dl(sections[heading])
+
+    def format_epilog(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """The example, and how long it usually takes."""
+        example = EXAMPLES.get(self.name or "")
+        if example is not None:
+            with formatter.section("Example"):
+                formatter.write_text(example.typed)
+                formatter.write_text(f"takes {example.takes}")
