@@ -10,6 +10,7 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.database import sql
 from powerprof.database.base import Limits, Login
+from powerprof.database.locate import socket_inodes
 from powerprof.errors import PowerprofError
 from powerprof.files import try_text
 from powerprof.processes.targets import name_of
@@ -23,23 +24,13 @@ _MOST_SOCKETS = 20
 def listening_sockets(pid: int) -> list[Path]:
     """The unix sockets on which a process listens, as paths that can be opened from here (containers too)."""
     base = paths.procfs() / str(pid)
-    inodes = set()
-    try:
-        for entry in (base / "fd").iterdir():
-            try:
-                target = str(entry.readlink())
-            except OSError:
-                continue
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
-    except OSError:
-        return []
-    found = []
+    inodes = socket_inodes(pid)
+    sockets = []
     for line in (try_text(base / "net/unix") or "").split("\n")[1:]:
         words = line.split(maxsplit=7)
         if len(words) == 8 and words[3] == _LISTENING and words[6] in inodes and words[7].startswith("/"):
-            found.append(base / "root" / words[7].lstrip("/"))
-    return found
+            sockets.append(base / "root" / words[7].lstrip("/"))
+    return sockets
 
 
 def names_of_local_server(pid: int) -> dict[int, str]:

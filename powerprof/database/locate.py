@@ -7,6 +7,7 @@ import ipaddress
 import re
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,13 @@ from powerprof import files, paths
 from powerprof.database import sql
 from powerprof.database.base import Login
 from powerprof.errors import PowerprofError
+from powerprof.processes.targets import processes
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
 _NAMES = ("mariadbd", "mysqld", "mysqld-debug")
+_LISTENING = "0A"  # TCP_LISTEN, include/net/tcp_states.h
 
 
 def server_pid(connection: Sql, login: Login) -> int | None:
@@ -67,13 +70,28 @@ def _is_ours(address: str) -> bool:
 
 
 def _listener(port: int) -> int | None:
-    import psutil
+    """Who listens on a TCP port of this host, as far as we may see it."""
+    inodes = set()
+    for table in ("net/tcp", "net/tcp6"):
+        for line in (files.try_text(paths.procfs() / table) or "").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 9 and words[3] == _LISTENING and int(words[1].rpartition(":")[2], 16) == port:
+                inodes.add(words[9])
+    return next((pid for pid in processes() if inodes & socket_inodes(pid)), None) if inodes else None
 
+
+def socket_inodes(pid: int) -> set[str]:
+    """The numbers of the sockets that a process has open; none where we may not look."""
+    inodes = set()
     try:
-        found = psutil.net_connections("tcp")
-    except (psutil.Error, OSError):
-        return None
-    return next((one.pid for one in found if one.status == "LISTEN" and one.laddr and one.laddr.port == port), None)
+        for entry in (paths.procfs() / str(pid) / "fd").iterdir():
+            with suppress(OSError):
+                target = str(entry.readlink())
+                if target.startswith("socket:["):
+                    inodes.add(target[8:-1])
+    except OSError:
+        return set()
+    return inodes
 
 
 def _from_pid_file(connection: Sql) -> int | None:

@@ -104,44 +104,6 @@ def accounting(before: Stat, after: Stat) -> Accounting | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupt:
-    """A line of /proc/interrupts: its name (`24`, `LOC`), its count by CPU, and who uses it."""
-
-    name: str
-    counts: Mapping[int, int]
-    description: str
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts.values())
-
-
-def parse_interrupts(text: str) -> dict[str, Interrupt]:
-    """Parse /proc/interrupts by its name column. Lines without counts a CPU (ERR, MIS) have one under CPU 0."""
-    lines = text.splitlines()
-    heads = lines[0].split() if lines else []
-    cpus = [int(word[3:]) for word in heads if word.startswith("CPU") and word[3:].isdigit()]
-    found = {}
-    for line in lines[1:]:
-        name, colon, rest = line.partition(":")
-        if not colon:
-            continue
-        words = rest.split()
-        counts: dict[int, int] = {}
-        for cpu, word in zip(cpus, words, strict=False):
-            if not word.isdigit():
-                break
-            counts[cpu] = int(word)
-        found[name.strip()] = Interrupt(name.strip(), counts, " ".join(words[len(counts) :]))
-    return found
-
-
-def read_interrupts(root: Path | None = None) -> dict[str, Interrupt]:
-    """This moment's /proc/interrupts. Raises PowerprofError."""
-    return parse_interrupts(files.read_text((root or paths.procfs()) / "interrupts"))
-
-
 def frequency_mhz(sysfs: Path | None = None, procfs: Path | None = None) -> float | None:
     """The mean frequency of the CPUs now, from cpufreq or else /proc/cpuinfo; None where neither says.
 

@@ -186,23 +186,6 @@ class Btf:
         """Size in bytes of a struct, union or typedef of one. Raises CapabilityError where it is missing."""
         return self._points_to(self._struct(struct_name))
 
-    def integer_constant(self, name: str) -> int:
-        """The value of an enumerator (HRTIMER_SOFTIRQ). Raises CapabilityError where it is missing."""
-        wanted = self._name_offset(name)
-        for at in self._positions[1:] if wanted is not None else ():
-            info = self._words[at + 1]
-            kind = info >> 24 & 31
-            if kind not in (_ENUM, _ENUM64):
-                continue
-            size = _PER_MEMBER[kind]
-            for member in range(at + 3, at + 3 + (info & 0xFFFF) * size, size):
-                if self._words[member] == wanted:
-                    value, bits = self._words[member + 1], 32
-                    if kind == _ENUM64:
-                        value, bits = value | self._words[member + 2] << 32, 64
-                    return value - (1 << bits) if info >> 31 and value >> (bits - 1) else value
-        raise CapabilityError(f"this kernel has no constant {name} ({self._origin})")
-
     def has_tracepoint(self, name: str) -> bool:
         """Whether the raw tracepoint exists (tracefs is not needed for it)."""
         return next(self._ids(f"btf_trace_{name}", _TYPEDEF), None) is not None

@@ -14,6 +14,7 @@ from types import TracebackType
 import msgspec
 
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError
+from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import TableStore, open_module
@@ -291,10 +292,5 @@ class FunctionTracer:
 
 def _process_cpu_s(pid: int) -> float | None:
     """User and system time of a process until now; None where it is gone."""
-    import psutil
-
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except psutil.Error:
-        return None
-    return float(times.user + times.system)
+    used_ns = process_cpu_ns(pid)
+    return None if used_ns is None else used_ns / 1e9

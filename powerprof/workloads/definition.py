@@ -16,17 +16,6 @@ Identifier = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$", descri
 Value = bool | int | float | str
 Statement = Annotated[str, Meta(min_length=1, max_length=1 << 20)]
 
-PRIMARY_METRICS = (
-    "c0_ms_per_query_server",
-    "c0_ms_per_query",
-    "c0_ms_per_query_net",
-    "joules_per_query",
-    "joules_per_query_net",
-    "wakeups_per_query",
-    "latency_p95_ms",
-    "c0_percent",
-    "wakeups_hz",
-)
 PrimaryMetric = Literal[
     "c0_ms_per_query_server",
     "c0_ms_per_query",

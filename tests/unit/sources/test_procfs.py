@@ -51,20 +51,6 @@ def test_a_damaged_stat_is_refused(text: str) -> None:
         procfs.parse_stat(text, "stat")
 
 
-def test_interrupts_by_name() -> None:
-    found = procfs.parse_interrupts(
-        "           CPU0       CPU1\n  24:        10          5   PCI-MSI 1-edge      virtio0-input.0\n"
-        " LOC:       100        200   Local timer interrupts\n ERR:          3\n"
-    )
-    assert found["24"].counts == {0: 10, 1: 5}
-    assert found["24"].description == "PCI-MSI 1-edge virtio0-input.0"
-    assert (found["LOC"].total, found["ERR"].total) == (300, 3)
-
-
-def test_this_hosts_interrupts_have_the_local_timer() -> None:
-    assert procfs.read_interrupts()["LOC"].total > 0
-
-
 def test_frequency_is_cpufreqs_mean(tmp_path: Path) -> None:
     for policy, khz in ((0, 800_000), (1, 1_400_000)):
         folder = tmp_path / f"devices/system/cpu/cpufreq/policy{policy}"
