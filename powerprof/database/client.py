@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -91,10 +90,10 @@ def _address(options: dict[str, optionfiles.Option]) -> tuple[str | None, int | 
 
 def _tls(text: dict[str, str]) -> dict[str, str]:
     names = {"ssl-ca": "ca", "ssl-cert": "cert", "ssl-key": "key"}
-    found = {short: text[name] for name, short in names.items() if text.get(name)}
+    settings = {short: text[name] for name, short in names.items() if text.get(name)}
     if text.get("ssl-verify-server-cert", "").lower() in ("1", "on", "true"):
-        found["verify_cert"] = found["verify_identity"] = "1"
-    return found
+        settings["verify_cert"] = settings["verify_identity"] = "1"
+    return settings
 
 
 def version_of(connection: Sql) -> str:
@@ -126,9 +125,7 @@ class GivenServer:
         self._version = version
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
     @property

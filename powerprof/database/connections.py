@@ -9,9 +9,9 @@ import select
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from powerprof.closing import Closing
 from powerprof.database import limits, sql
 from powerprof.database.base import Server
 from powerprof.errors import PowerprofError
@@ -24,7 +24,7 @@ _QUIT = b"\x01\x00\x00\x00\x01"
 _EVENTS = select.POLLIN | select.POLLRDHUP
 
 
-class IdleConnections:
+class IdleConnections(Closing):
     """`with IdleConnections(server, 16) as clients:` holds 16 connections open; nothing is sent meanwhile.
 
     Only the file descriptors are kept: 10,000 PyMySQL connections would be 90 MB. `hold_s` is how long they are
@@ -44,22 +44,11 @@ class IdleConnections:
         self._handles: list[int] = []
         self._encrypted: list[Sql] = []
 
-    def __enter__(self) -> IdleConnections:
-        if self.count == 0:
-            return self
-        limits.raise_open_files(self.count)
-        self._ask_server()
-        try:
+    def _open(self) -> None:
+        if self.count:
+            limits.raise_open_files(self.count)
+            self._ask_server()
             self._open_all()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _ask_server(self) -> None:
         """Refuse before the first connection what the server would refuse at the last."""
@@ -74,13 +63,13 @@ class IdleConnections:
         # Each handshake waits for the server twice or more: eight at a time take a quarter of the time of one.
         workers = ThreadPoolExecutor(min(8, self.count))
         try:
-            for number, _ in enumerate(workers.map(self._open, range(self.count)), 1):
+            for number, _ in enumerate(workers.map(self._open_client, range(self.count)), 1):
                 if self._progress is not None and number % 100 == 0:
                     self._progress(number)
         finally:
             workers.shutdown(cancel_futures=True)
 
-    def _open(self, number: int) -> None:
+    def _open_client(self, number: int) -> None:
         try:
             connection = self._server.connect(autocommit=None)
         except PowerprofError as error:
@@ -97,7 +86,7 @@ class IdleConnections:
     def lost_count(self) -> int:
         """How many the server has closed, or written to, which it does only to say that it closes."""
         poll = select.poll()
-        handles: list[int] = [*self._handles, *(_channel(one).fileno() for one in self._encrypted)]
+        handles: list[int] = [*self._handles, *(_channel(connection).fileno() for connection in self._encrypted)]
         for handle in handles:
             poll.register(handle, _EVENTS)
         return len(poll.poll(0))
@@ -121,11 +110,11 @@ def check_connections(server: Server, count: int) -> int:
     Returns after how many seconds the server closes an idle one (wait_timeout).
     """
     with server.connect() as connection:
-        found = sql.rows(
+        variables = sql.rows(
             connection, "SELECT @@max_connections, @@max_user_connections, @@session.wait_timeout", columns=3
         )
         status = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'", columns=2)
-    most, per_user, timeout_s = (sql.count(value) or 0 for value in (found or [(0, 0, 0)])[0])
+    most, per_user, timeout_s = (sql.count(value) or 0 for value in (variables or [(0, 0, 0)])[0])
     if not most:
         raise PowerprofError("the server does not say how many connections it allows", "is it MySQL or MariaDB?")
     room = most - ((sql.count(status[0][1]) or 1) - 1 if status else 0)

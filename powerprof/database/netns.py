@@ -12,9 +12,9 @@ import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from powerprof import programs
+from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, PowerprofError
 
 _CLONE_NEWNET = 0x40000000
@@ -54,7 +54,7 @@ def _call(name: str, *arguments: int) -> None:
         raise CapabilityError(f"cannot use network namespaces ({name}: {reason})", "run as root")
 
 
-class Network:
+class Network(Closing):
     """`with Network(3) as network:` joins three namespaces by a bridge.
 
     `network.namespaces[i]` is a file descriptor for `inside`, `network.addresses[i]` the IPv4 address there.
@@ -69,24 +69,14 @@ class Network:
         self.addresses = [f"10.77.0.{number + 1}" for number in range(count)]
         self._bridge: list[int] = []
 
-    def __enter__(self) -> Network:
+    def _open(self) -> None:
         reason = refusal()
         if reason is not None:
             raise CapabilityError(f"no network namespaces: {reason}")
-        try:
-            self._bridge.append(_new())
-            for _ in range(self.count):
-                self.namespaces.append(_new())
-            self._connect()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._bridge.append(_new())
+        for _ in range(self.count):
+            self.namespaces.append(_new())
+        self._connect()
 
     def _connect(self) -> None:
         here = f"/proc/{os.getpid()}/fd"

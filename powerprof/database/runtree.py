@@ -10,9 +10,9 @@ import stat
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
 
 from powerprof import programs
+from powerprof.closing import Closing
 from powerprof.database import janitor
 from powerprof.errors import PowerprofError
 from powerprof.folders import only_root_writes
@@ -20,7 +20,7 @@ from powerprof.folders import only_root_writes
 _PATIENCE_S = 20.0
 
 
-class RunTree:
+class RunTree(Closing):
     """`with RunTree() as tree:` gives a 0700 directory `powerprof-XXXXXXXX` below $TMPDIR or /tmp.
 
     Programs started with `tree.environment` are killed and the directory removed when the block ends, when
@@ -54,20 +54,7 @@ class RunTree:
             raise PowerprofError("no janitor runs (outside its with block)")
         return self._janitor.pid
 
-    def __enter__(self) -> RunTree:
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _start(self) -> None:
+    def _open(self) -> None:
         base = self._base or Path(tempfile.gettempdir())
         # Whoever may rename the tree leads root elsewhere with every path below it.
         unsafe = only_root_writes(base) if os.geteuid() == 0 and base.is_dir() else None

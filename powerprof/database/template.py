@@ -7,10 +7,10 @@ import errno
 import os
 import secrets
 import shutil
-import stat
 from pathlib import Path
 
 from powerprof import paths, programs
+from powerprof.copies import Rules, Unfit, copy_folder
 from powerprof.database import builds
 from powerprof.database.accounts import name_of, server_account
 from powerprof.database.builds import ServerBuild
@@ -21,8 +21,6 @@ from powerprof.folders import Folder, give
 
 _NEEDED_BYTES = 80 << 20
 ROOM_HINT = "make room, or set TMPDIR (servers) and XDG_CACHE_HOME (template) to a larger disk"
-# copy_file_range refuses some pairs of file systems (copy_file_range(2)); sendfile takes them.
-_NO_REFLINK = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 _LIMIT_FILES = 5000
 
 
@@ -134,73 +132,10 @@ def clone(source: Path, target: Path, owner: tuple[int, int] | None) -> None:
     that is not root, and be exchanged while it is copied. Raises PowerprofError.
     """
     try:
-        given = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            with Folder.open(target.parent) as parent:
-                _clone_directory(given, parent, target.name, owner, [_LIMIT_FILES])
-        finally:
-            os.close(given)
+        copy_folder(source, target, Rules(owner, _LIMIT_FILES))
     except OSError as error:
         raise PowerprofError(
             f"cannot copy the server's data to {target} ({reason_of(error)})", room_hint(error)
         ) from error
-    except _Unfit as unfit:
+    except Unfit as unfit:
         raise PowerprofError(f"{source} {unfit}", f"rm -r {source}") from None
-
-
-class _Unfit(Exception):
-    """What is no data directory."""
-
-
-def _clone_directory(given: int, parent: Folder, name: str, owner: tuple[int, int] | None, left: list[int]) -> None:
-    parent.make(name)
-    with parent.folder(name) as made:
-        for entry in os.listdir(given):
-            left[0] -= 1
-            if left[0] < 0:
-                raise _Unfit("has too many files")
-            if stat.S_ISDIR(os.lstat(entry, dir_fd=given).st_mode):
-                inner = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=given)
-                try:
-                    _clone_directory(inner, made, entry, owner, left)
-                finally:
-                    os.close(inner)
-            else:
-                _clone_file(given, made, entry, owner)
-        give(made.handle, owner)
-
-
-def _clone_file(folder: int, target: Folder, name: str, owner: tuple[int, int] | None) -> None:
-    given = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        info = os.fstat(given)
-        if not stat.S_ISREG(info.st_mode):
-            raise _Unfit(f"holds {name}, which is not a regular file")
-        made = target.create(name)
-        try:
-            _copy(given, made, info.st_size)
-            give(made, owner)
-        finally:
-            os.close(made)
-    finally:
-        os.close(given)
-
-
-def _copy(given: int, made: int, size: int) -> None:
-    copied = 0
-    by_range = True
-    while copied < size:
-        try:
-            step = (
-                os.copy_file_range(given, made, size - copied)
-                if by_range
-                else os.sendfile(made, given, None, size - copied)
-            )
-        except OSError as error:
-            if not by_range or error.errno not in _NO_REFLINK:
-                raise
-            by_range = False
-            continue
-        if step == 0:
-            break
-        copied += step

@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 
+from powerprof.closing import Closing
 from powerprof.database import netns, replication
 from powerprof.database.builds import find_build
 from powerprof.database.options import ServerOptions
@@ -44,7 +44,7 @@ class Member:
             return replication.read_counters(connection)
 
 
-class Topology:
+class Topology(Closing):
     """`with Topology("primary-replica", 3) as topology:` runs a primary and two replicas that replicate.
 
     `options` are for all members, `members` (by name, see `plans.plan`) for single ones. On entry every replica
@@ -72,17 +72,8 @@ class Topology:
         self._tree = tree
         self._stack = ExitStack()
 
-    def __enter__(self) -> Topology:
-        try:
-            self._start()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End and remove all servers."""
         self._stack.close()
 
     def __getitem__(self, name: str) -> Member:
@@ -94,17 +85,17 @@ class Topology:
         for member in self.members:
             member.server.check()
 
-    def _start(self) -> None:
+    def _open(self) -> None:
         tree = self._tree or self._stack.enter_context(RunTree())
         network = self._network()
         started: list[Member] = []
-        for number, one in enumerate(self.plans):
+        for number, planned in enumerate(self.plans):
             namespace = network.namespaces[number] if network else None
             address = network.addresses[number] if network else "127.0.0.1"
-            server = PrivateServer(self._server_options(one, namespace, address), tree=tree)
+            server = PrivateServer(self._server_options(planned, namespace, address), tree=tree)
             self._stack.callback(server.stop)
             server.start()
-            started.append(Member(one.name, one.role, one.source, one.server_id, server, namespace))
+            started.append(Member(planned.name, planned.role, planned.source, planned.server_id, server, namespace))
         for member in started:
             member.server.wait_ready()
         self.members = tuple(started)
@@ -119,8 +110,8 @@ class Topology:
             return None
         return self._stack.enter_context(netns.Network(len(self.plans)))
 
-    def _server_options(self, one: MemberPlan, namespace: int | None, address: str) -> ServerOptions:
-        own, common = one.options, self._options
+    def _server_options(self, member: MemberPlan, namespace: int | None, address: str) -> ServerOptions:
+        own, common = member.options, self._options
         other = own.binary is not None or own.basedir is not None or own.build is not None
         build = own.build if other else common.build
         if build is None:
@@ -129,16 +120,16 @@ class Topology:
         port = common.port if self.kind == "standalone" else "ephemeral" if namespace is None else netns.PORT
         return dataclasses.replace(
             common,
-            name=one.name,
+            name=member.name,
             port=port,
             build=build,
             namespace=namespace,
             address=address,
             settings={
                 **common.settings,
-                **replication_settings(one, self.kind),
+                **replication_settings(member, self.kind),
                 **own.settings,
-                **({} if self.kind == "standalone" else {"server-id": one.server_id}),
+                **({} if self.kind == "standalone" else {"server-id": member.server_id}),
             },
             environment={**common.environment, **own.environment},
             affinity=own.affinity or common.affinity,
@@ -148,12 +139,12 @@ class Topology:
         """One link after the other: with duplicate server ids a later replica pushes an earlier one out."""
         deadline = time.monotonic() + self._options.timeout_s
         origins = {name: _origin(self[name]) for name in {member.source for member in self.members if member.source}}
-        for member, one in zip(self.members, self.plans, strict=True):
+        for member, planned in zip(self.members, self.plans, strict=True):
             if member.source is None:
                 continue
             with self[member.source].server.connect() as there, member.server.connect() as here:
                 mariadb = member.server.build.family == "mariadb"
-                replication.point_at(here, origins[member.source], mariadb, one.options.connect_retry_s)
+                replication.point_at(here, origins[member.source], mariadb, planned.options.connect_retry_s)
                 replication.wait_marker(here, replication.write_marker(there), member.name, deadline)
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from powerprof import paths
+from powerprof.closing import Closing
 from powerprof.energy.domains import contained
 from powerprof.energy.reconcile import reconcile
 from powerprof.errors import CapabilityError, UsageError
@@ -50,7 +50,7 @@ def _openers(meter_log: Path | None, auto: bool) -> dict[str, Callable[[], Meter
     }
 
 
-class MeterSet:
+class MeterSet(Closing):
     """The open meters of a measurement; a context manager that closes them. `names` is empty where none is there.
 
     `sample` is to be called at both edges of every window and, within, at least every `max_interval_s`.
@@ -61,14 +61,6 @@ class MeterSet:
         self.why = why
         self._notes: list[str] = []
         self._notes_by_source: dict[str, list[str]] = {}
-
-    def __enter__(self) -> MeterSet:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def names(self) -> tuple[str, ...]:

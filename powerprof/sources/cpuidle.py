@@ -14,9 +14,9 @@ import resource
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from powerprof import files, paths
+from powerprof.closing import Closing
 from powerprof.errors import PowerprofError
 from powerprof.sources.base import CpuReading, Snapshot, StateInfo, is_polling
 
@@ -84,7 +84,7 @@ class _Cpu:
         self.handles: list[list[int | None]] = [[None] * len(folders) for _ in COUNTERS]
 
 
-class CpuidleReader:
+class CpuidleReader(Closing):
     """Reads the counters of every CPU through descriptors that stay open: about 3 µs a counter.
 
     A machine with more counters than half the limit of open files has the rest opened at every reading.
@@ -105,14 +105,6 @@ class CpuidleReader:
                 without.append(cpu)
         if without and self._cpus:
             self.notes.append(f"no idle states for CPU {list_of(without)}: left out")
-
-    def __enter__(self) -> CpuidleReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close every descriptor."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from types import TracebackType
 
 from powerprof import paths
+from powerprof.closing import Closing
 from powerprof.errors import CapabilityError
 from powerprof.files import reason_of
 from powerprof.sources.edges import affinity_restored, move_to
@@ -40,7 +40,7 @@ def _counting(number: int, cpu: int, condition: str) -> int:
     return descriptor
 
 
-class IdleEvents:
+class IdleEvents(Closing):
     """Counts the idle exits of each CPU while the context is open."""
 
     def __init__(self, cpus: Iterable[int]) -> None:
@@ -79,14 +79,6 @@ class IdleEvents:
                     os.close(switches)
                 if idled >= _TRIAL_SLEEPS - 1 and not counted:
                     raise CapabilityError(f"perf does not count the tracepoint {_TRACEPOINT} on CPU {cpu}")
-
-    def __enter__(self) -> IdleEvents:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop counting."""

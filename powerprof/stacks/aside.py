@@ -11,9 +11,9 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from powerprof import programs
+from powerprof.closing import Closing
 from powerprof.errors import PowerprofError
 from powerprof.paths import procfs
 from powerprof.stacks import aside_child
@@ -35,7 +35,7 @@ class Unreadable(PowerprofError):
 
 
 @dataclass
-class Aside:
+class Aside(Closing):
     """`with Aside() as aside:` asks a child, started when it is first needed.
 
     `silent` are processes that kept it waiting: no more than MOST_LEFT_BEHIND are waited for.
@@ -44,14 +44,6 @@ class Aside:
     silent: dict[int, None] = field(default_factory=dict)
     _child: subprocess.Popen[bytes] | None = None
     _left: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def __enter__(self) -> Aside:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def maps(self, pid: int) -> tuple[bytes, bytes | None]:
         """The text of /proc/PID/maps, and the vdso. Raises Unreadable."""

@@ -12,7 +12,6 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from powerprof.files import reason_of
 
@@ -42,9 +41,7 @@ class Opened:
     def __enter__(self) -> Opened:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self.fd)
 
     @property

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from types import TracebackType
 
 import msgspec
 
@@ -69,9 +68,7 @@ class WindowMeter:
     def __enter__(self) -> WindowMeter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._source.close()
 
     def open_window(self, duration_s: float | None = None) -> None:

@@ -7,17 +7,15 @@ the digest of the copy is what is trusted and the copy is what is run, so that n
 
 from __future__ import annotations
 
-import os
-import shutil
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof.caller import as_caller
+from powerprof.copies import Rules, Unfit, copy_folder
 from powerprof.digests import tree_digest
 from powerprof.errors import DataError, UsageError
 from powerprof.files import reason_of
-from powerprof.folders import Folder, give
+from powerprof.folders import Folder
 from powerprof.paths import data_dir, state_dir
 from powerprof.workloads.definition import Member, Server
 from powerprof.workloads.reading import Case
@@ -58,13 +56,13 @@ def check(cases: Sequence[Case], trust: bool, copies: Path, owner: tuple[int, in
     With `trust` they are trusted from now on. Raises UsageError for one that is not, DataError for one that cannot be
     copied. The copies belong to `owner`.
     """
-    found: dict[Path, Path] = {}
+    copied: dict[Path, Path] = {}
     for case in cases:
         folder = case.workload.folder
         what = runs_programs(case)
-        if what is None or is_shipped(case) or folder in found:
+        if what is None or is_shipped(case) or folder in copied:
             continue
-        copy = copies / f"workload-{len(found) + 1}"
+        copy = copies / f"workload-{len(copied) + 1}"
         _copy(folder, copy, owner)
         digest = tree_digest(copy, most_files=_MOST_FILES, most_bytes=_MOST_BYTES)
         if trust:
@@ -74,8 +72,8 @@ def check(cases: Sequence[Case], trust: bool, copies: Path, owner: tuple[int, in
                 f"the workload {case.workload.definition.name} of {folder} runs programs of its own ({what})",
                 "read what is in the folder; then give --trust once",
             )
-        found[folder] = copy
-    return found
+        copied[folder] = copy
+    return copied
 
 
 def _shelf() -> Path:
@@ -96,47 +94,9 @@ def _remember(digest: str, folder: Path) -> None:
 
 def _copy(source: Path, target: Path, owner: tuple[int, int] | None) -> None:
     """Files and folders; a link is copied as what it says. Raises DataError."""
-    left = [_MOST_FILES, _MOST_BYTES]
     try:
-        given = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with Folder.open(target.parent) as parent:
-                _copy_folder(given, parent, target.name, owner, left)
-        finally:
-            os.close(given)
+        copy_folder(source.resolve(), target, Rules(owner, _MOST_FILES, _MOST_BYTES, links=True))
     except OSError as error:
         raise DataError(source, f"cannot be copied ({reason_of(error)})") from error
-
-
-def _copy_folder(given: int, parent: Folder, name: str, owner: tuple[int, int] | None, left: list[int]) -> None:
-    parent.make(name)
-    with parent.folder(name) as made:
-        for entry in sorted(os.listdir(given)):
-            info = os.lstat(entry, dir_fd=given)
-            left[0] -= 1
-            left[1] -= info.st_size
-            if min(left) < 0:
-                raise OSError(0, f"it holds more than {_MOST_FILES:,} files or {_MOST_BYTES >> 20} MiB")
-            if stat.S_ISLNK(info.st_mode):
-                os.symlink(os.readlink(entry, dir_fd=given), entry, dir_fd=made.handle)
-            elif stat.S_ISDIR(info.st_mode):
-                inner = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=given)
-                try:
-                    _copy_folder(inner, made, entry, owner, left)
-                finally:
-                    os.close(inner)
-            else:
-                _copy_file(given, made, entry, owner)
-        give(made.handle, owner)
-
-
-def _copy_file(given: int, made: Folder, name: str, owner: tuple[int, int] | None) -> None:
-    opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=given)
-    with os.fdopen(opened, "rb") as source:
-        info = os.fstat(opened)
-        if not stat.S_ISREG(info.st_mode):
-            raise OSError(0, f"{name} is neither file, folder nor link")
-        with os.fdopen(made.create(name), "wb") as copy:
-            shutil.copyfileobj(source, copy)
-            copy.flush()
-            give(copy.fileno(), owner, 0o700 if info.st_mode & 0o111 else 0o600)
+    except Unfit as unfit:
+        raise DataError(source, str(unfit)) from None

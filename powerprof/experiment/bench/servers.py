@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from powerprof.closing import Closing
 from powerprof.database import sql
 from powerprof.database.accounts import server_account
 from powerprof.database.base import Login
@@ -70,7 +70,7 @@ class _Node:
         return tuple(pid for server in self.members.values() if (pid := server.pid) is not None)
 
 
-class Bench:
+class Bench(Closing):
     """`with Bench(cases, options) as bench:` has every server up, its tables filled and every plan asserted.
 
     Private servers that are not needed in a block are stopped by SIGSTOP, so that their own wake-ups are in
@@ -88,22 +88,13 @@ class Bench:
         self.notes: list[str] = []
         self.plans: dict[str, list[tuple[Explain, list[dict[str, object]]]]] = {}
 
-    def __enter__(self) -> Bench:
-        try:
-            self._start()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
     # Life cycle
 
-    def _start(self) -> None:
+    def close(self) -> None:
+        """Put given servers back to what they were, and remove private ones."""
+        self._stack.close()
+
+    def _open(self) -> None:
         from powerprof.database import launch
         from powerprof.database.runtree import RunTree
 
