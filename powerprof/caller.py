@@ -55,9 +55,9 @@ def caller() -> Account:
     uid = os.geteuid()
     behind = os.environ.get("SUDO_UID", "")
     if uid == 0 and behind.isascii() and behind.isdigit() and int(behind) < 1 << 32:
-        found = account_of(int(behind))
-        if found is not None:
-            return found
+        account = account_of(int(behind))
+        if account is not None:
+            return account
     known = account_of(uid)
     home = os.environ.get("HOME") or (str(known.home) if known else "/")
     return Account(uid, os.getegid(), Path(home), known.name if known else None)

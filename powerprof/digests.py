@@ -49,7 +49,7 @@ class _TooMuch(Exception):
 
 
 def _add(total: hashlib._Hash, directory: int, prefix: bytes, left: _Left) -> None:
-    for name in sorted(os.fsencode(one) for one in os.listdir(directory)):
+    for name in sorted(os.fsencode(entry) for entry in os.listdir(directory)):
         left.files -= 1
         if left.files < 0:
             raise _TooMuch("holds too many files")

@@ -33,12 +33,12 @@ def read_fields(path: Path) -> dict[str, str]:
 
     Lines end with \\n alone: a process may have \\r or U+2028 in its name. The first line of a key counts.
     """
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for line in (try_text(path) or "").split("\n"):
         key, colon, value = line.partition(":")
         if colon:
-            found.setdefault(key, value.strip())
-    return found
+            fields.setdefault(key, value.strip())
+    return fields
 
 
 def read_int(path: Path) -> int:

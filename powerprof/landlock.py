@@ -37,10 +37,10 @@ class _Beneath(ctypes.Structure):
 
 def version() -> int:
     """Which Landlock this kernel has; 0 where it has none, or one that refuses too much."""
-    found = int(
+    answer = int(
         ctypes.CDLL(None).syscall(ctypes.c_long(_CREATE), None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
     )
-    return found if found >= _LEAST else 0
+    return answer if answer >= _LEAST else 0
 
 
 def only_writes(folders: Sequence[Path]) -> None:

@@ -56,10 +56,10 @@ def which(name: str) -> Path | None:
 
 def need(name: str, package: str) -> Path:
     """As `which`. Raises CapabilityError with the apt command where the program is absent."""
-    found, refused = _find(name)
-    if found is None:
+    program, refused = _find(name)
+    if program is None:
         raise CapabilityError(refused or f"{name} is not installed", f"apt install {package}")
-    return found
+    return program
 
 
 def _find(name: str) -> tuple[Path | None, str | None]:
@@ -79,7 +79,7 @@ def _find(name: str) -> tuple[Path | None, str | None]:
 def _folders() -> list[Path]:
     # A relative entry, the empty one too, means the working directory, which may be anybody's.
     said = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *_SBIN]
-    return [Path(one) for one in dict.fromkeys(said) if one.startswith("/")]
+    return [Path(entry) for entry in dict.fromkeys(said) if entry.startswith("/")]
 
 
 def python(*words: str | Path, site: bool = True) -> list[str | Path]:
@@ -111,10 +111,10 @@ def _checked(argv: Sequence[str | Path], user: tuple[int, int] | None) -> tuple[
     """The words with the program by its whole path. Raises PowerprofError for one that root must not run."""
     words = tuple(str(word) for word in argv)
     if "/" not in words[0]:
-        found, refused = _find(words[0])
-        if found is None:
+        path, refused = _find(words[0])
+        if path is None:
             raise PowerprofError(refused or f"cannot run {words[0]} (no such program)")
-        words = (str(found), *words[1:])
+        words = (str(path), *words[1:])
     # Our own interpreter runs already, and what becomes somebody else has that account's rights only.
     if os.geteuid() == 0 and user is None and words[0] != sys.executable:
         program = Path(words[0])
@@ -122,6 +122,11 @@ def _checked(argv: Sequence[str | Path], user: tuple[int, int] | None) -> tuple[
         if reason is not None:
             raise PowerprofError(f"{program} is not run as root ({reason})", "install it where only root may write")
     return words
+
+
+def _cannot_run(program: str, error: OSError) -> PowerprofError:
+    reason = "no such program" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
+    return PowerprofError(f"cannot run {program} ({reason})")
 
 
 def _die_with_parent() -> None:
@@ -184,10 +189,8 @@ def run(
             group=user[1] if user else None,
             extra_groups=[] if user else None,
         )
-    except FileNotFoundError as error:
-        raise PowerprofError(f"cannot run {words[0]} (no such program)") from error
     except OSError as error:
-        raise PowerprofError(f"cannot run {words[0]} ({(error.strerror or str(error)).lower()})") from error
+        raise _cannot_run(words[0], error) from error
     except subprocess.TimeoutExpired as error:
         raise PowerprofError(f"{words[0]} did not finish in {timeout_s:g} s") from error
     finished = Finished(words, done.returncode, done.stdout, done.stderr)
@@ -249,10 +252,8 @@ def start(
             group=user[1] if user else None,
             extra_groups=[] if user else None,
         )
-    except FileNotFoundError as error:
-        raise PowerprofError(f"cannot run {words[0]} (no such program)") from error
     except OSError as error:
-        raise PowerprofError(f"cannot run {words[0]} ({(error.strerror or str(error)).lower()})") from error
+        raise _cannot_run(words[0], error) from error
 
 
 def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Popen[bytes]:
@@ -261,10 +262,10 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
     nowhere. It dies with us, in a session of its own. Raises PowerprofError where it cannot be started.
     """
     account = caller() if is_delegated() else None
-    found = shutil.which(argv[0])
-    if found is None:
+    program = shutil.which(argv[0])
+    if program is None:
         raise PowerprofError(f"cannot run {argv[0]} (no such program)")
-    words = (found, *argv[1:]) if account else _checked((str(Path(found).absolute()), *argv[1:]), None)
+    words = (program, *argv[1:]) if account else _checked((str(Path(program).absolute()), *argv[1:]), None)
     env = {name: value for name, value in os.environ.items() if account is None or not name.startswith("SUDO_")}
     if account:
         env |= {"HOME": str(account.home), **({"USER": account.name, "LOGNAME": account.name} if account.name else {})}
@@ -282,7 +283,7 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
             extra_groups=account.groups if account else None,
         )
     except OSError as error:
-        raise PowerprofError(f"cannot run {argv[0]} ({(error.strerror or str(error)).lower()})") from error
+        raise _cannot_run(argv[0], error) from error
 
 
 def end_session(process: subprocess.Popen[bytes], *, patience_s: float = 2.0) -> bool:

@@ -222,7 +222,7 @@ class RunStore:
 
     def list(self) -> list[RunInfo]:
         """All runs, oldest first; damaged ones too, with the reason."""
-        found = []
+        infos = []
         for name in self._names():
             path = self.directory / name / _RUN_FILE
             if not path.is_file():
@@ -230,10 +230,10 @@ class RunStore:
             try:
                 head = decode(path, Record)
             except DataError as error:
-                found.append(RunInfo(name, path, None, None, False, error.reason))
+                infos.append(RunInfo(name, path, None, None, False, error.reason))
             else:
                 about = self.about(name)
-                found.append(
+                infos.append(
                     RunInfo(
                         name,
                         path,
@@ -245,7 +245,7 @@ class RunStore:
                         answer=about.answer,
                     )
                 )
-        return sorted(found, key=lambda run: (run.started_at or "", run.id))
+        return sorted(infos, key=lambda run: (run.started_at or "", run.id))
 
     def _names(self) -> Iterator[str]:
         try:

@@ -61,8 +61,8 @@ def _check(text: str, path: object) -> None:
 
 
 def _end_of(text: str, position: int, opening: str) -> int:
-    while (found := _ENDS[opening].search(text, position)) is not None:
-        if not found[0].startswith("\\"):
-            return found.end()
-        position = found.end()
+    while (mark := _ENDS[opening].search(text, position)) is not None:
+        if not mark[0].startswith("\\"):
+            return mark.end()
+        position = mark.end()
     return len(text)

@@ -15,8 +15,8 @@ def server_account() -> tuple[int, int] | None:
     None where powerprof is not root: then servers are as powerprof is. A server is never root: what a workload's
     statements may do to files, the server's account may.
     """
-    found = server_owner()
-    return (found.uid, found.gid) if found is not None else None
+    owner = server_owner()
+    return (owner.uid, owner.gid) if owner is not None else None
 
 
 def server_owner() -> Account | None:

@@ -81,11 +81,11 @@ def _identify(binary: Path, basedir: Path | None, template: Path | None) -> Serv
         hint = f"servers run as {name_of(owner)}: is it allowed to?" if owner is not None else None
         raise PowerprofError(reason, hint) from error
     text = done.stdout.strip()
-    found = re.search(r"Ver (\d{1,4})\.(\d{1,4})\.(\d{1,4})(\S*)", text)
-    if done.returncode != 0 or not found:
+    numbers = re.search(r"Ver (\d{1,4})\.(\d{1,4})\.(\d{1,4})(\S*)", text)
+    if done.returncode != 0 or not numbers:
         refuse_missing_library(done.stderr, binary)
         raise PowerprofError(f"{binary} is not a MariaDB or MySQL server ({done.tail(1) or 'no version'})")
-    version = (int(found[1]), int(found[2]), int(found[3]))
+    version = (int(numbers[1]), int(numbers[2]), int(numbers[3]))
     family: Family = "mariadb" if "mariadb" in text.lower() else "mysql"
     if template is None and family == "mysql" and version < (5, 7, 6):
         raise CapabilityError(

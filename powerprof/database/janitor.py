@@ -25,11 +25,11 @@ MARK = "POWERPROF_TREE"
 def marked_pids(tree: str) -> list[int]:
     """Processes of the tree that still run. A zombie has no environment any more and is not counted."""
     mark = f"{MARK}={tree}".encode()
-    found = []
+    pids = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid() and _is_marked(int(entry), mark):
-            found.append(int(entry))
-    return found
+            pids.append(int(entry))
+    return pids
 
 
 def _is_marked(pid: int, mark: bytes) -> bool:

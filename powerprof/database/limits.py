@@ -96,7 +96,7 @@ def _running_threads() -> int:
 def _pids_groups() -> list[Path]:
     """The control groups, from ours to the root, that can limit the number of tasks (version 2, then 1)."""
     text = files.try_text(paths.procfs() / "self/cgroup") or ""
-    found: list[Path] = []
+    groups: list[Path] = []
     for line in text.splitlines():
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
         if number == "0" and not controllers:
@@ -107,5 +107,5 @@ def _pids_groups() -> list[Path]:
             continue
         for root in roots:
             leaf = Path(os.path.normpath(f"{root}/{path.lstrip('/')}"))
-            found += [group for group in (leaf, *leaf.parents) if group.is_relative_to(root)]
-    return found
+            groups += [group for group in (leaf, *leaf.parents) if group.is_relative_to(root)]
+    return groups

@@ -51,12 +51,12 @@ def read(path: Path) -> dict[str, Option]:
 
     Raises DataError for what is no option file, and for one that everybody may write.
     """
-    found: dict[str, Option] = {}
-    _read(path, found, [_LIMIT_FILES])
-    return found
+    options: dict[str, Option] = {}
+    _read(path, options, [_LIMIT_FILES])
+    return options
 
 
-def _read(path: Path, found: dict[str, Option], left: list[int]) -> None:
+def _read(path: Path, options: dict[str, Option], left: list[int]) -> None:
     left[0] -= 1
     if left[0] < 0:
         raise DataError(path, f"more than {_LIMIT_FILES} files include one another")
@@ -69,7 +69,7 @@ def _read(path: Path, found: dict[str, Option], left: list[int]) -> None:
         if not line or line[0] in "#;":
             continue
         if line[0] == "!":
-            _include(path, number, line, found, left)
+            _include(path, number, line, options, left)
         elif line[0] == "[":
             if not line.split("#", 1)[0].rstrip().endswith("]"):
                 raise DataError(path, f"a group without ]: {line[:40]!r}", number)
@@ -80,19 +80,19 @@ def _read(path: Path, found: dict[str, Option], left: list[int]) -> None:
             name, _, value = line.partition("=")
             name = name.strip().lower().replace("_", "-")
             if name in _KEYS:
-                found[name] = Option(_value(value, path, number), path, number)
+                options[name] = Option(_value(value, path, number), path, number)
 
 
-def _include(path: Path, number: int, line: str, found: dict[str, Option], left: list[int]) -> None:
+def _include(path: Path, number: int, line: str, options: dict[str, Option], left: list[int]) -> None:
     directive, _, target = line.partition(" ")
     place = Path(target.strip())
     if directive == "!include" and target:
-        _read(place, found, left)
+        _read(place, options, left)
     elif directive == "!includedir" and target:
         if not place.is_dir():
             raise DataError(path, f"no such directory {place}", number)
         for file in sorted(place.glob("*.cnf")):
-            _read(file, found, left)
+            _read(file, options, left)
     else:
         raise DataError(path, f"not a directive: {line[:40]!r}", number)
 
@@ -108,4 +108,4 @@ def _value(text: str, path: Path, number: int) -> str:
         text = quoted[2]
     else:
         text = re.sub(r"(?<!\s)\s+#.*$", "", text)
-    return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), text)
+    return re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[0]), text)

@@ -122,20 +122,20 @@ def _rows(connection: Sql, statement: str, columns: int) -> list[sql.Row]:
 
 
 def _prepared(connection: Sql) -> dict[tuple[int, int], str]:
-    found = {}
+    statements = {}
     for tid, number, text in _rows(connection, _PREPARED, 3):
         thread, statement = sql.count(tid), sql.count(number)
         if thread and statement and text:
-            found[thread, statement] = _text(text)
-    return found
+            statements[thread, statement] = _text(text)
+    return statements
 
 
 def _digests(connection: Sql) -> dict[tuple[str | None, str], tuple[int, int, int]]:
-    found: dict[tuple[str | None, str], tuple[int, int, int]] = {}
+    digests: dict[tuple[str | None, str], tuple[int, int, int]] = {}
     for schema, text, *counts in _rows(connection, f"{_DIGESTS} LIMIT {_MOST_ROWS}", 5):
         calls, examined, sent = (sql.count(value) or 0 for value in counts)
         if text:
             name = (printable(str(schema)[:_MOST_NAME]) if schema else None, _text(text))
-            old = found.get(name, (0, 0, 0))
-            found[name] = (old[0] + calls, old[1] + examined, old[2] + sent)
-    return found
+            old = digests.get(name, (0, 0, 0))
+            digests[name] = (old[0] + calls, old[1] + examined, old[2] + sent)
+    return digests

@@ -120,19 +120,19 @@ def status_of(row: Mapping[str, Any]) -> ReplicationStatus:
         executed_position_bytes=number("exec_master_log_pos"),
         source_log_file=text("master_log_file"),
         connect_retry_s=number("connect_retry"),
-        ignored_server_ids=tuple(found for one in ignored if (found := whole(one)) is not None),
+        ignored_server_ids=tuple(server_id for word in ignored if (server_id := whole(word)) is not None),
     )
 
 
 def read_counters(connection: Sql) -> dict[str, int]:
     """Those of `COUNTERS` that the server has. Raises PowerprofError."""
     wanted = {name.lower(): name for name in COUNTERS}
-    found = {}
+    counters = {}
     for name, value in sql.rows(connection, "SHOW GLOBAL STATUS", columns=2):
         count = whole(str(value))
         if str(name).lower() in wanted and count is not None:
-            found[wanted[str(name).lower()]] = count
-    return found
+            counters[wanted[str(name).lower()]] = count
+    return counters
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,11 @@ def make_account(source: Sql, user: str, password: str, host: str, modern: bool)
 
 def position(source: Sql) -> tuple[str, int]:
     """Where its binary log ends now. Raises PowerprofError where it writes none."""
-    found = sql.rows(source, "SHOW MASTER STATUS", columns=2)
-    at = sql.count(found[0][1]) if found else None
+    answer = sql.rows(source, "SHOW MASTER STATUS", columns=2)
+    at = sql.count(answer[0][1]) if answer else None
     if at is None:
         raise PowerprofError("the source writes no binary log", "set log-bin")
-    return str(found[0][0]), at
+    return str(answer[0][0]), at
 
 
 def point_at(replica: Sql, origin: Origin, mariadb: bool, connect_retry_s: int | None = None) -> None:

@@ -72,11 +72,11 @@ def setting_arguments(settings: Mapping[str, Setting]) -> list[str]:
                 f"the server setting {name} is powerprof's own and cannot be changed",
                 None if same else f"it could mean {ours}; another setting is to be written in full",
             )
-        for one in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
-            text = {True: "ON", False: "OFF"}[one] if isinstance(one, bool) else str(one)
+        for item in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
+            text = {True: "ON", False: "OFF"}[item] if isinstance(item, bool) else str(item)
             if "\0" in text or "\n" in text:
                 raise UsageError(f"the server setting {name} has a line break or NUL in its value")
-            words.append(f"--{name}" if one is None else f"--{name}={text}")
+            words.append(f"--{name}" if item is None else f"--{name}={text}")
     return words
 
 

@@ -87,15 +87,15 @@ def _ask(connection: Sql, statement: str, arguments: Sequence[Any] | None) -> tu
         with connection.cursor() as cursor:
             cursor.execute(statement, arguments)
             names = [str(column[0]) for column in cursor.description or ()]
-            found = [tuple(row) for row in cursor.fetchall()]
+            answer = [tuple(row) for row in cursor.fetchall()]
     except Exception as error:
         if not isinstance(error, pymysql.MySQLError):
             # Nobody knows where in its answer the server is now.
             connection._force_close()  # type: ignore[attr-defined]
         raise failure(f"{_verb(statement)} failed", error) from error
-    if any(len(row) != len(names) for row in found):
+    if any(len(row) != len(names) for row in answer):
         raise StatementError(f"{_verb(statement)} failed (a row has another number of columns than its head)", None, 0)
-    return names, found
+    return names, answer
 
 
 def _verb(statement: str) -> str:
@@ -106,18 +106,18 @@ def rows(
     connection: Sql, statement: str, arguments: Sequence[Any] | None = None, *, columns: int | None = None
 ) -> list[Row]:
     """The rows of one statement, cut to `columns`; fewer are refused. Raises StatementError."""
-    names, found = _ask(connection, statement, arguments)
-    if columns is not None and found and len(names) < columns:
+    names, answer = _ask(connection, statement, arguments)
+    if columns is not None and answer and len(names) < columns:
         raise StatementError(
             f"{_verb(statement)} failed (the server answers with {len(names)} columns, not {columns})", None, 0
         )
-    return found if columns is None else [row[:columns] for row in found]
+    return answer if columns is None else [row[:columns] for row in answer]
 
 
 def records(connection: Sql, statement: str) -> list[dict[str, Any]]:
     """As `rows`, by column name."""
-    names, found = _ask(connection, statement, None)
-    return [dict(zip(names, row, strict=True)) for row in found]
+    names, answer = _ask(connection, statement, None)
+    return [dict(zip(names, row, strict=True)) for row in answer]
 
 
 def execute(connection: Sql, *statements: str) -> None:
@@ -135,8 +135,8 @@ def execute(connection: Sql, *statements: str) -> None:
 
 def scalar(connection: Sql, statement: str) -> Any:
     """The first column of the first row; None where there is none."""
-    found = rows(connection, statement, columns=1)
-    return found[0][0] if found else None
+    answer = rows(connection, statement, columns=1)
+    return answer[0][0] if answer else None
 
 
 def number(value: Any) -> float | None:
@@ -144,10 +144,10 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal, str)) or len(str(value)[:41]) > 40:
         return None
     try:
-        found = float(value)
+        figure = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if isfinite(found) else None
+    return figure if isfinite(figure) else None
 
 
 def count(value: Any) -> int | None:
@@ -172,7 +172,7 @@ def thread_names(connection: Sql) -> dict[int, str]:
     A connection that feeds a replica says so: `thread/sql/one_connection (Binlog Dump)`.
     """
     try:
-        found = rows(
+        threads = rows(
             connection, "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND FROM performance_schema.threads", columns=3
         )
     except StatementError as error:
@@ -180,7 +180,7 @@ def thread_names(connection: Sql) -> dict[int, str]:
             raise
         return {}
     names = {}
-    for tid, name, command in found:
+    for tid, name, command in threads:
         thread = count(tid)
         if thread and name:
             shown = printable(str(name)[:_MOST_NAME])

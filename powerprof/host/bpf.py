@@ -41,15 +41,15 @@ def headers() -> Capability:
         return kernel.not_this_host("headers")
     running = os.uname().release
     try:
-        found = kernel_headers()
+        tree = kernel_headers()
     except CapabilityError as error:
         return missing("headers", error.message, error.hint)
     except PowerprofError as error:
         return limited("headers", error.message, "set XDG_CACHE_HOME to a writable folder")
-    if found is None:
+    if tree is None:
         return ok("headers", f"of the running kernel {running}")
     # The merged tree's name ends with a fingerprint.
-    version = re.sub(r"-[0-9a-f]{12}$", "", found.name.removeprefix("linux-headers-"))
+    version = re.sub(r"-[0-9a-f]{12}$", "", tree.name.removeprefix("linux-headers-"))
     return ok("headers", f"{version} stands in for {running}")
 
 
@@ -80,8 +80,8 @@ def tracing(timeout_s: float = 60.0) -> Capability:
         if needed.status not in ("ok", "limited"):
             return missing("tracing", needed.detail, needed.remedy)
     try:
-        found = kernel_headers()
-        words = programs.python("-m", "powerprof.tracing.trial", *([found] if found else []))
+        tree = kernel_headers()
+        words = programs.python("-m", "powerprof.tracing.trial", *([tree] if tree else []))
         tried = programs.run(words, timeout_s=timeout_s, check=False)
     except PowerprofError as error:
         return missing("tracing", error.message)

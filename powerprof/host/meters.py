@@ -78,11 +78,11 @@ def hwmon() -> Capability:
 def battery() -> Capability:
     """A battery measures the whole machine, while it discharges."""
     supplies = sorted((paths.sysfs() / "class/power_supply").glob("*/type"))
-    found = [path.parent for path in supplies if try_text(path) == "Battery"]
-    if not found:
+    batteries = [path.parent for path in supplies if try_text(path) == "Battery"]
+    if not batteries:
         return none("battery", "no battery")
-    states = {try_text(folder / "status") or "unknown" for folder in found}
-    names = ", ".join(folder.name for folder in found)
+    states = {try_text(folder / "status") or "unknown" for folder in batteries}
+    names = ", ".join(folder.name for folder in batteries)
     if "Discharging" in states:
         return ok("battery", f"{names}, discharging")
     return limited("battery", f"{names} counts only while it discharges", "unplug the mains")

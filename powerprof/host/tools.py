@@ -19,8 +19,14 @@ def _version(program: Path, option: str = "--version") -> str:
         said = programs.run([program, option], timeout_s=10, check=False)
     except PowerprofError:
         return str(program)
-    found = re.search(r"\d+\.[\w.:+~-]*\w", f"{said.stdout} {said.stderr}")
-    return f"{found[0]} ({program})" if found else str(program)
+    number = re.search(r"\d+\.[\w.:+~-]*\w", f"{said.stdout} {said.stderr}")
+    return f"{number[0]} ({program})" if number else str(program)
+
+
+def _installed(name: str, absent: str) -> Capability:
+    """A program of a package of the same name, and its version."""
+    program = programs.which(name)
+    return ok(name, _version(program)) if program is not None else missing(name, absent, f"apt install {name}")
 
 
 def mariadbd() -> Capability:
@@ -34,10 +40,7 @@ def mariadbd() -> Capability:
 
 def sysbench() -> Capability:
     """The load generator of `run` and `compare`."""
-    program = programs.which("sysbench")
-    if program is None:
-        return missing("sysbench", "not installed; run and compare need it", "apt install sysbench")
-    return ok("sysbench", _version(program))
+    return _installed("sysbench", "not installed; run and compare need it")
 
 
 def powertop() -> Capability:
@@ -75,17 +78,14 @@ def turbostat() -> Capability:
 
 def bpftrace() -> Capability:
     """Optional: runs the shipped one-file probes."""
-    program = programs.which("bpftrace")
-    if program is None:
-        return missing("bpftrace", "optional: not installed", "apt install bpftrace")
-    return ok("bpftrace", _version(program))
+    return _installed("bpftrace", "optional: not installed")
 
 
 def dtrace() -> Capability:
     """Optional: runs the shipped D scripts. SystemTap ships a header generator under the same name."""
     program = programs.which("dtrace")
     if program is None:
-        return none("dtrace", "optional: not installed; Debian has a package of it from 14 on")
+        return none("dtrace", "optional: not installed; Debian packages it from release 14 on")
     try:
         with program.open("rb") as file:
             is_script = file.read(2) == b"#!"

@@ -68,14 +68,14 @@ def _label(pid: int) -> str:
 
 def _named(name: str) -> list[int]:
     wanted = _SAME.get(name, (name,))
-    found = []
+    pids = []
     for pid in processes():
         if pid == os.getpid():
             continue
         comm = try_text(paths.procfs() / str(pid) / "comm")
-        if comm is not None and (comm in {one[:15] for one in wanted} or name_of(pid) in wanted):
-            found.append(pid)
-    return found
+        if comm is not None and (comm in {full_name[:15] for full_name in wanted} or name_of(pid) in wanted):
+            pids.append(pid)
+    return pids
 
 
 def _describe(pid: int) -> str:
@@ -99,15 +99,15 @@ def has_ended(pid: int) -> bool:
 
 def _family(root: int) -> list[int]:
     """A process and its descendants of the same name: a server that works in processes (PostgreSQL, nginx)."""
-    name, found, left = name_of(root), [], [root]
+    name, members, left = name_of(root), [], [root]
     while left:
         pid = left.pop()
         if name_of(pid) != name:
             continue
-        found.append(pid)
+        members.append(pid)
         for entry in (paths.procfs() / str(pid) / "task").glob("*/children"):
             left += [int(word) for word in (try_text(entry) or "").split()]
-    return sorted(found)
+    return sorted(members)
 
 
 def _root_of(pids: Sequence[int]) -> int | None:
@@ -133,13 +133,13 @@ def _one(word: str) -> list[int]:
         return [int(status.get("Tgid") or pid)]
     if not word or word.startswith("-"):
         raise UsageError(f"--pid {word!r} is neither a process id nor a name")
-    found = _named(word)
-    if not found:
+    pids = _named(word)
+    if not pids:
         raise UsageError(f"no process is called {word}", "ps -e lists them; --pid takes ids and names")
-    if len(found) > 1 and _root_of(found) is None:
-        listed = ", ".join(_describe(pid) for pid in found[:8])
-        raise UsageError(f"{len(found)} processes are called {word}: {listed}", "choose by --pid ID[,ID…]")
-    return found
+    if len(pids) > 1 and _root_of(pids) is None:
+        listed = ", ".join(_describe(pid) for pid in pids[:8])
+        raise UsageError(f"{len(pids)} processes are called {word}: {listed}", "choose by --pid ID[,ID…]")
+    return pids
 
 
 def _cgroup(name: str) -> Path:
@@ -161,11 +161,11 @@ def _cgroup(name: str) -> Path:
 
 def cgroup_pids(folder: Path) -> list[int]:
     """Every process in a cgroup and those below it; empty when it has gone."""
-    found: set[int] = set()
+    pids: set[int] = set()
     for place, _, _ in os.walk(folder):
         text = try_text(Path(place) / "cgroup.procs") or ""
-        found.update(int(line) for line in text.split() if line.isdigit())
-    return sorted(found - {0})
+        pids.update(int(line) for line in text.split() if line.isdigit())
+    return sorted(pids - {0})
 
 
 def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = False) -> Target:

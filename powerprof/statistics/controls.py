@@ -87,5 +87,5 @@ def block_trend(values: Sequence[float]) -> Trend | None:
 
     if len(values) < 6 or max(values) == min(values):
         return None
-    found = stats.kendalltau(range(len(values)), values)
-    return Trend(float(found.statistic), float(found.pvalue))
+    test = stats.kendalltau(range(len(values)), values)
+    return Trend(float(test.statistic), float(test.pvalue))

@@ -66,7 +66,7 @@ def _bca(samples: tuple[np.ndarray[Any, Any], ...], statistic: Statistic, level:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SciPy warns of a degenerate distribution and returns NaN
-        found = stats.bootstrap(
+        bounds = stats.bootstrap(
             samples,
             statistic,
             n_resamples=RESAMPLES,
@@ -76,7 +76,7 @@ def _bca(samples: tuple[np.ndarray[Any, Any], ...], statistic: Statistic, level:
             method="BCa",
             random_state=np.random.default_rng(seed),
         ).confidence_interval
-    low, high = float(found.low), float(found.high)
+    low, high = float(bounds.low), float(bounds.high)
     return Interval(low, high, "bca") if math.isfinite(low) and math.isfinite(high) else None
 
 
@@ -112,7 +112,7 @@ def bounded_interval(
     if below and above and floor is not None and ceiling is not None:
         low, high = centre - floor, ceiling - centre
         odds, spread = low / high, math.exp(reach * (1 / low + 1 / high))
-        ends = [floor + (ceiling - floor) * one / (1 + one) for one in (odds / spread, odds * spread)]
+        ends = [floor + (ceiling - floor) * ratio / (1 + ratio) for ratio in (odds / spread, odds * spread)]
         return Interval(ends[0], ends[1], "student-logit")
     if below and floor is not None:
         low, factor = centre - floor, math.exp(reach / (centre - floor))
@@ -135,8 +135,8 @@ def welch_interval(a: Sequence[float], b: Sequence[float], level: float = LEVEL)
         return Interval(b[0] - a[0], b[0] - a[0], "constant")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of values that are nearly alike: their interval is narrow, and right
-        found = stats.ttest_ind(b, a, equal_var=False).confidence_interval(level)
-    return Interval(float(found.low), float(found.high), "welch")
+        bounds = stats.ttest_ind(b, a, equal_var=False).confidence_interval(level)
+    return Interval(float(bounds.low), float(bounds.high), "welch")
 
 
 def mean_interval(values: Sequence[float], *, seed: int, level: float = LEVEL, widen: bool = True) -> Interval | None:
@@ -156,10 +156,10 @@ def mean_interval(values: Sequence[float], *, seed: int, level: float = LEVEL, w
     student = student_interval(data.tolist(), level)
     if student is None or data.size < MINIMUM_RESAMPLED:
         return student
-    found = _bca((data,), np.mean, widened_level(data.size, level), seed)
-    if found is None:
+    resampled = _bca((data,), np.mean, widened_level(data.size, level), seed)
+    if resampled is None:
         return student
-    return Interval(min(found.low, student.low), max(found.high, student.high), "bca+student")
+    return Interval(min(resampled.low, student.low), max(resampled.high, student.high), "bca+student")
 
 
 def difference_interval(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 import warnings
@@ -75,15 +76,28 @@ def compare_pairs(a: Sequence[float], b: Sequence[float], *, seed: int) -> Paire
     """Judge paired values. Raises ValueError where the two differ in length or are empty."""
     if len(a) != len(b) or not a:
         raise ValueError("pairs need as many values of a as of b")
-    a_mean, b_mean = statistics.fmean(a), statistics.fmean(b)
+    a_mean = statistics.fmean(a)
     interval = difference_interval(a, b, seed=seed)
     ratios = ratio_interval(a, b, seed=seed)
     if ratios is not None and ratios.method == "student-log":
         # The noise of a few windows grows with the figure: over logarithms a tenfold effect is seen with three pairs,
         # over differences it is not. The difference is then that of the ratio's ends.
         interval = Interval(a_mean * (ratios.low - 1), a_mean * (ratios.high - 1), "student-log")
-    return PairedResult(
+    on_logs = interval is not None and interval.method == "student-log"
+    return dataclasses.replace(
+        _result(a, b, interval, seed),
         pairs_count=len(a),
+        ratio_interval=ratios,
+        minimum_detectable_percent=minimum_detectable_percent(a, b),
+        p_value=_p_of_pairs(a, b, on_logs=on_logs),
+    )
+
+
+def _result(a: Sequence[float], b: Sequence[float], interval: Interval | None, seed: int) -> PairedResult:
+    """What holds of two sets of values, paired or not; `interval` is that of the difference."""
+    a_mean, b_mean = statistics.fmean(a), statistics.fmean(b)
+    return PairedResult(
+        pairs_count=0,
         a_mean=a_mean,
         b_mean=b_mean,
         a_interval=mean_interval(a, seed=seed),
@@ -92,10 +106,9 @@ def compare_pairs(a: Sequence[float], b: Sequence[float], *, seed: int) -> Paire
         difference_interval=interval,
         percent=100 * (b_mean - a_mean) / abs(a_mean) if a_mean else None,
         ratio=b_mean / a_mean if a_mean > 0 else None,
-        ratio_interval=ratios,
+        ratio_interval=None,
         verdict=verdict_of(interval),
-        minimum_detectable_percent=minimum_detectable_percent(a, b),
-        p_value=_p_of_pairs(a, b, on_logs=interval is not None and interval.method == "student-log"),
+        minimum_detectable_percent=None,
     )
 
 
@@ -118,35 +131,20 @@ def survivors(p_values: Sequence[float | None], level: float = FAMILY_LEVEL) -> 
     None never survives.
     """
     known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    found = [False] * len(p_values)
+    claimed = [False] * len(p_values)
     for rank, (p, index) in enumerate(known):
         if p > (1 - level) / (len(known) - rank):
             break
-        found[index] = True
-    return found
+        claimed[index] = True
+    return claimed
 
 
 def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int) -> PairedResult:
     """Judge two saved runs, whose blocks were not interleaved: Welch's interval, no pairing to lean on."""
     if not a or not b:
         raise ValueError("two runs need values each")
-    a_mean, b_mean = statistics.fmean(a), statistics.fmean(b)
     interval = welch_interval(a, b) if min(len(a), len(b)) >= 3 else None
-    return PairedResult(
-        pairs_count=0,
-        a_mean=a_mean,
-        b_mean=b_mean,
-        a_interval=mean_interval(a, seed=seed),
-        b_interval=mean_interval(b, seed=seed),
-        difference=b_mean - a_mean,
-        difference_interval=interval,
-        percent=100 * (b_mean - a_mean) / abs(a_mean) if a_mean else None,
-        ratio=b_mean / a_mean if a_mean > 0 else None,
-        ratio_interval=None,
-        verdict=verdict_of(interval),
-        minimum_detectable_percent=None,
-        p_value=_p_of_two(a, b),
-    )
+    return dataclasses.replace(_result(a, b, interval, seed), p_value=_p_of_two(a, b))
 
 
 def _p_of_two(a: Sequence[float], b: Sequence[float]) -> float | None:

@@ -31,13 +31,13 @@ def joined_all(windows: Sequence[Window]) -> Window:
 
 def joined(first: Window, second: Window) -> Window:
     """Two windows that follow one another as one. Rates and shares are weighted by time, energies summed."""
-    one, two = first.window_s or 0.0, second.window_s or 0.0
-    total = one + two
+    first_s, second_s = first.window_s or 0.0, second.window_s or 0.0
+    total = first_s + second_s
     if not total:
         return first
 
     def mean(a: float | None, b: float | None) -> float | None:
-        return None if a is None or b is None else (a * one + b * two) / total
+        return None if a is None or b is None else (a * first_s + b * second_s) / total
 
     later = {(reading.source, reading.domain): reading for reading in second.energy}
     energy = []

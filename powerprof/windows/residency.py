@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """From two readings of the idle counters to residencies: pure arithmetic.
 
-    C0 = wall time − Σ time in states that do not poll                  (polling is a busy loop: it counts as
-    running) residency of a state = its time / wall time                         all of them and C0 sum to 100
-    % average residency = its time / its entries wake-ups = Σ entries of all states, polling ones too: each
-    entry ends with one idle exit
+    C0                   = wall time − Σ time in states that do not poll  (polling is a busy loop and counts as running)
+    residency of a state = its time / wall time                           (all of them and C0 sum to 100 %)
+    average residency    = its time / its entries
+    wake-ups             = Σ entries of all states, polling ones too      (each entry ends with one idle exit)
 
 The exits that reading the counters caused (`forced`) are taken out of entries and wake-ups and reported
 beside them. Without wall time only shares of the idle time are known.
@@ -161,10 +161,10 @@ def _states(
     totals: Mapping[str, _Total], wall_us: float | None, window_s: float | None, idle_us: int
 ) -> list[StateResidency]:
     base_us = wall_us or float(idle_us)
-    found = []
+    residencies = []
     for name, total in totals.items():
         percent = 100.0 * total.time_us / base_us if base_us else None
-        found.append(
+        residencies.append(
             StateResidency(
                 name=name,
                 polling=total.polling,
@@ -179,7 +179,7 @@ def _states(
                 rejected_hz=_rate(total.rejected, window_s),
             )
         )
-    return found
+    return residencies
 
 
 def _rate(count: int | None, window_s: float | None) -> float | None:

@@ -36,8 +36,8 @@ def estimate(
 
 def interval(values: Sequence[float], floor: float | None = None, ceiling: float | None = None) -> Estimate:
     """The mean with Student's 95 % interval, within what is possible. One value alone has none."""
-    found = bounded_interval(values, floor, ceiling)
-    return Estimate(mean=fmean(values), low=found.low if found else None, high=found.high if found else None)
+    bounds = bounded_interval(values, floor, ceiling)
+    return Estimate(mean=fmean(values), low=bounds.low if bounds else None, high=bounds.high if bounds else None)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -47,20 +47,20 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _state(name: str, windows: Sequence[Window]) -> StateResidency:
     """The mean of one state over all windows: one that a window does not have was not entered in it."""
-    found = [state for window in windows for state in window.states if state.name == name]
+    states = [state for window in windows for state in window.states if state.name == name]
 
     def mean(pick: Callable[[StateResidency], float | None]) -> float | None:
-        values = [pick(state) for state in found]
+        values = [pick(state) for state in states]
         if None in values:
             return None
         return math.fsum(value or 0.0 for value in values) / len(windows)
 
-    time_us = math.fsum(state.time_us for state in found)
-    entries = sum(state.entries_count for state in found)
+    time_us = math.fsum(state.time_us for state in states)
+    entries = sum(state.entries_count for state in states)
     counted = time_us / entries / 1e3 if entries and time_us else None
     return StateResidency(
         name=name,
-        polling=found[0].polling,
+        polling=states[0].polling,
         time_us=time_us,
         entries_count=entries,
         residency_percent=mean(lambda state: state.residency_percent),
@@ -69,7 +69,7 @@ def _state(name: str, windows: Sequence[Window]) -> StateResidency:
         above_hz=mean(lambda state: state.above_hz),
         below_hz=mean(lambda state: state.below_hz),
         rejected_hz=mean(lambda state: state.rejected_hz),
-        average_residency_ms=counted or _mean(state.average_residency_ms for state in found),
+        average_residency_ms=counted or _mean(state.average_residency_ms for state in states),
     )
 
 
@@ -91,7 +91,8 @@ def phase_of(name: str, windows: Sequence[Window]) -> Phase:
     states = states_of(windows)
     for state in states:
         shares = [
-            next((one.residency_percent for one in window.states if one.name == state.name), 0.0) for window in windows
+            next((other.residency_percent for other in window.states if other.name == state.name), 0.0)
+            for window in windows
         ]
         intervals[metric_of("residency_percent", state.name)] = estimate(shares, 0.0, 100.0)
     return Phase(

@@ -13,18 +13,18 @@ from powerprof.workloads.reading import Loaded, read_workload
 
 def folders(extra: Sequence[Path] = ()) -> list[Path]:
     """Every workload's folder: the shipped ones and the user's. Raises UsageError for a bad path."""
-    found: list[Path] = []
+    places: list[Path] = []
     for root in extra:
         if (root / "workload.toml").is_file():
-            found.append(root.resolve())
+            places.append(root.resolve())
         elif root.is_dir():
-            found += sorted(entry.parent.resolve() for entry in root.glob("*/workload.toml"))
+            places += sorted(entry.parent.resolve() for entry in root.glob("*/workload.toml"))
         else:
             raise UsageError(f"--workloads {root}: no such directory", "name a folder that holds workload folders")
     shipped = data_dir("workloads")
-    taken = {path.name for path in found}
-    found += sorted(path.parent for path in shipped.glob("*/workload.toml") if path.parent.name not in taken)
-    return found
+    taken = {path.name for path in places}
+    places += sorted(path.parent for path in shipped.glob("*/workload.toml") if path.parent.name not in taken)
+    return places
 
 
 def find_workload(name: str, extra: Sequence[Path] = ()) -> Loaded:

@@ -172,14 +172,14 @@ class Case:
         """The statements of the load, inline ones first. Raises DataError for a file that cannot be read."""
         from powerprof.workloads.sqltext import split_statements
 
-        found = [text.strip().rstrip(";") for text in self.load.sql]
+        all_statements = [text.strip().rstrip(";") for text in self.load.sql]
         for name in self.load.files:
             path = self.workload.folder / name
             statements = split_statements(read_outside_text(path, _SQL_LIMIT_BYTES))
             if not statements:
                 raise DataError(path, "has no statement")
-            found += statements
-        return found
+            all_statements += statements
+        return all_statements
 
 
 def _merge(base: Any, over: Any) -> Any:
@@ -221,5 +221,5 @@ def resolve(loaded: Loaded, condition: str, overrides: Mapping[str, Any] | None 
         load = msgspec.convert(merged["load"], Load)
     except msgspec.ValidationError as error:
         raise DataError(loaded.path, f"conditions.{condition}: {str(error).replace('`', '')}") from None
-    found = loaded.definition.conditions[condition]
-    return Case(loaded, condition, found.title or condition, topology, server, load, found)
+    own = loaded.definition.conditions[condition]
+    return Case(loaded, condition, own.title or condition, topology, server, load, own)

@@ -46,8 +46,8 @@ def _split(text: str, delimiter: str) -> list[str]:
             else:
                 current.append(" ")
                 closing = "*/" if token[0] == "/*" else "\n"
-                found = text.find(closing, end)
-                end = len(text) if found < 0 else found + (2 if closing == "*/" else 0)
+                closed_at = text.find(closing, end)
+                end = len(text) if closed_at < 0 else closed_at + (2 if closing == "*/" else 0)
         position = end
     current.append(text[position:])
     statements.append("".join(current).strip())
@@ -56,9 +56,9 @@ def _split(text: str, delimiter: str) -> list[str]:
 
 def _closed(text: str, position: int, quote: str) -> int:
     """Where the literal ends whose quote stands before `position`: a doubled quote and \\ belong to it."""
-    while (found := _ENDS[quote].search(text, position)) is not None:
-        position = found.end()
-        if found[0] == quote and not text.startswith(quote, position):
+    while (mark := _ENDS[quote].search(text, position)) is not None:
+        position = mark.end()
+        if mark[0] == quote and not text.startswith(quote, position):
             return position
         position += 1
     return len(text)
