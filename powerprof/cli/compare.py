@@ -117,6 +117,9 @@ def command(
     other: With = None,
     bench: Bench,
     attribute: Attribute = None,
+    on_cpu: Annotated[
+        bool, typer.Option("--on-cpu", help="Also sample which functions of the server grew or shrank (as root).")
+    ] = False,
     allow_failure: AllowFailure = False,
     meters: Meters,
     tables: Tables,
@@ -171,6 +174,7 @@ def command(
         meter_log=meters.energy.meter_log,
         residency_source=meters.residency_source,
         attribute_s=attribute,
+        on_cpu=on_cpu,
     )
     if typed:
         from powerprof.experiment.commands import compare_commands

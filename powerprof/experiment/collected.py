@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from powerprof.experiment.judge.answer import headline
+from powerprof.experiment.judge.functionchanges import SampledWindow
 from powerprof.experiment.judge.metrics import Baseline, baseline_of, measured_names
 from powerprof.experiment.measure.calibration import Offer
 from powerprof.experiment.options import ExperimentOptions
@@ -28,6 +29,7 @@ class Collected:
     control: list[Block] = field(default_factory=list)
     turn_s: float | None = None
     traced: list[TracedWindow] = field(default_factory=list)
+    sampled: list[SampledWindow] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
     server: dict[str, object] = field(default_factory=dict)
     energy_source: EnergySource | None = None

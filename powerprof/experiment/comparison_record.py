@@ -11,6 +11,7 @@ from powerprof import __version__
 from powerprof.energy.domains import unmetered
 from powerprof.experiment.collected import Collected
 from powerprof.experiment.judge.answer import answer
+from powerprof.experiment.judge.functionchanges import function_changes
 from powerprof.experiment.judge.modelrange import with_model_range
 from powerprof.experiment.judge.threats import doubts_of, find_threats
 from powerprof.experiment.judge.verdict import judge, own_control, pairs_of
@@ -52,6 +53,7 @@ def comparison(found: Collected) -> Comparison:
         baseline_after=found.after,
         blocks=found.blocks,
         traced=found.traced,
+        on_cpu=function_changes(found.sampled, found.options.seed) if found.sampled else None,
         host=host_record(),
         server=found.server,
         tool={"version": __version__, "cpu_s": found.own_cpu_s, "cpu_percent": cpu_percent},

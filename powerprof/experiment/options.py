@@ -53,6 +53,7 @@ class ExperimentOptions:
     meter_log: Path | None = None
     residency_source: str = "cpuidle"
     attribute_s: float | None = None
+    on_cpu: bool = False
     turn_s: float = TURN_S
     quick: bool = False
 

@@ -135,6 +135,33 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
 
 
+class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One function of the server or the kernel, in percent of one CPU: where it ran itself, and with what it called.
+
+    The difference, its interval and the verdict are of where it ran itself.
+    """
+
+    function: str
+    module: str
+    kernel: bool
+    a_percent: float
+    b_percent: float
+    b_minus_a_percent: float
+    ci95: Range | None
+    a_total_percent: float
+    b_total_percent: float
+    verdict: Verdict
+
+
+class FunctionChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """What functions the servers ran in either condition, over so many windows of each; largest change first."""
+
+    windows_count: int
+    window_s: float | None
+    samples_count: int
+    functions: list[FunctionChange]
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The server's plan of one statement of a condition, as EXPLAIN gave it; `asserted` where the workload did."""
 
@@ -236,6 +263,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     control: Control | None = None
     differences: list[str] = []
     traced: list[TracedWindow] = []
+    on_cpu: FunctionChanges | None = None
     baseline: list[Window] = []
     baseline_after: list[Window] = []
     blocks: list[Block] = []

@@ -21,6 +21,7 @@ from powerprof.experiment.measure.asked import check_asked
 from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer, calibrate
 from powerprof.experiment.measure.order import block_order
+from powerprof.experiment.measure.sampled import sample_functions
 from powerprof.experiment.measure.traced import trace_condition
 from powerprof.experiment.measure.turns import measure_alternating, turn_length_s
 from powerprof.experiment.options import REPLACED_SHARE, ExperimentOptions
@@ -88,6 +89,10 @@ class _Run:
     def run(self) -> None:
         found, options = self._found, self._options
         found.before += self._apparatus.baseline("idle baseline before")
+        if options.on_cpu:
+            # First: where this host cannot sample, that is said before minutes of measuring.
+            rate_hz = self._apparatus.offer.easy_rate_hz
+            found.sampled += sample_functions(self._apparatus.bench, self._cases, rate_hz, options.seed, self._say)
         try:
             self._pairs(self._cases, found.blocks, options.pairs, options.warm_up_pairs, options.seed)
             self._replace_disturbed()

@@ -10,13 +10,40 @@ from powerprof.experiment.bench.plans import plan_text
 from powerprof.experiment.judge.metrics import rest_percent
 from powerprof.experiment.records import Block, Comparison
 from powerprof.report import notes, servers, terminal
-from powerprof.report.metrics import comparison_table
-from powerprof.report.table import Places
+from powerprof.report.metrics import comparison_table, functions_table
+from powerprof.report.table import Figure, Places
+
+_FUNCTIONS = 20
 
 
 def _counted(comparison: Comparison) -> list[Block]:
     """The blocks that are in the figures."""
     return [block for block in comparison.blocks if not block.dropped and not block.disturbed]
+
+
+def _functions(comparison: Comparison, width: int) -> list[str]:
+    """What the servers ran more or less of, largest change first."""
+    sampled = comparison.on_cpu
+    if sampled is None:
+        return []
+    each = f"{sampled.windows_count} windows of {sampled.window_s or 0:.1f} s each, {sampled.samples_count:,} samples"
+    shown = functions_table(comparison, Places(comparison), _FUNCTIONS)
+    if not shown.rows:
+        return ["", *text.wrap(f"No function of the server surely grew or shrank ({each}).", width)]
+    rows = [["A self", "B self", "B − A, 95 %", "A all", "B all", "function"]]
+    for row in shown.rows:
+        cells = [row.cells[key] for key in ("a", "b", "difference", "a_total", "b_total")]
+        said = [
+            f"{cell.text} [{cell.ends[0].text}, {cell.ends[1].text}]" if cell.ends else cell.text
+            for cell in cells
+            if isinstance(cell, Figure)
+        ]
+        name = row.words("name")
+        rows.append([*said, f"{name.text} ({name.more})"])
+    found = ["", *text.wrap(f"Functions of the server that grew or shrank, % of one CPU: {each}", width)]
+    heads = text.columns([row[:-1] for row in rows], left=0)
+    found += [text.cut(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
+    return [*found, *([f"{shown.left_count} more: --json"] if shown.left_count > 0 else []), ""]
 
 
 def turns_of(comparison: Comparison) -> str:
@@ -59,6 +86,7 @@ def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     plans = _plans(comparison)
     if plans:
         found += text.wrap("Plans: " + " · ".join(plans), width)
+    found += _functions(comparison, width)
     found += servers.lines(comparison, width)
     threats = [threat.text for threat in comparison.threats]
     if threats:

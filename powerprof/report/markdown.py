@@ -19,7 +19,14 @@ from powerprof.experiment.sweepcomparison import SweepComparison
 from powerprof.records import Conservation, IdleRun, Run
 from powerprof.report import notes, sums
 from powerprof.report.kinds import form, said
-from powerprof.report.metrics import comparison_table, load_table, parted_table, points_table, sweep_table
+from powerprof.report.metrics import (
+    comparison_table,
+    functions_table,
+    load_table,
+    parted_table,
+    points_table,
+    sweep_table,
+)
 from powerprof.report.phases import causes_table, changes_table, phases_table
 from powerprof.report.table import Cell, Column, Figure, Judged, Path, Places, Row, Table
 from powerprof.report.wakeups import wakeups_table
@@ -114,7 +121,11 @@ def comparison(record: Comparison, context: str) -> list[str]:
     """The metrics side by side, and what else could have made the difference."""
     doubts = [f"> Doubtful: {plain('; '.join(record.verdict.doubts))}.", ""] if record.verdict.doubts else []
     ground = [plain(record.verdict.ground), ""] if record.verdict.ground else []
-    found = ["", *doubts, *ground, context, *table(comparison_table(record, Places(record)), _COMPARED)]
+    places = Places(record)
+    found = ["", *doubts, *ground, context, *table(comparison_table(record, places), _COMPARED)]
+    functions = functions_table(record, places, _ROWS)
+    if functions.rows:
+        found += ["", "Functions that grew or shrank, in percent of one CPU:", *table(functions)]
     if record.threats:
         found += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
     return found + _notes([*record.differences, *notes.all_of(record)])

@@ -63,6 +63,37 @@ def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics
     )
 
 
+def functions_table(record: Comparison, places: Places, limit: int) -> Table:
+    """A row a function that surely grew or shrank, in percent of one CPU: itself, and with what it called."""
+    functions = record.on_cpu.functions if record.on_cpu is not None else []
+    sure = [number for number, one in enumerate(functions) if one.verdict != "inconclusive"]
+    rows = []
+    for number in sure[:limit]:
+        one, at = functions[number], f"/on_cpu/functions/{number}"
+        cells: dict[str, Cell] = {
+            "name": Words(one.function, "kernel" if one.kernel else one.module),
+            "a": places.figure(f"{at}/a_percent", 2),
+            "b": places.figure(f"{at}/b_percent", 2),
+            "difference": places.figure(f"{at}/b_minus_a_percent", 2, ends=f"{at}/ci95", sign=True),
+            "a_total": places.figure(f"{at}/a_total_percent", 2),
+            "b_total": places.figure(f"{at}/b_total_percent", 2),
+        }
+        rows.append(Row(cells, key=one.function, short=one.function, exact_unit="%"))
+    return Table(
+        [
+            Column("name", "function", left=True),
+            Column("a", "A", record.a.name),
+            Column("b", "B", record.b.name),
+            Column("difference", "B − A", short="difference", interval="95 %"),
+            Column("a_total", "A with callees"),
+            Column("b_total", "B with callees"),
+        ],
+        rows,
+        "functions, % of one CPU",
+        left_count=len(sure) - len(rows),
+    )
+
+
 def states_table(record: Comparison, places: Places) -> Table:
     """C0 and each idle state of both conditions, in percent of all CPUs' time; no rows where C0 is unknown."""
     named = {metric.name: index for index, metric in enumerate(record.metrics)}

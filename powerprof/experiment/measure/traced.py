@@ -45,7 +45,7 @@ def trace_condition(
         return found
 
     label = ", ".join(f"{name} ({pid})" for name, pid in members.items())
-    with Beside(bench, case) as beside, _load(bench, case, rate_hz):
+    with Beside(bench, case) as beside, load_at(bench, case, rate_hz):
         beside.start()
         taken = live.capture(live.CapturePlan(Target(tuple(members.values()), label), duration_s), names, say)
         _, storm = beside.finish(os.cpu_count() or 1)
@@ -55,7 +55,7 @@ def trace_condition(
 
 
 @contextmanager
-def _load(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
+def load_at(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
     """The condition's clients at work, or silent where they are to be, for as long as the context lasts."""
     from powerprof.experiment.loads import Order, start_load
     from powerprof.experiment.loads.gated import GatedLoad, is_possible

@@ -19,9 +19,10 @@ from powerprof.report.html.page import page
 from powerprof.report.html.tables import Drawn, table
 from powerprof.report.html.windows import c0_bars
 from powerprof.report.kinds import said
-from powerprof.report.metrics import comparison_table, states_table
+from powerprof.report.metrics import comparison_table, functions_table, states_table
 from powerprof.report.table import Figure, Places, Table, Words
 
+_FUNCTIONS = 40
 _FRAMES = 1500  # in each of three graphs: the page has to stay below 6 MiB whatever the names are
 
 
@@ -116,5 +117,6 @@ def render(record: Comparison, extras: Extras) -> str:
         state_bars=_state_bars(record, states) if states.rows else [],
         course=svg.course(_bars(record), "% C0"),
         flames=flames(record, extras),
+        functions=functions_table(record, places, _FUNCTIONS),
         columns=[list(dict.fromkeys(name for row in plan.rows for name in row)) for plan in record.plans],
     )

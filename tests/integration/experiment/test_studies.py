@@ -53,3 +53,13 @@ def test_a_load_that_is_not_what_it_says_is_not_measured(
     done = powerprof_cli(["run", "wrong:text", "--workloads", str(tmp_path), "--repeat", "1", "--duration", "0.4"])
     assert done.code == 1
     assert "wrong:text: Com_stmt_execute moved 0 times a query, and not 1" in done.err
+
+
+def test_a_buffer_above_the_threshold_is_faulted_in_for_every_connection(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path
+) -> None:
+    found = _metrics(powerprof_cli, "read-buffer-128k", "read-buffer-5m", "--turn", "0.4")
+    faults = found["minor_faults_per_query"]
+    # 5 MiB in pages of 4 KiB and one; a query is a connection.
+    assert faults["a"]["mean"] <= 50
+    assert 1200 <= faults["b"]["mean"] <= 1400
