@@ -4,20 +4,55 @@
 --pid takes a process id or a name (mysqld finds mariadbd too) and asks the server by its own socket; --socket, --server
 and --defaults-file name it or an account. A probe where the server begins a command tells its statements apart; nothing
 in the server is changed, and its performance_schema need not be on. Values in texts are shown as ?, and saved so.
+
+--explain and --save-workload use statements with the values that clients sent, and ask before; --yes agrees.
 """
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from powerprof.cli.options import Duration, Energy, Given, Saving, Tables, files_of
 from powerprof.cli.output import check, deliver, say_to
+from powerprof.errors import PowerprofError, UsageError
 
 Pid = Annotated[str | None, typer.Option("--pid", metavar="ID|NAME", help="The server's process id or name.")]
 Top = Annotated[int, typer.Option("--top", metavar="N", min=1, max=100_000, help="Statements to print.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """What is done with texts as clients sent them."""
+
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Ask for the plans of the costliest, with their values.")
+    ] = False
+    save_workload: Annotated[
+        Path | None,
+        typer.Option("--save-workload", metavar="DIR", help="Make a workload of the costliest, with their values."),
+    ] = None
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before these.")] = False
+
+
+def agree(what: str, yes: bool) -> None:
+    """Say on stderr what is going to be done, and ask on a terminal. Raises UsageError where it is not agreed."""
+    typer.echo(f"note: {what}", err=True)
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("nobody is there to agree to that", "add --yes, or leave out --explain and --save-workload")
+    try:
+        agreed = typer.confirm("Go on?", err=True)
+    except typer.Abort:  # end of input
+        agreed = False
+    if not agreed:
+        raise UsageError("not agreed: nothing was measured", "leave out --explain and --save-workload")
 
 
 def command(
@@ -25,6 +60,7 @@ def command(
     pid: Pid = None,
     duration: Duration = 10.0,
     top: Top = 20,
+    samples: Samples,
     given: Given,
     energy: Energy,
     tables: Tables,
@@ -33,6 +69,9 @@ def command(
     """Trace, join, save, print."""
     files = files_of(tables)
     saving = check(saving, files)
+    folder = samples.save_workload
+    if folder is not None:
+        _check_folder(folder)
     from powerprof.queries import session
     from powerprof.report.queries import lines
 
@@ -44,5 +83,38 @@ def command(
         duration_s=duration,
         energy_source=energy.energy_source,
         meter_log=energy.meter_log,
+        explain=samples.explain,
+        workload=folder.resolve().name if folder is not None else None,
     )
-    deliver(session.run(request, say_to(saving)), "queries", saving, files, lines=partial(lines, top=top))
+    found = session.run(request, say_to(saving), lambda what: agree(what, samples.yes))
+    next_step = None
+    if folder is not None and found.workload is not None:
+        _write(folder, found.workload)
+        next_step = (
+            f"The workload is in {folder}/workload.toml: powerprof compare as-is changed --workloads {folder.parent}"
+        )
+    deliver(found.record, "queries", saving, files, lines=partial(lines, top=top), next_step=next_step)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raises UsageError for a place where no workload can be made."""
+    from powerprof.queries.workload import check_name
+
+    check_name(folder.resolve().name)
+    if (folder / "workload.toml").exists():
+        raise UsageError(f"--save-workload: there is a workload in {folder} already", "name another folder")
+    if not folder.resolve().parent.is_dir():
+        raise UsageError(f"--save-workload {folder}: no such directory {folder.resolve().parent}", "create it first")
+
+
+def _write(folder: Path, text: str) -> None:
+    """The folder and its workload.toml, as the caller's. Raises PowerprofError."""
+    from powerprof.caller import as_caller
+    from powerprof.report.output import write_output
+
+    try:
+        with as_caller():
+            folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise PowerprofError(f"cannot make {folder} ({(error.strerror or str(error)).lower()})") from error
+    write_output(str(folder / "workload.toml"), text.encode())

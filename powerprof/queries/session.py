@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from powerprof import __version__
 from powerprof.database import performance
 from powerprof.database.performance import Known
@@ -20,11 +22,15 @@ from powerprof.queries import notes, shares
 from powerprof.queries.join import Parts, parts_of
 from powerprof.queries.reach import Reach, reach
 from powerprof.queries.records import Queries, QueryServer, Share, TracingCost
+from powerprof.queries.samples import samples, with_plans
+from powerprof.queries.workload import workload_toml
 from powerprof.records import ToolCost, Window
 from powerprof.text import Say
 from powerprof.tracing.queries import QueryTracer
 from powerprof.tracing.statement_trace import StatementTrace
 from powerprof.windows.sampling import WindowInterrupted, measure_window
+
+_EXPLAINED, _SAVED = 5, 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +45,16 @@ class Request:
     energy_source: str = "auto"
     meter_log: Path | None = None
     ask_password: Callable[[str], str] | None = None
+    explain: bool = False
+    workload: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A record, and the workload.toml that was asked for."""
+
+    record: Queries
+    workload: str | None
 
 
 class Taken(NamedTuple):
@@ -50,12 +66,32 @@ class Taken(NamedTuple):
     interrupted: bool
 
 
-def run(request: Request, say: Say) -> Queries:
-    """Answer the request. Raises UsageError, CapabilityError, PowerprofError."""
+def run(request: Request, say: Say, consent: Callable[[str], None]) -> Result:
+    """Answer the request. Raises UsageError, CapabilityError, PowerprofError.
+
+    `consent` is told before texts of clients are used with their values, and raises where that is not agreed to.
+    """
     server = reach(request.pid, request.server_url, request.socket, request.defaults_file, request.ask_password)
+    if request.explain:
+        if server.login is None:
+            raise PowerprofError(
+                "--explain: the server does not let this user in", "name an account by --defaults-file"
+            )
+        consent(f"EXPLAIN is going to be run for up to {_EXPLAINED} statements of clients, with their values")
+    if request.workload is not None:
+        consent(f"statements of clients are going to be written to a file, with their values: {request.workload}")
     with WindowEnergy(request.energy_source, request.meter_log) as energy:
         taken = take(server, request.duration_s, energy, say)
-        return record_of(server, taken, energy)
+        record = record_of(server, taken, energy)
+    if request.explain and server.login is not None:
+        say("asking for plans")
+        chosen = samples(taken.trace, record.statements, _EXPLAINED)
+        statements, untold = with_plans(record.statements, chosen, server.login)
+        record = msgspec.structs.replace(record, statements=statements, notes=[*record.notes, *untold])
+    if request.workload is None:
+        return Result(record, None)
+    chosen = samples(taken.trace, record.statements, _SAVED)
+    return Result(record, workload_toml(request.workload, server.label, chosen, record.connections_count))
 
 
 def take(server: Reach, duration_s: float, energy: WindowEnergy, say: Say) -> Taken:

@@ -155,6 +155,11 @@ class QueryTracer:
         if refused:
             raise PowerprofError(f"{found.symbol} cannot be probed: {refused[0][1]}")
 
+    def detach(self) -> None:
+        """Count nothing, and take the probe away."""
+        self._switch(0)
+        self._probes.close()
+
     def begin(self) -> None:
         """The window begins."""
         self._before = self._counters()

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 
-from tests.bench import attribution, estimate, observer, startup, steadiness, turns
+from tests.bench import attribution, estimate, observer, queries, startup, steadiness, turns
 from tests.bench.figures import Verdict
 
 
@@ -19,7 +19,8 @@ def main() -> int:
         "names",
         nargs="*",
         metavar="NAME",
-        help="startup, estimate, observer, steadiness, turns-full, turns-half, attribution, attribution-idle (all)",
+        help="startup, estimate, observer, steadiness, turns-full, turns-half, attribution, attribution-idle,"
+        " queries (all)",
     )
     parser.add_argument("--quick", action="store_true", help="short windows, to see that it works: nothing to believe")
     given = parser.parse_args()
@@ -30,6 +31,7 @@ def main() -> int:
         "steadiness": steadiness.run,
         "turns-full": turns.run_full,
         "turns-half": turns.run_half,
+        "queries": queries.run,
         "attribution": attribution.run_loaded,
         "attribution-idle": attribution.run_idle,
     }

@@ -11,9 +11,10 @@ from __future__ import annotations
 import resource
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -52,10 +53,23 @@ class _Reading:
     bpf_s: float
 
 
+class Switched(Protocol):
+    """A tracer that stays loaded and can be switched on and off."""
+
+    def attach(self) -> None:
+        """On."""
+
+    def detach(self) -> None:
+        """Off."""
+
+    def run_time_s(self) -> float | None:
+        """Time in its programs."""
+
+
 class Bench:
     """A loaded server and a tracer of it that can be switched on and off."""
 
-    def __init__(self, server: PrivateServer, tracer: StackTracer, reader: CpuidleReader) -> None:
+    def __init__(self, server: PrivateServer, tracer: Switched, reader: CpuidleReader) -> None:
         self._server = server
         self._tracer = tracer
         self._reader = reader
@@ -69,13 +83,13 @@ class Bench:
                 exits += sum(reading.usage)
                 pairs = zip(reading.states, reading.time_us, strict=True)
                 idle_us += sum(spent for state, spent in pairs if not state.polling)
-        return _Reading(time.monotonic(), questions, idle_us, exits, self._tracer.program.run_time_s() or 0.0)
+        return _Reading(time.monotonic(), questions, idle_us, exits, self._tracer.run_time_s() or 0.0)
 
     def _turn(self, connection: sql.Connection, on: bool) -> Turn:
         if on:
-            self._tracer.program.attach()
+            self._tracer.attach()
         else:
-            self._tracer.program.detach()
+            self._tracer.detach()
         time.sleep(_SETTLE_S)
         before = self._read(connection)
         time.sleep(TURN_S)
@@ -98,7 +112,7 @@ class Bench:
                 first = self._turn(connection, number % 2 == 1)
                 second = self._turn(connection, number % 2 == 0)
                 found.append((first, second) if number % 2 == 0 else (second, first))
-        self._tracer.program.attach()
+        self._tracer.attach()
         return found
 
 
@@ -122,11 +136,15 @@ def _bench(load: Sequence[str] | None) -> Iterator[tuple[Bench, float]]:
         with StackTracer(resolve([str(server.pid)])) as tracer, CpuidleReader() as reader:
             ready_s = time.monotonic() - began
             tracer.program.count_run_time()
-            yield Bench(server, tracer, reader), ready_s
+            yield Bench(server, tracer.program, reader), ready_s
 
 
-def _loaded(name: str, load: Sequence[str], count: int) -> list[tuple[Turn, Turn]]:
-    with _bench(load) as (bench, ready_s):
+Opening = Callable[[Sequence[str]], AbstractContextManager[tuple[Bench, float]]]
+
+
+def loaded(name: str, load: Sequence[str], count: int, opened: Opening = _bench) -> list[tuple[Turn, Turn]]:
+    """Pairs of turns under a load, and a table of what they say."""
+    with opened(load) as (bench, ready_s):
         pairs = bench.pairs(count)
     rate = statistics.median(off.queries_hz for off, _ in pairs)
     exits = statistics.median(off.exits_hz for off, _ in pairs)
@@ -143,7 +161,7 @@ def _loaded(name: str, load: Sequence[str], count: int) -> list[tuple[Turn, Turn
 
 def run_full(quick: bool) -> Verdict:
     """Sixteen threads that ask as fast as they can."""
-    pairs = _loaded("saturated", ["--threads=16", "--rate=0"], 10 if quick else 250)
+    pairs = loaded("saturated", ["--threads=16", "--rate=0"], 10 if quick else 250)
     lost = [100.0 * (1.0 - on.queries_hz / off.queries_hz) for off, on in pairs]
     _, low, high = interval(lost)
     rate = statistics.median(off.queries_hz for off, _ in pairs)
@@ -156,7 +174,7 @@ def run_full(quick: bool) -> Verdict:
 
 def run_half(quick: bool) -> Verdict:
     """Eight threads that ask 8,000 times a second: most of the time is idle, in short periods."""
-    pairs = _loaded("half-loaded", ["--threads=8", "--rate=8000"], 10 if quick else 250)
+    pairs = loaded("half-loaded", ["--threads=8", "--rate=8000"], 10 if quick else 250)
     _, low, high = interval([100.0 * (on.cpu_us / off.cpu_us - 1.0) for off, on in pairs])
     doubt = ""
     if high - low > 2 * CPU_PERCENT:

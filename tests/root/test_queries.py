@@ -18,12 +18,14 @@ from typing import Any
 import pymysql
 import pytest
 
+from powerprof.database.builds import ServerBuild
 from powerprof.database.performance import Known
 from powerprof.database.server import PrivateServer
 from powerprof.queries.join import parts_of
 from powerprof.statements.identity import identity
 from powerprof.tracing.queries import QueryTracer
 from powerprof.tracing.statement_trace import StatementTrace
+from powerprof.workloads.reading import read_workload
 from tests.conftest import Cli
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
@@ -32,7 +34,7 @@ _PERFORMANCE_SCHEMA_OFF = {"performance_schema": "OFF"}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PrivateServer]:
-    with PrivateServer(settings=_PERFORMANCE_SCHEMA_OFF) as started:
+    with PrivateServer(settings={**_PERFORMANCE_SCHEMA_OFF, "max_connections": 1100}) as started:
         yield started
 
 
@@ -225,14 +227,19 @@ def test_the_server_survives_every_ending_of_ours(
     server: PrivateServer, ending: signal.Signals, tmp_path: Path
 ) -> None:
     command = [str(Path(sys.executable).with_name("powerprof")), "queries", "--pid", str(server.pid)]
+    terminal, side = os.openpty()
     process = subprocess.Popen(
         [*command, "--duration", "60", "--no-save"],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=side,
         env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
     )
+    os.close(side)
     with server.connect() as connection, connection.cursor() as cursor:
-        until = time.monotonic() + 6
+        said = b""
+        while b"tracing the statements" not in said:
+            said += os.read(terminal, 1000)
+        until = time.monotonic() + 1
         while time.monotonic() < until:
             cursor.execute("SELECT 1")
             time.sleep(0.01)
@@ -241,6 +248,7 @@ def test_the_server_survives_every_ending_of_ours(
         for _ in range(100):
             cursor.execute("SELECT 1")
             assert cursor.fetchone() == (1,)
+    os.close(terminal)
     if ending != signal.SIGKILL:
         assert process.returncode == 130
         assert b"Interrupted" in out
@@ -251,3 +259,70 @@ def test_what_is_no_server_is_refused(powerprof_cli: Cli) -> None:
     result = powerprof_cli(["queries", "--pid", str(os.getpid())])
     assert result.code == 2
     assert "is no MariaDB or MySQL server" in result.err
+
+
+def test_plans_and_a_workload_are_made_of_what_clients_sent(
+    powerprof_cli: Cli, server: PrivateServer, tmp_path: Path
+) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS q")
+        connection.select_db("q")
+        cursor.execute("CREATE TABLE IF NOT EXISTS q.t (id INT PRIMARY KEY, n INT)")
+        cursor.execute("REPLACE INTO q.t SELECT seq, seq % 97 FROM seq_1_to_2000")
+        stop = threading.Event()
+
+        def client() -> None:
+            while not stop.is_set():
+                cursor.execute("SELECT COUNT(*) FROM t WHERE n = 42")
+
+        worker = threading.Thread(target=client)
+        worker.start()
+        folder = tmp_path / "by-n"
+        options = ["--explain", "--save-workload", str(folder), "--duration", "1", "--no-save", "--json", "-"]
+        try:
+            asked = powerprof_cli(["queries", "--socket", str(server.socket), *options])
+            found = powerprof_cli(["queries", "--socket", str(server.socket), *options, "--yes"])
+        finally:
+            stop.set()
+            worker.join()
+    assert (asked.code, "nobody is there to agree" in asked.err) == (2, True)
+    assert found.code == 0, found.err
+    first = json.loads(found.out)["statements"][0]
+    assert (first["text"], first["schema_name"]) == ("SELECT COUNT(*) FROM t WHERE n = ?", "q")
+    assert (first["plan"][0]["table"], first["plan"][0]["access"]) == ("t", "ALL")
+    assert "n = 42" not in found.out
+    workload = read_workload(folder)
+    assert workload.definition.load.sql == ["SELECT COUNT(*) FROM t WHERE n = 42"]
+    assert workload.definition.load.database == "q"
+
+
+def test_a_thousand_connections_are_all_counted(server: PrivateServer) -> None:
+    connections = [server.connect() for _ in range(1000)]
+    try:
+
+        def work() -> None:
+            for number, connection in enumerate(connections):
+                connection.query(f"SELECT {number} FROM DUAL")
+
+        trace = traced(server, work)
+    finally:
+        for connection in connections:
+            connection.close()
+    assert rows(trace)["SELECT ? FROM DUAL"].calls_count == 1000
+    assert trace.lost_count == 0
+
+
+@pytest.mark.historical("mysql-5.5.9")
+def test_the_server_of_2011_is_counted_too(historical_build: ServerBuild) -> None:
+    with PrivateServer(build=historical_build) as old, old.connect() as connection, connection.cursor() as cursor:
+
+        def work() -> None:
+            for number in range(100):
+                cursor.execute(f"SELECT {number}")
+            cursor.execute("SELECT BENCHMARK(1000000, MD5('x'))")
+
+        trace = traced(old, work)
+    found = rows(trace)
+    assert found["SELECT ?"].calls_count == 100
+    assert next(iter(found)) == "SELECT BENCHMARK(?, MD5(?))"
+    assert sum(thread.cpu_ns for thread in trace.threads) == pytest.approx(trace.process_cpu_ns, rel=0.01, abs=2e6)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole texts that clients sent, with their values: only for who consented, and never saved with a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from powerprof.database.base import Login
+from powerprof.database.explaining import explain
+from powerprof.errors import PowerprofError
+from powerprof.queries.records import PlanStep, Statement
+from powerprof.statements.normal import key
+from powerprof.tracing.queries import TEXT_BYTES
+from powerprof.tracing.statement_trace import COM_QUERY, StatementTrace
+
+_READS = re.compile(r"\(*(SELECT|WITH)\b", re.IGNORECASE)
+_LOCKS = re.compile(r"\b(for update|for share|lock in share mode|into ?(outfile|dumpfile|@))")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A statement of the record with a text of it as a client sent it."""
+
+    number: int
+    statement: Statement
+    text: str
+
+
+def samples(trace: StatementTrace, statements: Sequence[Statement], most: int) -> list[Sample]:
+    """Of the first statements those that only read, and whose text is whole and has its values."""
+    texts: dict[str, str] = {}
+    for seen in trace.texts:
+        if seen.command == COM_QUERY and seen.length < TEXT_BYTES:
+            text = seen.text.decode("utf-8", "replace")
+            name = key(text)
+            if _READS.match(name) and not _LOCKS.search(name) and "?" not in text and "\ufffd" not in text:
+                texts.setdefault(name, text)
+    found = [
+        Sample(number, one, texts[key(one.text)])
+        for number, one in enumerate(statements)
+        if key(one.text) in texts and not one.began_before
+    ]
+    return found[:most]
+
+
+def with_plans(
+    statements: Sequence[Statement], chosen: Sequence[Sample], login: Login
+) -> tuple[list[Statement], list[str]]:
+    """The statements with the plans of the chosen ones, and what could not be explained."""
+    found, notes = list(statements), []
+    for sample in chosen:
+        try:
+            steps = explain(login, sample.text, sample.statement.schema_name)
+        except PowerprofError as error:
+            notes.append(f"no plan of {sample.statement.text[:60]}: {error.message}")
+            continue
+        plan = [PlanStep(table=s.table, access=s.access, key=s.key, rows_count=s.rows, extra=s.extra) for s in steps]
+        found[sample.number] = msgspec.structs.replace(found[sample.number], plan=plan)
+    return found, notes

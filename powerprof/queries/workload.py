@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A workload.toml made of statements that a server executed, for `compare` after somebody has changed something."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from powerprof.errors import PowerprofError, UsageError
+from powerprof.queries.samples import Sample
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+def check_name(name: str) -> None:
+    """Raises UsageError for a folder that no workload can be called by."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"--save-workload: no workload can be called {name[:60]!r}",
+            "a folder's name of lower case letters, digits and -, such as ./slow-orders",
+        )
+
+
+def workload_toml(name: str, label: str, samples: Sequence[Sample], clients: int) -> str:
+    """The text of workload.toml. Raises PowerprofError where there is nothing to put into it."""
+    usable = [one for one in samples if "{{" not in one.text]
+    if not usable:
+        raise PowerprofError(
+            "no statement for a workload: none only reads and was seen whole, with its values",
+            "a longer --duration, or write one (docs/how-to/write-a-workload.md)",
+        )
+    schema = Counter(one.statement.schema_name for one in usable).most_common(1)[0][0]
+    usable = [one for one in usable if one.statement.schema_name == schema]
+    rate = sum(one.statement.calls_hz or 0.0 for one in usable)
+    texts = "".join(f"  {_text(one.text)},\n" for one in usable)
+    database = f"database = {_text(schema)}\n" if schema else "# database = the schema of these statements\n"
+    return f"""schema = "powerprof.workload/1"
+name = {_text(name)}
+title = {_text(f"Statements of {label}")}
+description = \"\"\"
+{len(usable)} statements as clients sent them, with their values. Change something for the second condition (a table
+with an index, another statement), then: powerprof compare as-is changed --workloads DIR --socket PATH\"\"\"
+
+# The tables are those of the server that --socket or --server names. For a private server put their SQL into files:
+# [dataset]
+# kind = "sql"
+# files = ["tables.sql"]
+[dataset]
+kind = "none"
+
+[load]
+{database}sql = [
+{texts}]
+clients = {max(1, min(clients, 64))}
+rate_hz = {max(rate, 0.1):.6g}
+
+[conditions.as-is]
+title = "as the server executes them now"
+
+[conditions.changed]
+title = "after the change: put it here"
+# setup = [
+#   "CREATE TABLE t_indexed LIKE t", "INSERT INTO t_indexed SELECT * FROM t", "ALTER TABLE t_indexed ADD INDEX (c)",
+# ]
+# load.sql = ["the statements on t_indexed"]
+"""  # noqa: S608  it is written for a person to read and change, not executed here
+
+
+def _text(value: str) -> str:
+    """A basic string of TOML, whose escapes are JSON's."""
+    return json.dumps(value)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts with their values: which are taken, and the workload that is made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from powerprof.database.performance import Known
+from powerprof.errors import PowerprofError, UsageError
+from powerprof.queries.join import parts_of
+from powerprof.queries.samples import Sample, samples
+from powerprof.queries.workload import check_name, workload_toml
+from powerprof.tracing.statement_trace import StatementUse, TextSeen
+from powerprof.workloads.reading import read_workload
+from tests.unit.queries.sample import trace
+
+TEXTS = {
+    1: r"""SELECT c FROM t WHERE n='it''s " and \\' AND id=7""",
+    2: "/* app:shop */ (select d from t where id in (1,2)) union (select 1)",
+    3: "UPDATE t SET c=1",
+    4: "SELECT c FROM t WHERE id=1 FOR UPDATE",
+    5: "SELECT * FROM t INTO OUTFILE '/tmp/x'",
+    6: "SELECT e FROM t WHERE id=?",
+    7: "WITH x AS (SELECT 1) SELECT * FROM x",
+    8: "SELECT '" + "x" * 2000,
+    9: "CALL p(1)",
+}
+
+
+def chosen(most: int = 20) -> list[Sample]:
+    taken = trace(
+        uses=[StatementUse(256 + number, 11, 10, 10_000 - number, 1, 0, 0) for number in TEXTS],
+        texts=[TextSeen(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
+        latencies={},
+    )
+    return samples(taken, parts_of(taken, Known(schemas={11: "shop"})).statements, most)
+
+
+def test_only_whole_texts_that_read_are_taken() -> None:
+    assert [one.text for one in chosen()] == [TEXTS[1], TEXTS[2], TEXTS[7]]
+    assert [one.text for one in chosen(1)] == [TEXTS[1]]
+
+
+def test_the_workload_is_one(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    (folder / "workload.toml").write_text(workload_toml("shop", 'mysqld "10"', chosen(), 3))
+    read = read_workload(folder)
+    assert read.definition.load.sql == [TEXTS[1], TEXTS[2], TEXTS[7]]
+    assert (read.definition.load.database, read.definition.load.clients) == ("shop", 3)
+    assert set(read.definition.conditions) == {"as-is", "changed"}
+
+
+def test_without_a_statement_there_is_no_workload() -> None:
+    with pytest.raises(PowerprofError, match="no statement for a workload"):
+        workload_toml("shop", "mysqld", [], 1)
+
+
+@pytest.mark.parametrize("name", ["", "Shop", "a b", "../x", "-x"])
+def test_a_folder_has_to_have_a_workloads_name(name: str) -> None:
+    with pytest.raises(UsageError):
+        check_name(name)
