@@ -47,10 +47,11 @@ $(TESTED): pyproject.toml $(IMPORTED)
 demo: setup-demo ## measure an idle private MariaDB with 16 clients and print the report
 	$(BIN)/powerprof idle --clients 16 --quick
 
-man: setup ## write the manual page, the reference of commands and the JSON Schemas from the code
+man: setup ## write the manual page, the commands, the JSON Schemas and the glossary
 	$(BIN)/python -m tests.contract.docs.man_page
 	$(BIN)/python -m tests.contract.docs.commands_page
 	$(BIN)/python -m tests.contract.docs.schemas
+	$(BIN)/python -m tests.contract.docs.glossary_page
 
 test: setup ## run all tests but the soak; those of tests/root need root and BPF
 	@test "$$(id -u)" = 0 || \

@@ -8,6 +8,7 @@ windows, or with --flame-a and --flame-b those of two attributions and their dif
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -22,6 +23,14 @@ FlameA = Annotated[str | None, typer.Option("--flame-a", metavar="RUN", help="At
 FlameB = Annotated[str | None, typer.Option("--flame-b", metavar="RUN", help="Attribution of a comparison's B.")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """What a year of it costs, derived from what you state."""
+
+    price: Annotated[str | None, typer.Option("--price", metavar="0.30EUR", help="Price of a kWh.")] = None
+    grid: Annotated[float | None, typer.Option("--grid", metavar="G", help="Grams of CO2 of a kWh there.")] = None
+
+
 def command(
     name: Name,
     *,
@@ -29,6 +38,7 @@ def command(
     profiles: Profiles,
     flame_a: FlameA = None,
     flame_b: FlameB = None,
+    prices: Prices,
     runs_dir: RunsDir = None,
     json: Json = None,
 ) -> None:
@@ -37,18 +47,22 @@ def command(
     output.check_targets(json, files)
     if (flame_a or flame_b) and tables.html is None:
         raise UsageError("--flame-a and --flame-b are for a page", "add --html FILE")
+    from powerprof.report import yearly
     from powerprof.report.saved import load_saved
 
+    asked = yearly.terms(prices.price, prices.grid)
     record = load_saved(name, runs_dir)
+    derived = yearly.sentence(record, asked) if asked != yearly.Terms() else ""
     extras = None
     if tables.html is not None or profiles.perfetto is not None:
         from powerprof.report.beside import extras_of
 
         extras = extras_of(name, runs_dir, (flame_a, flame_b))
+        extras = replace(extras, derived=derived)
     # Parts of a record that are free in form are looked at only when they are drawn.
     with reading(name):
         output.write_exports(record, files, extras)
         output.write_json(record, json)
         # Who asked for files wants files: the report is shown where none was asked for.
         if not any(files.values()) and json != "-":
-            output.show(output.report(record))
+            output.show([*output.report(record), *([derived] if derived else [])])

@@ -42,6 +42,7 @@ def render(record: Attribution, extras: Extras) -> str:
         "attribution.html.j2",
         record,
         places,
+        derived=extras.derived,
         title=clean(headline(record)),
         answer=headline(record),
         rows=first,

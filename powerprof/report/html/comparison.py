@@ -106,6 +106,7 @@ def render(record: Comparison, extras: Extras) -> str:
         "comparison.html.j2",
         record,
         places,
+        derived=extras.derived,
         title=f"{names[0]} against {names[1]}",
         context=said(record)[1],
         metrics=table(replace(comparison_table(record, places), caption=caption), "metrics", _drawn(record)),

@@ -15,7 +15,8 @@ from powerprof.report.stacks import modules_of, stacks_of
 class Extras:
     """`stacks` of an attribution or of condition A, `stacks_b` of condition B, both as `unit`, which must compare.
 
-    `modules` maps frames to the file they are in, for their colour. `timeline` is drawn per CPU.
+    `modules` maps frames to the file they are in, for their colour. `timeline` is drawn per CPU. `derived` is a
+    sentence of what follows from terms that somebody stated.
     """
 
     stacks: Sequence[WeightedStack] = ()
@@ -23,6 +24,7 @@ class Extras:
     unit: str = "idle exits"
     modules: Mapping[str, str] = field(default_factory=dict)
     timeline: Sequence[TimelineExit] = ()
+    derived: str = ""
 
 
 def extras_of_two(a: Attribution | None, b: Attribution | None) -> Extras:

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from powerprof import text
 from powerprof.foreign import printable
 from powerprof.report import labels
+from powerprof.report.glossary import terms_in
 from powerprof.report.table import Figure, Places, escape_pointer
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|ms\b|s\b|J\b|W\b|mJ\b|points\b))|(?<=[±×–]) (?=\d)")
@@ -28,6 +29,14 @@ def clean(name: object, limit: int = NAME_LIMIT) -> str:
 def tidy(sentence: str) -> str:
     """A sentence in which no line ends between a figure and its unit."""
     return _BEFORE_UNIT.sub("\u00a0", sentence)
+
+
+def explained(words: str) -> Markup:
+    """Words of ours, the terms in them with their explanations."""
+    term = Markup('<abbr title="{}">{}</abbr>')
+    return Markup().join(
+        term.format(meaning, piece) if meaning else Markup("{}").format(piece) for piece, meaning in terms_in(words)
+    )
 
 
 def figure(shown: Figure, *, unit: bool = True) -> Markup:

@@ -13,8 +13,9 @@ import msgspec
 from markupsafe import Markup
 
 from powerprof import __version__
-from powerprof.report.html.figures import clean, embedded, facts, figure, tidy
+from powerprof.report.html.figures import clean, embedded, explained, facts, figure, tidy
 from powerprof.report.html.tables import table
+from powerprof.report.html.tiles import tiles_of
 from powerprof.report.table import Places
 
 if TYPE_CHECKING:
@@ -45,10 +46,13 @@ def _environment() -> Environment:
     environment.filters["clean"] = clean
     environment.filters["tidy"] = tidy
     environment.globals["table"] = table
+    environment.globals["explained"] = explained
     return environment
 
 
-def page(template: str, record: msgspec.Struct | None, places: Places | None, **values: Any) -> str:
+def page(
+    template: str, record: msgspec.Struct | None, places: Places | None, *, derived: str = "", **values: Any
+) -> str:
     """Render a template around `record`, whose JSON is embedded for the download."""
     script = _asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -68,6 +72,8 @@ def page(template: str, record: msgspec.Struct | None, places: Places | None, **
                 data_bytes=len(data),
                 data_fits=with_data,
                 version=__version__,
+                tiles=tiles_of(record, places) if places is not None else [],
+                derived=derived,
                 record=record,
                 **functions,
                 **values,

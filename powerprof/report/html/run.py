@@ -73,6 +73,7 @@ def render(run: Run, extras: Extras) -> str:
         "run.html.j2",
         run,
         places,
+        derived=extras.derived,
         title=said[0],
         answer=said[0],
         context=said[1],

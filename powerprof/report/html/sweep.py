@@ -54,6 +54,7 @@ def render(record: Sweep, extras: Extras) -> str:
         "sweep.html.j2",
         record,
         places,
+        derived=extras.derived,
         title=clean(said[0]),
         answer=said[0],
         context=said[1],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from powerprof.report.html.figures import clean, figure, interval
+from powerprof.report.html.figures import clean, explained, figure, interval
 from powerprof.report.table import Cell, Column, Figure, Judged, Path, Row, Table
 
 _SCROLL = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">\n{}\n</div>')
@@ -38,7 +38,7 @@ def cell(shown: Cell | None, *, unit: bool = False) -> Markup:
         return said + could if shown.text == "inconclusive" else said
     if shown is None:
         return Markup()
-    name = clean(shown.text, _LABEL_LIMIT)
+    name = explained(shown.text) if shown.ours else Markup("{}").format(clean(shown.text, _LABEL_LIMIT))
     more = clean(shown.more, _LABEL_LIMIT)
     if shown.strong:
         return Markup("<b>{}</b> {}").format(name, more) if more else Markup("<b>{}</b>").format(name)

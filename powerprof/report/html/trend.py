@@ -39,6 +39,7 @@ def render(record: Trend, extras: Extras) -> str:
         "trend.html.j2",
         record,
         places,
+        derived=extras.derived,
         title=clean(record.text),
         charts=charts,
         runs=_runs(record, places),

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tiles above the fold, terms explained in place, and what is derived from a price and a grid."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from powerprof.errors import UsageError
+from powerprof.report import yearly
+from powerprof.report.glossary import TERMS, terms_in
+from powerprof.report.html.extras import Extras
+from powerprof.report.html.figures import explained
+from powerprof.report.html.tiles import tiles_of
+from powerprof.report.kinds import kind_of
+from powerprof.report.table import Places
+from tests.contract.docs import glossary_page
+from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run
+
+
+def test_a_comparison_has_energy_latency_and_confidence() -> None:
+    record = comparison()
+    cost, speed, sure = tiles_of(record, Places(record))
+    assert (cost.heading, cost.look) == ("energy per query, estimated", "worse")
+    assert "+14.3" in cost.value
+    assert speed.heading == "latency, p95"
+    assert sure.value == "12 pairs"
+    doubtful = replace(record, verdict=replace(record.verdict, doubts=["steal 9 %"]))
+    assert tiles_of(doubtful, Places(doubtful))[2].note == "1 reason to doubt it, below"
+
+
+def test_a_difference_that_is_not_sure_is_no_verdict() -> None:
+    record = comparison()
+    unsure = replace(record, metrics=[replace(metric, verdict="inconclusive") for metric in record.metrics])
+    tile = tiles_of(unsure, Places(unsure))[0]
+    assert tile.note == "B beside A: no difference is sure"
+    assert tile.look == "inconclusive"
+
+
+def test_an_idle_run_says_what_was_added_and_whether_that_is_sure() -> None:
+    record = idle_run()
+    wakeups, running, sure = tiles_of(record, Places(record))
+    assert "+7.0" in wakeups.value and wakeups.note.startswith("± 0.5, ")
+    assert "points" in running.value
+    assert sure.value == "5 windows"
+    none = replace(
+        record,
+        phases=[replace(phase, windows=[]) for phase in record.phases],
+        deltas=[replace(one, difference=replace(one.difference, low=-1.0)) for one in record.deltas],
+    )
+    assert tiles_of(none, Places(none))[0].note.endswith("which may be nothing")
+
+
+def test_a_record_without_a_figure_of_cost_has_no_tiles() -> None:
+    assert tiles_of(attribution(), Places(attribution())) == []
+    record = load_run()
+    assert len(tiles_of(record, Places(record))) >= 2
+
+
+def test_terms_are_explained_where_they_stand_and_not_within_words() -> None:
+    assert terms_in("C0 per query") == [("C0", TERMS["C0"]), (" per query", None)]
+    assert terms_in("C01, xC0, wake-upset") == [("C01, xC0, wake-upset", None)]
+    assert 'title="The state of a CPU' in explained("C0 <b>")
+    assert "&lt;b&gt;" in explained("C0 <b>")
+    assert glossary_page.PAGE.read_text(encoding="utf-8") == glossary_page.render(), glossary_page.COMMAND
+
+
+def test_a_year_is_derived_from_what_was_stated_and_says_so() -> None:
+    record = comparison()
+    metric = next(one for one in record.metrics if one.name == "watts")
+    assert metric.verdict != "inconclusive"
+    # 1 W all year is 8.76 kWh.
+    watt = replace(metric, difference=replace(metric.difference, b_minus_a=-1.0), verdict="b_lower")
+    sample = replace(record, metrics=[watt])
+    said = yearly.sentence(sample, yearly.terms("0.5EUR", 400))
+    assert said == (
+        "Derived, not measured: no-index draws 1 W (estimated) less than index; all year round that is 8.76 kWh, "
+        "4.38 EUR at 0.5 EUR/kWh and 3.5 kg CO2 at 400 g/kWh."
+    )
+    unsure = replace(record, metrics=[replace(watt, verdict="inconclusive")])
+    assert yearly.sentence(unsure, yearly.terms(None, 400)).startswith("Derived: nothing")
+    assert "the host draws" in yearly.sentence(load_run(), yearly.terms("1USD", None)) or not [
+        one for one in load_run().metrics if one.name == "watts"
+    ]
+    kind = kind_of(sample)
+    assert kind is not None
+    page = kind.load("html")(record, Extras(derived=said))
+    assert 'class="derived"' in page and "Derived, not measured" in page
+
+
+@pytest.mark.parametrize("price", ["0.3", "EUR", "-1EUR", "0EUR", "1e9EUR", "0.3 euros"])
+def test_what_is_no_price_is_refused(price: str) -> None:
+    with pytest.raises(UsageError, match="no price"):
+        yearly.terms(price, None)
+
+
+@pytest.mark.parametrize("grid", [-1.0, float("nan"), 1e9])
+def test_what_is_no_grid_is_refused(grid: float) -> None:
+    with pytest.raises(UsageError, match="no grid"):
+        yearly.terms(None, grid)
