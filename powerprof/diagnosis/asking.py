@@ -66,8 +66,8 @@ def quietly(ask: Callable[[], T], otherwise: T, what: str, notes: list[str]) -> 
 
 def status(connection: Sql) -> dict[str, int]:
     """The counters that rules read."""
-    found = sql.rows(connection, "SHOW GLOBAL STATUS", columns=2)
-    counted = {str(name): sql.count(value) for name, value in found if _COUNTERS.fullmatch(str(name))}
+    answer = sql.rows(connection, "SHOW GLOBAL STATUS", columns=2)
+    counted = {str(name): sql.count(value) for name, value in answer if _COUNTERS.fullmatch(str(name))}
     return {name: value for name, value in counted.items() if value is not None}
 
 
@@ -90,19 +90,19 @@ def channels(connection: Sql) -> list[Channel]:
                 raise
             continue
         return [Channel(status=status_of(row), relay_log_file=_relay_file(row)) for row in rows[:_MOST_CHANNELS]]
-    return [Channel(status=one, relay_log_file=None) for one in read_status(connection)]
+    return [Channel(status=channel, relay_log_file=None) for channel in read_status(connection)]
 
 
 def _relay_file(row: dict[str, Any]) -> str | None:
-    found = next((value for name, value in row.items() if name.lower() == "relay_log_file"), None)
-    return str(found)[:_TEXT] if found else None
+    file = next((value for name, value in row.items() if name.lower() == "relay_log_file"), None)
+    return str(file)[:_TEXT] if file else None
 
 
 def clients(connection: Sql) -> list[Client]:
     """The process list, without powerprof's own connection; MariaDB tells thread and query ids too."""
     own = sql.count(sql.scalar(connection, "SELECT CONNECTION_ID()"))
-    found = [_client({name.lower(): value for name, value in row.items()}) for row in _process_list(connection)]
-    return _of_interest([client for client in found if client.id != own])
+    listed = [_client({name.lower(): value for name, value in row.items()}) for row in _process_list(connection)]
+    return _of_interest([client for client in listed if client.id != own])
 
 
 def _process_list(connection: Sql) -> list[dict[str, Any]]:
@@ -119,13 +119,13 @@ def _process_list(connection: Sql) -> list[dict[str, Any]]:
     return sql.records(connection, "SHOW PROCESSLIST")
 
 
-def _of_interest(found: list[Client]) -> list[Client]:
+def _of_interest(listed: list[Client]) -> list[Client]:
     """Of thousands the replicas, the newest, and those that spoke last."""
-    if len(found) <= _MOST_CLIENTS:
-        return found
-    newest = max(client.id for client in found)
+    if len(listed) <= _MOST_CLIENTS:
+        return listed
+    newest = max(client.id for client in listed)
     ranked = sorted(
-        found,
+        listed,
         key=lambda client: (
             not client.command.startswith("Binlog Dump"),
             client.id != newest,

@@ -110,20 +110,20 @@ def pollers(evidence: Evidence) -> list[tuple[Client, float]]:
         for number, client in last.items()
     }
     most = max(len(evidence.samples), 1)
-    found = [
+    polling = [
         (client, woken[number])
         for number, client in last.items()
         if looks[number] * 2 >= most or woken[number] >= _POLLING_HZ
     ]
-    return sorted(found, key=lambda pair: (-pair[1], -looks[pair[0].id]))
+    return sorted(polling, key=lambda pair: (-pair[1], -looks[pair[0].id]))
 
 
 def reconnecting_clients(evidence: Evidence) -> list[Finding]:
     """Logins that fail, and clients that connect, ask next to nothing and leave."""
-    found = []
+    findings = []
     failed = evidence.rate_hz("Aborted_connects")
     if failed >= _FAILED_LOGINS_HZ:
-        found.append(
+        findings.append(
             Finding(
                 rule="client_reconnect_loop",
                 severity="fault",
@@ -142,7 +142,7 @@ def reconnecting_clients(evidence: Evidence) -> list[Finding]:
     # A replica that applies transactions takes numbers from the same counter.
     believed = bool(who) or not evidence.channels_after
     if made >= _CONNECTS_HZ and per_connection <= _FEW_STATEMENTS and believed:
-        found.append(
+        findings.append(
             Finding(
                 rule="client_reconnect_loop",
                 severity="fault",
@@ -155,7 +155,7 @@ def reconnecting_clients(evidence: Evidence) -> list[Finding]:
                 rate_hz=made,
             )
         )
-    return found
+    return findings
 
 
 def _newcomers(evidence: Evidence) -> str:

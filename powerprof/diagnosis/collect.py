@@ -86,7 +86,7 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
         family="mariadb" if "mariadb" in subject.version.lower() else "mysql",
         window_s=asked.window_s or duration_s,
         traced_s=attribution.window_s if attribution else None,
-        exits_hz=sum(one.rate_hz for one in attribution.wakeups) if attribution else None,
+        exits_hz=sum(wakeup.rate_hz for wakeup in attribution.wakeups) if attribution else None,
         wakeups=wakeups,
         log=log_of(subject.pid),
         asked=subject.connection is not None,
@@ -111,28 +111,28 @@ def _rows(attribution: Attribution) -> list[ThreadWakeups]:
     window_s = attribution.window_s
     ended = [
         _row(
-            one,
-            rate_hz=one.rate_hz,
-            wakings_hz=None if one.wakings_count is None or not window_s else one.wakings_count / window_s,
-            period_ms=one.period_ms,
+            cause,
+            rate_hz=cause.rate_hz,
+            wakings_hz=None if cause.wakings_count is None or not window_s else cause.wakings_count / window_s,
+            period_ms=cause.period_ms,
         )
-        for one in attribution.wakeups[:_ROWS]
+        for cause in attribution.wakeups[:_ROWS]
     ]
     ended_none = attribution.wakings_without_exit[:_ROWS]
-    return ended + [_row(one, rate_hz=0.0, wakings_hz=one.wakings_hz, period_ms=None) for one in ended_none]
+    return ended + [_row(cause, rate_hz=0.0, wakings_hz=cause.wakings_hz, period_ms=None) for cause in ended_none]
 
 
-def _row(one: Wakeup | Waking, *, rate_hz: float, wakings_hz: float | None, period_ms: float | None) -> ThreadWakeups:
-    waker = one.waker
+def _row(cause: Wakeup | Waking, *, rate_hz: float, wakings_hz: float | None, period_ms: float | None) -> ThreadWakeups:
+    waker = cause.waker
     return ThreadWakeups(
-        tid=one.thread.tid,
-        comm=one.thread.comm,
-        name=one.thread.server_name,
-        origin=one.origin,
+        tid=cause.thread.tid,
+        comm=cause.thread.comm,
+        name=cause.thread.server_name,
+        origin=cause.origin,
         rate_hz=rate_hz,
         wakings_hz=wakings_hz,
         period_ms=period_ms,
-        stack=[frame.label for frame in one.stack[:_FRAMES]],
+        stack=[frame.label for frame in cause.stack[:_FRAMES]],
         waker=None if waker is None else (waker.server_name or waker.comm),
     )
 

@@ -54,13 +54,13 @@ def _read_bytes(before: Channel | None, after: Channel) -> int | None:
 
 
 def _number(channel: Channel | None) -> int | None:
-    found = re.search(r"\.(\d{1,12})$", channel.relay_log_file or "") if channel is not None else None
-    return int(found[1]) if found else None
+    number = re.search(r"\.(\d{1,12})$", channel.relay_log_file or "") if channel is not None else None
+    return int(number[1]) if number else None
 
 
 def dump_changes(evidence: Evidence) -> int:
     """Source side: how many more dump threads the process lists showed than there ever were at one time."""
-    sets = [{one.id for one in sample if one.command.startswith("Binlog Dump")} for sample in evidence.samples]
+    sets = [{client.id for client in sample if client.command.startswith("Binlog Dump")} for sample in evidence.samples]
     return len(set().union(*sets)) - max(map(len, sets)) if sets else 0
 
 
@@ -87,8 +87,8 @@ def _recent_starts(evidence: Evidence) -> dict[str, int]:
 
 def _shared_hosts(evidence: Evidence) -> dict[int, list[str]]:
     seen: dict[int, set[str]] = {}
-    for one in evidence.replicas:
-        seen.setdefault(one.server_id, set()).add(f"{one.host or '(no report_host)'}:{one.port}")
+    for replica in evidence.replicas:
+        seen.setdefault(replica.server_id, set()).add(f"{replica.host or '(no report_host)'}:{replica.port}")
     return {number: sorted(hosts) for number, hosts in seen.items() if len(hosts) > 1}
 
 
@@ -152,7 +152,7 @@ _DUMP = ("(Binlog Dump)",), ("mysql_binlog_send",)
 
 def _is(kind: tuple[tuple[str, ...], tuple[str, ...]], name: str | None, stack: Sequence[str]) -> bool:
     names, functions = kind
-    return any(one in (name or "") for one in names) or any(one in frame for one in functions for frame in stack)
+    return any(word in (name or "") for word in names) or any(word in frame for word in functions for frame in stack)
 
 
 def _rows(evidence: Evidence, kind: tuple[tuple[str, ...], tuple[str, ...]]) -> list[ThreadWakeups]:
@@ -172,12 +172,13 @@ def duplicate_on_replica(evidence: Evidence) -> list[Finding]:
     speed = reconnects_hz(evidence) or 0.0
     log = evidence.log
     retry_s = max(
-        (one.status.connect_retry_s or _DEFAULT_RETRY_S for one in evidence.channels_after), default=_DEFAULT_RETRY_S
+        (channel.status.connect_retry_s or _DEFAULT_RETRY_S for channel in evidence.channels_after),
+        default=_DEFAULT_RETRY_S,
     )
     told = [
-        one.status.last_io_error
-        for one in evidence.channels_after
-        if one.status.last_io_error and _SAME_ID.search(one.status.last_io_error)
+        channel.status.last_io_error
+        for channel in evidence.channels_after
+        if channel.status.last_io_error and _SAME_ID.search(channel.status.last_io_error)
     ]
     logged = bool(
         log and log.same_id_count and log.same_id_last_s is not None and log.same_id_last_s <= 3 * retry_s + 10
@@ -232,10 +233,10 @@ def reconnect_loop(evidence: Evidence) -> list[Finding]:
     """A replica that has no source, or loses it again and again, for another reason than its id."""
     if duplicate_on_replica(evidence):
         return []
-    before = {one.status.channel: one.status for one in evidence.channels_before}
-    found = []
-    for one in evidence.channels_after:
-        now, then = one.status, before.get(one.status.channel)
+    before = {channel.status.channel: channel.status for channel in evidence.channels_before}
+    findings = []
+    for channel in evidence.channels_after:
+        now, then = channel.status, before.get(channel.status.channel)
         lost = _LOST.search(now.io_state or "") and then is not None and _LOST.search(then.io_state or "")
         refused = now.io_running == "Connecting" and bool(now.last_io_error)
         speed = reconnects_hz(evidence) or 0.0
@@ -245,7 +246,7 @@ def reconnect_loop(evidence: Evidence) -> list[Finding]:
         said = [text for text in (now.io_state, now.last_io_error) if text]
         if evidence.log and evidence.log.retries_count:
             said.append(f"the error log: {evidence.log.retries_count} reconnects in {seconds(evidence.log.span_s)}")
-        found.append(
+        findings.append(
             Finding(
                 rule="reconnect_loop",
                 severity="fault",
@@ -260,13 +261,13 @@ def reconnect_loop(evidence: Evidence) -> list[Finding]:
                 stack=_io_stack(evidence),
             )
         )
-    return found
+    return findings
 
 
 def orphan_event(evidence: Evidence) -> list[Finding]:
     """An event whose server has left the ring is dropped by nobody and goes round for ever."""
     is_source = bool(evidence.replicas) or any(
-        one.command.startswith("Binlog Dump") for one in [*evidence.clients_before, *evidence.clients_after]
+        item.command.startswith("Binlog Dump") for item in [*evidence.clients_before, *evidence.clients_after]
     )
     if not evidence.channels_after or not is_source:
         return []
@@ -276,8 +277,8 @@ def orphan_event(evidence: Evidence) -> list[Finding]:
     (number, what), times = looping
     commits = evidence.rate_hz("Binlog_commits")
     grown = (evidence.position_after_bytes or 0) - (evidence.position_before_bytes or 0)
-    known = {evidence.server_id, *(one.server_id for one in evidence.replicas)}
-    known |= {one.status.source_server_id for one in evidence.channels_after}
+    known = {evidence.server_id, *(item.server_id for item in evidence.replicas)}
+    known |= {item.status.source_server_id for item in evidence.channels_after}
     often = rate(commits) if commits else f"{times} times in {len(evidence.logged)} events"
     whose = f"server id {number}, which no server of the ring has" if number not in known else f"server id {number}"
     said = [
@@ -307,13 +308,13 @@ def _looping(evidence: Evidence) -> tuple[tuple[int, str], int] | None:
     """Server id and what goes round, and how often: by GTID, which is proof, else by a stranger's statement."""
     gtids: Counter[tuple[int, str]] = Counter()
     texts: Counter[tuple[int, str]] = Counter()
-    strangers = {evidence.server_id, 0, *(one.server_id for one in evidence.replicas)}
-    strangers |= {one.status.source_server_id for one in evidence.channels_after}
+    strangers = {evidence.server_id, 0, *(item.server_id for item in evidence.replicas)}
+    strangers |= {item.status.source_server_id for item in evidence.channels_after}
     statement: dict[int, str] = {}
     for event in evidence.logged:
-        found = _RING_ID.search(event.info) if event.kind.startswith("Gtid") else None
-        if found:
-            gtids[(event.server_id, found[1])] += 1
+        ring = _RING_ID.search(event.info) if event.kind.startswith("Gtid") else None
+        if ring:
+            gtids[(event.server_id, ring[1])] += 1
         elif event.kind in ("Query", "Query_compressed") and not _NOT_WORK.match(event.info):
             statement.setdefault(event.server_id, event.info)
             if event.server_id not in strangers:

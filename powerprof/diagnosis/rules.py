@@ -29,8 +29,8 @@ _OF_REPLICATION = ("duplicate_server_id", "orphan_event", "reconnect_loop")
 
 def diagnose(evidence: Evidence) -> list[Finding]:
     """What the evidence says: faults first, each kind in the order of the rules."""
-    found = [finding for rule in RULES for finding in rule(evidence)]
-    if any(finding.severity == "fault" and finding.rule in _OF_REPLICATION for finding in found):
+    findings = [finding for rule in RULES for finding in rule(evidence)]
+    if any(finding.severity == "fault" and finding.rule in _OF_REPLICATION for finding in findings):
         # The fault says what these threads wake for.
-        found = [finding for finding in found if finding.rule != "replication_thread"]
-    return sorted(found, key=lambda finding: finding.severity != "fault")
+        findings = [finding for finding in findings if finding.rule != "replication_thread"]
+    return sorted(findings, key=lambda finding: finding.severity != "fault")

@@ -57,9 +57,9 @@ def summarise(text: str, now_s: float | None = None) -> LogSummary:
             same, last = same + 1, now_s - when
         elif _RETRY in line:
             retries += 1
-        elif found := _DUMP.search(line):
-            dumps[found[1]] = dumps.get(found[1], 0) + 1
-            lasts[found[1]] = now_s - when
+        elif dump := _DUMP.search(line):
+            dumps[dump[1]] = dumps.get(dump[1], 0) + 1
+            lasts[dump[1]] = now_s - when
     span = max(0.0, now_s - first) if first is not None else 0.0
     return LogSummary(
         span_s=span,
@@ -72,18 +72,18 @@ def summarise(text: str, now_s: float | None = None) -> LogSummary:
 
 
 def _most(counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda one: -one[1])[:32])
+    return dict(sorted(counts.items(), key=lambda entry: -entry[1])[:32])
 
 
 def _moment(line: str) -> float | None:
-    found = _WHEN.match(line)
-    if not found:
+    stamp = _WHEN.match(line)
+    if not stamp:
         return None
-    year = int(found[1]) if found[1] else 2000 + int(found[4])
-    month, day = (int(found[2]), int(found[3])) if found[1] else (int(found[5]), int(found[6]))
+    year = int(stamp[1]) if stamp[1] else 2000 + int(stamp[4])
+    month, day = (int(stamp[2]), int(stamp[3])) if stamp[1] else (int(stamp[5]), int(stamp[6]))
     try:
-        moment = datetime(year, month, day, int(found[7]), int(found[8]), int(found[9]))
-        return (moment.astimezone() if not found[10] else moment.replace(tzinfo=UTC)).timestamp()
+        moment = datetime(year, month, day, int(stamp[7]), int(stamp[8]), int(stamp[9]))
+        return (moment.astimezone() if not stamp[10] else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
 

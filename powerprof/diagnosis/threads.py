@@ -114,11 +114,11 @@ PERIODIC = (
 
 
 def _known(row: ThreadWakeups) -> Periodic | None:
-    for one in PERIODIC:
-        if one.name in (row.name or row.comm):
-            return one
-        if row.name is None and any(word in frame for word in one.functions for frame in row.stack):
-            return one
+    for periodic in PERIODIC:
+        if periodic.name in (row.name or row.comm):
+            return periodic
+        if row.name is None and any(word in frame for word in periodic.functions for frame in row.stack):
+            return periodic
     return None
 
 
@@ -150,13 +150,13 @@ def _pace(rows: Sequence[ThreadWakeups]) -> str:
 
 def polling_waits(evidence: Evidence) -> list[Finding]:
     """Threads that ask by the clock instead of waiting to be told."""
-    found = []
+    findings = []
     for rows in _by_thread(evidence):
         often, known = _often(rows), _known(rows[0])
         if often < (known.usual_hz if known else _POLLING_HZ):
             continue
         what = f", which {known.does}," if known else ""
-        found.append(
+        findings.append(
             Finding(
                 rule="polling_wait",
                 severity="fault",
@@ -167,17 +167,17 @@ def polling_waits(evidence: Evidence) -> list[Finding]:
                 stack=stack_of(rows),
             )
         )
-    return found
+    return findings
 
 
 def periodic_threads(evidence: Evidence) -> list[Finding]:
     """Notes: every thread that wakes by the clock at a pace that is usual."""
-    found = []
+    findings = []
     for rows in _by_thread(evidence):
         often, known = _often(rows), _known(rows[0])
         if not _SHOWN_HZ <= often < (known.usual_hz if known else _POLLING_HZ):
             continue
-        found.append(
+        findings.append(
             Finding(
                 rule="periodic_thread",
                 severity="note",
@@ -188,19 +188,19 @@ def periodic_threads(evidence: Evidence) -> list[Finding]:
                 stack=stack_of(rows),
             )
         )
-    return found
+    return findings
 
 
 def replication_threads(evidence: Evidence) -> list[Finding]:
     """A note: what the threads of replication wake for, where no fault explains it."""
-    found = []
+    findings = []
     roles: dict[str, list[ThreadWakeups]] = {}
     for row in evidence.wakeups:
         role = role_of(row.name, row.stack)
         if role is not None and row.rate_hz > 0:
             roles.setdefault(role, []).append(row)
     for role, rows in roles.items():
-        found.append(
+        findings.append(
             Finding(
                 rule="replication_thread",
                 severity="note",
@@ -211,17 +211,19 @@ def replication_threads(evidence: Evidence) -> list[Finding]:
                 stack=stack_of(rows),
             )
         )
-    return found
+    return findings
 
 
 def event_scheduler(evidence: Evidence) -> list[Finding]:
     """Events that run every few seconds."""
     if evidence.variables.get("event_scheduler", "OFF").upper() not in ("ON", "1"):
         return []
-    running = sorted((one for one in evidence.events if one.enabled and one.interval_s > 0), key=lambda e: e.interval_s)
+    running = sorted(
+        (event for event in evidence.events if event.enabled and event.interval_s > 0), key=lambda e: e.interval_s
+    )
     if not running:
         return []
-    often = sum(1 / one.interval_s for one in running)
+    often = sum(1 / event.interval_s for event in running)
     first = running[0]
     eager = often >= _EVENTS_HZ
     return [

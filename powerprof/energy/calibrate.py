@@ -87,12 +87,12 @@ def load(level: Level, cpus: Sequence[int]) -> Iterator[None]:
 
 def metered(window: Window, level: str) -> MeteredWindow | None:
     """A window as the fit needs it; None where it has no measured energy or no C0."""
-    found = host_energy(window.energy)
-    if found.joules is None or found.kind != "measured" or window.c0_percent is None or not window.window_s:
+    total = host_energy(window.energy)
+    if total.joules is None or total.kind != "measured" or window.c0_percent is None or not window.window_s:
         return None
     states = {s.name: (s.residency_percent or 0.0) / 100 * window.cpus for s in window.states if not s.polling}
     return MeteredWindow(
-        level, window.window_s, found.joules, window.c0_percent / 100 * window.cpus, states, window.wakeups_hz or 0.0
+        level, window.window_s, total.joules, window.c0_percent / 100 * window.cpus, states, window.wakeups_hz or 0.0
     )
 
 
@@ -131,8 +131,8 @@ def calibrate(
             if made is None:
                 why = "; ".join(meters.notes()) or "no figure"
                 raise PowerprofError(f"step {level.name!r} has no measured energy ({why})", "use a longer --step")
-            found = host_energy(window.energy)
-            scopes.add(f"{' + '.join(found.domains)} by {found.source}")
+            total = host_energy(window.energy)
+            scopes.add(f"{' + '.join(total.domains)} by {total.source}")
             windows.append(made)
     if len(scopes) > 1:
         raise PowerprofError(

@@ -132,13 +132,13 @@ def host_meters(windows: Windows) -> HostMeters | None:
     failing that the one with figures in most. One that draws less than what it should contain is not believed.
     Measured figures go before estimated ones and are never added to them.
     """
-    sets = [one for name in TIERS if (one := _set_of(name, windows)) is not None]
-    believed = [one for one in sets if not _refuted(one, sets, windows)]
+    sets = [meters for name in TIERS if (meters := _set_of(name, windows)) is not None]
+    believed = [meters for meters in sets if not _refuted(meters, sets, windows)]
     if not believed:
         return _estimated(windows)
-    counts = [sum(_any_figure(window, one) for window in windows) for one in believed]
+    counts = [sum(_any_figure(window, meters) for window in windows) for meters in believed]
     return next(
-        (one for one, count in zip(believed, counts, strict=True) if 2 * count > len(windows)),
+        (meters for meters, count in zip(believed, counts, strict=True) if 2 * count > len(windows)),
         believed[counts.index(max(counts))],
     )
 
@@ -154,7 +154,7 @@ def unmetered(windows: Windows, meters: HostMeters | None) -> list[str]:
 
 def refuted_psys(readings: Sequence[EnergyReading]) -> EnergyReading | None:
     """A psys that draws less than the packages: it does not contain them, whatever its name."""
-    sets = [one for name in ("psys", "package") if (one := _set_of(name, [readings])) is not None]
+    sets = [meters for name in ("psys", "package") if (meters := _set_of(name, [readings])) is not None]
     if len(sets) == 2 and _refuted(sets[0], sets, [readings]):
         return _of(readings, sets[0])[0]
     return None
@@ -185,10 +185,10 @@ def _set_of(name: str, windows: Windows) -> HostMeters | None:
             continue
         if all(r.joules is None for r in mine):
             continue
-        one = HostMeters(source, tuple(domains), "measured")
-        whole = sum(_complete(window, one) for window in windows)
+        candidate = HostMeters(source, tuple(domains), "measured")
+        whole = sum(_complete(window, candidate) for window in windows)
         if best is None or whole > best[0]:
-            best = whole, one
+            best = whole, candidate
     return best[1] if best else None
 
 

@@ -62,7 +62,8 @@ def delivered_ratio() -> float:
     """
     results = published_results()
     return max(
-        one.idle_watts / one.cpus / spread_of(results[one.family], "idle").typical for one in _families().delivered
+        server.idle_watts / server.cpus / spread_of(results[server.family], "idle").typical
+        for server in _families().delivered
     )
 
 
@@ -74,7 +75,7 @@ def model_from(name: str, results: Sequence[Result], cpus: list[CpuMatch], threa
     """
     idle, full, slope = (spread_of(results, what) for what in ("idle", "full", "slope"))
     idle_high = max(idle.high, min(delivered_ratio() * idle.typical, full.high))
-    kinds = len({one.cpu for one in results})
+    kinds = len({result.cpu for result in results})
     return PowerModel(
         name=name,
         idle_watts=idle.typical,
@@ -101,7 +102,10 @@ def _at_least(full: Spread, idle: Spread, idle_high: float, full_typical: float)
 def shipped_models() -> tuple[PowerModel, ...]:
     """One model a generation; the last is for every other CPU, with the widest interval."""
     results = published_results()
-    models = [model_from(one.name, results[one.name], one.cpus, one.threads_per_core) for one in _families().family]
+    models = [
+        model_from(family.name, results[family.name], family.cpus, family.threads_per_core)
+        for family in _families().family
+    ]
     return (*models, _generic(models))
 
 

@@ -88,7 +88,7 @@ def fit_windows(windows: Sequence[MeteredWindow]) -> Fit:
         high = max(float(values[worst] + quantile * errors[worst]), 0.0)
         zero[names[worst]] = Coefficient(0.0, 0.0, high)
         names = [name for i, name in enumerate(names) if i != worst]
-    found = {
+    coefficients = {
         **zero,
         **{
             name: Coefficient(float(v), max(float(v - quantile * e), 0.0), float(v + quantile * e))
@@ -96,8 +96,8 @@ def fit_windows(windows: Sequence[MeteredWindow]) -> Fit:
         },
     }
     return Fit(
-        {name: c for name, c in found.items() if name != WAKEUP},
-        found.get(WAKEUP),
+        {name: c for name, c in coefficients.items() if name != WAKEUP},
+        coefficients.get(WAKEUP),
         residual,
         _cross_validated(windows, names),
         len(windows),

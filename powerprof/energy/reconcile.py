@@ -20,10 +20,10 @@ def reconcile(readings: Sequence[EnergyReading]) -> list[str]:
     for name in ("wall", "server", "battery", "psys", "package"):
         if name == "psys" and psys is not None:
             continue
-        found = host_energy([r for r in readings if tier(r) == name and r.kind == "measured"])
-        if found.watts is not None and found.source is not None:
-            title = " + ".join(found.domains)
-            levels.append((title if found.source in found.domains else f"{title} ({found.source})", found.watts))
+        total = host_energy([r for r in readings if tier(r) == name and r.kind == "measured"])
+        if total.watts is not None and total.source is not None:
+            title = " + ".join(total.domains)
+            levels.append((title if total.source in total.domains else f"{title} ({total.source})", total.watts))
     pairs = list(zip(levels[1:], levels, strict=False))
     if len(levels) > 2:
         pairs.append((levels[-1], levels[0]))

@@ -123,7 +123,7 @@ def _told_apart(recordings: Sequence[Recording], notes: list[str]) -> list[Recor
                 f"{both} are {recording.source}'s, of different times: they have no common sum",
                 "read one at a time: powerprof energy --from FILE",
             )
-        a, b = (_mean_watts(one, common) for one in (first, recording))
+        a, b = (_mean_watts(meter, common) for meter in (first, recording))
         if a is None or b is None or abs(a - b) > _SAME_SERVER * max(a, b):
             figures = ", ".join("no figure" if watts is None else f"{watts:.1f} W" for watts in (a, b))
             raise UsageError(
@@ -256,7 +256,7 @@ def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> Recordi
 
 
 def _powertop(text: str, path: Path) -> str:
-    found = report_watts(text)
-    if found is None:
+    reported = report_watts(text)
+    if reported is None:
         return f"{path}: PowerTOP's report gives no watts"
-    return f"{path}: PowerTOP's {found[1]} {found[0]:.2f} W, estimated; its report has no time to compare it by"
+    return f"{path}: PowerTOP's {reported[1]} {reported[0]:.2f} W, estimated; its report has no time to compare it by"

@@ -54,14 +54,14 @@ class Spread:
 
 def parse_results(text: str, path: Path | str) -> dict[str, list[Result]]:
     """Results by generation, from lines `CPU CORES THREADS_PER_CORE: IDLE/FULL …`. Raises DataError with the line."""
-    found: dict[str, list[Result]] = {}
+    families: dict[str, list[Result]] = {}
     family: list[Result] | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
         if line.startswith("["):
-            family = found.setdefault(line[1:-1], [])
+            family = families.setdefault(line[1:-1], [])
             continue
         try:
             head, _, figures = line.partition(":")
@@ -70,10 +70,10 @@ def parse_results(text: str, path: Path | str) -> dict[str, list[Result]]:
             made = [Result(cpu, int(cores) * int(threads), float(idle), float(full)) for idle, full in pairs]
         except ValueError:
             raise DataError(path, "not a line of results", number) from None
-        if family is None or any(not 0 < one.idle_watts < one.full_watts for one in made):
+        if family is None or any(not 0 < result.idle_watts < result.full_watts for result in made):
             raise DataError(path, "a result without a generation, or with impossible watts", number)
         family += made
-    return found
+    return families
 
 
 def spread(values: Sequence[float], kinds: int, least: float = 0.0) -> Spread:
@@ -102,10 +102,12 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 def spread_of(results: Sequence[Result], what: str) -> Spread:
     """The spread of `idle`, `full` or `slope` watts of one logical CPU."""
-    return spread([one.per_cpu(what) for one in results], len({one.cpu for one in results}), _LEAST_SPREAD[what])
+    return spread(
+        [result.per_cpu(what) for result in results], len({result.cpu for result in results}), _LEAST_SPREAD[what]
+    )
 
 
 def coverage(results: Sequence[Result], what: str, of: Callable[[Sequence[Result], str], Spread] = spread_of) -> float:
     """The share of results, in percent, that lie in the interval which the others give."""
-    held = [of([*results[:i], *results[i + 1 :]], what).holds(one.per_cpu(what)) for i, one in enumerate(results)]
+    held = [of([*results[:i], *results[i + 1 :]], what).holds(result.per_cpu(what)) for i, result in enumerate(results)]
     return 100 * sum(held) / len(held)

@@ -72,7 +72,7 @@ def step_units(old: int, new: int, modulus: int | None) -> int | None:
 
 def count(samples: Sequence[CounterSample], joules_per_unit: float, modulus: int | None, limit_watts: float) -> Counted:
     """The steps between the readable samples of one counter, in order of time."""
-    found = Counted()
+    counted = Counted()
     good = [(s.time_s, s.value) for s in samples if s.value is not None]
     usual = _usual_watts(good, joules_per_unit, limit_watts)
 
@@ -95,22 +95,22 @@ def count(samples: Sequence[CounterSample], joules_per_unit: float, modulus: int
         onward = step(last, sample)
         restarted = step(odd, sample) if odd is not None else None
         if odd is not None and restarted is not None and (odd[1] < last[1] or onward is None):
-            found.drops.append(_jump(last, odd, joules_per_unit, limit_watts))
-            found.steps.append(restarted)
+            counted.drops.append(_jump(last, odd, joules_per_unit, limit_watts))
+            counted.steps.append(restarted)
             last, odd = sample, None
             continue
         if odd is not None:
             why = f"a sample of {odd[1] * joules_per_unit:.1f} J lies out of the course of those around it: dropped"
-            found.drops.append(Drop(odd[0], odd[0], why))
+            counted.drops.append(Drop(odd[0], odd[0], why))
             odd = None
         if onward is None:
             odd = sample
         else:
-            found.steps.append(onward)
+            counted.steps.append(onward)
             last = sample
     if odd is not None and last is not None:
-        found.drops.append(_jump(last, odd, joules_per_unit, limit_watts))
-    return found
+        counted.drops.append(_jump(last, odd, joules_per_unit, limit_watts))
+    return counted
 
 
 _Reading = tuple[float, int]

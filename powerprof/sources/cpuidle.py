@@ -45,8 +45,8 @@ def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
         return []
     except OSError as error:
         raise PowerprofError(f"cannot list {folder} ({files.reason_of(error)})") from error
-    found = [(int(match[1]), entry) for entry in entries if (match := pattern.fullmatch(entry.name))]
-    return sorted(found)
+    folders = [(int(match[1]), entry) for entry in entries if (match := pattern.fullmatch(entry.name))]
+    return sorted(folders)
 
 
 def online_cpus(root: Path | None = None) -> list[int]:

@@ -139,12 +139,12 @@ def check_pair(before: Dump, after: Dump) -> None:
     for cpu, old in old_cpus.items():
         new = new_cpus[cpu]
         if [state.name for state in old.states] != [state.name for state in new.states]:
-            names = [", ".join(state.name for state in one.states) for one in (old, new)]
+            names = [", ".join(state.name for state in reading.states) for reading in (old, new)]
             line = min(line for (number, _, _), line in after.lines.items() if number == cpu)
             reason = f"CPU {cpu} has other idle states ({names[1]}) than before ({names[0]})"
             raise DataError(after.path, reason, line)
         for leaf in _COUNTERS:
-            rows = [getattr(one, "time_us" if leaf == "time" else leaf) for one in (old, new)]
+            rows = [getattr(reading, "time_us" if leaf == "time" else leaf) for reading in (old, new)]
             for position, (then, now) in enumerate(zip(*rows, strict=True)):
                 if then is not None and now is not None and now < then:
                     what = f"cpu{cpu}/cpuidle/{new.states[position].name}/{leaf}"
@@ -164,9 +164,14 @@ def since_boot(dump: Dump) -> Snapshot:
         return tuple(None if value is None else 0 for value in counters)
 
     zeros = {}
-    for cpu, one in dump.snapshot.cpus.items():
-        none = (0,) * len(one.states)
+    for cpu, reading in dump.snapshot.cpus.items():
+        none = (0,) * len(reading.states)
         zeros[cpu] = replace(
-            one, time_us=none, usage=none, above=zero(one.above), below=zero(one.below), rejected=zero(one.rejected)
+            reading,
+            time_us=none,
+            usage=none,
+            above=zero(reading.above),
+            below=zero(reading.below),
+            rejected=zero(reading.rejected),
         )
     return Snapshot(zeros)

@@ -51,7 +51,7 @@ class Sample:
 
 def parse_metrics(text: str) -> list[Sample]:
     """The samples of a page in Prometheus' text format; lines that are none are left out."""
-    found = []
+    samples = []
     for line in text.splitlines():
         match = None if line.startswith("#") else _SAMPLE.fullmatch(line.strip())
         if match is None:
@@ -62,8 +62,8 @@ def parse_metrics(text: str) -> list[Sample]:
             continue
         if not 0.0 <= value < _MOST_JOULES:
             continue
-        found.append(Sample(match[1], dict(_LABEL.findall(match[2] or "")), value))
-    return found
+        samples.append(Sample(match[1], dict(_LABEL.findall(match[2] or "")), value))
+    return samples
 
 
 def choose_samples(samples: list[Sample], guest: str | None) -> tuple[str, list[Sample]]:
@@ -171,15 +171,15 @@ def _counter_in(path: Path) -> Path:
     """The counter of a shared tree: the file itself, or the first package's below a folder."""
     if path.is_file():
         return path
-    found = sorted([*path.glob("intel-rapl:0/energy_uj"), *path.glob("*/intel-rapl:0/energy_uj")])
-    if not found:
+    counters = sorted([*path.glob("intel-rapl:0/energy_uj"), *path.glob("*/intel-rapl:0/energy_uj")])
+    if not counters:
         raise CapabilityError(
             f"host: no intel-rapl:0/energy_uj in {path}",
             "mount the folder that the host shares: mount -t 9p -o trans=virtio scaphandre /var/scaphandre",
         )
-    if len(found) > 1:
-        raise CapabilityError(f"host: {path} has several guests", f"name one of them: host:{found[0].parent.parent}")
-    return found[0]
+    if len(counters) > 1:
+        raise CapabilityError(f"host: {path} has several guests", f"name one of them: host:{counters[0].parent.parent}")
+    return counters[0]
 
 
 def _from_file(file: Path) -> tuple[str, float]:

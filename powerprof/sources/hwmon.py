@@ -70,7 +70,7 @@ def _of_chip(folder: Path, chip: str) -> list[Channel]:
     powers = _numbered(folder, r"power(\d+)_(average|input)")
     energies = _numbered(folder, r"energy(\d+)_input")
     volts = _numbered(folder, r"in(\d+)_input") if chip == "ina3221" and not powers else {}
-    found: dict[str, Channel] = {}
+    channels: dict[str, Channel] = {}
     for prefix, files in (("in", volts), ("power", powers), ("energy", energies)):
         labels = {n: text for n in files if (text := try_text(folder / f"{prefix}{n}_label")) is not None}
         for number, file in files.items():
@@ -81,18 +81,18 @@ def _of_chip(folder: Path, chip: str) -> list[Channel]:
             else:
                 made = Channel(file, role.domain, role.inside, "energy" if prefix == "energy" else "power", chip=chip)
             if try_int(file) is not None and (made.second is None or try_int(made.second) is not None):
-                found[role.domain] = made
-    return [found[domain] for domain in sorted(found)]
+                channels[role.domain] = made
+    return [channels[domain] for domain in sorted(channels)]
 
 
 def _numbered(folder: Path, pattern: str) -> Mapping[str, Path]:
     """Files by their number; an average goes before a reading of the moment."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for file in sorted(folder.glob("*_*"), key=lambda f: (f.name.endswith("_input"), f.name)):
         match = re.fullmatch(pattern, file.name)
         if match:
-            found.setdefault(match[1], file)
-    return found
+            files.setdefault(match[1], file)
+    return files
 
 
 def _distinct(channels: list[Channel]) -> list[Channel]:

@@ -93,5 +93,5 @@ class IdleEvents(Closing):
 
     def read(self) -> dict[int, int]:
         """All CPUs' exits."""
-        found = {cpu: self.read_cpu(cpu) for cpu in self._descriptors}
-        return {cpu: count for cpu, count in found.items() if count is not None}
+        counts = {cpu: self.read_cpu(cpu) for cpu in self._descriptors}
+        return {cpu: count for cpu, count in counts.items() if count is not None}

@@ -185,7 +185,7 @@ def _state_row(cells: list[str], columns: list[CpuStates], path: Path | str, lin
 
 
 def _causes(lines: list[tuple[int, str]], path: Path | str) -> tuple[PowertopCause, ...]:
-    found = []
+    causes = []
     for number, line in lines:
         cells = line.split(";")
         usage = _USAGE.fullmatch(cells[0])
@@ -194,7 +194,7 @@ def _causes(lines: list[tuple[int, str]], path: Path | str) -> tuple[PowertopCau
         wakeups = _number(cells[1], path, number) if cells[1].strip() else None
         scale = 1.0 if usage and usage[2] == "ms" else 1e-3
         pid = re.match(r"\[PID (\d{1,10})\] ?(.*)", cells[6])
-        found.append(
+        causes.append(
             PowertopCause(
                 _plain(cells[5])[:40],
                 _plain(pid[2] if pid else cells[6])[:200],
@@ -203,4 +203,4 @@ def _causes(lines: list[tuple[int, str]], path: Path | str) -> tuple[PowertopCau
                 _number(usage[1], path, number) * scale if usage else None,
             )
         )
-    return tuple(found)
+    return tuple(causes)

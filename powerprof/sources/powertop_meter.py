@@ -64,8 +64,8 @@ class PowertopMeter:
 
     def _collect(self) -> None:
         if self._report.exists():
-            found = report_watts(self._report.read_text(encoding="utf-8", errors="replace"))
-            self._last = found[0] if found else None
+            reported = report_watts(self._report.read_text(encoding="utf-8", errors="replace"))
+            self._last = reported[0] if reported else None
             self._report.unlink()
 
     def is_counting(self) -> bool | None:

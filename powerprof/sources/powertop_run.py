@@ -34,17 +34,17 @@ def _state(report: PowertopReport, name: str) -> StateResidency:
 
 def _achieved(report: PowertopReport) -> list[AchievedResidency]:
     """Means over all packages, cores and CPUs."""
-    found: dict[tuple[Literal["cpu", "core", "package"], str], list[float]] = {}
+    percents: dict[tuple[Literal["cpu", "core", "package"], str], list[float]] = {}
     for (scope, _), block in report.hardware.items():
         for name, percent in block.items():
             if is_hardware_state(name):
-                found.setdefault((scope, name), []).append(percent)
+                percents.setdefault((scope, name), []).append(percent)
     for cpu in report.cpus.values():
         if cpu.active_percent is not None:
-            found.setdefault(("cpu", "C0 active"), []).append(cpu.active_percent)
+            percents.setdefault(("cpu", "C0 active"), []).append(cpu.active_percent)
     return [
         AchievedResidency(scope=scope, name=name, residency_percent=sum(values) / len(values))
-        for (scope, name), values in found.items()
+        for (scope, name), values in percents.items()
     ]
 
 

@@ -111,8 +111,8 @@ def frequency_mhz(sysfs: Path | None = None, procfs: Path | None = None) -> floa
     one constant figure (the TSC's), which says nothing of the frequency: None for it.
     """
     folder = (sysfs or paths.sysfs()) / "devices/system/cpu/cpufreq"
-    found = [files.try_int(path) for path in sorted(folder.glob("policy*/scaling_cur_freq"))]
-    khz = [value for value in found if value is not None]
+    frequencies = [files.try_int(path) for path in sorted(folder.glob("policy*/scaling_cur_freq"))]
+    khz = [value for value in frequencies if value is not None]
     if khz:
         return sum(khz) / len(khz) / 1e3
     text = files.try_text((procfs or paths.procfs()) / "cpuinfo") or ""
@@ -149,11 +149,11 @@ class ProcessTimes:
 
     def read(self) -> dict[str, dict[int, int]]:
         """Nanoseconds by pid of each group; processes that have gone are absent."""
-        found: dict[str, dict[int, int]] = {}
+        times_of: dict[str, dict[int, int]] = {}
         for name, pids in self._pids.items():
             times = ((pid, process_cpu_ns(pid)) for pid in pids)
-            found[name] = {pid: value for pid, value in times if value is not None}
-        return found
+            times_of[name] = {pid: value for pid, value in times if value is not None}
+        return times_of
 
 
 def process_times(

@@ -114,7 +114,7 @@ def zone_of(zone_id: str, files: Mapping[str, str]) -> Zone | None:
 
 def _zone_folders(root: Path) -> dict[str, Path]:
     """Zone folders by id: flat links in /sys/class/powercap, or nested as in /sys/devices/virtual/powercap."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     pending = [root]
     for _ in range(4):
         level: list[Path] = []
@@ -124,11 +124,11 @@ def _zone_folders(root: Path) -> dict[str, Path]:
             except OSError:
                 continue
             for child in children:
-                if child.name.startswith("intel-rapl") and child.name not in found:
-                    found[child.name] = child
+                if child.name.startswith("intel-rapl") and child.name not in folders:
+                    folders[child.name] = child
                     level.append(child)
         pending = level
-    return {name: folder for name, folder in found.items() if ":" in name}
+    return {name: folder for name, folder in folders.items() if ":" in name}
 
 
 class RaplMeter:

@@ -162,7 +162,7 @@ def _columns(line: str, path: Path | str, number: int) -> tuple[str, ...]:
 
 
 def _header(lines: list[str]) -> TurbostatHeader:
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     states: list[str] = []
     for line in lines:
         for key, pattern in (
@@ -175,29 +175,29 @@ def _header(lines: list[str]) -> TurbostatHeader:
         ):
             match = re.match(pattern, line)
             if match:
-                found.setdefault(key, match[1].strip())
+                fields.setdefault(key, match[1].strip())
         match = _FAMILY.search(line)
         if match:
-            found.setdefault("fms", " ".join(match.groups()))
+            fields.setdefault("fms", " ".join(match.groups()))
         match = _STATE.match(line)
         if match and match[1] not in states:
             states.append(match[1])
-    ids = [int(word, 16) for word in found["fms"].split()] if "fms" in found else [None] * 3
+    ids = [int(word, 16) for word in fields["fms"].split()] if "fms" in fields else [None] * 3
     family, model, stepping = ids
     try:
-        interval_s: float | None = float(found["interval"])
+        interval_s: float | None = float(fields["interval"])
     except (KeyError, ValueError):
         interval_s = None
     return TurbostatHeader(
-        found.get("version"),
+        fields.get("version"),
         interval_s,
-        found.get("vendor"),
+        fields.get("vendor"),
         family,
         model,
         stepping,
-        found.get("kernel"),
-        found.get("driver"),
-        found.get("governor"),
+        fields.get("kernel"),
+        fields.get("driver"),
+        fields.get("governor"),
         tuple(states),
     )
 
@@ -276,11 +276,11 @@ def _without_gaps(intervals: Sequence[TurbostatInterval], nominal: float | None)
     usual = nominal or (known[len(known) // 2] if known else None)
     if usual is None:
         return list(intervals), 0
-    found = [
+    mended = [
         replace(i, duration_s=usual) if i.duration_s is not None and i.duration_s > _GAP * usual else i
         for i in intervals
     ]
-    return found, sum(a is not b for a, b in zip(found, intervals, strict=True))
+    return mended, sum(a is not b for a, b in zip(mended, intervals, strict=True))
 
 
 def _interval(

@@ -30,7 +30,7 @@ def domain_intervals(log: TurbostatLog, offset_s: float = 0.0) -> dict[str, tupl
 
     Raises DataError where the log has no power column, or neither times nor a stated interval.
     """
-    found: dict[tuple[str, str | None], list[PowerInterval]] = defaultdict(list)
+    intervals_of: dict[tuple[str, str | None], list[PowerInterval]] = defaultdict(list)
     clock = 0.0
     for interval in log.intervals:
         if interval.duration_s is None or interval.duration_s <= 0:
@@ -38,18 +38,18 @@ def domain_intervals(log: TurbostatLog, offset_s: float = 0.0) -> dict[str, tupl
         end = interval.time_s - offset_s if interval.time_s is not None else clock + interval.duration_s
         clock = end
         for key, watts in _interval_watts(interval).items():
-            found[key].append(PowerInterval(end - interval.duration_s, end, watts))
-    if not found:
+            intervals_of[key].append(PowerInterval(end - interval.duration_s, end, watts))
+    if not intervals_of:
         reason = (
             "no power column (PkgWatt, CorWatt, ...) in it"
             if not {*_COLUMNS, *_JOULES.values()} & set(log.columns)
             else ("its tables do not say how long they took")
         )
         raise DataError(log.path, reason)
-    labels = distinct_names(list(found))
+    labels = distinct_names(list(intervals_of))
     return {
-        label: (found[key], key[1] if key[0] in ("core", "uncore") else None)
-        for label, key in zip(labels, found, strict=True)
+        label: (intervals_of[key], key[1] if key[0] in ("core", "uncore") else None)
+        for label, key in zip(labels, intervals_of, strict=True)
     }
 
 

@@ -47,10 +47,10 @@ class Aside(Closing):
 
     def maps(self, pid: int) -> tuple[bytes, bytes | None]:
         """The text of /proc/PID/maps, and the vdso. Raises Unreadable."""
-        found = {part[:1]: part[1:] for part in self._ask("maps", pid)}
-        if b"m" not in found:
+        parts = {part[:1]: part[1:] for part in self._ask("maps", pid)}
+        if b"m" not in parts:
             raise Unreadable(f"process {pid} cannot be read")
-        return found[b"m"], found.get(b"v")
+        return parts[b"m"], parts.get(b"v")
 
     def stacks(self, pid: int) -> list[tuple[int, int, int, bytes]]:
         """(tid, ip, sp, bytes from sp up) of the threads that are blocked. Raises Unreadable."""
@@ -80,8 +80,8 @@ class Aside(Closing):
                     pipe.close()
             programs.stop(self._child, patience_s=0.5)
             self._child = None
-        for one in self._left:
-            one.poll()
+        for child in self._left:
+            child.poll()
 
     def _ask(self, what: str, pid: int) -> list[bytes]:
         if len(self._left) >= MOST_LEFT_BEHIND:
@@ -125,16 +125,16 @@ class Aside(Closing):
             yield failed
 
     def _exactly(self, pipe: int, size: int, end_s: float) -> bytes:
-        found = bytearray()
-        while len(found) < size:
+        data = bytearray()
+        while len(data) < size:
             left_s = min(PATIENCE_S, end_s - time.monotonic())
             if left_s <= 0 or not select.select([pipe], [], [], left_s)[0]:
                 raise TimeoutError
-            part = os.read(pipe, min(size - len(found), 1 << 20))
+            part = os.read(pipe, min(size - len(data), 1 << 20))
             if not part:
                 raise BrokenPipeError
-            found += part
-        return bytes(found)
+            data += part
+        return bytes(data)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._child is None:

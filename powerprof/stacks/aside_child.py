@@ -37,7 +37,7 @@ def _maps(base: Path) -> None:
     if len(text) == MAX_MAPS_BYTES:
         text = text[: text.rfind(b"\n") + 1]
     _send(b"m" + text)
-    line = next((one for one in text.split(b"\n") if one.endswith(b" [vdso]")), None)
+    line = next((entry for entry in text.split(b"\n") if entry.endswith(b" [vdso]")), None)
     if line is not None:
         start, end = (int(word, 16) for word in line.split(None, 1)[0].split(b"-"))
         with (base / "mem").open("rb", buffering=0) as memory:

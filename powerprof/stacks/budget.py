@@ -77,19 +77,19 @@ class Meter:
 
     def _pass_time(self) -> None:
         now_s = time.thread_time()
-        for one in (self._budget, self._purse):
-            one.seconds_left -= now_s - self._from_s
+        for account in (self._budget, self._purse):
+            account.seconds_left -= now_s - self._from_s
         self._from_s = now_s
 
     def take(self, size: int, path: str) -> None:
         """Before `size` bytes are read. Raises DataError where they are too many, or took too long."""
         self._pass_time()
-        for one in (self._budget, self._purse):
-            one.bytes_left -= size
+        for account in (self._budget, self._purse):
+            account.bytes_left -= size
         if min(self._budget.bytes_left, self._purse.bytes_left) < 0:
             # What was refused was not read: the next file may be a small one.
-            for one in (self._budget, self._purse):
-                one.bytes_left += size
+            for account in (self._budget, self._purse):
+                account.bytes_left += size
             self._budget.left_out[self._pid] = None
             raise DataError(path, "left out: the files of its process are too large")
         if min(self._budget.seconds_left, self._purse.seconds_left) < 0:

@@ -32,32 +32,32 @@ def find_debug_file(image: ProcessImage, mapping: Mapping, elf: Elf | None, budg
     if build_id and len(build_id) > 2:
         name = f"{_DEBUG_ROOT}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
         for root in roots:
-            found = _open(root, name)
-            if found is not None and _has_build_id(found, build_id):
-                return found
-            _close(found)
+            candidate = _open(root, name)
+            if candidate is not None and _has_build_id(candidate, build_id):
+                return candidate
+            _close(candidate)
     link = _debuglink(elf) if elf is not None else None
     if link is not None:
         name, checksum = link
         folder = str(PurePosixPath(mapping.path).parent)
         for root in roots:
             for place in (f"{folder}/{name}", f"{folder}/.debug/{name}", f"{_DEBUG_ROOT}{folder}/{name}"):
-                found = _open(root, place) if place != mapping.path else None
-                if found is not None and _checksum(found, image.pid, budget) == checksum:
-                    return found
-                _close(found)
+                candidate = _open(root, place) if place != mapping.path else None
+                if candidate is not None and _checksum(candidate, image.pid, budget) == checksum:
+                    return candidate
+                _close(candidate)
     if build_id:
         path = fetch(build_id)
-        found = _open(Path("/"), str(path)) if path is not None else None
-        if found is not None and _has_build_id(found, build_id):
-            return found
-        _close(found)
+        candidate = _open(Path("/"), str(path)) if path is not None else None
+        if candidate is not None and _has_build_id(candidate, build_id):
+            return candidate
+        _close(candidate)
     return None
 
 
 def _open(root: Path, name: str) -> Opened | None:
-    found = open_in_root(root, name)
-    return found if isinstance(found, Opened) else None
+    opened = open_in_root(root, name)
+    return opened if isinstance(opened, Opened) else None
 
 
 def _close(opened: Opened | None) -> None:

@@ -28,8 +28,8 @@ _BUILD_ID = re.compile(r"[0-9a-f]{8,128}")
 
 def servers() -> list[str]:
     """The servers of DEBUGINFOD_URLS; anything but http and https is left out."""
-    found = os.environ.get("DEBUGINFOD_URLS", "").split()
-    return [one.rstrip("/") for one in found if one.startswith(("http://", "https://"))]
+    words = os.environ.get("DEBUGINFOD_URLS", "").split()
+    return [address.rstrip("/") for address in words if address.startswith(("http://", "https://"))]
 
 
 def fetch(build_id: str) -> Path | None:

@@ -35,17 +35,17 @@ def demangle(name: str) -> str:
         return name[:MAX_SHOWN]
     suffix_match = _SUFFIX.search(name)
     bare, suffix = (name[: suffix_match.start()], suffix_match.group()) if suffix_match else (name, "")
-    found: str | None = None
+    readable: str | None = None
     if bare.startswith("_R"):
-        found = v0(bare)
+        readable = v0(bare)
     elif bare.startswith("_ZN"):
-        found = legacy(bare)
-    if found is None and bare.startswith("_Z"):
-        found = _bounded(bare)
-    if not found:
+        readable = legacy(bare)
+    if readable is None and bare.startswith("_Z"):
+        readable = _bounded(bare)
+    if not readable:
         return name[:MAX_SHOWN]
     mark = f" [{suffix[1:]}]" if suffix else ""
-    return printable(found[:MAX_SHOWN]) + ("…" if len(found) > MAX_SHOWN else "") + mark
+    return printable(readable[:MAX_SHOWN]) + ("…" if len(readable) > MAX_SHOWN else "") + mark
 
 
 @dataclass

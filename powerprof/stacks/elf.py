@@ -160,7 +160,7 @@ def _parse(raw: Elf) -> Elf:
     if ident[4] != 2 or ident[5] != 1:
         raise DataError(path, "not a 64-bit little-endian ELF file")
     if machine not in BY_ELF:
-        known = ", ".join(f"{one.name} is {number}" for number, one in sorted(BY_ELF.items()))
+        known = ", ".join(f"{known_machine.name} is {number}" for number, known_machine in sorted(BY_ELF.items()))
         raise DataError(path, f"ELF of another machine (e_machine {machine}; {known})")
     if kind not in (ET_EXEC, ET_DYN):
         raise DataError(path, f"neither program nor library (e_type {kind})")
@@ -178,8 +178,8 @@ def _parse(raw: Elf) -> Elf:
                 raise DataError(path, f"segment of impossible size ({memsz:#x} bytes at {vaddr:#x})")
             segments.append(segment)
     sections = _sections(raw, shoff, shentsize, shnum, shstrndx)
-    found = replace(raw, kind=kind, entry=entry, segments=tuple(segments), sections=sections, machine=BY_ELF[machine])
-    return replace(found, build_id=_build_id(found))
+    elf = replace(raw, kind=kind, entry=entry, segments=tuple(segments), sections=sections, machine=BY_ELF[machine])
+    return replace(elf, build_id=_build_id(elf))
 
 
 def _inside(offset: int, length: int, size: int) -> bool:
@@ -226,9 +226,9 @@ def _build_id(elf: Elf) -> str | None:
     for offset, size in list(dict.fromkeys(places))[:MAX_NOTES]:
         if size <= min(left, 1 << 16) and _inside(offset, size, elf.size):
             left -= size
-            found = build_id_of_notes(elf.read(offset, size))
-            if found:
-                return found
+            build_id = build_id_of_notes(elf.read(offset, size))
+            if build_id:
+                return build_id
     return None
 
 

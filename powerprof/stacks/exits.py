@@ -35,14 +35,14 @@ def exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> tuple[
         return f"its code is {len(code):,} bytes long"
     starts: set[int] = set()
     targets: set[int] = set()
-    found: list[int] = []
+    addresses: list[int] = []
     at = 0
     for address, size, mnemonic, operands in _decoder().disasm_lite(code, 0):
         starts.add(address)
         at = address + size
         words = mnemonic.split()  # "repz ret", "notrack jmp"
         if words[-1] in ("ret", "retf", "iretq"):
-            found.append(address)
+            addresses.append(address)
         elif words[-1].startswith(("j", "loop", "xbegin")):
             target = _number(operands)
             if target is not None and 0 <= target < len(code):
@@ -50,12 +50,12 @@ def exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> tuple[
             elif words[-1] != "jmp":
                 continue
             elif is_function(vaddr + target) if target is not None else _through_memory(words, operands):
-                found.append(address)
+                addresses.append(address)
     if at != len(code):
         return "its code cannot be decoded"
     if not targets <= starts:
         return "its code has branches into the middle of instructions"
-    return tuple(found)
+    return tuple(addresses)
 
 
 def _number(operands: str) -> int | None:

@@ -183,13 +183,13 @@ def functions(data: bytes, vaddr: int, path: str, column: int = X86_64.return_co
         ends.append(end)
         owners.append(owner)
     whole = np.frombuffer(data, np.uint8)
-    body_at, end_at, of = (np.array(one, np.int64) for one in (bodies, ends, owners))
+    body_at, end_at, of = (np.array(values, np.int64) for values in (bodies, ends, owners))
     parts = []
     for kind, number in kinds.items():
         mine = of == number
         if kind is not None and mine.any():
-            found = _decoded(whole, vaddr, kind, body_at[mine], end_at[mine])
-            parts.append((*found, np.full(len(found[0]), number)))
+            decoded = _decoded(whole, vaddr, kind, body_at[mine], end_at[mine])
+            parts.append((*decoded, np.full(len(decoded[0]), number)))
     if not parts:
         return Functions(np.array([], "<u8"), np.array([], "<u8"), ())
     low, high, code_at, code_end, of = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -230,16 +230,16 @@ def _bottoms(
     """Which of these instructions make the return address undefined, or belong to a CIE that does."""
     import numpy as np
 
-    found = np.array([kind is not None and kind.bottom for kind in kinds])[of]
+    are_bottoms = np.array([kind is not None and kind.bottom for kind in kinds])[of]
     hits = np.nonzero((whole[:-1] == _UNDEFINED) & (whole[1:] == column))[0]
     order = np.argsort(at)
     index = np.searchsorted(at[order], hits, "right") - 1
     inside = index >= 0
     index, hits = order[index[inside]], hits[inside]
-    for one in np.unique(index[hits < end[index]])[:MAX_BOTTOMS].tolist():
-        kind = kinds[of[one]]
-        found[one] |= kind is not None and returns_nowhere(data[at[one] : end[one]], kind.encoding, column)
-    return found
+    for entry in np.unique(index[hits < end[index]])[:MAX_BOTTOMS].tolist():
+        kind = kinds[of[entry]]
+        are_bottoms[entry] |= kind is not None and returns_nowhere(data[at[entry] : end[entry]], kind.encoding, column)
+    return are_bottoms
 
 
 def _numbers(whole: Array, at: Array, shape: str) -> Array:
@@ -249,8 +249,8 @@ def _numbers(whole: Array, at: Array, shape: str) -> Array:
     size = struct.calcsize(shape)
     if not len(at):
         return np.array([], np.uint64)
-    found = np.ascontiguousarray(whole[at[:, None] + np.arange(size)]).view(f"<{_KINDS[shape[1]]}{size}").ravel()
-    return found.astype(np.int64).astype(np.uint64) if found.dtype.kind == "i" else found.astype(np.uint64)
+    raw = np.ascontiguousarray(whole[at[:, None] + np.arange(size)]).view(f"<{_KINDS[shape[1]]}{size}").ravel()
+    return raw.astype(np.int64).astype(np.uint64) if raw.dtype.kind == "i" else raw.astype(np.uint64)
 
 
 def _try_cie(data: bytes, body: int, end: int, column: int) -> _Cie | None:

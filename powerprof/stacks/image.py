@@ -82,7 +82,7 @@ class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def build_id(self) -> str | None:
         """The build id of the executable."""
-        return next((one.build_id for one in self.mappings if one.path == self.executable), None)
+        return next((mapping.build_id for mapping in self.mappings if mapping.path == self.executable), None)
 
 
 def snapshot(pid: int, budget: Budget | None = None, aside: Aside | None = None) -> ProcessImage:
@@ -117,15 +117,15 @@ def snapshot(pid: int, budget: Budget | None = None, aside: Aside | None = None)
         mappings = parse_maps(text, str(base / "maps"))
     known: dict[tuple[str, int, str], _Read] = {}
     described = []
-    for one in mappings:
-        if one.inode:
-            key = (one.device, one.inode, one.path)
+    for mapping in mappings:
+        if mapping.inode:
+            key = (mapping.device, mapping.inode, mapping.path)
             if key not in known:
-                known[key] = _read(base, one, budget) if len(known) < MAX_FILES else _TOO_MANY
-            described.append(_describe(one, known[key]))
+                known[key] = _read(base, mapping, budget) if len(known) < MAX_FILES else _TOO_MANY
+            described.append(_describe(mapping, known[key]))
         else:
-            described.append(one)
-    vdso_at = next((one for one in described if one.path == "[vdso]"), None)
+            described.append(mapping)
+    vdso_at = next((mapping for mapping in described if mapping.path == "[vdso]"), None)
     if vdso_at and vdso:
         # The vdso is linked at 0 and mapped whole.
         place = described.index(vdso_at)
@@ -154,14 +154,14 @@ def _started_ticks(base: Path) -> int:
 
 
 def _namespace_pid(base: Path) -> int | None:
-    found = read_fields(base / "status").get("NSpid", "").split()
-    return int(found[-1]) if found else None
+    pids = read_fields(base / "status").get("NSpid", "").split()
+    return int(pids[-1]) if pids else None
 
 
 @loader
 def parse_maps(text: str, path: str) -> tuple[Mapping, ...]:
     """The executable mappings of a /proc/PID/maps. Raises DataError where it is none."""
-    found = []
+    mappings = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line:
             continue
@@ -173,7 +173,7 @@ def parse_maps(text: str, path: str) -> tuple[Mapping, ...]:
             continue
         deleted = name.endswith(_DELETED)
         clean = name.removesuffix(_DELETED).replace("\\012", "\n").encode("utf-8", "surrogateescape")
-        found.append(
+        mappings.append(
             Mapping(
                 start=int(low, 16),
                 end=int(high, 16),
@@ -184,9 +184,9 @@ def parse_maps(text: str, path: str) -> tuple[Mapping, ...]:
                 deleted=deleted,
             )
         )
-        if len(found) > MAX_MAPPINGS:
+        if len(mappings) > MAX_MAPPINGS:
             raise DataError(path, f"more than {MAX_MAPPINGS:,} executable mappings")
-    return tuple(sorted(found, key=lambda one: one.start))
+    return tuple(sorted(mappings, key=lambda mapping: mapping.start))
 
 
 class _Read(msgspec.Struct, frozen=True):
@@ -240,7 +240,7 @@ def merge(older: ProcessImage, newer: ProcessImage) -> ProcessImage:
     for old in older.mappings:
         if all(old.end <= new.start or old.start >= new.end for new in newer.mappings):
             kept.append(old)
-    kept.sort(key=lambda one: one.start)
+    kept.sort(key=lambda mapping: mapping.start)
     return msgspec.structs.replace(newer, mappings=tuple(kept), vdso=newer.vdso or older.vdso)
 
 
@@ -264,10 +264,10 @@ def load(path: Path) -> tuple[ProcessImage, ...]:
 def check(image: ProcessImage, path: object) -> ProcessImage:
     """An image that came from outside. Raises DataError where its mappings are impossible."""
     end = 0
-    for one in image.mappings:
-        if not end <= one.start < one.end <= 1 << 64 or len(one.path) > 4096:
-            raise DataError(path, f"mappings of process {image.pid} overlap or are impossible at {one.start:#x}")
-        if one.bias is not None and not -(1 << 63) < one.bias < 1 << 64:
-            raise DataError(path, f"mapping of process {image.pid} at {one.start:#x} has an impossible bias")
-        end = one.end
+    for mapping in image.mappings:
+        if not end <= mapping.start < mapping.end <= 1 << 64 or len(mapping.path) > 4096:
+            raise DataError(path, f"mappings of process {image.pid} overlap or are impossible at {mapping.start:#x}")
+        if mapping.bias is not None and not -(1 << 63) < mapping.bias < 1 << 64:
+            raise DataError(path, f"mapping of process {image.pid} at {mapping.start:#x} has an impossible bias")
+        end = mapping.end
     return image

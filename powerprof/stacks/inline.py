@@ -38,10 +38,10 @@ class InlineReader:
         try:
             # Drgn takes each for a return address and looks at the byte before it.
             trace = self._program.stack_trace_from_pcs([vaddr + 1])
-            found = [_level(frame) for frame in list(trace)[:MAX_INLINED]]
+            calls = [_level(frame) for frame in list(trace)[:MAX_INLINED]]
         except Exception:  # whatever a DWARF reader trips over costs the inlined frames, never the report
             return ()
-        return tuple(found) if any(one.name or one.source for one in found) else ()
+        return tuple(calls) if any(call.name or call.source for call in calls) else ()
 
 
 def _level(frame: Any) -> Inlined:

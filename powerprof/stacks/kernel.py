@@ -66,4 +66,4 @@ def kernel_symbols() -> KernelSymbols:
         if known is None or not known[0] or (name and len(name) < len(known[0])):
             best[address] = (name, module)
     order = sorted(best)
-    return KernelSymbols(tuple(order), tuple(best[one][0] for one in order), tuple(best[one][1] for one in order))
+    return KernelSymbols(tuple(order), tuple(best[at][0] for at in order), tuple(best[at][1] for at in order))

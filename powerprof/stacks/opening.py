@@ -133,8 +133,8 @@ def open_mapped(base: Path, start: int, end: int, path: str, inode: int) -> Open
             return "not a regular file"
     except OSError:
         pass
-    found = open_in_root(base / "root", path)
-    if isinstance(found, Opened) and found.inode != inode:
-        os.close(found.fd)
+    candidate = open_in_root(base / "root", path)
+    if isinstance(candidate, Opened) and candidate.inode != inode:
+        os.close(candidate.fd)
         return "replaced on disk since it was started (run as root to read it)"
-    return found
+    return candidate

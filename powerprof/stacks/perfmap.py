@@ -91,7 +91,7 @@ def parse_file(path: Path) -> PerfMap:
 
 
 def _parse(fd: int, path: str) -> PerfMap:
-    found: list[tuple[int, int, str]] = []
+    entries: list[tuple[int, int, str]] = []
     malformed = total = names = 0
     notes: list[str] = []
     rest = b""
@@ -117,7 +117,7 @@ def _parse(fd: int, path: str) -> PerfMap:
                 malformed += bool(line.strip())
                 continue
             names += len(entry[2])
-            found.append(entry)
+            entries.append(entry)
         if len(rest) > MAX_LINE_BYTES:
             malformed += not skipping
             rest, skipping = b"", True
@@ -125,7 +125,7 @@ def _parse(fd: int, path: str) -> PerfMap:
             f"{MAX_BYTES >> 20} MiB"
             if total >= MAX_BYTES
             else f"{MAX_ENTRIES:,} entries"
-            if len(found) >= MAX_ENTRIES
+            if len(entries) >= MAX_ENTRIES
             else f"{MAX_NAMES_BYTES >> 20} MiB of names"
             if names >= MAX_NAMES_BYTES
             else f"{MAX_SECONDS:g} s"
@@ -138,10 +138,10 @@ def _parse(fd: int, path: str) -> PerfMap:
             break
     last = None if skipping else _entry(rest)
     if last is not None:
-        found.append(last)
+        entries.append(last)
     if malformed:
         notes.append(f"{path}: {malformed:,} malformed lines were skipped")
-    return _disjoint(found[:MAX_ENTRIES], malformed, notes)
+    return _disjoint(entries[:MAX_ENTRIES], malformed, notes)
 
 
 def _entry(line: bytes) -> tuple[int, int, str] | None:
@@ -160,37 +160,37 @@ def _entry(line: bytes) -> tuple[int, int, str] | None:
     return (start, start + size, name) if name else None
 
 
-def _disjoint(found: list[tuple[int, int, str]], malformed: int, notes: list[str]) -> PerfMap:
+def _disjoint(entries: list[tuple[int, int, str]], malformed: int, notes: list[str]) -> PerfMap:
     """Later lines win where entries overlap: the compiler reuses memory and appends what it put there."""
-    ordered = sorted(range(len(found)), key=lambda index: found[index][0])
-    if all(found[a][1] <= found[b][0] for a, b in pairwise(ordered)):
-        kept = [found[index] for index in ordered]
+    ordered = sorted(range(len(entries)), key=lambda index: entries[index][0])
+    if all(entries[a][1] <= entries[b][0] for a, b in pairwise(ordered)):
+        kept = [entries[index] for index in ordered]
     else:
-        kept = _sweep(found)
+        kept = _sweep(entries)
     return PerfMap(
-        tuple(one[0] for one in kept),
-        tuple(one[1] for one in kept),
-        tuple(one[2] for one in kept),
+        tuple(entry[0] for entry in kept),
+        tuple(entry[1] for entry in kept),
+        tuple(entry[2] for entry in kept),
         malformed,
         tuple(notes),
     )
 
 
-def _sweep(found: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+def _sweep(entries: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     # Over all edges in order, the youngest entry that is open owns the stretch to the next edge.
     import heapq
 
-    edges = sorted({edge for start, end, _ in found for edge in (start, end)})
-    by_start = sorted(range(len(found)), key=lambda index: found[index][0])
+    edges = sorted({edge for start, end, _ in entries for edge in (start, end)})
+    by_start = sorted(range(len(entries)), key=lambda index: entries[index][0])
     kept: list[tuple[int, int, str]] = []
     live: list[int] = []
     coming = 0
     owner = -1
     for low, high in pairwise(edges):
-        while coming < len(by_start) and found[by_start[coming]][0] <= low:
+        while coming < len(by_start) and entries[by_start[coming]][0] <= low:
             heapq.heappush(live, -by_start[coming])
             coming += 1
-        while live and found[-live[0]][1] <= low:
+        while live and entries[-live[0]][1] <= low:
             heapq.heappop(live)
         if not live:
             owner = -1
@@ -199,5 +199,5 @@ def _sweep(found: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
             kept[-1] = (kept[-1][0], high, kept[-1][2])
         else:
             owner = -live[0]
-            kept.append((low, high, found[owner][2]))
+            kept.append((low, high, entries[owner][2]))
     return kept

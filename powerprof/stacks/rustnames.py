@@ -108,13 +108,13 @@ class _V0:
         if self.depth > _MAX_DEPTH or self.made > _MAX_OUTPUT:
             raise ValueError("too deep")
 
-    def _shallower(self, found: str) -> str:
+    def _shallower(self, text: str) -> str:
         self.depth -= 1
         # What is made of parts is copied again on every level.
-        self.made += len(found) // 64
-        if len(found) > _MAX_OUTPUT or self.made > _MAX_OUTPUT:
+        self.made += len(text) // 64
+        if len(text) > _MAX_OUTPUT or self.made > _MAX_OUTPUT:
             raise ValueError("too long")
-        return found
+        return text
 
     def _next(self) -> str:
         letter = self.text[self.at]
@@ -156,12 +156,12 @@ class _V0:
         self._eat("_")
         if self.at + size > len(self.text):
             raise ValueError("identifier")
-        found = self.text[self.at : self.at + size]
+        name = self.text[self.at : self.at + size]
         self.at += size
         if puny:
-            head, _, tail = found.rpartition("_")
+            head, _, tail = name.rpartition("_")
             return (f"{head}-{tail}" if head else tail).encode("ascii").decode("punycode")
-        return found
+        return name
 
     def _back(self, reader: str) -> str:
         target = self._base62()
@@ -169,24 +169,24 @@ class _V0:
         if target >= start - 1:
             raise ValueError("reference forward")
         self.at = target
-        found: str = getattr(self, reader)(False) if reader == "path" else getattr(self, reader)()
+        text: str = getattr(self, reader)(False) if reader == "path" else getattr(self, reader)()
         self.at = start
-        return found
+        return text
 
     def path(self, value: bool) -> str:
         """A path; `value` writes generics as `::<>`."""
         self._deeper()
         tag = self._next()
         if tag == "C":
-            found = self._identifier()
+            text = self._identifier()
         elif tag == "M":
             self._impl()
-            found = f"<{self.type()}>"
+            text = f"<{self.type()}>"
         elif tag in "XY":
             if tag == "X":
                 self._impl()
             kind = self.type()
-            found = f"<{kind} as {self.path(False)}>"
+            text = f"<{kind} as {self.path(False)}>"
         elif tag == "N":
             space = self._next()
             outer = self.path(value)
@@ -199,17 +199,17 @@ class _V0:
             name = self._identifier()
             if space.isupper():
                 kind = {"C": "closure", "S": "shim"}.get(space, space)
-                found = f"{outer}::{{{kind}{':' + name if name else ''}#{disambiguator}}}"
+                text = f"{outer}::{{{kind}{':' + name if name else ''}#{disambiguator}}}"
             else:
-                found = f"{outer}::{name}" if name else outer
+                text = f"{outer}::{name}" if name else outer
         elif tag == "I":
             outer = self.path(value)
-            found = f"{outer}{'::' if value else ''}<{', '.join(self._arguments())}>"
+            text = f"{outer}{'::' if value else ''}<{', '.join(self._arguments())}>"
         elif tag == "B":
-            found = self._back("path")
+            text = self._back("path")
         else:
             raise ValueError("path")
-        return self._shallower(found)
+        return self._shallower(text)
 
     def _impl(self) -> None:
         if self._eat("s"):
@@ -217,48 +217,48 @@ class _V0:
         self.path(False)
 
     def _arguments(self) -> list[str]:
-        found = []
+        arguments = []
         while not self._eat("E"):
             if self._eat("L"):
                 self._base62()
-                found.append("'_")
+                arguments.append("'_")
             elif self._eat("K"):
-                found.append(self.constant())
+                arguments.append(self.constant())
             else:
-                found.append(self.type())
-        return found
+                arguments.append(self.type())
+        return arguments
 
     def type(self) -> str:
         """A type."""
         self._deeper()
         tag = self._next()
         if tag in _BASIC:
-            found = _BASIC[tag]
+            text = _BASIC[tag]
         elif tag == "A":
-            found = f"[{self.type()}; {self.constant()}]"
+            text = f"[{self.type()}; {self.constant()}]"
         elif tag == "S":
-            found = f"[{self.type()}]"
+            text = f"[{self.type()}]"
         elif tag == "T":
             parts = []
             while not self._eat("E"):
                 parts.append(self.type())
-            found = f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+            text = f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
         elif tag in "RQ":
             if self._eat("L"):
                 self._base62()
-            found = f"&{'mut ' if tag == 'Q' else ''}{self.type()}"
+            text = f"&{'mut ' if tag == 'Q' else ''}{self.type()}"
         elif tag in "PO":
-            found = f"*{'const' if tag == 'P' else 'mut'} {self.type()}"
+            text = f"*{'const' if tag == 'P' else 'mut'} {self.type()}"
         elif tag == "F":
-            found = self._function()
+            text = self._function()
         elif tag == "D":
-            found = self._dynamic()
+            text = self._dynamic()
         elif tag == "B":
-            found = self._back("type")
+            text = self._back("type")
         else:
             self.at -= 1
-            found = self.path(False)
-        return self._shallower(found)
+            text = self.path(False)
+        return self._shallower(text)
 
     def _function(self) -> str:
         if self._eat("G"):
@@ -279,14 +279,14 @@ class _V0:
             self._base62()
         traits = []
         while not self._eat("E"):
-            found = self.path(False)
+            trait = self.path(False)
             bound = []
             while self._eat("p"):
                 name = self._identifier()
                 bound.append(f"{name} = {self.type()}")
             if bound:
-                found = (f"{found[:-1]}, " if found.endswith(">") else f"{found}<") + ", ".join(bound) + ">"
-            traits.append(found)
+                trait = (f"{trait[:-1]}, " if trait.endswith(">") else f"{trait}<") + ", ".join(bound) + ">"
+            traits.append(trait)
         if self._eat("L"):
             self._base62()
         return "dyn " + " + ".join(traits)

@@ -40,22 +40,22 @@ class ModuleTables(msgspec.Struct, frozen=True, kw_only=True):
 def decode(data: bytes, path: object, key: str | None = None) -> ModuleTables:
     """Tables that `save_tables` wrote. Raises DataError where they are damaged or of another file than `key`."""
     try:
-        found = msgspec.msgpack.decode(data, type=ModuleTables)
+        module = msgspec.msgpack.decode(data, type=ModuleTables)
     except msgspec.MsgspecError as error:
         raise DataError(path, f"not a saved table ({error})") from error
-    if found.schema != SCHEMA or (key is not None and found.key != key):
+    if module.schema != SCHEMA or (key is not None and module.key != key):
         raise DataError(path, "a table of another file or version")
-    tables.check(found.unwind, path)
-    symtab.check(found.symbols, path)
-    if found.debug is not None:
-        symtab.check(found.debug, path)
-    return found
+    tables.check(module.unwind, path)
+    symtab.check(module.symbols, path)
+    if module.debug is not None:
+        symtab.check(module.debug, path)
+    return module
 
 
-def save_tables(found: ModuleTables | SymbolTable, directory: Path, name: str) -> None:
+def save_tables(kept: ModuleTables | SymbolTable, directory: Path, name: str) -> None:
     """Write tables in one step, readable by the owner only. Raises OSError."""
     with Folder.open(directory) as folder:
-        folder.write(name, msgspec.msgpack.encode(found))
+        folder.write(name, msgspec.msgpack.encode(kept))
 
 
 class TableStore:
@@ -72,8 +72,8 @@ class TableStore:
 
     def unwind_table(self, image: ProcessImage, mapping: Mapping) -> UnwindTable | str:
         """A module's unwind table, or why there is none."""
-        found = self.tables(image, mapping)
-        return found if isinstance(found, str) else found.unwind
+        module = self.tables(image, mapping)
+        return module if isinstance(module, str) else module.unwind
 
     def tables(self, image: ProcessImage, mapping: Mapping) -> ModuleTables | str:
         """What a module's file says, or why it is not known."""
@@ -116,11 +116,11 @@ class TableStore:
         if directory is not None:
             with suppress(DataError, OSError):
                 return decode(_bounded(directory / name), name, opened.key)
-        found = _extract(read_elf(opened.fd, mapping.path, meter), opened.key)
+        module = _extract(read_elf(opened.fd, mapping.path, meter), opened.key)
         if directory is not None:
             with suppress(OSError):
-                save_tables(found, directory, name)
-        return found
+                save_tables(module, directory, name)
+        return module
 
     def debug_symbols(self, opened: Opened, elf: Elf) -> SymbolTable:
         """The symbols of a separate debug file, cached as the others are. Raises DataError where it is damaged."""
@@ -128,13 +128,13 @@ class TableStore:
         name = f"{elf.build_id or 'none'}-{opened.key}.debug"
         if directory is not None:
             with suppress(DataError, OSError, msgspec.MsgspecError):
-                found = msgspec.msgpack.decode(_bounded(directory / name), type=SymbolTable)
-                return symtab.check(found, name)
-        found = symtab.read_symbols(elf)
+                table = msgspec.msgpack.decode(_bounded(directory / name), type=SymbolTable)
+                return symtab.check(table, name)
+        table = symtab.read_symbols(elf)
         if directory is not None:
             with suppress(OSError):
-                save_tables(found, directory, name)
-        return found
+                save_tables(table, directory, name)
+        return table
 
 
 def _extract(elf: Elf, key: str) -> ModuleTables:
@@ -166,13 +166,13 @@ def _cache_directory() -> Path | None:
 def open_module(image: ProcessImage, mapping: Mapping) -> Opened | str:
     """The file of a mapping: of the living process, else by its name here where the build id is the same."""
     base = procfs() / str(image.pid)
-    found = open_mapped(base, mapping.start, mapping.end, mapping.path, mapping.inode)
-    if isinstance(found, Opened):
-        if _is_same(found, mapping):
-            return found
-        os.close(found.fd)
+    opened = open_mapped(base, mapping.start, mapping.end, mapping.path, mapping.inode)
+    if isinstance(opened, Opened):
+        if _is_same(opened, mapping):
+            return opened
+        os.close(opened.fd)
     if mapping.build_id is None:
-        return found if isinstance(found, str) else "changed on disk since it was started"
+        return opened if isinstance(opened, str) else "changed on disk since it was started"
     here = open_in_root(Path("/"), mapping.path)
     if isinstance(here, Opened):
         if _is_same(here, mapping):

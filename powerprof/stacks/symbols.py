@@ -92,10 +92,10 @@ class Symbolizer:
         `exact` False takes it for a return address: the call lies before it.
         """
         key = (pc, exact)
-        found = self._frames.get(key)
-        if found is None:
-            found = self._frames[key] = self._resolve(pc, pc if exact else pc - 1)
-        return found
+        resolved = self._frames.get(key)
+        if resolved is None:
+            resolved = self._frames[key] = self._resolve(pc, pc if exact else pc - 1)
+        return resolved
 
     def stack(self, unwound: Unwound) -> tuple[Frame, ...]:
         """All frames of a stack, innermost first."""
@@ -121,7 +121,9 @@ class Symbolizer:
         levels = module.inline.levels(vaddr) if module.inline else ()
         source = levels[-1].source if levels else None
         inner = tuple(
-            Frame(one.name, mapping.module, pc, None, None, True, one.source, own) for one in levels[:-1] if one.inlined
+            Frame(level.name, mapping.module, pc, None, None, True, level.source, own)
+            for level in levels[:-1]
+            if level.inlined
         )
         return (*inner, Frame(name, mapping.module, pc, offset, start, False, source, own))
 

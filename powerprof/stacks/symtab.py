@@ -82,14 +82,14 @@ class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         starts, ends, offsets = self._arrays
         whole = np.frombuffer(self.names + bytes(_HEAD), np.uint8)
         keys = {name: np.frombuffer((name.encode() + b"\0")[:_HEAD], np.uint8) for name in names}
-        found: set[tuple[int, int]] = set()
+        ranges: set[tuple[int, int]] = set()
         for at in range(0, len(offsets), _BLOCK):
             heads = whole[offsets[at : at + _BLOCK, None].astype(np.int64) + np.arange(_HEAD)]
             for name, key in keys.items():
                 for index in (at + (heads[:, : len(key)] == key).all(axis=1).nonzero()[0]).tolist():
-                    if len(found) < _MOST_NAMESAKES and self._name(int(offsets[index])) == name:
-                        found.add((int(starts[index]), int(ends[index])))
-        return found
+                    if len(ranges) < _MOST_NAMESAKES and self._name(int(offsets[index])) == name:
+                        ranges.add((int(starts[index]), int(ends[index])))
+        return ranges
 
     def name_at(self, index: int) -> str:
         """The name of a symbol by its place."""
@@ -122,10 +122,10 @@ def check(table: SymbolTable, path: object) -> SymbolTable:
 
 def read_symbols(elf: Elf) -> SymbolTable:
     """Every sized function symbol of a file: .symtab, then what .gnu_debugdata and .dynsym add. Raises DataError."""
-    found = [_section_symbols(elf, SHT_SYMTAB)]
-    found.append(_minidebuginfo(elf))
-    found.append(_section_symbols(elf, SHT_DYNSYM))
-    return _merge([one for one in found if one is not None])
+    tables = [_section_symbols(elf, SHT_SYMTAB)]
+    tables.append(_minidebuginfo(elf))
+    tables.append(_section_symbols(elf, SHT_DYNSYM))
+    return _merge([table for table in tables if table is not None])
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class _Raw:
 def _section_symbols(elf: Elf, kind: int) -> _Raw | None:
     import numpy as np
 
-    section = next((one for one in elf.sections if one.kind == kind and one.size), None)
+    section = next((candidate for candidate in elf.sections if candidate.kind == kind and candidate.size), None)
     if section is None:
         return None
     if section.entry_bytes != 24 or section.link >= len(elf.sections):
@@ -237,10 +237,10 @@ def _underscores_and_length(names: bytes, offsets: Any) -> Any:
     import numpy as np
 
     whole = np.frombuffer(names + bytes(_LONGEST_ALIAS), np.uint8)
-    found = np.zeros((2, len(offsets)), np.uint8)
+    lengths = np.zeros((2, len(offsets)), np.uint8)
     for at in range(0, len(offsets), _BLOCK):
         window = whole[offsets[at : at + _BLOCK, None].astype(np.int64) + np.arange(_LONGEST_ALIAS)]
         ended = (window == 0) | (window == ord("@"))
-        found[0, at : at + _BLOCK] = (window != ord("_")).argmax(axis=1)
-        found[1, at : at + _BLOCK] = np.where(ended.any(axis=1), ended.argmax(axis=1), _LONGEST_ALIAS)
-    return found
+        lengths[0, at : at + _BLOCK] = (window != ord("_")).argmax(axis=1)
+        lengths[1, at : at + _BLOCK] = np.where(ended.any(axis=1), ended.argmax(axis=1), _LONGEST_ALIAS)
+    return lengths

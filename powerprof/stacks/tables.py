@@ -65,19 +65,19 @@ def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
     data, vaddr, missing = b"", 0, None
     section = elf.section(".eh_frame")
     debug = elf.section(".debug_frame")
-    found = fde.functions(b"", 0, elf.path)
+    functions = fde.functions(b"", 0, elf.path)
     if section is not None:
         data, vaddr = section_bytes(elf, section, UNWIND_LIMIT_BYTES), section.vaddr
-        found = fde.functions(data, vaddr, elf.path, elf.machine.return_column)
-    if not len(found.starts) and debug is not None:
+        functions = fde.functions(data, vaddr, elf.path, elf.machine.return_column)
+    if not len(functions.starts) and debug is not None:
         data = fde.from_debug_frame(section_bytes(elf, debug, UNWIND_LIMIT_BYTES), elf.path)
         # Its addresses are absolute, so where it would lie does not matter: past everything that is loaded.
         vaddr = (high + 0xFFF) & ~0xFFF
-        found = fde.functions(data, vaddr, elf.path, elf.machine.return_column)
-    if not len(found.starts):
+        functions = fde.functions(data, vaddr, elf.path, elf.machine.return_column)
+    if not len(functions.starts):
         data, missing = b"", "no .eh_frame"
-    starts, ends = found.starts, found.ends
-    bottoms = set(found.bottoms)
+    starts, ends = functions.starts, functions.ends
+    bottoms = set(functions.bottoms)
     if elf.entry:
         covering = ((starts <= elf.entry) & (elf.entry < ends)).nonzero()[0]
         last = int(covering[-1]) if len(covering) else None

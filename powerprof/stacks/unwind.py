@@ -95,10 +95,10 @@ class Unwinder:
             except DataError as error:
                 return Unwound((values[machine.ip],), False, error.reason, (True,)), ()
             began_s, loading_s = time.thread_time(), walker.loading_s
-            found = walker.walk(registers, values[machine.sp], stack)
+            frames = walker.walk(registers, values[machine.sp], stack)
             took_s = time.thread_time() - began_s - (walker.loading_s - loading_s)
             meter.charge_only(took_s if took_s > _DEAR_WALK_S else 0.0)
-        return found
+        return frames
 
     def _seen(self, key: tuple[int, tuple[int, ...]], stack: bytes) -> Unwound | None:
         for seen in self._memo.get(key, ()):
