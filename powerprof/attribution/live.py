@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from powerprof import __version__, privileges
 from powerprof.attribution.capture import Capture
@@ -26,8 +27,8 @@ from powerprof.text import Say
 from powerprof.tracing.idle_time import DRIVERLESS_STATES
 from powerprof.tracing.names import interrupt_names
 from powerprof.tracing.sites import SiteWakings
-from powerprof.tracing.stacks import StackTracer
-from powerprof.tracing.window import TraceWindow
+from powerprof.tracing.stacks import StackTrace, StackTracer
+from powerprof.tracing.window import TracedWindow, TraceWindow
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class CapturePlan:
     settle: bool = False
 
 
-def _tasks(exits: Array, wakings: list[SiteWakings]) -> list[Task]:
+def _tasks(exits: Array, wakings: list[SiteWakings], look_up: Callable[[int, int | None, str], Task]) -> list[Task]:
     """Every thread of the trace, by what /proc says now and the trace knew then."""
     known: dict[int, tuple[int | None, str]] = {}
     for one in wakings:
@@ -108,16 +109,37 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
             # PowerTOP is started anew for each of its reports, and wants to be root.
             privileges.keep(privileges.TRACING)
         say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
-        reader = CpuidleReader()
         window = opened.measure(plan.duration_s, then_hold=True)
-        completed = energy.complete(window.residency)
-        kind = host_energy(completed.energy).kind
-        idle_watts, wakeup_joules = energy.idle_watts(window.residency.cpus, kind), energy.wakeup_joules(kind)
         stacks = tracer.stack_trace()
-        states = {cpu: [state.name for state in reader.states(cpu)] for cpu in reader.cpus}
-        states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
-        reader.close()
-    names.update(server_names())
+        with CpuidleReader() as reader:
+            states = {cpu: [state.name for state in reader.states(cpu)] for cpu in reader.cpus}
+        names.update(server_names())
+        around = Around(plan.target, host_record(), states, interrupt_names(), tracer.notes())
+        return captured(around, window, stacks, energy, names)
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a capture says of the host and the target beside what was traced. `states` are idle states by CPU."""
+
+    target: Target
+    host: dict[str, Any]
+    states: Mapping[int, list[str]]
+    interrupts: dict[int, str]
+    notes: Sequence[str]
+    look_up: Callable[[int, int | None, str], Task] = look_up
+
+
+def captured(
+    around: Around, window: TracedWindow, stacks: StackTrace, energy: WindowEnergy, names: dict[int, str]
+) -> Capture:
+    """A traced window with its stacks, and every name while the processes still live. `names` are the server's."""
+    target = around.target
+    completed = energy.complete(window.residency)
+    kind = host_energy(completed.energy).kind
+    idle_watts, wakeup_joules = energy.idle_watts(window.residency.cpus, kind), energy.wakeup_joules(kind)
+    states = dict(around.states)
+    states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
     causes = window.trace.causes
     own = int(causes["count"][causes["next_tgid"] == os.getpid()].sum())
     tool = ToolCost(
@@ -129,18 +151,14 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         lost_count=window.trace.lost_count + stacks.lost_count,
         memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
-    gone = (
-        []
-        if plan.target.system
-        else [f"process {pid} ended during the window" for pid in plan.target.pids if has_ended(pid)]
-    )
+    gone = [] if target.system else [f"process {pid} ended during the window" for pid in target.pids if has_ended(pid)]
     if not stacks.registers_found:
         gone.append("no stacks: this kernel keeps the registers of its threads where they were not found")
     return Capture(
         started_at=window.residency.started_at,
         window_s=window.window_s,
-        target=_target_info(plan.target, stacks.images),
-        host=host_record(),
+        target=_target_info(target, stacks.images),
+        host=around.host,
         tool=tool,
         exits=window.trace.sample.tobytes(),
         causes=causes.tobytes(),
@@ -150,8 +168,8 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         edges=list(window.edges.values()),
         states=states,
         functions=window.trace.addresses,
-        interrupts=interrupt_names(),
-        tasks=_tasks(causes, stacks.wakings),
+        interrupts=around.interrupts,
+        tasks=_tasks(causes, stacks.wakings, around.look_up),
         server_names=names,
         sites=stacks.sites,
         sleeping=stacks.sleeping,
@@ -169,7 +187,7 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         energy=completed.energy,
         idle_watts=idle_watts,
         wakeup_joules=wakeup_joules,
-        notes=[*completed.notes, *energy.source.sentences(), *tracer.notes(), *gone],
+        notes=[*completed.notes, *energy.source.sentences(), *around.notes, *gone],
         interrupted=window.interrupted,
         stat_idle_percent=window.stat_idle_percent,
     )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from powerprof.attribution.capture import Capture, NamedSite, NamedSites, StackTally
@@ -43,14 +44,40 @@ def _frame(frame: Frame) -> StackFrame:
     )
 
 
+class StackMemo:
+    """Stacks of captures before, by process and site, for tracers that send each stack once.
+
+    Threads of a server sleep in the same few places all day: what is not asked for in a long while is dropped first.
+    """
+
+    def __init__(self, most: int = 20_000) -> None:
+        self._found: OrderedDict[tuple[int, int, int, Key], NamedStack] = OrderedDict()
+        self._most = most
+
+    def get(self, place: tuple[int, int, int, Key]) -> NamedStack | None:
+        """The stack of a site: (kind, pid, when the process started, key)."""
+        known = self._found.get(place)
+        if known is not None:
+            self._found.move_to_end(place)
+        return known
+
+    def put(self, place: tuple[int, int, int, Key], stack: NamedStack) -> None:
+        """Remember it."""
+        self._found[place] = stack
+        while len(self._found) > self._most:
+            self._found.popitem(last=False)
+
+
 class SiteStacks:
     """The stacks of a capture. A site whose bytes were never copied yields its one known address, not complete.
 
-    Where the capture holds the stacks that its own host unwound and named, they are taken from it.
+    Where the capture holds the stacks that its own host unwound and named, they are taken from it; `memo` has those of
+    captures before.
     """
 
-    def __init__(self, capture: Capture, store: TableStore | None = None) -> None:
+    def __init__(self, capture: Capture, store: TableStore | None = None, memo: StackMemo | None = None) -> None:
         self._store = store or TableStore()
+        self._memo = memo
         self._unwinder = Unwinder(self._store)
         self._symbolizers: dict[int, Symbolizer] = {}
         self._images: dict[int, list[ProcessImage]] = {}
@@ -78,7 +105,21 @@ class SiteStacks:
         memo = (kind, pid, key)
         found = self._named.get(memo)
         if found is None:
-            found = self._named[memo] = self._name(kind, pid, key)
+            found = self._named[memo] = self._remembered(kind, pid, key) or self._name(kind, pid, key)
+        return found
+
+    def _remembered(self, kind: int, pid: int, key: Key) -> NamedStack | None:
+        images = self._images.get(pid, [])
+        if self._memo is None or len(images) != 1:
+            return None
+        place = (kind, pid, images[0].started_ticks, key)
+        found = self._memo.get(place)
+        if found is None:
+            found = self._name(kind, pid, key)
+            if found.captured:
+                self._memo.put(place, found)
+        else:
+            self._count(found.complete, found.reason, captured=True)
         return found
 
     def _restore(self, named: NamedSites) -> None:

@@ -30,6 +30,7 @@ _COMMANDS = (
     "energy",
     "calibrate",
     "diagnose",
+    "export",
     "doctor",
     "workloads",
     "servers",

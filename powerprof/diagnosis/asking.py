@@ -29,6 +29,7 @@ _COUNTERS = re.compile(
 )
 _VARIABLES = (
     "server_id",
+    "port",
     "read_only",
     "log_bin",
     "log_slave_updates",

@@ -60,7 +60,7 @@ class Look:
 def look(subject: Subject, duration_s: float, say: Say) -> Look:
     """Look at the server for `duration_s`. Raises PowerprofError where it goes away meanwhile."""
     notes: list[str] = []
-    asked = _Asked(subject.connection, notes)
+    asked = Asked(subject.connection, notes)
     asked.before()
     started_s = time.monotonic()
     capture = attribution = None
@@ -80,23 +80,29 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
         except Interrupted:
             interrupted = True
     asked.after()
-    wakeups = [] if attribution is None else _rows(attribution)
-    evidence = Evidence(
+    evidence = evidence_of(subject, asked, attribution, duration_s, notes)
+    return Look(evidence, attribution, capture, interrupted)
+
+
+def evidence_of(
+    subject: Subject, asked: Asked, attribution: Attribution | None, duration_s: float, notes: list[str]
+) -> Evidence:
+    """What was asked before and after a window, with the server's wake-ups in it (None: not traced)."""
+    return Evidence(
         version=subject.version,
         family="mariadb" if "mariadb" in subject.version.lower() else "mysql",
         window_s=asked.window_s or duration_s,
         traced_s=attribution.window_s if attribution else None,
         exits_hz=sum(wakeup.rate_hz for wakeup in attribution.wakeups) if attribution else None,
-        wakeups=wakeups,
+        wakeups=[] if attribution is None else _rows(attribution),
         log=log_of(subject.pid),
         asked=subject.connection is not None,
         notes=notes,
         **asked.found,
     )
-    return Look(evidence, attribution, capture, interrupted)
 
 
-def _trace(subject: Subject, asked: _Asked, duration_s: float, say: Say) -> tuple[Capture, Attribution]:
+def _trace(subject: Subject, asked: Asked, duration_s: float, say: Say) -> tuple[Capture, Attribution]:
     from powerprof.attribution import live, session
     from powerprof.processes.targets import Target
 
@@ -137,7 +143,7 @@ def _row(cause: Wakeup | Waking, *, rate_hz: float, wakings_hz: float | None, pe
     )
 
 
-class _Asked:
+class Asked:
     """What the server says before and after; nothing where there is no connection."""
 
     def __init__(self, connection: Sql | None, notes: list[str]) -> None:

@@ -97,7 +97,7 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
     if pid is None:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     label = name_of(pid) or str(pid)
-    own_connection = _local(pid)
+    own_connection = connect_locally(pid)
     if own_connection is None:
         if not label.startswith(_SERVERS):
             raise UsageError(
@@ -115,7 +115,7 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
     return Subject(pid, label, own_connection, version_of(own_connection), None)
 
 
-def _local(pid: int) -> Sql | None:
+def connect_locally(pid: int) -> Sql | None:
     """In by its own unix socket as the system user, without a password."""
     from powerprof.database import sql
     from powerprof.database.base import Login

@@ -188,6 +188,10 @@ class IdleTracer:
     def _share(self, index: int, value: int) -> None:
         self.program.put("shared", index, value.to_bytes(8, "little"))
 
+    def without_sample(self) -> None:
+        """Send no single periods until the next `begin`: for readers who need the sums alone."""
+        self._set_mask(0xFFFFFFFF)
+
     def _set_mask(self, mask: int) -> None:
         self._mask = mask
         self._share(_SHARED_SAMPLE_MASK, mask)

@@ -115,6 +115,7 @@ class Monitor:
             residency,
             self._cpu_s - cpu_s,
             stat_idle_percent=idle_percent,
+            counters=(began, self._snapshot),
         )
 
     def _interval(self, began: Snapshot, totals: Array) -> dict[int, CpuEdge]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.errors import PowerprofError
-from powerprof.processes.targets import Target, processes
+from powerprof.processes.targets import Target, has_ended, processes
 from powerprof.stacks.aside import Aside
 from powerprof.stacks.budget import Budget
 from powerprof.stacks.image import ProcessImage, merge, snapshot
@@ -178,6 +178,17 @@ class StackTracer(IdleTracer):
         else:
             known.append(image)
 
+    def _forget_ended(self) -> None:
+        for pid in [pid for pid in self.images if has_ended(pid)]:
+            del self.images[pid]
+            key = self._targets.Key(pid)
+            if key in self._targets:
+                del self._targets[key]
+
+    def send_again(self) -> None:
+        """Every stack counts as new: for when there were more than are kept, or what was known of them is gone."""
+        self.program.bpf["seen"].clear()
+
     def _code_of(self, image: ProcessImage) -> object:
         own = [one for one in image.mappings if one.path == image.executable]
         others = [one for one in image.mappings if one.path != image.executable and one.inode]
@@ -250,14 +261,22 @@ class StackTracer(IdleTracer):
         self._records.append(data)
         self._stack_bytes += len(data)
 
-    def stack_trace(self) -> StackTrace:
-        """Everything about stacks since `begin` or the call before; call it after `finish` or `snapshot`."""
+    def stack_trace(self, *, look_again: bool = True) -> StackTrace:
+        """Everything about stacks since `begin` or the call before; call it after `finish` or `snapshot`.
+
+        `look_again`: at the mappings of every known process; else at those where threads were seen at new places, and
+        processes that ended are forgotten.
+        """
         sites = [_decode(data, self._machine.register_bytes) for data in self._records]
         sleeping, self._sleeping = self._sleeping, []
         self._records.clear()
         self._stack_bytes = 0
         # Libraries may have been loaded and programs executed since; processes of the system may be new.
-        self.add({site.pid for site in sites} | set(self.images))
+        if look_again:
+            self.add({site.pid for site in sites} | set(self.images))
+        else:
+            self._forget_ended()
+            self.add({site.pid for site in sites})
         counters = self.program.per_cpu_sum("counters")
         counted = [now - then for now, then in zip(counters, self._base, strict=True)]
         self._base = counters

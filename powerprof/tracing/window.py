@@ -44,7 +44,7 @@ def next_drain_s(since_s: float, before: Sequence[tuple[int, int]], after: Seque
 class TracedWindow:
     """A trace with the window of each CPU. `tool_cpu_s` is powerprof's own CPU time in it.
 
-    `stat_idle_percent`: how idle the CPUs were by /proc/stat.
+    `stat_idle_percent`: how idle the CPUs were by /proc/stat. `counters`: those of idle at both edges, of a monitor.
     """
 
     trace: IdleTrace
@@ -54,6 +54,7 @@ class TracedWindow:
     tool_cpu_s: float
     interrupted: bool = False
     stat_idle_percent: float | None = None
+    counters: tuple[Snapshot, Snapshot] | None = None
 
 
 @dataclass(frozen=True)

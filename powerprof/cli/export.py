@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serve this host's idle states, wake-ups and joules to Prometheus. It runs until it is stopped.
+
+Listens on 127.0.0.1:9477 and answers /metrics; --listen takes another address or unix:PATH, and --web-config the file
+of Prometheus' exporters with TLS and passwords. The rows that cost most have series of their own, all others are
+`other`, so that the sum is the host's. Database servers are asked for their state by their own sockets (--no-ask: not).
+--print-unit writes a systemd unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from powerprof.cli.options import Energy
+from powerprof.cli.output import progress, say
+from powerprof.errors import Interrupted, UsageError
+
+Listen = Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="HOST:PORT, [V6]:PORT or unix:PATH.")]
+WebConfig = Annotated[
+    Path | None, typer.Option("--web-config", metavar="FILE", help="TLS and passwords, as Prometheus' exporters take.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Listen beyond this host with neither TLS nor passwords.")]
+PrintUnit = Annotated[bool, typer.Option("--print-unit", help="Print a sandboxed systemd unit, and do nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What is measured, and how often."""
+
+    pid: Annotated[
+        list[str] | None, typer.Option("--pid", metavar="ID|NAME", help="These processes by function (default: all).")
+    ] = None
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="S", min=0.5, max=3600, help="Length of an interval in seconds.")
+    ] = 15.0
+    no_ask: Annotated[bool, typer.Option("--no-ask", help="Do not ask database servers for their state.")] = False
+    ask_every: Annotated[
+        float, typer.Option("--ask-every", metavar="S", min=0.5, max=86_400, help="How often servers are asked.")
+    ] = 60.0
+    defaults_file: Annotated[
+        list[Path] | None,
+        typer.Option("--defaults-file", metavar="FILE", help="Option file of a server to ask; repeatable."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """How many series there may be."""
+
+    top: Annotated[int, typer.Option("--top", metavar="N", min=0, max=1000, help="Rows with series of their own.")] = 20
+    stale: Annotated[
+        float, typer.Option("--stale", metavar="S", min=1, max=86_400, help="A row that does nothing so long ends.")
+    ] = 300.0
+    per_cpu: Annotated[
+        str, typer.Option("--per-cpu", metavar="auto|yes|no", help="Idle time by CPU (auto: up to 8 CPUs).")
+    ] = "auto"
+
+
+def command(
+    *,
+    watched: Watched,
+    energy: Energy,
+    listen: Listen = "127.0.0.1:9477",
+    web_config: WebConfig = None,
+    insecure: Insecure = False,
+    series: Series,
+    print_unit: PrintUnit = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check, open, measure and serve."""
+    from powerprof.live import exporter
+
+    if series.per_cpu not in ("auto", "yes", "no"):
+        raise UsageError(f"--per-cpu {series.per_cpu} is no choice", "auto, yes or no")
+    if print_unit:
+        from powerprof.live.unit import this_installation, unit_text
+
+        say(unit_text(this_installation()), end="")
+        return
+    plan = exporter.ExportPlan(
+        words=tuple(watched.pid or ()),
+        interval_s=watched.interval,
+        ask_servers=not watched.no_ask,
+        ask_every_s=watched.ask_every,
+        accounts=tuple(watched.defaults_file or ()),
+        energy_source=energy.energy_source,
+        meter_log=energy.meter_log,
+        listen=listen,
+        web_config=web_config,
+        insecure=insecure,
+        top=series.top,
+        stale_s=series.stale,
+        per_cpu=None if series.per_cpu == "auto" else series.per_cpu == "yes",
+    )
+    try:
+        exporter.run(plan, lambda text: progress(text, quiet))
+    except Interrupted as error:
+        # To be stopped is how it ends; a hang-up is no reason to call that a failure either.
+        if error.exit_code not in (129, 130):
+            raise

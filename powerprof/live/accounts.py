@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pure: one traced window and the counters at two edges → one interval, in which everything adds up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from powerprof.attribution.records import Attribution, Wakeup
+from powerprof.live.intervals import UNTRACED, Interval, Joules, OwnCost, Row, RowKey, balance_error
+from powerprof.records import Cause, EnergyReading
+from powerprof.sources.base import Snapshot
+from powerprof.windows.residency import went_back
+
+# The C library and the kernel's door: a thread sleeps in them whatever it does.
+_PLUMBING = ("libc.", "libc-", "ld-", "libpthread", "[vdso]")
+_FRAMES = 24
+OWN = "powerprof"
+
+
+@dataclass(frozen=True)
+class Span:
+    """What the kernel counted from one edge to the next. `cpus` were there at both; `exits_count` is None without
+    counters."""
+
+    window_s: float
+    cpus: int
+    idle_s: Mapping[tuple[int, str], float]
+    polling: frozenset[str]
+    exits_count: int | None
+    forced_count: int
+    c0_s: float
+    notes: tuple[str, ...]
+
+
+def span_between(before: Snapshot, after: Snapshot) -> Span:
+    """The counters of all CPUs that are in both snapshots. A CPU that came, went or was reset is left out, and said."""
+    idle_s: dict[tuple[int, str], float] = {}
+    walls, notes, polling = [], [], set()
+    exits, forced, has_counters, c0_s = 0, 0, True, 0.0
+    changed = sorted(set(before.cpus) ^ set(after.cpus))
+    if changed:
+        notes.append(f"CPU {', '.join(map(str, changed))} came or went: left out of this interval")
+    for cpu in sorted(set(before.cpus) & set(after.cpus)):
+        old, new = before.cpus[cpu], after.cpus[cpu]
+        reason = went_back(old, new)
+        if reason or old.at_ns is None or new.at_ns is None:
+            notes.append(f"CPU {cpu}: {reason or 'no time'}: left out of this interval")
+            continue
+        wall_s = (new.at_ns - old.at_ns) / 1e9
+        walls.append(wall_s)
+        has_counters = has_counters and bool(old.states)
+        idle = 0.0
+        for index, state in enumerate(old.states):
+            seconds = (new.time_us[index] - old.time_us[index]) / 1e6
+            idle_s[cpu, state.name] = seconds
+            if state.polling:
+                polling.add(state.name)
+            else:
+                idle += seconds
+        exits += sum(new.usage) - sum(old.usage)
+        forced += sum(new.forced)
+        c0_s += max(0.0, wall_s - idle)
+    return Span(
+        window_s=sum(walls) / len(walls) if walls else 0.0,
+        cpus=len(walls),
+        idle_s=idle_s,
+        polling=frozenset(polling),
+        exits_count=exits if walls and has_counters else None,
+        forced_count=forced,
+        c0_s=c0_s,
+        notes=tuple(notes),
+    )
+
+
+def function_of(wakeup: Wakeup) -> str:
+    """The function to name: the innermost that is the program's own."""
+    if not wakeup.stack:
+        return "[no user stack]"
+    frame = next((one for one in wakeup.stack if not one.module.startswith(_PLUMBING)), wakeup.stack[0])
+    # An address without a file is another one in the next process: no name for a series.
+    if frame.function is None and frame.module.startswith("["):
+        return frame.module
+    return frame.label
+
+
+def rows_of(record: Attribution, processes: Mapping[int, str]) -> list[Row]:
+    """Everybody that idle exits are blamed on: threads with their functions, and what has no user stack.
+
+    `processes` are names by pid; a thread whose process is not in it is its own.
+    """
+    rows = [
+        Row(
+            key=RowKey(_process_of(wakeup, processes), wakeup.thread.label, function_of(wakeup)),
+            exits_count=wakeup.count,
+            c0_s=wakeup.c0_ms / 1e3,
+            mechanism=wakeup.mechanism,
+            stack=tuple(frame.label for frame in wakeup.stack[:_FRAMES]),
+            period_ms=wakeup.period_ms,
+            pid=wakeup.thread.pid,
+        )
+        for wakeup in record.wakeups
+    ]
+    return rows + [_row_of_cause(cause) for cause in record.other_causes]
+
+
+def _process_of(wakeup: Wakeup, processes: Mapping[int, str]) -> str:
+    """The process's name; of one that was gone before it could be asked for it, the thread's."""
+    name = processes.get(wakeup.thread.pid or 0)
+    return wakeup.thread.comm if name is None or name.startswith("pid ") else name
+
+
+def _row_of_cause(cause: Cause) -> Row:
+    process = cause.process or "kernel"
+    return Row(
+        key=RowKey(process, cause.thread or process, cause.name or cause.mechanism.replace("_", "-")),
+        exits_count=cause.count,
+        c0_s=(cause.c0_ms or 0.0) / 1e3,
+        mechanism=cause.mechanism,
+        period_ms=cause.period_ms,
+        pid=cause.pid,
+    )
+
+
+def mechanisms_of(rows: Sequence[Row], exits_count: int | None) -> tuple[dict[str, int], int]:
+    """Idle exits by mechanism, `untraced` among them, and their sum: what the kernel counted, where it counts."""
+    counted: Counter[str] = Counter()
+    for row in rows:
+        counted[row.mechanism] += row.exits_count
+    traced = sum(counted.values())
+    total = max(traced, exits_count or 0)
+    counted[UNTRACED] = total - traced
+    return dict(counted), total
+
+
+def joules_of(energy: Sequence[EnergyReading], host: Sequence[tuple[str, str]], share: float) -> tuple[Joules, ...]:
+    """Readings of a traced window, for the whole interval: `share` is how much longer that was.
+
+    What lies between two windows is some hundredth of an interval, and drew what the rest of it did.
+    """
+    return tuple(
+        Joules(
+            source=one.source,
+            domain=one.domain,
+            kind=one.kind,
+            joules=None if one.joules is None else one.joules * share,
+            in_host=(one.source, one.domain) in host,
+        )
+        for one in energy
+    )
+
+
+def interval_of(
+    record: Attribution,
+    span: Span,
+    *,
+    ended_at: str,
+    processes: Mapping[int, str],
+    host_domains: Sequence[tuple[str, str]],
+    own_cpu_s: float,
+    suspended_s: float = 0.0,
+) -> Interval:
+    """The interval that a traced window closes; `span` reaches back to the edge that closed the one before."""
+    rows = rows_of(record, processes)
+    mechanisms, total = mechanisms_of(rows, span.exits_count)
+    own = sum(row.exits_count for row in rows if row.key.process == OWN)
+    window_s = span.window_s or record.window_s
+    traced = record.conservation
+    return Interval(
+        ended_at=ended_at,
+        window_s=window_s,
+        cpus=span.cpus or record.cpus,
+        idle_s=dict(span.idle_s),
+        polling=span.polling,
+        exits_count=total,
+        mechanisms=mechanisms,
+        rows=tuple(rows),
+        c0_s=span.c0_s,
+        own=OwnCost(
+            cpu_s=own_cpu_s,
+            wakeups_count=own + span.forced_count,
+            bpf_s=record.tool.bpf_s,
+            memory_bytes=record.tool.memory_bytes,
+        ),
+        energy=joules_of(record.energy, host_domains, window_s / record.window_s if record.window_s > 0 else 1.0),
+        lost_count=traced.lost_count,
+        lost_stacks_count=record.stacks.lost_count,
+        unknown_count=traced.unknown_count,
+        balance_error=balance_error(traced.idle_exits_count, traced.reference_count),
+        stacks_complete_percent=record.stacks.exits_complete_percent,
+        suspended_s=suspended_s,
+        notes=(*span.notes, *record.notes),
+    )

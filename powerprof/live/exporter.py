@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof export`: a monitor whose intervals are counted, and a server that shows the counters."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerprof import __version__, paths
+from powerprof.attribution.capture import Capture
+from powerprof.attribution.records import Attribution
+from powerprof.errors import PowerprofError
+from powerprof.live import serving
+from powerprof.live.metrics import Shared, render
+from powerprof.live.monitor import Monitor, MonitorPlan
+from powerprof.live.totals import Totals
+from powerprof.live.webconfig import WebConfig, load
+from powerprof.processes.targets import resolve
+from powerprof.sources.cpuidle import driver, online_cpus
+from powerprof.text import Say
+
+# Idle time by CPU and state beyond so many CPUs is more series than all the rest of a host.
+_CPUS_APART = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportPlan:
+    """What the command line asks for; see `powerprof export --help`. `per_cpu` None: by the number of CPUs."""
+
+    words: tuple[str, ...] = ()
+    interval_s: float = 15.0
+    ask_servers: bool = True
+    ask_every_s: float = 60.0
+    accounts: tuple[Path, ...] = ()
+    energy_source: str = "auto"
+    meter_log: Path | None = None
+    listen: str = serving.DEFAULT
+    web_config: Path | None = None
+    insecure: bool = False
+    top: int = 20
+    stale_s: float = 300.0
+    per_cpu: bool | None = None
+
+
+Observer = Callable[[Capture, Attribution], None]
+
+
+def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
+    """Measure and serve until an interrupt, which is raised; `observers` see each interval's attribution too.
+
+    Raises UsageError, CapabilityError, PowerprofError.
+    """
+    if not paths.is_this_host():
+        raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
+    address = serving.parse_address(plan.listen)
+    config = load(plan.web_config) if plan.web_config is not None else WebConfig()
+    serving.check_open(address, config, plan.insecure)
+    per_cpu = len(online_cpus()) <= _CPUS_APART if plan.per_cpu is None else plan.per_cpu
+    shared = Shared(Totals(top=plan.top, stale_s=plan.stale_s, per_cpu=per_cpu), _built())
+    target = resolve(plan.words, cgroup=None, system=not plan.words)
+    monitor = Monitor(
+        MonitorPlan(
+            target=target,
+            interval_s=plan.interval_s,
+            energy_source=plan.energy_source,
+            meter_log=plan.meter_log,
+            ask_servers=plan.ask_servers,
+            ask_every_s=plan.ask_every_s,
+            accounts=plan.accounts,
+        ),
+        lambda text: None,
+    )
+    # Before the tracer is loaded: an address that is taken is said at once.
+    with serving.MetricsServer(address, lambda accept: render(shared, accept), config) as server, monitor:
+        say(f"serving metrics on {_shown(address, server.port)}")
+        for interval in monitor.intervals():
+            shared.add(interval, time.time())
+            if monitor.last is not None:
+                for observer in observers:
+                    observer(*monitor.last)
+
+
+def _shown(address: tuple[str, int] | Path, port: int | None) -> str:
+    if isinstance(address, Path):
+        return f"unix:{address}"
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"{host}:{port}"
+
+
+def _built() -> dict[str, str]:
+    return {"version": __version__, "kernel": os.uname().release, "driver": driver() or "none"}

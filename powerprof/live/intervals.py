@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One interval of a monitor, and the small records that it is made of.
+
+Intervals follow each other without a gap: what ended between two traced windows is in the later one, as `untraced`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from powerprof.records import Kind
+
+# Idle exits that the kernel counted and nobody traced: between two windows, at their edges, or lost on the way.
+UNTRACED = "untraced"
+OTHER = "other"
+
+
+class RowKey(msgspec.Struct, frozen=True, order=True):
+    """Whose idle exits: names that come again after a restart, no numbers of processes."""
+
+    process: str
+    thread: str
+    function: str
+
+
+REST = RowKey(OTHER, OTHER, OTHER)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """Idle exits of one process, thread name and function in one interval, and the running time that followed them.
+
+    `stack` is the most frequent one, innermost first; `period_ms` that of its wake-ups where they are regular.
+    """
+
+    key: RowKey
+    exits_count: int
+    c0_s: float
+    mechanism: str
+    stack: tuple[str, ...] = ()
+    period_ms: float | None = None
+    pid: int | None = None
+
+
+class Joules(msgspec.Struct, frozen=True, kw_only=True):
+    """What one domain drew; None where its meter gave no figure. `in_host`: part of the host's sum."""
+
+    source: str
+    domain: str
+    kind: Kind
+    joules: float | None
+    in_host: bool = False
+
+
+class ServerState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a database server said at the interval's end. `queries_count` were answered in it."""
+
+    name: str
+    up: bool
+    role: str = "standalone"
+    replication_healthy: bool | None = None
+    lag_s: float | None = None
+    queries_count: int | None = None
+
+
+class LiveFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding of `diagnose` that held at the last look."""
+
+    rule: str
+    severity: str
+    text: str
+    remedy: tuple[str, ...] = ()
+    rate_hz: float | None = None
+
+
+class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What powerprof itself used: CPU time of its process and of its BPF programs, and how often it woke a CPU."""
+
+    cpu_s: float
+    wakeups_count: int
+    bpf_s: float | None = None
+    memory_bytes: int | None = None
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened on this host in one interval.
+
+    `idle_s` by CPU and state and `exits_count` are the kernel's own counters; `mechanisms` sums to `exits_count`, and
+    so do `rows` with what is in none of them. `balance_error` is how far the trace was from the kernel's count, as a
+    share of it (None where nothing counts). `cpus` were online from its beginning to its end.
+    """
+
+    ended_at: str
+    window_s: float
+    cpus: int
+    idle_s: dict[tuple[int, str], float]
+    polling: frozenset[str] = frozenset()
+    exits_count: int
+    mechanisms: dict[str, int]
+    rows: tuple[Row, ...]
+    c0_s: float
+    own: OwnCost
+    energy: tuple[Joules, ...] = ()
+    lost_count: int = 0
+    lost_stacks_count: int = 0
+    unknown_count: int = 0
+    balance_error: float | None = None
+    stacks_complete_percent: float | None = None
+    suspended_s: float = 0.0
+    servers: tuple[ServerState, ...] = ()
+    findings: tuple[LiveFinding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def c0_percent(self) -> float | None:
+        """The share of all CPUs' time in which they ran."""
+        return 100.0 * self.c0_s / (self.window_s * self.cpus) if self.window_s > 0 and self.cpus else None
+
+    @property
+    def exits_hz(self) -> float | None:
+        """Idle exits per second of all CPUs."""
+        return self.exits_count / self.window_s if self.window_s > 0 else None
+
+    @property
+    def host_watts(self) -> tuple[float, Kind] | None:
+        """What the host drew, and whether that was measured; None where it is unknown."""
+        mine = [one for one in self.energy if one.in_host]
+        if not mine or self.window_s <= 0 or any(one.joules is None for one in mine):
+            return None
+        return sum(one.joules or 0.0 for one in mine) / self.window_s, mine[0].kind
+
+
+def balance_error(seen: int, kernel: int | None) -> float | None:
+    """How far apart what was traced and what the kernel counted are, as a share of the latter; None without one."""
+    if kernel is None:
+        return None
+    return abs(seen - kernel) / kernel if kernel else float(seen > 0)

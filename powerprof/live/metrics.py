@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counters as Prometheus and OpenMetrics text; the only importer of prometheus_client.
+
+Names and labels are a contract (docs/reference/metrics.md): no exemplars, no timestamps, and a series that ends is left
+out of the next answer, by which a store marks it stale.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from powerprof.live.intervals import REST, Interval
+from powerprof.live.totals import Totals
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+# Label values in the order of the labels.
+Rows = Mapping[Any, float]
+
+
+@dataclass
+class Shared:
+    """Totals that one thread adds to and others read. `built` are the labels of `powerprof_build_info`."""
+
+    totals: Totals
+    built: Mapping[str, str]
+    last_at_s: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, interval: Interval, now_s: float) -> None:
+        """Count one more interval, ended at `now_s` (Unix time)."""
+        with self._lock:
+            self.totals.add(interval)
+            self.last_at_s = now_s
+
+    @contextmanager
+    def reading(self) -> Iterator[Totals]:
+        """The totals, which stand still meanwhile; their new rows count as seen afterwards."""
+        with self._lock:
+            yield self.totals
+            self.totals.read()
+
+
+def render(shared: Shared, accept: str = "") -> tuple[bytes, str]:
+    """What a reader gets, and its media type: OpenMetrics where `accept` asks for it, else Prometheus' text."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import choose_encoder
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(shared))
+    encoder, kind = choose_encoder(accept)
+    encode: Callable[[CollectorRegistry], bytes] = encoder
+    return encode(registry), kind
+
+
+class _Collector:
+    """What prometheus_client asks for metrics."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        with self._shared.reading() as totals:
+            found = [*_counters(totals), *_gauges(totals, self._shared)]
+        yield from found
+
+
+def _counters(totals: Totals) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily
+
+    def family(name: str, help_text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
+        made = CounterMetricFamily(name, help_text, labels=labels)
+        for key, value in sorted(rows.items()):
+            made.add_metric(list(key), value)
+        return made
+
+    places = {(one.process, one.thread, one.function): place for one, place in totals.places.items()}
+    places[(REST.process, REST.thread, REST.function)] = totals.rest
+    row_labels = ("process", "thread", "function")
+    yield family("powerprof_idle_seconds", "Time in an idle state.", ("cpu", "state"), totals.idle_s)
+    exits = {(name,): float(count) for name, count in totals.mechanisms.items()}
+    yield family("powerprof_idle_exits", "Idle exits of the host by what ended the period.", ("mechanism",), exits)
+    wakeups = {key: float(place.exits_count) for key, place in places.items()}
+    yield family(
+        "powerprof_wakeups", "Idle exits by whom they are blamed on; all rows are the host.", row_labels, wakeups
+    )
+    running = {key: place.c0_s for key, place in places.items()}
+    yield family("powerprof_c0_seconds", "CPU time in C0 by what the CPU was woken for.", row_labels, running)
+    by_domain = {(source, domain, kind): value for (source, domain, kind), value in totals.joules.items()}
+    yield family("powerprof_energy_joules", "Energy by meter and domain.", ("source", "domain", "kind"), by_domain)
+    host = {(kind,): value for kind, value in totals.host_joules.items()}
+    yield family("powerprof_host_energy_joules", "Energy of the host: one sum of domains.", ("kind",), host)
+    queries = {(name,): float(count) for name, count in totals.queries.items()}
+    yield family("powerprof_server_queries", "Statements that a server answered.", ("server",), queries)
+    for name, help_text, value in (
+        ("powerprof_lost_events", "Idle exits whose cause was lost on the way from the kernel.", totals.lost_count),
+        ("powerprof_lost_stacks", "Stacks that did not fit into their buffer.", totals.lost_stacks_count),
+        ("powerprof_measured_seconds", "Time that intervals covered.", totals.measured_s),
+        ("powerprof_intervals", "Intervals that were measured.", totals.intervals_count),
+        (
+            "powerprof_suspended_seconds",
+            "Time in which the host was suspended, in no other figure.",
+            totals.suspended_s,
+        ),
+        ("powerprof_tool_cpu_seconds", "CPU time of powerprof itself.", totals.own_cpu_s),
+        ("powerprof_tool_bpf_seconds", "CPU time of powerprof's BPF programs.", totals.own_bpf_s),
+        ("powerprof_tool_wakeups", "Idle exits that powerprof itself caused.", totals.own_wakeups_count),
+    ):
+        yield family(name, help_text, (), {(): float(value)})
+
+
+def _gauges(totals: Totals, shared: Shared) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    def family(name: str, help_text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
+        made = GaugeMetricFamily(name, help_text, labels=labels)
+        for key, value in sorted(rows.items()):
+            made.add_metric(list(key), value)
+        return made
+
+    servers = totals.servers
+    up = {(one.name,): float(one.up) for one in servers}
+    yield family("powerprof_server_up", "Whether the server answered.", ("server",), up)
+    roles = {(one.name, one.role): 1.0 for one in servers if one.up}
+    yield family("powerprof_server_role", "Its part in replication.", ("server", "role"), roles)
+    healthy = {(one.name,): float(one.replication_healthy) for one in servers if one.replication_healthy is not None}
+    yield family(
+        "powerprof_replication_healthy", "Whether a replica's threads run without errors.", ("server",), healthy
+    )
+    lag = {(one.name,): one.lag_s for one in servers if one.lag_s is not None}
+    yield family("powerprof_replication_lag_seconds", "How far a replica is behind.", ("server",), lag)
+    findings = {(one.rule, one.severity): 1.0 for one in totals.findings}
+    yield family("powerprof_finding", "1 while a rule of `diagnose` holds.", ("rule", "severity"), findings)
+    meters = {key: float(value) for key, value in totals.meters.items()}
+    yield family("powerprof_meter_up", "Whether a meter gave a figure.", ("source", "domain"), meters)
+    single: list[tuple[str, str, float | None]] = [
+        ("powerprof_balance_error_ratio", "How far the trace and the kernel's count are apart.", totals.balance_error),
+        ("powerprof_stacks_complete_ratio", "Of stacks, those that reach the start.", _ratio(totals)),
+        ("powerprof_tool_resident_bytes", "Memory of powerprof itself.", totals.own_memory_bytes),
+        ("powerprof_online_cpus", "CPUs that were measured.", totals.cpus),
+        ("powerprof_last_interval_timestamp_seconds", "When the last interval ended.", shared.last_at_s or None),
+    ]
+    for name, help_text, value in single:
+        yield family(name, help_text, (), {} if value is None else {(): float(value)})
+    yield family("powerprof_build_info", "What runs here.", tuple(shared.built), {tuple(shared.built.values()): 1.0})
+
+
+def _ratio(totals: Totals) -> float | None:
+    percent = totals.stacks_complete_percent
+    return None if percent is None else percent / 100.0

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop behind `watch` and `export`: one tracer for as long as it runs, and one interval after the other.
+
+It outlives what it looks at: processes come and go, CPUs too, servers restart, logs rotate, the host sleeps.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from powerprof import privileges
+from powerprof.attribution import blame
+from powerprof.attribution.capture import Capture
+from powerprof.attribution.live import Around, captured
+from powerprof.attribution.records import Attribution
+from powerprof.attribution.sites import SiteStacks, StackMemo
+from powerprof.energy.domains import host_meters
+from powerprof.energy.windows import WindowEnergy
+from powerprof.errors import PowerprofError
+from powerprof.live.accounts import Span, interval_of, span_between
+from powerprof.live.intervals import Interval
+from powerprof.live.pending import Pending
+from powerprof.live.servers import ASK_EVERY_S, Servers
+from powerprof.processes.targets import Target
+from powerprof.processes.tasks import Task, look_up
+from powerprof.sources.cpuidle import CpuidleReader, online_cpus
+from powerprof.sources.edges import suspend_clock_ns
+from powerprof.stacks.store import TableStore
+from powerprof.text import Say
+from powerprof.tracing import monitor as tracing
+from powerprof.tracing.names import interrupt_names
+from powerprof.tracing.stacks import StackTrace, StackTracer
+from powerprof.tracing.window import TracedWindow, next_drain_s
+from powerprof.windows.sampling import now_text
+
+# A change that is worth asking the servers for: so many times the usual rate, and more than a tick's noise.
+_SUDDENLY, _AT_LEAST_HZ = 2.0, 15.0
+# The share of a new rate in what is usual.
+_SMOOTH = 0.2
+# What is remembered of programs and threads grows with each that ever ran: begun anew from time to time.
+_FORGET_EVERY_S = 3600.0
+_RING_PAGES = 4096  # 16 MiB: each stack is sent once, those of a whole host in the first second
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorPlan:
+    """What to watch, and how often to say so. `ask_servers`: database servers of the target are asked for their state
+    every `ask_every_s`, by their own sockets or by the option files in `accounts`."""
+
+    target: Target
+    interval_s: float = 5.0
+    energy_source: str = "auto"
+    meter_log: Path | None = None
+    ask_servers: bool = True
+    ask_every_s: float = ASK_EVERY_S
+    accounts: tuple[Path, ...] = ()
+    settle: bool = True
+
+
+class Monitor:
+    """Measures interval after interval while its context is open. `last` is the newest capture and what it says."""
+
+    def __init__(self, plan: MonitorPlan, say: Say) -> None:
+        self._plan, self._say = plan, say
+        self._stack = ExitStack()
+        self._servers = Servers(None if plan.target.system else plan.target.pids, plan.ask_every_s, plan.accounts)
+        self._suspended_ns = suspend_clock_ns()
+        self._own_cpu_s = 0.0
+        self._usual_hz: float | None = None
+        self._host_set: Sequence[tuple[str, str]] = ()
+        self._tasks: dict[int, Task] = {}
+        self._remember()
+        self.last: tuple[Capture, Attribution] | None = None
+
+    def __enter__(self) -> Self:
+        """Raises CapabilityError where this host cannot be traced, PowerprofError where the target has gone."""
+        from powerprof.host.describe import host_record
+
+        plan = self._plan
+        with ExitStack() as stack:
+            self._say("loading the tracer")
+            self._host: dict[str, Any] = host_record()
+            self._energy = stack.enter_context(WindowEnergy(plan.energy_source, plan.meter_log))
+            self._tracer = stack.enter_context(StackTracer(plan.target, _RING_PAGES))
+            if not plan.target.system and not self._tracer.images:
+                raise PowerprofError(f"{plan.target.label}: the process is gone, or is the kernel's")
+            self._tracer.program.count_run_time()
+            stack.callback(self._servers.close)
+            if plan.settle and "powertop" not in plan.energy_source:
+                # PowerTOP is started anew for each of its reports, and wants to be root.
+                privileges.keep(privileges.TRACING)
+            self._open()
+            stack.callback(lambda: self._monitor.__exit__(None, None, None))
+            self._stack = stack.pop_all()
+        # What loading took is in no interval.
+        self._own_cpu_s = _own_cpu_s()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _open(self) -> None:
+        """Begin to trace, on the CPUs that are online now."""
+        self._cpus = online_cpus()
+        with CpuidleReader() as reader:
+            self._states = {cpu: [state.name for state in reader.states(cpu)] for cpu in reader.cpus}
+        self._monitor = tracing.Monitor(self._tracer).__enter__()
+        self._tracer.without_sample()
+        self._metered_s = time.monotonic()
+        if self._energy.meters is not None:
+            self._energy.meters.sample()
+
+    def intervals(self) -> Iterator[Interval]:
+        """One interval after the other, until an interrupt, which is raised."""
+        while True:
+            yield self.next()
+
+    def next(self) -> Interval:
+        """The next interval: from the end of the last one to now. Raises Interrupted where a signal cuts it short."""
+        if self._plan.ask_servers:
+            self._servers.before()
+        self._wait(self._plan.interval_s)
+        window = self._with_energy(self._monitor.read())
+        stacks = self._tracer.stack_trace(look_again=False)
+        stacks = self._pending.with_earlier(stacks, self._servers.asked_pids)
+        around = Around(
+            self._plan.target, self._host, self._states, interrupt_names(), self._tracer.notes(), self._look_up
+        )
+        capture = captured(around, window, stacks, self._energy, self._servers.thread_names())
+        record = self._analyse(capture)
+        self.last = capture, record
+        interval = interval_of(
+            record,
+            _span(window),
+            ended_at=now_text(),
+            processes={task.pid: task.process for task in capture.tasks if task.pid is not None},
+            host_domains=self._host_domains(record),
+            own_cpu_s=self._own_cpu_since(),
+            suspended_s=self._suspended_since(),
+        )
+        if self._plan.ask_servers:
+            servers, findings = self._servers.after(record)
+            interval = msgspec.structs.replace(interval, servers=servers, findings=findings)
+            self._hurry(interval)
+        self._follow(stacks)
+        return interval
+
+    def _wait(self, duration_s: float) -> None:
+        """Sleep, and wake only where a buffer fills or a meter's counter would wrap."""
+        meters = self._energy.meters
+        limit_s = duration_s if meters is None else meters.max_interval_s or duration_s
+        deadline_s, wait_s = time.monotonic() + duration_s, duration_s
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            step_s, collected = min(left_s, wait_s, limit_s), self._tracer.collected()
+            time.sleep(step_s)
+            if left_s > step_s:
+                self._monitor.drain()
+                wait_s = next_drain_s(step_s, collected, self._tracer.collected())
+                if meters is not None:
+                    meters.sample()
+
+    def _with_energy(self, window: TracedWindow) -> TracedWindow:
+        meters = self._energy.meters
+        if meters is None:
+            return window
+        meters.sample()
+        began_s, self._metered_s = self._metered_s, time.monotonic()
+        readings = meters.readings(began_s, self._metered_s)
+        return replace(window, residency=msgspec.structs.replace(window.residency, energy=readings))
+
+    def _analyse(self, capture: Capture) -> Attribution:
+        return blame.attribute(capture, SiteStacks(capture, self._store, self._memo))
+
+    def _look_up(self, tid: int, pid: int | None, comm: str) -> Task:
+        """As `look_up`, of threads that are known from memory: their names seldom change."""
+        known = self._tasks.get(tid)
+        if known is None or (pid is not None and known.pid != pid) or (comm and known.comm != comm):
+            known = self._tasks[tid] = look_up(tid, pid, comm)
+        return known
+
+    def _follow(self, stacks: StackTrace) -> None:
+        """What changed around us: CPUs, programs that are gone, more stacks than the kernel keeps."""
+        if online_cpus() != self._cpus:
+            self._monitor.__exit__(None, None, None)
+            self._open()
+        if time.monotonic() - self._remembered_s > _FORGET_EVERY_S:
+            self._remember()
+            self._tracer.send_again()
+        elif stacks.unsent_count:
+            self._tracer.send_again()
+
+    def _remember(self) -> None:
+        self._store, self._memo, self._pending = TableStore(), StackMemo(), Pending()
+        self._remembered_s = time.monotonic()
+        self._tasks.clear()
+
+    def _host_domains(self, record: Attribution) -> Sequence[tuple[str, str]]:
+        """The set of meters that stands for the host: chosen once, so that its sum is of the same domains always."""
+        if not self._host_set:
+            found = host_meters([record.energy])
+            self._host_set = [] if found is None else [(found.source, domain) for domain in found.domains]
+        return self._host_set
+
+    def _own_cpu_since(self) -> float:
+        now_s = _own_cpu_s()
+        used, self._own_cpu_s = now_s - self._own_cpu_s, now_s
+        return used
+
+    def _suspended_since(self) -> float:
+        now_ns = suspend_clock_ns()
+        slept, self._suspended_ns = max(0, now_ns - self._suspended_ns), now_ns
+        return slept / 1e9
+
+    def _hurry(self, interval: Interval) -> None:
+        """A storm is told within two intervals: the servers are asked as soon as the host wakes far more than usual."""
+        hz = interval.exits_hz
+        if hz is None:
+            return
+        usual = self._usual_hz
+        if usual is not None and (hz > _SUDDENLY * usual + _AT_LEAST_HZ or usual > _SUDDENLY * hz + _AT_LEAST_HZ):
+            self._servers.hurry()
+            self._usual_hz = hz
+        else:
+            self._usual_hz = hz if usual is None else usual + _SMOOTH * (hz - usual)
+
+
+def _span(window: TracedWindow) -> Span:
+    """The kernel's own counters over the interval; without a cpuidle driver, what was traced of idle time."""
+    before, after = window.counters or (None, None)
+    if before is not None and after is not None and after.cpus:
+        return span_between(before, after)
+    states = {(-1, state.name): state.time_us / 1e6 for state in window.residency.states}
+    polling = frozenset(state.name for state in window.residency.states if state.polling)
+    idle_s = sum(seconds for (_, name), seconds in states.items() if name not in polling)
+    wall_s = window.window_s * len(window.edges)
+    return Span(window.window_s, len(window.edges), states, polling, None, 0, max(0.0, wall_s - idle_s), ())
+
+
+def _own_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks that came and were not asked for yet: a thread's sleep may end many intervals after its stack was sent.
+
+Unwinding and naming is most of a monitor's cost. So the bytes wait until an idle exit is blamed on their place, which
+most never are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import replace
+
+from powerprof.tracing.sites import SavedSite
+from powerprof.tracing.stacks import StackTrace
+
+# 16 KiB at most each.
+MOST_BYTES = 16 << 20
+
+
+class Pending:
+    """The sites of earlier intervals, the oldest dropped first where they take too much memory."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._sites: OrderedDict[tuple[int, ...], SavedSite] = OrderedDict()
+        self._most, self._bytes = most_bytes, 0
+
+    def with_earlier(self, stacks: StackTrace, judged: Collection[int]) -> StackTrace:
+        """The same with the sites of before, of processes that still live; wakings of the `judged` processes only."""
+        for site in stacks.sites:
+            self._put(site)
+        for place in [place for place, site in self._sites.items() if site.pid not in stacks.images]:
+            self._drop(place)
+        wakings = [one for one in stacks.wakings if one.pid in judged]
+        return replace(stacks, sites=list(self._sites.values()), wakings=wakings)
+
+    def _put(self, site: SavedSite) -> None:
+        place = (site.kind, site.tid, site.ip, site.sp, site.code)
+        if place in self._sites:
+            self._drop(place)
+        self._sites[place] = site
+        self._bytes += _size(site)
+        while self._bytes > self._most:
+            self._drop(next(iter(self._sites)))
+
+    def _drop(self, place: tuple[int, ...]) -> None:
+        self._bytes -= _size(self._sites.pop(place))
+
+
+def _size(site: SavedSite) -> int:
+    return len(site.stack) + len(site.registers) + 200

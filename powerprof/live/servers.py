@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks the database servers of a monitored host, seldom: their part in replication, and what `diagnose` finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from powerprof.attribution.records import Attribution
+from powerprof.database.replication import ReplicationStatus
+from powerprof.diagnosis.collect import Asked, Subject, evidence_of
+from powerprof.diagnosis.evidence import Evidence
+from powerprof.diagnosis.rules import diagnose
+from powerprof.diagnosis.session import connect_locally
+from powerprof.errors import PowerprofError
+from powerprof.live.intervals import LiveFinding, ServerState
+from powerprof.processes.targets import name_of, processes
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Sql
+
+_SERVERS = ("mysqld", "mariadbd")
+# Names of threads seldom change; asking for them wakes the server.
+ASK_EVERY_S = 60.0
+# More servers on one host are watched, and not asked.
+_MOST = 16
+
+
+class _Server:
+    """One server process: what it said last, and the findings that hold.
+
+    It is connected to for one look at a time: a restart between two looks is nothing special.
+    """
+
+    def __init__(self, pid: int, account: Path | None = None) -> None:
+        self.pid, self.account = pid, account
+        self.label = self.name = name_of(pid) or str(pid)
+        self.connection: Sql | None = None
+        self.asked: Asked | None = None
+        self.notes: list[str] = []
+        self.thread_names: dict[int, str] = {}
+        self.state = ServerState(name=self.name, up=False)
+        self.findings: tuple[LiveFinding, ...] = ()
+        self.queries: int | None = None
+
+    def close(self) -> None:
+        if self.connection is not None:
+            with suppress(PowerprofError, OSError):
+                self.connection.__exit__(None, None, None)
+        self.connection = self.asked = None
+
+    def before(self) -> None:
+        """Connect, and ask what needs two readings."""
+        self.connection = connect_locally(self.pid) if self.account is None else _by_account(self.account)[0]
+        if self.connection is None:
+            self.down()
+            return
+        self.notes = []
+        self.asked = Asked(self.connection, self.notes)
+        self.asked.before()
+        self.thread_names = dict(self.asked.thread_names())
+
+    def down(self) -> None:
+        """It does not answer: what was found before may not hold."""
+        self.close()
+        self.findings, self.queries = (), None
+        self.state = ServerState(name=self.name, up=False)
+
+    def after(self, record: Attribution) -> None:
+        """Ask again and judge; the window between is the traced one."""
+        from powerprof.database.client import version_of
+
+        if self.asked is None:
+            return
+        self.asked.after()
+        version = version_of(self.connection) if self.connection is not None else self.label
+        subject = Subject(self.pid, self.label, self.connection, version, None)
+        evidence = evidence_of(subject, self.asked, _of_process(record, self.pid), record.window_s, self.notes)
+        self.findings = tuple(
+            LiveFinding(
+                rule=one.rule, severity=one.severity, text=one.text, remedy=tuple(one.remedy), rate_hz=one.rate_hz
+            )
+            for one in diagnose(evidence)
+            if one.severity == "fault"
+        )
+        self.state = self._state_of(evidence)
+        self.close()
+
+    def _state_of(self, evidence: Evidence) -> ServerState:
+        statuses = [channel.status for channel in evidence.channels_after]
+        # A server without a port, as tests and containers have them, is told from others by its process.
+        port = evidence.variables.get("port")
+        self.name = f"{self.label}:{port}" if port not in (None, "", "0") else f"{self.label}:pid-{self.pid}"
+        queries = evidence.status_after.get("Questions")
+        moved = None if queries is None or self.queries is None else max(0, queries - self.queries)
+        self.queries = queries
+        lags = [one.seconds_behind for one in statuses if one.seconds_behind is not None]
+        return ServerState(
+            name=self.name,
+            up=True,
+            role="replica" if statuses else "primary" if evidence.replicas else "standalone",
+            replication_healthy=all(_is_healthy(one) for one in statuses) if statuses else None,
+            lag_s=float(max(lags)) if lags else None,
+            queries_count=moved,
+        )
+
+
+class Servers:
+    """The servers of this host, found anew as they come and go; a context manager that closes their connections."""
+
+    def __init__(
+        self, pids: Sequence[int] | None, ask_every_s: float = ASK_EVERY_S, accounts: Sequence[Path] = ()
+    ) -> None:
+        """`accounts`: option files that name servers and who may ask them; others are asked as the system's user."""
+        self._only = None if pids is None else set(pids)
+        self._accounts = tuple(accounts)
+        self._every_s = ask_every_s
+        self._servers: dict[int, _Server] = {}
+        self._asked_s = float("-inf")
+        self._asking = False
+
+    def close(self) -> None:
+        """Close all connections."""
+        for server in self._servers.values():
+            server.close()
+        self._servers.clear()
+
+    @property
+    def asked_pids(self) -> set[int]:
+        """The servers that are judged at the end of this window."""
+        return {pid for pid, server in self._servers.items() if server.asked is not None}
+
+    def thread_names(self) -> dict[int, str]:
+        """performance_schema's names, as they were when last asked."""
+        return {tid: name for server in self._servers.values() for tid, name in server.thread_names.items()}
+
+    def before(self) -> None:
+        """A window is near: look who is there, and ask where the time has come."""
+        now_s = time.monotonic()
+        self._asking = now_s - self._asked_s >= self._every_s
+        if not self._asking:
+            return
+        self._asked_s = now_s
+        self._find()
+        for server in self._servers.values():
+            self._or_drop(server, server.before)
+
+    def after(self, record: Attribution) -> tuple[tuple[ServerState, ...], tuple[LiveFinding, ...]]:
+        """A window has ended: the second questions, and what holds now."""
+        for server in self._servers.values():
+            if self._asking:
+                self._or_drop(server, partial(server.after, record))
+            else:
+                # No statement is counted twice.
+                server.state = msgspec.structs.replace(server.state, queries_count=None)
+        states = [server.state for server in self._servers.values()]
+        findings: dict[str, LiveFinding] = {}
+        for server in self._servers.values():
+            for one in server.findings:
+                findings.setdefault(one.rule, one)
+        return tuple(states), tuple(findings.values())
+
+    def hurry(self) -> None:
+        """Ask at the next window whatever the time: something has changed."""
+        self._asked_s = float("-inf")
+
+    def _find(self) -> None:
+        here = [pid for pid in processes() if (self._only is None or pid in self._only) and name_of(pid) in _SERVERS]
+        for pid in set(self._servers) - set(here):
+            self._servers.pop(pid).close()
+        for account in self._accounts:
+            if not any(one.account == account for one in self._servers.values()):
+                self._let_in(account)
+        for pid in here[:_MOST]:
+            if pid not in self._servers:
+                self._servers[pid] = _Server(pid)
+
+    def _let_in(self, account: Path) -> None:
+        """The server that an option file names; one that is not there now is looked for again the next time."""
+        connection, pid = _by_account(account)
+        if connection is not None:
+            connection.__exit__(None, None, None)
+        if pid is not None:
+            self._servers[pid] = _Server(pid, account)
+
+    @staticmethod
+    def _or_drop(server: _Server, ask: Callable[[], None]) -> None:
+        """A server that goes away meanwhile is down, and nothing else: the monitor goes on."""
+        try:
+            ask()
+        except (PowerprofError, OSError):
+            server.down()
+
+
+def _by_account(account: Path) -> tuple[Sql | None, int | None]:
+    """A connection by an option file, and the server's process; (None, None) where it cannot be had."""
+    from powerprof.database import sql
+    from powerprof.database.client import connect_given
+
+    try:
+        with connect_given(defaults_file=account) as given:
+            return given.connect(limits=sql.A_LOOK), given.pid
+    except (PowerprofError, OSError):
+        return None, None
+
+
+def _of_process(record: Attribution, pid: int) -> Attribution:
+    """What of it is one process's."""
+    return msgspec.structs.replace(
+        record,
+        wakeups=[one for one in record.wakeups if one.thread.pid == pid],
+        wakings_without_exit=[one for one in record.wakings_without_exit if one.thread.pid == pid],
+    )
+
+
+def _is_healthy(status: ReplicationStatus) -> bool:
+    return status.io_running == "Yes" and bool(status.sql_running)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An interval's sums: the kernel's counters between two edges, with CPUs that come and go, and what nobody traced."""
+
+from __future__ import annotations
+
+import pytest
+
+from powerprof.attribution.records import StackFrame, Thread, Wakeup
+from powerprof.live.accounts import function_of, mechanisms_of, span_between
+from powerprof.sources.base import CpuReading, Snapshot, StateInfo
+from tests.unit.live.intervals import row
+
+STATES = (StateInfo("POLL", True), StateInfo("C1", False))
+
+
+def reading(cpu: int, at_s: float, poll_s: float, c1_s: float, usage: int) -> CpuReading:
+    nothing = (None, None)
+    times = (int(poll_s * 1e6), int(c1_s * 1e6))
+    return CpuReading(cpu, int(at_s * 1e9), STATES, times, (0, usage), nothing, nothing, nothing, resolved=True)
+
+
+def test_idle_time_exits_and_c0_of_all_cpus() -> None:
+    before = Snapshot({0: reading(0, 10, 0, 5, 100), 1: reading(1, 10, 0, 7, 50)})
+    after = Snapshot({0: reading(0, 20, 0.5, 13, 180), 1: reading(1, 20, 0, 17, 60)})
+    span = span_between(before, after)
+    assert (span.window_s, span.cpus, span.exits_count) == (10.0, 2, 90)
+    assert span.idle_s[0, "C1"] == pytest.approx(8.0)
+    assert span.c0_s == pytest.approx(2.0)  # polling is running
+    assert span.polling == {"POLL"}
+
+
+def test_a_cpu_that_comes_is_left_out_and_said() -> None:
+    before = Snapshot({0: reading(0, 10, 0, 5, 100)})
+    after = Snapshot({0: reading(0, 20, 0, 13, 180), 1: reading(1, 20, 0, 17, 60)})
+    span = span_between(before, after)
+    assert (span.cpus, span.exits_count) == (1, 80)
+    assert span.notes == ("CPU 1 came or went: left out of this interval",)
+
+
+def test_counters_that_were_reset_are_no_interval() -> None:
+    span = span_between(Snapshot({0: reading(0, 10, 0, 5, 100)}), Snapshot({0: reading(0, 20, 0, 1, 10)}))
+    assert (span.cpus, span.exits_count, span.c0_s) == (0, None, 0.0)
+    assert "went backwards" in span.notes[0]
+
+
+def test_what_the_kernel_counted_and_nobody_traced_is_in_the_sum() -> None:
+    assert mechanisms_of([row("a", 70), row("b", 20)], 100) == ({"timer": 90, "untraced": 10}, 100)
+    assert mechanisms_of([row("a", 70)], None) == ({"timer": 70, "untraced": 0}, 70)
+
+
+def wakeup(*stack: tuple[str | None, str]) -> Wakeup:
+    frames = [StackFrame(function=name, module=module, address="0x1234") for name, module in stack]
+    return Wakeup(
+        mechanism="timer",
+        origin="own_timer",
+        count=1,
+        rate_hz=1.0,
+        wakings_count=1,
+        period_ms=None,
+        c0_ms=0.1,
+        thread=Thread(tid=1, comm="x"),
+        waker=None,
+        stack=frames,
+        stack_complete=True,
+    )
+
+
+def test_the_function_is_the_programs_own_and_no_address_without_a_file() -> None:
+    assert function_of(wakeup(("futex_wait", "libc.so.6"), ("srv_master", "mariadbd"))) == "srv_master"
+    assert function_of(wakeup(("nanosleep", "libc.so.6"))) == "nanosleep"
+    assert function_of(wakeup((None, "[unknown]"))) == "[unknown]"
+    assert function_of(wakeup()) == "[no user stack]"

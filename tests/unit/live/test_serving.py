@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who gets an answer: loopback, a socket, TLS and passwords, and readers that are slow, many or hostile."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import bcrypt
+import pytest
+
+from powerprof.errors import DataError, PowerprofError, UsageError
+from powerprof.live.serving import MetricsServer, check_open, parse_address
+from powerprof.live.webconfig import Doorkeeper, WebConfig, load
+
+LOOPBACK = ("127.0.0.1", 0)
+
+
+def answer(accept: str) -> tuple[bytes, str]:
+    return f"accepts {accept}\n".encode(), "text/plain; version=0.0.4"
+
+
+def get(url: str, context: ssl.SSLContext | None = None, **headers: str) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=20, context=context) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_metrics_on_loopback_and_nothing_else() -> None:
+    with MetricsServer(LOOPBACK, answer) as server:
+        base = f"http://127.0.0.1:{server.port}"
+        assert get(f"{base}/metrics?x=1", Accept="text/x") == (200, b"accepts text/x\n")
+        assert get(f"{base}/-/healthy")[0] == 200
+        assert get(f"{base}/../etc/passwd")[0] == 404
+    with pytest.raises(urllib.error.URLError):
+        get(f"{base}/metrics")
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with (
+        MetricsServer(LOOPBACK, answer) as server,
+        pytest.raises(PowerprofError, match=r"cannot listen on 127\.0\.0\.1"),
+    ):
+        MetricsServer(("127.0.0.1", server.port or 0), answer)
+
+
+def test_readers_that_send_nothing_keep_no_other_waiting() -> None:
+    with MetricsServer(LOOPBACK, answer) as server:
+        silent = [socket.create_connection(("127.0.0.1", server.port or 0)) for _ in range(5)]
+        assert get(f"http://127.0.0.1:{server.port}/metrics")[0] == 200
+        for one in silent:
+            one.close()
+
+
+def test_a_socket_is_its_groups_and_gone_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.sock"
+    for _ in range(2):
+        with MetricsServer(path, answer), socket.socket(socket.AF_UNIX) as client:
+            assert path.stat().st_mode & 0o777 == 0o660
+            client.settimeout(20)
+            client.connect(str(path))
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert b"accepts" in b"".join(iter(lambda: client.recv(4096), b""))
+        assert not path.exists()
+    path.write_text("precious")
+    with pytest.raises(PowerprofError, match="another kind"):
+        MetricsServer(path, answer)
+    assert path.read_text() == "precious"
+
+
+def config_file(folder: Path, text: str) -> Path:
+    path = folder / "web.yml"
+    path.write_text(text)
+    return path
+
+
+def hashed(password: bytes) -> str:
+    return bcrypt.hashpw(password, bcrypt.gensalt(4)).decode()
+
+
+def test_passwords(tmp_path: Path) -> None:
+    config = load(config_file(tmp_path, f"basic_auth_users:\n  prometheus: {hashed(b'secret')}\n"))
+
+    def header(text: bytes) -> str:
+        return "Basic " + base64.b64encode(text).decode()
+
+    with MetricsServer(LOOPBACK, answer, config) as server:
+        url = f"http://127.0.0.1:{server.port}/metrics"
+        for _ in range(2):
+            assert get(url, Authorization=header(b"prometheus:secret"))[0] == 200
+        for wrong in (b"prometheus:wrong", b"nobody:secret", b"prometheus", b"\xff\xfe"):
+            assert get(url, Authorization=header(wrong)) == (401, b"Unauthorized\n")
+        assert get(url)[0] == 401
+    assert Doorkeeper({}).admits(None)
+
+
+def test_tls(tmp_path: Path) -> None:
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
+            *("-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", "key.pem", "-out", "cert.pem"),
+        ],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    config = load(config_file(tmp_path, "tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n"))
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    with MetricsServer(LOOPBACK, answer, config) as server:
+        assert get(f"https://127.0.0.1:{server.port}/metrics", trusting)[0] == 200
+        with pytest.raises(OSError):
+            get(f"http://127.0.0.1:{server.port}/metrics")
+        assert get(f"https://127.0.0.1:{server.port}/metrics", trusting)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("basic_auth_users: {me: secret}", "no bcrypt hash"),
+        ("tls_server_config: {cert_file: a, key_file: b, min_version: SSL3}", "min_version"),
+        (
+            "tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAndVerifyClientCert}",
+            "client_ca_file",
+        ),
+        ("rate_limit: 3", "rate_limit"),
+        ("- [", "no YAML"),
+        ("basic_auth_users: 7", "basic_auth_users"),
+    ],
+)
+def test_a_protection_that_cannot_be_given_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
+        load(config_file(tmp_path, text))
+
+
+def test_a_missing_certificate_is_said(tmp_path: Path) -> None:
+    config = load(config_file(tmp_path, "tls_server_config: {cert_file: a, key_file: b}"))
+    with pytest.raises(DataError, match="no certificate with its key"):
+        MetricsServer(LOOPBACK, answer, config)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9477", ("127.0.0.1", 9477)),
+        ("[::1]:80", ("::1", 80)),
+        (":9477", ("0.0.0.0", 9477)),
+        ("unix:/run/x.sock", Path("/run/x.sock")),
+    ],
+)
+def test_addresses(text: str, address: object) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["9477", "host:1", "127.0.0.1:x", "127.0.0.1:70000", "unix:relative"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_address(text)
+
+
+def test_a_network_sees_nothing_without_a_protection() -> None:
+    with pytest.raises(UsageError, match="everybody there could read"):
+        check_open(("0.0.0.0", 9477), WebConfig(), insecure=False)
+    check_open(("0.0.0.0", 9477), WebConfig(), insecure=True)
+    check_open(("0.0.0.0", 9477), WebConfig(basic_auth_users={"a": "b"}), insecure=False)
+    check_open(("::1", 9477), WebConfig(), insecure=False)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The systemd unit: systemd itself reads it, and scores how much it leaves open."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from powerprof.live.unit import capabilities, unit_text
+
+
+def test_systemd_finds_little_that_is_open(tmp_path: Path) -> None:
+    unit = tmp_path / "powerprof-exporter.service"
+    unit.write_text(unit_text(Path("/usr/bin/true")))
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(unit)], capture_output=True, text=True
+    )
+    found = re.search(r"exposure level for .*: ([0-9.]+) ", done.stdout)
+    assert found is not None, done.stdout + done.stderr
+    assert float(found[1]) <= 3.2
+
+
+def test_it_may_trace_and_read_and_do_little_else() -> None:
+    assert capabilities() == [
+        "CAP_BPF",
+        "CAP_CHECKPOINT_RESTORE",
+        "CAP_DAC_READ_SEARCH",
+        "CAP_PERFMON",
+        "CAP_SYSLOG",
+        "CAP_SYS_PTRACE",
+        "CAP_SYS_RESOURCE",
+    ]
