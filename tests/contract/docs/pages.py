@@ -35,7 +35,12 @@ class CommandLine:
 
 def pages() -> list[Path]:
     """Every page that a reader may come by."""
-    return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")), REPOSITORY / "probes/README.md"]
+    return [
+        REPOSITORY / "README.md",
+        *sorted((REPOSITORY / "docs").rglob("*.md")),
+        REPOSITORY / "probes/README.md",
+        REPOSITORY / "monitoring/README.md",
+    ]
 
 
 def name_of(page: Path) -> str:

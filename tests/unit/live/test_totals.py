@@ -43,10 +43,9 @@ def test_the_increase_of_all_series_is_the_hosts_however_seldom_they_are_read(
     story: list[tuple[list[tuple[int, int]], int]], top: int
 ) -> None:
     totals = Totals(top=top, stale_s=45.0)
-    before, exits_before, turn = read(totals), 0, 0
-    for rows, every in story:
+    before, exits_before = read(totals), 0
+    for turn, (rows, every) in enumerate(story, 1):
         totals.add(interval(*(row(f"f{name}", count) for name, count in rows), untraced=1))
-        turn += 1
         if turn % every == 0:
             after = read(totals)
             assert len(after) <= top + 1
