@@ -18,6 +18,7 @@ from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import TableStore, open_module
+from powerprof.tracing import features
 from powerprof.tracing.btf import kernel_btf
 from powerprof.tracing.function_exits import exits_of
 from powerprof.tracing.function_names import Found, Function, ModuleFunctions, find_functions, refuse_too_many
@@ -117,6 +118,7 @@ class FunctionTracer:
         """
         if os.uname().machine != "x86_64":
             raise CapabilityError(f"function probes on {os.uname().machine} are not supported; x86_64 is")
+        features.need(features.ATTACH_COOKIE)
         self.pattern = pattern
         tables = store or TableStore()
         self._targets = [_Target(image, find_functions(image, pattern, tables)) for image in map(snapshot, pids)]

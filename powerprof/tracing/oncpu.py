@@ -21,6 +21,7 @@ from powerprof.stacks.aside import Aside
 from powerprof.stacks.budget import Budget
 from powerprof.stacks.image import ProcessImage, merge, snapshot
 from powerprof.stacks.kernel import KernelSymbols, kernel_symbols
+from powerprof.tracing import features
 from powerprof.tracing.oncpu_capture import Event, OnCpuCapture, SampleRow, UserStack
 from powerprof.tracing.program import Program, explain
 
@@ -60,6 +61,8 @@ class OnCpuTracer:
         """
         if os.uname().machine != "x86_64":
             raise CapabilityError(f"--on-cpu on {os.uname().machine} is not supported; x86_64 is")
+        for feature in (features.RING_BUFFER, features.CURRENT_TASK, features.TASK_REGISTERS):
+            features.need(feature, "--on-cpu")
         check_process_ids()
         if not 1 <= frequency_hz <= MAX_HZ:
             raise UsageError(f"a sampling rate of {frequency_hz} Hz makes no sense", f"between 1 and {MAX_HZ:,}")

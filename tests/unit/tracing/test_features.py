@@ -31,6 +31,12 @@ def test_what_every_kernel_has_is_there() -> None:
     assert tried(Feature("bpf_ktime_get_ns", "helper", 5, "4.1", "time"))
 
 
+def test_a_helper_is_tried_in_the_kind_of_program_that_it_is_for() -> None:
+    # bpf_override_return (Linux 4.16) is for kprobes, and what it is not for says so before it looks at arguments.
+    assert not tried(Feature("bpf_override_return", "helper", 58, "4.16", "kprobes"))
+    assert tried(features.ATTACH_COOKIE) == tried(features.TASK_REGISTERS)  # both are of 5.15
+
+
 def test_a_helper_for_other_programs_is_not_there_for_ours() -> None:
     # bpf_skb_store_bytes: for packets only.
     assert not tried(Feature("bpf_skb_store_bytes", "helper", 9, "4.1", "packets"))
@@ -43,3 +49,5 @@ def test_a_refusal_names_the_kernel_the_feature_and_the_remedy() -> None:
     assert os.uname().release in caught.value.message
     assert "map of the future, which nothing needs" in caught.value.message
     assert caught.value.hint == "Linux 99.1 or newer"
+    with pytest.raises(CapabilityError, match="map of the future, which --on-cpu needs"):
+        features.need(NO_MAP, "--on-cpu")
