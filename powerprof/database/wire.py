@@ -37,6 +37,9 @@ _Connection: Any = Connection
 class DoubtingConnection(_Connection):  # type: ignore[misc]
     """A connection whose server may be anybody. `patience_s` is how long the next statement may take."""
 
+    _rfile: Any
+    _sock: Any
+
     def __init__(self, limits: Limits, connect_s: float, **options: Any) -> None:
         self._limits = limits
         self.patience_s = limits.answer_s
@@ -61,6 +64,18 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
         """Also of a connection that was given up: it is closed already."""
         with contextlib.suppress(err.Error):
             super().close()
+
+    def _force_close(self) -> None:
+        # PyMySQL's own has a bare `except`, where an interrupt was lost for good: powerprof then ran on to its end.
+        rfile, sock = self._rfile, self._sock
+        self._rfile = self._sock = None
+        for one in (rfile, sock):
+            if one is not None:
+                with contextlib.suppress(Exception):
+                    one.close()
+
+    # What a destructor raises is dropped with a word to sys.unraisablehook, where an interrupt is raised again.
+    __del__ = _force_close
 
     def _begin(self, patience_s: float) -> None:
         self._granted_s = min(patience_s, self._left_s)

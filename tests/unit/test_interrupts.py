@@ -174,3 +174,31 @@ def test_a_hang_up_is_told_apart_and_means_nothing_under_nohup() -> None:
     """)
         == "hung up 129 129\nstill here\ninterrupted 130\n"
     )
+
+
+_CONNECTION = """
+    from powerprof.database.base import Limits
+    from powerprof.database.wire import DoubtingConnection
+
+    class Socket:
+        def close(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    connection = DoubtingConnection(Limits(), 1.0, defer_connect=True)
+    connection._sock = Socket()
+    try:
+        %s
+        for _ in range(100):
+            time.sleep(0.01)
+        print("swallowed")
+    except Interrupted:
+        print("raised")
+"""
+
+
+def test_none_is_lost_in_the_closing_of_a_connection() -> None:
+    assert run(_CONNECTION % "connection._force_close()") == "raised\n"
+
+
+def test_none_is_lost_where_a_connection_that_nobody_holds_is_closed() -> None:
+    assert run(_CONNECTION % "del connection") == "raised\n"
