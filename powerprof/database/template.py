@@ -91,7 +91,12 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
         give(folder.handle, owner)
     need_room(work, _NEEDED_BYTES)
     environment = {**tree.environment, "TMPDIR": str(work / "tmp")}
-    done = programs.run(command, timeout_s=180, env=environment, check=False, user=owner)
+    try:
+        done = programs.run(command, timeout_s=180, env=environment, check=False, user=owner)
+    except PowerprofError:
+        # A server whose disk is full waits until somebody makes room, a minute at a time.
+        need_room(work, 8 << 20)
+        raise
     if done.returncode != 0:
         builds.refuse_missing_library(done.stderr, build.binary)
         need_room(work, 8 << 20)
