@@ -79,7 +79,12 @@ CELLS: tuple[Cell, ...] = (
         time_namespace=True,
         steps=("doctor", "attribute", "idle", "nothing-left"),
     ),
-    Cell(name="5.10", why="Debian 11's kernel", kernel="bullseye"),
+    Cell(
+        name="5.10",
+        why="Debian 11's kernel, where --functions and --on-cpu are refused",
+        kernel="bullseye",
+        steps=("doctor", "attribute", "refused", "idle", "nothing-left"),
+    ),
     Cell(name="6.12", why="Debian 13", root="trixie", kernel="trixie", idle_states=True, quick=True),
     Cell(
         name="6.12-off",

@@ -27,7 +27,7 @@ for name in proc sys dev; do $bb mount --move /$name /new/$name; done
 exec $bb switch_root /new /bin/sh /srv/powerprof/start
 """
 _START = """#!/bin/sh
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp/home PYTHONPATH=/srv/powerprof:/opt/python LANG=C.UTF-8
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp/home LANG=C.UTF-8
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /run
 mkdir -p /tmp/home /dev/shm /run/lock

@@ -29,7 +29,6 @@ cp "$place/job.json" "$root/srv/powerprof/job.json"
 touch "$root/tmp/results"
 mount --bind "$place/results" "$root/tmp/results"
 exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp/home LANG=C.UTF-8 \
-    PYTHONPATH=/srv/powerprof:/opt/python \
     sh -c 'cd /srv/powerprof; exec python3 -m tests.matrix.inside job.json /tmp/results'
 """
 

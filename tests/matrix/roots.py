@@ -31,7 +31,7 @@ _ENTERED = ("gcc", "libc6-dev", "linux-headers-amd64")
 # Where it cannot, packages are only unpacked, and nothing is there by itself.
 _UNPACKED = ("base-files", "base-passwd", "bash", "coreutils", "dash", "grep", "hostname", "libc-bin", "mount", "sed")
 _PYTHON = {"bookworm": "3.11", "trixie": "3.13", "sid": "3.14"}
-_LAYOUT = "1"
+_LAYOUT = "2"
 # Killed as one, with all that it started and mounted: apt would go on writing into a folder that is being removed.
 _ALONE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 _LEFT_OUT = ("doc", "man", "locale", "info", "lintian", "bug")
@@ -98,6 +98,8 @@ def _make(suite: str, arch: Arch, place: Path) -> None:
     # Where the project is laid, in a machine and in a namespace.
     (tree / "srv/powerprof").mkdir(parents=True)
     _install_dependencies(suite, arch, tree)
+    # As an installation in a virtual environment is found: PYTHONPATH does not reach children, which get `python -I`.
+    (tree / "usr/lib/python3/dist-packages/powerprof.pth").write_text("/srv/powerprof\n/opt/python\n")
     image = place / "root.ext4"
     used = int(run(["du", "--summarize", "--block-size=1M", tree]).stdout.split()[0])
     image.touch()

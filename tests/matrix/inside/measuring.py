@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -123,10 +124,14 @@ def functions(steps: Steps, job: Job) -> dict[str, Any]:
 
 
 def on_cpu(steps: Steps, job: Job) -> dict[str, Any]:
-    """Shares of CPU time as the program uses it."""
-    with steps.program(str(_PROGRAMS / "oncpu_truth"), "burn", "600") as process:
-        assert process.stdout is not None
+    """Shares of CPU time as the program counts its own."""
+    _SCRATCH.mkdir(exist_ok=True)
+    log = _SCRATCH / "oncpu.log"
+    with steps.program(str(_PROGRAMS / "oncpu_truth"), "burn", "600", str(log)) as process:
+        assert process.stdout is not None and process.stdin is not None
         pid = process.stdout.readline().strip()
+        process.stdin.write("\n")
+        process.stdin.flush()
         record = steps.powerprof(
             "attribute", "--pid", pid, "--on-cpu", "--frequency", "397", "--duration", "4", "--json", "-", "--no-save",
             limit_s=60,
@@ -134,20 +139,24 @@ def on_cpu(steps: Steps, job: Job) -> dict[str, Any]:
     total = record["target_count"]
     if total < 200:
         raise StepError(f"{total} samples of a program that ran all the time")
+    own = truth.spent(log)
     found = {
         name: 100
         * sum(row["count"] for row in record["stacks"] if any(frame["label"] == name for frame in row["stack"]))
         / total
-        for name in truth.SHARES
+        for name in own
     }
+    facts = {"samples": total, "found": found, "own_percent": own}
     # A share of 50 % of N samples is known to ±1.96·50/√N; twice that.
     allowed = 2 * 98 / total**0.5
     wrong = [
-        f"{name} {found[name]:.1f} %" for name, share in truth.SHARES.items() if abs(found[name] - share) > allowed
+        f"{name} {found[name]:.1f} % of {share:.1f} %"
+        for name, share in own.items()
+        if abs(found[name] - share) > allowed
     ]
     if wrong:
-        raise StepError(f"shares of {truth.SHARES}: {', '.join(wrong)}, ±{allowed:.1f} allowed, {total} samples")
-    return {"samples": total, **{name: round(share, 1) for name, share in found.items()}}
+        raise StepError(f"shares of CPU time: {', '.join(wrong)}; ±{allowed:.1f} allowed, {total} samples", facts)
+    return facts
 
 
 def idle(steps: Steps, job: Job) -> dict[str, Any]:
@@ -175,6 +184,21 @@ def idle(steps: Steps, job: Job) -> dict[str, Any]:
     if not last["server_hz"]:
         raise StepError(f"mariadbd is not among the causes: {phases['clients'].get('causes')}"[:600], facts)
     return facts
+
+
+def refused(steps: Steps, job: Job) -> dict[str, Any]:
+    """What this kernel is too old for is refused by the names of the kernel and of what it lacks."""
+    said = {}
+    with steps.program(str(_PROGRAMS / "functions_truth")) as process:
+        assert process.stdout is not None
+        pid = process.stdout.readline().strip()
+        for words in (("--functions", "truth_*"), ("--on-cpu",)):
+            done = steps.powerprof("attribute", "--pid", pid, *words, "--duration", "1", "--no-save", limit_s=30)
+            expected = f"error: this kernel ({os.uname().release}) has no "
+            if done.code != 3 or expected not in done.err or "Linux 5." not in done.err:
+                raise StepError(f"attribute {' '.join(words)} ended with {done.code}: {done.last_words()}")
+            said[words[0]] = done.last_words()
+    return said
 
 
 def contained(steps: Steps, job: Job) -> dict[str, Any]:
@@ -218,6 +242,7 @@ STEPS: Mapping[str, Callable[[Steps, Job], dict[str, Any]]] = {
     "functions": functions,
     "on-cpu": on_cpu,
     "idle": idle,
+    "refused": refused,
     "contained": contained,
     "nothing-left": nothing_left,
 }

@@ -21,8 +21,8 @@ CALLS = {
     "truth_tail_first": 60,
     "truth_tail_second": 60,
 }
-# Shares of CPU time as oncpu_truth.c uses it, in percent.
-SHARES = {"truth_one": 50.0, "truth_two": 30.0, "truth_kernel": 20.0}
+# What oncpu_truth.c logs its CPU time of, in this order.
+BURNERS = ("truth_one", "truth_two", "truth_kernel")
 
 
 def slept(log: Path, names: Iterable[str], from_ns: int, to_ns: int) -> dict[str, int]:
@@ -33,6 +33,12 @@ def slept(log: Path, names: Iterable[str], from_ns: int, to_ns: int) -> dict[str
         entries = struct.unpack_from(f"<{_LOG_ENTRIES}Q", data, number * _LOG_ENTRIES * 8)
         counts[name] = sum(from_ns <= at_ns < to_ns for at_ns in entries[1 : entries[0] + 1])
     return counts
+
+
+def spent(log: Path) -> dict[str, float]:
+    """Shares of CPU time that the program itself counted in each function, in percent."""
+    used = struct.unpack(f"<{len(BURNERS)}Q", log.read_bytes())
+    return {name: 100 * one / max(1, sum(used)) for name, one in zip(BURNERS, used, strict=True)}
 
 
 def function_of(name: str) -> str:
