@@ -5,7 +5,9 @@
 and --defaults-file name it or an account. A probe where the server begins a command tells its statements apart; nothing
 in the server is changed, and its performance_schema need not be on. Values in texts are shown as ?, and saved so.
 
---explain and --save-workload use statements with the values that clients sent, and ask before; --yes agrees.
+Where no probe can be placed, or with --method samples, samples are joined with the server's history of statements,
+which --enable-consumers switches on for the window and off again. --explain and --save-workload use statements with the
+values that clients sent. These three ask before; --yes agrees.
 """
 
 from __future__ import annotations
@@ -24,6 +26,21 @@ from powerprof.errors import PowerprofError, UsageError
 
 Pid = Annotated[str | None, typer.Option("--pid", metavar="ID|NAME", help="The server's process id or name.")]
 Top = Annotated[int, typer.Option("--top", metavar="N", min=1, max=100_000, help="Statements to print.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How statements are told apart."""
+
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method", metavar="NAME", help="probes, samples (of performance_schema), or auto: probes first."
+        ),
+    ] = "auto"
+    enable_consumers: Annotated[
+        bool, typer.Option("--enable-consumers", help="Samples: let the server keep a history meanwhile; asks before.")
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +63,18 @@ def agree(what: str, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("nobody is there to agree to that", "add --yes, or leave out --explain and --save-workload")
+        raise UsageError(
+            "nobody is there to agree to that",
+            "add --yes, or leave out --explain, --save-workload and --enable-consumers",
+        )
     try:
         agreed = typer.confirm("Go on?", err=True)
     except typer.Abort:  # end of input
         agreed = False
     if not agreed:
-        raise UsageError("not agreed: nothing was measured", "leave out --explain and --save-workload")
+        raise UsageError(
+            "not agreed: nothing was measured", "leave out --explain, --save-workload and --enable-consumers"
+        )
 
 
 def command(
@@ -60,6 +82,7 @@ def command(
     pid: Pid = None,
     duration: Duration = 10.0,
     top: Top = 20,
+    way: Way,
     samples: Samples,
     given: Given,
     energy: Energy,
@@ -83,6 +106,8 @@ def command(
         duration_s=duration,
         energy_source=energy.energy_source,
         meter_log=energy.meter_log,
+        method=way.method,
+        enable_consumers=way.enable_consumers,
         explain=samples.explain,
         workload=folder.resolve().name if folder is not None else None,
     )

@@ -123,8 +123,13 @@ def _text_of(seen: TextSeen, known: Known) -> str:
     return f"(prepare) {text}" if seen.command == COM_STMT_PREPARE else text
 
 
+def is_connection_name(name: str) -> bool:
+    """Whether performance_schema calls a thread of a client so."""
+    return name.startswith(_CONNECTION)
+
+
 def _is_connection(thread: ThreadUse, known: Known) -> bool:
-    return bool(thread.statements) or known.threads.get(thread.tid, "").startswith(_CONNECTION)
+    return bool(thread.statements) or is_connection_name(known.threads.get(thread.tid, ""))
 
 
 def _background(trace: StatementTrace, known: Known) -> list[Background]:

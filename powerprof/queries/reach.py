@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from powerprof import paths
 from powerprof.database import sql
 from powerprof.database.base import Login
+from powerprof.database.performance import Known, look
 from powerprof.errors import PowerprofError, UsageError
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ def reach(
 
     if not paths.is_this_host():
         raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
-    asked = any(part is not None for part in (url, socket, defaults_file))
-    if pid is None and not asked:
+    given = any(part is not None for part in (url, socket, defaults_file))
+    if pid is None and not given:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     number = None
     if pid is not None:
@@ -61,7 +62,7 @@ def reach(
         if len(target.pids) != 1:
             raise UsageError("one server at a time", "name one process by --pid")
         number = target.pids[0]
-    if asked:
+    if given:
         with connect_given(url, socket, defaults_file, ask_password) as server:
             if number is not None and server.pid is not None and number != server.pid:
                 raise UsageError(
@@ -82,6 +83,17 @@ def reach(
             f"powerprof attribute --pid {number} --on-cpu shows where its CPU time goes",
         )
     return _by_its_socket(number, _label(name, number))
+
+
+def asked(server: Reach, *, running: bool) -> Known:
+    """What the server tells; nothing where it cannot be asked. What is measured does not depend on it."""
+    if server.login is None:
+        return Known()
+    try:
+        with server.connect() as connection:
+            return look(connection, running=running)
+    except PowerprofError:
+        return Known()
 
 
 def _label(name: str | None, pid: int) -> str:
