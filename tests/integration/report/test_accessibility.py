@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every page held against axe-core's rules (WCAG A and AA, best practices), narrow and wide, light and dark."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.report.conftest import Open
+from tests.unit.report.sample_pages import PAGES
+
+_SERIOUS = ("moderate", "serious", "critical")
+_RUN = "() => axe.run(document, {resultTypes: ['violations']})"
+
+
+def _violations(page: Any) -> list[str]:
+    # By the debugger: the page's own policy lets no script in but its own.
+    page.evaluate((files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8"))
+    found = page.evaluate(_RUN)["violations"]
+    return [
+        f"{one['id']} ({one['impact']}): {node['html'][:200]}"
+        for one in found
+        if one["impact"] in _SERIOUS
+        for node in one["nodes"][:3]
+    ]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1600, "dark")])
+@pytest.mark.parametrize("kind", PAGES)
+def test_axe_finds_nothing_serious(kind: str, width: int, scheme: str, pages: dict[str, Path], open_page: Open) -> None:
+    assert _violations(open_page(pages[kind], width, scheme)) == []
+
+
+def test_axe_would_find_a_picture_without_words(open_page: Open, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("<!doctype html><html><title>x</title><main><h1>x</h1><img src='data:,'></main></html>")
+    found = _violations(open_page(path))
+    assert "image-alt" in " ".join(found)
