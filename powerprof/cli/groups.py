@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import OptionInfo
@@ -53,6 +53,8 @@ def heading_of(group: Any) -> str:
 
 def _under(heading: str, option: inspect.Parameter) -> inspect.Parameter:
     """The option with that heading, unless a group within the group gave it one."""
+    if get_origin(option.annotation) is not Annotated:
+        return option
     kind, *extras = get_args(option.annotation)
     headed = [copy(extra) if isinstance(extra, OptionInfo) else extra for extra in extras]
     for extra in headed:

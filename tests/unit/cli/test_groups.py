@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, get_args
 
 import pytest
 import typer
@@ -47,7 +47,11 @@ def test_fields_stand_where_their_group_stood_with_their_defaults_and_annotation
         3, "l", None, False, 7,
     ]  # fmt: skip
     assert parameters["word"].default is inspect.Parameter.empty
-    assert parameters["number"].annotation == Number
+    kind, option = get_args(parameters["number"].annotation)
+    assert (kind, option.metavar, option.min) == (int, "N", 1)
+    assert option.rich_help_panel == "A group with an option before and one after another group"
+    # What several commands share is not changed by any of them.
+    assert get_args(Number)[1].rich_help_panel is None
 
 
 def test_typer_hands_the_groups_over_whole() -> None:
