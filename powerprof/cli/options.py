@@ -102,7 +102,8 @@ class Tables:
 
     html: Html = None
     markdown: Annotated[str | None, _file("markdown", "A summary for a pull request.")] = None
-    csv: Annotated[str | None, _file("csv", "The main table for a spreadsheet.")] = None
+    csv: Annotated[str | None, _file("csv", "The main table, one row a line, in UTF-8.")] = None
+    csv_bom: Annotated[str | None, _file("csv-bom", "As --csv, with the mark by which Excel knows UTF-8.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,9 +184,9 @@ class Load:
 
 
 # Where results go, in every command that writes some: the parameters' names.
-SAVED = ("html", "markdown", "csv", "json", "quiet", "runs_dir", "no_save", "label")
+SAVED = ("html", "markdown", "csv", "csv_bom", "json", "quiet", "runs_dir", "no_save", "label")
 
 
 def files_of(*groups: Tables | Profiles, **single: str | None) -> dict[str, str | None]:
     """The files that groups, and options by themselves, ask for: kind → where it goes."""
-    return {**single, **{kind: target for group in groups for kind, target in asdict(group).items()}}
+    return {**single, **{kind.replace("_", "-"): target for group in groups for kind, target in asdict(group).items()}}

@@ -39,10 +39,14 @@ def _safe(cell: Cell) -> str | float | int:
 
 
 def written(lines: Iterable[Line]) -> str:
-    """The lines as RFC 4180 asks, unknown cells empty."""
+    """The lines as RFC 4180 asks, each as long as the head, unknown cells empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
-    writer.writerows([_safe(cell) for cell in line] for line in lines)
+    columns = 0
+    for line in lines:
+        columns = columns or len(line)
+        cells = [*line, *[None] * (columns - len(line))]
+        writer.writerow([_safe(cell) for cell in cells])
     return out.getvalue()
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable
 
@@ -30,8 +31,12 @@ def _markdown(record: msgspec.Struct, extras: Extras) -> bytes:
 def _csv(record: msgspec.Struct, extras: Extras) -> bytes:
     from powerprof.report.csvfile import to_csv
 
+    return to_csv(record).encode("utf-8", "replace")
+
+
+def _csv_bom(record: msgspec.Struct, extras: Extras) -> bytes:
     # Excel takes a file without this mark for the local code page.
-    return to_csv(record).encode("utf-8-sig", "replace")
+    return codecs.BOM_UTF8 + _csv(record, extras)
 
 
 def _stacks(record: msgspec.Struct, name: str) -> StackSet:
@@ -99,6 +104,7 @@ EXPORTS: dict[str, Callable[[msgspec.Struct, Extras], bytes]] = {
     "html": _html,
     "markdown": _markdown,
     "csv": _csv,
+    "csv-bom": _csv_bom,
     "flame": _flame,
     "folded": _folded,
     "pprof": _pprof,

@@ -39,6 +39,7 @@ _FORM_OF = {
     "html": "html",
     "markdown": "markdown",
     "csv": "csv",
+    "csv-bom": "csv",
     "flame": "stacks",
     "folded": "stacks",
     "pprof": "stacks",

@@ -6,6 +6,8 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -61,7 +63,14 @@ def test_a_spreadsheet_runs_no_name_as_a_formula(name: str) -> None:
 
 
 def test_a_spreadsheet_is_told_the_encoding() -> None:
-    assert export(comparison(4), "csv").startswith(b"\xef\xbb\xbfmetric,")
+    assert export(comparison(4), "csv").startswith(b"metric,")
+    assert export(comparison(4), "csv-bom") == b"\xef\xbb\xbf" + export(comparison(4), "csv")
+
+
+@pytest.mark.parametrize("record", [idle_run, load_run, comparison, sweep, attribution])
+def test_every_row_of_a_table_is_as_long_as_its_head(record: Callable[[], Any]) -> None:
+    lengths = {len(row) for row in csv.reader(io.StringIO(to_csv(record()), newline=""))}
+    assert len(lengths) == 1
 
 
 def test_markdown_of_a_comparison_begins_with_the_answer_and_has_every_metric() -> None:
