@@ -370,3 +370,21 @@ def test_samples_agree_with_probes_and_consumers_are_restored(powerprof_cli: Cli
     assert first["c0_percent"] > 80
     assert first["low_percent"] < first["c0_percent"] < first["high_percent"] + 1e-9
     assert process.returncode == 130
+
+
+def test_shares_are_those_of_work_that_is_known(server: PrivateServer) -> None:
+    """The same loop of the server, 1 : 2 : 5 as often: whatever the machine's speed, each has its part of the time."""
+    parts = {"a": 1, "b": 2, "c": 5}
+
+    def work() -> None:
+        with server.connect() as connection, connection.cursor() as cursor:
+            for _ in range(30):
+                for name, times in parts.items():
+                    cursor.execute(f"SELECT BENCHMARK({20_000 * times}, SHA2('x', 256)) AS {name}")
+
+    found = rows(traced(server, work))
+    spent = {name: found[f"SELECT BENCHMARK(?, SHA2(?, …)) AS {name}"] for name in parts}
+    assert {one.calls_count for one in spent.values()} == {30}
+    whole = sum(one.c0_s for one in spent.values())
+    for name, times in parts.items():
+        assert 100 * spent[name].c0_s / whole == pytest.approx(100 * times / sum(parts.values()), abs=3)
