@@ -74,7 +74,7 @@ def _get(address: str, limit_bytes: int) -> int:
     """Copy to descriptor 1; the exit status, with its reason on stderr."""
     request = urllib.request.Request(address, headers={"User-Agent": "powerprof"})  # noqa: S310 - checked below
     if not address.startswith(("http://", "https://")):
-        print("no http(s) address", file=sys.stderr)
+        print("not an http(s) address", file=sys.stderr)
         return _REFUSED
     left = limit_bytes
     try:

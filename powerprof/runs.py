@@ -75,7 +75,7 @@ def check_label(label: str) -> str:
     """The label. Raises UsageError for what is none."""
     if not _LABEL.fullmatch(label) or label in _NO_LABELS or _NAME.fullmatch(label):
         shown = label if len(label) <= _SHOWN_NAME else label[:_SHOWN_NAME] + "…"
-        raise UsageError(f"--label {shown} is no label", "letters, digits and . _ + / -, at most 40, not a run's id")
+        raise UsageError(f"--label {shown} is not a label", "letters, digits and . _ + / -, at most 40, not a run's id")
     return label
 
 
@@ -170,7 +170,7 @@ class RunStore:
     def remove(self, name: str) -> None:
         """Remove a run by its id with all that is beside it. Raises UsageError, PowerprofError."""
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is no run's id", "powerprof runs lists them")
+            raise UsageError(f"{name!r} is not a run's id", "powerprof runs lists them")
         try:
             with as_caller(), Folder.open(self.directory) as store:
                 with store.folder(name) as run:

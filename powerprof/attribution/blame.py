@@ -182,7 +182,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
             f"every idle exit is counted; single periods (timeline) are one in {capture.sample_1_in} of them{lost}"
         )
     if capture.lost_count:
-        notes.append(f"{capture.lost_count} idle exits had more distinct causes than are kept: they are in no row")
+        notes.append(f"{capture.lost_count} idle exits had more distinct causes than are kept: they are not in any row")
     if capture.unsent_count:
         notes.append(f"{capture.unsent_count} more call paths than are kept were seen: their stacks were not copied")
     return Attribution(

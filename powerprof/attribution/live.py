@@ -106,7 +106,7 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         # Before anything is given up: what counts idle exits beside the trace is found through tracefs.
         opened = stack.enter_context(TraceWindow(tracer, energy.meters))
         if plan.settle and "powertop" not in plan.energy_source:
-            # PowerTOP is started anew for each of its reports, and wants to be root.
+            # PowerTOP is started again for each of its reports, and wants to be root.
             privileges.keep(privileges.TRACING)
         say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
         window = opened.measure(plan.duration_s, then_hold=True)

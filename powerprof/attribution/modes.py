@@ -58,7 +58,7 @@ def on_cpu(plan: OnCpuPlan, names: Names, say: Say) -> OnCpuProfile:
 
     event = next((known for known in EVENTS if known == plan.event), None)
     if event is None:
-        raise UsageError(f"--event {plan.event} is no choice", f"one of {', '.join(EVENTS)}")
+        raise UsageError(f"--event {plan.event} is not a choice", f"one of {', '.join(EVENTS)}")
     named = dict(names())
     say("loading the sampler")
     pids = None if plan.target.system else plan.target.pids
@@ -78,7 +78,7 @@ def functions(plan: FunctionsPlan, say: Say, consent: Consent) -> FunctionProfil
     if plan.target.system:
         raise UsageError("--functions probes processes, not the whole system", "choose some by --pid")
     if plan.backend not in ("auto", "bpf", "dtrace"):
-        raise UsageError(f"--backend {plan.backend} is no choice", "auto, bpf or dtrace")
+        raise UsageError(f"--backend {plan.backend} is not a choice", "auto, bpf or dtrace")
     if plan.backend == "dtrace" and plan.unwinding_risk:
         raise UsageError("--allow-unwinding-risk means nothing with DTrace", "it places no return probes")
     started_at = now_text()

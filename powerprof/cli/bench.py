@@ -121,7 +121,7 @@ def cpu_list(text: str | None, option: str) -> tuple[int, ...] | None:
                 raise UsageError(f"{option} {text}: there is no CPU {last}", "such as 0-1,4")
             numbers |= set(range(first, last + 1))
     except ValueError:
-        raise UsageError(f"{option} {text} is no list of CPUs", "such as 0-1,4") from None
+        raise UsageError(f"{option} {text} is not a list of CPUs", "such as 0-1,4") from None
     usable = os.sched_getaffinity(0)
     if not numbers or not numbers <= usable:
         raise UsageError(f"{option} {text}: not all are usable here", f"usable: {','.join(map(str, sorted(usable)))}")

@@ -92,7 +92,7 @@ class Windows:
         try:
             return None if self.precision is None else float(self.precision.strip().removesuffix("%"))
         except ValueError:
-            raise UsageError(f"--precision {self.precision} is no percentage", "such as 2%") from None
+            raise UsageError(f"--precision {self.precision} is not a percentage", "such as 2%") from None
 
 
 @dataclass(frozen=True, kw_only=True)

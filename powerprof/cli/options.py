@@ -180,7 +180,7 @@ class Load:
             return "work"
         if self.design in designs:
             return designs[self.design]
-        raise UsageError(f"--design {self.design} is no choice", "rate or work")
+        raise UsageError(f"--design {self.design} is not a choice", "rate or work")
 
 
 # Where results go, in every command that writes some: the parameters' names.

@@ -44,7 +44,7 @@ def command(
         historical.fetch(name, lambda question: _consent(question, yes), lambda text: progress(text, quiet))
         lines = report.ready(servers[0], said)
     else:
-        raise UsageError(f"servers {action} is no action", "list or fetch")
+        raise UsageError(f"servers {action} is not an action", "list or fetch")
     write_json({"schema": "powerprof.servers/1", "servers": [report.record(server) for server in servers]}, json)
     if json != "-" and not quiet:
         show(lines)
@@ -56,6 +56,6 @@ def _consent(question: str, yes: bool) -> bool:
         say(f"{question}: agreed by --yes", error=True)
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise PowerprofError("a download needs consent, and there is no terminal to ask at", "give --yes")
+        raise PowerprofError("a download needs consent, and there is no terminal to ask on", "use --yes")
     say(f"{question}. Fetch it? [y/N] ", error=True, end="")
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -55,7 +55,7 @@ def index() -> str:
     """The repository: $POWERPROF_MAVEN_INDEX, else Maven Central. Raises UsageError for what is no address."""
     chosen = os.environ.get(_VARIABLE) or _CENTRAL
     if urllib.parse.urlsplit(chosen).scheme not in ("http", "https"):
-        raise UsageError(f"{_VARIABLE}={chosen!r} is no http(s) address", _CENTRAL)
+        raise UsageError(f"{_VARIABLE}={chosen!r} is not an http(s) address", _CENTRAL)
     return chosen.rstrip("/")
 
 
@@ -74,7 +74,7 @@ def download(artifact: Artifact, tree: RunTree) -> Path:
             fetching.fetch(address, file.fileno(), limit_bytes=artifact.size_bytes, total_s=_TOTAL_S)
     except OSError as error:
         raise PowerprofError(
-            f"cannot download {address} ({str(error)[:200]})", f"is the network there? or set {_VARIABLE}"
+            f"cannot download {address} ({str(error)[:200]})", f"check the network, or set {_VARIABLE}"
         ) from error
     check(path, artifact)
     return path
@@ -132,7 +132,7 @@ def _take(archive: zipfile.ZipFile, member: Member, prefix: str, target: Path, l
             continue
         rest = info.filename[len(prefix) :]
         if ".." in rest.split("/") or rest.startswith("/") or "\\" in rest or "\0" in rest:
-            raise DataError(info.filename, "leads outside of the archive")
+            raise DataError(info.filename, "leads outside the archive")
         left[0] -= info.file_size
         left[1] -= 1
         if left[0] < 0 or left[1] < 0:

@@ -78,7 +78,7 @@ def _identify(binary: Path, basedir: Path | None, template: Path | None) -> Serv
         done = programs.run(program, timeout_s=30, check=False, cwd=binary.absolute().parent, user=owner)
     except PowerprofError as error:
         reason = error.message.replace(program[0], str(binary))
-        hint = f"servers run as {name_of(owner)}: is it allowed to?" if owner is not None else None
+        hint = f"servers run as {name_of(owner)}: may that user run it?" if owner is not None else None
         raise PowerprofError(reason, hint) from error
     text = done.stdout.strip()
     numbers = re.search(r"Ver (\d{1,4})\.(\d{1,4})\.(\d{1,4})(\S*)", text)
@@ -89,7 +89,7 @@ def _identify(binary: Path, basedir: Path | None, template: Path | None) -> Serv
     family: Family = "mariadb" if "mariadb" in text.lower() else "mysql"
     if template is None and family == "mysql" and version < (5, 7, 6):
         raise CapabilityError(
-            f"{binary} is MySQL {'.'.join(map(str, version))}: its empty data must come with it",
+            f"{binary} is MySQL {'.'.join(map(str, version))}: its empty data directory must come with it",
             "fetch it: powerprof servers fetch mysql-5.5.9",
         )
     return ServerBuild(binary, family, version, text, basedir, template)

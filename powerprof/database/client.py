@@ -61,7 +61,7 @@ def _parse(url: str) -> tuple[str | None, str, int, str | None]:
     except ValueError as error:
         raise UsageError(f"--server is not an address ({error})", "mysql://user@host:port/") from None
     if parts.password is not None:
-        raise UsageError("a password in --server would show in the list of processes", _INSTEAD)
+        raise UsageError("a password in --server would show in the process list", _INSTEAD)
     if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or parts.query or parts.fragment or port == 0:
         raise UsageError(f"--server {url!r} is not an address", "mysql://user@host:port/")
     database = unquote(parts.path.strip("/")) or None

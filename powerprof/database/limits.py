@@ -21,7 +21,7 @@ def check_clients(count: int) -> None:
     if count < 0:
         raise UsageError(f"{count} clients are not possible", "0 or more")
     if count > MAX_CLIENTS:
-        raise UsageError(f"{count} clients are more than {MAX_CLIENTS}", "one process cannot hold so many")
+        raise UsageError(f"{count} clients are more than {MAX_CLIENTS}", "one process cannot hold that many")
 
 
 def raise_open_files(needed: int) -> None:

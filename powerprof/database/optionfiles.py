@@ -49,7 +49,7 @@ class Option:
 def read(path: Path) -> dict[str, Option]:
     """The client options of a file and of those it includes; the last one counts, as for the server's own clients.
 
-    Raises DataError for what is no option file, and for one that everybody may write.
+    Raises DataError for what is no option file, and for one that anybody may write to.
     """
     options: dict[str, Option] = {}
     _read(path, options, [_LIMIT_FILES])
@@ -62,7 +62,7 @@ def _read(path: Path, options: dict[str, Option], left: list[int]) -> None:
         raise DataError(path, f"more than {_LIMIT_FILES} files include one another")
     text = files.read_outside_text(path, _LIMIT_BYTES)
     if path.stat().st_mode & stat.S_IWOTH:
-        raise DataError(path, "everybody may write to it, so it is not trusted", hint=f"chmod o-w {path}")
+        raise DataError(path, "anybody may write to it, so it is not trusted", hint=f"chmod o-w {path}")
     group: str | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()

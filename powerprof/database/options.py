@@ -47,7 +47,7 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,23}", self.name):
-            raise UsageError(f"{self.name!r} cannot name a server", "small letters, digits and -")
+            raise UsageError(f"{self.name!r} cannot name a server", "lower-case letters, digits and -")
         limits.check_clients(self.connections)
         setting_arguments(self.settings)
         if isinstance(self.port, int) and not 1 <= self.port <= 65535:

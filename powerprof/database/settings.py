@@ -70,7 +70,7 @@ def setting_arguments(settings: Mapping[str, Setting]) -> list[str]:
             same = name.lower().replace("-", "_") == ours
             raise UsageError(
                 f"the server setting {name} is powerprof's own and cannot be changed",
-                None if same else f"it could mean {ours}; another setting is to be written in full",
+                None if same else f"it could mean {ours}; write the setting you mean in full",
             )
         for item in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
             text = {True: "ON", False: "OFF"}[item] if isinstance(item, bool) else str(item)

@@ -94,7 +94,7 @@ def _ask(connection: Sql, statement: str, arguments: Sequence[Any] | None) -> tu
             connection._force_close()  # type: ignore[attr-defined]
         raise failure(f"{_verb(statement)} failed", error) from error
     if any(len(row) != len(names) for row in answer):
-        raise StatementError(f"{_verb(statement)} failed (a row has another number of columns than its head)", None, 0)
+        raise StatementError(f"{_verb(statement)} failed (a row does not fit its header)", None, 0)
     return names, answer
 
 
@@ -161,7 +161,7 @@ def failure(what: str, error: Exception) -> StatementError:
     reason = str(error.args[1]) if number and len(error.args) > 1 else str(error)
     if not number and not isinstance(error, OSError):
         said = printable(" ".join(reason.split()))[:60]
-        reason = f"it does not speak as MySQL and MariaDB do: {said or type(error).__name__}"
+        reason = f"it does not speak the MySQL protocol: {said or type(error).__name__}"
     reason = printable(" ".join(reason.split()))[:300] or type(error).__name__
     return StatementError(f"{what} ({reason})", _HINTS.get(number), number)
 

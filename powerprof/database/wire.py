@@ -105,7 +105,7 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
         if self._sock is not self._received_from:
             if self._received:
                 # What came before TLS began is not from whom it was begun with.
-                self._refuse(CR.CR_SSL_CONNECTION_ERROR, "the server spoke before TLS was there")
+                self._refuse(CR.CR_SSL_CONNECTION_ERROR, "the server sent data before TLS was established")
             self._received_from = self._sock
         while len(self._received) < num_bytes:
             self._receive()
@@ -146,7 +146,7 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
             # mysql_old_password among them: its hash is broken in seconds.
             raise err.OperationalError(
                 CR.CR_AUTH_PLUGIN_CANNOT_LOAD,
-                f"the server asks for the plugin {plugin_name.decode('ascii', 'replace')[:40]}",
+                f"the server asks for the authentication plugin {plugin_name.decode('ascii', 'replace')[:40]}",
             )
         return super()._process_auth(plugin_name, auth_packet, handler)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules on clients: monitors that poll too often, and clients that connect anew each time."""
+"""Rules on clients: monitors that poll too often, and clients that reconnect each time."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def reconnecting_clients(evidence: Evidence) -> list[Finding]:
             Finding(
                 rule="client_reconnect_loop",
                 severity="fault",
-                text=f"A client connects anew {rate(made)} and asks next to nothing.",
+                text=f"A client reconnects {rate(made)} and asks next to nothing.",
                 evidence=[
                     f"Connections rises {rate(made)}, {per_connection:.1f} statements for each",
                     *([f"seen: {who}"] if who else []),

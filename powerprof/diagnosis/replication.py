@@ -65,7 +65,7 @@ def dump_changes(evidence: Evidence) -> int:
 
 
 def source_churn_hz(evidence: Evidence) -> float:
-    """Source side: connections/s that replicas make anew; 0 where they stay."""
+    """Source side: connections/s that replicas make again and again; 0 where they stay."""
     log = evidence.log
     starts = sum(_recent_starts(evidence).values())
     if dump_changes(evidence) >= 2 or (log is not None and starts / max(log.span_s, 1.0) >= _EVICTED_HZ):

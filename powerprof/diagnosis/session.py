@@ -101,7 +101,7 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
     if own_connection is None:
         if not label.startswith(_SERVERS):
             raise UsageError(
-                f"{pid} ({label}) is no MariaDB or MySQL server: there are no rules to judge it by",
+                f"{pid} ({label}) is not a MariaDB or MySQL server: there are no rules to judge it by",
                 f"powerprof attribute --pid {pid} names what it wakes for",
             )
         notes.append(

@@ -150,7 +150,7 @@ def model_of(fit: Fit, name: str, cpu: CpuIdentity, scope: str, when: str) -> Po
     full = fit.states[RUNNING]
     if full.value < deepest.value:
         raise PowerprofError(
-            "running CPUs came out cheaper than idle ones: the meter does not follow the load",
+            "running CPUs came out at fewer watts than idle ones: the meter does not follow the load",
             "use a longer --step, or another meter",
         )
     match = (

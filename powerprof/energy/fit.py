@@ -74,7 +74,7 @@ def fit_windows(windows: Sequence[MeteredWindow]) -> Fit:
     names = _columns(windows, notes)
     watts = np.array([w.joules / w.window_s for w in windows])
     if len(windows) <= len(names):
-        raise PowerprofError(f"{len(windows)} windows cannot fit {len(names)} figures", "add levels or --repeats")
+        raise PowerprofError(f"{len(windows)} windows cannot fit {len(names)} unknowns", "add levels or --repeats")
     names = _solvable(windows, names, notes)
     zero: dict[str, Coefficient] = {}
     while True:
@@ -84,7 +84,7 @@ def fit_windows(windows: Sequence[MeteredWindow]) -> Fit:
             break
         # No state gives energy back: a negative figure is noise around 0. Fitting goes on without it, and what
         # its interval had above 0 stays.
-        notes.append(f"{names[worst]} came out below 0 and is taken as 0")
+        notes.append(f"{names[worst]} came out below 0 and is set to 0")
         high = max(float(values[worst] + quantile * errors[worst]), 0.0)
         zero[names[worst]] = Coefficient(0.0, 0.0, high)
         names = [name for i, name in enumerate(names) if i != worst]

@@ -125,7 +125,7 @@ def make_readings(
         joules, watts = in_window(item.energy, start_s, end_s)
         if joules == 0:
             joules = watts = None
-            notes.append(f"{source}: {item.domain} is there but does not count (reads 0): no figure")
+            notes.append(f"{source}: {item.domain} is present but does not count (reads 0): no figure")
         else:
             notes += [f"{source}: {item.domain} {note}" for note in item.energy.notes]
         # What samples at the edges leave open belongs to the figure.
@@ -156,7 +156,7 @@ def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
     unknown = [word for word in words if word not in known and not word.startswith(_HOST)]
     if unknown or not words or (len(words) > 1 and {"auto", "none", "model"} & set(words)):
         raise UsageError(
-            f"--energy-source {choice}: {unknown[0] if unknown else 'this'} is no choice",
+            f"--energy-source {choice}: {unknown[0] if unknown else 'this'} is not a choice",
             f"auto, none, model, or one or more of {', '.join(NAMES)}, host:URL, host:FOLDER (a comma between)",
         )
     openers = _openers(meter_log, auto=words == ["auto"])
@@ -165,7 +165,7 @@ def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
         if words == ["auto"]:
             why = _open_best(openers, meters)
         elif words in (["none"], ["model"]):
-            why = "no meter was asked for"
+            why = "no meter was requested"
         else:
             for name in dict.fromkeys(words):
                 meters.append(_open_counting(name, openers))
@@ -206,8 +206,8 @@ def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:
     try:
         if not _moves(meter):
             raise CapabilityError(
-                f"{name}: present but it does not count (reads 0)",
-                "take another meter (--meter-log FILE), or the estimate (--energy-source model)",
+                f"{name}: present but does not count (reads 0)",
+                "use another meter (--meter-log FILE), or the estimate (--energy-source model)",
             )
     except BaseException:
         meter.close()

@@ -124,7 +124,7 @@ def _check(model: PowerModel, where: str, path: Path | str) -> None:
         raise DataError(path, f"{where}.slope_range_watts: full_watts − idle_watts is not within it")
     names = [state.name for state in model.states]
     if len(set(names)) < len(names):
-        raise DataError(path, f"{where}.states: a name is there twice")
+        raise DataError(path, f"{where}.states: a name appears twice")
 
 
 def user_models() -> list[PowerModel]:

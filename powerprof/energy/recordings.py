@@ -68,9 +68,9 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
         with reading(dumps[0].path):
             recordings.append(_powercap(dumps, elapsed_s))
     elif elapsed_s is not None:
-        raise UsageError("--elapsed is the time between powercap dumps, and there is none among these files")
+        raise UsageError("--elapsed is the time between powercap dumps, and none of these files is one")
     if not recordings and not notes:
-        raise UsageError("no recordings were named", "powerprof energy --from FILE…")
+        raise UsageError("no recordings were given", "powerprof energy --from FILE…")
     return _told_apart(recordings, notes), notes
 
 
@@ -97,7 +97,7 @@ def _recording(text: str, path: Path, notes: list[str]) -> Recording | list[Powe
         return replace(made, has_epoch=wall.has_epoch)
     raise DataError(
         path,
-        "no energy recording: neither turbostat, powercap, IPMI nor a wall meter's CSV",
+        "not an energy recording: neither turbostat, powercap, IPMI nor a wall meter's CSV",
         hint="a CSV log has a header such as time,watts",
     )
 
@@ -115,20 +115,20 @@ def _told_apart(recordings: Sequence[Recording], notes: list[str]) -> list[Recor
         both = f"{first.path} and {recording.path}"
         if recording.source == "meter_log":
             raise UsageError(
-                f"two wall meter logs ({both}): which of them contains which cannot be known", "name one of them"
+                f"two wall meter logs ({both}): powerprof cannot know which contains which", "name one of them"
             )
         common = common_window([first, recording])
         if common is None:
             raise UsageError(
-                f"{both} are {recording.source}'s, of different times: they have no common sum",
+                f"{both} are {recording.source}'s, of different times: they cannot be summed",
                 "read one at a time: powerprof energy --from FILE",
             )
         a, b = (_mean_watts(meter, common) for meter in (first, recording))
         if a is None or b is None or abs(a - b) > _SAME_SERVER * max(a, b):
             figures = ", ".join("no figure" if watts is None else f"{watts:.1f} W" for watts in (a, b))
             raise UsageError(
-                f"{both} are {recording.source}'s, of one time, and differ ({figures}): two machines?",
-                "read each machine by itself: powerprof energy --from ITS FILES…",
+                f"{both} are {recording.source}'s, of the same time, and differ ({figures}): two machines?",
+                "read each machine separately: powerprof energy --from ITS FILES…",
             )
         notes.append(f"{recording.path} repeats {first.path} ({b:.1f} and {a:.1f} W) and is not counted")
     return list(kept.values())
@@ -259,4 +259,4 @@ def _powertop(text: str, path: Path) -> str:
     reported = report_watts(text)
     if reported is None:
         return f"{path}: PowerTOP's report gives no watts"
-    return f"{path}: PowerTOP's {reported[1]} {reported[0]:.2f} W, estimated; its report has no time to compare it by"
+    return f"{path}: PowerTOP's {reported[1]} {reported[0]:.2f} W, estimated; its report has no time to compare it with"

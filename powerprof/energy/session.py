@@ -52,7 +52,7 @@ def judge(window: Window, energy: WindowEnergy, choice: str, elapsed_s: float) -
                 reasons = energy.meter_notes_of(name)
                 raise CapabilityError(
                     reasons[0] if reasons else f"{name}: present but it gave no figure",
-                    "take another meter (--meter-log FILE), or the estimate (--energy-source model)",
+                    "use another meter (--meter-log FILE), or the estimate (--energy-source model)",
                 )
     completed = energy.complete(window)
     notes += energy.doubts_of(completed)

@@ -54,7 +54,7 @@ def condition_of(argv: Sequence[str]) -> Condition:
 def _check(options: ExperimentOptions) -> None:
     if options.residency_source not in _SOURCES:
         raise UsageError(
-            f"--residency-source {options.residency_source} must know beforehand how long a window is",
+            f"--residency-source {options.residency_source} must know in advance how long a window is",
             "for a command: cpuidle or procfs",
         )
 

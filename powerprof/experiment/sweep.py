@@ -124,7 +124,7 @@ def _no_value(parameter: str, value: Value, key: str, error: DataError) -> Usage
     """A value of the command line that the key cannot take: the workload's file is not at fault."""
     typed = f"--clients {value}" if parameter == "clients" else f"--set {parameter}={value}"
     reason = error.reason.rpartition(": ")[2].partition(" - at ")[0]
-    return UsageError(f"{typed} is no value of {key} ({reason[:1].lower()}{reason[1:]})", "powerprof workloads NAME")
+    return UsageError(f"{typed} is not a value of {key} ({reason[:1].lower()}{reason[1:]})", "powerprof workloads NAME")
 
 
 def check_room(sweep: Sweep, workload: Loaded, bench_options: BenchOptions) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps in the run store: begun or gone on with, and written anew after every point, under one id."""
+"""Sweeps in the run store: begun or gone on with, and written again after every point, under one id."""
 
 from __future__ import annotations
 

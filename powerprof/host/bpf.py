@@ -68,7 +68,7 @@ def stacks() -> Capability:
         return none("stacks", f"this kernel has no BPF ring buffer (Linux {features.RING_BUFFER.since})")
     if not features.has(features.TASK_REGISTERS):
         since = f"{features.TASK_REGISTERS.name}, Linux {features.TASK_REGISTERS.since}"
-        return limited("stacks", f"{machine.name}: without {since}: registers are looked for on the kernel's stacks")
+        return limited("stacks", f"{machine.name}: without {since}: registers are searched for on the kernel's stacks")
     return ok("stacks", f"{machine.name}, registers by {features.TASK_REGISTERS.name}")
 
 

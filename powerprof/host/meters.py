@@ -85,7 +85,7 @@ def battery() -> Capability:
     names = ", ".join(folder.name for folder in batteries)
     if "Discharging" in states:
         return ok("battery", f"{names}, discharging")
-    return limited("battery", f"{names} counts only while it discharges", "unplug the mains")
+    return limited("battery", f"{names} counts only while it discharges", "unplug the power supply")
 
 
 def ipmi() -> Capability:

@@ -24,6 +24,6 @@ def check_process_ids() -> None:
     """
     if in_pid_namespace():
         raise CapabilityError(
-            "this pid namespace numbers processes otherwise than the kernel's tracepoints do",
+            "process ids in this pid namespace are not those of the kernel's tracepoints",
             "run powerprof on the host (--cgroup takes a container), or with its namespace: docker run --pid=host",
         )

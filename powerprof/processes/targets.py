@@ -92,7 +92,7 @@ def _status(pid: int) -> dict[str, str]:
 
 
 def has_ended(pid: int) -> bool:
-    """Gone, or a zombie that its parent has not taken note of."""
+    """Gone, or a zombie that its parent has not reaped."""
     status = _status(pid)
     return not status or status.get("State", "").startswith(("Z", "X"))
 
@@ -124,10 +124,10 @@ def _one(word: str) -> list[int]:
             raise UsageError(f"there is no process {word}", "ps -e lists them")
         status = _status(pid)
         if has_ended(pid):
-            raise UsageError(f"process {word} has ended: its parent has not taken note yet", "ps -e lists them")
+            raise UsageError(f"process {word} has ended (a zombie that its parent has not reaped)", "ps -e lists them")
         if look_up(pid).is_kernel:
             raise UsageError(
-                f"{word} ({status.get('Name')}) is a kernel thread: it has no functions of a program to blame",
+                f"{word} ({status.get('Name')}) is a kernel thread: it runs no program whose functions could be blamed",
                 "powerprof idle names what kernel threads do",
             )
         return [int(status.get("Tgid") or pid)]
@@ -176,7 +176,7 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
     kinds = sum((bool(words), cgroup is not None, system))
     if kinds != 1:
         raise UsageError(
-            "no process to attribute to was named" if kinds == 0 else "--pid, --cgroup and --system exclude each other",
+            "no process was named" if kinds == 0 else "--pid, --cgroup and --system exclude each other",
             "one of --pid ID|NAME[,…], --cgroup PATH|UNIT, --system",
         )
     if system:

@@ -24,7 +24,7 @@ def of(trace: StatementTrace, known: Known, server: Reach, statements: Sequence[
     if any(one.text == UNKNOWN_PREPARED for one in statements):
         found.append(
             "statements that were prepared before the window have no text here: performance_schema would tell "
-            "(performance_schema=ON at the server's start), or clients that connect anew"
+            "(performance_schema=ON at the server's start), or clients that reconnect"
         )
     if server.login is None:
         found.append(

@@ -71,7 +71,7 @@ def reach(
             number = number or server.pid
             if number is None:
                 raise PowerprofError(
-                    f"{server.login.text} is no process of this host that can be found",
+                    f"{server.login.text} is not a process of this host that can be found",
                     "run powerprof on the server's own host, as root",
                 )
             return Reach(number, _label(name_of(number), number), server.version, server.login)
@@ -79,7 +79,7 @@ def reach(
     name = name_of(number) or ""
     if not name.startswith(_SERVERS):
         raise UsageError(
-            f"{number} ({name or 'gone'}) is no MariaDB or MySQL server: its statements are not known",
+            f"{number} ({name or 'gone'}) is not a MariaDB or MySQL server: its statements are not known",
             f"powerprof attribute --pid {number} --on-cpu shows where its CPU time goes",
         )
     return _by_its_socket(number, _label(name, number))

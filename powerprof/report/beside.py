@@ -51,5 +51,5 @@ def _attribution(name: str, runs_dir: Path | None) -> Attribution:
 
     path = RunStore(runs_dir).find(name)
     if schema_of(path) != _ATTRIBUTION:
-        raise UsageError(f"{name} is no attribution", "powerprof attribute makes one")
+        raise UsageError(f"{name} is not an attribution", "powerprof attribute makes one")
     return decode(path, Attribution)

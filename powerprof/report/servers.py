@@ -56,7 +56,7 @@ def _storm(storms: Sequence[StormShare]) -> str:
         return f"the storm did not begin: this server backs off ({said})."
     raged = sum(one.raged_percent for one in storms) / len(storms)
     anew = sum(one.restarts_count for one in storms)
-    return f"the storm raged {raged:.0f} % of the time and was begun anew {anew} times within the windows ({said})."
+    return f"the storm raged {raged:.0f} % of the time and was restarted {anew} times within the windows ({said})."
 
 
 def traced(window: TracedWindow, name: str, width: int) -> list[str]:

@@ -20,7 +20,7 @@ def check_by(by: str | None, *, on_cpu: bool, functions: bool, dtrace: bool = Fa
         raise UsageError("--by means nothing with --wakers and --sleeps", "leave it out")
     choices = _ON_CPU if on_cpu else ("function",) if functions else attribution.BY
     if by is not None and by not in choices:
-        raise UsageError(f"--by {by} is no choice here", f"one of {', '.join(choices)}")
+        raise UsageError(f"--by {by} is not a choice here", f"one of {', '.join(choices)}")
 
 
 def lines_of(record: Any, width: int, *, by: str | None, top: int) -> list[str]:

@@ -39,9 +39,9 @@ def terms(price: str | None, grid: float | None) -> Terms:
     """`0.30EUR` and `380` as terms. Raises UsageError."""
     found = _PRICE.fullmatch(price.strip()) if price is not None else None
     if price is not None and (found is None or not 0 < float(found[1]) < _MOST):
-        raise UsageError(f"--price {price} is no price of a kWh", "a number and a currency, such as 0.30EUR")
+        raise UsageError(f"--price {price} is not a price per kWh", "a number and a currency, such as 0.30EUR")
     if grid is not None and not (math.isfinite(grid) and 0 <= grid <= 5000):
-        raise UsageError(f"--grid {grid:g} is no grid", "grams of CO2 of a kWh, such as 380")
+        raise UsageError(f"--grid {grid:g} is not a grid intensity", "grams of CO2 of a kWh, such as 380")
     return Terms(float(found[1]) if found else None, found[2] if found else "", grid)
 
 

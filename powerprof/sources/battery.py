@@ -72,9 +72,9 @@ def open_battery() -> BatteryMeter:
     root = paths.sysfs() / "class/power_supply"
     folders = find_batteries(root)
     if not folders:
-        raise CapabilityError(f"battery: none in {root}", "take another meter, or the estimate")
+        raise CapabilityError(f"battery: none in {root}", "use another meter, or the estimate")
     discharging = [folder for folder in folders if discharge_watts(folder) is not None]
     if not discharging:
         states = ", ".join(f"{f.name} {(try_text(f / 'status') or 'unknown').lower()}" for f in folders)
-        raise CapabilityError(f"battery: not discharging ({states})", "unplug the mains and run again")
+        raise CapabilityError(f"battery: not discharging ({states})", "unplug the power supply and run again")
     return BatteryMeter(discharging)

@@ -2,7 +2,7 @@
 """An energy counter's readings, told apart: steps that count, wraps, resets, spikes and samples that say nothing. Pure.
 
 A step backwards is a wrap where the counter's range allows it and where what then was drawn is what the hardware can
-draw and usually draws; otherwise the counter began anew (firmware, suspend, a driver that was loaded again), and what
+draw and usually draws; otherwise the counter started again from 0 (firmware, suspend, a reloaded driver), and what
 was drawn since is unknown. A single sample that lies far ahead of both its neighbours is a spike.
 """
 
@@ -100,7 +100,7 @@ def count(samples: Sequence[CounterSample], joules_per_unit: float, modulus: int
             last, odd = sample, None
             continue
         if odd is not None:
-            why = f"a sample of {odd[1] * joules_per_unit:.1f} J lies out of the course of those around it: dropped"
+            why = f"a sample of {odd[1] * joules_per_unit:.1f} J does not fit the samples around it: dropped"
             counted.drops.append(Drop(odd[0], odd[0], why))
             odd = None
         if onward is None:
@@ -130,10 +130,10 @@ def _jump(last: _Reading, odd: _Reading, joules_per_unit: float, limit_watts: fl
     seconds, before, after = odd[0] - last[0], last[1] * joules_per_unit, odd[1] * joules_per_unit
     if after < before:
         why = (
-            f"the counter went back from {before:.1f} to {after:.1f} J, which is a reset and no wrap "
-            f"(or readings in the wrong order): {seconds:.1f} s are in no figure"
+            f"the counter went back from {before:.1f} to {after:.1f} J, which is a reset, not a wrap "
+            f"(or readings in the wrong order): {seconds:.1f} s are not counted"
         )
     else:
         watts = (after - before) / max(seconds, _SHORTEST_S)
-        why = f"a step of {watts:,.0f} W is more than {limit_watts:,.0f} W: {seconds:.1f} s are in no figure"
+        why = f"a step of {watts:,.0f} W is more than {limit_watts:,.0f} W: {seconds:.1f} s are not counted"
     return Drop(last[0], odd[0], why)

@@ -91,7 +91,7 @@ def _collect(text: str, path: Path) -> tuple[dict[int, dict[int, dict[str, Cell]
             raise DataError(path, f"{short} is not text ({value[:30]!r})", line)
         files = cpus.setdefault(cpu, {}).setdefault(state, {})
         if leaf in files:
-            raise DataError(path, f"{short} is there twice, first on line {files[leaf][1]}", line)
+            raise DataError(path, f"{short} appears twice, first on line {files[leaf][1]}", line)
         files[leaf] = (value, line)
     return cpus, about
 

@@ -148,7 +148,7 @@ class HwmonMeter:
 
     def notes(self) -> list[str]:
         return [
-            f"hwmon: it is not known what {channel.domain.removeprefix('other/')} measures: listed, and in no sum"
+            f"hwmon: unknown what {channel.domain.removeprefix('other/')} measures: listed, but not summed"
             for channel in self._channels
             if channel.domain.startswith("other/")
         ]
@@ -165,6 +165,6 @@ def open_hwmon(*, host_only: bool = False) -> HwmonMeter:
     if not channels or (host_only and not any(channel.is_host for channel in channels)):
         raise CapabilityError(
             f"hwmon: no chip in {root} reports the host's energy or power",
-            "load the board's sensor driver (sensors-detect), or take another meter (--meter-log FILE)",
+            "load the board's sensor driver (sensors-detect), or use another meter (--meter-log FILE)",
         )
     return HwmonMeter(channels)

@@ -184,5 +184,5 @@ def open_ipmi() -> IpmiMeter:
             f"ipmi: no management controller answers ({error.message})", "modprobe ipmi_devintf ipmi_si; run as root"
         ) from error
     if not listing_watts(done.stdout.splitlines())[0]:
-        raise CapabilityError("ipmi: the controller reports no power (0 W)", "take another meter (--meter-log FILE)")
+        raise CapabilityError("ipmi: the controller reports no power (0 W)", "use another meter (--meter-log FILE)")
     return IpmiMeter(program)

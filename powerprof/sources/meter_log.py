@@ -107,7 +107,7 @@ def parse_meter_log(text: str, path: Path | str, minimum: int = 2) -> MeterLog:
             when, naive_here, watts = _row(_split(line, delimiter), columns)
         except ValueError as error:
             if index == len(rows) - 1 and samples:
-                notes.append(f"the last line is no sample and was left out: {line.strip()[:40]!r}")
+                notes.append(f"the last line is not a sample and was left out: {line.strip()[:40]!r}")
                 break
             raise DataError(path, str(error), number) from None
         naive = naive or naive_here

@@ -127,7 +127,7 @@ def open_perf_power() -> PerfPowerMeter:
     if not (root / "events").is_dir():
         raise CapabilityError(
             f"perf_power: no power PMU in {root} (a virtual machine, or the rapl driver is not loaded)",
-            "modprobe rapl; where that fails take another meter (--meter-log FILE) or the estimate",
+            "modprobe rapl; where that fails use another meter (--meter-log FILE) or the estimate",
         )
     if not paths.is_this_host():
         raise CapabilityError(

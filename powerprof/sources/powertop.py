@@ -163,7 +163,7 @@ def _cpu_columns(cells: list[str], cpus: dict[int, CpuStates], path: Path | str,
         if word.strip() != "CPU" or not re.fullmatch(r"\s*\d{1,6}\s*", cell):
             raise DataError(path, f"damaged CPU header ({word[:10]};{cell[:20]})", line)
         if int(cell) in cpus:
-            raise DataError(path, f"CPU {int(cell)} is there twice", line)
+            raise DataError(path, f"CPU {int(cell)} appears twice", line)
         columns.append(cpus.setdefault(int(cell), CpuStates()))
     return columns
 
@@ -180,7 +180,7 @@ def _state_row(cells: list[str], columns: list[CpuStates], path: Path | str, lin
         match = _MS.fullmatch(average)
         ms = _number(match[1], path, line) if match else None
         if name in column.states:
-            raise DataError(path, f"state {name} is there twice", line)
+            raise DataError(path, f"state {name} appears twice", line)
         column.states[name] = (_percent(percent, path, line), ms)
 
 

@@ -102,6 +102,6 @@ def open_powertop() -> PowertopMeter:
     if report_watts(text) is None:
         raise CapabilityError(
             "powertop: its report gives no watts (it needs a battery that discharges)",
-            "unplug the mains and run: powertop --calibrate; or take the estimate (--energy-source model)",
+            "unplug the power supply and run: powertop --calibrate; or use the estimate (--energy-source model)",
         )
     return PowertopMeter(program)

@@ -210,7 +210,7 @@ def open_rapl() -> RaplMeter:
     if not domains:
         raise CapabilityError(
             f"rapl: no RAPL energy counters in {root} (a virtual machine, or the driver is not loaded)",
-            "modprobe intel_rapl_msr; where that fails take another meter (--meter-log FILE) or the estimate",
+            "modprobe intel_rapl_msr; where that fails use another meter (--meter-log FILE) or the estimate",
         )
     notes += [f"rapl: {path} cannot be read: what it counts is unknown" for path in refused]
     return RaplMeter(domains, folders, notes)

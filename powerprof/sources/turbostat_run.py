@@ -112,7 +112,7 @@ class TurbostatResidency:
 
     def start(self, duration_s: float | None) -> None:
         if duration_s is None:
-            raise PowerprofError("turbostat must know the length of the window beforehand")
+            raise PowerprofError("turbostat must know the length of the window in advance")
         table = str(self._program.path("table"))
         self._program.launch(
             [

@@ -63,7 +63,7 @@ def pick(dtrace: Dtrace, question: Question) -> str:
 def render(text: str, *, pid: int, functions: str = "*", module: str = "a.out", frames: int = 40) -> str:
     """A script with its parameters put in. Raises UsageError for any that could be more than a parameter."""
     if not 0 < pid < 1 << 31:
-        raise UsageError(f"{pid} is no process id")
+        raise UsageError(f"{pid} is not a process id")
     if not 0 < frames <= MAX_FRAMES:
         raise UsageError(f"{frames} frames make no sense", f"up to {MAX_FRAMES}")
     if not _FUNCTIONS.fullmatch(functions):

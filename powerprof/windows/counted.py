@@ -134,7 +134,7 @@ def open_source(name: str) -> ResidencySource:
         try:
             events = IdleEvents(online_cpus())
         except CapabilityError:
-            return ProcfsResidency((f"{_NO_DRIVER}; wake-ups are known where they are traced",))
+            return ProcfsResidency((f"{_NO_DRIVER}; wake-ups are known only where they are traced",))
         return ProcfsResidency((f"{_NO_DRIVER}, wake-ups are counted by perf",), events=events)
     if name == "procfs":
         return ProcfsResidency()

@@ -62,7 +62,7 @@ def _dumps(before: Path, after: Path | None, elapsed_s: float | None, read_at: s
     driver = f"driver {second.driver}{governor}" if second.driver else None
     if first.snapshot == second.snapshot:
         window = residency.compute(since_boot(second), second.snapshot, started_at=read_at, elapsed_s=elapsed_s)
-        note = "one moment only: the figures are those since boot"
+        note = "only one snapshot: the figures are those since boot"
         return Recording(msgspec.structs.replace(window, notes=[note, *window.notes]), driver)
     return Recording(
         residency.compute(first.snapshot, second.snapshot, started_at=read_at, elapsed_s=elapsed_s), driver

@@ -127,7 +127,7 @@ def _sum(before: Snapshot, after: Snapshot, elapsed_s: float | None, notes: list
     if silent:
         # Its counters stand still whether it slept all the time or ran all the time: they cannot tell which.
         which = list_of(silent)
-        notes.append(f"CPU {which} left no idle state in between (asleep or busy throughout): left out")
+        notes.append(f"CPU {which} entered and left no idle state (asleep or busy throughout): left out")
     return sums
 
 

@@ -108,7 +108,7 @@ class WindowMeter:
         spent = procfs.accounting(self._stat, stat) if self._stat and stat else None
         suspended_s = (suspend_clock_ns() - self._suspend_ns) / 1e9
         if suspended_s > _SUSPENDED_S:
-            notes.append(f"the host was suspended for {suspended_s:.1f} s: that time is in no figure")
+            notes.append(f"the host was suspended for {suspended_s:.1f} s: that time is not counted")
         return msgspec.structs.replace(
             window,
             energy=energy,

@@ -136,7 +136,7 @@ class Parameter(_Table, frozen=True, kw_only=True):
 
 
 class Storm(_Table, frozen=True, kw_only=True):
-    """A fault that may end by itself and that `trigger`, statements by server, begins anew.
+    """A fault that may end by itself and that `trigger`, statements by server, starts again.
 
     It rages while `counter` of the first server's SHOW GLOBAL STATUS rises by `least_hz`.
     """

@@ -70,7 +70,7 @@ def check(cases: Sequence[Case], trust: bool, copies: Path, owner: tuple[int, in
         elif not _is_trusted(digest):
             raise UsageError(
                 f"the workload {case.workload.definition.name} of {folder} runs programs of its own ({what})",
-                "read what is in the folder; then give --trust once",
+                "read what is in the folder, then use --trust once",
             )
         copied[folder] = copy
     return copied

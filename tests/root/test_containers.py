@@ -42,7 +42,7 @@ def test_attribution_is_refused_where_the_kernel_numbers_processes_otherwise(wor
     refused = inside("attribute", *words, "--duration", "1", "--no-save")
     assert refused.returncode == 3
     assert refused.stderr.splitlines() == [
-        "error: this pid namespace numbers processes otherwise than the kernel's tracepoints do",
+        "error: process ids in this pid namespace are not those of the kernel's tracepoints",
         "hint: run powerprof on the host (--cgroup takes a container), or with its namespace: docker run --pid=host",
     ]
 

@@ -235,7 +235,7 @@ class Bench(Closing):
         return alone and (self.shared(cases) or all(node.server.private for node in nodes))
 
     def revive(self, case: Case) -> bool:
-        """After a failed block: True where the server answers, or was started anew with its tables.
+        """After a failed block: True where the server answers, or was started again with its tables.
 
         A given server is waited for; where it stays away this raises PowerprofError.
         """

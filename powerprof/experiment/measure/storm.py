@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fault that may end by itself: begun before a window, watched in it, and begun anew."""
+"""A fault that may end by itself: begun before a window, watched in it, and started again."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class StormWatch:
             self._thread.start()
 
     def finish(self) -> StormShare:
-        """The window is over. Raises PowerprofError where the storm could not be begun anew."""
+        """The window is over. Raises PowerprofError where the storm could not be started again."""
         self._end()
         if self._problem is not None:
             raise self._problem
@@ -112,7 +112,7 @@ class StormWatch:
     def _trigger(self) -> None:
         for name, statements in self._storm.trigger.items():
             if name not in self._servers:
-                raise PowerprofError(f"the storm is to be begun on {name}: there is no such server")
+                raise PowerprofError(f"the storm is to be started on {name}: there is no such server")
             with self._servers[name].connect() as connection:
                 sql.execute(connection, *statements)
 

@@ -191,7 +191,7 @@ def test_numbers_out_of_range_in_exits_do_no_harm(taken: Taken, powerprof_cli: C
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ((), 2, "no process to attribute to was named"),
+        ((), 2, "no process was named"),
         (("--pid", "1", "--system"), 2, "exclude each other"),
         (("--pid", "2"), 2, "kernel thread"),
         (("--pid", "4194999"), 2, "there is no process"),

@@ -115,7 +115,7 @@ def test_a_counter_that_stands_still_is_never_0_watts(powerprof_cli: Cli, bare: 
     bare[0].zone("intel-rapl:0", "package-0", 77)
     named = powerprof_cli(["energy", "--duration", "0.2", "--energy-source", "rapl"], env=bare[1])
     assert named.code == 3
-    assert "rapl: package-0 is there but does not count (reads 0)" in named.err
+    assert "rapl: package-0 is present but does not count (reads 0)" in named.err
     chosen = powerprof_cli(["energy", "--duration", "0.2", "--json", "-"], env=bare[1])
     assert chosen.code == 0
     rapl, model = energy_of(chosen.out)["meters"]

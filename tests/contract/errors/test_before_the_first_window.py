@@ -34,9 +34,9 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (2, r"--rate'?: must be above 0", ("sweep", *CITY, "--clients", "1,2", "--rate", "0")),
     (2, r"--queries", ("run", *CITY, "--queries", "0")),
     (2, r"--clients.*valid integer", ("idle", *LONG, "--clients", "a,b")),
-    (2, r"^error: --clients a is no value of load.clients \(expected int", ("sweep", *CITY, "--clients", "a,b")),
-    (2, r"^error: --clients 0 is no value of load.clients \(expected int >= 1\)", ("sweep", *CITY, "--clients", "1,0")),
-    (2, r"^error: --clients 100000 is no value of .* <= 10000", ("sweep", *CITY, "--clients", "1,100000")),
+    (2, r"^error: --clients a is not a value of load.clients \(expected int", ("sweep", *CITY, "--clients", "a,b")),
+    (2, r"^error: --clients 0 is not a value of .* \(expected int >= 1\)", ("sweep", *CITY, "--clients", "1,0")),
+    (2, r"^error: --clients 100000 is not a value of .* <= 10000", ("sweep", *CITY, "--clients", "1,100000")),
     (2, r"^error: 1,1 names 1 twice", ("sweep", *CITY, "--clients", "1,1")),
     (2, r"^error: ',' has no values", ("sweep", *CITY, "--clients", ",")),
     (2, r"two turns do not fit", ("compare", "index", "no-index", "--duration", "60", "--turn", "40")),
@@ -74,7 +74,7 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (1, r"cannot save the run in /proc \(", ("residency", *LONG, "--runs-dir", "/proc")),
     # Targets and servers.
     (2, r"--pid '-1' is neither", ("attribute", "--pid", "-1", *LONG)),
-    (2, r"is no MariaDB or MySQL server", ("diagnose", "--pid", "1", *LONG)),
+    (2, r"is not a MariaDB or MySQL server", ("diagnose", "--pid", "1", *LONG)),
     (1, r"is not a MariaDB or MySQL server", ("compare", "index", "no-index", *LONG, "--server-binary", "/bin/true")),
     (3, r"no log was named", ("idle", *LONG, "--energy-source", "meter_log")),
 ]

@@ -38,7 +38,7 @@ def test_numbers_of_windows(refused: Refused, value: str) -> None:
 @pytest.mark.parametrize("option", ["--residency-source", "--energy-source"])
 @pytest.mark.parametrize("value", ["nonsense", "", "cpuidle;ls", "../../etc", "\x1b[31m"])
 def test_sources(refused: Refused, option: str, value: str) -> None:
-    refused(2, r"(no residency source|--energy-source .*: .* is no choice)", ["idle", *QUICK, option, value])
+    refused(2, r"(no residency source|--energy-source .*: .* is not a choice)", ["idle", *QUICK, option, value])
 
 
 def test_the_source_of_residency_alone(refused: Refused) -> None:
@@ -47,7 +47,7 @@ def test_the_source_of_residency_alone(refused: Refused) -> None:
 
 @pytest.mark.parametrize("meters", ["auto,rapl", "none,none", ","])
 def test_lists_of_meters(refused: Refused, meters: str) -> None:
-    refused(2, r"is no choice", ["idle", *QUICK, "--energy-source", meters])
+    refused(2, r"is not a choice", ["idle", *QUICK, "--energy-source", meters])
 
 
 def test_a_meter_that_is_not_there(refused: Refused, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -75,7 +75,7 @@ def test_more_than_the_server_takes_is_refused_first(room: Room) -> None:
 
 
 def test_more_than_the_user_may_have_is_refused_first(room: Room) -> None:
-    refused = pytest.raises(PowerprofError, match="allows 10 connections a user, 20 are wanted")
+    refused = pytest.raises(PowerprofError, match="allows 10 connections per user, 20 are wanted")
     with PrivateServer(settings={"max-user-connections": 10}) as server, refused:
         IdleConnections(server, 20).__enter__()
 

@@ -56,7 +56,7 @@ def test_no_at_a_terminal_fetches_nothing(powerprof_cli: Cli) -> None:
     [
         (["servers", "fetch"], 2, "error: fetch needs a name"),
         (["servers", "fetch", "mysql-4.0"], 2, "error: no server is called 'mysql-4.0'"),
-        (["servers", "drop"], 2, "error: servers drop is no action"),
+        (["servers", "drop"], 2, "error: servers drop is not an action"),
         (
             ["run", "replica-unique-id:replica-unique-id", "--server-build", "mysql-5.5.9"],
             3,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A storm that ends is seen, begun anew, and its share of the time is told."""
+"""A storm that ends is seen, started again, and its share of the time is told."""
 
 from __future__ import annotations
 

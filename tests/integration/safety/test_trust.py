@@ -54,7 +54,7 @@ def test_it_is_asked_about_until_it_is_trusted_and_again_after_a_change(tmp_path
             UsageError, match=r"theirs of .* runs programs of its own \(load.argv: ./client.sh"
         ) as caught:
             trust.check([case_of(folder)], False, copies)
-        assert caught.value.hint == "read what is in the folder; then give --trust once"
+        assert caught.value.hint == "read what is in the folder, then use --trust once"
         for attempt in (True, False):
             place = tmp_path / f"again-{number}-{attempt}"
             place.mkdir()

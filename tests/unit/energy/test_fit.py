@@ -182,7 +182,7 @@ def test_a_meter_that_does_not_follow_the_load_makes_no_model() -> None:
         MeteredWindow(w.level, w.window_s, 5.0 * (8 - w.running_cpus), w.running_cpus, w.states, w.wakeups_hz)
         for w in simulate(3)
     ]
-    with pytest.raises(PowerprofError, match="cheaper than idle"):
+    with pytest.raises(PowerprofError, match="fewer watts than idle"):
         model_of(fit_windows(windows), "bad", GENOA, "x", "y")
 
 

@@ -78,7 +78,7 @@ def test_damaged_logs_are_refused(text: str, line: int | None, reason: str) -> N
 def test_a_loggers_farewell_is_no_damage() -> None:
     log = parse_meter_log("time,watts\n1737461935,2\n1737461936,3\nInterrupted, exiting\n", "log")
     assert len(log.samples) == 2
-    assert log.notes == ("the last line is no sample and was left out: 'Interrupted, exiting'",)
+    assert log.notes == ("the last line is not a sample and was left out: 'Interrupted, exiting'",)
 
 
 @settings(max_examples=150, deadline=None)

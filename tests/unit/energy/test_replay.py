@@ -280,7 +280,8 @@ def test_one_file_that_is_no_use_does_not_void_the_others(tmp_path: Path) -> Non
     result = replay(save(tmp_path, "nothing of use\n", turbostat(1000, 40.0), ""))
     assert result.total.watts == pytest.approx(40.0)
     assert [note for note in result.notes if note.startswith("not used: ")] == [
-        f"not used: {tmp_path}/0.txt: no energy recording: neither turbostat, powercap, IPMI nor a wall meter's CSV",
+        f"not used: {tmp_path}/0.txt: not an energy recording: "
+        "neither turbostat, powercap, IPMI nor a wall meter's CSV",
         f"not used: {tmp_path / '2.txt'}: empty",
     ]
 

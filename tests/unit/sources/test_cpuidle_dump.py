@@ -84,7 +84,7 @@ def test_a_counter_that_is_no_number_is_refused_with_its_line(cpus: FakeCpus, va
         ("hello\n", "dump:1: neither a sysfs path nor its value .'hello'."),
         ("\x00\x01\n", "dump:1: neither a sysfs path"),
         ("/sys/a/cpu0/cpuidle/state0/time\n", "dump:1: a path without a value"),
-        ("/sys/a/cpu0/cpuidle/state0/time|1\n/sys/a/cpu0/cpuidle/state0/time|2\n", "dump:2: .* is there twice"),
+        ("/sys/a/cpu0/cpuidle/state0/time|1\n/sys/a/cpu0/cpuidle/state0/time|2\n", "dump:2: .* appears twice"),
         ("/sys/a/cpu0/cpuidle/state0/time|1\n", "dump:1: cpu0/cpuidle/state0 has no name"),
         ("/sys/a/cpu0/cpuidle/state0/name|\x1b[2J\n", r"dump:1: .*/name is not text \('.x1b\[2J'\)"),
         ("/" + "x" * 5000 + "\n", "dump:1: line too long"),

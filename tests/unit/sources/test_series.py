@@ -87,7 +87,7 @@ def test_a_wrap_counts_and_a_reset_does_not() -> None:
     reset = counted([40_000_000, 80_000_000, 120_000_000, 0, 40_000_000, 80_000_000])
     assert reset.joules == pytest.approx(40.0 * 5)  # 4 s of 5 were counted, and their mean stands for the fifth
     assert reset.dropped == 1
-    assert "the counter went back from 120.0 to 0.0 J, which is a reset and no wrap" in reset.notes[0]
+    assert "the counter went back from 120.0 to 0.0 J, which is a reset, not a wrap" in reset.notes[0]
 
 
 def test_a_reset_of_a_counter_with_fine_units_is_told_by_what_is_usual() -> None:
@@ -109,7 +109,7 @@ def test_a_spike_is_dropped_and_bridged() -> None:
     energy = counted([0, 50_000_000, 99_000_000_000, 150_000_000, 200_000_000])
     assert energy.joules == pytest.approx(200.0)
     assert energy.dropped == 1
-    assert "lies out of the course" in energy.notes[0]
+    assert "does not fit the samples around it" in energy.notes[0]
 
 
 def test_more_than_the_hardware_can_draw_is_no_figure() -> None:

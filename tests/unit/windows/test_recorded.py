@@ -113,7 +113,7 @@ def test_the_same_dump_twice_is_since_boot(recordings: Path) -> None:
     path = recordings / "sysfs-trees/lnl0-cpuidle.txt"
     once = read_recording(path, None, source=None, elapsed_s=None, read_at="")
     assert read_recording(path, path, source=None, elapsed_s=None, read_at="") == once
-    assert once.window.notes[0] == "one moment only: the figures are those since boot"
+    assert once.window.notes[0] == "only one snapshot: the figures are those since boot"
     assert once.driver == "driver intel_idle, governor menu"
 
 

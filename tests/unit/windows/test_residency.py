@@ -156,7 +156,7 @@ def test_a_sleeping_cpu_is_never_called_busy() -> None:
     after = [reading(1, 980_000, 40, resolved=False), reading(1, 7, 3, cpu=1, resolved=False)]
     window = window_of(before, after)
     assert (window.cpus, window.c0_percent) == (1, pytest.approx(2.0))
-    assert "CPU 1 left no idle state in between (asleep or busy throughout): left out" in window.notes
+    assert "CPU 1 entered and left no idle state (asleep or busy throughout): left out" in window.notes
 
 
 def test_unresolved_edges_say_how_much_they_may_be_wrong() -> None:

@@ -121,7 +121,7 @@ def test_a_recorded_tree_is_not_mixed_with_this_host(tmp_path: Path, monkeypatch
         window = meter.close_window()
     assert (window.cpus, window.user_percent, window.frequency_mhz) == (1, None, None)
     assert "recorded counters: open idle periods are not resolved" in window.notes
-    assert "CPU 1 left no idle state in between (asleep or busy throughout): left out" in window.notes
+    assert "CPU 1 entered and left no idle state (asleep or busy throughout): left out" in window.notes
     with pytest.raises(UsageError, match="powertop measures this host"):
         measure_window(0.1, residency_source="powertop")
 
