@@ -65,7 +65,7 @@ def private_directory(path: Path) -> Path:
     except OSError as error:
         raise PowerprofError(
             f"cannot create {path} ({(error.strerror or str(error)).lower()})",
-            "choose another place by --runs-dir, XDG_STATE_HOME or XDG_CACHE_HOME",
+            "choose another place with --runs-dir, XDG_STATE_HOME or XDG_CACHE_HOME",
         ) from error
 
 
@@ -107,7 +107,7 @@ def cache_folder(kind: str) -> Path:
             info = folder.stat()
     except OSError as error:
         raise PowerprofError(
-            f"cannot create {path} ({(error.strerror or str(error)).lower()})", "choose another place by XDG_CACHE_HOME"
+            f"cannot create {path} ({(error.strerror or str(error)).lower()})", "set XDG_CACHE_HOME to another place"
         ) from error
     if os.geteuid() == 0:
         reason = only_root_writes(path)

@@ -197,7 +197,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """The windows of one phase of a run, put together. Intervals are 95 % over the repeated windows.
 
     The plain figures are means over `windows`. Causes and their conservation come from a traced window of its own
-    (`traced_window_s`), so that tracing is in no headline figure.
+    (`traced_window_s`), so that tracing is not in any headline figure.
     """
 
     name: str

@@ -80,7 +80,7 @@ def functions(plan: FunctionsPlan, say: Say, consent: Consent) -> FunctionProfil
     if plan.backend not in ("auto", "bpf", "dtrace"):
         raise UsageError(f"--backend {plan.backend} is not a choice", "auto, bpf or dtrace")
     if plan.backend == "dtrace" and plan.unwinding_risk:
-        raise UsageError("--allow-unwinding-risk means nothing with DTrace", "it places no return probes")
+        raise UsageError("--allow-unwinding-risk has no effect with DTrace", "it places no return probes")
     started_at = now_text()
     if plan.backend == "dtrace":
         return _labelled(_by_dtrace(plan, say), plan.target, started_at)
@@ -155,7 +155,7 @@ def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say)
 
 def _one_process(target: Target) -> int:
     if len(target.pids) != 1:
-        raise UsageError("DTrace probes one process at a time", "choose it by --pid ID")
+        raise UsageError("DTrace probes one process at a time", "choose it with --pid ID")
     return target.pids[0]
 
 

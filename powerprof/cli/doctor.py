@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can this host do, and what mends the rest?
+"""What can this host do, and what fixes the rest?
 
 Looks at every capability that powerprof can use and really tries the ones that often fail, such as loading a
 BPF program. Needs no privileges, changes nothing and always ends with 0 when it could look.

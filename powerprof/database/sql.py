@@ -26,7 +26,7 @@ LIMITS = Limits()
 A_LOOK = Limits(waiting_s=6.0)
 A_WORD = Limits(waiting_s=3.0)
 _HINTS = {
-    1045: "give the user and password by --defaults-file, MYSQL_PWD or the prompt",
+    1045: "give the user and password with --defaults-file, MYSQL_PWD or the prompt",
     1698: "run as the system user of that account, or name another account",
     1040: "raise max_connections, or use fewer --clients",
     2002: "is the server running, and is the socket or port right?",

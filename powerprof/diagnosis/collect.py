@@ -68,7 +68,7 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
         try:
             capture, attribution = _trace(subject, asked, duration_s, say)
         except CapabilityError as error:
-            notes.append(f"not traced, which thread wakes is not known: {error.message}")
+            notes.append(f"not traced, so which thread wakes is unknown: {error.message}")
     else:
         notes.append("not traced: the server runs on another host, or its process was not found")
     left_s = duration_s - (time.monotonic() - started_s)

@@ -254,7 +254,7 @@ def reconnect_loop(evidence: Evidence) -> list[Finding]:
                 f"{now.connect_retry_s or _DEFAULT_RETRY_S} s.",
                 evidence=[*said, *_io_rows(evidence)],
                 remedy=[
-                    "mend the account, address or network named above",
+                    "fix the account, address or network named above",
                     "or, where the source is gone for good: STOP SLAVE; RESET SLAVE ALL",
                 ],
                 rate_hz=speed or None,

@@ -49,7 +49,7 @@ def run(request: Request, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
         if taken.attribution is None and subject.connection is None:
             raise CapabilityError(
                 f"{subject.label} can neither be traced nor asked: {'; '.join(taken.evidence.notes[:1])}",
-                "run as root, or name an account by --defaults-file",
+                "run as root, or name an account with --defaults-file",
             )
     attribution = taken.attribution
     diagnosis = Diagnosis(
@@ -76,7 +76,7 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
             raise PowerprofError("cannot look at a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
         target = resolve([request.pid])
         if len(target.pids) != 1:
-            raise UsageError("one server at a time", "name one process by --pid")
+            raise UsageError("one server at a time", "name one process with --pid")
         pid = target.pids[0]
     elif not asked:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
@@ -106,7 +106,7 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
             )
         notes.append(
             "the server does not let this user in by its socket: only its wake-ups were looked at "
-            "(name an account by --defaults-file)"
+            "(name an account with --defaults-file)"
         )
         return Subject(pid, label, None, label, None)
     from powerprof.database.client import version_of

@@ -86,7 +86,7 @@ class MeterSet(Closing):
     def readings(self, start_s: float, end_s: float) -> list[EnergyReading]:
         """Energy by domain between two moments of CLOCK_MONOTONIC, from the samples nearest to them.
 
-        A figure that cannot be had is None and `notes` says why; a counter that stood still is not 0 W.
+        A figure that is not available is None and `notes` says why; a counter that stood still is not 0 W.
         """
         self._notes = []
         result: list[EnergyReading] = []

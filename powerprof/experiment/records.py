@@ -60,7 +60,7 @@ class TracedWindow(msgspec.Struct, frozen=True, kw_only=True):
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """One window of one condition. `queries` were finished in it, by the server's own count.
 
-    `dropped`: warm-up, in no figure. `disturbed`: other programs ran in its pair, which is in no figure either.
+    `dropped`: warm-up, not counted. `disturbed`: other programs ran in its pair, which is not counted either.
     `attempts_count` is above 1 where it had to be repeated. With the design `work` the window lasts longer than the
     work, whose time is `solution_s`, and `solution_energy` what the meters said of it (in runs saved before,
     `solution_joules`). `status`: how far the server's counters moved. Of a

@@ -70,7 +70,7 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
         if half.condition.work == this.condition.work and half.condition.name == this.condition.name:
             found.append((run, half))
     if not found:
-        raise UsageError(f"{name} is in no series of runs", "powerprof runs lists them")
+        raise UsageError(f"{name} does not belong to a series of runs", "powerprof runs lists them")
     metric = this.primary
     kinds = {(one.kind, one.source) for _, half in found for one in half.metrics if one.name == metric}
     if len(kinds) > 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this host is and what it can do: each capability a value, with the command that mends it."""
+"""What this host is and what it can do: each capability a value, with the command that fixes it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this host can do one thing.
 
     `ok`: it was tried or read and works. `missing`: the `remedy` (a command to type) provides it. `none`:
-    this host has no such hardware, nothing to mend. `limited`: it works in part, or only for root.
+    this host has no such hardware, nothing to fix. `limited`: it works in part, or only for root.
     """
 
     name: str

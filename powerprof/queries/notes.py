@@ -29,7 +29,7 @@ def of(trace: StatementTrace, known: Known, server: Reach, statements: Sequence[
     if server.login is None:
         found.append(
             "the server does not let this user in by its socket: threads have the kernel's names, schemas and rows are "
-            "unknown (name an account by --defaults-file)"
+            "unknown (name an account with --defaults-file)"
         )
     elif not known.has_digests:
         found.append("rows examined and sent are unknown: performance_schema is off, or does not collect statements")
@@ -37,8 +37,8 @@ def of(trace: StatementTrace, known: Known, server: Reach, statements: Sequence[
         found.append("rows examined and sent are the server's own counts, from just before the window to just after it")
     if trace.cut_count:
         found.append(
-            f"{trace.cut_count:,} texts are longer than {TEXT_BYTES - 1:,} bytes: statements that differ only behind "
-            "that are one"
+            f"{trace.cut_count:,} texts are longer than {TEXT_BYTES - 1:,} bytes: statements that differ only beyond "
+            "that count as one"
         )
     if trace.unreadable_count:
         found.append(f"{trace.unreadable_count:,} texts could not be read")

@@ -36,7 +36,7 @@ class Reach:
     def connect(self) -> Sql:
         """A connection for a few questions. Raises PowerprofError; only where there is a login."""
         if self.login is None:
-            raise PowerprofError("the server cannot be asked", "name an account by --defaults-file")
+            raise PowerprofError("the server cannot be asked", "name an account with --defaults-file")
         return sql.connect(self.login, limits=sql.A_LOOK)
 
 
@@ -60,7 +60,7 @@ def reach(
     if pid is not None:
         target = resolve([pid])
         if len(target.pids) != 1:
-            raise UsageError("one server at a time", "name one process by --pid")
+            raise UsageError("one server at a time", "name one process with --pid")
         number = target.pids[0]
     if given:
         with connect_given(url, socket, defaults_file, ask_password) as server:

@@ -75,7 +75,7 @@ def run(request: Request, say: Say, consent: Callable[[str], None]) -> Result:
     if request.explain:
         if server.login is None:
             raise PowerprofError(
-                "--explain: the server does not let this user in", "name an account by --defaults-file"
+                "--explain: the server does not let this user in", "name an account with --defaults-file"
             )
         consent(f"EXPLAIN is going to be run for up to {_EXPLAINED} statements of clients, with their values")
     if request.workload is not None:

@@ -187,7 +187,7 @@ def lines(record: Attribution, width: int = text.DEFAULT_WIDTH, *, by: str = "st
     if record.wakeups:
         found += _rows(record, width, top) if by == "stack" else _group_lines(record, by, width, top)
     else:
-        found.append("Nothing of it ended an idle period in this window.")
+        found.append("It ended no idle period in this window.")
     found.append("")
     split = record.energy_split
     for line in (

@@ -67,9 +67,9 @@ def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     if comparison.verdict.doubts:
         found += text.wrap(f"Doubtful: {'; '.join(comparison.verdict.doubts)}.", width)
     if comparison.interrupted:
-        found += text.wrap("Ended early: this is what there was until then.", width)
+        found += text.wrap("Ended early: this is what was measured until then.", width)
     if comparison.differences:
-        found += ["", "What differs beside the condition"]
+        found += ["", "What differs besides the condition"]
         for difference in comparison.differences:
             found += text.wrap(difference, width, "  ")
     found.append("")

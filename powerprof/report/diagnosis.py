@@ -40,8 +40,8 @@ def whole(diagnosis: Diagnosis, width: int) -> list[str]:
 def _healthy(diagnosis: Diagnosis) -> str:
     evidence = diagnosis.evidence
     if evidence.exits_hz is None:
-        return "Nothing to mend, as far as its status tells."
-    return f"Nothing to mend: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s, all as a healthy server does."
+        return "Nothing to fix, as far as its status tells."
+    return f"Nothing to fix: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s, all as a healthy server does."
 
 
 def _finding(finding: Finding, width: int) -> list[str]:
@@ -65,7 +65,7 @@ def _context(diagnosis: Diagnosis, notes: int, shown: bool) -> str:
     parts = [server.version or "a server"]
     if server.pid is not None:
         parts[0] += f", pid {server.pid}"
-    parts.append(f"looked at for {evidence.window_s:.1f} s")
+    parts.append(f"watched for {evidence.window_s:.1f} s")
     if evidence.exits_hz is not None:
         parts.append(f"{text.number(evidence.exits_hz, 1)} idle exits/s are its own")
     if diagnosis.tool is not None and diagnosis.tool.cpu_percent is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof doctor` for a terminal: what this host can do, and what mends the rest."""
+"""`powerprof doctor` for a terminal: what this host can do, and what fixes the rest."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import re
 TERMS = {
     "95 % interval": "The range that holds the true value in 95 of 100 such measurements, on this host.",
     "A/A": "A condition compared with itself: it must show no difference.",
-    "C0": "The state of a CPU that runs instructions, as against an idle state (C1, C6 …). Time in C0 is running time.",
+    "C0": "The state of a CPU that runs instructions, not an idle state (C1, C6 …). Time in C0 is running time.",
     "EDP": "Energy-delay product: joules of a query times its mean latency. Less is better in both.",
     "estimated": "Computed from how long the CPUs ran and a model of this kind of CPU; no meter was read.",
     "haltpoll": "The idle governor of virtual machines: it polls for a moment before it halts the CPU.",

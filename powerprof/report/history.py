@@ -87,7 +87,7 @@ def superfluous(
     Raises UsageError where neither is said.
     """
     if keep is None and older_than_days is None:
-        raise UsageError("prune wants --keep N or --older-than DAYS", "labelled runs are kept in any case")
+        raise UsageError("prune needs --keep N or --older-than DAYS", "labelled runs are kept in any case")
     moment = now or datetime.now(UTC)
     by_command: dict[str, list[RunInfo]] = defaultdict(list)
     for run in runs:

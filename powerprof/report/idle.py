@@ -58,9 +58,7 @@ def headline(run: IdleRun) -> str:
         return f"{what} nothing that these windows can tell: {rest}."
     if not rest:
         return f"{what} {' and '.join(sure)}."
-    why = (
-        "the baseline drifted as far as the rest" if "drift" in kinds else "of the rest these windows can tell nothing"
-    )
+    why = "the baseline drifted as far as the rest" if "drift" in kinds else "these windows tell nothing about the rest"
     return f"{what} {sure[0]}; {why}: {rest}."
 
 

@@ -41,7 +41,7 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         parts.append(run.server.version + (", private" if run.server.private else ""))
     found += text.wrap(" · ".join(parts), width)
     if run.interrupted:
-        found += text.wrap("Ended early: this is what there was until then.", width)
+        found += text.wrap("Ended early: this is what was measured until then.", width)
     found += ["", *terminal.metrics(load_table(run, Places(run)), width)]
     found += servers.of_blocks(run.condition.name, run.blocks, width)
     if run.traced is not None:

@@ -96,7 +96,7 @@ def headline(sweep: Sweep) -> str:
     if sweep.options.get("rate_hz") is None and (best := _best(good, "queries_hz", least=False)) is not None:
         metric, at = best
         parts.append(f"does most at {sweep.parameter} {at}: {significant(metric.estimate.mean)} queries/s")
-    return f"{name} {'; it '.join(parts)}." if parts else f"{name} was measured at no point."
+    return f"{name} {'; it '.join(parts)}." if parts else f"{name} was not measured at any point."
 
 
 def _best(points: Sequence[Point], name: str, *, least: bool) -> tuple[RunMetric, str] | None:

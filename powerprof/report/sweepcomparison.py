@@ -21,7 +21,7 @@ def lines(record: SweepComparison, width: int = text.DEFAULT_WIDTH) -> list[str]
     if doubts:
         found += text.wrap(f"Doubtful: {'; '.join(doubts)}.", width)
     if record.differences:
-        found += ["", "What differs beside the condition"]
+        found += ["", "What differs besides the condition"]
         for difference in record.differences:
             found += text.wrap(difference, width, "  ")
     points = points_table(record, places)

@@ -17,7 +17,7 @@ _ON_CPU = ("function", "stack", "thread")
 def check_by(by: str | None, *, on_cpu: bool, functions: bool, dtrace: bool = False) -> None:
     """Refuse a `--by` that this kind of report does not have. Raises UsageError."""
     if by is not None and dtrace:
-        raise UsageError("--by means nothing with --wakers and --sleeps", "leave it out")
+        raise UsageError("--by has no effect with --wakers and --sleeps", "leave it out")
     choices = _ON_CPU if on_cpu else ("function",) if functions else attribution.BY
     if by is not None and by not in choices:
         raise UsageError(f"--by {by} is not a choice here", f"one of {', '.join(choices)}")

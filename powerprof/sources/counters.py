@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Drop:
-    """A sample that was not used, the time that is in no figure because of it, and why."""
+    """A sample that was not used, the time that is not counted because of it, and why."""
 
     start_s: float
     end_s: float

@@ -38,7 +38,7 @@ class Linker:
     """The code of a program's dynamic linker as it was; `mend` puts back what a debugger changed since."""
 
     def __init__(self, pid: int) -> None:
-        """A program that is gone, or has no linker, has nothing to mend."""
+        """A program that is gone, or has no linker, has nothing to fix."""
         self._parts: list[tuple[int, bytes]] = []
         self._memory = -1
         try:

@@ -42,8 +42,8 @@ class FunctionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     `wall_ns`, `cpu_ns`: from entry to return of outermost calls; `self_…`: without probed functions that it called.
     `abandoned`: calls left without a return (longjmp, exception, or more than 64 return probes deep); `unfinished`:
-    still open at the window's end; `children`: direct calls of probed functions. `stepped`: its probe is of the
-    dear kind.
+    still open at the window's end; `children`: direct calls of probed functions. `stepped`: its probe costs
+    a second trap.
     """
 
     name: str

@@ -113,9 +113,7 @@ def check_counters(condition: str, wanted: Mapping[str, float], moved: Mapping[s
     """The counters that a condition is known by moved as often with a query as it says. Raises PlanMismatch."""
     for name, each in wanted.items():
         if name not in moved or not queries:
-            raise PlanMismatch(
-                f"{condition}: this server does not count {name}", "take another server, or leave it out"
-            )
+            raise PlanMismatch(f"{condition}: this server does not count {name}", "use another server, or leave it out")
         if abs(moved[name] - each * queries) > _COUNTER_SHARE * queries + _COUNTER_EDGE:
             raise PlanMismatch(
                 f"{condition}: {name} moved {moved[name] / queries:.3g} times a query, and not {each:g}: "

@@ -91,7 +91,7 @@ class GlobalSettings:
                 signal.signal(number, handler)
         if failed:
             raise PowerprofError(
-                "could not restore the server's settings: " + "; ".join(failed), "set them by SET GLOBAL"
+                "could not restore the server's settings: " + "; ".join(failed), "set them with SET GLOBAL"
             )
 
 

@@ -53,7 +53,7 @@ def _bars(record: Comparison) -> list[svg.Bar]:
         look = f"bar-{block.arm}" + (" dropped" if block.dropped or block.disturbed else "")
         what = record.a.name if block.arm == "a" else record.b.name
         left_out = "warm-up" if block.dropped else "disturbed" if block.disturbed else ""
-        more = f", {left_out}, in no figure" if left_out else ""
+        more = f", {left_out}, not counted" if left_out else ""
         again = f", taken {block.attempts_count} times" if block.attempts_count > 1 else ""
         named.append((block.window, look, f"{clean(what, 60)}, pair {block.pair}{more}{again}", block.arm.upper()))
     named += [(window, "bar-idle", "idle baseline, after", "") for window in record.baseline_after]

@@ -96,8 +96,8 @@ def test_a_wrong_command_line_says_what_is_wrong(powerprof_cli: Cli, args: list[
         (["--wakers", "--backend", "bpf"], "--wakers is answered by DTrace only"),
         (["--backend", "dtrace"], "--backend belongs to --functions, --wakers and --sleeps"),
         (["--allow-unwinding-risk"], "--allow-unwinding-risk belongs to --functions"),
-        (["--sleeps", "--by", "thread"], "--by means nothing with --wakers and --sleeps"),
-        (["--functions", "x", "--backend", "dtrace", "--allow-unwinding-risk"], "means nothing with DTrace"),
+        (["--sleeps", "--by", "thread"], "--by has no effect with --wakers and --sleeps"),
+        (["--functions", "x", "--backend", "dtrace", "--allow-unwinding-risk"], "has no effect with DTrace"),
     ],
 )
 def test_questions_of_attribute_and_their_options(powerprof_cli: Cli, options: list[str], said: str) -> None:

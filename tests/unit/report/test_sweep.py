@@ -63,7 +63,7 @@ def test_a_given_rate_is_not_won_by_anybody_and_no_meter_leaves_the_rate() -> No
     point = _point(1, (0.4, 0.3, 0.5), (1000, 990, 1010))
     assert headline(_sweep(point, rate_hz=100.0)) == "city:index uses least energy per query at clients 1: 0.400 J."
     assert headline(_sweep(_point(1, None, (9, 8, 10)))) == "city:index does most at clients 1: 9.00 queries/s."
-    assert headline(_sweep()) == "city:index was measured at no point."
+    assert headline(_sweep()) == "city:index was not measured at any point."
 
 
 def test_both_tables_fit_into_80_columns() -> None:
