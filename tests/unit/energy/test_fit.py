@@ -139,7 +139,7 @@ def test_a_state_that_was_hardly_entered_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("windows", "reason"),
     [
-        (simulate(1)[:4], "4 windows cannot fit 5 figures"),
+        (simulate(1)[:4], "4 windows cannot fit 5 unknowns"),
         ([MeteredWindow("idle", 1.0, 1.0, 0.0, {"C1": 2.0}, 10.0)] * 5, "hardly ran"),
         ([MeteredWindow("same", 1.0, 5.0, 1.0, {"C1": 1.0}, 10.0)] * 9, "do not tell C0, C1 apart"),
     ],

@@ -106,7 +106,7 @@ def test_a_package_missing_in_a_dump_is_marked(tmp_path: Path) -> None:
         ((bars(0, 0),), 1.0, UsageError, "one powercap dump has no energy in it"),
         ((bars(0, 0), bars(1, 0)), None, UsageError, "powercap dumps carry no time"),
         (("time,watts\n1,2\n2,3\n",), 1.0, UsageError, "--elapsed is the time between powercap dumps"),
-        (("nothing of use\n",), None, DataError, "no energy recording"),
+        (("nothing of use\n",), None, DataError, "not an energy recording"),
         ((bars(0, 0), bars(1, 0).replace("|1\n", "|x1\n")), 1.0, DataError, "is not a counter"),
         (
             (bars(0, 0), bars(1, 0).replace("|core", "|dram")),
