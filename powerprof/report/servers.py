@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powerprof import text
-from powerprof.experiment.measure.traced import by_thread, replication_percent, top_stack
+from powerprof.experiment.measure.traced import RAGED_PERCENT, by_thread, replication_percent, top_stack
 from powerprof.experiment.records import Block, Comparison, StormShare, TracedWindow
 
 _ROWS = 8
@@ -70,6 +70,8 @@ def traced(window: TracedWindow, name: str, width: int) -> list[str]:
             width,
         ),
     ]
+    if window.storm is not None and window.storm.raged_percent < RAGED_PERCENT:
+        found += text.wrap(f"In this window {_storm([window.storm])}", width)
     if total:
         found.append(f"  {'/s':>7}  {'server':<12} thread, and where it was woken most (innermost first)")
     for number, (key, count) in enumerate(by_thread(window).most_common(_ROWS)):

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from powerprof.experiment.bench.servers import Bench
 
 
+# A storm that raged less than this in the traced window is not what the other windows measured.
+RAGED_PERCENT = 50.0
+_ATTEMPTS = 3
+
 # Server, thread, whether it is one of replication.
 Key = tuple[str, str, bool]
 
@@ -27,9 +31,30 @@ def trace_condition(
 ) -> TracedWindow:
     """Trace every server of `case` for so long, while its statements are asked at `rate_hz`, or its clients are idle.
 
-    Loads that know no rate (mariadb-slap, commands) are left out: the servers are traced without clients. Raises
-    CapabilityError, PowerprofError.
+    Loads that know no rate (mariadb-slap, commands) are left out: the servers are traced without clients. Where a storm
+    was to rage and did not, it is traced again. Raises CapabilityError, PowerprofError.
     """
+    return repeated_until_raging(lambda: _traced(bench, case, arm, duration_s, say, rate_hz), case.name, say)
+
+
+def repeated_until_raging(trace: Callable[[], TracedWindow], name: str, say: Callable[[str], None]) -> TracedWindow:
+    """The first window in which the storm raged, or has none to rage; the last of three where none did.
+
+    A storm that cannot be begun is tried once more: there are servers that back off from it.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        window = trace()
+        storm = window.storm
+        if storm is None or storm.raged_percent >= RAGED_PERCENT or (attempt > 1 and not storm.began):
+            break
+        if attempt < _ATTEMPTS:
+            say(f"{name}: the storm raged {storm.raged_percent:.0f} % of the traced window: traced again")
+    return window
+
+
+def _traced(
+    bench: Bench, case: Case, arm: Arm, duration_s: float, say: Callable[[str], None], rate_hz: float | None
+) -> TracedWindow:
     import os
 
     from powerprof.attribution import live, session
