@@ -30,6 +30,7 @@ _COMMANDS = (
     "energy",
     "calibrate",
     "diagnose",
+    "watch",
     "export",
     "doctor",
     "workloads",

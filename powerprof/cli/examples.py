@@ -31,6 +31,7 @@ EXAMPLES = {
     "energy": Example("energy --duration 10", "as long as its window", as_root=True),
     "calibrate": Example("calibrate", "some minutes", as_root=True),
     "diagnose": Example("diagnose --pid mysqld", "15 seconds", as_root=True),
+    "watch": Example("watch", "until q", as_root=True),
     "export": Example("export --interval 15", "until it is stopped", as_root=True),
     "doctor": Example("doctor", "ten seconds", as_root=True),
     "workloads": Example("workloads city", "no time"),

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A terminal taken over for a while: keys one by one, lines drawn in place, and everything as it was afterwards."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from powerprof.foreign import printable
+
+# Alternate screen, no cursor, no wrapping; and back.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_HOME, _CLEAR_LINE = "\x1b[H", "\x1b[K"
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+_ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down"}
+_NAMED = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape"}
+
+
+class Screen:
+    """Draws what `draw` gives for the terminal's size, on `refresh`, after each key and when the size changes.
+
+    A context manager. `on_key` is called in a thread of its own, which sleeps until a key comes.
+    """
+
+    def __init__(self, draw: Callable[[int, int], Sequence[str]], on_key: Callable[[str], None]) -> None:
+        self._draw, self._on_key = draw, on_key
+        self._lock = threading.Lock()
+        self._in, self._out = sys.stdin.fileno(), sys.stdout.fileno()
+        self._saved: list[Any] = []
+        self._wake = os.pipe()
+        self._before: Any = None
+        self._thread = threading.Thread(target=self._read, name="keys", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._saved = termios.tcgetattr(self._in)
+        # Ctrl-C stays a signal.
+        tty.setcbreak(self._in)
+        self._write(_ENTER)
+        self._before = signal.signal(signal.SIGWINCH, self._resized)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.signal(signal.SIGWINCH, self._before)
+        with suppress(OSError):
+            os.write(self._wake[1], b".")
+        self._thread.join(2.0)
+        with self._lock, suppress(OSError, termios.error):  # the terminal may be gone
+            self._write(_LEAVE)
+            termios.tcsetattr(self._in, termios.TCSADRAIN, self._saved)
+
+    def refresh(self) -> None:
+        """Draw anew."""
+        with self._lock:
+            try:
+                columns, lines = os.get_terminal_size(self._out)
+            except OSError:
+                return
+            drawn = [printable(line) for line in self._draw(columns, lines)[:lines]]
+            body = [f"{_BOLD}{line}{_PLAIN}" if at == 0 else line for at, line in enumerate(drawn)]
+            # Cleared before it is written: behind a full line the cursor stands on its last character.
+            self._write(_HOME + "\r\n".join(_CLEAR_LINE + line for line in body))
+
+    def _write(self, words: str) -> None:
+        data = words.encode(sys.stdout.encoding or "utf-8", sys.stdout.errors or "replace")
+        with suppress(OSError):
+            while data:
+                data = data[os.write(self._out, data) :]
+
+    def _resized(self, number: int, frame: FrameType | None) -> None:
+        # Drawing here could wait for the lock that this very thread holds: the other one does it.
+        with suppress(OSError):
+            os.write(self._wake[1], b"r")
+
+    def _read(self) -> None:
+        while True:
+            ready, _, _ = select.select([self._in, self._wake[0]], [], [])
+            if self._wake[0] in ready:
+                if os.read(self._wake[0], 1) == b".":
+                    return
+                self.refresh()
+                continue
+            try:
+                data = os.read(self._in, 64)
+            except OSError:
+                return
+            if not data:
+                return
+            for key in keys_of(data):
+                self._on_key(key)
+            self.refresh()
+
+
+def keys_of(data: bytes) -> list[str]:
+    """The keys of what a terminal sent at once: characters, and `up`, `down`, `enter`, `backspace`, `escape`."""
+    if data in _ARROWS:
+        return [_ARROWS[data]]
+    if data.startswith(b"\x1b") and len(data) > 1:
+        return []
+    return [_NAMED.get(char, char) for char in data.decode("utf-8", "ignore") if char in _NAMED or char.isprintable()]

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The screen at any size, what keys mean, and the same as lines and as documents."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from powerprof.cli.screen import keys_of
+from powerprof.live.history import History
+from powerprof.live.intervals import LiveFinding
+from powerprof.report.watch import PLAIN_HEAD, View, document, plain_line, screen, spark
+from tests.unit.live.intervals import interval, row
+
+STORM = LiveFinding(rule="duplicate_server_id", severity="fault", text="another server has server_id 2")
+TITLE = "powerprof watch · mariadbd"
+
+
+def history(*counts: int) -> History:
+    found = History()
+    for count in counts:
+        rows = [row("handle_slave_io", count), row("page_cleaner", 10), *(row(f"f{n:02}", 1) for n in range(80))]
+        found.add(interval(*rows, findings=(STORM,) if count > 1000 else ()))
+    return found
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (40, 8), (20, 4)])
+@pytest.mark.parametrize("opened", [False, True])
+def test_every_size_is_filled_and_never_left(width: int, height: int, opened: bool) -> None:
+    for made in (history(), history(20), history(20, 20, 5120)):
+        lines = screen(made, View(opened=opened, chosen=50), TITLE, width, height)
+        assert len(lines) == height
+        assert max(map(len, lines)) <= width
+
+
+def test_what_eighty_columns_show() -> None:
+    lines = screen(history(0, 20, 20, 5120), View(), TITLE, 80, 24)
+    assert lines[0].startswith(f"{TITLE} · 2 CPUs · 10 s") and lines[0].endswith("00:00:00")
+    assert lines[1].startswith("C0 7.5 %") and "wake-ups 521/s" in lines[1] and "3.0 W" in lines[1]
+    assert " ".join(lines[5].split()) == "> 512.0 ▁▁▁█ 2.56 page_cleaner · handle_slave_io NEW, 30 s"
+    assert "more rows" in lines[21]
+    assert lines[22] == "! another server has server_id 2"
+    assert lines[23].endswith("itself: 0.1 % of a CPU, 0.3 wake-ups/s")
+
+
+def test_rows_that_do_not_fit_are_summed() -> None:
+    lines = screen(history(20), View(), TITLE, 80, 24)
+    shown = [line for line in lines if " page_cleaner · " in line]
+    rest = next(line for line in lines if "more rows" in line)
+    figures = [float(line[1:].split()[0]) for line in (*shown, rest)]
+    assert sum(figures) == pytest.approx(11.0, abs=0.2)  # 20 + 10 + 80 exits in 10 s
+
+
+def test_filter_sort_and_choice() -> None:
+    made = history(20)
+    only = screen(made, View(wanted="HANDLE"), TITLE, 80, 24)
+    assert sum(" · " in line for line in only[5:20]) == 1
+    assert any("nothing like “xyz”" in line for line in screen(made, View(wanted="xyz"), TITLE, 80, 24))
+    by_name = screen(made, View(sort="name", chosen=1), TITLE, 80, 24)
+    assert "f00" in by_name[5] and by_name[6].startswith(">")
+    assert screen(made, View(wanted="ab", typing=True), TITLE, 80, 24)[-1] == "/ab_"
+
+
+def test_trouble_is_said() -> None:
+    made = History()
+    made.add(replace_interval(lost_count=7, suspended_s=30.0))
+    lines = screen(made, View(), TITLE, 80, 24)
+    assert "! 7 causes lost, asleep for 30 s" in lines
+
+
+def replace_interval(**changes: object):  # type: ignore[no-untyped-def]
+    return interval(row("a", 1), **changes)
+
+
+def test_sparks() -> None:
+    assert spark([0, 1, 2, 4], 4) == "▁▂▄█" or spark([0, 1, 2, 4], 4) == "▁▃▅█"
+    assert spark([1.0], 4) == "   █"
+    assert spark([None, 0.0], 2) == " ▁"
+
+
+def test_keys() -> None:
+    assert keys_of(b"\x1b[A") == ["up"]
+    assert keys_of(b"\r") == ["enter"]
+    assert keys_of(b"q/x") == ["q", "/", "x"]
+    assert keys_of(b"\x1b[200~") == []
+    assert keys_of("ü\x01".encode()) == ["ü"]
+
+
+def test_an_interval_as_a_line_and_as_a_document() -> None:
+    made = interval(row("handle_slave_io", 5120), untraced=3, findings=(STORM,))
+    line = plain_line(made)
+    assert len(line) <= 100 and "512.3" in line and "! duplicate_server_id" in line
+    assert PLAIN_HEAD.split()[0] == "time"
+    found = json.loads(json.dumps(document(made)))
+    assert (found["schema"], found["idle_exits_count"], found["mechanisms_count"]["untraced"]) == (
+        "powerprof.interval/1",
+        5123,
+        3,
+    )
+    assert found["rows"][0]["function"] == "handle_slave_io"
+    assert (found["watts"], found["kind"]) == (3.0, "measured")
+    assert replace(View(), paused=True).paused
