@@ -50,9 +50,10 @@ class QueryTracer:
     """The probes of one server; a context manager that removes them. The server outlives every ending of ours: a
     uprobe's breakpoint is the kernel's, and goes with our descriptor."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, *, multi: bool = True, sends: bool = True) -> None:
         """Find the function, load the program, measure what a probe costs. Nothing of the server is probed yet.
 
+        `multi`, `sends`: use uprobe_multi links (Linux 6.6), and the tracepoint of sockets (6.3), where there are any.
         Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
         """
         if os.uname().machine != "x86_64":
@@ -63,14 +64,14 @@ class QueryTracer:
         self.dispatch = find_dispatch(self._image)
         self._stack = ExitStack()
         try:
-            self._load(multi=True)
+            self._load(multi, sends)
         except BaseException:
             self._stack.close()
             raise
 
-    def _load(self, multi: bool) -> None:
+    def _load(self, multi: bool, sends: bool) -> None:
         btf = kernel_btf()
-        self._has_send = btf.has_tracepoint("sock_send_length")
+        self._has_send = sends and btf.has_tracepoint("sock_send_length")
         if not self._has_send and self.dispatch.waits_offset is None:
             raise CapabilityError(
                 "neither the kernel nor do_command tells where a statement ends", "Linux 6.3 or newer"
@@ -89,7 +90,7 @@ class QueryTracer:
         if not seen and self._probes.multi:
             # Before Linux 6.10 the pid filter of uprobe_multi meant one thread instead of a process.
             self._stack.close()
-            self._load(multi=False)
+            self._load(False, sends)
             return
         if not seen:
             raise PowerprofError("probes of functions count nothing on this host")

@@ -38,10 +38,10 @@ def server() -> Iterator[PrivateServer]:
         yield started
 
 
-def traced(server: PrivateServer, work: Any) -> StatementTrace:
+def traced(server: PrivateServer, work: Any, **how: bool) -> StatementTrace:
     """What the kernel counted while `work` ran."""
     assert server.pid is not None
-    with QueryTracer(server.pid) as tracer:
+    with QueryTracer(server.pid, **how) as tracer:
         tracer.attach()
         tracer.begin()
         work()
@@ -388,3 +388,21 @@ def test_shares_are_those_of_work_that_is_known(server: PrivateServer) -> None:
     whole = sum(one.c0_s for one in spent.values())
     for name, times in parts.items():
         assert 100 * spent[name].c0_s / whole == pytest.approx(100 * times / sum(parts.values()), abs=3)
+
+
+def test_older_kernels_count_the_same(server: PrivateServer) -> None:
+    """Without uprobe_multi links and the tracepoint of sockets, as before Linux 6.3: the next wait ends a statement."""
+    with server.connect() as connection, connection.cursor() as cursor:
+
+        def work() -> None:
+            for number in range(200):
+                cursor.execute(f"SELECT {number}")
+            cursor.execute("SELECT SLEEP(0.3)")
+            time.sleep(0.3)
+
+        trace = traced(server, work, multi=False, sends=False)
+    found = rows(trace)
+    assert trace.ends_by == "do_command"
+    assert found["SELECT ?"].calls_count == 200
+    assert 250 < found["SELECT SLEEP(?)"].latency_ms.p50 < 550
+    assert found["SELECT SLEEP(?)"].c0_s < 0.02
