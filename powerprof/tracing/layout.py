@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records that the BPF programs send, as numpy types: probes/bpf/idle_exit.h and stacks.bpf.h in Python."""
+"""The records that the BPF programs send, as numpy types: probes/bpf/idle_exit.h, causes.h and looks.bpf.h in Python."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ CAUSE_SUM = np.dtype(
 HALF = 0x10000  # CAUSE_HALF, in a key's flags or context: which half of a double buffer the entry is in
 CAUSE = np.dtype([*((name, CAUSE_KEY[name]) for name in CAUSE_KEY.names or ()), *CAUSE_SUM.descr])
 
-# struct woken_key of stacks.bpf.h, and its count.
+# struct woken_key of sites.bpf.h, and its count.
 WOKEN_KEY = np.dtype(
     [(name, "<u8") for name in ("ip", "sp", "code", "timer_function")]
     + [(name, "<u4") for name in ("tid", "pid", "context", "irq", "waker_pid", "waker_tid")]
@@ -110,7 +110,7 @@ CPU_STATE = np.dtype(
     [("period", IDLE_EXIT)]
     + [(name, "<u4") for name in ("phase", "hardirq", "softirq", "softirq_after_irq")]
     + [(name, "<u8") for name in ("hardirq_end_ns", "timer_active", "looks_window_ns")]
-    + [(name, "<u4") for name in ("looks_count", "looks_loaded", "looks_skipped", "unused")]
+    + [(name, "<u4") for name in ("looks_count", "looks_loaded", "looks_skipped", "looks_brisk")]
     + [("reviewed_ns", "<u8"), ("gap", "V128")]
 )
 

@@ -73,12 +73,8 @@ def argument_definitions(btf: Btf, tracepoint: str, usual: Sequence[str], *optio
 
 def _source(name: str) -> str:
     """A shipped program with its own headers put in: bcc translates table operations in the main text only."""
-    folder = paths.data_dir("probes") / "bpf"
-
-    def header(match: re.Match[str]) -> str:
-        return (folder / match[1]).read_text()
-
-    return re.sub(r'^#include "([\w.]+)"$', header, (folder / name).read_text(), flags=re.MULTILINE)
+    text = (paths.data_dir("probes") / "bpf" / name).read_text()
+    return re.sub(r'^#include "([\w.]+)"$', lambda match: _source(match[1]), text, flags=re.MULTILINE)
 
 
 def explain(error: Exception, what: str, said: str = "") -> PowerprofError:

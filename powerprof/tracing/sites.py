@@ -7,7 +7,7 @@ import msgspec
 
 
 class SavedSite(msgspec.Struct, frozen=True, array_like=True):
-    """Where a thread slept or woke another; `kind` as in stacks.bpf.h. `stack` is empty if only registers are known."""
+    """Where a thread slept or woke another; `kind` as in looks.bpf.h. `stack` is empty if only registers are known."""
 
     at_ns: int
     pid: int

@@ -31,6 +31,7 @@ from powerprof.tracing.sleeping import sleeping_stacks
 _COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_UNSENT, _COUNT_UNCOUNTED = 3, 4, 6, 7
 _COUNT_SLEEPS = 5
 _SHARED_REGISTERS, _SHARED_COUNTING, _SHARED_STACK_BYTES, _SHARED_WOKEN_HALF = 1, 2, 3, 6
+_SHARED_ONLY_TARGET, _SHARED_WINDOW = 7, 8
 _RING_PAGES = 4096  # 16 MiB: two thousand stacks of 8 KiB between two drains
 # At up to 20,000 switch-outs and wakings a second and CPU all are looked at; above that one in SAMPLE_1_IN.
 LOADED_PER_100MS = 2000
@@ -82,6 +83,7 @@ def _register_definitions(btf: Btf, machine: Machine) -> dict[str, int | str]:
         "REGISTERS_ARE_USERS(words)": _FROM_USER[machine.name],
         "CODE_ADDRESS_MASK": f"{machine.address_mask}ULL",
         **({"HAVE_task_pt_regs": 1} if features.has(features.TASK_REGISTERS) is not False else {}),
+        **({"HAVE_ktime_get_coarse_ns": 1} if features.has(features.COARSE_CLOCK) is not False else {}),
     }
 
 
@@ -119,7 +121,7 @@ class StackTracer(IdleTracer):
         self._sleeping: list[SleepingStack] = []
         self._wakings: list[SiteWakings] = []
         self._woken: Halves | None = None
-        self._counted_from_ns = self._counted_to_ns = 0
+        self._window = self._counted_from_ns = self._counted_to_ns = 0
         super().__init__(
             {
                 **_register_definitions(btf, self._machine),
@@ -168,7 +170,13 @@ class StackTracer(IdleTracer):
             except PowerprofError:
                 continue
             self._remember(image)
+            self._tell_whether_one()
             self._targets[self._targets.Key(pid)] = self._code_of(image)
+
+    def _tell_whether_one(self) -> None:
+        """Where the target is one process, all others are known by that, without a look-up."""
+        alone = len(self.images) == 1 and not self._target.system
+        self._share(_SHARED_ONLY_TARGET, next(iter(self.images)) if alone else 0)
 
     def _remember(self, image: ProcessImage) -> None:
         """Keep an image of every program that a process ran: an exec in the window starts another list entry."""
@@ -210,6 +218,8 @@ class StackTracer(IdleTracer):
         self._woken.clear()
         self._share(_SHARED_STACK_BYTES, STACK_BYTES)
         self._base = self.program.per_cpu_sum("counters")
+        self._window += 1
+        self._share(_SHARED_WINDOW, self._window)
         # Last: a stack that is not new is not copied again.
         self.program.bpf["seen"].clear()
         if not self._target.system:

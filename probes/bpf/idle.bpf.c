@@ -21,7 +21,7 @@ BPF_TABLE("hash", struct cause_key, struct cause_sum, causes, CAUSE_SLOTS);
 BPF_ARRAY(totals, struct cpu_total, NR_CPUS);
 BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
 BPF_PERCPU_ARRAY(counters, u64, 9);
-BPF_ARRAY(shared, s64, 7);
+BPF_ARRAY(shared, s64, 9);
 
 enum counter {
     COUNT_EXITS, COUNT_LOST_EXITS, COUNT_STACKS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT,
@@ -29,10 +29,11 @@ enum counter {
 };
 /* SHARED_ALL_BUSY: no CPU idles. SHARED_COUNTING: a window is open. SHARED_STACK_BYTES: what may still be copied in it.
  * SHARED_SAMPLE_MASK: which periods are sent as records too. SHARED_CAUSE_HALF, SHARED_WOKEN_HALF: 0 or CAUSE_HALF.
+ * SHARED_ONLY_TARGET: the target's process where it is but one, else 0. SHARED_WINDOW: numbers the windows.
  * All are read often and written seldom: no CPU's line travels because another one idles. */
 enum shared_value {
     SHARED_ALL_BUSY, SHARED_REGS_OFFSET, SHARED_COUNTING, SHARED_STACK_BYTES, SHARED_SAMPLE_MASK, SHARED_CAUSE_HALF,
-    SHARED_WOKEN_HALF,
+    SHARED_WOKEN_HALF, SHARED_ONLY_TARGET, SHARED_WINDOW,
 };
 #define REVIEW_EVERY_NS 10000000ULL
 
@@ -45,10 +46,16 @@ static __always_inline void count(int what)
         *value += 1;
 }
 
+static __always_inline struct cpu_state *cpu_here(int *number)
+{
+    *number = bpf_get_smp_processor_id();
+    return cpus.lookup(number);
+}
+
 static __always_inline struct cpu_state *this_cpu(void)
 {
-    int cpu = bpf_get_smp_processor_id();
-    return cpus.lookup(&cpu);
+    int number;
+    return cpu_here(&number);
 }
 
 static __always_inline s64 *shared_at(int index)
@@ -68,6 +75,17 @@ static __always_inline u64 read_u64(u64 address)
     u64 value = 0;
     bpf_probe_read_kernel(&value, sizeof(value), (void *)address);
     return value;
+}
+
+/* Thread and, above it, process: as bpf_get_current_pid_tgid() has them, of any task. The two lie side by side, but on
+ * kernels whose structs are shuffled. */
+static __always_inline u64 pid_tgid_of(u64 task)
+{
+#if OFFSET_task_struct_tgid == OFFSET_task_struct_pid + 4
+    return read_u64(task + OFFSET_task_struct_pid);
+#else
+    return read_u32(task + OFFSET_task_struct_pid) | (u64)read_u32(task + OFFSET_task_struct_tgid) << 32;
+#endif
 }
 
 /* The entry of a period's cause; null where the table is full. */
@@ -124,7 +142,7 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
 #endif
 
 #if STACKS
-#include "stacks.bpf.h"
+#include "sites.bpf.h"
 #else
 #define is_counting(cpu) 0
 #endif
@@ -195,131 +213,7 @@ RAW_TRACEPOINT_PROBE(cpu_idle)
     return 0;
 }
 
-#define VECTOR_PROBE(tracepoint, evidence)              \
-    RAW_TRACEPOINT_PROBE(tracepoint)                    \
-    {                                                   \
-        struct cpu_state *cpu = this_cpu();             \
-        if (cpu)                                        \
-            idle_evidence(cpu, evidence, (u32)ctx->args[0]); \
-        return 0;                                       \
-    }
-
-#ifdef HAVE_local_timer_entry
-VECTOR_PROBE(local_timer_entry, EVIDENCE_LOCAL_TIMER)
-#endif
-#ifdef HAVE_reschedule_entry
-VECTOR_PROBE(reschedule_entry, EVIDENCE_RESCHEDULE)
-#endif
-#ifdef HAVE_call_function_entry
-VECTOR_PROBE(call_function_entry, EVIDENCE_CALL_FUNCTION)
-#endif
-#ifdef HAVE_call_function_single_entry
-VECTOR_PROBE(call_function_single_entry, EVIDENCE_CALL_FUNCTION)
-#endif
-#ifdef HAVE_irq_work_entry
-VECTOR_PROBE(irq_work_entry, EVIDENCE_IRQ_WORK)
-#endif
-#ifdef HAVE_x86_platform_ipi_entry
-VECTOR_PROBE(x86_platform_ipi_entry, EVIDENCE_OTHER_VECTOR)
-#endif
-#ifdef HAVE_thermal_apic_entry
-VECTOR_PROBE(thermal_apic_entry, EVIDENCE_OTHER_VECTOR)
-#endif
-#ifdef HAVE_threshold_apic_entry
-VECTOR_PROBE(threshold_apic_entry, EVIDENCE_OTHER_VECTOR)
-#endif
-#ifdef HAVE_deferred_error_apic_entry
-VECTOR_PROBE(deferred_error_apic_entry, EVIDENCE_OTHER_VECTOR)
-#endif
-#ifdef HAVE_ipi_entry
-/* arm64: one tracepoint for all IPIs, told apart by their names (arch/arm64/kernel/smp.c: ipi_types). */
-RAW_TRACEPOINT_PROBE(ipi_entry)
-{
-    struct cpu_state *cpu = this_cpu();
-    u32 evidence = EVIDENCE_CALL_FUNCTION;
-    char first = 0;
-
-    if (!cpu || !is_open(cpu))
-        return 0;
-    bpf_probe_read_kernel(&first, sizeof(first), (void *)ctx->args[0]);
-    if (first == 'R')
-        evidence = EVIDENCE_RESCHEDULE;
-    else if (first == 'I')
-        evidence = EVIDENCE_IRQ_WORK;
-    else if (first == 'T')
-        evidence = EVIDENCE_LOCAL_TIMER;
-    idle_refine(cpu, evidence, 0);
-    return 0;
-}
-#endif
-
-RAW_TRACEPOINT_PROBE(irq_handler_entry)
-{
-    struct cpu_state *cpu = this_cpu();
-    if (cpu)
-        idle_hardirq(cpu, (u32)ctx->args[0]);
-    return 0;
-}
-
-RAW_TRACEPOINT_PROBE(irq_handler_exit)
-{
-    struct cpu_state *cpu = this_cpu();
-    if (cpu)
-        idle_hardirq_end(cpu, bpf_ktime_get_ns());
-    return 0;
-}
-
-RAW_TRACEPOINT_PROBE(softirq_entry)
-{
-    struct cpu_state *cpu = this_cpu();
-    if (cpu && is_watched(cpu))
-        idle_softirq(cpu, bpf_ktime_get_ns(), (u32)ctx->args[0]);
-    return 0;
-}
-
-RAW_TRACEPOINT_PROBE(softirq_exit)
-{
-    struct cpu_state *cpu = this_cpu();
-    if (cpu)
-        idle_softirq_end(cpu);
-    return 0;
-}
-
-RAW_TRACEPOINT_PROBE(hrtimer_expire_entry)
-{
-    struct cpu_state *cpu = this_cpu();
-    u64 function;
-    if (!cpu)
-        return 0;
-    function = read_u64(ctx->args[0] + OFFSET_hrtimer_function);
-    idle_timer(cpu, function, function == TICK_HANDLER, 0);
-    return 0;
-}
-
-RAW_TRACEPOINT_PROBE(hrtimer_expire_exit)
-{
-    struct cpu_state *cpu = this_cpu();
-    if (cpu)
-        idle_timer_end(cpu);
-    return 0;
-}
-
-RAW_TRACEPOINT_PROBE(timer_expire_entry)
-{
-    struct cpu_state *cpu = this_cpu();
-    if (!cpu)
-        return 0;
-    idle_timer(cpu, read_u64(ctx->args[0] + OFFSET_timer_list_function), 0, 1);
-    return 0;
-}
-
-RAW_TRACEPOINT_PROBE(timer_expire_exit)
-{
-    struct cpu_state *cpu = this_cpu();
-    if (cpu)
-        idle_timer_end(cpu);
-    return 0;
-}
+#include "interrupts.bpf.h"
 
 #ifdef HAVE_sched_wake_idle_without_ipi
 RAW_TRACEPOINT_PROBE(sched_wake_idle_without_ipi)
@@ -343,24 +237,27 @@ RAW_TRACEPOINT_PROBE(workqueue_execute_start)
 }
 #endif
 
-static __always_inline void note_wake(struct cpu_state *cpu, u64 task, int newborn)
+static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 task, int newborn)
 {
     s64 *all_busy = shared_at(SHARED_ALL_BUSY);
     struct waking *waking;
-    u64 pid_tgid, now;
-    u32 tid, irq, context, number;
+    u64 pid_tgid, now, who;
+    u32 tid, irq, context;
     int slot;
 
     if (!all_busy)
         return;
-    tid = read_u32(task + OFFSET_task_struct_pid);
+    who = pid_tgid_of(task);
+    tid = (u32)who;
     pid_tgid = bpf_get_current_pid_tgid();
     context = idle_context(cpu, &irq);
 #if STACKS
-    if (newborn)
-        note_birth(task, tid);
+    if (is_other(who >> 32))
+        ;
+    else if (newborn)
+        note_birth(task, tid, who >> 32);
     else if (is_counting(cpu))
-        note_waking(cpu, task, tid, context, irq, pid_tgid);
+        note_waking(cpu, task, tid, who >> 32, context, irq, pid_tgid);
 #endif
     if (*all_busy && !is_open(cpu))
         return;
@@ -369,9 +266,10 @@ static __always_inline void note_wake(struct cpu_state *cpu, u64 task, int newbo
     if (!waking)
         return;
     now = bpf_ktime_get_ns();
-    number = bpf_get_smp_processor_id();
+    /* A thread is mostly woken by the same one, whose name then is there already. */
+    if (waking->waker_tid != (u32)pid_tgid || !waking->waker_comm[0])
+        bpf_get_current_comm(waking->waker_comm, COMM_BYTES);
     idle_waking(cpu, waking, now, number, tid, pid_tgid, context, irq);
-    bpf_get_current_comm(waking->waker_comm, COMM_BYTES);
     review_busy(cpu, now, number);
 #if STACKS
     if (context == WAKER_TASK)
@@ -381,18 +279,20 @@ static __always_inline void note_wake(struct cpu_state *cpu, u64 task, int newbo
 
 RAW_TRACEPOINT_PROBE(sched_waking)
 {
-    struct cpu_state *cpu = this_cpu();
+    int number;
+    struct cpu_state *cpu = cpu_here(&number);
     if (cpu && is_watched(cpu))
-        note_wake(cpu, ctx->args[0], 0);
+        note_wake(cpu, number, ctx->args[0], 0);
     return 0;
 }
 
 /* A thread's first wake-up, by the one that created it: sched_waking does not see it. */
 RAW_TRACEPOINT_PROBE(sched_wakeup_new)
 {
-    struct cpu_state *cpu = this_cpu();
+    int number;
+    struct cpu_state *cpu = cpu_here(&number);
     if (cpu && is_watched(cpu))
-        note_wake(cpu, ctx->args[0], 1);
+        note_wake(cpu, number, ctx->args[0], 1);
     return 0;
 }
 
@@ -402,6 +302,7 @@ RAW_TRACEPOINT_PROBE(sched_switch)
     u64 next = ctx->args[ARG_sched_switch_next];
     u64 pid_tgid = bpf_get_current_pid_tgid();
     struct waking *waking;
+    u64 who;
     u32 tid, tgid;
     int slot;
 
@@ -416,10 +317,11 @@ RAW_TRACEPOINT_PROBE(sched_switch)
     }
     if (!is_open(cpu))
         return 0;
-    tid = read_u32(next + OFFSET_task_struct_pid);
+    who = pid_tgid_of(next);
+    tid = (u32)who;
+    tgid = who >> 32;
     if (!tid)
         return 0;
-    tgid = read_u32(next + OFFSET_task_struct_tgid);
     slot = tid & (WAKING_SLOTS - 1);
     waking = wakings.lookup(&slot);
     idle_switch(cpu, bpf_ktime_get_ns(), tid, tgid, waking);

@@ -114,7 +114,7 @@ struct cpu_state {
     u32 looks_count;
     u32 looks_loaded;        /* the window before was above the limit */
     u32 looks_skipped;
-    u32 unused;
+    u32 looks_brisk;         /* … above the limit from which on not every call path is read */
     u64 reviewed_ns;         /* when this CPU last looked whether all CPUs are busy */
     /* No two CPUs' states share a cache line, nor a pair of lines that are fetched together: the table begins
      * anywhere in a line, and the gap is a pair of lines. */

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Evidence of what ended an idle period that interrupts give: vectors, IPIs, devices, softirqs and timers. */
+#define VECTOR_PROBE(tracepoint, evidence)              \
+    RAW_TRACEPOINT_PROBE(tracepoint)                    \
+    {                                                   \
+        struct cpu_state *cpu = this_cpu();             \
+        if (cpu)                                        \
+            idle_evidence(cpu, evidence, (u32)ctx->args[0]); \
+        return 0;                                       \
+    }
+
+#ifdef HAVE_local_timer_entry
+VECTOR_PROBE(local_timer_entry, EVIDENCE_LOCAL_TIMER)
+#endif
+#ifdef HAVE_reschedule_entry
+VECTOR_PROBE(reschedule_entry, EVIDENCE_RESCHEDULE)
+#endif
+#ifdef HAVE_call_function_entry
+VECTOR_PROBE(call_function_entry, EVIDENCE_CALL_FUNCTION)
+#endif
+#ifdef HAVE_call_function_single_entry
+VECTOR_PROBE(call_function_single_entry, EVIDENCE_CALL_FUNCTION)
+#endif
+#ifdef HAVE_irq_work_entry
+VECTOR_PROBE(irq_work_entry, EVIDENCE_IRQ_WORK)
+#endif
+#ifdef HAVE_x86_platform_ipi_entry
+VECTOR_PROBE(x86_platform_ipi_entry, EVIDENCE_OTHER_VECTOR)
+#endif
+#ifdef HAVE_thermal_apic_entry
+VECTOR_PROBE(thermal_apic_entry, EVIDENCE_OTHER_VECTOR)
+#endif
+#ifdef HAVE_threshold_apic_entry
+VECTOR_PROBE(threshold_apic_entry, EVIDENCE_OTHER_VECTOR)
+#endif
+#ifdef HAVE_deferred_error_apic_entry
+VECTOR_PROBE(deferred_error_apic_entry, EVIDENCE_OTHER_VECTOR)
+#endif
+#ifdef HAVE_ipi_entry
+/* arm64: one tracepoint for all IPIs, told apart by their names (arch/arm64/kernel/smp.c: ipi_types). */
+RAW_TRACEPOINT_PROBE(ipi_entry)
+{
+    struct cpu_state *cpu = this_cpu();
+    u32 evidence = EVIDENCE_CALL_FUNCTION;
+    char first = 0;
+
+    if (!cpu || !is_open(cpu))
+        return 0;
+    bpf_probe_read_kernel(&first, sizeof(first), (void *)ctx->args[0]);
+    if (first == 'R')
+        evidence = EVIDENCE_RESCHEDULE;
+    else if (first == 'I')
+        evidence = EVIDENCE_IRQ_WORK;
+    else if (first == 'T')
+        evidence = EVIDENCE_LOCAL_TIMER;
+    idle_refine(cpu, evidence, 0);
+    return 0;
+}
+#endif
+
+RAW_TRACEPOINT_PROBE(irq_handler_entry)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (cpu)
+        idle_hardirq(cpu, (u32)ctx->args[0]);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(irq_handler_exit)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (cpu)
+        idle_hardirq_end(cpu, bpf_ktime_get_ns());
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(softirq_entry)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (cpu && is_watched(cpu))
+        idle_softirq(cpu, bpf_ktime_get_ns(), (u32)ctx->args[0]);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(softirq_exit)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (cpu)
+        idle_softirq_end(cpu);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(hrtimer_expire_entry)
+{
+    struct cpu_state *cpu = this_cpu();
+    u64 function;
+    if (!cpu)
+        return 0;
+    function = read_u64(ctx->args[0] + OFFSET_hrtimer_function);
+    idle_timer(cpu, function, function == TICK_HANDLER, 0);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(hrtimer_expire_exit)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (cpu)
+        idle_timer_end(cpu);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(timer_expire_entry)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (!cpu)
+        return 0;
+    idle_timer(cpu, read_u64(ctx->args[0] + OFFSET_timer_list_function), 0, 1);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(timer_expire_exit)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (cpu)
+        idle_timer_end(cpu);
+    return 0;
+}

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Where a thread is: user registers, call path and stack bytes.
+ *
+ * A site is (thread, user ip, user sp, hash of the call path). The registers of a sleeper are read from the top of
+ * its kernel stack when it ends an idle period; the call path is hashed and, for a new site, the stack copied at
+ * the switch-out, while its memory is the current one. Two calls of sleep() from one frame share ip and sp, so the
+ * return addresses near the top of the stack are hashed too: words that point into mapped code.
+ *
+ * The loader says where a register lies (REGISTER_*), how to tell a user's registers (REGISTERS_ARE_USERS) and which bits of
+ * a word can be a code address (CODE_ADDRESS_MASK: pointer authentication signs return addresses in the upper ones).
+ */
+/* The two registers that tell where a thread is, and what lies between them. */
+#define REGISTER_FIRST (REGISTER_IP < REGISTER_SP ? REGISTER_IP : REGISTER_SP)
+#define REGISTER_SPAN ((REGISTER_IP < REGISTER_SP ? REGISTER_SP : REGISTER_IP) - REGISTER_FIRST + 1)
+#define HASHED_BYTES 1024
+#define STACK_BYTES 0x4000
+/* A thread that was found on one call path so often is trusted to be on it again, where looks are many: then one in
+ * eight is a look at the path, and one in TRUSTED_MOST the longer nothing else was found. Any other path ends the trust. */
+#define ALIKE_ENOUGH 16
+#define TRUSTED_MOST 64
+
+/* Values of a site's code that are no hash. */
+#define CODE_UNREADABLE 1
+#define CODE_NEWBORN 2
+
+enum stack_kind { STACK_SLEEPER = 0, STACK_WAKER = 1, STACK_REGISTERS = 2 };
+
+struct site_key {
+    u64 ip, sp, code;
+    u32 tid, kind;
+};
+
+struct stack_record {
+    u64 at_ns;
+    u64 ip, sp, code;
+    u32 tid, tgid, kind, bytes;
+    u64 registers[REGISTER_COUNT];
+    u8 stack[STACK_BYTES + 0x1000];
+};
+
+BPF_TABLE("lru_hash", struct site_key, u64, seen, 32768);
+BPF_PERCPU_ARRAY(scratch, struct stack_record, 1);
+BPF_RINGBUF_OUTPUT(stacks, STACK_PAGES);
+
+static __always_inline int is_code(struct target *target, u64 word)
+{
+    word &= CODE_ADDRESS_MASK;
+    return word - target->text_low < target->text_bytes || word - target->library_low < target->library_bytes;
+}
+
+static __always_inline u64 call_path(struct target *target, struct stack_record *record)
+{
+    u64 *words = (u64 *)record->stack;
+    u64 hash = 0xcbf29ce484222325ULL;
+    int i;
+
+#pragma unroll
+    for (i = 0; i < HASHED_BYTES / 8; i++) {
+        u64 word = words[i];
+        if (is_code(target, word))
+            hash = (hash ^ (word & CODE_ADDRESS_MASK)) * 0x100000001b3ULL;
+    }
+    return hash;
+}
+
+static __always_inline void send_stack(struct stack_record *record, u64 window)
+{
+    s64 *budget = shared_at(SHARED_STACK_BYTES);
+    struct thread *thread = thread_at(record->tid);
+    u32 read = 0;
+    int i;
+
+    /* Leftovers of dead frames can make call paths look new without end: neither one thread nor all of them may
+     * fill the reader's memory. */
+    if (thread && thread->window != window) {
+        thread->window = window;
+        thread->sent = 0;
+    }
+    if (!budget || !thread || thread->sent >= THREAD_STACKS || *budget <= 0) {
+        count(COUNT_UNSENT);
+        return;
+    }
+    thread->sent++;
+
+#pragma unroll
+    for (i = 0; i < STACK_BYTES / 1024; i++) {
+        if (bpf_probe_read_user(record->stack + (read & (STACK_BYTES - 1)), 1024, (void *)(record->sp + read)))
+            break;
+        read += 1024;
+    }
+    /* The stack's end is seldom a round distance away, and the thread's start lies there. */
+#pragma unroll
+    for (i = 512; i >= 8; i >>= 1) {
+        if (read < STACK_BYTES &&
+            !bpf_probe_read_user(record->stack + (read & (STACK_BYTES - 1)), i, (void *)(record->sp + read)))
+            read += i;
+    }
+    if (read > STACK_BYTES)
+        read = STACK_BYTES;
+    record->bytes = read;
+    __sync_fetch_and_add(budget, -(s64)(offsetof(struct stack_record, stack) + read));
+    count(COUNT_STACKS);
+    if (stacks.ringbuf_output(record, offsetof(struct stack_record, stack) + read, RB_NO_WAKEUP))
+        count(COUNT_LOST_STACKS);
+}
+
+/* Where pt_regs lies above the bottom of a kernel stack (THREAD_SIZE is in no BTF): taken once from a helper that
+ * serves the current task only, where the kernel has it (5.15). The verifier forbids arithmetic on its result until it
+ * has been through a map. Before, the sizes that a kernel stack can have are tried on a thread that came from user
+ * space: REGISTERS_ARE_USERS tells its registers from anything else. Not taken from the idle task: the boot CPU's has
+ * its stack elsewhere. */
+static __always_inline void find_registers(u64 task)
+{
+    int zero = 0;
+    s64 *offset = shared_at(SHARED_REGS_OFFSET);
+    struct stack_record *record;
+
+    if (!offset || *offset)
+        return;
+    record = scratch.lookup(&zero);
+    if (!record)
+        return;
+#ifdef HAVE_task_pt_regs
+    *(volatile u64 *)&record->at_ns = bpf_task_pt_regs(bpf_get_current_task_btf());
+    *offset = *(volatile u64 *)&record->at_ns - read_u64(task + OFFSET_task_struct_stack);
+#else
+    u64 bottom = read_u64(task + OFFSET_task_struct_stack);
+    s64 top;
+    u64 *words = record->registers;
+
+#pragma unroll
+    for (top = 0x4000; top <= 0x10000; top <<= 1) {
+        if (*offset || bpf_probe_read_kernel(words, sizeof(record->registers), (void *)(bottom + top - PT_REGS_BYTES)))
+            continue;
+        if (REGISTERS_ARE_USERS(words))
+            *offset = top - PT_REGS_BYTES;
+    }
+#endif
+}
+
+static __always_inline u64 user_registers(u64 task)
+{
+    s64 *offset = shared_at(SHARED_REGS_OFFSET);
+    if (!offset || !*offset)
+        return 0;
+    return read_u64(task + OFFSET_task_struct_stack) + *offset;
+}
+
+/* The whole look: call path, and stack bytes of a new site. `record` has the registers. */
+static __always_inline void look_at_path(struct target *target, struct stack_record *record, u32 kind, u64 window, struct look *look)
+{
+    struct site_key key = {};
+    u64 one = 1;
+    int is_same = look->ip == record->ip && look->sp == record->sp && look->window == window;
+
+    if (bpf_probe_read_user(record->stack, HASHED_BYTES, (void *)record->sp))
+        record->code = CODE_UNREADABLE;
+    else
+        record->code = call_path(target, record);
+    look->unread = 0;
+    if (is_same && look->code == record->code) {
+        look->alike++;
+        return;
+    }
+    look->ip = record->ip;
+    look->sp = record->sp;
+    look->code = record->code;
+    look->window = window;
+    look->alike = 1;
+    key.ip = record->ip;
+    key.sp = record->sp;
+    key.code = record->code;
+    key.tid = record->tid;
+    key.kind = kind;
+    if (seen.lookup(&key))
+        return;
+    seen.update(&key, &one);
+    send_stack(record, window);
+}
+
+/* Where is the current thread? Returns 0 where it has no user registers. The usual case reads two registers and touches
+ * nothing but the thread's slot: what is not in a CPU's cache costs more than any instruction here. */
+static __always_inline int look_at_current(struct cpu_state *cpu, struct look *look, u64 task, u64 pid_tgid, u32 kind)
+{
+    int zero = 0;
+    s64 *window = shared_at(SHARED_WINDOW);
+    u64 registers = user_registers(task), words[REGISTER_SPAN] = {}, ip, sp;
+    struct stack_record *record;
+    struct target *target;
+
+    if (!window || !registers)
+        return 0;
+    if (bpf_probe_read_kernel(words, sizeof(words), (void *)(registers + 8 * REGISTER_FIRST)))
+        return 0;
+    ip = words[REGISTER_IP - REGISTER_FIRST];
+    sp = words[REGISTER_SP - REGISTER_FIRST];
+    if (!ip || ip >> 56)
+        return 0;   /* a kernel thread has no user registers */
+    if (look->alike >= ALIKE_ENOUGH && look->ip == ip && look->sp == sp && look->window == *window &&
+        look->unread < look->alike / 2 && look->unread < TRUSTED_MOST && is_brisk(cpu)) {
+        look->unread++;
+        return 1;
+    }
+    record = scratch.lookup(&zero);
+    target = target_of(pid_tgid >> 32);
+    if (!record || !target || bpf_probe_read_kernel(record->registers, sizeof(record->registers), (void *)registers))
+        return 0;
+    record->at_ns = bpf_ktime_get_ns();
+    record->ip = ip;
+    record->sp = sp;
+    record->tid = (u32)pid_tgid;
+    record->tgid = pid_tgid >> 32;
+    record->kind = kind;
+    look_at_path(target, record, kind, *window, look);
+    return 1;
+}
+
+/* The registers of a thread that sleeps, to be joined with stack bytes read otherwise; each once. */
+static __always_inline void send_registers(u64 registers, u64 ip, u64 sp, u32 tid, u32 tgid, u64 now)
+{
+    int zero = 0;
+    struct site_key key = {};
+    struct stack_record *record = scratch.lookup(&zero);
+    u64 one = 1;
+
+    key.ip = ip;
+    key.sp = sp;
+    key.tid = tid;
+    key.kind = STACK_REGISTERS;
+    if (!record || seen.lookup(&key))
+        return;
+    seen.update(&key, &one);
+    if (bpf_probe_read_kernel(record->registers, sizeof(record->registers), (void *)registers))
+        return;
+    record->at_ns = now;
+    record->ip = ip;
+    record->sp = sp;
+    record->code = 0;
+    record->tid = tid;
+    record->tgid = tgid;
+    record->kind = STACK_REGISTERS;
+    record->bytes = 0;
+    if (stacks.ringbuf_output(record, offsetof(struct stack_record, stack), RB_NO_WAKEUP))
+        count(COUNT_LOST_STACKS);
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Where the target's threads sleep and from where they wake others.
+ *
+ * Every waking of a target thread is counted by the site that it ends and by what woke it, idle or not.
+ */
+#include "threads.bpf.h"
+#include "looks.bpf.h"
+
+#define WOKEN_SITES 32768
+
+/* One site and what ended the sleep there, as in struct waking; CAUSE_HALF is in `context`. */
+struct woken_key {
+    u64 ip, sp, code, timer_function;
+    u32 tid, tgid, context, irq, waker_tgid, waker_tid;
+};
+
+BPF_TABLE("hash", struct woken_key, u64, woken, WOKEN_SITES);
+
+/* One more sleep at a site has ended. A full table is a number, not a gap. */
+static __always_inline void count_waking(struct look *look, u32 tid, u32 tgid, u64 timer, u32 context, u32 irq, u64 waker)
+{
+    struct woken_key key = {};
+    u64 one = 1, *times;
+    s64 *half = shared_at(SHARED_WOKEN_HALF);
+
+    key.ip = look->ip;
+    key.sp = look->sp;
+    key.code = look->code;
+    key.tid = tid;
+    key.tgid = tgid;
+    key.context = context | (half ? (u32)*half : 0);
+    key.timer_function = timer;
+    key.irq = irq;
+    if (context == WAKER_TASK) {
+        key.waker_tid = (u32)waker;
+        key.waker_tgid = waker >> 32;
+    }
+    times = woken.lookup(&key);
+    if (times)
+        __sync_fetch_and_add(times, 1);
+    else if (woken.update(&key, &one))
+        count(COUNT_UNCOUNTED);
+}
+
+static __always_inline int is_counting(struct cpu_state *cpu)
+{
+    s64 *counting = shared_at(SHARED_COUNTING);
+    return counting && *counting && !is_loaded(cpu);
+}
+
+/* A thread is being woken. One that was not seen going to sleep (it slept when the trace began) is known by its
+ * registers alone. */
+static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid, u32 tgid, u32 context, u32 irq, u64 waker)
+{
+    struct thread *thread = thread_at(tid);
+    struct look found = {};
+    u64 registers;
+
+    if (!thread)
+        return;
+    if (thread->tid == tid) {
+        if (!thread->asleep)
+            return;   /* it had not gone to sleep yet */
+        thread->asleep = 0;
+        count_waking(&thread->sleeper, tid, thread->tgid, cpu->timer_active, context, irq, waker);
+        return;
+    }
+    if (!target_of(tgid))
+        return;
+    registers = user_registers(task);
+    if (!registers)
+        return;
+    found.ip = read_u64(registers + 8 * REGISTER_IP);
+    found.sp = read_u64(registers + 8 * REGISTER_SP);
+    if (!found.ip || found.ip >> 56)
+        return;
+    send_registers(registers, found.ip, found.sp, tid, tgid, bpf_ktime_get_ns());
+    count_waking(&found, tid, tgid, cpu->timer_active, context, irq, waker);
+}
+
+static __always_inline int is_slot_of(struct thread *thread, u32 tid, u32 tgid)
+{
+    return thread->tid == tid && thread->tgid == tgid;
+}
+
+/* A slot is this thread's from now on. */
+static __always_inline void take_slot(struct thread *thread, u32 tid, u32 tgid)
+{
+    __builtin_memset(thread, 0, sizeof(*thread));
+    thread->tid = tid;
+    thread->tgid = tgid;
+}
+
+/* A thread that was created and is woken for the first time stands where threads start: it has no stack to copy. A new
+ * process has its parent's. */
+static __always_inline void note_birth(u64 task, u32 tid, u32 tgid)
+{
+    struct thread *thread = thread_at(tid);
+    u64 registers = user_registers(task);
+
+    if (!thread || !registers || tid == tgid || !target_of(tgid))
+        return;
+    take_slot(thread, tid, tgid);
+    thread->sleeper.ip = read_u64(registers + 8 * REGISTER_IP);
+    thread->sleeper.sp = read_u64(registers + 8 * REGISTER_SP);
+    thread->sleeper.code = CODE_NEWBORN;
+}
+
+/* A target thread goes to sleep. */
+static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_tgid)
+{
+    u32 tid = (u32)pid_tgid, tgid = pid_tgid >> 32;
+    struct thread *thread;
+    int is_known;
+
+    if (is_other(tgid) || is_skipped(cpu, tid))
+        return;
+    thread = thread_at(tid);
+    if (!thread)
+        return;
+    is_known = is_slot_of(thread, tid, tgid);
+    if (!is_known && !target_of(tgid))
+        return;
+    find_registers(task);
+    note_look(cpu, coarse_ns());
+    if (!is_sleep(0, read_u32(task + OFFSET_task_struct_state)))
+        return;   /* a signal was pending */
+    count(COUNT_SLEEPS);
+    if (!is_known)
+        take_slot(thread, tid, tgid);
+    else if (thread->asleep && is_counting(cpu))
+        /* Woken in the instant between the switch-out and this probe: by whom is not known. */
+        count_waking(&thread->sleeper, tid, tgid, 0, WAKER_UNSEEN, 0, 0);
+    thread->asleep = look_at_current(cpu, &thread->sleeper, task, pid_tgid, STACK_SLEEPER);
+}
+
+/* A thread that an idle CPU switches to: where had it slept? Where its switch-out was not looked at (it slept before the
+ * trace began, or the CPU was loaded) its registers are sent, to be joined with stack bytes read otherwise. */
+static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, u32 tgid)
+{
+    int slot = tid & (SITE_SLOTS - 1);
+    struct thread *thread = thread_at(tid);
+    u64 registers;
+    u32 *asked;
+
+    if (!target_of(tgid))
+        return;
+    registers = user_registers(task);
+    if (!registers)
+        return;
+    cpu->period.site_ip = read_u64(registers + 8 * REGISTER_IP);
+    cpu->period.site_sp = read_u64(registers + 8 * REGISTER_SP);
+    if (!cpu->period.site_ip || cpu->period.site_ip >> 56)
+        return;
+    cpu->period.flags |= IDLE_SITE;
+    if (thread && thread->tid == tid && thread->sleeper.ip == cpu->period.site_ip &&
+        thread->sleeper.sp == cpu->period.site_sp) {
+        cpu->period.site_code = thread->sleeper.code;
+        cpu->period.flags |= IDLE_SITE_FRESH;
+        return;
+    }
+    asked = wanted.lookup(&slot);
+    if (asked)
+        *asked = tid;
+    send_registers(registers, cpu->period.site_ip, cpu->period.site_sp, tid, tgid, cpu->period.enter_ns);
+}
+
+/* The current thread wakes another: from where? */
+static __always_inline void note_waker(struct cpu_state *cpu, struct waking *waking, u64 task, u64 pid_tgid)
+{
+    u32 tid = (u32)pid_tgid, tgid = pid_tgid >> 32;
+    struct thread *thread;
+    int is_known;
+
+    if (is_other(tgid) || is_skipped(cpu, tid))
+        return;
+    thread = thread_at(tid);
+    if (!thread)
+        return;
+    is_known = is_slot_of(thread, tid, tgid);
+    if (!is_known && !target_of(tgid))
+        return;
+    note_look(cpu, coarse_ns());
+    if (!is_known)
+        take_slot(thread, tid, tgid);
+    if (!look_at_current(cpu, &thread->waker, task, pid_tgid, STACK_WAKER))
+        return;
+    waking->ip = thread->waker.ip;
+    waking->sp = thread->waker.sp;
+    waking->code = thread->waker.code;
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* The target's threads: which they are, what is remembered of each, and how often they may be looked at.
+ *
+ * Under load (a CPU that saw more than LOADED_PER_100MS switch-outs and wakings by target threads in a tenth of a
+ * second) only one in SAMPLE_1_IN is looked at, besides threads whose wake-up was blamed on a site not yet seen, and
+ * wakings are not counted. The tenth before decides, so that a lasting load pays for the sample only.
+ */
+#define SITE_SLOTS 16384
+/* More looks than this on one CPU: a thread that is where it always was need not show its call path each time. */
+#define BRISK_PER_100MS 100
+
+/* Where a process has code: its own text, and the hull of its libraries. */
+struct target {
+    u64 text_low, text_bytes;
+    u64 library_low, library_bytes;
+};
+
+/* Where a thread was seen: a site. */
+struct look {
+    u64 ip, sp, code;
+    u64 window;       /* in which its stack was seen */
+    u32 alike;        /* looks at its call path that found it there, one after the other */
+    u32 unread;       /* looks since, at its registers alone */
+};
+
+/* A thread: a slot is another's as soon as that one sleeps. */
+struct thread {
+    struct look sleeper;
+    struct look waker;
+    u32 tid, tgid;
+    u32 asleep;       /* its waking has not been seen yet */
+    u32 sent;         /* stacks of this thread that were copied … */
+    u32 unused;
+    u64 window;       /* … in this window */
+};
+
+BPF_HASH(targets, u32, struct target, 8192);
+BPF_ARRAY(threads, struct thread, SITE_SLOTS);
+BPF_ARRAY(wanted, u32, SITE_SLOTS);
+
+/* Whether a process cannot be of the target, before anything is looked up: where there is but one. */
+static __always_inline int is_other(u32 tgid)
+{
+    s64 *only = shared_at(SHARED_ONLY_TARGET);
+    return only && *only && (u32)*only != tgid;
+}
+
+static __always_inline struct target *target_of(u32 tgid)
+{
+    struct target *found;
+#if TARGET_ALL
+    u32 everyone = 0;
+#endif
+
+    if (is_other(tgid))
+        return 0;
+    found = targets.lookup(&tgid);
+#if TARGET_ALL
+    if (!found && tgid != OWN_PID)
+        found = targets.lookup(&everyone);
+#endif
+    return found;
+}
+
+static __always_inline struct thread *thread_at(u32 tid)
+{
+    int slot = tid & (SITE_SLOTS - 1);
+    return threads.lookup(&slot);
+}
+
+static __always_inline int is_loaded(struct cpu_state *cpu)
+{
+    return cpu->looks_loaded || cpu->looks_count > LOADED_PER_100MS;
+}
+
+/* Under load: is this one of the looks that are left out? To be asked before anything that costs. */
+static __always_inline int is_skipped(struct cpu_state *cpu, u32 tid)
+{
+    int slot = tid & (SITE_SLOTS - 1);
+    u32 *asked;
+
+    if (!is_loaded(cpu) || ++cpu->looks_skipped % SAMPLE_1_IN == 0)
+        return 0;
+    asked = wanted.lookup(&slot);
+    if (!asked || *asked != tid)
+        return 1;
+    *asked = 0;
+    return 0;
+}
+
+/* The time of the last tick: a fifth of what the exact one costs, and enough to count by tenths of a second. */
+static __always_inline u64 coarse_ns(void)
+{
+#ifdef HAVE_ktime_get_coarse_ns
+    return bpf_ktime_get_coarse_ns();
+#else
+    return bpf_ktime_get_ns();
+#endif
+}
+
+/* The load meter; a look under load stands for those that were left out before it. */
+static __always_inline void note_look(struct cpu_state *cpu, u64 now)
+{
+    if (now - cpu->looks_window_ns > 100000000ULL) {
+        cpu->looks_loaded = cpu->looks_count > LOADED_PER_100MS && now - cpu->looks_window_ns < 200000000ULL;
+        cpu->looks_brisk = cpu->looks_count > BRISK_PER_100MS && now - cpu->looks_window_ns < 200000000ULL;
+        cpu->looks_window_ns = now;
+        cpu->looks_count = 0;
+    }
+    if (is_loaded(cpu)) {
+        cpu->looks_count += SAMPLE_1_IN;
+        count(COUNT_LOADED);
+    } else {
+        cpu->looks_count++;
+    }
+}
+
+static __always_inline int is_brisk(struct cpu_state *cpu)
+{
+    return cpu->looks_brisk || cpu->looks_count > BRISK_PER_100MS;
+}
