@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from powerprof.tracing.program import Program
+from powerprof.tracing.loaded import Loaded
 
 Array = npt.NDArray[np.void]
 # A program that had read the old half's number has added to its entry long since: it takes a microsecond.
@@ -27,7 +27,7 @@ class Halves:
 
     def __init__(
         self,
-        program: Program,
+        program: Loaded,
         name: str,
         dtypes: tuple[np.dtype[np.void], np.dtype[np.void]],
         half_of: tuple[str, int],
@@ -51,8 +51,7 @@ class Halves:
 
     def clear(self) -> None:
         """Forget everything: for a new window that nobody has opened yet."""
-        keys, _ = self._read()
-        self._program.delete(self._name, keys.tobytes(), self._key.itemsize)
+        self._program.clear(self._name)
         self._forget()
 
     def since(self) -> Array:
@@ -67,12 +66,12 @@ class Halves:
             keys, values = self._read()
             is_old = (keys[self._field] & self._bit != 0) == bool(old)
             found.append(self._difference(keys[is_old], values[is_old]))
-            self._program.delete(self._name, keys[is_old].tobytes(), self._key.itemsize)
+            self._program.delete(self._name, [key.tobytes() for key in keys[is_old]])
             self._forget()
         return np.concatenate(found)
 
     def _read(self) -> tuple[Array, Array]:
-        keys, values = self._program.hash_bytes(self._name, self._key.itemsize, self._value.itemsize)
+        keys, values = self._program.hash_bytes(self._name)
         return np.frombuffer(keys, dtype=self._key), np.frombuffer(values, dtype=self._value)
 
     def _difference(self, keys: Array, values: Array) -> Array:

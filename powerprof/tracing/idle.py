@@ -34,8 +34,9 @@ from powerprof.tracing.layout import (
     Flag,
     Phase,
 )
+from powerprof.tracing.loaded import Loaded
 from powerprof.tracing.names import kernel_functions
-from powerprof.tracing.program import Program, argument_definitions, possible_cpus, struct_definitions
+from powerprof.tracing.program import argument_definitions, possible_cpus, struct_definitions
 
 _FIELDS = {
     "task_struct_pid": ("task_struct", "pid"),
@@ -72,7 +73,7 @@ Array = npt.NDArray[Any]
 # Records that a window keeps beside its sums: 11 MB, and one in two, four, … of them where more come.
 SAMPLE_LIMIT = 50_000
 _COUNT_LOST, _COUNT_LOST_SAMPLES = 1, 8
-_SHARED_SAMPLE_MASK, _SHARED_CAUSE_HALF = 4, 5
+_SHARED_SAMPLE_MASK, _SHARED_CAUSE_HALF, _SHARED_TICK_HANDLER = 4, 5, 9
 
 
 @dataclass(frozen=True)
@@ -101,15 +102,13 @@ def definitions(btf: Btf, *, stacks: bool) -> dict[str, int | str]:
     values.update(struct_definitions(btf, _FIELDS))
     values.update(argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"))
     values.update({f"HAVE_{name}": 1 for name in _OPTIONAL_TRACEPOINTS if btf.has_tracepoint(name)})
-    handlers = kernel_functions(set(), _TICK_HANDLERS)
-    values["TICK_HANDLER"] = f"{next(iter(handlers), 0)}ULL"
     return values
 
 
 class IdleTracer:
     """The idle-exit program, loaded and running while the context is open."""
 
-    def __init__(self, extra: Mapping[str, int | str] | None = None) -> None:
+    def __init__(self, extra: Mapping[str, int | str] | None = None, btf: Btf | None = None) -> None:
         """Load and attach. Raises CapabilityError where this host or user may not.
 
         A recorded host cannot be traced: what is traced is the running kernel.
@@ -118,12 +117,12 @@ class IdleTracer:
             raise CapabilityError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
         features.need(features.RING_BUFFER)
         check_process_ids()
-        values = definitions(kernel_btf(), stacks=bool(extra))
+        values = definitions(btf or kernel_btf(), stacks=bool(extra))
         values.update(extra or {})
         self._sample = bytearray()
         self._mask = 0
         self._functions: dict[int, str] = {}
-        self.program = Program("idle.bpf.c", values)
+        self.program = Loaded("idle.bpf.c", values)
         self._causes = Halves(
             self.program,
             "causes",
@@ -133,6 +132,8 @@ class IdleTracer:
             turn=lambda half: self._share(_SHARED_CAUSE_HALF, half * HALF),
         )
         self.program.ring("exits", self._sample.extend)
+        # Not a definition: the kernel lies elsewhere after each boot.
+        self._share(_SHARED_TICK_HANDLER, next(iter(kernel_functions(set(), _TICK_HANDLERS)), 0))
         self.begin()
 
     def __enter__(self) -> Self:
@@ -145,14 +146,15 @@ class IdleTracer:
 
     def begin(self) -> None:
         """Forget what came before: a new window is near. Nothing is counted before `open_cpu`."""
-        for cpu in range(possible_cpus()):
+        cpus = self.program.slots("totals")
+        for cpu in range(cpus):
             self.program.put("totals", cpu, bytes(CPU_TOTAL.itemsize))
         self._set_mask(0)
         self.drain()
         self._sample.clear()
         self._causes.clear()
         self._counted = self.program.per_cpu_sum("counters")
-        self._totals = np.zeros(possible_cpus(), dtype=CPU_TOTAL)
+        self._totals = np.zeros(cpus, dtype=CPU_TOTAL)
 
     def open_cpu(self, cpu: int, at_ns: int) -> None:
         """One CPU's window begins: to be called while the caller keeps that CPU awake."""
@@ -163,7 +165,7 @@ class IdleTracer:
     def close_cpu(self, cpu: int, at_ns: int) -> None:
         """One CPU's window ends: to be called while the caller keeps that CPU awake, so that nothing is added to its
         sums meanwhile."""
-        total = np.frombuffer(self.program.get("totals", cpu, CPU_TOTAL.itemsize), dtype=CPU_TOTAL)[0].copy()
+        total = np.frombuffer(self.program.get("totals", cpu), dtype=CPU_TOTAL)[0].copy()
         if total["start_ns"]:
             total["end_ns"] = at_ns
             self.program.put("totals", cpu, total.tobytes())

@@ -36,7 +36,8 @@ def completed(reading: CpuReading, before: Array, after: Array) -> CpuReading:
     if before["phase"] != after["phase"] or before["period"]["enter_ns"] != after["period"]["enter_ns"]:
         return reading
     if before["phase"] != Phase.IDLE:
-        return replace(reading, resolved=bool(before["phase"] != Phase.UNKNOWN))
+        # One that was not seen to idle yet has been running since the first edge, where it ran us.
+        return replace(reading, resolved=True)
     state, enter_ns = int(before["period"]["state"]), int(before["period"]["enter_ns"])
     at_ns = reading.at_ns or 0
     times = list(reading.time_us)

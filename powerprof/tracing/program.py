@@ -8,7 +8,6 @@ definitions; they come from the running kernel (BTF, kallsyms), never from heade
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import re
 import tempfile
@@ -23,9 +22,8 @@ from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.tracing.btf import Btf
 from powerprof.tracing.headers import kernel_headers, remedy
 
-_PRIVILEGE_HINT = "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep on the interpreter"
+PRIVILEGE_HINT = "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep on the interpreter"
 _BPF_ENABLE_STATS = 32
-_BATCH = 4096
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
 
 
@@ -71,17 +69,17 @@ def argument_definitions(btf: Btf, tracepoint: str, usual: Sequence[str], *optio
     return {f"ARG_{tracepoint}_{name}": order.index(name) for name in wanted}
 
 
-def _source(name: str) -> str:
+def source_of(name: str) -> str:
     """A shipped program with its own headers put in: bcc translates table operations in the main text only."""
     text = (paths.data_dir("probes") / "bpf" / name).read_text()
-    return re.sub(r'^#include "([\w.]+)"$', lambda match: _source(match[1]), text, flags=re.MULTILINE)
+    return re.sub(r'^#include "([\w.]+)"$', lambda match: source_of(match[1]), text, flags=re.MULTILINE)
 
 
 def explain(error: Exception, what: str, said: str = "") -> PowerprofError:
     """bcc's one kind of error as ours: what was refused, by whom and why. `said` is what was on descriptor 2."""
     text = f"{error} {said}".lower()
     if os.geteuid() != 0 or "permitted" in text or "permission" in text:
-        return CapabilityError(f"{what}: not permitted", _PRIVILEGE_HINT)
+        return CapabilityError(f"{what}: not permitted", PRIVILEGE_HINT)
     if "kernel headers" in text or "file not found" in text:
         return CapabilityError("cannot compile BPF programs: kernel headers do not fit", remedy())
     lines = [line.strip() for line in said.splitlines() if line.strip()]
@@ -106,7 +104,7 @@ class Program:
             import bcc
         except ImportError:
             raise CapabilityError("bcc is not installed", "apt install python3-bpfcc") from None
-        source = _source(name)
+        source = source_of(name)
         prelude = "".join(f"#define {key} {value}\n" for key, value in definitions.items())
         headers = kernel_headers()
         # What the caller's environment says of headers is not for root to compile.
@@ -170,65 +168,6 @@ class Program:
                 if line.startswith("run_time_ns:"):
                     total_ns += int(line.split()[1])
         return total_ns / 1e9
-
-    def table_bytes(self, name: str) -> bytes:
-        """All values of an array table, one after the other."""
-        table = self.bpf[name]
-        return b"".join(bytes(value) for value in table.values())
-
-    def put(self, name: str, index: int, value: bytes) -> None:
-        """Set one entry of an array table."""
-        from bcc.libbcc import lib
-
-        key = ctypes.c_uint32(index)
-        data = ctypes.create_string_buffer(value, len(value))
-        if lib.bpf_update_elem(self.bpf[name].map_fd, ctypes.byref(key), data, 0) < 0:
-            raise PowerprofError(f"cannot write the table {name} ({os.strerror(ctypes.get_errno()).lower()})")
-
-    def get(self, name: str, index: int, size: int) -> bytes:
-        """One entry of an array table."""
-        from bcc.libbcc import lib
-
-        key = ctypes.c_uint32(index)
-        data = ctypes.create_string_buffer(size)
-        if lib.bpf_lookup_elem(self.bpf[name].map_fd, ctypes.byref(key), data) < 0:
-            raise PowerprofError(f"cannot read the table {name} ({os.strerror(ctypes.get_errno()).lower()})")
-        return data.raw
-
-    def slots(self, name: str) -> int:
-        """How many entries a table can hold."""
-        return int(self.bpf[name].max_entries)
-
-    def hash_bytes(self, name: str, key_bytes: int, value_bytes: int) -> tuple[bytes, bytes]:
-        """All keys and all values of a hash table, some thousand a call (BPF_MAP_LOOKUP_BATCH, Linux 5.6)."""
-        from bcc.libbcc import lib
-
-        table = self.bpf[name]
-        keys = ctypes.create_string_buffer(_BATCH * key_bytes)
-        values = ctypes.create_string_buffer(_BATCH * value_bytes)
-        found_keys, found_values = bytearray(), bytearray()
-        # Where the next batch begins: a bucket's number, in a key's place.
-        place, begun = (ctypes.c_uint32 * 64)(), False
-        while True:
-            count = ctypes.c_uint32(_BATCH)
-            begin = place if begun else None
-            result = lib.bpf_lookup_batch(table.map_fd, begin, place, keys, values, ctypes.byref(count))
-            code = ctypes.get_errno() if result < 0 else 0
-            if code not in (0, errno.ENOENT):
-                raise PowerprofError(f"cannot read the table {name} ({os.strerror(code).lower()})")
-            found_keys += ctypes.string_at(keys, count.value * key_bytes)
-            found_values += ctypes.string_at(values, count.value * value_bytes)
-            if code == errno.ENOENT or not count.value:
-                return bytes(found_keys), bytes(found_values)
-            begun = True
-
-    def delete(self, name: str, keys: bytes, key_bytes: int) -> None:
-        """Delete these entries of a hash table; keys that are not there are passed over."""
-        from bcc.libbcc import lib
-
-        descriptor = self.bpf[name].map_fd
-        for at in range(0, len(keys), key_bytes):
-            lib.bpf_delete_elem(descriptor, keys[at : at + key_bytes])
 
     def per_cpu_sum(self, name: str) -> list[int]:
         """Each entry of a per-CPU array of u64, summed over CPUs."""

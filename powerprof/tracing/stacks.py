@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+import struct
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,7 +31,8 @@ from powerprof.tracing.sleeping import sleeping_stacks
 _COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_UNSENT, _COUNT_UNCOUNTED = 3, 4, 6, 7
 _COUNT_SLEEPS = 5
 _SHARED_REGISTERS, _SHARED_COUNTING, _SHARED_STACK_BYTES, _SHARED_WOKEN_HALF = 1, 2, 3, 6
-_SHARED_ONLY_TARGET, _SHARED_WINDOW = 7, 8
+_SHARED_ONLY_TARGET, _SHARED_WINDOW, _SHARED_OWN_PID = 7, 8, 10
+_RANGES = struct.Struct("=4Q")
 _RING_PAGES = 4096  # 16 MiB: two thousand stacks of 8 KiB between two drains
 # At up to 20,000 switch-outs and wakings a second and CPU all are looked at; above that one in SAMPLE_1_IN.
 LOADED_PER_100MS = 2000
@@ -104,6 +105,17 @@ def _decode(data: bytes, register_bytes: int) -> SavedSite:
     )
 
 
+def _code_of(image: ProcessImage) -> bytes:
+    """Where a process has code: struct target."""
+    own = [one for one in image.mappings if one.path == image.executable]
+    others = [one for one in image.mappings if one.path != image.executable and one.inode]
+    ranges = []
+    for mappings in (own, others):
+        first = min((one.start for one in mappings), default=0)
+        ranges += [first, max((one.end for one in mappings), default=0) - first]
+    return _RANGES.pack(*ranges)
+
+
 class StackTracer(IdleTracer):
     """Traces idle exits and the stacks of a target's threads."""
 
@@ -113,7 +125,6 @@ class StackTracer(IdleTracer):
         btf = kernel_btf()
         state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
         self._target = target
-        self._targets: Any = None  # until the program is loaded
         self._budget, self._aside = Budget(), Aside()
         self.images: dict[int, list[ProcessImage]] = {}
         self._records: list[bytes] = []
@@ -130,9 +141,9 @@ class StackTracer(IdleTracer):
                 "STACK_PAGES": ring_pages,
                 "THREAD_STACKS": THREAD_STACKS,
                 "TARGET_ALL": int(target.system),
-                "OWN_PID": os.getpid(),
                 "OFFSET_task_struct_state": btf.field_offset("task_struct", state),
-            }
+            },
+            btf,
         )
         self.program.ring("stacks", self._on_stack)
         self._woken = Halves(
@@ -143,7 +154,7 @@ class StackTracer(IdleTracer):
             sums=("count",),
             turn=lambda half: self._share(_SHARED_WOKEN_HALF, half * HALF),
         )
-        self._targets = self.program.bpf["targets"]
+        self._share(_SHARED_OWN_PID, os.getpid())
         if target.system:
             self._admit_everyone()
         self.add(target.pids or [pid for pid in processes() if pid != os.getpid()])
@@ -160,7 +171,7 @@ class StackTracer(IdleTracer):
 
     def _admit_everyone(self) -> None:
         # Entry 0 stands for processes that are not listed: without code ranges their call paths are not told apart.
-        self._targets[self._targets.Key(0)] = self._targets.Leaf()
+        self.program.put("targets", 0, bytes(_RANGES.size))
 
     def add(self, pids: Iterable[int]) -> None:
         """Take these processes in, as they are now; those that are gone or are the kernel's are passed over."""
@@ -171,7 +182,7 @@ class StackTracer(IdleTracer):
                 continue
             self._remember(image)
             self._tell_whether_one()
-            self._targets[self._targets.Key(pid)] = self._code_of(image)
+            self.program.put("targets", pid, _code_of(image))
 
     def _tell_whether_one(self) -> None:
         """Where the target is one process, all others are known by that, without a look-up."""
@@ -187,41 +198,32 @@ class StackTracer(IdleTracer):
             known.append(image)
 
     def _forget_ended(self) -> None:
-        for pid in [pid for pid in self.images if has_ended(pid)]:
+        ended = [pid for pid in self.images if has_ended(pid)]
+        for pid in ended:
             del self.images[pid]
-            key = self._targets.Key(pid)
-            if key in self._targets:
-                del self._targets[key]
+        self.program.delete("targets", (pid.to_bytes(4, "little") for pid in ended))
+        if ended:
+            self._tell_whether_one()
 
     def send_again(self) -> None:
         """Every stack counts as new: for when there were more than are kept, or what was known of them is gone."""
-        self.program.bpf["seen"].clear()
-
-    def _code_of(self, image: ProcessImage) -> object:
-        own = [one for one in image.mappings if one.path == image.executable]
-        others = [one for one in image.mappings if one.path != image.executable and one.inode]
-        leaf = self._targets.Leaf()
-        for mappings, low, size in ((own, "text_low", "text_bytes"), (others, "library_low", "library_bytes")):
-            if mappings:
-                first = min(one.start for one in mappings)
-                setattr(leaf, low, first)
-                setattr(leaf, size, max(one.end for one in mappings) - first)
-        return leaf
+        self.program.clear("seen")
+        # After it: a thread that is where it was in this window is not looked up again among those seen.
+        self._window += 1
+        self._share(_SHARED_WINDOW, self._window)
 
     def begin(self) -> None:
         """Forget the stacks seen, so that they are sent again; look at who is asleep."""
         super().begin()
-        if self._targets is None or self._woken is None:
+        if self._woken is None:
             return
         self._records.clear()
         self._stack_bytes = 0
         self._woken.clear()
         self._share(_SHARED_STACK_BYTES, STACK_BYTES)
         self._base = self.program.per_cpu_sum("counters")
-        self._window += 1
-        self._share(_SHARED_WINDOW, self._window)
         # Last: a stack that is not new is not copied again.
-        self.program.bpf["seen"].clear()
+        self.send_again()
         if not self._target.system:
             self._sleeping = [stack for pid in self.images for stack in sleeping_stacks(pid, self._aside)]
 
@@ -242,7 +244,7 @@ class StackTracer(IdleTracer):
         return trace
 
     def _shared(self, index: int) -> int:
-        return int(self.program.bpf["shared"][ctypes.c_int(index)].value)
+        return int.from_bytes(self.program.get("shared", index), "little")
 
     def _addresses(self, causes: npt.NDArray[Any]) -> set[int]:
         if self._woken is not None:
@@ -253,7 +255,7 @@ class StackTracer(IdleTracer):
     def drain(self) -> None:
         """As for idle exits; processes that joined the target are taken in as well."""
         super().drain()
-        if self._targets is None:
+        if self._woken is None:
             return
         self.add(pid for pid in self._target.members() if pid not in self.images)
 

@@ -7,7 +7,7 @@
  * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
  * Checked against programs that sleep at prime-numbered rates (tests/root).
  *
- * The loader puts in front: NR_CPUS, OFFSET_*, HAVE_*, TICK_*, STACKS, and where STACKS the TARGET_* settings.
+ * The loader puts in front: NR_CPUS, OFFSET_*, HAVE_*, STACKS, and where STACKS the TARGET_* settings.
  */
 #include "idle_exit.h"
 #include "causes.h"
@@ -21,7 +21,7 @@ BPF_TABLE("hash", struct cause_key, struct cause_sum, causes, CAUSE_SLOTS);
 BPF_ARRAY(totals, struct cpu_total, NR_CPUS);
 BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
 BPF_PERCPU_ARRAY(counters, u64, 9);
-BPF_ARRAY(shared, s64, 9);
+BPF_ARRAY(shared, s64, 11);
 
 enum counter {
     COUNT_EXITS, COUNT_LOST_EXITS, COUNT_STACKS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT,
@@ -30,10 +30,11 @@ enum counter {
 /* SHARED_ALL_BUSY: no CPU idles. SHARED_COUNTING: a window is open. SHARED_STACK_BYTES: what may still be copied in it.
  * SHARED_SAMPLE_MASK: which periods are sent as records too. SHARED_CAUSE_HALF, SHARED_WOKEN_HALF: 0 or CAUSE_HALF.
  * SHARED_ONLY_TARGET: the target's process where it is but one, else 0. SHARED_WINDOW: numbers the windows.
+ * SHARED_TICK_HANDLER: the kernel function that runs the tick. SHARED_OWN_PID: who reads.
  * All are read often and written seldom: no CPU's line travels because another one idles. */
 enum shared_value {
     SHARED_ALL_BUSY, SHARED_REGS_OFFSET, SHARED_COUNTING, SHARED_STACK_BYTES, SHARED_SAMPLE_MASK, SHARED_CAUSE_HALF,
-    SHARED_WOKEN_HALF, SHARED_ONLY_TARGET, SHARED_WINDOW,
+    SHARED_WOKEN_HALF, SHARED_ONLY_TARGET, SHARED_WINDOW, SHARED_TICK_HANDLER, SHARED_OWN_PID,
 };
 #define REVIEW_EVERY_NS 10000000ULL
 

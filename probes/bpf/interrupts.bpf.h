@@ -93,11 +93,12 @@ RAW_TRACEPOINT_PROBE(softirq_exit)
 RAW_TRACEPOINT_PROBE(hrtimer_expire_entry)
 {
     struct cpu_state *cpu = this_cpu();
+    s64 *tick = shared_at(SHARED_TICK_HANDLER);
     u64 function;
-    if (!cpu)
+    if (!cpu || !tick)
         return 0;
     function = read_u64(ctx->args[0] + OFFSET_hrtimer_function);
-    idle_timer(cpu, function, function == TICK_HANDLER, 0);
+    idle_timer(cpu, function, function == (u64)*tick, 0);
     return 0;
 }
 

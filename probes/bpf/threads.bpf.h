@@ -49,6 +49,7 @@ static __always_inline struct target *target_of(u32 tgid)
 {
     struct target *found;
 #if TARGET_ALL
+    s64 *own = shared_at(SHARED_OWN_PID);
     u32 everyone = 0;
 #endif
 
@@ -56,7 +57,7 @@ static __always_inline struct target *target_of(u32 tgid)
         return 0;
     found = targets.lookup(&tgid);
 #if TARGET_ALL
-    if (!found && tgid != OWN_PID)
+    if (!found && own && tgid != (u32)*own)
         found = targets.lookup(&everyone);
 #endif
     return found;

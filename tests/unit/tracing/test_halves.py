@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from powerprof.tracing import halves
 from powerprof.tracing.halves import Halves
-from powerprof.tracing.program import Program
+from powerprof.tracing.loaded import Loaded
 
 KEY = np.dtype([("thread", "<u4"), ("flags", "<u4")])
 SUM = np.dtype([("count", "<u8"), ("latest", "<u8"), ("states", "<u4", (2,))])
@@ -48,17 +48,20 @@ class Kernel:
     def slots(self, name: str) -> int:
         return self.places
 
-    def hash_bytes(self, name: str, key_bytes: int, value_bytes: int) -> tuple[bytes, bytes]:
+    def hash_bytes(self, name: str) -> tuple[bytes, bytes]:
         return b"".join(self.entries), b"".join(value.tobytes() for value in self.entries.values())
 
-    def delete(self, name: str, keys: bytes, key_bytes: int) -> None:
-        for at in range(0, len(keys), key_bytes):
-            del self.entries[keys[at : at + key_bytes]]
+    def delete(self, name: str, keys: list[bytes]) -> None:
+        for key in keys:
+            del self.entries[key]
+
+    def clear(self, name: str) -> None:
+        self.entries.clear()
 
 
 def table(kernel: Kernel) -> Halves:
     return Halves(
-        cast(Program, kernel), "causes", (KEY, SUM), ("flags", BIT), sums=("count", "states"), turn=kernel.turn
+        cast(Loaded, kernel), "causes", (KEY, SUM), ("flags", BIT), sums=("count", "states"), turn=kernel.turn
     )
 
 

@@ -29,9 +29,10 @@ def test_an_open_period_is_added_to_its_state() -> None:
 
 
 def test_a_cpu_that_runs_has_nothing_open() -> None:
-    for phase in (Phase.LEFT, Phase.RUNNING):
+    for phase in (Phase.UNKNOWN, Phase.LEFT, Phase.RUNNING):
         look = cpu(phase, 4_000_000)
-        assert (completed(reading(9_000_000), look, look).time_us) == (5, 1000)
+        found = completed(reading(9_000_000), look, look)
+        assert (found.time_us, found.resolved) == ((5, 1000), True)
 
 
 def test_two_looks_that_differ_tell_nothing() -> None:
@@ -39,8 +40,3 @@ def test_two_looks_that_differ_tell_nothing() -> None:
     for after in (cpu(Phase.IDLE, 5_000_000), cpu(Phase.RUNNING, 4_000_000)):
         found = completed(reading(9_000_000), before, after)
         assert (found.time_us, found.resolved) == ((5, 1000), False)
-
-
-def test_a_cpu_that_was_not_seen_yet_is_unresolved() -> None:
-    look = cpu(Phase.UNKNOWN, 0)
-    assert not completed(reading(9_000_000), look, look).resolved

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled BPF program as data: its maps and instructions, which any process may load without a compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+import msgspec
+
+from powerprof.errors import DataError
+
+_LOAD_IMMEDIATE = 0x18  # BPF_LD | BPF_IMM | BPF_DW: two slots of eight bytes
+_MAP = 1  # BPF_PSEUDO_MAP_FD
+_SLOT = struct.Struct("=BBhi")
+_MOST_BYTES = 16 << 20
+
+
+class MapPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A map to be made."""
+
+    name: str
+    kind: int
+    key_bytes: int
+    value_bytes: int
+    entries: int
+    flags: int
+
+
+class ProgramPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A program to be loaded. In `code` a map is its place in Compiled.maps."""
+
+    name: str
+    code: bytes
+
+
+class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+    """What a compiler made of one source."""
+
+    maps: list[MapPlan]
+    programs: list[ProgramPlan]
+
+
+def with_maps(code: bytes, numbers: dict[int, int]) -> bytes:
+    """The instructions with each map's number replaced: descriptors by places, or places by descriptors."""
+    found = bytearray(code)
+    for at in range(0, len(code), _SLOT.size):
+        operation, registers, offset, number = _SLOT.unpack_from(code, at)
+        if operation == _LOAD_IMMEDIATE and registers >> 4 == _MAP:
+            if number not in numbers:
+                raise DataError("compiled program", f"refers to a map {number} that it does not have")
+            _SLOT.pack_into(found, at, operation, registers, offset, numbers[number])
+    return bytes(found)
+
+
+def pack(compiled: Compiled) -> bytes:
+    """With a digest in front, so that a file that was cut or changed is told from a whole one."""
+    data = msgspec.msgpack.encode(compiled)
+    return hashlib.sha256(data).digest() + data
+
+
+def unpack(packed: bytes) -> Compiled | None:
+    """None for anything but what `pack` made."""
+    digest, data = packed[:32], packed[32:]
+    if len(packed) > _MOST_BYTES or hashlib.sha256(data).digest() != digest:
+        return None
+    try:
+        return msgspec.msgpack.decode(data, type=Compiled)
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled program of raw tracepoints in the kernel: loaded, attached, and its maps read and written, without bcc."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from types import TracebackType
+
+import numpy as np
+
+from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.files import reason_of
+from powerprof.tracing import objects, syscalls
+from powerprof.tracing.compiled import Compiled, MapPlan, ProgramPlan, with_maps
+from powerprof.tracing.program import PRIVILEGE_HINT, possible_cpus
+from powerprof.tracing.ringbuffer import RingBuffer
+
+_PREFIX = "raw_tracepoint__"
+_VERIFIERS = 4
+
+
+def _refusal(error: OSError) -> PowerprofError:
+    """Why nothing was loaded, in one line."""
+    if os.geteuid() != 0 or (error.errno in (errno.EPERM, errno.EACCES) and not getattr(error, "log", "")):
+        return CapabilityError("cannot load BPF programs: not permitted", PRIVILEGE_HINT)
+    lines = [line.strip() for line in getattr(error, "log", "").splitlines() if line.strip()]
+    # The verifier ends with its statistics.
+    lines = [line for line in lines if not line.startswith(("processed ", "verification time", "stack depth"))]
+    reason = lines[-1] if lines else reason_of(error)
+    return PowerprofError(f"cannot load BPF programs: the kernel refused a BPF program: {reason[:300]}")
+
+
+class Loaded:
+    """All programs and maps of one object; leaving the context, or `close`, detaches and frees them."""
+
+    def __init__(self, name: str, definitions: Mapping[str, int | str]) -> None:
+        """Load and attach `probes/bpf/<name>`.
+
+        Raises CapabilityError where this host cannot (no bcc, no headers, not permitted), PowerprofError where
+        the kernel refuses the program.
+        """
+        self._maps: dict[str, tuple[int, MapPlan]] = {}
+        self._programs: dict[str, int] = {}
+        self._attached: dict[str, int] = {}
+        self._rings: list[RingBuffer] = []
+        self._stats = -1
+        found = objects.find(name, definitions)
+        # Kernels before 5.11 count maps as locked memory.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        try:
+            self._load(found)
+            self.attach()
+        except OSError as error:
+            self.close()
+            raise _refusal(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, found: Compiled) -> None:
+        for one in found.maps:
+            made = syscalls.create_map(one.name, one.kind, one.key_bytes, one.value_bytes, one.entries, one.flags)
+            self._maps[one.name] = (made, one)
+        descriptors = {place: self._maps[one.name][0] for place, one in enumerate(found.maps)}
+
+        def load(program: ProgramPlan) -> None:
+            self._programs[program.name] = syscalls.load_program(
+                program.name.removeprefix(_PREFIX),
+                syscalls.PROGRAM_RAW_TRACEPOINT,
+                with_maps(program.code, descriptors),
+                "GPL",
+            )
+
+        # The verifier takes most of a second for all of them, on one CPU each. The largest first.
+        with ThreadPoolExecutor(min(_VERIFIERS, os.cpu_count() or 1)) as pool:
+            list(pool.map(load, sorted(found.programs, key=lambda one: -len(one.code))))
+
+    def __enter__(self) -> Loaded:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Detach and free."""
+        self.detach()
+        for ring in self._rings:
+            ring.close()
+        self._rings.clear()
+        for descriptor in (*self._programs.values(), *(one for one, _ in self._maps.values()), self._stats):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._programs.clear()
+        self._maps.clear()
+        self._stats = -1
+
+    def attach(self) -> None:
+        """Put every program on its tracepoint. Raises OSError."""
+        for name, program in self._programs.items():
+            if name not in self._attached:
+                self._attached[name] = syscalls.open_raw_tracepoint(name.removeprefix(_PREFIX), program)
+
+    def detach(self) -> None:
+        """Take the programs off their tracepoints; they stay loaded, with their maps."""
+        for descriptor in self._attached.values():
+            os.close(descriptor)
+        self._attached.clear()
+
+    def count_run_time(self) -> None:
+        """Let the kernel sum the time spent in BPF programs from now on (Linux ≥ 5.8)."""
+        if self._stats < 0:
+            with suppress(OSError):
+                self._stats = syscalls.enable_run_time()
+
+    def run_time_s(self) -> float | None:
+        """Time spent in these programs since `count_run_time`; None where the kernel does not tell."""
+        if self._stats < 0:
+            return None
+        spent = [syscalls.run_time_ns(program) for program in self._programs.values()]
+        return None if None in spent else sum(one for one in spent if one is not None) / 1e9
+
+    def descriptor(self, program: str) -> int:
+        """Of one of the programs, by its function's name."""
+        return self._programs[program]
+
+    def slots(self, name: str) -> int:
+        """How many entries a map can hold."""
+        return self._maps[name][1].entries
+
+    def table_bytes(self, name: str) -> bytes:
+        """All values of an array, one after the other."""
+        return self._read(name)[1]
+
+    def hash_bytes(self, name: str) -> tuple[bytes, bytes]:
+        """All keys and all values of a hash table."""
+        return self._read(name)
+
+    def _read(self, name: str) -> tuple[bytes, bytes]:
+        descriptor, plan = self._maps[name]
+        try:
+            return syscalls.read_all(descriptor, plan.key_bytes, plan.value_bytes)
+        except OSError as error:
+            raise PowerprofError(f"cannot read the table {name} ({reason_of(error)})") from error
+
+    def put(self, name: str, key: int | bytes, value: bytes) -> None:
+        """Set one entry of an array, by its number, or of a hash table."""
+        try:
+            syscalls.update(self._maps[name][0], _key(key), value)
+        except OSError as error:
+            raise PowerprofError(f"cannot write the table {name} ({reason_of(error)})") from error
+
+    def get(self, name: str, index: int) -> bytes:
+        """One entry of an array."""
+        descriptor, plan = self._maps[name]
+        try:
+            return syscalls.lookup(descriptor, _key(index), plan.value_bytes)
+        except OSError as error:
+            raise PowerprofError(f"cannot read the table {name} ({reason_of(error)})") from error
+
+    def delete(self, name: str, keys: Iterable[bytes]) -> None:
+        """Delete entries of a hash table; keys that are not there are passed over."""
+        descriptor = self._maps[name][0]
+        for key in keys:
+            syscalls.delete(descriptor, key)
+
+    def clear(self, name: str) -> None:
+        """Delete all entries of a hash table."""
+        size = self._maps[name][1].key_bytes
+        keys = self._read(name)[0]
+        self.delete(name, (keys[at : at + size] for at in range(0, len(keys), size)))
+
+    def per_cpu_sum(self, name: str) -> list[int]:
+        """Each entry of a per-CPU array of u64, summed over CPUs."""
+        descriptor, plan = self._maps[name]
+        size = 8 * possible_cpus()
+        rows = (syscalls.lookup(descriptor, _key(index), size) for index in range(plan.entries))
+        return [int(np.frombuffer(row, dtype="<u8").sum()) for row in rows]
+
+    def ring(self, name: str, on_bytes: Callable[[bytes], object]) -> None:
+        """Register `on_bytes` for a ring buffer's records; `consume` delivers them."""
+        descriptor, plan = self._maps[name]
+        self._rings.append(RingBuffer(descriptor, plan.entries, on_bytes))
+
+    def consume(self) -> None:
+        """Deliver what the ring buffers hold now; never waits."""
+        for ring in self._rings:
+            ring.consume()
+
+
+def _key(key: int | bytes) -> bytes:
+    return key.to_bytes(4, "little") if isinstance(key, int) else key

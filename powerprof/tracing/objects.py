@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled programs, kept: to trace a second time on the same kernel takes neither clang nor headers, nor seconds.
+
+A program is kept under all that went into it: source and definitions, the kernel and its BTF, and the compiler. What
+lies there is loaded into the kernel, so it lies where only root (or the acting user) writes, and carries a digest.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from powerprof import paths, programs
+from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.folders import Folder
+from powerprof.tracing import compiled
+from powerprof.tracing.compiled import Compiled
+from powerprof.tracing.headers import kernel_headers
+from powerprof.tracing.program import explain, source_of
+
+_FORMAT = "1"
+_BTF = Path("/sys/kernel/btf/vmlinux")
+_MOST_BYTES = 16 << 20
+_KEPT = 16
+_COMPILE_AT_MOST_S = 120.0
+_NO_BCC = 3
+
+
+def text_of(name: str, definitions: Mapping[str, int | str]) -> str:
+    """The whole text that is compiled."""
+    return "".join(f"#define {key} {value}\n" for key, value in definitions.items()) + source_of(name)
+
+
+def _compiler() -> str:
+    """Which bcc there is, without loading it: it maps clang into this process."""
+    found = importlib.util.find_spec("bcc")
+    if found is None or not found.origin:
+        return "none"
+    info = Path(found.origin).stat()
+    return f"{found.origin} {info.st_size} {info.st_mtime_ns}"
+
+
+def _key(text: str) -> str:
+    digest = hashlib.sha256()
+    system = os.uname()
+    for part in (_FORMAT, system.machine, system.release, system.version, _compiler(), text):
+        digest.update(part.encode() + b"\0")
+    with suppress(OSError):
+        digest.update(_BTF.read_bytes())
+    return digest.hexdigest()
+
+
+def _compile(text: str) -> Compiled:
+    headers = kernel_headers()
+    words = programs.python("-m", "powerprof.tracing.compiler", *([headers] if headers is not None else []))
+    done = programs.run(words, stdin=text, timeout_s=_COMPILE_AT_MOST_S, check=False)
+    if done.returncode == _NO_BCC:
+        raise CapabilityError("bcc is not installed", "apt install python3-bpfcc")
+    found = None
+    if done.returncode == 0:
+        found = compiled.unpack(base64.b64decode(done.stdout))
+    if found is None:
+        raise explain(PowerprofError(done.tail(1)), "cannot load BPF programs", done.stderr)
+    return found
+
+
+def find(name: str, definitions: Mapping[str, int | str]) -> Compiled:
+    """The program `probes/bpf/<name>`, from the cache or compiled now.
+
+    Raises CapabilityError where this host cannot compile (no bcc, no headers, not permitted), PowerprofError.
+    """
+    text = text_of(name, definitions)
+    key = f"{name.partition('.')[0]}-{_key(text)[:40]}"
+    try:
+        with Folder.open(paths.cache_folder("bpf")) as folder:
+            return _kept(folder, key) or _keep(folder, key, _compile(text))
+    except (OSError, PowerprofError) as error:
+        if isinstance(error, PowerprofError) and not str(error).startswith(("cannot create", "cannot keep")):
+            raise
+    return _compile(text)
+
+
+def _kept(folder: Folder, key: str) -> Compiled | None:
+    try:
+        return compiled.unpack(folder.read(key, _MOST_BYTES))
+    except OSError:
+        return None
+
+
+def _keep(folder: Folder, key: str, found: Compiled) -> Compiled:
+    """Keep it, and the latest of the others: every kernel and every setting leaves one."""
+    with suppress(OSError):  # nothing is kept then: the next run compiles again
+        folder.write(key, compiled.pack(found))
+        names = sorted(folder.names(), key=lambda one: folder.stat(one).st_mtime_ns)
+        for name in names[:-_KEPT]:
+            folder.remove(name)
+    return found

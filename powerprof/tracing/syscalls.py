@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bpf(2) itself: maps, programs and their attachment, without a library or a compiler in this process.
+
+Numbers and layouts are those of the kernel's interface (include/uapi/linux/bpf.h, union bpf_attr), which never change.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from pathlib import Path
+
+_NUMBER = {"x86_64": 321, "aarch64": 280, "ppc64le": 361, "s390x": 351, "riscv64": 280}
+_MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROG_LOAD = 0, 1, 2, 3, 5
+_RAW_TRACEPOINT_OPEN, _LOOKUP_BATCH, _ENABLE_STATS = 17, 24, 32
+_ATTR_BYTES = 120
+_LOG_BYTES = 1 << 20
+_BATCH = 4096
+
+MAP_HASH, MAP_ARRAY, MAP_PERCPU_ARRAY, MAP_LRU_HASH, MAP_RING_BUFFER = 1, 2, 6, 9, 27
+PROGRAM_RAW_TRACEPOINT = 17
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class RefusedError(OSError):
+    """The kernel refused a program: `log` is what its verifier said."""
+
+    def __init__(self, code: int, log: str) -> None:
+        super().__init__(code, os.strerror(code))
+        self.log = log
+
+
+def bpf(command: int, attributes: bytes | bytearray) -> int:
+    """One call. Raises OSError."""
+    number = _NUMBER.get(os.uname().machine)
+    if number is None:
+        raise OSError(errno.ENOSYS, "bpf(2) is not known on this machine")
+    buffer = (ctypes.c_char * _ATTR_BYTES).from_buffer_copy(bytes(attributes).ljust(_ATTR_BYTES, b"\0"))
+    result = int(_LIBC.syscall(ctypes.c_long(number), ctypes.c_int(command), buffer, ctypes.c_uint(_ATTR_BYTES)))
+    if isinstance(attributes, bytearray):
+        attributes[:] = buffer.raw[: len(attributes)]
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def create_map(name: str, kind: int, key_bytes: int, value_bytes: int, entries: int, flags: int) -> int:
+    """A map's descriptor."""
+    shown = name.encode()[:15]
+    return bpf(_MAP_CREATE, struct.pack("=7I16s", kind, key_bytes, value_bytes, entries, flags, 0, 0, shown))
+
+
+def load_program(name: str, kind: int, code: bytes, licence: str) -> int:
+    """A program's descriptor. Raises RefusedError with the verifier's words."""
+    shown = name.encode()[-15:]
+    instructions, terms = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(licence.encode())
+
+    def load(log: ctypes.Array[ctypes.c_char] | None) -> int:
+        attributes = struct.pack(
+            "=2I2Q2IQ2I16s",
+            kind,
+            len(code) // 8,
+            ctypes.addressof(instructions),
+            ctypes.addressof(terms),
+            1 if log is not None else 0,
+            len(log) if log is not None else 0,
+            ctypes.addressof(log) if log is not None else 0,
+            0,
+            0,
+            shown,
+        )
+        return bpf(_PROG_LOAD, attributes)
+
+    try:
+        return load(None)
+    except OSError:
+        # The verifier talks only when asked, and talking takes time.
+        said = ctypes.create_string_buffer(_LOG_BYTES)
+        try:
+            return load(said)
+        except OSError as error:
+            raise RefusedError(error.errno or 0, said.value.decode("utf-8", "replace")) from error
+
+
+def open_raw_tracepoint(name: str, program: int) -> int:
+    """Attach; closing the descriptor detaches."""
+    text = ctypes.create_string_buffer(name.encode())
+    return bpf(_RAW_TRACEPOINT_OPEN, struct.pack("=QI", ctypes.addressof(text), program))
+
+
+def enable_run_time() -> int:
+    """The kernel sums the time in BPF programs while the descriptor is open (Linux 5.8)."""
+    return bpf(_ENABLE_STATS, struct.pack("=I", 0))
+
+
+def run_time_ns(program: int) -> int | None:
+    """What the kernel has summed for a program; None where it does not tell."""
+    for line in Path(f"/proc/self/fdinfo/{program}").read_text().splitlines():
+        if line.startswith("run_time_ns:"):
+            return int(line.split()[1])
+    return None
+
+
+def _element(descriptor: int, key: bytes, value: int, flags: int = 0) -> tuple[bytes, ctypes.Array[ctypes.c_char]]:
+    held = ctypes.create_string_buffer(key, len(key))
+    return struct.pack("=IIQQQ", descriptor, 0, ctypes.addressof(held), value, flags), held
+
+
+def lookup(descriptor: int, key: bytes, value_bytes: int) -> bytes:
+    """One entry's value. Raises OSError (ENOENT)."""
+    value = ctypes.create_string_buffer(value_bytes)
+    attributes, _held = _element(descriptor, key, ctypes.addressof(value))
+    bpf(_LOOKUP, attributes)
+    return value.raw
+
+
+def update(descriptor: int, key: bytes, value: bytes) -> None:
+    """Set an entry. Raises OSError (E2BIG where the map is full)."""
+    data = ctypes.create_string_buffer(value, len(value))
+    attributes, _held = _element(descriptor, key, ctypes.addressof(data))
+    bpf(_UPDATE, attributes)
+
+
+def delete(descriptor: int, key: bytes) -> None:
+    """Delete an entry; one that is not there is passed over."""
+    attributes, _held = _element(descriptor, key, 0)
+    try:
+        bpf(_DELETE, attributes)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+
+
+def read_all(descriptor: int, key_bytes: int, value_bytes: int) -> tuple[bytes, bytes]:
+    """All keys and values of a hash or array, some thousand a call (BPF_MAP_LOOKUP_BATCH, Linux 5.6)."""
+    keys, values = (ctypes.create_string_buffer(_BATCH * size) for size in (key_bytes, value_bytes))
+    found_keys, found_values = bytearray(), bytearray()
+    # Where the next batch begins: a bucket's number, in a key's place.
+    place, begun = ctypes.create_string_buffer(max(key_bytes, 8)), False
+    while True:
+        attributes = bytearray(
+            struct.pack(
+                "=4Q2I2Q",
+                ctypes.addressof(place) if begun else 0,
+                ctypes.addressof(place),
+                ctypes.addressof(keys),
+                ctypes.addressof(values),
+                _BATCH,
+                descriptor,
+                0,
+                0,
+            )
+        )
+        try:
+            bpf(_LOOKUP_BATCH, attributes)
+            is_end = False
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            is_end = True
+        (count,) = struct.unpack_from("=I", attributes, 32)
+        found_keys += ctypes.string_at(keys, count * key_bytes)
+        found_values += ctypes.string_at(values, count * value_bytes)
+        if is_end or not count:
+            return bytes(found_keys), bytes(found_values)
+        begun = True

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Idle exits of CPUs that do not exist, as fast as this machine can run the very programs that trace real ones."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+from powerprof.programs import need
+from powerprof.tracing.idle import IdleTracer
+from powerprof.tracing.program import possible_cpus
+
+SYNTHETIC = 64
+
+
+def tracer() -> IdleTracer:
+    """With room for the CPUs that do not exist."""
+    return IdleTracer({"STACKS": 0, "NR_CPUS": possible_cpus() + SYNTHETIC})
+
+
+def build(folder: Path) -> Path:
+    """tests/programs/exits.c, compiled."""
+    target = folder / "exits"
+    source = Path(__file__).with_name("exits.c")
+    subprocess.run([need("gcc", "gcc"), "-O2", "-Wall", "-Wextra", "-Werror", "-o", target, source], check=True)
+    return target
+
+
+def opened(running: IdleTracer) -> None:
+    """Begin a window of the CPUs that do not exist, and of none that does."""
+    running.begin()
+    at_ns = time.monotonic_ns()
+    for cpu in range(SYNTHETIC):
+        running.open_cpu(possible_cpus() + cpu, at_ns)
+
+
+def inject(program: Path, running: IdleTracer, count: int, workers: int) -> float:
+    """So many exits by each of some processes at once; returns the CPU time of the slowest, in seconds."""
+    names = ("cpu_idle", "sched_wake_idle_without_ipi")
+    descriptors = [running.program.descriptor(f"raw_tracepoint__{name}") for name in names]
+    each = SYNTHETIC // workers
+    started = [
+        subprocess.Popen(
+            [program, *map(str, descriptors), str(possible_cpus() + each * number), str(each), str(count)],
+            pass_fds=descriptors,
+            stdout=subprocess.PIPE,
+        )
+        for number in range(workers)
+    ]
+    spent = [float(one.communicate(timeout=300)[0]) for one in started]
+    assert all(one.returncode == 0 for one in started)
+    return max(spent)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that was compiled once is loaded without a compiler, and only if it is whole."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from powerprof import paths
+from powerprof.errors import PowerprofError
+from powerprof.tracing import objects
+from powerprof.tracing.compiled import Compiled
+from powerprof.tracing.idle import IdleTracer
+from powerprof.tracing.loaded import Loaded
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(paths, "cache_folder", lambda kind: _made(tmp_path / kind))
+    return tmp_path / "bpf"
+
+
+def _made(path: Path) -> Path:
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was compiled; the programs are real."""
+    found: list[str] = []
+    compile_ = objects._compile
+
+    def noted(text: str) -> Compiled:
+        found.append(text)
+        return compile_(text)
+
+    monkeypatch.setattr(objects, "_compile", noted)
+    return found
+
+
+def test_the_second_tracer_is_loaded_from_the_cache(root_bpf: None, cache: Path, compilations: list[str]) -> None:
+    before = set(sys.modules)
+    for _ in range(2):
+        with IdleTracer() as tracer:
+            assert tracer.program.slots("causes") > 1000
+    assert len(compilations) == 1
+    (kept,) = cache.iterdir()
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert not {name for name in set(sys.modules) - before if name.partition(".")[0] == "bcc"}
+    kept.write_bytes(kept.read_bytes()[:-1])
+    with IdleTracer():
+        pass
+    assert len(compilations) == 2  # a cut file is not loaded
+    assert kept.read_bytes()
+
+
+def test_other_definitions_are_another_program(root_bpf: None, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+
+    def nothing(text: str) -> Compiled:
+        compiled.append(text)
+        return Compiled(maps=[], programs=[])
+
+    monkeypatch.setattr(objects, "_compile", nothing)
+    for slots in (100, 200, 100):
+        with Loaded("idle.bpf.c", {"CAUSE_SLOTS": slots}):
+            pass
+    assert [text.splitlines()[0] for text in compiled] == ["#define CAUSE_SLOTS 100", "#define CAUSE_SLOTS 200"]
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_source_that_does_not_compile_is_one_line(
+    root_bpf: None, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "source_of", lambda name: "int broken(")
+    with pytest.raises(PowerprofError, match="error: expected parameter declarator") as error:
+        IdleTracer()
+    assert "\n" not in str(error.value)
+    assert not list(cache.iterdir())

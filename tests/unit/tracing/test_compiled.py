@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled program as data: maps by place, and nothing loaded that is not what was saved."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from powerprof.errors import DataError
+from powerprof.tracing.compiled import Compiled, MapPlan, ProgramPlan, pack, unpack, with_maps
+
+LOAD, EXIT = 0x18, 0x95
+PLAN = MapPlan(name="causes", kind=1, key_bytes=112, value_bytes=136, entries=8192, flags=0)
+
+
+def slot(operation: int, registers: int = 0, offset: int = 0, number: int = 0) -> bytes:
+    return struct.pack("=BBhi", operation, registers, offset, number)
+
+
+def code(*maps: int) -> bytes:
+    """Loads of maps, of a plain number that looks like one, and the end."""
+    loads = b"".join(slot(LOAD, 1 << 4 | 1, 0, number) + slot(0) for number in maps)
+    return loads + slot(LOAD, 1, 0, 7) + slot(0) + slot(EXIT)
+
+
+def test_maps_get_places_and_places_descriptors() -> None:
+    assert with_maps(code(7, 9, 7), {7: 0, 9: 1}) == code(0, 1, 0)
+    assert with_maps(with_maps(code(7, 9, 7), {7: 0, 9: 1}), {0: 31, 1: 4}) == code(31, 4, 31)
+
+
+def test_a_map_that_is_not_there_is_refused() -> None:
+    with pytest.raises(DataError, match="refers to a map 9"):
+        with_maps(code(7, 9), {7: 0})
+
+
+def test_what_was_packed_is_what_is_unpacked() -> None:
+    whole = Compiled(maps=[PLAN], programs=[ProgramPlan(name="raw_tracepoint__cpu_idle", code=code(0))])
+    assert unpack(pack(whole)) == whole
+
+
+@pytest.mark.parametrize("at", [0, 31, 32, 60, -1])
+def test_a_changed_byte_is_noticed(at: int) -> None:
+    packed = bytearray(pack(Compiled(maps=[PLAN], programs=[])))
+    packed[at] ^= 1
+    assert unpack(bytes(packed)) is None
+
+
+@pytest.mark.parametrize("cut", [0, 1, 31, 32, 40])
+def test_a_cut_file_is_noticed(cut: int) -> None:
+    assert unpack(pack(Compiled(maps=[PLAN], programs=[]))[:cut]) is None
