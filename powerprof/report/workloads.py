@@ -77,6 +77,10 @@ def _case(case: Case) -> list[str]:
         found.append("no clients")
     elif load.kind == "idle":
         found.append(f"{load.clients} connections that send nothing")
+    elif load.kind == "tpcc":
+        found.append(
+            f"{load.clients} clients run TPC-C's transactions" + (f", think × {load.think:g}" if load.think else "")
+        )
     elif load.kind == "command":
         found.append(f"command: {' '.join(load.argv)}")
     else:

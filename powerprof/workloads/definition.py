@@ -71,13 +71,16 @@ class Dataset(_Table, frozen=True, kw_only=True):
     files: list[str] = []
     engine: Literal["InnoDB", "MyISAM", "Aria", "MEMORY"] = "InnoDB"
     huge_copies: Annotated[int, Meta(ge=0, le=1000)] = 5
+    warehouses: Annotated[int, Meta(ge=1, le=1000)] = 1
     seed: int = 1
 
 
 class Load(_Table, frozen=True, kw_only=True):
-    """What the clients do."""
+    """What the clients do. `counted` is a statement whose value says how much was done until then, where that is not
+    the statements that were asked; `checks` have no rows as long as the data are whole.
+    """
 
-    kind: Literal["statements", "slap", "idle", "none", "command"] = "statements"
+    kind: Literal["statements", "tpcc", "slap", "idle", "none", "command"] = "statements"
     sql: list[Statement] = []
     files: list[str] = []
     session: list[Statement] = []
@@ -87,6 +90,9 @@ class Load(_Table, frozen=True, kw_only=True):
     reconnect: bool = False
     transaction: bool = False
     tcp: bool = False
+    think: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    counted: Statement | None = None
+    checks: list[Statement] = []
     rate_hz: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     maximum_rate_hz: Annotated[float, Meta(gt=0, le=1e6)] = 2000.0
     queries: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None

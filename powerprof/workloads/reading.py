@@ -124,8 +124,8 @@ def _check(loaded: Loaded, text: str) -> None:
         _check_files(loaded, text, case.load.files, [*where, "load", "files"] if own else ["load", "files"])
         if case.load.kind in ("statements", "slap") and not (case.load.sql or case.load.files):
             raise DataError(path, f"conditions.{name}: the load has neither sql nor files", line_of(text, where))
-        if case.load.kind in ("idle", "none") and (case.load.sql or case.load.files or case.load.session):
-            said = f"conditions.{name}: a load of kind {case.load.kind} runs no statements"
+        if case.load.kind in ("idle", "none", "tpcc") and (case.load.sql or case.load.files or case.load.session):
+            said = f"conditions.{name}: a load of kind {case.load.kind} runs no statements of yours"
             raise DataError(path, said, line_of(text, where))
         if case.load.kind == "command" and not case.load.argv:
             raise DataError(path, f"conditions.{name}: a load of kind command needs argv", line_of(text, where))

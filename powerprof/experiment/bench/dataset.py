@@ -65,7 +65,8 @@ def make(server: Server, workload: Loaded, dataset: Dataset, made: list[str], wo
         else:
             for file in dataset.files:
                 path = workload.folder / file
-                _run(connection, split_statements(read_outside_text(path, _LIMIT_BYTES)), str(path))
+                text = read_outside_text(path, _LIMIT_BYTES).replace("{{warehouses}}", str(dataset.warehouses))
+                _run(connection, split_statements(text), str(path))
 
 
 def _make_world(server: Server, connection: Sql, dataset: Dataset, world_sql: Path | None) -> None:

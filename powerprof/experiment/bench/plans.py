@@ -121,6 +121,26 @@ def check_counters(condition: str, wanted: Mapping[str, float], moved: Mapping[s
             )
 
 
+def done(connection: Sql, counted: str) -> int:
+    """What a workload's own statement says was done until now. Raises PowerprofError where it says no number."""
+    found = sql.count(sql.scalar(connection, counted))
+    if found is None:
+        raise PowerprofError(f"load.counted: {counted[:60]!r} gave no whole number", "one row with one number")
+    return found
+
+
+def check_data(connection: Sql, condition: str, checks: Sequence[str]) -> None:
+    """Ask what has to have no rows. Raises PowerprofError with the first row of the first that has."""
+    for number, statement in enumerate(checks, 1):
+        found = sql.rows(connection, statement)
+        if found:
+            said = ", ".join(str(value) for value in found[0])
+            raise PowerprofError(
+                f"{condition}: check {number} of the data does not hold: {said[:200]}",
+                "the load or the server lost or doubled something: its figures mean nothing",
+            )
+
+
 def rows_in(moved: Mapping[str, int]) -> int:
     """Rows that the storage engines handed over; a dozen of them are the reading's own."""
     return sum(moved.get(name, 0) for name in _ROWS)

@@ -16,4 +16,6 @@ def start_load(case: Case, context: Context, order: Order) -> Running:
         return slap.start(case, context, order)
     if case.load.kind == "command":
         return command.start(case, context, order)
+    if case.load.kind == "tpcc":
+        return sysbench.start_tpcc(case, context, order)
     return sysbench.start(case.load, case.load_statements(), context, order)

@@ -18,6 +18,7 @@ from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Ord
 from powerprof.experiment.loads.process import ProcessLoad, private_file
 from powerprof.paths import data_dir
 from powerprof.workloads.definition import Load
+from powerprof.workloads.reading import Case
 
 _BUCKET = re.compile(r"^\s+(\d+\.\d+) \|.*?\s(\d+)$", re.MULTILINE)
 
@@ -32,6 +33,27 @@ def start(load: Load, statements: Sequence[str], context: Context, order: Order)
         "--histogram=on",
     ]
     return ProcessLoad(arguments(program, load, statements, context, order.seed, pacing), context, parse)
+
+
+def start_tpcc(case: Case, context: Context, order: Order) -> ProcessLoad:
+    """Start TPC-C's transactions, as fast as they go. Raises CapabilityError where sysbench is not installed."""
+    load = case.load
+    config = private_file(context.directory, "sysbench.cnf", _config(load, context).encode())
+    argv: list[str | Path] = [
+        programs.need("sysbench", "sysbench"),
+        f"--config-file={config}",
+        f"--threads={load.clients}",
+        f"--rand-seed={order.seed}",
+        "--rand-type=uniform",
+        f"--time={math.ceil(order.duration_s) if order.duration_s else 0}",
+        f"--events={order.queries or 0}",
+        "--histogram=on",
+        f"--warehouses={case.workload.definition.dataset.warehouses}",
+        f"--think={load.think:g}",
+        data_dir("workloads") / "lib" / "tpcc.lua",
+        "run",
+    ]
+    return ProcessLoad(argv, context, parse)
 
 
 def arguments(

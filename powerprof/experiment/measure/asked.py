@@ -27,6 +27,8 @@ def _ignored(case: Case, options: ExperimentOptions) -> list[tuple[str, str]]:
     queries = [] if options.queries is None else ["--queries"]
     if kind in ("idle", "none"):
         return [(option, f"its clients ask nothing (load {kind})") for option in (*design, *rate, *queries)]
+    if kind == "tpcc":
+        return [(option, "its clients ask as fast as they can (load tpcc)") for option in (*design, *rate, *queries)]
     if kind == "slap":
         wrong = design if options.design == "rate" else []
         return [(option, "mysqlslap runs a number of queries as fast as it goes") for option in (*wrong, *rate)]

@@ -47,7 +47,7 @@ def calibrate(bench: Bench, cases: Sequence[Case], options: ExperimentOptions, s
     kind = cases[0].load.kind
     if any(case.load.kind != kind for case in cases):
         raise UsageError("the two conditions have loads of different kinds", "they would not do the same work")
-    if kind in ("idle", "none"):
+    if kind in ("idle", "none", "tpcc"):
         return Offer("rate", None, None, (), ())
     if kind == "command":
         return _of_command(cases, options)

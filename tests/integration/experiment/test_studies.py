@@ -63,3 +63,32 @@ def test_a_buffer_above_the_threshold_is_faulted_in_for_every_connection(
     # 5 MiB in pages of 4 KiB and one; a query is a connection.
     assert faults["a"]["mean"] <= 50
     assert 1200 <= faults["b"]["mean"] <= 1400
+
+
+def test_tpcc_keeps_its_data_whole_with_one_client_and_with_sixteen(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path
+) -> None:
+    options = ["--repeat", "1", "--duration", "1.5", "--energy-source", "none", "--no-save", "--json", "-"]
+    done = powerprof_cli(["sweep", "tpcc-single", "--clients", "1,16", *options])
+    assert done.code == 0, done.err
+    for point in json.loads(done.out)["points"]:
+        assert point["error"] is None
+        (block,) = point["blocks"]
+        # 45 of 100 transactions are new orders, and one in a hundred of those is rolled back.
+        share = block["queries"] / block["status"]["Com_commit"]
+        assert 0.25 < share < 0.65
+        assert block["p95_ms"] > 0
+
+
+def test_data_that_are_not_whole_are_said_and_not_measured(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "workload.toml").write_text(
+        'schema = "powerprof.workload/1"\nname = "broken"\ntitle = "a check that fails"\n'
+        '[load]\nsql = ["SELECT 1"]\nchecks = ["SELECT 1 FROM DUAL WHERE 1 = 0", "SELECT 7, 8"]\n[conditions.one]\n'
+    )
+    done = powerprof_cli(["run", "broken:one", "--workloads", str(tmp_path), "--repeat", "1", "--duration", "0.4"])
+    assert done.code == 1
+    assert "broken:one: check 2 of the data does not hold: 7, 8" in done.err
