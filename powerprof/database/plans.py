@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from powerprof.database.builds import ServerBuild
 from powerprof.database.settings import Setting
 from powerprof.errors import UsageError
 from powerprof.foreign import whole
 
-Kind = Literal["standalone", "primary-replica", "primary-primary", "ring"]
-Role = Literal["standalone", "primary", "replica", "node"]
+Kind = Literal["standalone", "primary-replica", "primary-primary", "ring", "routed-pair"]
+Role = Literal["standalone", "primary", "replica", "node", "router", "host"]
 _MAX_MEMBERS = 32
 
 
@@ -49,12 +49,12 @@ class MemberPlan:
 def plan(kind: Kind, count: int | None = None, members: Mapping[str, MemberOptions] | None = None) -> list[MemberPlan]:
     """The members of a topology. `count` is all of them: 2 or more for primary-replica and ring, whose default is 2.
 
-    They are called standalone; primary, replica-1, replica-2, …; or node-1, node-2, … Raises UsageError for a count
-    that the kind cannot have and for options of a member that there is not.
+    They are called standalone; primary, replica-1, replica-2, …; node-1, node-2, …; or router, host-a, host-b. Raises
+    UsageError for a count that the kind cannot have and for options of a member that there is not.
     """
-    fixed = {"standalone": 1, "primary-primary": 2}.get(kind)
-    if kind not in ("standalone", "primary-replica", "primary-primary", "ring"):
-        raise UsageError(f"no topology is called {kind!r}", "standalone, primary-replica, primary-primary or ring")
+    fixed = {"standalone": 1, "primary-primary": 2, "routed-pair": 3}.get(kind)
+    if kind not in get_args(Kind):
+        raise UsageError(f"no topology is called {kind!r}", f"one of {', '.join(get_args(Kind))}")
     count = count if count is not None else fixed or 2
     if (fixed is not None and count != fixed) or not (fixed or 2) <= count <= _MAX_MEMBERS:
         wanted = fixed if fixed is not None else f"2 to {_MAX_MEMBERS}"
@@ -77,6 +77,8 @@ def plan(kind: Kind, count: int | None = None, members: Mapping[str, MemberOptio
 def _links(kind: Kind, count: int) -> list[tuple[str, Role, str | None]]:
     if kind == "standalone":
         return [("standalone", "standalone", None)]
+    if kind == "routed-pair":
+        return [("router", "router", None), ("host-a", "host", None), ("host-b", "host", None)]
     if kind == "primary-replica":
         replicas = [f"replica-{number}" for number in range(1, count)]
         return [("primary", "primary", None), *((name, "replica", "primary") for name in replicas)]
@@ -97,7 +99,7 @@ def _server_id(settings: Mapping[str, Setting], default: int) -> int:
 
 def replication_settings(member: MemberPlan, kind: Kind) -> dict[str, Setting]:
     """What a member needs to replicate and be replicated from; its own settings come after."""
-    if kind == "standalone":
+    if kind in ("standalone", "routed-pair"):
         return {}
     settings: dict[str, Setting] = {
         "server-id": member.server_id,

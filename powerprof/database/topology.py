@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from powerprof.closing import Closing
-from powerprof.database import netns, replication
+from powerprof.database import netns, replication, routing
 from powerprof.database.builds import find_build
 from powerprof.database.options import ServerOptions
 from powerprof.database.plans import Kind, MemberOptions, MemberPlan, Role, plan, replication_settings
@@ -137,6 +137,10 @@ class Topology(Closing):
 
     def _join(self) -> None:
         """One link after the other: with duplicate server ids a later replica pushes an earlier one out."""
+        if self.kind == "routed-pair":
+            hosts = {member.name: member.server for member in self.members if member.role == "host"}
+            routing.join(self["router"].server, hosts)
+            return
         deadline = time.monotonic() + self._options.timeout_s
         origins = {name: _origin(self[name]) for name in {member.source for member in self.members if member.source}}
         for member, planned in zip(self.members, self.plans, strict=True):

@@ -45,12 +45,14 @@ class Member(_Table, frozen=True, kw_only=True):
 class Topology(_Table, frozen=True, kw_only=True):
     """How many servers there are and how they are joined; the load runs on the first.
 
-    They are called primary, replica-1, …; or node-1, node-2, ….
+    They are called primary, replica-1, …; node-1, node-2, …; or router, host-a, host-b, where `routes` says which host
+    has which tables of the dataset.
     """
 
-    kind: Literal["standalone", "primary-replica", "primary-primary", "ring"] = "standalone"
+    kind: Literal["standalone", "primary-replica", "primary-primary", "ring", "routed-pair"] = "standalone"
     count: Annotated[int, Meta(ge=1, le=32)] | None = None
     members: dict[Name, Member] = {}
+    routes: dict[Literal["host-a", "host-b"], list[Identifier]] = {}
 
 
 class Server(_Table, frozen=True, kw_only=True):

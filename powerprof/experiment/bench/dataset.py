@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof import interrupts
-from powerprof.database import sql
+from powerprof.database import routing, sql
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.files import read_outside_text
 from powerprof.workloads import world
-from powerprof.workloads.definition import Dataset
+from powerprof.workloads.definition import Dataset, Topology
 from powerprof.workloads.reading import Case, Loaded
 from powerprof.workloads.sqltext import split_statements
 
@@ -37,6 +37,26 @@ def schema_of(workload: Loaded) -> str | None:
 def database_of(case: Case) -> str | None:
     """The schema in which the load runs: the load's own, or the one made for the workload."""
     return case.load.database or schema_of(case.workload)
+
+
+def make_all(
+    members: Mapping[str, Server], workload: Loaded, topology: Topology, made: list[str], *, world_sql: Path | None
+) -> None:
+    """The schema on the server under load; where tables are routed on both hosts, and on the router as theirs.
+
+    Raises PowerprofError, UsageError.
+    """
+    dataset, name = workload.definition.dataset, schema_of(workload)
+    first = next(iter(members.values()))
+    if topology.kind != "routed-pair" or name is None:
+        make(first, workload, dataset, made, world_sql)
+        return
+    for host in topology.routes:
+        # All tables on both: what is not routed to a host is not asked of it.
+        make(members[host], workload, dataset, [], world_sql)
+    with first.connect() as connection:
+        sql.execute(connection, f"CREATE DATABASE `{name}` DEFAULT CHARACTER SET latin1", f"USE `{name}`")
+        routing.route(connection, name, {str(host): tables for host, tables in topology.routes.items()})
 
 
 def make(server: Server, workload: Loaded, dataset: Dataset, made: list[str], world_sql: Path | None = None) -> None:

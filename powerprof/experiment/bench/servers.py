@@ -163,14 +163,15 @@ class Bench(Closing):
         return {member.name: member.server for member in topology.members}
 
     def _fill(self, case: Case, node: _Node) -> None:
-        definition = case.workload.definition
         made: set[Path] = set()
         for other in self._cases:
             if self._key(other) != self._key(case):
                 continue
             if other.workload.folder not in made:
                 made.add(other.workload.folder)
-                dataset.make(node.server, other.workload, definition.dataset, node.made, self._options.world_sql)
+                dataset.make_all(
+                    node.members, other.workload, case.topology, node.made, world_sql=self._options.world_sql
+                )
                 self._run(other, node, other.workload.definition.setup)
         # A condition that is compared with itself is there twice and made once.
         done: list[tuple[Path, Condition]] = []
