@@ -19,35 +19,6 @@ from powerprof.foreign import whole
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
-# Where the server has them; all are counters or gauges of SHOW GLOBAL STATUS.
-COUNTERS = (
-    "Aborted_clients",
-    "Aborted_connects",
-    "Binlog_bytes_written",
-    "Binlog_commits",
-    "Bytes_received",
-    "Bytes_sent",
-    "Com_binlog_dump",
-    "Com_change_db",
-    "Com_register_slave",
-    "Com_select",
-    "Com_show_slave_hosts",
-    "Com_show_status",
-    "Com_show_variables",
-    "Connections",
-    "Master_gtid_wait_count",
-    "Queries",
-    "Questions",
-    "Slave_connections",
-    "Slave_received_heartbeats",
-    "Slave_retried_transactions",
-    "Slaves_connected",
-    "Slaves_running",
-    "Threads_connected",
-    "Threads_created",
-    "Threads_running",
-    "Uptime",
-)
 _MARKER = "powerprof_marker"
 
 
@@ -122,17 +93,6 @@ def status_of(row: Mapping[str, Any]) -> ReplicationStatus:
         connect_retry_s=number("connect_retry"),
         ignored_server_ids=tuple(server_id for word in ignored if (server_id := whole(word)) is not None),
     )
-
-
-def read_counters(connection: Sql) -> dict[str, int]:
-    """Those of `COUNTERS` that the server has. Raises PowerprofError."""
-    wanted = {name.lower(): name for name in COUNTERS}
-    counters = {}
-    for name, value in sql.rows(connection, "SHOW GLOBAL STATUS", columns=2):
-        count = whole(str(value))
-        if str(name).lower() in wanted and count is not None:
-            counters[wanted[str(name).lower()]] = count
-    return counters
 
 
 @dataclass(frozen=True)

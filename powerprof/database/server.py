@@ -240,11 +240,6 @@ class PrivateServer:
         """Its data directory."""
         return self.directory / "data"
 
-    @property
-    def error_log(self) -> Path:
-        """Its error log."""
-        return self.directory / launch.ERROR_LOG
-
 
 def _there(part: T | None) -> T:
     if part is None:

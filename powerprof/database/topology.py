@@ -15,7 +15,7 @@ from powerprof.database import netns, replication, routing
 from powerprof.database.builds import find_build
 from powerprof.database.options import ServerOptions
 from powerprof.database.plans import Kind, MemberOptions, MemberPlan, Role, plan, replication_settings
-from powerprof.database.replication import Origin, ReplicationStatus
+from powerprof.database.replication import Origin
 from powerprof.database.runtree import RunTree
 from powerprof.database.server import PrivateServer
 
@@ -32,16 +32,6 @@ class Member:
     server_id: int
     server: PrivateServer
     namespace: int | None
-
-    def replication_status(self) -> list[ReplicationStatus]:
-        """Its replication channels; empty where it replicates from nobody. Raises PowerprofError."""
-        with self.server.connect() as connection:
-            return replication.read_status(connection)
-
-    def status_counters(self) -> dict[str, int]:
-        """Counters of SHOW GLOBAL STATUS by name (`replication.COUNTERS`). Raises PowerprofError."""
-        with self.server.connect() as connection:
-            return replication.read_counters(connection)
 
 
 class Topology(Closing):

@@ -206,8 +206,8 @@ def test_its_error_log_is_not_read_by_name(mysql: Attacker, mariadbd: Path) -> N
     with PrivateServer() as server:
 
         def turn() -> None:
-            server.error_log.unlink()
-            server.error_log.symlink_to(mysql.secret)
+            (server.directory / "error.log").unlink()
+            (server.directory / "error.log").symlink_to(mysql.secret)
 
         mysql.does(turn)
         assert "of root" not in server.log_tail()
