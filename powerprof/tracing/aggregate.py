@@ -77,9 +77,14 @@ def aggregate(exits: Array, base: Array | None = None) -> Array:
     """Records in the order in which their periods ended → layout.CAUSE, added to the entries of `base`."""
     known = np.zeros(0, dtype=CAUSE) if base is None else base
     keys = cause_keys(exits)
+    # Of several entries of one cause (a double buffer was turned between them) the last.
     places = {key.tobytes(): place for place, key in enumerate(_keys_of(known))}
-    where = [places.setdefault(key.tobytes(), len(places)) for key in keys]
-    entries = np.concatenate([known, np.zeros(len(places) - len(known), dtype=CAUSE)])
+    where, size = [], len(known)
+    for key in keys:
+        place = places.setdefault(key.tobytes(), size)
+        size = max(size, place + 1)
+        where.append(place)
+    entries = np.concatenate([known, np.zeros(size - len(known), dtype=CAUSE)])
     for number, place in enumerate(where):
         if place >= len(known) and not entries["count"][place]:
             entries[place] = _fresh(keys[number], exits[number])

@@ -99,6 +99,16 @@ def test_records_added_to_sums_are_the_sums_of_all(
     assert aggregate(exits[cut:], begun).tobytes() == aggregate(exits).tobytes()
 
 
+def test_records_are_added_to_a_cause_that_has_two_entries() -> None:
+    """As after a turn of the double buffer."""
+    exits = stream([(10_000, 10, 10, thread, int(Flag.WAKER), 1, 0) for thread in (1, 2, 1, 3)])
+    twice = np.concatenate([aggregate(exits[:2]), aggregate(exits[:2])])
+    found = aggregate(exits[2:], twice)
+    assert len(found) == 5
+    counts = {tid: int(found["count"][found["next_tid"] == tid].sum()) for tid in (101, 102, 103)}
+    assert counts == {101: 3, 102: 2, 103: 1}
+
+
 def nobody(tid: int, pid: int | None, comm: str) -> Task:
     return Task(tid, pid, comm or f"thread {tid}", comm or f"thread {tid}", False)
 
