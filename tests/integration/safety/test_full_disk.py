@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -71,19 +72,17 @@ class SmallDisk:
 
 
 @pytest.fixture
-def disk(powerprof_cli: Cli, tmp_path: Path) -> Iterator[SmallDisk]:
-    # The server's account has to reach its own folder.
-    place = tmp_path / "small"
-    place.mkdir()
-    for folder in (place, *place.parents):
-        if folder.owner() == "root" and folder.is_relative_to("/tmp") and folder != Path("/tmp"):
-            folder.chmod(0o755)
+def disk(powerprof_cli: Cli) -> Iterator[SmallDisk]:
+    # The server's account has to reach its own folder, and pytest's folders are closed to it.
+    place = Path(tempfile.mkdtemp(prefix="small-", dir="/tmp"))
+    place.chmod(0o755)
     small = SmallDisk(powerprof_cli, place)
     yield small
     for process in small.started:
         if process.poll() is None:
             process.terminate()
             process.communicate(timeout=60)
+    place.rmdir()
 
 
 def ended(process: subprocess.Popen[str]) -> CliResult:
