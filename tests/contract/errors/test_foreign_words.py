@@ -35,8 +35,8 @@ def test_no_escape_sequence_of_a_saved_run_reaches_the_terminal(powerprof_cli: C
     (folder / "run.json").write_text(json.dumps(record))
     done = powerprof_cli(["runs", "--runs-dir", str(tmp_path)])
     assert done.code == 0
-    assert len(done.out.splitlines()) == 1
-    assert done.out.rstrip("\n").isprintable()
+    assert len(done.out.splitlines()) == 2  # the run, and what it said
+    assert all(line.isprintable() for line in done.out.rstrip("\n").split("\n"))
     shown = powerprof_cli(["report", "idle-0001", "--runs-dir", str(tmp_path)])
     assert shown.code == 1 and all(line.isprintable() for line in shown.err.splitlines())
 
