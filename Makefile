@@ -58,9 +58,9 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
 	@$(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2
 	@status=0; \
-	$(BIN)/python -m pytest -m "not soak" --numprocesses 3 --dist loadfile --no-loadscope-reorder --reruns 1 -rR \
+	$(BIN)/python -m pytest -m "not soak" --numprocesses 3 --dist loadfile --no-loadscope-reorder --reruns 1 -rR --durations 25 \
 		$(LONGEST) tests $(addprefix --ignore=,$(ALONE)) || status=1; \
-	$(BIN)/python -m pytest -m "not soak" --reruns 2 -rR $(ALONE) || status=1; \
+	$(BIN)/python -m pytest -m "not soak" --reruns 2 -rR --durations 25 $(ALONE) || status=1; \
 	exit $$status
 
 bench: setup ## measure powerprof's own cost beside other tools

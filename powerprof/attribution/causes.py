@@ -22,6 +22,7 @@ _KEY = np.dtype(
         ("mechanism", "u1"),
         ("evidence", "u1"),
         ("softirq", "u1"),
+        ("poll_ended", "u1"),
         ("irq", "<u4"),
         ("timer", "<u8"),
         ("work", "<u8"),
@@ -48,6 +49,7 @@ def _keys(exits: Array, found: Array) -> Array:
     keys["timer"] = np.where(timer, function, 0)
     keys["irq"] = np.where(found == DEVICE, exits["irq"], 0)
     keys["evidence"] = np.where(np.isin(found, (IPI, DEVICE)), exits["evidence"], 0)
+    keys["poll_ended"] = (found == TIMER) & (exits["evidence"] == Evidence.NONE) & (exits["flags"] & Flag.WAKER == 0)
     keys["softirq"] = np.where((found == UNKNOWN) & (exits["evidence"] == Evidence.SOFTIRQ), exits["irq"] + 1, 0)
     return keys
 
@@ -62,6 +64,8 @@ def _name(key: Any, functions: Mapping[int, str], interrupts: Mapping[int, str])
         return _IPI_NAMES.get(Evidence(int(key["evidence"])))
     if mechanism in (TIMER, TICK) and key["timer"]:
         return functions.get(int(key["timer"]), f"{int(key['timer']):#x}")
+    if key["poll_ended"]:
+        return "poll_idle's time limit"
     if int(key["softirq"]):
         number = int(key["softirq"]) - 1
         return f"softirq {SOFTIRQS[number] if number < len(SOFTIRQS) else number}"

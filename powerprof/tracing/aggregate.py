@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from powerprof.tracing.layout import CAUSE, CAUSE_KEY, CAUSE_STATES, Flag, WakerContext
+from powerprof.tracing.layout import CAUSE, CAUSE_KEY, CAUSE_STATES, Evidence, Flag, WakerContext
 
 Array = npt.NDArray[Any]
 _FLAGS = Flag.TICK | Flag.NO_TASK | Flag.WAKER | Flag.TIMER_WHEEL | Flag.SITE | Flag.WAKER_SITE
@@ -25,6 +25,8 @@ def cause_keys(exits: Array) -> Array:
     for name in ("timer_function", "work_function", "evidence", "irq", "next_tid", "next_tgid"):
         keys[name] = exits[name]
     flags = exits["flags"] & np.uint32(_FLAGS)
+    nothing = (exits["evidence"] == Evidence.NONE) & (flags & Flag.NO_TASK != 0)
+    keys["irq"] = np.where(nothing, exits["state"], exits["irq"])
     woken = flags & Flag.WAKER != 0
     keys["flags"] = flags | np.where(woken & (exits["waker_cpu"] != exits["cpu"]), np.uint32(Flag.REMOTE), 0)
     keys["woken_tid"] = np.where(exits["next_tid"] == 0, exits["woken_tid"], 0)

@@ -74,6 +74,9 @@ static __attribute__((always_inline)) inline void cause_key_of(struct idle_exit 
     key->work_function = period->work_function;
     key->evidence = period->evidence;
     key->irq = period->irq;
+    /* Where nothing was seen and nobody ran, the state tells a poll that came to its own end from what is unknown. */
+    if (period->evidence == EVIDENCE_NONE && period->flags & IDLE_NO_TASK)
+        key->irq = period->state;
     key->flags = period->flags & CAUSE_FLAGS;
     key->next_tid = period->next_tid;
     key->next_tgid = period->next_tgid;

@@ -113,6 +113,8 @@ static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_
     struct thread *thread;
     int is_known;
 
+    /* Anybody's lie where the target's do, and the first thing that a quiet target does is to be woken. */
+    find_registers(task);
     if (is_other(tgid) || is_skipped(cpu, tid))
         return;
     thread = thread_at(tid);
@@ -121,7 +123,6 @@ static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_
     is_known = is_slot_of(thread, tid, tgid);
     if (!is_known && !target_of(tgid))
         return;
-    find_registers(task);
     note_look(cpu, coarse_ns());
     if (!is_sleep(0, read_u32(task + OFFSET_task_struct_state)))
         return;   /* a signal was pending */

@@ -52,12 +52,14 @@ def test_an_idle_run_goes_on_without_causes_and_says_why(tmp_path: Path) -> None
         "idle", "--clients", "0", "--duration", "0.5", "--repeat", "1", "--markdown", str(tmp_path / "page.md")
     )
     assert done.returncode == 0, done.stderr
-    assert "causes unknown: this pid namespace numbers processes otherwise" in " ".join(done.stdout.split())
+    assert "causes unknown: process ids in this pid namespace are not those of the kernel" in " ".join(
+        done.stdout.split()
+    )
 
 
 def test_doctor_says_what_is_left_in_there() -> None:
     told = " ".join(inside("doctor").stdout.split())
-    assert "tracing limited --functions only: this pid namespace numbers processes otherwise" in told
+    assert "tracing limited --functions only: process ids in this pid namespace are not those of the kernel" in told
     assert "docker run --pid=host" in told
 
 

@@ -28,7 +28,7 @@ def test_the_list_says_what_can_be_fetched_and_under_which_licence(powerprof_cli
 def test_without_a_terminal_only_yes_agrees(powerprof_cli: Cli) -> None:
     done = powerprof_cli(["servers", "fetch", "mysql-5.5.9"])
     assert (done.code, done.out) == (1, "")
-    assert done.err.splitlines()[-1] == "hint: give --yes"
+    assert done.err.splitlines()[-1] == "hint: use --yes"
 
 
 def test_no_at_a_terminal_fetches_nothing(powerprof_cli: Cli) -> None:

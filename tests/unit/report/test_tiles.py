@@ -90,11 +90,11 @@ def test_a_year_is_derived_from_what_was_stated_and_says_so() -> None:
 
 @pytest.mark.parametrize("price", ["0.3", "EUR", "-1EUR", "0EUR", "1e9EUR", "0.3 euros"])
 def test_what_is_no_price_is_refused(price: str) -> None:
-    with pytest.raises(UsageError, match="no price"):
+    with pytest.raises(UsageError, match="is not a price per kWh"):
         yearly.terms(price, None)
 
 
 @pytest.mark.parametrize("grid", [-1.0, float("nan"), 1e9])
 def test_what_is_no_grid_is_refused(grid: float) -> None:
-    with pytest.raises(UsageError, match="no grid"):
+    with pytest.raises(UsageError, match="is not a grid intensity"):
         yearly.terms(None, grid)

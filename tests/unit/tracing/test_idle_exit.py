@@ -275,6 +275,21 @@ def test_nothing_seen_stays_unknown(library: ctypes.CDLL) -> None:
     assert mechanisms(np.array([record]))[0] == UNKNOWN
 
 
+def test_a_poll_that_nothing_ended_came_to_its_own_end(library: ctypes.CDLL) -> None:
+    """poll_idle() gives up after a while and the governor chooses again: nobody runs in between."""
+    exits = machine.Machine(library).run(
+        [(0, 10**9 + at, "idle", (str(state),)) for at, state in [(0, 0), (50_000, EXIT), (51_000, 1), (90_000, EXIT)]]
+        + [(0, 10**9 + 91_000, "idle", ("0",))]
+    )
+    assert exits["state"].tolist() == [0, 1]
+    assert (exits["evidence"] == Evidence.NONE).all()
+    polling = idle.polling_states({0: ["POLL", "C1"], 1: ["POLL", "C1"]})
+    assert polling == {0}
+    # What ended C1 without a trace stays unknown.
+    assert idle.mechanisms(cause_keys(exits), polling).tolist() == [TIMER, UNKNOWN]
+    assert idle.mechanisms(cause_keys(exits)).tolist() == [UNKNOWN, UNKNOWN]
+
+
 def test_an_old_waking_of_the_same_thread_is_not_the_cause(library: ctypes.CDLL) -> None:
     events = [
         (1, 10**9 - 2_000_000, "sched_waking", ("77", "4711")),
