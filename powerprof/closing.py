@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Self
 
 
-class Closing:
+class Closing(ABC):
     """A context manager by `close`, and by `_open` where it does not open in its constructor."""
 
-    def _open(self) -> None:
+    def _open(self) -> None:  # noqa: B027 (not every one opens anything)
         """What `with` does first; nothing where the constructor did it all."""
 
+    @abstractmethod
     def close(self) -> None:
         """Undo everything, however far the opening came; the second time it does nothing."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from powerprof import programs
+from powerprof.closing import Closing
 from powerprof.database import builds, errorlog, launch, limits, netns, sql, template
 from powerprof.database.accounts import server_account
 from powerprof.database.base import Limits, Login
@@ -29,7 +30,7 @@ _IN_USE = "Address already in use"
 _ATTEMPTS = 4
 
 
-class PrivateServer:
+class PrivateServer(Closing):
     """`with PrivateServer() as server:` runs a mariadbd that nobody else can reach and leaves nothing behind.
 
     Takes `ServerOptions`, or their fields by name; `tree` is shared with other servers of one run. Raises
@@ -51,16 +52,11 @@ class PrivateServer:
         self._log: int | None = None
         self._port: int | None = None
 
-    def __enter__(self) -> PrivateServer:
-        try:
-            self.start()
-            self.wait_ready()
-        except BaseException:
-            self.stop()
-            raise
-        return self
+    def _open(self) -> None:
+        self.start()
+        self.wait_ready()
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.stop()
 
     def start(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from powerprof import files, paths
+from powerprof.closing import Closing
 from powerprof.energy.domains import Total
 from powerprof.energy.meters import MeterSet, open_meters
 from powerprof.energy.model import ChosenModel, describe, estimate, model_for_this_host
@@ -20,7 +21,7 @@ _SMT = "devices/system/cpu/smt/active"
 _STEAL_SAID_PERCENT = 0.1
 
 
-class WindowEnergy:
+class WindowEnergy(Closing):
     """The meters of a run and the model that stands in for them; a context manager that closes the meters.
 
     `choice` is that of `--energy-source`. Raises UsageError and CapabilityError as `open_meters` does, DataError where
@@ -32,10 +33,7 @@ class WindowEnergy:
         self._model: ChosenModel | None = model_for_this_host() if choice.strip() != "none" else None
         self._set = open_meters(choice, meter_log=meter_log)
 
-    def __enter__(self) -> WindowEnergy:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._set.close()
 
     @property

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -23,6 +22,7 @@ from powerprof.attribution.capture import Capture
 from powerprof.attribution.live import Around, captured
 from powerprof.attribution.records import Attribution
 from powerprof.attribution.sites import SiteStacks, StackMemo
+from powerprof.closing import Closing
 from powerprof.energy.domains import host_meters
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError
@@ -66,7 +66,7 @@ class MonitorPlan:
     settle: bool = True
 
 
-class Monitor:
+class Monitor(Closing):
     """Measures interval after interval while its context is open. `last` is the newest capture and what it says."""
 
     def __init__(self, plan: MonitorPlan, say: Say) -> None:
@@ -81,36 +81,31 @@ class Monitor:
         self._remember()
         self.last: tuple[Capture, Attribution] | None = None
 
-    def __enter__(self) -> Self:
+    def _open(self) -> None:
         """Raises CapabilityError where this host cannot be traced, PowerprofError where the target has gone."""
         from powerprof.host.describe import host_record
 
-        plan = self._plan
-        with ExitStack() as stack:
-            self._say("loading the tracer")
-            self._host: dict[str, Any] = host_record()
-            self._energy = stack.enter_context(WindowEnergy(plan.energy_source, plan.meter_log))
-            self._tracer = stack.enter_context(StackTracer(plan.target, _RING_PAGES))
-            if not plan.target.system and not self._tracer.images:
-                raise PowerprofError(f"{plan.target.label}: the process is gone, or is the kernel's")
-            self._tracer.program.count_run_time()
-            stack.callback(self._servers.close)
-            if plan.settle and "powertop" not in plan.energy_source:
-                # PowerTOP is started anew for each of its reports, and wants to be root.
-                privileges.keep(privileges.TRACING)
-            self._open()
-            stack.callback(lambda: self._monitor.__exit__(None, None, None))
-            self._stack = stack.pop_all()
+        plan, stack = self._plan, self._stack
+        self._say("loading the tracer")
+        self._host: dict[str, Any] = host_record()
+        self._energy = stack.enter_context(WindowEnergy(plan.energy_source, plan.meter_log))
+        self._tracer = stack.enter_context(StackTracer(plan.target, _RING_PAGES))
+        if not plan.target.system and not self._tracer.images:
+            raise PowerprofError(f"{plan.target.label}: the process is gone, or is the kernel's")
+        self._tracer.program.count_run_time()
+        stack.callback(self._servers.close)
+        if plan.settle and "powertop" not in plan.energy_source:
+            # PowerTOP is started anew for each of its reports, and wants to be root.
+            privileges.keep(privileges.TRACING)
+        self._begin()
+        stack.callback(self._end)
         # What loading took is in no interval.
         self._own_cpu_s = _own_cpu_s()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._stack.close()
 
-    def _open(self) -> None:
+    def _begin(self) -> None:
         """Begin to trace, on the CPUs that are online now."""
         self._cpus = online_cpus()
         with CpuidleReader() as reader:
@@ -120,6 +115,9 @@ class Monitor:
         self._metered_s = time.monotonic()
         if self._energy.meters is not None:
             self._energy.meters.sample()
+
+    def _end(self) -> None:
+        self._monitor.close()
 
     def intervals(self) -> Iterator[Interval]:
         """One interval after the other, until an interrupt, which is raised."""
@@ -192,8 +190,8 @@ class Monitor:
     def _follow(self, stacks: StackTrace) -> None:
         """What changed around us: CPUs, programs that are gone, more stacks than the kernel keeps."""
         if online_cpus() != self._cpus:
-            self._monitor.__exit__(None, None, None)
-            self._open()
+            self._end()
+            self._begin()
         if time.monotonic() - self._remembered_s > _FORGET_EVERY_S:
             self._remember()
             self._tracer.send_again()

@@ -13,9 +13,9 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from powerprof.closing import Closing
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.live.webconfig import Doorkeeper, WebConfig, tls_context
 
@@ -57,7 +57,7 @@ def check_open(address: tuple[str, int] | Path, config: WebConfig, insecure: boo
         )
 
 
-class MetricsServer:
+class MetricsServer(Closing):
     """Serves `answer` while the context is open. Raises PowerprofError where the address cannot be had."""
 
     def __init__(self, address: tuple[str, int] | Path, answer: Answer, config: WebConfig | None = None) -> None:
@@ -84,13 +84,10 @@ class MetricsServer:
         """The port, chosen by the kernel where 0 was asked for."""
         return None if self._path else int(self._server.server_address[1])
 
-    def __enter__(self) -> Self:
+    def _open(self) -> None:
         self._thread.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._server.ending = True
         with suppress(OSError):  # ends the accept that the thread waits in
             self._server.socket.shutdown(socket.SHUT_RDWR)

@@ -9,10 +9,10 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 
 import msgspec
 
+from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.image import ProcessImage, snapshot
@@ -92,7 +92,7 @@ class _Target:
     found: Found
 
 
-class FunctionTracer:
+class FunctionTracer(Closing):
     """Probes the functions that a pattern means in some processes; a context manager that removes every probe.
 
     A probe costs its function 1 to 45 µs a call in a guest (`functions_cost`): never part of an energy window.
@@ -174,12 +174,7 @@ class FunctionTracer:
             return None
         return f"{', '.join(self._throwing)} can throw: an exception that passes a probed function ends the process"
 
-    def __enter__(self) -> FunctionTracer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._stack.close()
 
     def _calibrated(self, cookie: int) -> tuple[int, int]:

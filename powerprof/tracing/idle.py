@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from powerprof.closing import Closing
 from powerprof.errors import CapabilityError
 from powerprof.paths import is_this_host
 from powerprof.processes.namespaces import check_process_ids
@@ -105,7 +105,7 @@ def definitions(btf: Btf, *, stacks: bool) -> dict[str, int | str]:
     return values
 
 
-class IdleTracer:
+class IdleTracer(Closing):
     """The idle-exit program, loaded and running while the context is open."""
 
     def __init__(self, extra: Mapping[str, int | str] | None = None, btf: Btf | None = None) -> None:
@@ -136,12 +136,7 @@ class IdleTracer:
         self._share(_SHARED_TICK_HANDLER, next(iter(kernel_functions(set(), _TICK_HANDLERS)), 0))
         self.begin()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.program.close()
 
     def begin(self) -> None:

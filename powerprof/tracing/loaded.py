@@ -9,10 +9,10 @@ import resource
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
 
 import numpy as np
 
+from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import reason_of
 from powerprof.tracing import objects, syscalls
@@ -35,7 +35,7 @@ def _refusal(error: OSError) -> PowerprofError:
     return PowerprofError(f"cannot load BPF programs: the kernel refused a BPF program: {reason[:300]}")
 
 
-class Loaded:
+class Loaded(Closing):
     """All programs and maps of one object; leaving the context, or `close`, detaches and frees them."""
 
     def __init__(self, name: str, definitions: Mapping[str, int | str]) -> None:
@@ -80,14 +80,6 @@ class Loaded:
         # The verifier takes most of a second for all of them, on one CPU each. The largest first.
         with ThreadPoolExecutor(min(_VERIFIERS, os.cpu_count() or 1)) as pool:
             list(pool.map(load, sorted(found.programs, key=lambda one: -len(one.code))))
-
-    def __enter__(self) -> Loaded:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Detach and free."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from types import TracebackType
 
+from powerprof.closing import Closing
 from powerprof.sources.base import CpuReading, Snapshot
 from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.sources.edges import edge_snapshot
@@ -53,7 +53,7 @@ def _not_before(old: CpuReading | None, new: CpuReading) -> CpuReading:
     return replace(new, time_us=tuple(max(pair) for pair in zip(old.time_us, new.time_us, strict=True)))
 
 
-class Monitor:
+class Monitor(Closing):
     """Reads one tracer again and again. A context manager: the trace runs while it is open."""
 
     def __init__(self, tracer: IdleTracer) -> None:
@@ -64,7 +64,7 @@ class Monitor:
         self._stat, self._cpu_s = read_stat(), time.process_time()
         self._started_at, self._run_time_s = now_text(), 0.0
 
-    def __enter__(self) -> Monitor:
+    def _open(self) -> None:
         """The only edge at which CPUs are woken: the first."""
         self._tracer.begin()
         edges = edge_snapshot(
@@ -74,11 +74,8 @@ class Monitor:
         self._snapshot = replace(edges, cpus={cpu: one for cpu, one in edges.cpus.items() if one.states})
         self._tracer.start()
         self._stat, self._cpu_s, self._started_at = read_stat(), time.process_time(), now_text()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._reader.close()
 
     def drain(self) -> None:

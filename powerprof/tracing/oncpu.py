@@ -9,9 +9,9 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
+from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.files import try_text
 from powerprof.paths import procfs
@@ -41,7 +41,7 @@ _KERNEL_HEADER = struct.Struct("<IIQ")
 _USER, _KERNEL = 0, 1
 
 
-class OnCpuTracer:
+class OnCpuTracer(Closing):
     """The sampling program, loaded; a context manager that removes it.
 
     With cpu-clock it wakes every CPU `frequency_hz` times a second: never part of an energy window.
@@ -95,12 +95,7 @@ class OnCpuTracer:
             self.program.close()
             raise
 
-    def __enter__(self) -> OnCpuTracer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._aside.close()
         self.program.close()
 

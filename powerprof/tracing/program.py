@@ -14,10 +14,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from powerprof import paths
+from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.tracing.btf import Btf
 from powerprof.tracing.headers import kernel_headers, remedy
@@ -89,7 +89,7 @@ def explain(error: Exception, what: str, said: str = "") -> PowerprofError:
     return PowerprofError(f"{what}: the kernel refused a BPF program: {reason[:300]}")
 
 
-class Program:
+class Program(Closing):
     """A loaded and attached BPF program; leaving the context detaches and frees all of it."""
 
     def __init__(self, name: str, definitions: Mapping[str, int | str]) -> None:
@@ -117,14 +117,6 @@ class Program:
                 self.bpf: Any = bcc.BPF(text=prelude + source, cflags=["-Wno-macro-redefined"])
             except Exception as error:
                 raise explain(error, "cannot load BPF programs", said()) from error
-
-    def __enter__(self) -> Program:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Detach and free."""

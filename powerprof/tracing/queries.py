@@ -9,9 +9,9 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
+from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import try_text
 from powerprof.paths import procfs
@@ -46,7 +46,7 @@ _NAMES = ("on_entry", "", "on_exit")
 _TABLES = ("threads", "totals", "latencies", "texts", "prepared", "connections")
 
 
-class QueryTracer:
+class QueryTracer(Closing):
     """The probes of one server; a context manager that removes them. The server outlives every ending of ours: a
     uprobe's breakpoint is the kernel's, and goes with our descriptor."""
 
@@ -136,12 +136,7 @@ class QueryTracer:
         for name in _TABLES:
             self.program.bpf[name].clear()
 
-    def __enter__(self) -> QueryTracer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._stack.close()
 
     def attach(self) -> None:

@@ -8,7 +8,6 @@ import struct
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -163,11 +162,9 @@ class StackTracer(IdleTracer):
         """Which processes were left out, and why."""
         return [*self._aside.notes(), *self._budget.notes()]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._aside.close()
-        super().__exit__(kind, error, trace)
+        super().close()
 
     def _admit_everyone(self) -> None:
         # Entry 0 stands for processes that are not listed: without code ranges their call paths are not told apart.

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import struct
-from types import TracebackType
 from typing import Any
 
+from powerprof.closing import Closing
 from powerprof.errors import CapabilityError
 from powerprof.processes.namespaces import check_process_ids
 from powerprof.tracing.program import Program, explain
@@ -17,7 +17,7 @@ _SOFTWARE, _CPU_CLOCK = 1, 0
 _TICK = struct.Struct("<QQ")
 
 
-class TickSampler:
+class TickSampler(Closing):
     """The sampler of one process; a context manager that removes it. Raises CapabilityError where it cannot run."""
 
     def __init__(self, pid: int) -> None:
@@ -25,12 +25,7 @@ class TickSampler:
         self._program = Program("ticks.bpf.c", {"TARGET": pid, "TICKS": _TICKS})
         self._on = False
 
-    def __enter__(self) -> TickSampler:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.stop()
         self._program.close()
 

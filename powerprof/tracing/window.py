@@ -8,11 +8,11 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 import msgspec
 
 from powerprof import interrupts
+from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, Interrupted
 from powerprof.records import Window
 from powerprof.sources.base import CpuReading, Meters, Snapshot
@@ -90,7 +90,7 @@ def _idle_events(cpus: Iterable[int]) -> IdleEvents | None:
         return None
 
 
-class TraceWindow:
+class TraceWindow(Closing):
     """Measures traced windows with one tracer; the counters stay open between them. A context manager."""
 
     def __init__(self, tracer: IdleTracer, meters: Meters | None = None) -> None:
@@ -99,12 +99,7 @@ class TraceWindow:
         self._reader = CpuidleReader()
         self._events = None if self._reader.cpus else _idle_events(online_cpus())
 
-    def __enter__(self) -> TraceWindow:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._reader.close()
         if self._events is not None:
             self._events.close()

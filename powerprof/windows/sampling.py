@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from powerprof import paths
+from powerprof.closing import Closing
 from powerprof.errors import Interrupted, PowerprofError
 from powerprof.records import Window
 from powerprof.sources import procfs
@@ -42,7 +43,7 @@ def now_text() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class WindowMeter:
+class WindowMeter(Closing):
     """Opens and closes windows over the same open counters; a window lasts from `open` to `close_window`.
 
     `groups` names sets of processes whose CPU time is wanted. Use it as a context manager.
@@ -65,10 +66,7 @@ class WindowMeter:
         self._start_s = 0.0
         self._own = _own_use()
 
-    def __enter__(self) -> WindowMeter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._source.close()
 
     def open_window(self, duration_s: float | None = None) -> None:

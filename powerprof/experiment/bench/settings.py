@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from powerprof.closing import Closing
 from powerprof.database import sql
 from powerprof.errors import PowerprofError, UsageError
 
@@ -30,7 +30,7 @@ def literal(value: Any) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
-class GlobalSettings:
+class GlobalSettings(Closing):
     """`with GlobalSettings(server.connect) as settings:` changes global variables, and restores them at the end.
 
     The original value is read before the first change of each. A connection of its own is opened for every
@@ -42,12 +42,7 @@ class GlobalSettings:
         self._connect = connect
         self._original: dict[str, Any] = {}
 
-    def __enter__(self) -> GlobalSettings:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self.restore()
 
     def apply(self, values: Mapping[str, Any]) -> None:

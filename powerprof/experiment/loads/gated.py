@@ -22,13 +22,13 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from powerprof import programs
+from powerprof.closing import Closing
 from powerprof.errors import PowerprofError
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult
 from powerprof.experiment.loads.process import ProcessLoad, private_file
@@ -90,7 +90,7 @@ def _value_ms(bucket: int) -> float:
     return float(_FIRST_MS * (_LAST_MS / _FIRST_MS) ** ((bucket + 0.5) / (_BUCKETS - 1)))
 
 
-class GatedLoad:
+class GatedLoad(Closing):
     """sysbench with its clients connected and the gate shut. Use it as a context manager: it ends with it.
 
     Raises CapabilityError where sysbench is not installed, LoadFailed where the clients do not connect.
@@ -110,17 +110,10 @@ class GatedLoad:
             arguments(program, load, statements, context, seed, pacing), context, lambda text, _: _unexpected(text)
         )
 
-    def __enter__(self) -> GatedLoad:
-        try:
-            self._wait_for(lambda: bool(self._clients["ready"].all()), _CONNECT_S, "did not connect")
-        except BaseException:
-            self._process.kill()
-            raise
-        return self
+    def _open(self) -> None:
+        self._wait_for(lambda: bool(self._clients["ready"].all()), _CONNECT_S, "did not connect")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._process.kill()
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from powerprof.closing import Closing
 from powerprof.database import sql
 from powerprof.database.replication import read_status
 from powerprof.errors import PowerprofError, Retryable
@@ -57,7 +58,7 @@ def relay_bytes(before: RelayLogs, after: RelayLogs) -> float | None:
     return grown + sum(fresh) + missing * sum(seen) / len(seen)
 
 
-class MembersMeter:
+class MembersMeter(Closing):
     """`with MembersMeter(servers) as meter:`, then `start()` before a window and `stop(cpus)` after it."""
 
     def __init__(self, servers: Mapping[str, Server]) -> None:
@@ -68,16 +69,11 @@ class MembersMeter:
         self._counters: dict[str, dict[str, int]] = {}
         self._started_s = 0.0
 
-    def __enter__(self) -> MembersMeter:
-        try:
-            for name, server in self._servers.items():
-                self._connections[name] = server.connect()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+    def _open(self) -> None:
+        for name, server in self._servers.items():
+            self._connections[name] = server.connect()
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

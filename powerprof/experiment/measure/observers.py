@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from powerprof.closing import Closing
 from powerprof.experiment.measure.members import MembersMeter
 from powerprof.experiment.measure.storm import StormWatch
 from powerprof.experiment.records import MemberShare, StormShare
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from powerprof.experiment.bench.servers import Bench
 
 
-class Beside:
+class Beside(Closing):
     """`with Beside(bench, case) as beside:` begins the storm; `start()` … `finish(cpus)` enclose the window.
 
     Does nothing for a single server without a storm. Raises PowerprofError where a server is gone.
@@ -30,18 +30,13 @@ class Beside:
         self._meter: MembersMeter | None = None
         self._watch: StormWatch | None = None
 
-    def __enter__(self) -> Beside:
-        with ExitStack() as stack:
-            if self._replicates:
-                self._meter = stack.enter_context(MembersMeter(self._members))
-            if self._storm is not None:
-                self._watch = stack.enter_context(StormWatch(self._storm, self._members))
-            self._stack = stack.pop_all()
-        return self
+    def _open(self) -> None:
+        if self._replicates:
+            self._meter = self._stack.enter_context(MembersMeter(self._members))
+        if self._storm is not None:
+            self._watch = self._stack.enter_context(StormWatch(self._storm, self._members))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._stack.close()
 
     def start(self) -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from powerprof.closing import Closing
 from powerprof.database import sql
 from powerprof.errors import PowerprofError
 from powerprof.experiment.records import StormShare
@@ -23,7 +23,7 @@ _BEGIN_S = 0.75
 _ATTEMPTS = 3
 
 
-class StormWatch:
+class StormWatch(Closing):
     """`with StormWatch(storm, servers) as watch:` begins the storm; `watch()` … `finish()` enclose the window.
 
     `servers` by name, the first one's counter is looked at. Where the storm does not begin in three attempts the
@@ -42,7 +42,7 @@ class StormWatch:
         self._first = self._last = (0.0, 0)
         self._began = False
 
-    def __enter__(self) -> StormWatch:
+    def _open(self) -> None:
         first = next(iter(self._servers.values()))
         self._connection = first.connect()
         for _ in range(_ATTEMPTS):
@@ -54,11 +54,8 @@ class StormWatch:
         else:
             before = self._count()
             self._began = self._rate(before, self._after(_BEGIN_S)) >= self._storm.least_hz
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._end()
         if self._connection is not None:
             self._connection.close()
