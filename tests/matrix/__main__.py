@@ -22,7 +22,7 @@ def _say(text: str) -> None:
 
 
 def _show_commands(ended: Ended) -> None:
-    for result in ended.results:
+    for result in (one for one in ended.results if "step" in one):
         facts = result.get("facts", {})
         print(f"$ {result['step']}\n{facts.get('out', facts)}{facts.get('err', '')}{result.get('why', '')}")
 

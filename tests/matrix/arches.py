@@ -42,7 +42,8 @@ ARCHES: Mapping[str, Arch] = {
         compiler=("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross"),
         qemu=("qemu-system-aarch64", "qemu-system-arm"),
         # Return addresses are signed as on the newest processors, by a cheaper sum than theirs.
-        machine=("-machine", "virt", "-cpu", "max,pauth-impdef=on"),
+        # Without their wide registers, for the same reason as above.
+        machine=("-machine", "virt", "-cpu", "max,pauth-impdef=on,sve=off,sme=off"),
         console="ttyAMA0",
         is_native=False,
         not_on_pypi={"drgn": "python3-drgn"},

@@ -30,7 +30,9 @@ _START = """#!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp/home LANG=C.UTF-8
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /run
-mkdir -p /tmp/home /dev/shm /run/lock
+mkdir -p /tmp/home/.cache/powerprof /dev/shm /run/lock
+# What another machine of this kernel and root compiled: found by all that went into it, else it is not used.
+[ ! -d /srv/powerprof/compiled ] || cp -a /srv/powerprof/compiled /tmp/home/.cache/powerprof/bpf
 mount -t tmpfs tmpfs /dev/shm
 ip link set lo up
 hostname machine
@@ -64,7 +66,7 @@ def cpio(files: Iterable[tuple[str, int, bytes]]) -> bytes:
     return b"".join([*packed, _entry(0, "TRAILER!!!", 0, b"")])
 
 
-def build(busybox: Path, modules: Iterable[Path], project: Path, job: str) -> bytes:
+def build(busybox: Path, modules: Iterable[Path], project: Path, compiled: Path, job: str) -> bytes:
     """The initramfs of one machine, compressed."""
 
     def files() -> Iterator[tuple[str, int, bytes]]:
@@ -79,6 +81,8 @@ def build(busybox: Path, modules: Iterable[Path], project: Path, job: str) -> by
             if file.is_file():
                 mode = executable if file.stat().st_mode & 0o100 else plain
                 yield f"project/{file.relative_to(project)}", mode, file.read_bytes()
+        for file in sorted(compiled.glob("*")):
+            yield f"project/compiled/{file.name}", plain, file.read_bytes()
         yield "project/start", executable, _START.encode()
         yield "project/job.json", plain, job.encode()
 

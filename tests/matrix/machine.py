@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof.programs import need
-from tests.matrix import acpi, initramfs
+from tests.matrix import acpi, compiled, initramfs
 from tests.matrix.cells import Cell
 from tests.matrix.kernels import Kernel
 from tests.matrix.roots import Root
@@ -24,7 +24,8 @@ _ACCELERATOR = "tcg,thread=single"
 
 def command(cell: Cell, root: Root, kernel: Kernel, project: Path, job: str, place: Path) -> Sequence[str | Path]:
     """The argument list of QEMU; writes the machine's first root into `place`."""
-    (place / "initrd").write_bytes(initramfs.build(root.tree / "bin/busybox", kernel.modules, project, job))
+    first = initramfs.build(root.tree / "bin/busybox", kernel.modules, project, compiled.folder(cell), job)
+    (place / "initrd").write_bytes(first)
     arch = root.arch
     extra: list[str] = []
     if cell.idle_states:

@@ -54,7 +54,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def outcome(cell: Cell, ended: Ended) -> Outcome:
     """Judge what a cell said."""
-    steps = [msgspec.convert(one, Step) for one in ended.results]
+    steps = [msgspec.convert(one, Step) for one in ended.results if "step" in one]
     missing = [name for name in ("machine", *cell.steps) if name not in {step.step for step in steps}]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return Outcome(

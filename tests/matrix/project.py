@@ -9,12 +9,13 @@ from pathlib import Path
 
 from powerprof.programs import need, run
 from tests.matrix import cache
-from tests.matrix.roots import REPOSITORY, Root, run_inside
+from tests.matrix.roots import COMPILE, REPOSITORY, Root, compile_foreign, run_inside
 
 # What runs inside, and what the bench itself runs there.
 _PARTS = ("powerprof", "probes", "workloads", "tests/matrix", "pyproject.toml")
 PROGRAMS = ("tests/programs/sleepers.c", "tests/root/functions_truth.c", "tests/root/oncpu_truth.c")
 TRUTH = "truth"
+_PYTHON = ("powerprof", "tests")
 _FLAGS = ("-O2", "-fomit-frame-pointer", "-pthread")
 
 
@@ -38,9 +39,9 @@ def _make(root: Root, place: Path) -> None:
     if not root.arch.is_native:
         for words in made:
             run([need(compiler, package), *words], cwd=place)
+        compile_foreign(root.suite, place, _PYTHON)
         return
-    # Unchecked: the bytecode stays good whatever times the files get on their way into a machine.
-    compiled = "python3 -m compileall -q --invalidation-mode unchecked-hash powerprof tests"
+    compiled = " ".join((*COMPILE, *_PYTHON))
     lines = ["cd /srv/powerprof", *(f"{compiler} {' '.join(words)}" for words in made), compiled]
     run_inside(root.tree, place, ["sh", "-ec", "\n".join(lines)])
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from powerprof.programs import need, run
 from tests.matrix import cache, debian
-from tests.matrix.arches import Arch
+from tests.matrix.arches import ARCHES, Arch
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 # What runs inside.
@@ -31,7 +31,9 @@ _ENTERED = ("gcc", "libc6-dev", "linux-headers-amd64")
 # Where it cannot, packages are only unpacked, and nothing is there by itself.
 _UNPACKED = ("base-files", "base-passwd", "bash", "coreutils", "dash", "grep", "hostname", "libc-bin", "mount", "sed")
 _PYTHON = {"bookworm": "3.11", "trixie": "3.13", "sid": "3.14"}
-_LAYOUT = "2"
+# Unchecked: the bytecode stays good whatever times the files get on their way into a machine.
+COMPILE = ("python3", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash")
+_LAYOUT, _FOREIGN_LAYOUT = "2", "3"
 # Killed as one, with all that it started and mounted: apt would go on writing into a folder that is being removed.
 _ALONE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 _LEFT_OUT = ("doc", "man", "locale", "info", "lintian", "bug")
@@ -73,8 +75,9 @@ def _install_dependencies(suite: str, arch: Arch, tree: Path) -> None:
     # Tests of numpy and scipy are a third of all that is installed.
     for tests in [*tree.glob("opt/python/*py/**/tests")]:
         shutil.rmtree(tests, ignore_errors=True)
-    if arch.is_native:
-        run(["chroot", tree, "python3", "-m", "compileall", "-q", "/opt/python"], timeout_s=_MAKE_S, check=False)
+    # pip's own are of this host's Python.
+    for stale in [*tree.glob("opt/python/**/__pycache__")]:
+        shutil.rmtree(stale, ignore_errors=True)
 
 
 def _make(suite: str, arch: Arch, place: Path) -> None:
@@ -100,6 +103,10 @@ def _make(suite: str, arch: Arch, place: Path) -> None:
     _install_dependencies(suite, arch, tree)
     # As an installation in a virtual environment is found: PYTHONPATH does not reach children, which get `python -I`.
     (tree / "usr/lib/python3/dist-packages/powerprof.pth").write_text("/srv/powerprof\n/opt/python\n")
+    if arch.is_native:
+        run(["chroot", tree, *COMPILE, "/opt/python"], timeout_s=_MAKE_S, check=False)
+    else:
+        compile_foreign(suite, tree, ["usr/lib/python3", f"usr/lib/python{_PYTHON[suite]}", "opt/python"])
     image = place / "root.ext4"
     used = int(run(["du", "--summarize", "--block-size=1M", tree]).stdout.split()[0])
     image.touch()
@@ -109,10 +116,19 @@ def _make(suite: str, arch: Arch, place: Path) -> None:
 
 def root(suite: str, arch: Arch) -> Root:
     """The root of a suite, made now where the cache has none of this recipe."""
-    recipe = cache.digest(_LAYOUT, suite, " ".join(_packages(arch)), " ".join(_dependencies(arch)))
+    layout = _LAYOUT if arch.is_native else _FOREIGN_LAYOUT
+    recipe = cache.digest(layout, suite, " ".join(_packages(arch)), " ".join(_dependencies(arch)))
     name = f"root-{suite}-{arch.debian}-{recipe}"
     place = cache.made(name, lambda temporary: _make(suite, arch, temporary))
     return Root(suite, arch, place / "tree", place / "root.ext4")
+
+
+def compile_foreign(suite: str, place: Path, folders: Sequence[str]) -> None:
+    """Bytecode for folders of another architecture's root: it is the same for all that have the same Python."""
+    native = root(suite, ARCHES["amd64"])
+    # A file that is no Python of this version (tests of it) keeps nobody from going on.
+    line = f"cd /srv/powerprof && {' '.join(COMPILE)} -s /srv/powerprof -p / {' '.join(folders)} || true"
+    run_inside(native.tree, place, ["sh", "-c", line])
 
 
 def run_inside(tree: Path, project: Path, argv: Sequence[str]) -> None:

@@ -23,6 +23,8 @@ def main() -> int:
             steps.step(line, lambda line=line: measuring.command(steps, line))
         for name in [] if job["commands"] else job["steps"]:
             steps.step(name, lambda name=name: measuring.STEPS[name](steps, job))
+        if job["is_machine"]:
+            results.write(json.dumps({"compiled": world.compiled()}) + "\n")
     return 0
 
 
