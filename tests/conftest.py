@@ -64,9 +64,13 @@ class CliResult:
 
 @dataclass(frozen=True)
 class Cli:
-    """Runs `powerprof …` in a process of its own, with its own XDG directories below `home`."""
+    """Runs `powerprof …` in a process of its own, with its own XDG directories below `home`.
+
+    `cache` None: below it too; else one that tests share, with what each would make anew (the server's empty data).
+    """
 
     home: Path
+    cache: Path | None = None
 
     def environment(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of the command: this one's without what could steer powerprof or its colours."""
@@ -76,6 +80,8 @@ class Cli:
             if not name.startswith(("POWERPROF_", "XDG_", "SUDO_", "NO_COLOR", "FORCE_COLOR"))
         }
         private = {f"XDG_{kind}_HOME": str(self.home / kind.lower()) for kind in ("STATE", "CACHE", "CONFIG")}
+        if self.cache is not None:
+            private["XDG_CACHE_HOME"] = str(self.cache)
         return {**inherited, **private, "HOME": str(self.home), **(env or {})}
 
     def start(self, args: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
@@ -106,10 +112,16 @@ class Cli:
         return CliResult(process.returncode, out, err)
 
 
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache of all command lines of these tests."""
+    return tmp_path_factory.mktemp("shared-cache")
+
+
 @pytest.fixture
-def powerprof_cli(tmp_path: Path) -> Cli:
+def powerprof_cli(tmp_path: Path, shared_cache: Path) -> Cli:
     """`powerprof_cli(["doctor"], env={…}, timeout=…)` → CliResult."""
-    return Cli(tmp_path / "home")
+    return Cli(tmp_path / "home", shared_cache)
 
 
 @pytest.fixture(scope="session")

@@ -70,7 +70,7 @@ def test_pinned_apart_with_a_control_and_a_precision_on_the_official_world(
             "--precision",
             "50%",
             "--pairs",
-            "3",
+            "2",
             "--duration",
             "0.4",
             "--energy-source",
@@ -110,7 +110,7 @@ title = "mariadb-slap"
 [load]
 kind = "slap"
 clients = 2
-queries = 200
+queries = 40
 [conditions.light]
 load.sql = ["SELECT 1"]
 [conditions.heavy]
@@ -125,7 +125,7 @@ def test_mariadb_slap_does_equal_work(powerprof_cli: Cli, mariadbd: Path, tmp_pa
     assert done.code == 0, done.err
     record = json.loads(done.out)
     assert record["design"] == "work"
-    assert {block["queries"] for block in record["blocks"]} == {200}
+    assert {block["queries"] for block in record["blocks"]} == {40}
     solution, server = _metric(record, "time_to_solution_s"), _metric(record, "c0_ms_per_query_server")
     assert solution["b"]["mean"] > 2 * solution["a"]["mean"]
     assert server["b"]["mean"] > 5 * server["a"]["mean"]
@@ -150,7 +150,7 @@ name = "own"
 title = "a program of the user's"
 [load]
 kind = "command"
-queries = 50
+queries = 25
 [conditions.light]
 load.argv = ["./client.py", "{defaults_file}", "{queries}", "0", "SELECT 1"]
 [conditions.heavy]
@@ -170,7 +170,7 @@ def test_a_program_of_the_users_is_the_client(powerprof_cli: Cli, mariadbd: Path
     done = powerprof_cli(["compare", "light", "heavy", *quick])
     assert done.code == 0, done.err
     record = json.loads(done.out)
-    assert {block["queries"] for block in record["blocks"]} == {50}
+    assert {block["queries"] for block in record["blocks"]} == {25}
     assert _metric(record, "latency_p95_ms")["a"]["mean"] == 1.5
     server = _metric(record, "c0_ms_per_query_server")
     assert server["b"]["mean"] > 3 * server["a"]["mean"]

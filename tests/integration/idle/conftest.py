@@ -18,13 +18,13 @@ from tests.integration.idle.ending import Idle
 
 
 @pytest.fixture(scope="session")
-def warm_cache(tmp_path_factory: pytest.TempPathFactory, mariadbd: Path) -> Path:
+def warm_cache(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, mariadbd: Path) -> Path:
     """A cache with the server's template and kernel headers."""
-    cli = Cli(tmp_path_factory.mktemp("warm"))
+    cli = Cli(tmp_path_factory.mktemp("warm"), shared_cache)
     words = ["idle", "--clients", "0", "--duration", "0.05", "--repeat", "1", "--energy-source", "none", "--no-save"]
     done = cli(words)
     assert done.code == 0, done.err
-    return cli.home / "cache"
+    return shared_cache
 
 
 @pytest.fixture
