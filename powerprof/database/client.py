@@ -155,7 +155,7 @@ class GivenServer:
     def thread_names(self) -> dict[int, str]:
         """Kernel thread id → performance_schema name; empty where the server does not tell."""
         with self.connect(limits=sql.A_WORD) as connection:
-            return sql.thread_names(connection)
+            return sql.thread_names(connection, self.pid)
 
     def alive(self) -> bool:
         """True while it can be connected to."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import getpass
+import re
 import time
 from pathlib import Path
 
@@ -15,10 +16,15 @@ from powerprof.errors import PowerprofError
 from powerprof.files import try_text
 from powerprof.processes.targets import name_of
 
-_SERVERS = ("mysqld", "mariadbd")
+_SERVER = re.compile(r"(mysqld|mariadbd)(-.*)?")  # mysqldump, mysqld_safe and mysqld_exporter are none
 _LISTENING = "00010000"  # __SO_ACCEPTCON, include/uapi/linux/net.h
 _PATIENCE_S = 3.0  # for all its sockets together
 _MOST_SOCKETS = 20
+
+
+def is_server(program: str | None) -> bool:
+    """The name of a program is that of a MariaDB or MySQL server."""
+    return _SERVER.fullmatch(program or "") is not None
 
 
 def listening_sockets(pid: int) -> list[Path]:
@@ -38,7 +44,7 @@ def names_of_local_server(pid: int) -> dict[int, str]:
 
     Logs in as the system user (unix_socket authentication), without a password, and asks nothing of the terminal.
     """
-    if name_of(pid) not in _SERVERS:
+    if not is_server(name_of(pid)):
         return {}
     end_s = time.monotonic() + _PATIENCE_S
     for place in listening_sockets(pid)[:_MOST_SOCKETS]:
@@ -49,7 +55,7 @@ def names_of_local_server(pid: int) -> dict[int, str]:
             with sql.connect(
                 Login(user=getpass.getuser(), socket=place), timeout_s=left_s, limits=Limits(waiting_s=left_s)
             ) as connection:
-                return sql.thread_names(connection)
+                return sql.thread_names(connection, pid)
         except (PowerprofError, OSError):
             continue
     return {}

@@ -185,7 +185,7 @@ class PrivateServer(Closing):
     def thread_names(self) -> dict[int, str]:
         """Kernel thread id → performance_schema name; empty where the server does not tell."""
         with self.connect() as connection:
-            return sql.thread_names(connection)
+            return sql.thread_names(connection, self.pid)
 
     def log_tail(self, lines: int = 3) -> str:
         """The end of the error log in one line: the errors in it if there are any."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from powerprof.database.base import Limits, Login
 from powerprof.errors import Retryable
 from powerprof.foreign import printable, whole
+from powerprof.processes.namespaces import outer_ids
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -166,9 +167,10 @@ def failure(what: str, error: Exception) -> StatementError:
     return StatementError(f"{what} ({reason})", _HINTS.get(number), number)
 
 
-def thread_names(connection: Sql) -> dict[int, str]:
+def thread_names(connection: Sql, pid: int | None) -> dict[int, str]:
     """Kernel thread id → performance_schema name; empty where the schema is off, absent or forbidden.
 
+    `pid` is the server's process where it is known: in a container it counts its threads by other numbers.
     A connection that feeds a replica says so: `thread/sql/one_connection (Binlog Dump)`.
     """
     try:
@@ -180,8 +182,10 @@ def thread_names(connection: Sql) -> dict[int, str]:
             raise
         return {}
     names = {}
+    outer = outer_ids(pid)
     for tid, name, command in threads:
-        thread = count(tid)
+        inner = count(tid)
+        thread = outer.get(inner, inner) if inner is not None else None
         if thread and name:
             shown = printable(str(name)[:_MOST_NAME])
             names[thread] = f"{shown} (Binlog Dump)" if _feeds(command) else shown

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from powerprof.database import sql
 from powerprof.database.replication import read_status, status_of
 from powerprof.diagnosis.evidence import Channel, Client, LoggedEvent, ReplicaHost, ScheduledEvent
+from powerprof.diagnosis.periodic import SETTINGS
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -35,22 +36,16 @@ _VARIABLES = (
     "log_slave_updates",
     "log_replica_updates",
     "binlog_format",
-    "event_scheduler",
     "performance_schema",
     "max_statement_time",
-    "innodb_max_dirty_pages_pct_lwm",
     "thread_handling",
-    "thread_pool_stall_limit",
-    "aria_checkpoint_interval",
-    "innodb_log_writer_threads",
-    "innodb_status_output",
     "innodb_buffer_pool_dump_pct",
-    "feedback",
     "wsrep_on",
     "skip_name_resolve",
     "innodb_flush_log_at_timeout",
     "slave_net_timeout",
     "replica_net_timeout",
+    *SETTINGS,
 )
 
 

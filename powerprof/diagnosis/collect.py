@@ -60,7 +60,7 @@ class Look:
 def look(subject: Subject, duration_s: float, say: Say) -> Look:
     """Look at the server for `duration_s`. Raises PowerprofError where it goes away meanwhile."""
     notes: list[str] = []
-    asked = Asked(subject.connection, notes)
+    asked = Asked(subject.connection, notes, subject.pid)
     asked.before()
     started_s = time.monotonic()
     capture = attribution = None
@@ -146,8 +146,9 @@ def _row(cause: Wakeup | Waking, *, rate_hz: float, wakings_hz: float | None, pe
 class Asked:
     """What the server says before and after; nothing where there is no connection."""
 
-    def __init__(self, connection: Sql | None, notes: list[str]) -> None:
+    def __init__(self, connection: Sql | None, notes: list[str], pid: int | None) -> None:
         self._connection = connection
+        self._pid = pid
         self._notes = notes
         self._began_s = 0.0
         self._end: tuple[str, int] | None = None
@@ -156,7 +157,7 @@ class Asked:
 
     def thread_names(self) -> Mapping[int, str]:
         """performance_schema's names of the server's threads."""
-        return sql.thread_names(self._connection) if self._connection is not None else {}
+        return sql.thread_names(self._connection, self._pid) if self._connection is not None else {}
 
     def _ask(self, what: str, question: Callable[[Sql], Any], otherwise: Any) -> Any:
         if self._connection is None:

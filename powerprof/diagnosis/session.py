@@ -20,7 +20,6 @@ from powerprof.errors import CapabilityError, PowerprofError, UsageError
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
-_SERVERS = ("mysqld", "mariadbd")
 _PATIENCE_S = 3.0
 
 
@@ -97,12 +96,14 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
     if pid is None:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     label = name_of(pid) or str(pid)
+    from powerprof.database.local import is_server
+
     own_connection = connect_locally(pid)
     if own_connection is None:
-        if not label.startswith(_SERVERS):
+        if not is_server(label):
             raise UsageError(
                 f"{pid} ({label}) is not a MariaDB or MySQL server: there are no rules to judge it by",
-                f"powerprof attribute --pid {pid} names what it wakes for",
+                f"powerprof attribute --pid {pid} names its threads and functions that wake the CPU, and how often",
             )
         notes.append(
             "the server does not let this user in by its socket: only its wake-ups were looked at "

@@ -4,129 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
 from powerprof.diagnosis.findings import Finding
+from powerprof.diagnosis.periodic import POLLING_HZ, known, remedy, settings_of
 from powerprof.diagnosis.replication import role_of
 from powerprof.diagnosis.words import each_second, rate, stack_of
 from powerprof.text import period
 
-# A wait that asks more often than this is polling: no thread of an idle MariaDB 10.11 or MySQL 5.5 comes near.
-_POLLING_HZ = 10.0
 _SHOWN_HZ = 0.04
+_ASKED_HZ = 20.0
 _EVENTS_HZ = 0.5
-
-
-@dataclass(frozen=True)
-class Periodic:
-    """A thread known for its clock: by name, or by a function of its stack where the server names none.
-
-    `usual_hz` is the most that it makes on an idle server with default settings.
-    """
-
-    name: str
-    does: str
-    remedy: str
-    functions: tuple[str, ...] = ()
-    usual_hz: float = _POLLING_HZ
-
-
-PERIODIC = (
-    Periodic(
-        # tpool_generic.cc: the pool's maintenance timer, 400 ms, whether or not there is work.
-        "mysys/statement_timer",
-        "runs the server's timers, and InnoDB's thread pool has one of 400 ms",
-        "it has no setting; that pace is usual",
-        ("timer_handler",),
-    ),
-    Periodic(
-        "innodb/page_cleaner",
-        "writes dirty pages",
-        "innodb_max_dirty_pages_pct_lwm=0 lets it sleep while idle",
-        ("buf_flush_page_cleaner",),
-        2.0,
-    ),
-    Periodic("innodb/srv_master", "InnoDB's housekeeping, once a second", "it has no setting", ("srv_master_thread",)),
-    Periodic(
-        "innodb/srv_error_monitor",
-        "watches InnoDB's latches, once a second",
-        "it has no setting",
-        ("srv_error_monitor_thread",),
-    ),
-    Periodic(
-        "innodb/srv_lock_timeout", "ends lock waits, once a second", "it has no setting", ("srv_lock_timeout_thread",)
-    ),
-    Periodic(
-        "innodb/srv_monitor", "writes InnoDB's monitor output", "innodb_status_output=OFF", ("srv_monitor_thread",)
-    ),
-    Periodic(
-        "innodb/srv_purge",
-        "removes old row versions",
-        "let long transactions end: it follows the history list",
-        ("srv_purge",),
-    ),
-    Periodic(
-        "innodb/io_",
-        "waits for asynchronous I/O",
-        "innodb_use_native_aio=ON: emulated AIO looks for work",
-        ("io_handler_thread",),
-    ),
-    Periodic("innodb/thread_pool", "InnoDB's background tasks and their timer", "it has no setting", ("tpool::",)),
-    Periodic(
-        "innodb/log_",
-        "writes the redo log; spins while it waits",
-        "innodb_log_writer_threads=OFF on a server with few commits (MySQL 8.0.22)",
-    ),
-    Periodic("innodb/buf_resize", "waits for a change of the buffer pool's size", "it has no setting"),
-    Periodic("innodb/dict_stats", "recomputes statistics", "innodb_stats_auto_recalc=OFF"),
-    Periodic("innodb/fts_optimize", "tidies full-text indexes", "it has no setting"),
-    Periodic(
-        "aria/checkpoint",
-        "Aria's checkpoints, every 30 s",
-        "aria_checkpoint_interval (seconds)",
-        ("ma_checkpoint_background",),
-    ),
-    Periodic(
-        "thread_pool/timer",
-        "looks for stalled thread groups",
-        "thread_pool_stall_limit (milliseconds)",
-        ("timer_thread",),
-    ),
-    Periodic("threadpool/timer", "looks for stalled thread groups", "thread_pool_stall_limit (milliseconds)"),
-    Periodic(
-        "sql/event_scheduler",
-        "waits for the next event",
-        "SET GLOBAL event_scheduler=OFF where none is needed",
-        ("Event_scheduler::run",),
-    ),
-    Periodic("sql/manager", "flushes tables every flush_time", "flush_time=0", ("handle_manager",)),
-    Periodic("feedback/sender", "the feedback plugin", "feedback=OFF"),
-    Periodic("sql/binlog_background", "tidies the binary log", "it has no setting"),
-    Periodic("sql/slave_background", "tidies GTID positions", "it has no setting"),
-    Periodic(
-        "iou-wrk",
-        "is the kernel's own worker of io_uring, and ends itself when idle",
-        "innodb_use_native_aio=OFF does without it",
-    ),
-    Periodic("wsrep", "Galera's threads", "evs and gcs intervals in wsrep_provider_options"),
-)
-
-
-def _known(row: ThreadWakeups) -> Periodic | None:
-    for periodic in PERIODIC:
-        if periodic.name in (row.name or row.comm):
-            return periodic
-        if row.name is None and any(word in frame for word in periodic.functions for frame in row.stack):
-            return periodic
-    return None
 
 
 def _label(row: ThreadWakeups) -> str:
     if row.name:
         return row.name.removeprefix("thread/")
-    known = _known(row)
-    return known.name if known else f"{row.comm} ({row.tid})"
+    periodic = known(row)
+    return periodic.name if periodic else f"{row.comm} ({row.tid})"
 
 
 def _by_thread(evidence: Evidence) -> list[list[ThreadWakeups]]:
@@ -136,59 +31,92 @@ def _by_thread(evidence: Evidence) -> list[list[ThreadWakeups]]:
         is_client = "one_connection" in (row.name or "")
         if row.origin == "own_timer" and not is_client and role_of(row.name, row.stack) is None:
             threads.setdefault(row.tid, []).append(row)
-    return sorted(threads.values(), key=lambda rows: -_often(rows))
+    return sorted(threads.values(), key=lambda rows: -_woken(rows, evidence))
 
 
 def _often(rows: Sequence[ThreadWakeups]) -> float:
     return sum(row.rate_hz for row in rows)
 
 
-def _pace(rows: Sequence[ThreadWakeups]) -> str:
+def _woken(rows: Sequence[ThreadWakeups], evidence: Evidence) -> float:
+    """How often it wakes at all: on a CPU that others keep busy a timer ends no idle period, and polls all the same.
+
+    Of a server that is asked, the idle exits alone: what wakes its threads then is its work.
+    """
+    if evidence.rate_hz("Questions") >= _ASKED_HZ:
+        return _often(rows)
+    places: dict[tuple[str, ...], list[ThreadWakeups]] = {}
+    for row in rows:
+        places.setdefault(tuple(row.stack), []).append(row)
+    # Rows of one place tell the same count of wakings, whatever ended the idle periods.
+    return sum(max(_often(same), *(row.wakings_hz or 0.0 for row in same)) for same in places.values())
+
+
+def _pace(rows: Sequence[ThreadWakeups], woken_hz: float) -> str:
     periods = [row.period_ms for row in rows if row.period_ms]
-    return f"{period(periods[0])} ({rate(_often(rows))})" if periods else rate(_often(rows))
+    return f"{period(periods[0])} ({rate(woken_hz)})" if periods else rate(woken_hz)
 
 
 def polling_waits(evidence: Evidence) -> list[Finding]:
-    """Threads that ask by the clock instead of waiting to be told."""
-    findings = []
+    """Threads that ask by the clock instead of waiting to be told, those with one remedy in one finding."""
+    alike: dict[object, list[list[ThreadWakeups]]] = {}
     for rows in _by_thread(evidence):
-        often, known = _often(rows), _known(rows[0])
-        if often < (known.usual_hz if known else _POLLING_HZ):
-            continue
-        what = f", which {known.does}," if known else ""
-        findings.append(
-            Finding(
-                rule="polling_wait",
-                severity="fault",
-                text=f"The thread {_label(rows[0])}{what} wakes by its own timer {_pace(rows)}.",
-                evidence=[f"it ended {each_second(often, 'idle periods')}, each by a timer of its own"],
-                remedy=[known.remedy if known else "which setting it is: the functions below say what it waits for"],
-                rate_hz=often,
-                stack=stack_of(rows),
-            )
-        )
-    return findings
+        periodic = known(rows[0])
+        if _woken(rows, evidence) >= (periodic.usual_hz if periodic else POLLING_HZ):
+            alike.setdefault(periodic or rows[0].tid, []).append(rows)
+    return [_polling(threads, evidence) for threads in alike.values()]
+
+
+def _polling(threads: list[list[ThreadWakeups]], evidence: Evidence) -> Finding:
+    periodic, every = known(threads[0][0]), [row for rows in threads for row in rows]
+    woken_hz = sum(_woken(rows, evidence) for rows in threads)
+    names = ", ".join(dict.fromkeys(_label(rows[0]) for rows in threads))
+    if len(threads) == 1:
+        does = f", which {periodic.does}," if periodic else ""
+        pace = _pace(every, woken_hz)
+        text = f"The thread {names}{does} wakes by its own timer {pace}."
+    else:
+        does = f", each of which {periodic.does}," if periodic else ""
+        pace = f"{rate(woken_hz)} together"
+        text = f"{len(threads)} threads ({names}){does} wake by their own timers, {pace}."
+    return Finding(
+        rule="polling_wait",
+        severity="fault",
+        text=text,
+        evidence=[_ended(every)],
+        remedy=remedy(periodic, evidence, pace),
+        rate_hz=woken_hz,
+        stack=stack_of(every),
+    )
 
 
 def periodic_threads(evidence: Evidence) -> list[Finding]:
     """Notes: every thread that wakes by the clock at a pace that is usual."""
     findings = []
     for rows in _by_thread(evidence):
-        often, known = _often(rows), _known(rows[0])
-        if not _SHOWN_HZ <= often < (known.usual_hz if known else _POLLING_HZ):
+        woken_hz, periodic = _woken(rows, evidence), known(rows[0])
+        if not _SHOWN_HZ <= woken_hz < (periodic.usual_hz if periodic else POLLING_HZ):
             continue
+        does = f": it {periodic.does}" if periodic else ""
         findings.append(
             Finding(
                 rule="periodic_thread",
                 severity="note",
-                text=f"{_label(rows[0])} wakes {_pace(rows)}" + (f": it {known.does}." if known else "."),
-                evidence=[f"it ended {each_second(often, 'idle periods')}, each by a timer of its own"],
-                remedy=[known.remedy] if known else [],
-                rate_hz=often,
+                text=f"{_label(rows[0])} wakes {_pace(rows, woken_hz)}{does}.",
+                evidence=[_ended(rows)],
+                remedy=settings_of(periodic, evidence) if periodic else [],
+                rate_hz=woken_hz,
                 stack=stack_of(rows),
             )
         )
     return findings
+
+
+def _ended(rows: Sequence[ThreadWakeups]) -> str:
+    ended_hz = _often(rows)
+    if ended_hz <= 0:
+        return "no idle period ended with it: others kept the CPUs busy"
+    return f"{each_second(ended_hz, 'idle periods')} ended with it, by timers of its own"
 
 
 def replication_threads(evidence: Evidence) -> list[Finding]:

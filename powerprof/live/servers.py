@@ -62,7 +62,7 @@ class _Server:
             self.down()
             return
         self.notes = []
-        self.asked = Asked(self.connection, self.notes)
+        self.asked = Asked(self.connection, self.notes, self.pid)
         self.asked.before()
         self.thread_names = dict(self.asked.thread_names())
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from powerprof import paths
 from powerprof.errors import CapabilityError
+from powerprof.files import read_fields
+from powerprof.foreign import whole
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 
@@ -27,3 +29,21 @@ def check_process_ids() -> None:
             "process ids in this pid namespace are not those of the kernel's tracepoints",
             "run powerprof on the host (--cgroup takes a container), or with its namespace: docker run --pid=host",
         )
+
+
+def outer_ids(pid: int | None) -> dict[int, int]:
+    """What the threads of a process call themselves → their ids here; empty where those are the same.
+
+    A server in a container tells its own numbers (THREAD_OS_ID, TID), the kernel's tracepoints tell the host's.
+    """
+    found: dict[int, int] = {}
+    if pid is None:
+        return found
+    for entry in (paths.procfs() / str(pid) / "task").glob("[0-9]*"):
+        known = read_fields(entry / "status").get("NSpid", "").split()
+        if len(known) < 2:
+            return {}
+        inner, outer = whole(known[-1]), whole(entry.name)
+        if inner is not None and outer is not None:
+            found[inner] = outer
+    return found

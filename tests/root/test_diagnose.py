@@ -111,6 +111,25 @@ def test_a_duplicated_id_on_both_sides(powerprof_cli: Cli, tmp_path: Path) -> No
             (fault,), _ = diagnose(powerprof_cli, topology[name].server, tmp_path, 2.0)
             assert fault["rule"] == "duplicate_server_id", name
             assert "SET GLOBAL server_id" in fault["remedy"][0]
+        statements = fault["remedy"][0].rpartition(": ")[2].replace("ANOTHER", "3").split("; ")
+        with topology["replica-1"].server.connect() as connection:
+            sql.execute(connection, *statements)
+        time.sleep(2)
+        # The primary's error log is believed for a while longer.
+        for name in ("replica-1", "replica-2"):
+            assert diagnose(powerprof_cli, topology[name].server, tmp_path, 2.0)[0] == [], f"{name}: mended"
+
+
+def test_a_pool_that_looks_for_stalls_is_slowed_by_the_setting_named(powerprof_cli: Cli, tmp_path: Path) -> None:
+    pool = {"thread-handling": "pool-of-threads", "thread-pool-stall-limit": "10"}
+    with PrivateServer(ServerOptions(settings=pool)) as server:
+        (fault,), _ = diagnose(powerprof_cli, server, tmp_path, 2.0)
+        assert fault["rule"] == "polling_wait"
+        assert fault["remedy"] == ["a longer thread_pool_stall_limit, which is 10 ms"]
+        assert 30 < fault["rate_hz"] < 110
+        with server.connect() as connection:
+            sql.execute(connection, "SET GLOBAL thread_pool_stall_limit=1000")
+        assert diagnose(powerprof_cli, server, tmp_path, 2.0)[0] == []
 
 
 def test_a_healthy_pair_has_nothing_to_mend(powerprof_cli: Cli, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ from powerprof.database import sql
 from powerprof.database.options import ServerOptions
 from powerprof.database.server import PrivateServer
 from powerprof.database.topology import Topology
+from powerprof.errors import PowerprofError
 from tests.conftest import Cli
 
 pytestmark = pytest.mark.usefixtures("mariadbd")
@@ -41,6 +44,61 @@ def faults(found: dict[str, object]) -> list[str]:
     return [one["rule"] for one in findings if one["severity"] == "fault"]
 
 
+def remedies(found: dict[str, object]) -> list[str]:
+    findings = found["findings"]
+    assert isinstance(findings, list)
+    remedy = next(one["remedy"] for one in findings if one["severity"] == "fault")
+    assert isinstance(remedy, list)
+    return remedy
+
+
+def apply(server: PrivateServer, remedy: str) -> None:
+    """Do as the finding says: the statements behind its colon."""
+    with server.connect() as connection:
+        sql.execute(connection, *(part.strip() for part in remedy.rpartition(": ")[2].split(";")))
+
+
+def test_a_client_that_asks_all_the_time_is_ended_by_the_kill_that_is_named(
+    powerprof_cli: Cli, option_file: OptionFile
+) -> None:
+    with PrivateServer() as server:
+        stop = threading.Event()
+        asking = threading.Thread(target=_ask_until, args=(server, stop))
+        asking.start()
+        try:
+            found = diagnose(powerprof_cli, option_file(server))
+            assert faults(found) == ["monitoring_client"]
+            apply(server, remedies(found)[1])
+            assert faults(diagnose(powerprof_cli, option_file(server))) == [], "the remedy ended it"
+        finally:
+            stop.set()
+            asking.join()
+
+
+def _ask_until(server: PrivateServer, stop: threading.Event) -> None:
+    with contextlib.suppress(PowerprofError), server.connect() as connection:
+        while not stop.wait(0.02):
+            sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads%'", columns=2)
+
+
+@pytest.mark.parametrize("chosen", [0, 1], ids=["ALTER EVENT", "event_scheduler=OFF"])
+def test_an_event_that_runs_every_second_is_ended_by_either_remedy(
+    chosen: int, powerprof_cli: Cli, option_file: OptionFile
+) -> None:
+    with PrivateServer(ServerOptions(settings={"event-scheduler": "ON"})) as server:
+        with server.connect() as connection:
+            sql.execute(
+                connection,
+                "CREATE DATABASE shop",
+                "CREATE TABLE shop.t (n BIGINT)",
+                "CREATE EVENT shop.refresh ON SCHEDULE EVERY 1 SECOND DO INSERT INTO shop.t VALUES (1)",
+            )
+        found = diagnose(powerprof_cli, option_file(server))
+        assert faults(found) == ["event_scheduler"]
+        apply(server, remedies(found)[chosen].partition(" (or")[0].partition(" where ")[0])
+        assert faults(diagnose(powerprof_cli, option_file(server))) == [], "the remedy ended it"
+
+
 def test_an_orphan_event_and_a_healthy_ring(powerprof_cli: Cli, option_file: OptionFile) -> None:
     with Topology("ring", 2, options=ServerOptions(settings={"binlog-format": "STATEMENT"})) as topology:
         account = option_file(topology["node-1"].server)
@@ -61,6 +119,9 @@ def test_an_orphan_event_and_a_healthy_ring(powerprof_cli: Cli, option_file: Opt
         assert evidence["traced_s"] is None
         assert any("not traced" in note for note in evidence["notes"])
         assert topology["node-1"].server.login.password not in json.dumps(found)
+        apply(topology["node-1"].server, remedies(found)[0])
+        time.sleep(1)
+        assert faults(diagnose(powerprof_cli, account)) == [], "the remedy ended it"
 
 
 def test_a_replica_that_is_refused_by_its_source(powerprof_cli: Cli, option_file: OptionFile) -> None:
@@ -74,8 +135,11 @@ def test_a_replica_that_is_refused_by_its_source(powerprof_cli: Cli, option_file
                 "START SLAVE",
             )
         time.sleep(1)
-        assert faults(diagnose(powerprof_cli, option_file(replica))) == ["reconnect_loop"]
+        found = diagnose(powerprof_cli, option_file(replica))
+        assert faults(found) == ["reconnect_loop"]
         assert faults(diagnose(powerprof_cli, option_file(topology["primary"].server))) == []
+        apply(replica, remedies(found)[1])
+        assert faults(diagnose(powerprof_cli, option_file(replica))) == [], "the remedy ended it"
 
 
 def test_nobody_to_look_at(powerprof_cli: Cli) -> None:

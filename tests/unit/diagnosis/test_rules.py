@@ -56,6 +56,7 @@ def row(
     stack: tuple[str, ...] = (),
     tid: int = 7,
     period_ms: float | None = None,
+    wakings_hz: float | None = None,
 ) -> ThreadWakeups:
     return ThreadWakeups(
         tid=tid,
@@ -63,7 +64,7 @@ def row(
         name=name,
         origin=origin,
         rate_hz=rate_hz,
-        wakings_hz=rate_hz,
+        wakings_hz=rate_hz if wakings_hz is None else wakings_hz,
         period_ms=period_ms,
         stack=list(stack),
     )
