@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Energy
+from powerprof.cli.options import Energy, Interval, Watched
 from powerprof.cli.output import progress, say
 from powerprof.errors import Interrupted, UsageError
 
@@ -29,23 +29,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class Exported(Watched):
     """What is measured, and how often."""
 
-    pid: Annotated[
-        list[str] | None, typer.Option("--pid", metavar="ID|NAME", help="These processes by function (default: all).")
-    ] = None
-    interval: Annotated[
-        float, typer.Option("--interval", metavar="S", min=0.5, max=3600, help="Length of an interval in seconds.")
-    ] = 15.0
-    no_ask: Annotated[bool, typer.Option("--no-ask", help="Do not ask database servers for their state.")] = False
-    ask_every: Annotated[
-        float, typer.Option("--ask-every", metavar="S", min=0.5, max=86_400, help="How often servers are asked.")
-    ] = 60.0
-    defaults_file: Annotated[
-        list[Path] | None,
-        typer.Option("--defaults-file", metavar="FILE", help="Option file of a server to ask; repeatable."),
-    ] = None
+    interval: Interval = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +50,7 @@ class Series:
 
 def command(
     *,
-    watched: Watched,
+    watched: Exported,
     energy: Energy,
     listen: Listen = "127.0.0.1:9477",
     web_config: WebConfig = None,

@@ -138,6 +138,29 @@ class Meters:
     residency_source: ResidencySource = "cpuidle"
 
 
+Interval = Annotated[
+    float, typer.Option("--interval", metavar="S", min=0.5, max=3600, help="Length of an interval in seconds.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What is measured, and how often."""
+
+    pid: Annotated[
+        list[str] | None, typer.Option("--pid", metavar="ID|NAME", help="These processes by function (default: all).")
+    ] = None
+    interval: Interval = 5.0
+    no_ask: Annotated[bool, typer.Option("--no-ask", help="Do not ask database servers for their state.")] = False
+    ask_every: Annotated[
+        float, typer.Option("--ask-every", metavar="S", min=0.5, max=86_400, help="How often servers are asked.")
+    ] = 60.0
+    defaults_file: Annotated[
+        list[Path] | None,
+        typer.Option("--defaults-file", metavar="FILE", help="Option file of a server to ask; repeatable."),
+    ] = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Given:
     """A server of yours instead of a private one."""

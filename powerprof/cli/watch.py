@@ -13,13 +13,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import Energy
+from powerprof.cli.options import Energy, Watched
 from powerprof.cli.output import progress, say, terminal_width
 from powerprof.errors import Interrupted, UsageError
 
@@ -33,26 +33,6 @@ Count = Annotated[int | None, typer.Option("--count", metavar="N", min=1, max=1_
 RunsDir = Annotated[
     Path | None, typer.Option("--runs-dir", metavar="DIR", help="Where w saves (default: the state directory).")
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Watched:
-    """What is watched, and how often."""
-
-    pid: Annotated[
-        list[str] | None, typer.Option("--pid", metavar="ID|NAME", help="These processes by function (default: all).")
-    ] = None
-    interval: Annotated[
-        float, typer.Option("--interval", metavar="S", min=0.5, max=3600, help="Length of an interval in seconds.")
-    ] = 5.0
-    no_ask: Annotated[bool, typer.Option("--no-ask", help="Do not ask database servers for their state.")] = False
-    ask_every: Annotated[
-        float, typer.Option("--ask-every", metavar="S", min=0.5, max=86_400, help="How often servers are asked.")
-    ] = 60.0
-    defaults_file: Annotated[
-        list[Path] | None,
-        typer.Option("--defaults-file", metavar="FILE", help="Option file of a server to ask; repeatable."),
-    ] = None
 
 
 def command(
