@@ -9,7 +9,7 @@ exits count as `other`. So the increase of all series is the host's, whoever com
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, log
 from typing import get_args
 
@@ -76,6 +76,8 @@ class Totals:
     stacks_complete_percent: float | None = None
     cpus: int = 0
     _known: dict[RowKey, _Known] = field(default_factory=dict)
+    # Series that have ended since somebody read them: one that begins again before the next reading goes on.
+    _ended: dict[RowKey, Place] = field(default_factory=dict)
 
     def add(self, interval: Interval) -> None:
         """Count one more interval."""
@@ -102,6 +104,7 @@ class Totals:
 
     def read(self) -> None:
         """A reader was shown every series: rows that are new count from here."""
+        self._ended.clear()
         for place in self.places.values():
             place.seen = True
             place.read_count, place.read_c0_s = place.exits_count, place.c0_s
@@ -168,6 +171,11 @@ class Totals:
         if place is not None:
             self.rest.exits_count += place.exits_count - place.read_count
             self.rest.c0_s += place.c0_s - place.read_c0_s
+            if place.seen:
+                self._ended[key] = replace(place, exits_count=place.read_count, c0_s=place.read_c0_s)
+
+    def _begin(self, key: RowKey) -> None:
+        self.places[key] = self._ended.pop(key, Place())
 
     def _give_places(self) -> None:
         waiting = sorted(
@@ -175,13 +183,13 @@ class Totals:
         )
         for key in waiting:
             if len(self.places) < self.top:
-                self.places[key] = Place()
+                self._begin(key)
                 continue
             cheapest = min(self.places, key=lambda one: self._known[one].cost, default=None)
             if cheapest is None or self._known[key].cost <= _CLEARLY * self._known[cheapest].cost:
                 break
             self._end(cheapest)
-            self.places[key] = Place()
+            self._begin(key)
         left = [key for key in waiting if key not in self.places]
         for key in left[_REMEMBERED * max(1, self.top) :]:
             del self._known[key]

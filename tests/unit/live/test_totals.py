@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from powerprof.live.intervals import RowKey
@@ -35,6 +35,7 @@ def test_a_new_row_is_shown_as_zero_and_counts_from_then_on() -> None:
     assert read(totals) == {key: 7, None: 102}
 
 
+@example([([(1, 0)], 1), ([(1, 1), (2, 1)], 1), ([], 1), ([], 1), ([(1, 0)], 1), ([(0, 1)], 2), ([], 1)], 2)
 @given(
     st.lists(st.tuples(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 500)), max_size=12), st.integers(1, 4))),
     st.integers(0, 5),
@@ -62,8 +63,21 @@ def test_a_row_that_does_nothing_ends_and_begins_at_zero_again() -> None:
     for _ in range(3):
         totals.add(interval(row("other_one", 1)))
     assert [key.function for key in totals.places] == ["other_one"]
+    totals.read()
     totals.add(interval(row("sleep", 10)))
     assert totals.places[row("sleep", 0).key].exits_count == 0
+
+
+def test_a_series_that_ended_and_began_between_two_readings_goes_on() -> None:
+    totals = Totals(stale_s=30.0)
+    for _ in range(3):
+        totals.add(interval(row("sleep", 10)))
+        before = read(totals)
+    for _ in range(3):
+        totals.add(interval(row("other_one", 1)))
+    assert row("sleep", 0).key not in totals.places
+    totals.add(interval(row("sleep", 10)))
+    assert read(totals)[row("sleep", 0).key] == before[row("sleep", 0).key] == 20
 
 
 def test_the_dearest_rows_have_the_places() -> None:
