@@ -18,6 +18,7 @@ from powerprof.tracing.sites import SavedSite
 
 SLEEPER, WAKER, REGISTERS = 0, 1, 2
 Key = tuple[int, int, int, int]
+LEFT_OUT = "[not named]"
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,14 @@ class SiteStacks:
     """The stacks of a capture. A site whose bytes were never copied yields its one known address, not complete.
 
     Where the capture holds the stacks that its own host unwound and named, they are taken from it; `memo` has those of
-    captures before.
+    captures before, and then neither inlined calls nor source lines are looked for: whoever keeps a memo has no time
+    for debug information. While `only_known` is set, what has no name yet is left without.
     """
 
     def __init__(self, capture: Capture, store: TableStore | None = None, memo: StackMemo | None = None) -> None:
         self._store = store or TableStore()
         self._memo = memo
+        self.only_known = False
         self._unwinder = Unwinder(self._store)
         self._symbolizers: dict[int, Symbolizer] = {}
         self._images: dict[int, list[ProcessImage]] = {}
@@ -105,21 +108,29 @@ class SiteStacks:
         memo = (kind, pid, key)
         found = self._named.get(memo)
         if found is None:
-            found = self._named[memo] = self._remembered(kind, pid, key) or self._name(kind, pid, key)
+            found = self._named[memo] = self._remembered(kind, pid, key) or self._anew(kind, pid, key)
         return found
 
-    def _remembered(self, kind: int, pid: int, key: Key) -> NamedStack | None:
+    def _place(self, kind: int, pid: int, key: Key) -> tuple[int, int, int, Key] | None:
         images = self._images.get(pid, [])
-        if self._memo is None or len(images) != 1:
-            return None
-        place = (kind, pid, images[0].started_ticks, key)
-        found = self._memo.get(place)
-        if found is None:
-            found = self._name(kind, pid, key)
-            if found.captured:
-                self._memo.put(place, found)
-        else:
+        return (kind, pid, images[0].started_ticks, key) if len(images) == 1 else None
+
+    def _remembered(self, kind: int, pid: int, key: Key) -> NamedStack | None:
+        place = self._place(kind, pid, key)
+        found = self._memo.get(place) if self._memo is not None and place is not None else None
+        if found is not None:
             self._count(found.complete, found.reason, captured=True)
+        return found
+
+    def _anew(self, kind: int, pid: int, key: Key) -> NamedStack:
+        if self.only_known:
+            self._count(False, "left without names: there were more than may be named at once", captured=False)
+            frame = StackFrame(function=None, module=LEFT_OUT, address=f"{key[1]:#x}")
+            return NamedStack((key[1],), (frame,), False, "left without names", False)
+        found = self._name(kind, pid, key)
+        place = self._place(kind, pid, key)
+        if found.captured and self._memo is not None and place is not None:
+            self._memo.put(place, found)
         return found
 
     def _restore(self, named: NamedSites) -> None:
@@ -192,7 +203,7 @@ class SiteStacks:
         return NamedStack(walked.pcs, frames, walked.complete, walked.reason)
 
     def _symbolizer(self, image: ProcessImage) -> Symbolizer:
-        return self._symbolizers.setdefault(id(image), Symbolizer(image, self._store))
+        return self._symbolizers.setdefault(id(image), Symbolizer(image, self._store, inline=self._memo is None))
 
     def _count(self, complete: bool, reason: str | None, *, captured: bool) -> None:
         tally = self.tally

@@ -79,8 +79,8 @@ def function_of(wakeup: Wakeup) -> str:
     if not wakeup.stack:
         return "[no user stack]"
     frame = next((one for one in wakeup.stack if not one.module.startswith(_PLUMBING)), wakeup.stack[0])
-    # An address without a file is another one in the next process: no name for a series.
-    if frame.function is None and frame.module.startswith("["):
+    # An address that is not one of a file is another one in the next process: no name for a series.
+    if frame.function is None and (frame.function_start is None or frame.module.startswith("[")):
         return frame.module
     return frame.label
 
@@ -159,6 +159,7 @@ def interval_of(
     processes: Mapping[int, str],
     host_domains: Sequence[tuple[str, str]],
     own_cpu_s: float,
+    own_bpf_s: float | None = None,
     suspended_s: float = 0.0,
 ) -> Interval:
     """The interval that a traced window closes; `span` reaches back to the edge that closed the one before."""
@@ -180,7 +181,7 @@ def interval_of(
         own=OwnCost(
             cpu_s=own_cpu_s,
             wakeups_count=own + span.forced_count,
-            bpf_s=record.tool.bpf_s,
+            bpf_s=own_bpf_s,
             memory_bytes=record.tool.memory_bytes,
         ),
         energy=joules_of(record.energy, host_domains, window_s / record.window_s if record.window_s > 0 else 1.0),

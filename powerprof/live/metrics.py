@@ -112,7 +112,11 @@ def _counters(totals: Totals) -> Iterator[Metric]:
             totals.suspended_s,
         ),
         ("powerprof_tool_cpu_seconds", "CPU time of powerprof itself.", totals.own_cpu_s),
-        ("powerprof_tool_bpf_seconds", "CPU time of powerprof's BPF programs.", totals.own_bpf_s),
+        (
+            "powerprof_tool_bpf_seconds",
+            "CPU time of powerprof's BPF programs, estimated after a few intervals.",
+            totals.own_bpf_s,
+        ),
         ("powerprof_tool_wakeups", "Idle exits that powerprof itself caused.", totals.own_wakeups_count),
     ):
         yield family(name, help_text, (), {(): float(value)})

@@ -6,7 +6,6 @@ It outlives what it looks at: processes come and go, CPUs too, servers restart, 
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -21,12 +20,14 @@ from powerprof.attribution import blame
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.live import Around, captured
 from powerprof.attribution.records import Attribution
-from powerprof.attribution.sites import SiteStacks, StackMemo
+from powerprof.attribution.sites import SLEEPER, SiteStacks, StackMemo
 from powerprof.closing import Closing
 from powerprof.energy.domains import host_meters
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError
+from powerprof.live import naming
 from powerprof.live.accounts import Span, interval_of, span_between
+from powerprof.live.cost import OwnTime
 from powerprof.live.intervals import Interval
 from powerprof.live.pending import Pending
 from powerprof.live.servers import ASK_EVERY_S, Servers
@@ -37,8 +38,9 @@ from powerprof.sources.edges import suspend_clock_ns
 from powerprof.stacks.store import TableStore
 from powerprof.text import Say
 from powerprof.tracing import monitor as tracing
+from powerprof.tracing.demand import DemandTracer
 from powerprof.tracing.names import interrupt_names
-from powerprof.tracing.stacks import StackTrace, StackTracer
+from powerprof.tracing.stacks import StackTrace
 from powerprof.tracing.window import TracedWindow, next_drain_s
 from powerprof.windows.sampling import now_text
 
@@ -48,7 +50,6 @@ _SUDDENLY, _AT_LEAST_HZ = 2.0, 15.0
 _SMOOTH = 0.2
 # What is remembered of programs and threads grows with each that ever ran: begun anew from time to time.
 _FORGET_EVERY_S = 3600.0
-_RING_PAGES = 4096  # 16 MiB: each stack is sent once, those of a whole host in the first second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +75,10 @@ class Monitor(Closing):
         self._stack = ExitStack()
         self._servers = Servers(None if plan.target.system else plan.target.pids, plan.ask_every_s, plan.accounts)
         self._suspended_ns = suspend_clock_ns()
-        self._own_cpu_s = 0.0
         self._usual_hz: float | None = None
         self._host_set: Sequence[tuple[str, str]] = ()
         self._tasks: dict[int, Task] = {}
+        self._purse = naming.Purse()
         self._remember()
         self.last: tuple[Capture, Attribution] | None = None
 
@@ -89,10 +90,10 @@ class Monitor(Closing):
         self._say("loading the tracer")
         self._host: dict[str, Any] = host_record()
         self._energy = stack.enter_context(WindowEnergy(plan.energy_source, plan.meter_log))
-        self._tracer = stack.enter_context(StackTracer(plan.target, _RING_PAGES))
+        self._tracer = stack.enter_context(DemandTracer(plan.target))
         if not plan.target.system and not self._tracer.images:
             raise PowerprofError(f"{plan.target.label}: the process is gone, or is the kernel's")
-        self._tracer.program.count_run_time()
+        self._own = OwnTime(self._tracer.program)
         stack.callback(self._servers.close)
         if plan.settle and "powertop" not in plan.energy_source:
             # PowerTOP is started anew for each of its reports, and wants to be root.
@@ -100,7 +101,7 @@ class Monitor(Closing):
         self._begin()
         stack.callback(self._end)
         # What loading took is in no interval.
-        self._own_cpu_s = _own_cpu_s()
+        self._own.begin()
 
     def close(self) -> None:
         self._stack.close()
@@ -111,7 +112,6 @@ class Monitor(Closing):
         with CpuidleReader() as reader:
             self._states = {cpu: [state.name for state in reader.states(cpu)] for cpu in reader.cpus}
         self._monitor = tracing.Monitor(self._tracer).__enter__()
-        self._tracer.without_sample()
         self._metered_s = time.monotonic()
         if self._energy.meters is not None:
             self._energy.meters.sample()
@@ -128,15 +128,18 @@ class Monitor(Closing):
         """The next interval: from the end of the last one to now. Raises Interrupted where a signal cuts it short."""
         if self._plan.ask_servers:
             self._servers.before()
+            self._tracer.judge(self._servers.asked_pids)
         self._wait(self._plan.interval_s)
         window = self._with_energy(self._monitor.read())
-        stacks = self._tracer.stack_trace(look_again=False)
-        stacks = self._pending.with_earlier(stacks, self._servers.asked_pids)
+        stacks = self._pending.with_earlier(self._tracer.stack_trace())
+        places = naming.costliest(window.trace.causes)
+        self._purse.earn(window.window_s)
+        naming.look_at(self._tracer, self._unknown(places), self._purse)
         around = Around(
             self._plan.target, self._host, self._states, interrupt_names(), self._tracer.notes(), self._look_up
         )
         capture = captured(around, window, stacks, self._energy, self._servers.thread_names())
-        record = self._analyse(capture)
+        record = self._analyse(capture, places)
         self.last = capture, record
         interval = interval_of(
             record,
@@ -144,7 +147,8 @@ class Monitor(Closing):
             ended_at=now_text(),
             processes={task.pid: task.process for task in capture.tasks if task.pid is not None},
             host_domains=self._host_domains(record),
-            own_cpu_s=self._own_cpu_since(),
+            own_cpu_s=self._own.cpu_since(),
+            own_bpf_s=self._own.bpf_of(window.trace.run_time_s),
             suspended_s=self._suspended_since(),
         )
         if self._plan.ask_servers:
@@ -177,8 +181,19 @@ class Monitor(Closing):
         readings = meters.readings(began_s, self._metered_s)
         return replace(window, residency=msgspec.structs.replace(window.residency, energy=readings))
 
-    def _analyse(self, capture: Capture) -> Attribution:
-        return blame.attribute(capture, SiteStacks(capture, self._store, self._memo))
+    def _unknown(self, places: list[naming.Place]) -> list[naming.Place]:
+        """Those without a name, and those of processes that were not looked at."""
+        images = self._tracer.images
+        return [
+            (pid, key)
+            for pid, key in places
+            if pid not in images or self._memo.get((SLEEPER, pid, images[pid][0].started_ticks, key)) is None
+        ]
+
+    def _analyse(self, capture: Capture, places: list[naming.Place]) -> Attribution:
+        stacks = SiteStacks(capture, self._store, self._memo)
+        naming.name(stacks, places, self._purse)
+        return blame.attribute(capture, stacks)
 
     def _look_up(self, tid: int, pid: int | None, comm: str) -> Task:
         """As `look_up`, of threads that are known from memory: their names seldom change."""
@@ -194,8 +209,8 @@ class Monitor(Closing):
             self._begin()
         if time.monotonic() - self._remembered_s > _FORGET_EVERY_S:
             self._remember()
-            self._tracer.send_again()
-        elif stacks.unsent_count:
+            self._tracer.forget()
+        elif stacks.unsent_count or stacks.lost_count:
             self._tracer.send_again()
 
     def _remember(self) -> None:
@@ -209,11 +224,6 @@ class Monitor(Closing):
             found = host_meters([record.energy])
             self._host_set = [] if found is None else [(found.source, domain) for domain in found.domains]
         return self._host_set
-
-    def _own_cpu_since(self) -> float:
-        now_s = _own_cpu_s()
-        used, self._own_cpu_s = now_s - self._own_cpu_s, now_s
-        return used
 
     def _suspended_since(self) -> float:
         now_ns = suspend_clock_ns()
@@ -243,8 +253,3 @@ def _span(window: TracedWindow) -> Span:
     idle_s = sum(seconds for (_, name), seconds in states.items() if name not in polling)
     wall_s = window.window_s * len(window.edges)
     return Span(window.window_s, len(window.edges), states, polling, None, 0, max(0.0, wall_s - idle_s), ())
-
-
-def _own_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime

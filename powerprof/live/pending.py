@@ -8,7 +8,6 @@ most never are.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
 from dataclasses import replace
 
 from powerprof.tracing.sites import SavedSite
@@ -25,14 +24,11 @@ class Pending:
         self._sites: OrderedDict[tuple[int, ...], SavedSite] = OrderedDict()
         self._most, self._bytes = most_bytes, 0
 
-    def with_earlier(self, stacks: StackTrace, judged: Collection[int]) -> StackTrace:
-        """The same with the sites of before, of processes that still live; wakings of the `judged` processes only."""
+    def with_earlier(self, stacks: StackTrace) -> StackTrace:
+        """The same with the sites of before."""
         for site in stacks.sites:
             self._put(site)
-        for place in [place for place, site in self._sites.items() if site.pid not in stacks.images]:
-            self._drop(place)
-        wakings = [one for one in stacks.wakings if one.pid in judged]
-        return replace(stacks, sites=list(self._sites.values()), wakings=wakings)
+        return replace(stacks, sites=list(self._sites.values()))
 
     def _put(self, site: SavedSite) -> None:
         place = (site.kind, site.tid, site.ip, site.sp, site.code)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from powerprof.files import read_fields, read_outside_text, reason_of
 from powerprof.foreign import loader
 from powerprof.paths import procfs
 from powerprof.stacks.aside import Aside, Unreadable
-from powerprof.stacks.budget import Budget
+from powerprof.stacks.budget import Budget, Meter
 from powerprof.stacks.elf import Elf, code_vaddr, read_elf
 from powerprof.stacks.opening import Opened, open_mapped
 
@@ -85,14 +86,40 @@ class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
         return next((mapping.build_id for mapping in self.mappings if mapping.path == self.executable), None)
 
 
-def snapshot(pid: int, budget: Budget | None = None, aside: Aside | None = None) -> ProcessImage:
+class Seen:
+    """What was read of the files that processes have mapped: one that did not change is not read again."""
+
+    def __init__(self, most: int = 4000) -> None:
+        self._elves: dict[tuple[int, int, int, int], Elf] = {}
+        self._most = most
+
+    def elf(self, opened: Opened, path: str, meter: Meter | None) -> Elf:
+        """The headers of an open file, without its sections. Raises DataError."""
+        key = (opened.device, opened.inode, opened.size_bytes, opened.mtime_ns)
+        found = self._elves.get(key)
+        if found is None:
+            if len(self._elves) >= self._most:
+                self._elves.clear()
+            found = self._elves[key] = replace(read_elf(opened.fd, path, meter), fd=-1, meter=None, sections=())
+        return found
+
+
+def snapshot(
+    pid: int,
+    budget: Budget | None = None,
+    aside: Aside | None = None,
+    *,
+    seen: Seen | None = None,
+    before: ProcessImage | None = None,
+) -> ProcessImage:
     """The process as it is now. Raises PowerprofError where it is gone or may not be looked at.
 
-    `budget` is that of the run: what its files may cost. `aside` reads what may keep a reader waiting.
+    `budget` is that of the run: what its files may cost. `aside` reads what may keep a reader waiting. `seen` are the
+    files of earlier snapshots, `before` is the last one of this process: what did not change is not read again.
     """
     if aside is None:
         with Aside() as own:
-            return snapshot(pid, budget, own)
+            return snapshot(pid, budget, own, seen=seen, before=before)
     base = procfs() / str(pid)
     try:
         started = _started_ticks(base)
@@ -116,12 +143,15 @@ def snapshot(pid: int, budget: Budget | None = None, aside: Aside | None = None)
             meter.take(len(text), str(base / "maps"))
         mappings = parse_maps(text, str(base / "maps"))
     known: dict[tuple[str, int, str], _Read] = {}
+    unchanged = {_line(one): one for one in before.mappings} if before and before.started_ticks == started else {}
     described = []
     for mapping in mappings:
-        if mapping.inode:
+        if mapping.inode and (same := unchanged.get(_line(mapping))) is not None:
+            described.append(same)
+        elif mapping.inode:
             key = (mapping.device, mapping.inode, mapping.path)
             if key not in known:
-                known[key] = _read(base, mapping, budget) if len(known) < MAX_FILES else _TOO_MANY
+                known[key] = _read(base, mapping, budget, seen or Seen()) if len(known) < MAX_FILES else _TOO_MANY
             described.append(_describe(mapping, known[key]))
         else:
             described.append(mapping)
@@ -138,6 +168,11 @@ def snapshot(pid: int, budget: Budget | None = None, aside: Aside | None = None)
         vdso=vdso,
         namespace_pid=namespace_pid,
     )
+
+
+def _line(mapping: Mapping) -> tuple[int, int, int, str, str, int]:
+    """What /proc says of a mapping."""
+    return mapping.start, mapping.end, mapping.offset, mapping.path, mapping.device, mapping.inode
 
 
 def _is_trusted(base: Path) -> bool:
@@ -199,13 +234,13 @@ class _Read(msgspec.Struct, frozen=True):
 _TOO_MANY = _Read(None, None, None, f"left out: its process has more than {MAX_FILES:,} files")
 
 
-def _read(base: Path, mapping: Mapping, budget: Budget) -> _Read:
+def _read(base: Path, mapping: Mapping, budget: Budget, seen: Seen) -> _Read:
     opened = open_mapped(base, mapping.start, mapping.end, mapping.path, mapping.inode)
     if not isinstance(opened, Opened):
         return _Read(None, None, None, opened)
     with opened, budget.metered(int(base.name), opened.is_trusted) as meter:
         try:
-            return _Read(read_elf(opened.fd, mapping.path, meter), opened.size_bytes, opened.mtime_ns, None)
+            return _Read(seen.elf(opened, mapping.path, meter), opened.size_bytes, opened.mtime_ns, None)
         except DataError as error:
             return _Read(None, opened.size_bytes, opened.mtime_ns, error.reason)
 

@@ -66,7 +66,7 @@ class Halves:
             keys, values = self._read()
             is_old = (keys[self._field] & self._bit != 0) == bool(old)
             found.append(self._difference(keys[is_old], values[is_old]))
-            self._program.delete(self._name, [key.tobytes() for key in keys[is_old]])
+            self._program.delete(self._name, keys[is_old].tobytes())
             self._forget()
         return np.concatenate(found)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -48,7 +48,7 @@ class Loaded(Closing):
         self._programs: dict[str, int] = {}
         self._attached: dict[str, int] = {}
         self._rings: list[RingBuffer] = []
-        self._stats = -1
+        self._stats, self._was_counted = -1, False
         found = objects.find(name, definitions)
         # Kernels before 5.11 count maps as locked memory.
         with suppress(OSError, ValueError):
@@ -111,10 +111,17 @@ class Loaded(Closing):
         if self._stats < 0:
             with suppress(OSError):
                 self._stats = syscalls.enable_run_time()
+                self._was_counted = True
+
+    def stop_counting(self) -> None:
+        """Let it stop: each run of a program then costs two looks at a clock less."""
+        if self._stats >= 0:
+            os.close(self._stats)
+            self._stats = -1
 
     def run_time_s(self) -> float | None:
-        """Time spent in these programs since `count_run_time`; None where the kernel does not tell."""
-        if self._stats < 0:
+        """Time spent in these programs while it was counted; None where the kernel does not tell."""
+        if not self._was_counted:
             return None
         spent = [syscalls.run_time_ns(program) for program in self._programs.values()]
         return None if None in spent else sum(one for one in spent if one is not None) / 1e9
@@ -157,17 +164,17 @@ class Loaded(Closing):
         except OSError as error:
             raise PowerprofError(f"cannot read the table {name} ({reason_of(error)})") from error
 
-    def delete(self, name: str, keys: Iterable[bytes]) -> None:
-        """Delete entries of a hash table; keys that are not there are passed over."""
-        descriptor = self._maps[name][0]
-        for key in keys:
-            syscalls.delete(descriptor, key)
+    def delete(self, name: str, keys: bytes) -> None:
+        """Delete entries of a hash table by their keys, one after the other; those not there are passed over."""
+        descriptor, plan = self._maps[name]
+        try:
+            syscalls.delete(descriptor, keys, plan.key_bytes)
+        except OSError as error:
+            raise PowerprofError(f"cannot clear the table {name} ({reason_of(error)})") from error
 
     def clear(self, name: str) -> None:
         """Delete all entries of a hash table."""
-        size = self._maps[name][1].key_bytes
-        keys = self._read(name)[0]
-        self.delete(name, (keys[at : at + size] for at in range(0, len(keys), size)))
+        self.delete(name, self._read(name)[0])
 
     def per_cpu_sum(self, name: str) -> list[int]:
         """Each entry of a per-CPU array of u64, summed over CPUs."""

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.errors import PowerprofError
-from powerprof.processes.targets import Target, has_ended, processes
+from powerprof.processes.targets import Target, processes
 from powerprof.stacks.aside import Aside
 from powerprof.stacks.budget import Budget
-from powerprof.stacks.image import ProcessImage, merge, snapshot
+from powerprof.stacks.image import ProcessImage, Seen, merge, snapshot
 from powerprof.stacks.registers import Machine, this_machine
 from powerprof.tracing import features
 from powerprof.tracing.btf import Btf, kernel_btf
@@ -29,9 +29,9 @@ from powerprof.tracing.sleeping import sleeping_stacks
 
 _COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_UNSENT, _COUNT_UNCOUNTED = 3, 4, 6, 7
 _COUNT_SLEEPS = 5
-_SHARED_REGISTERS, _SHARED_COUNTING, _SHARED_STACK_BYTES, _SHARED_WOKEN_HALF = 1, 2, 3, 6
+_SHARED_REGISTERS, SHARED_COUNTING, _SHARED_STACK_BYTES, _SHARED_WOKEN_HALF = 1, 2, 3, 6
 _SHARED_ONLY_TARGET, _SHARED_WINDOW, _SHARED_OWN_PID = 7, 8, 10
-_RANGES = struct.Struct("=4Q")
+_TARGET = struct.Struct("=5Q")
 _RING_PAGES = 4096  # 16 MiB: two thousand stacks of 8 KiB between two drains
 # At up to 20,000 switch-outs and wakings a second and CPU all are looked at; above that one in SAMPLE_1_IN.
 LOADED_PER_100MS = 2000
@@ -104,27 +104,31 @@ def _decode(data: bytes, register_bytes: int) -> SavedSite:
     )
 
 
-def _code_of(image: ProcessImage) -> bytes:
-    """Where a process has code: struct target."""
+def _target_entry(image: ProcessImage, judged: bool) -> bytes:
+    """Where a process has code, and whether it is judged: struct target."""
     own = [one for one in image.mappings if one.path == image.executable]
     others = [one for one in image.mappings if one.path != image.executable and one.inode]
     ranges = []
     for mappings in (own, others):
         first = min((one.start for one in mappings), default=0)
         ranges += [first, max((one.end for one in mappings), default=0) - first]
-    return _RANGES.pack(*ranges)
+    return _TARGET.pack(*ranges, judged)
 
 
 class StackTracer(IdleTracer):
     """Traces idle exits and the stacks of a target's threads."""
 
-    def __init__(self, target: Target, ring_pages: int = _RING_PAGES) -> None:
-        """Load, attach, and look at the target's processes. Raises CapabilityError, PowerprofError."""
+    def __init__(self, target: Target, ring_pages: int = _RING_PAGES, *, on_demand: bool = False) -> None:
+        """Load, attach, and look at the target's processes. Raises CapabilityError, PowerprofError.
+
+        `on_demand`: see `tracing/demand.py`.
+        """
         self._machine = this_machine()
         btf = kernel_btf()
         state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
         self._target = target
         self._budget, self._aside = Budget(), Aside()
+        self._seen, self._judged = Seen(), frozenset[int]()
         self.images: dict[int, list[ProcessImage]] = {}
         self._records: list[bytes] = []
         self._stack_bytes, self._ring_bytes = 0, ring_pages * 4096
@@ -140,6 +144,8 @@ class StackTracer(IdleTracer):
                 "STACK_PAGES": ring_pages,
                 "THREAD_STACKS": THREAD_STACKS,
                 "TARGET_ALL": int(target.system),
+                "ON_DEMAND": int(on_demand),
+                **({"EXIT_PAGES": 1} if on_demand else {}),
                 "OFFSET_task_struct_state": btf.field_offset("task_struct", state),
             },
             btf,
@@ -156,7 +162,8 @@ class StackTracer(IdleTracer):
         self._share(_SHARED_OWN_PID, os.getpid())
         if target.system:
             self._admit_everyone()
-        self.add(target.pids or [pid for pid in processes() if pid != os.getpid()])
+        if not (on_demand and target.system):
+            self.add(target.pids or [pid for pid in processes() if pid != os.getpid()])
 
     def notes(self) -> list[str]:
         """Which processes were left out, and why."""
@@ -168,18 +175,19 @@ class StackTracer(IdleTracer):
 
     def _admit_everyone(self) -> None:
         # Entry 0 stands for processes that are not listed: without code ranges their call paths are not told apart.
-        self.program.put("targets", 0, bytes(_RANGES.size))
+        self.program.put("targets", 0, bytes(_TARGET.size))
 
     def add(self, pids: Iterable[int]) -> None:
         """Take these processes in, as they are now; those that are gone or are the kernel's are passed over."""
         for pid in pids:
             try:
-                image = snapshot(pid, self._budget, self._aside)
+                before = self.images.get(pid, [None])[-1]
+                image = snapshot(pid, self._budget, self._aside, seen=self._seen, before=before)
             except PowerprofError:
                 continue
             self._remember(image)
             self._tell_whether_one()
-            self.program.put("targets", pid, _code_of(image))
+            self.program.put("targets", pid, _target_entry(image, pid in self._judged))
 
     def _tell_whether_one(self) -> None:
         """Where the target is one process, all others are known by that, without a look-up."""
@@ -193,14 +201,6 @@ class StackTracer(IdleTracer):
             known[-1] = merge(known[-1], image)
         else:
             known.append(image)
-
-    def _forget_ended(self) -> None:
-        ended = [pid for pid in self.images if has_ended(pid)]
-        for pid in ended:
-            del self.images[pid]
-        self.program.delete("targets", (pid.to_bytes(4, "little") for pid in ended))
-        if ended:
-            self._tell_whether_one()
 
     def send_again(self) -> None:
         """Every stack counts as new: for when there were more than are kept, or what was known of them is gone."""
@@ -226,12 +226,12 @@ class StackTracer(IdleTracer):
 
     def start(self) -> None:
         """Wakings count from here."""
-        self._share(_SHARED_COUNTING, 1)
+        self._share(SHARED_COUNTING, 1)
         self._counted_from_ns = time.monotonic_ns()
 
     def end(self) -> None:
         """Wakings from here on are not the window's."""
-        self._share(_SHARED_COUNTING, 0)
+        self._share(SHARED_COUNTING, 0)
         self._counted_to_ns = time.monotonic_ns()
 
     def snapshot(self) -> IdleTrace:
@@ -239,6 +239,10 @@ class StackTracer(IdleTracer):
         trace = super().snapshot()
         self._counted_to_ns = time.monotonic_ns()
         return trace
+
+    def _look_again(self, sites: list[SavedSite]) -> None:
+        """Libraries may have been loaded and programs executed since; processes of the system may be new."""
+        self.add({site.pid for site in sites} | set(self.images))
 
     def _shared(self, index: int) -> int:
         return int.from_bytes(self.program.get("shared", index), "little")
@@ -270,22 +274,13 @@ class StackTracer(IdleTracer):
         self._records.append(data)
         self._stack_bytes += len(data)
 
-    def stack_trace(self, *, look_again: bool = True) -> StackTrace:
-        """Everything about stacks since `begin` or the call before; call it after `finish` or `snapshot`.
-
-        `look_again`: at the mappings of every known process; else at those where threads were seen at new places, and
-        processes that ended are forgotten.
-        """
+    def stack_trace(self) -> StackTrace:
+        """Everything about stacks since `begin` or the call before; call it after `finish` or `snapshot`."""
         sites = [_decode(data, self._machine.register_bytes) for data in self._records]
         sleeping, self._sleeping = self._sleeping, []
         self._records.clear()
         self._stack_bytes = 0
-        # Libraries may have been loaded and programs executed since; processes of the system may be new.
-        if look_again:
-            self.add({site.pid for site in sites} | set(self.images))
-        else:
-            self._forget_ended()
-            self.add({site.pid for site in sites})
+        self._look_again(sites)
         counters = self.program.per_cpu_sum("counters")
         counted = [now - then for now, then in zip(counters, self._base, strict=True)]
         self._base = counters

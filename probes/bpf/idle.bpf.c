@@ -7,7 +7,7 @@
  * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
  * Checked against programs that sleep at prime-numbered rates (tests/root).
  *
- * The loader puts in front: NR_CPUS, OFFSET_*, HAVE_*, STACKS, and where STACKS the TARGET_* settings.
+ * The loader puts in front: NR_CPUS, OFFSET_*, HAVE_*, STACKS, and where STACKS the TARGET_* settings and ON_DEMAND.
  */
 #include "idle_exit.h"
 #include "causes.h"
@@ -272,7 +272,7 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
         bpf_get_current_comm(waking->waker_comm, COMM_BYTES);
     idle_waking(cpu, waking, now, number, tid, pid_tgid, context, irq);
     review_busy(cpu, now, number);
-#if STACKS
+#if STACKS && !ON_DEMAND
     if (context == WAKER_TASK)
         note_waker(cpu, waking, bpf_get_current_task(), pid_tgid);
 #endif

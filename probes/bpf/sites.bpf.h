@@ -56,7 +56,7 @@ static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid
     struct look found = {};
     u64 registers;
 
-    if (!thread)
+    if (!thread || !is_judged(tgid))
         return;
     if (thread->tid == tid) {
         if (!thread->asleep)
@@ -115,7 +115,7 @@ static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_
 
     /* Anybody's lie where the target's do, and the first thing that a quiet target does is to be woken. */
     find_registers(task);
-    if (is_other(tgid) || is_skipped(cpu, tid))
+    if (is_other(tgid) || is_skipped(cpu, tid, tgid))
         return;
     thread = thread_at(tid);
     if (!thread)
@@ -129,10 +129,10 @@ static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_
     count(COUNT_SLEEPS);
     if (!is_known)
         take_slot(thread, tid, tgid);
-    else if (thread->asleep && is_counting(cpu))
+    else if (thread->asleep && is_counting(cpu) && is_judged(tgid))
         /* Woken in the instant between the switch-out and this probe: by whom is not known. */
         count_waking(&thread->sleeper, tid, tgid, 0, WAKER_UNSEEN, 0, 0);
-    thread->asleep = look_at_current(cpu, &thread->sleeper, task, pid_tgid, STACK_SLEEPER);
+    thread->asleep = look_at_current(cpu, &thread->sleeper, task, pid_tgid, STACK_SLEEPER) && is_judged(tgid);
 }
 
 /* A thread that an idle CPU switches to: where had it slept? Where its switch-out was not looked at (it slept before the
@@ -154,13 +154,17 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
     if (!cpu->period.site_ip || cpu->period.site_ip >> 56)
         return;
     cpu->period.flags |= IDLE_SITE;
+    asked = wanted.lookup(&slot);
+#if ON_DEMAND
+    if (asked)
+        *asked = tid;
+#endif
     if (thread && thread->tid == tid && thread->sleeper.ip == cpu->period.site_ip &&
         thread->sleeper.sp == cpu->period.site_sp) {
         cpu->period.site_code = thread->sleeper.code;
         cpu->period.flags |= IDLE_SITE_FRESH;
         return;
     }
-    asked = wanted.lookup(&slot);
     if (asked)
         *asked = tid;
     send_registers(registers, cpu->period.site_ip, cpu->period.site_sp, tid, tgid, cpu->period.enter_ns);
@@ -173,7 +177,7 @@ static __always_inline void note_waker(struct cpu_state *cpu, struct waking *wak
     struct thread *thread;
     int is_known;
 
-    if (is_other(tgid) || is_skipped(cpu, tid))
+    if (is_other(tgid) || is_skipped(cpu, tid, tgid))
         return;
     thread = thread_at(tid);
     if (!thread)

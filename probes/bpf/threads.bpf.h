@@ -4,15 +4,20 @@
  * Under load (a CPU that saw more than LOADED_PER_100MS switch-outs and wakings by target threads in a tenth of a
  * second) only one in SAMPLE_1_IN is looked at, besides threads whose wake-up was blamed on a site not yet seen, and
  * wakings are not counted. The tenth before decides, so that a lasting load pays for the sample only.
+ *
+ * ON_DEMAND is for readers that stay: a sleep is looked at only where the thread's last one ended an idle period, or where
+ * the process is judged now. Then what a host pays goes by its idle exits, whatever else it does.
  */
 #define SITE_SLOTS 16384
 /* More looks than this on one CPU: a thread that is where it always was need not show its call path each time. */
 #define BRISK_PER_100MS 100
 
-/* Where a process has code: its own text, and the hull of its libraries. */
+/* Where a process has code: its own text, and the hull of its libraries. `judged`: ON_DEMAND, it is looked at and its
+ * wakings are counted while a window is open. */
 struct target {
     u64 text_low, text_bytes;
     u64 library_low, library_bytes;
+    u64 judged;
 };
 
 /* Where a thread was seen: a site. */
@@ -74,8 +79,58 @@ static __always_inline int is_loaded(struct cpu_state *cpu)
     return cpu->looks_loaded || cpu->looks_count > LOADED_PER_100MS;
 }
 
+/* Whether the wakings of a process are counted, where a window is open. */
+static __always_inline int is_judged(u32 tgid)
+{
+#if ON_DEMAND
+    s64 *counting = shared_at(SHARED_COUNTING);
+    struct target *target;
+
+    if (!counting || !*counting)
+        return 0;
+    target = targets.lookup(&tgid);
+    return target && target->judged;
+#else
+    return 1;
+#endif
+}
+
+#if ON_DEMAND
+#define WAS_LOOKED_AT 0x80000000U   /* in `wanted`: above any thread id */
+
+/* A sleep that is not looked at: it may be on another call path than the one before. */
+static __always_inline void forget_path(u32 tid)
+{
+    struct thread *thread = thread_at(tid);
+
+    if (!thread || thread->tid != tid)
+        return;
+    thread->sleeper.code = 0;
+    thread->sleeper.alike = 0;
+}
+
+/* A thread is asked for by each idle exit that is blamed on it, which looks at its next sleep. Of all other sleeps on the
+ * host nothing is read but this one word. */
+static __always_inline int is_skipped(struct cpu_state *cpu, u32 tid, u32 tgid)
+{
+    int slot = tid & (SITE_SLOTS - 1);
+    u32 *asked = wanted.lookup(&slot);
+
+    if (asked && *asked == tid) {
+        *asked = tid | WAS_LOOKED_AT;
+        return 0;
+    }
+    if (is_judged(tgid))
+        return 0;
+    if (asked && *asked == (tid | WAS_LOOKED_AT)) {
+        *asked = 0;
+        forget_path(tid);
+    }
+    return 1;
+}
+#else
 /* Under load: is this one of the looks that are left out? To be asked before anything that costs. */
-static __always_inline int is_skipped(struct cpu_state *cpu, u32 tid)
+static __always_inline int is_skipped(struct cpu_state *cpu, u32 tid, u32 tgid)
 {
     int slot = tid & (SITE_SLOTS - 1);
     u32 *asked;
@@ -88,6 +143,7 @@ static __always_inline int is_skipped(struct cpu_state *cpu, u32 tid)
     *asked = 0;
     return 0;
 }
+#endif
 
 /* The time of the last tick: a fifth of what the exact one costs, and enough to count by tenths of a second. */
 static __always_inline u64 coarse_ns(void)

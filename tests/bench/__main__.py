@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 
-from tests.bench import attribution, estimate, observer, opening, queries, rate, startup, steadiness, turns
+from tests.bench import attribution, estimate, exporter, observer, opening, queries, rate, startup, steadiness, turns
 from tests.bench.figures import Verdict
 
 
@@ -20,7 +20,7 @@ def main() -> int:
         nargs="*",
         metavar="NAME",
         help="startup, opening, rate, estimate, observer, steadiness, turns-full, turns-half, attribution, "
-        "attribution-idle, queries (all)",
+        "attribution-idle, queries, exporter, exporter-busy (all)",
     )
     parser.add_argument("--quick", action="store_true", help="short windows, to see that it works: nothing to believe")
     given = parser.parse_args()
@@ -34,6 +34,8 @@ def main() -> int:
         "turns-full": turns.run_full,
         "turns-half": turns.run_half,
         "queries": queries.run,
+        "exporter": exporter.run,
+        "exporter-busy": exporter.run_busy,
         "attribution": attribution.run_loaded,
         "attribution-idle": attribution.run_idle,
     }

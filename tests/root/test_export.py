@@ -126,14 +126,15 @@ def test_all_series_together_are_the_kernels_count(powerprof_cli: Cli, root_bpf:
         # The intervals' ends lie some hundredths of a second before the counters were read here.
         assert exits == pytest.approx(counted, rel=0.05, abs=60)
         last = store.last
-        rows = {key: value for key, value in last.items() if key[0] == "powerprof_wakeups_total"}
-        doze = [value for (name, labels), value in rows.items() if ("function", "doze") in labels]
-        # On a CPU that others keep busy it wakes, and ends no idle period.
-        assert doze
         assert total(last, "powerprof_lost_events_total") == 0
         idle_s, c0_s = store.increase["powerprof_idle_seconds_total"], store.increase["powerprof_c0_seconds_total"]
         wall_s = store.increase["powerprof_measured_seconds_total"] * len(os.sched_getaffinity(0))
         assert idle_s + c0_s == pytest.approx(wall_s, rel=0.02)
+        # On a CPU that others keep busy it wakes, and ends no idle period: it takes its place when it can.
+        deadline = time.monotonic() + 60
+        while not any(("function", "doze") in labels for _, labels in store.last):
+            assert time.monotonic() < deadline, "no series of the function that wakes a hundred times a second"
+            store.next_interval()
     assert process.returncode == 0
 
 

@@ -15,7 +15,7 @@ from powerprof.errors import CapabilityError, DataError, PowerprofError
 from powerprof.programs import start, stop
 from powerprof.stacks import image as images
 from powerprof.stacks.elf import read_elf
-from powerprof.stacks.image import Mapping, ProcessImage, load, merge, parse_maps, save, snapshot
+from powerprof.stacks.image import Mapping, ProcessImage, Seen, load, merge, parse_maps, save, snapshot
 from powerprof.stacks.kernel import kernel_symbols
 from powerprof.stacks.opening import Opened, open_in_root
 
@@ -158,3 +158,12 @@ def test_a_mapping_list_without_end_is_refused(monkeypatch):
     text = "".join(f"{low:x}000-{low:x}fff r-xp 00000000 08:01 5 /a\n" for low in range(1, 9))
     with pytest.raises(DataError, match="more than 3"):
         parse_maps(text, "maps")
+
+
+def test_files_that_did_not_change_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen()
+    first = snapshot(os.getpid(), seen=seen)
+    monkeypatch.setattr(images, "read_elf", None)
+    assert snapshot(os.getpid(), seen=seen).mappings == first.mappings
+    monkeypatch.setattr(images, "open_mapped", None)
+    assert snapshot(os.getpid(), before=first).mappings == first.mappings

@@ -51,9 +51,9 @@ class Kernel:
     def hash_bytes(self, name: str) -> tuple[bytes, bytes]:
         return b"".join(self.entries), b"".join(value.tobytes() for value in self.entries.values())
 
-    def delete(self, name: str, keys: list[bytes]) -> None:
-        for key in keys:
-            del self.entries[key]
+    def delete(self, name: str, keys: bytes) -> None:
+        for place in range(0, len(keys), KEY.itemsize):
+            del self.entries[keys[place : place + KEY.itemsize]]
 
     def clear(self, name: str) -> None:
         self.entries.clear()

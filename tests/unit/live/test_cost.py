@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What BPF programs cost: counted for a while, then by what a context switch had cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from powerprof.live.cost import COUNTED_INTERVALS, OwnTime
+from powerprof.tracing.loaded import Loaded
+
+_STAT = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\nctxt {}\n"
+
+
+class Program:
+    counting = False
+
+    def count_run_time(self) -> None:
+        self.counting = True
+
+    def stop_counting(self) -> None:
+        self.counting = False
+
+
+def test_the_clock_runs_for_some_intervals_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    stat = tmp_path / "stat"
+    stat.write_text(_STAT.format(1000))
+    program = Program()
+    own = OwnTime(cast(Loaded, program))
+    switches = 1000
+    for number in range(1, COUNTED_INTERVALS + 1):
+        assert program.counting
+        switches += 1000
+        stat.write_text(_STAT.format(switches))
+        assert own.bpf_of(0.001 * number) == 0.001 * number
+    assert not program.counting
+    stat.write_text(_STAT.format(switches + 500))
+    # The kernel counts nothing any more: half as many switches as in the last interval that it counted.
+    assert own.bpf_of(0.0) == pytest.approx(0.0005 * COUNTED_INTERVALS)
+
+
+def test_a_kernel_that_does_not_tell(tmp_path: Path) -> None:
+    assert OwnTime(cast(Loaded, Program())).bpf_of(None) is None
