@@ -13,19 +13,22 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Duration, Given, Saving
+from powerprof.cli.options import Duration, Given, Saving, Tables, files_of
 from powerprof.cli.output import check, deliver, say_to
 
 Pid = Annotated[str | None, typer.Option("--pid", metavar="ID|NAME", help="The server's process id or name.")]
 All = Annotated[bool, typer.Option("--all", help="Also tell what a healthy server wakes for.")]
 
 
-def command(*, pid: Pid = None, duration: Duration = 8.0, all_notes: All = False, given: Given, saving: Saving) -> None:
+def command(
+    *, pid: Pid = None, duration: Duration = 8.0, all_notes: All = False, given: Given, tables: Tables, saving: Saving
+) -> None:
     """Look, judge, save, print."""
-    saving = check(saving)
+    files = files_of(tables)
+    saving = check(saving, files)
     from powerprof.diagnosis import session
     from powerprof.report.diagnosis import lines
 
     request = session.Request(pid, given.server, given.socket, given.defaults_file, duration)
     diagnosis, taken = session.run(request, say_to(saving))
-    deliver(diagnosis, "diagnose", saving, raw=taken.files, lines=partial(lines, all_notes=all_notes))
+    deliver(diagnosis, "diagnose", saving, files, raw=taken.files, lines=partial(lines, all_notes=all_notes))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import Duration, Energy, Json, Quiet
-from powerprof.cli.output import check_targets, progress, report, show, write_json
+from powerprof.cli.options import Csv, CsvBom, Duration, Energy, Json, Quiet, files_of
+from powerprof.cli.output import Targets, check_targets, progress, report, show, write_exports, write_json
 from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import Interrupted, UsageError
 
@@ -38,11 +38,14 @@ def command(
     elapsed: Elapsed = None,
     duration: Duration = 5.0,
     energy: Energy,
+    csv: Csv = None,
+    csv_bom: CsvBom = None,
     json: Json = None,
     quiet: Quiet = False,
 ) -> None:
     """Measure or read, print."""
-    check_targets(json)
+    files = files_of(csv=csv, **{"csv-bom": csv_bom})
+    check_targets(json, files)
     if not recordings and (more or elapsed is not None):
         raise UsageError("files and --elapsed belong to --from FILE…", "powerprof energy --help")
     if recordings:
@@ -51,7 +54,7 @@ def command(
 
         if energy != Energy():
             raise UsageError("--energy-source and --meter-log choose this host's meters, --from reads recordings")
-        _show(replay([*recordings, *(more or [])], elapsed), json, quiet)
+        _show(replay([*recordings, *(more or [])], elapsed), files, json, quiet)
         return
     from powerprof.energy.session import EnergyInterrupted, measure
 
@@ -59,12 +62,13 @@ def command(
     try:
         result = measure(energy.energy_source, duration, meter_log=energy.meter_log)
     except EnergyInterrupted as error:
-        _show(error.result, json, quiet)
+        _show(error.result, files, json, quiet)
         raise Interrupted("interrupted", "the figures are those until then") from None
-    _show(result, json, quiet)
+    _show(result, files, json, quiet)
 
 
-def _show(result: EnergyResult, json: str | None, quiet: bool) -> None:
+def _show(result: EnergyResult, files: Targets, json: str | None, quiet: bool) -> None:
     write_json(result, json)
-    if json != "-" and not quiet:
+    write_exports(result, files)
+    if "-" not in (json, *files.values()) and not quiet:
         show(report(result))

@@ -96,14 +96,18 @@ class Saving:
     label: Labels = None
 
 
+Csv = Annotated[str | None, _file("csv", "The main table, one row a line, in UTF-8.")]
+CsvBom = Annotated[str | None, _file("csv-bom", "As --csv, with the mark by which Excel knows UTF-8.")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tables:
     """A record as files for people."""
 
     html: Html = None
     markdown: Annotated[str | None, _file("markdown", "A summary for a pull request.")] = None
-    csv: Annotated[str | None, _file("csv", "The main table, one row a line, in UTF-8.")] = None
-    csv_bom: Annotated[str | None, _file("csv-bom", "As --csv, with the mark by which Excel knows UTF-8.")] = None
+    csv: Csv = None
+    csv_bom: CsvBom = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Duration, Saving
-from powerprof.cli.output import check, check_targets, deliver, progress
+from powerprof.cli.options import Duration, Saving, Tables, files_of
+from powerprof.cli.output import Targets, check, check_targets, deliver, progress
 from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError
 
@@ -41,26 +41,30 @@ def command(
     elapsed: Elapsed = None,
     duration: Duration = 5.0,
     residency_source: SourceName = None,
+    tables: Tables,
     saving: Saving,
 ) -> None:
     """Measure or read, save, print."""
-    saving = check(saving) if before is None else _checked(context, saving)
+    files = files_of(tables)
+    saving = check(saving, files) if before is None else _checked(context, saving, files)
     if before is None and (after is not None or elapsed is not None):
         raise UsageError("AFTER and --elapsed belong to --from BEFORE", "powerprof residency --help")
     if before is not None:
-        _replay(before, after, elapsed, residency_source, saving)
+        _replay(before, after, elapsed, residency_source, saving, files)
     else:
-        _measure(duration, residency_source or "cpuidle", saving)
+        _measure(duration, residency_source or "cpuidle", saving, files)
 
 
-def _checked(context: typer.Context, saving: Saving) -> Saving:
+def _checked(context: typer.Context, saving: Saving, files: Targets) -> Saving:
     """What is read from recordings is not saved. Raises UsageError."""
     refuse_without_effect(context, "with --from, which measures nothing", ("duration", "runs_dir", "no_save"))
-    check_targets(saving.json)
+    check_targets(saving.json, files)
     return replace(saving, no_save=True)
 
 
-def _replay(before: Path, after: Path | None, elapsed: float | None, source: str | None, saving: Saving) -> None:
+def _replay(
+    before: Path, after: Path | None, elapsed: float | None, source: str | None, saving: Saving, files: Targets
+) -> None:
     from powerprof.report.residency import lines
     from powerprof.windows.recorded import read_recording
     from powerprof.windows.sampling import now_text
@@ -68,10 +72,10 @@ def _replay(before: Path, after: Path | None, elapsed: float | None, source: str
 
     recording = read_recording(before, after, source=source, elapsed_s=elapsed, read_at=now_text())
     run = run_of(recording.window, host={"recordings": [str(path) for path in (before, after) if path is not None]})
-    deliver(run, "residency", saving, lines=partial(lines, driver=recording.driver))
+    deliver(run, "residency", saving, files, lines=partial(lines, driver=recording.driver))
 
 
-def _measure(duration: float, source: str, saving: Saving) -> None:
+def _measure(duration: float, source: str, saving: Saving, files: Targets) -> None:
     from powerprof.host.describe import host_record
     from powerprof.windows.sampling import WindowInterrupted, measure_window
     from powerprof.windows.summary import run_of
@@ -84,4 +88,4 @@ def _measure(duration: float, source: str, saving: Saving) -> None:
         if error.partial is None:
             raise
         window, interrupted = error.partial, True
-    deliver(run_of(window, host=host_record(), interrupted=interrupted), "residency", saving)
+    deliver(run_of(window, host=host_record(), interrupted=interrupted), "residency", saving, files)

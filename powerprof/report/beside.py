@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _ATTRIBUTION = "powerprof.attribution/1"
 _COMPARISON = "powerprof.comparison/1"
+_SAME = {"mysqld": "mariadbd"}  # two names of one program
 
 
 def extras_of(name: str, runs_dir: Path | None, flames: tuple[str | None, str | None] = (None, None)) -> Extras:
@@ -35,7 +36,18 @@ def extras_of(name: str, runs_dir: Path | None, flames: tuple[str | None, str | 
         # A record that was copied elsewhere may lie beside the capture of another one: only a run's folder counts.
         return Extras(timeline=timeline_of(capture.load(raw)) if path.name == "run.json" and raw.is_file() else ())
     a, b = (_attribution(flame, runs_dir) if flame else None for flame in flames)
+    if a is not None and b is not None:
+        programs = [_SAME.get(name, name) for name in (_program(a), _program(b))]
+        if programs[0] != programs[1]:
+            raise UsageError(
+                f"{flames[0]} is of {a.target.label}, {flames[1]} of {b.target.label}: a difference would mean nothing",
+                "name two attributions of one program",
+            )
     return extras_of_two(a, b)
+
+
+def _program(record: Attribution) -> str:
+    return (record.target.executable or record.target.label).rpartition("/")[2]
 
 
 def extras_of_capture(taken: Capture | None) -> Extras:

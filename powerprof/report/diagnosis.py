@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A diagnosis for a terminal: the answer first, then what shows it, then what ends it."""
+"""A diagnosis: the answer first, then what shows it, then what ends it; for a terminal, as Markdown and as CSV."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from powerprof import text
 from powerprof.diagnosis.findings import Diagnosis, Finding
+from powerprof.report.table import Cell, Column, Path, Places, Row, Table, Words, figures, words
+
+if TYPE_CHECKING:
+    from powerprof.report.csvfile import Line
 
 _FRAMES = 14
 
@@ -19,14 +26,17 @@ def lines(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, all_notes: b
             found.append("")
         found += _finding(fault, width)
     if not faults:
-        found += text.wrap(_healthy(diagnosis), width)
+        found += text.wrap(answer(diagnosis), width)
     if all_notes and notes:
         found += ["", "What it wakes for as it should"]
         for note in notes:
             found += text.wrap(note.text, width, "  ")
             for remedy in note.remedy:
                 found += text.wrap(remedy, width, "    ")
-    found += ["", *text.wrap(_context(diagnosis, len(notes), all_notes), width)]
+    hidden = ""
+    if notes and not all_notes:
+        hidden = f" · {len(notes)} habit{'s' if len(notes) > 1 else ''} of a healthy server: --all"
+    found += ["", *text.wrap(f"{context(diagnosis)}{hidden}", width)]
     for said in dict.fromkeys([*diagnosis.evidence.notes, *diagnosis.notes]):
         found += text.wrap(f"Note: {said}", width)
     return found
@@ -37,8 +47,12 @@ def whole(diagnosis: Diagnosis, width: int) -> list[str]:
     return lines(diagnosis, width, all_notes=True)
 
 
-def _healthy(diagnosis: Diagnosis) -> str:
+def answer(diagnosis: Diagnosis) -> str:
+    """The first fault; of a healthy server, that there is none."""
     evidence = diagnosis.evidence
+    fault = next((finding for finding in diagnosis.findings if finding.severity == "fault"), None)
+    if fault is not None:
+        return fault.text
     if evidence.exits_hz is None:
         return "Nothing to fix, as far as its status tells."
     return f"Nothing to fix: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s, all as a healthy server does."
@@ -60,7 +74,8 @@ def _item(label: str, said: str, width: int) -> list[str]:
     return [f"  {label:<6} {wrapped[0]}", *(f"{'':9}{line}" for line in wrapped[1:])]
 
 
-def _context(diagnosis: Diagnosis, notes: int, shown: bool) -> str:
+def context(diagnosis: Diagnosis) -> str:
+    """Which server, how long, and what looking cost."""
     server, evidence = diagnosis.server, diagnosis.evidence
     parts = [server.version or "a server"]
     if server.pid is not None:
@@ -70,6 +85,56 @@ def _context(diagnosis: Diagnosis, notes: int, shown: bool) -> str:
         parts.append(f"{text.number(evidence.exits_hz, 1)} idle exits/s are its own")
     if diagnosis.tool is not None and diagnosis.tool.cpu_percent is not None:
         parts.append(f"powerprof used {diagnosis.tool.cpu_percent:.2f} % CPU")
-    if notes and not shown:
-        parts.append(f"{notes} habit{'s' if notes > 1 else ''} of a healthy server: --all")
     return " · ".join(parts)
+
+
+_ORIGIN = {"own_timer": "its own timer", "other_thread": "another thread", "other_process": "another process"}
+
+
+def wakeups_table(diagnosis: Diagnosis, places: Places, limit: int) -> Table:
+    """A row a thread and place, the first `limit` of what was traced."""
+    rows = []
+    for index, wakeup in enumerate(diagnosis.evidence.wakeups[:limit]):
+        at = f"/evidence/wakeups/{index}"
+        cells: dict[str, Cell] = {
+            "rate": places.figure(f"{at}/rate_hz", 1),
+            "woken": places.figure(f"{at}/wakings_hz", 1),
+            "thread": Words(
+                (wakeup.name or wakeup.comm).removeprefix("thread/"),
+                wakeup.waker or _ORIGIN.get(wakeup.origin, wakeup.origin),
+            ),
+            "path": Path(wakeup.stack, complete=True),
+        }
+        if wakeup.period_ms is not None:
+            cells["every"] = places.figure(f"{at}/period_ms", said=text.period(wakeup.period_ms))
+        rows.append(Row(cells))
+    columns = [
+        *figures(rate="exits/s", woken="woken/s", every="every"),
+        *words("thread"),
+        Column("path", "stack, innermost first", left=True, beside="thread"),
+    ]
+    caption = "Idle exits and wakings by thread and the place where it waited; frames innermost first."
+    return Table(columns, rows, "wake-ups by thread", caption, max(0, len(diagnosis.evidence.wakeups) - limit))
+
+
+def csv_lines(diagnosis: Diagnosis) -> Iterator[Line]:
+    """A line a finding."""
+    yield ["severity", "rule", "rate_hz", "text", "evidence", "remedy", "stack"]
+    for one in diagnosis.findings:
+        joined = ("; ".join(one.evidence), "; ".join(one.remedy), " < ".join(reversed(one.stack)))
+        yield [one.severity, one.rule, one.rate_hz, one.text, *joined]
+
+
+def markdown(diagnosis: Diagnosis, said: str) -> list[str]:
+    """Each fault with what shows it and what ends it."""
+    from powerprof.report.markdown import code, plain
+
+    found: list[str] = []
+    for number, fault in enumerate(one for one in diagnosis.findings if one.severity == "fault"):
+        if number:
+            found += ["", f"**{plain(fault.text)}**"]
+        found += ["", *(f"- seen: {plain(line)}" for line in fault.evidence)]
+        if fault.stack:
+            found.append(f"- stack: {code(' ← '.join(fault.stack[:_FRAMES]), 600)}")
+        found += [f"- what ends it: {plain(line)}" for line in fault.remedy]
+    return [*found, "", plain(context(diagnosis))]

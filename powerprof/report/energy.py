@@ -4,12 +4,32 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from powerprof.energy.model import WIDE
 from powerprof.energy.result import EnergyResult
 from powerprof.records import EnergyReading
 
+if TYPE_CHECKING:
+    from powerprof.report.csvfile import Line
+
 _WIDTH = 80
+
+
+def csv_lines(result: EnergyResult) -> Iterator[Line]:
+    """A line a domain of each meter; `summed` says which of them make the total."""
+    yield [
+        *("source", "domain", "kind", "joules", "watts", "low_watts", "high_watts", "contained_in"),
+        *("dropped_samples", "summed", "window_s"),
+    ]
+    total = result.total
+    for one in result.meters:
+        summed = one.source == total.source and one.domain in total.domains
+        yield [
+            *(one.source, one.domain, one.kind, one.joules, one.watts, one.low_watts, one.high_watts, one.contained_in),
+            *(one.dropped_samples_count, "yes" if summed else "no", result.window_s),
+        ]
 
 
 def lines(result: EnergyResult, width: int = _WIDTH) -> list[str]:

@@ -81,7 +81,11 @@ KINDS = {
         "report.stacks:of_attribution",
     ),
     "powerprof.oncpu/1": Kind(
-        "attribution.oncpu:OnCpuProfile", "report.oncpu:lines", stacks="report.stacks:of_on_cpu_profile"
+        "attribution.oncpu:OnCpuProfile",
+        "report.oncpu:lines",
+        "report.html.oncpu:render",
+        csv="report.oncpu:csv_lines",
+        stacks="report.stacks:of_on_cpu_profile",
     ),
     "powerprof.functions/1": Kind("attribution.functions:FunctionProfile", "report.functions:lines"),
     "powerprof.wakers/1": Kind("attribution.sleepers:WakersProfile", "report.sleepers:wakers_lines"),
@@ -93,9 +97,15 @@ KINDS = {
         "report.queries:markdown",
         "report.queries:csv_lines",
     ),
-    "powerprof.diagnosis/1": Kind("diagnosis.findings:Diagnosis", "report.diagnosis:whole"),
+    "powerprof.diagnosis/1": Kind(
+        "diagnosis.findings:Diagnosis",
+        "report.diagnosis:whole",
+        "report.html.diagnosis:render",
+        "report.diagnosis:markdown",
+        "report.diagnosis:csv_lines",
+    ),
     "powerprof.trend/1": Kind("experiment.trend:Trend", "report.trend:lines", "report.html.trend:render"),
-    "powerprof.energy/1": Kind("energy.result:EnergyResult", "report.energy:lines"),
+    "powerprof.energy/1": Kind("energy.result:EnergyResult", "report.energy:lines", csv="report.energy:csv_lines"),
 }
 
 

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof attribute --on-cpu` for a terminal: where the running time, or the page faults, of a target went."""
+"""`powerprof attribute --on-cpu`: where the running time, or the page faults, of a target went."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from powerprof import text
 from powerprof.attribution.oncpu import OnCpuProfile, OnCpuStack
+from powerprof.report.table import Cell, Places, Row, Table, Words, figures, words
+
+if TYPE_CHECKING:
+    from powerprof.report.csvfile import Line
 
 _SHOWN = 20
 
@@ -22,6 +29,41 @@ def headline(profile: OnCpuProfile) -> str:
         f"{who} ran for {text.number(profile.target_c0_ms, 0)} ms of {text.number(profile.window_s, 1)} s: {share}; "
         f"the CPUs ran {text.number(profile.c0_percent, 1)} % of the time."
     )
+
+
+def functions_table(profile: OnCpuProfile, places: Places, limit: int) -> Table:
+    """A row a function, most time of its own first."""
+    faults = profile.percent_of == "page_faults"
+    rows = []
+    for index, one in enumerate(profile.functions[:limit]):
+        at = f"/functions/{index}"
+        cells: dict[str, Cell] = {
+            "function": Words(one.function, "kernel" if one.kernel else one.module),
+            "self": places.figure(f"{at}/self_percent", 1),
+            "low": places.figure(f"{at}/low_percent", 1),
+            "high": places.figure(f"{at}/high_percent", 1),
+            "amount": places.figure(f"{at}/self_count" if faults else f"{at}/self_ms", 0),
+            "total": places.figure(f"{at}/total_percent", 1),
+        }
+        rows.append(Row({key: cell for key, cell in cells.items() if not faults or key not in ("low", "high")}))
+    ends = {} if faults else {"low": "from", "high": "to (95 %)"}
+    amount = "faults" if faults else "ms"
+    columns = [*words("function"), *figures(self="self %", **ends, amount=amount, total="total %")]
+    caption = "Self is where it ran itself, total where it was anywhere on the stack."
+    return Table(columns, rows, "functions", caption, max(0, len(profile.functions) - limit))
+
+
+def csv_lines(profile: OnCpuProfile) -> Iterator[Line]:
+    """A line a function."""
+    yield [
+        *("function", "module", "kernel", "self_count", "self_percent", "low_percent", "high_percent"),
+        *("self_ms", "total_count", "total_percent"),
+    ]
+    for one in profile.functions:
+        yield [
+            *(one.function, one.module, str(one.kernel), one.self_count, one.self_percent, one.low_percent),
+            *(one.high_percent, one.self_ms, one.total_count, one.total_percent),
+        ]
 
 
 def _functions(profile: OnCpuProfile, width: int, limit: int) -> list[str]:

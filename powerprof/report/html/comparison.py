@@ -40,11 +40,14 @@ def _drawn(record: Comparison) -> Drawn:
     intervals = [_interval(metric) for metric in record.metrics]
     known = [one for one in intervals if one is not None]
     axis = interval_axis(known)
+    ticks = interval_ticks(axis) if known else Markup()
     cells = []
     for metric, one in zip(record.metrics, intervals, strict=True):
         said = "" if one is None else f"{one.percent:+.1f} % [{one.low:+.1f}, {one.high:+.1f}]"
-        cells.append(interval_row(axis, one, f"{labels.metric(metric.name)}: {said}") if one else Markup())
-    return Drawn("verdict", interval_ticks(axis) if known else Markup(), cells)
+        # Where there is no room for the head of a table, the axis stands in each row.
+        row = interval_row(axis, one, f"{labels.metric(metric.name)}: {said}") if one else Markup()
+        cells.append(row + Markup('<div class="ticks" aria-hidden="true">{}</div>').format(ticks) if one else row)
+    return Drawn("verdict", ticks, cells)
 
 
 def _bars(record: Comparison) -> list[svg.Bar]:
@@ -98,9 +101,10 @@ def render(record: Comparison, extras: Extras) -> str:
     )
     states = states_table(record, places)
     names = (clean(record.a.name, 60), clean(record.b.name, 60))
+    over = "over pairs of neighbouring blocks" if record.blocks_count else "of two runs at different times"
     caption = (
-        f"The difference is {names[1]} − {names[0]} over pairs of neighbouring blocks. Drawn: B relative to A with its "
-        "95 % interval; filled where the interval excludes no difference."
+        f"The difference is {names[1]} − {names[0]} {over}. Drawn: B relative to A with its 95 % interval; filled "
+        "where the interval excludes no difference, an arrow where it goes on beyond the axis."
     )
     return page(
         "comparison.html.j2",

@@ -12,6 +12,8 @@ from powerprof import text
 from powerprof.report.html.scales import Scale, from_zero
 from powerprof.report.html.svg import SVG, joined
 
+_GROUND = Markup('<rect class="ground" width="100%" height="18"/>')
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -105,11 +107,16 @@ def interval_row(axis: IntervalAxis, one: Interval, label: str) -> Markup:
     inside = axis.scale.low <= _axis_value(axis, one.percent) <= axis.scale.high
     if inside:
         parts.append(Markup('<circle class="dot {}" cx="{:.2f}%" cy="9" r="4"/>').format(kind, middle))
-    for value, at, arrow in ((one.low, low, "M0 5 l-7 4 l7 4 z"), (one.high, high, "M0 5 l7 4 l-7 4 z")):
-        if not axis.scale.low <= _axis_value(axis, value) <= axis.scale.high and (inside or value == one.high):
+    ends = _axis_value(axis, one.low), _axis_value(axis, one.high)
+    for beyond, at, arrow in (
+        (ends[0] < axis.scale.low, low, "M0 5 l-7 4 l7 4 z"),
+        (ends[1] > axis.scale.high, high, "M0 5 l7 4 l-7 4 z"),
+    ):
+        if beyond:
             parts.append(
                 Markup('<svg x="{:.2f}%" overflow="visible"><path class="dot {}" d="{}"/></svg>').format(
                     at, kind, arrow
                 )
             )
-    return SVG.format(label, 18, joined(parts))
+    # The title is what a pointer over any of it shows.
+    return SVG.format(label, 18, joined([Markup("<title>{}</title>").format(label), _GROUND, *parts]))

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from markupsafe import Markup
 
@@ -50,9 +51,17 @@ def tiles_of(record: object, places: Places) -> list[Tile]:
     return []
 
 
-def _first(metrics: Sequence[Metric | RunMetric], names: Sequence[str]) -> int | None:
+M = TypeVar("M", Metric, RunMetric)
+
+
+def _chosen(metrics: Sequence[M]) -> Iterator[tuple[int, M, str]]:
+    """Of cost and of speed the figure that says most, with its place and its heading."""
     known = {metric.name: index for index, metric in enumerate(metrics)}
-    return next((known[name] for name in names if name in known), None)
+    for names in (_COST, _SPEED):
+        index = next((known[name] for name in names if name in known), None)
+        if index is not None:
+            metric = metrics[index]
+            yield index, metric, f"{labels.metric(metric.name)}{_kind(metric)}"
 
 
 def _kind(metric: Metric | RunMetric) -> str:
@@ -61,15 +70,11 @@ def _kind(metric: Metric | RunMetric) -> str:
 
 def _comparison(record: Comparison, places: Places) -> list[Tile]:
     found = []
-    for names in (_COST, _SPEED):
-        index = _first(record.metrics, names)
-        if index is None:
-            continue
-        metric = record.metrics[index]
+    for index, metric, heading in _chosen(record.metrics):
         verdict = direction(metric.name, metric.verdict)
         value = figure(places.figure(f"/metrics/{index}/difference/percent", 1, "%", sign=True))
         said = verdict if metric.verdict != "inconclusive" else "no difference is sure"
-        found.append(Tile(f"{labels.metric(metric.name)}{_kind(metric)}", value, f"B beside A: {said}", verdict))
+        found.append(Tile(heading, value, f"B beside A: {said}", verdict))
     pairs = record.blocks_count // 2
     doubts = len(record.verdict.doubts)
     note = f"{doubts} reason{'s' if doubts > 1 else ''} to doubt it, below" if doubts else "no serious threat was found"
@@ -79,17 +84,13 @@ def _comparison(record: Comparison, places: Places) -> list[Tile]:
 
 def _load(record: LoadRun, places: Places) -> list[Tile]:
     found = []
-    for names in (_COST, _SPEED):
-        index = _first(record.metrics, names)
-        if index is None:
-            continue
-        metric = record.metrics[index]
+    for index, metric, heading in _chosen(record.metrics):
         shown = labels.shown(metric.unit, [metric.estimate.mean])
         at = f"/metrics/{index}/estimate"
         value = figure(places.figure(f"{at}/mean", shown.decimals, shown.unit, scale=shown.factor))
         half = text.half_width(metric.estimate)
         note = "one window: no interval" if half is None else f"± {text.number(half * shown.factor, shown.decimals)}"
-        found.append(Tile(f"{labels.metric(metric.name)}{_kind(metric)}", value, note))
+        found.append(Tile(heading, value, note))
     if not found:
         return []
     count = record.options.windows_count

@@ -6,11 +6,10 @@ from __future__ import annotations
 from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.trend import Trend
 from powerprof.report import labels
-from powerprof.report.html import svg
+from powerprof.report.html.charts import charts
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
-from powerprof.report.html.svg import SeriesPoint
 from powerprof.report.table import Column, Places, Row, Table, Words
 
 _MOST = 12
@@ -20,28 +19,16 @@ def render(record: Trend, extras: Extras) -> str:
     """The page."""
     places = Places(record)
     names = list(dict.fromkeys([record.metric, *(metric.name for point in record.points for metric in point.metrics)]))
-    charts = []
-    for name in names[:_MOST]:
-        same = [next((one for one in point.metrics if one.name == name), None) for point in record.points]
-        first = next((one for one in same if one is not None), None)
-        if first is None or len(record.points) < 2:
-            continue
-        values = [
-            SeriesPoint(
-                clean(point.labels[-1] if point.labels else point.started_at[5:10], 20),
-                *((None,) * 3 if one is None else (one.estimate.mean, one.estimate.low, one.estimate.high)),
-            )
-            for point, one in zip(record.points, same, strict=True)
-        ]
-        label = labels.metric(name)
-        charts.append((label, first.kind == "estimated", svg.series([values], first.unit, label)))
+    points = [(point.labels[-1] if point.labels else point.started_at[5:10], point.metrics) for point in record.points]
     return page(
         "trend.html.j2",
         record,
         places,
         derived=extras.derived,
         title=clean(record.text),
-        charts=charts,
+        charts=charts(
+            names[:_MOST], points, lambda metric: [(metric.estimate.mean, metric.estimate.low, metric.estimate.high)]
+        ),
         runs=_runs(record, places),
         metric_label=labels.metric(record.metric),
     )

@@ -65,7 +65,11 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (2, r"--json lists the runs, and one was named", ("runs", "idle-0001", "--json", "-")),
     (2, r"--yes agrees to a download", ("servers", "list", "--yes")),
     # Files.
-    (2, r"there is no --html of what this measures", ("attribute", "--system", *LONG, "--on-cpu", "--html", "-")),
+    (
+        2,
+        r"there is no --html of what this measures",
+        ("attribute", "--pid", "self", *LONG, "--functions", "x", "--html", "-"),
+    ),
     (2, r"there is no --flame of", ("attribute", "--pid", "1", *LONG, "--functions", "f*", "--flame", "-")),
     (2, r"--html .*no such directory", ("idle", *LONG, "--html", "/nonexistent/page.html")),
     (2, r"only one of the files can be stdout", ("idle", *LONG, "--html", "-", "--json", "-")),

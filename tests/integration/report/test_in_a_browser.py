@@ -194,11 +194,51 @@ def test_a_function_is_found(pages: dict[str, Path], open_page: Open) -> None:
     figure = open_page(pages["attribution"]).locator(".flame").first
     figure.get_by_label("Find").fill("PTHREAD_cond")
     assert figure.locator(".f.hit").count() == 3
-    assert figure.locator(".info").text_content() == "3 boxes with “PTHREAD_cond”"
+    info = figure.locator(".info")
+    assert (info.text_content() or "").startswith("3 boxes with “PTHREAD_cond”: ")
+    # The widths of all that wait there, each counted once, of the whole.
+    widths = figure.evaluate("(one) => Array.from(one.querySelectorAll('.f.hit')).map((box) => Number(box.dataset.w))")
+    assert (info.text_content() or "").endswith(f": {100 * sum(widths):.1f} % of the width")
     figure.get_by_label("Find").press("Enter")
     assert "pthread_cond_timedwait" in (figure.locator(".f:focus").text_content() or "")
     figure.get_by_role("button", name="Whole graph").click()
     assert figure.locator(".f.hit").count() == 0
+
+
+def test_a_search_is_a_regular_expression_and_counts_nothing_twice(pages: dict[str, Path], open_page: Open) -> None:
+    figure = open_page(pages["attribution"]).locator(".flame").first
+    find, info = figure.get_by_label("Find"), figure.locator(".info")
+    find.fill(".")
+    assert (info.text_content() or "").endswith(" boxes with “.”: 100.0 % of the width")
+    find.fill("^(poll|syscall)$")
+    assert set(figure.locator(".f.hit").all_text_contents()) <= {"poll", "syscall"}
+    find.fill("operator(")  # no expression: taken as it stands
+    assert info.text_content() == "0 boxes with “operator(”"
+
+
+def test_what_is_seen_is_in_the_address(pages: dict[str, Path], open_page: Open) -> None:
+    page = open_page(pages["attribution"])
+    figure = page.locator(".flame").nth(1)
+    figure.get_by_label("Find").fill("poll|wait")
+    figure.locator(".f").nth(5).click()
+    assert page.evaluate("location.hash") == "#flame=1&box=5&find=poll%7Cwait"
+    hits = figure.locator(".f.hit").count()
+    address = page.evaluate("location.href")
+    page.goto("about:blank")
+    page.goto(address)
+    again = page.locator(".flame").nth(1)
+    assert again.get_by_label("Find").input_value() == "poll|wait"
+    assert again.get_attribute("data-zoomed") == "5"
+    assert again.locator(".f.hit").count() == hits > 0
+    again.get_by_role("button", name="Whole graph").click()
+    assert page.evaluate("location.hash") == ""
+
+
+def test_the_axis_of_a_narrow_comparison_has_its_ticks(pages: dict[str, Path], open_page: Open) -> None:
+    for width, shown in ((400, True), (1600, False)):
+        page = open_page(pages["comparison"], width=width)
+        assert page.locator("td.draw .ticks").first.is_visible() is shown
+    assert "%" in (page.locator("td.draw svg title").first.text_content() or "")
 
 
 def test_a_click_zooms_and_a_second_one_goes_back(pages: dict[str, Path], open_page: Open) -> None:

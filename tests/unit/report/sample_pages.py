@@ -14,8 +14,10 @@ from powerprof.report.stacks import modules_of, stacks_of
 from tests.unit.report.sample_records import (
     attribution,
     comparison,
+    diagnosis,
     idle_run,
     load_run,
+    on_cpu,
     sweep,
     sweep_comparison,
     timeline,
@@ -43,6 +45,8 @@ PAGES: dict[str, Callable[[], tuple[msgspec.Struct, Extras]]] = {
     "sweep": lambda: (sweep(), Extras()),
     "sweepcomparison": lambda: (sweep_comparison(), Extras()),
     "attribution": lambda: (attribution(), Extras(timeline=timeline())),
+    "diagnosis": lambda: (diagnosis(), Extras()),
+    "oncpu": lambda: (on_cpu(), Extras()),
 }
 
 

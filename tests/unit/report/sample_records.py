@@ -14,8 +14,11 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.attribution.oncpu import OnCpuFrame, OnCpuProfile, OnCpuStack
+from powerprof.attribution.oncpu import FunctionShare, OnCpuFrame, OnCpuProfile, OnCpuStack
 from powerprof.attribution.records import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Waker, Wakeup, Woken
+from powerprof.diagnosis.evidence import Evidence
+from powerprof.diagnosis.findings import DiagnosedServer, Diagnosis
+from powerprof.diagnosis.rules import diagnose
 from powerprof.experiment.judge.answer import answer
 from powerprof.experiment.judge.metrics import baseline_of
 from powerprof.experiment.judge.verdict import judge, own_control
@@ -646,6 +649,38 @@ def on_cpu() -> OnCpuProfile:
         target_hz=25.0,
         target_c0_ms=25.0,
         stacks=stacks,
+        functions=[
+            FunctionShare(
+                function=name,
+                module="mariadbd",
+                kernel=name.startswith("vfs"),
+                self_count=count,
+                self_percent=4.0 * count,
+                low_percent=3.1 * count,
+                high_percent=4.6 * count,
+                self_ms=float(count),
+                total_count=25,
+                total_percent=100.0,
+            )
+            for name, count in (("vfs_read", 20), ("row_search_mvcc", 3), ("do_command", 1), ("start_thread", 1))
+        ],
+        complete_count=20,
+        truncated_count=5,
+        host={"hostname": "bench", "cpus": 2},
+    )
+
+
+def diagnosis() -> Diagnosis:
+    """A real MySQL 9.7.4 that nobody asks anything, with its log writer threads on."""
+    path = Path(__file__).parent.parent / "diagnosis/recorded/mysql-9.7.4-log-writer-threads-on.json"
+    evidence = msgspec.json.decode(path.read_bytes(), type=Evidence)
+    return Diagnosis(
+        id="diagnose-0007",
+        started_at="2026-03-01T10:00:00Z",
+        server=DiagnosedServer(pid=7258, version=evidence.version, address=None),
+        findings=diagnose(evidence),
+        evidence=evidence,
+        host={"hostname": "bench", "cpus": 2},
     )
 
 

@@ -113,6 +113,8 @@ def test_the_answer_comes_first(kind: str) -> None:
         "sweep": "city:index uses least energy per query at clients 1: ",
         "sweepcomparison": "From clients 4 on queries/s are lower with sweep-0002",
         "attribution": "mariadbd (8123) caused 68 of 381 idle exits",
+        "diagnosis": "The thread innodb/log_files_governor_thread, which keeps the redo log&#39;s files at their size,",
+        "oncpu": "the target ran for 25\u00a0ms of 1.0\u00a0s: 100.0\u00a0% of the C0 time",
     }
     assert heading[1].startswith(answers[kind])
 

@@ -12,12 +12,24 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from powerprof.energy.domains import Total
+from powerprof.energy.result import EnergyResult
+from powerprof.records import EnergyReading
 from powerprof.report import compare
 from powerprof.report.csvfile import to_csv
 from powerprof.report.exports import export
 from powerprof.report.html import render_html
 from powerprof.report.markdown import code, plain, to_markdown
-from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, load_run, sweep
+from tests.unit.report.sample_records import (
+    HOSTILE,
+    attribution,
+    comparison,
+    diagnosis,
+    idle_run,
+    load_run,
+    on_cpu,
+    sweep,
+)
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
@@ -142,3 +154,31 @@ def test_doubts_stand_beside_the_answer_in_every_form() -> None:
     page = render_html(doubted)
     assert page.count("<b>Doubtful:</b>") == 2
     assert "Doubtful" not in render_html(record)
+
+
+def test_csv_of_a_diagnosis_is_a_line_a_finding() -> None:
+    record = diagnosis()
+    rows = rows_of(to_csv(record))
+    assert [(row["severity"], row["rule"]) for row in rows] == [(one.severity, one.rule) for one in record.findings]
+    assert float(rows[0]["rate_hz"]) == record.findings[0].rate_hz
+    said = to_markdown(record)
+    assert said.startswith("**The thread innodb/log\\_files\\_governor\\_thread")
+    assert "- what ends it: innodb\\_log\\_writer\\_threads=OFF" in said
+
+
+def test_csv_of_energy_says_what_was_summed() -> None:
+    readings = [
+        EnergyReading(source="rapl", domain=name, kind="measured", joules=joules, watts=joules / 2, contained_in=inside)
+        for name, joules, inside in (("package-0", 40.0, None), ("core", 30.0, "package-0"))
+    ]
+    total = Total(source="rapl", domains=["package-0"], joules=40.0, watts=20.0, kind="measured")
+    rows = rows_of(to_csv(EnergyResult(window_s=2.0, meters=readings, total=total)))
+    assert [(row["domain"], float(row["joules"]), row["summed"]) for row in rows] == [
+        ("package-0", 40.0, "yes"),
+        ("core", 30.0, "no"),
+    ]
+
+
+def test_csv_of_a_profile_is_a_line_a_function() -> None:
+    rows = rows_of(to_csv(on_cpu()))
+    assert [(row["function"], int(row["self_count"])) for row in rows][:2] == [("vfs_read", 20), ("row_search_mvcc", 3)]

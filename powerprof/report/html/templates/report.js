@@ -1,7 +1,8 @@
 "use strict";
-// What the page does beyond being read: zoom and search in flame graphs, the download, and open details on paper.
+// What the page does beyond being read: zoom and search in flame graphs, kept in the address; the download, and open
+// details on paper.
 (function () {
-  function flame(figure) {
+  function flame(figure, number) {
     const holder = figure.querySelector(".frames");
     const boxes = Array.from(holder.querySelectorAll(".f"));
     const info = figure.querySelector(".info");
@@ -34,6 +35,26 @@
         other.box.classList.toggle("out", !holds && !within);
       }
       figure.dataset.zoomed = String(index.get(one.box));
+      remember();
+    }
+
+    // What is seen is in the address, so that a link shows the same.
+    function remember() {
+      const state = new URLSearchParams();
+      if (zoomed !== at[0]) state.set("box", String(index.get(zoomed.box)));
+      if (search.value.trim()) state.set("find", search.value.trim());
+      const some = state.toString() ? "#" + new URLSearchParams({ flame: String(number) }) + "&" + state : " ";
+      history.replaceState(null, "", some === " " ? location.pathname + location.search : some);
+    }
+
+    function recall() {
+      const state = new URLSearchParams(location.hash.slice(1));
+      if (state.get("flame") !== String(number)) return;
+      const box = at[Number(state.get("box") || 0)] || at[0];
+      search.value = state.get("find") || "";
+      find();
+      zoom(box);
+      figure.scrollIntoView();
     }
 
     function parent(one) {
@@ -78,28 +99,43 @@
     holder.addEventListener("focusin", (event) => { said = about(event.target); say(); });
     holder.addEventListener("mouseover", (event) => say(about(event.target)));
     holder.addEventListener("mouseleave", () => say());
-    figure.querySelector("button").addEventListener("click", () => { zoom(at[0]); search.value = ""; find(); });
+    figure.querySelector("button").addEventListener("click", () => { search.value = ""; find(); zoom(at[0]); });
+
+    // A regular expression where it is one; C++ names with brackets are found as they stand as well.
+    function matcher(wanted) {
+      const plain = wanted.toLowerCase();
+      let pattern = null;
+      try { pattern = new RegExp(wanted, "i"); } catch (error) { pattern = null; }
+      return (text) => text.toLowerCase().includes(plain) || (pattern !== null && pattern.test(text));
+    }
 
     function find() {
-      const wanted = search.value.trim().toLowerCase();
-      let hits = 0;
+      const wanted = search.value.trim();
+      const matches = matcher(wanted);
+      let hits = 0, share = 0, end = -1;
       for (const one of at) {
-        const hit = wanted !== "" && one.box.textContent.toLowerCase().includes(wanted);
+        const hit = wanted !== "" && matches(one.box.textContent);
         one.box.classList.toggle("hit", hit);
-        if (hit) hits++;
+        if (!hit) continue;
+        hits++;
+        // A box below one that was counted is part of it: callers come before what they call.
+        if (one.x >= end - tiny) { share += one.w; end = one.x + one.w; }
       }
-      said = wanted === "" ? "" : hits + (hits === 1 ? " box" : " boxes") + " with “" + search.value.trim() + "”";
+      const boxes = hits + (hits === 1 ? " box" : " boxes") + " with “" + wanted + "”";
+      said = wanted === "" ? "" : hits ? boxes + ": " + (100 * share).toFixed(1) + " % of the width" : boxes;
       say();
     }
-    search.addEventListener("input", find);
+    search.addEventListener("input", () => { find(); remember(); });
     search.addEventListener("keydown", (event) => {
       if (event.key !== "Enter") return;
       const hit = at.find((one) => one.box.classList.contains("hit"));
       if (hit) { event.preventDefault(); zoom(at[0]); focus(hit); }
     });
     at[0].box.tabIndex = 0;
+    recall();
+    window.addEventListener("hashchange", recall);
   }
-  document.querySelectorAll(".flame").forEach(flame);
+  document.querySelectorAll(".flame").forEach((figure, number) => flame(figure, number));
 
   // A column's heading sorts by it; rows without a figure stay last. The exact value counts, not the rounded one.
   function sortable(table) {

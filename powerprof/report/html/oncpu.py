@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a profile of C0 or of page faults: the functions, and the flame graph of their stacks."""
+
+from __future__ import annotations
+
+from powerprof.attribution.oncpu import OnCpuProfile
+from powerprof.report.flamegraph import flame
+from powerprof.report.html.extras import Extras
+from powerprof.report.html.figures import clean
+from powerprof.report.html.flames import flame_view
+from powerprof.report.html.page import page
+from powerprof.report.oncpu import functions_table, headline
+from powerprof.report.stacks import of_on_cpu_profile
+from powerprof.report.table import Places
+
+_ROWS = 60
+
+
+def render(record: OnCpuProfile, extras: Extras) -> str:
+    """The page."""
+    found = of_on_cpu_profile(record)
+    places = Places(record)
+    said = headline(record)
+    return page(
+        "oncpu.html.j2",
+        record,
+        places,
+        title=clean(said),
+        answer=said,
+        functions=functions_table(record, places, _ROWS),
+        view=flame_view(flame(found.stacks, unit=found.unit, root=found.root), found.title, found.modules),
+    )
