@@ -8,7 +8,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from powerprof import paths, programs
+from powerprof import paths
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.host import kernel
 from powerprof.host.capability import Capability, limited, missing, none, ok
@@ -16,6 +16,7 @@ from powerprof.processes.namespaces import check_process_ids
 from powerprof.stacks.registers import this_machine
 from powerprof.tracing import features
 from powerprof.tracing.headers import kernel_headers
+from powerprof.tracing.loaded import Loaded
 
 _BCC = "apt install python3-bpfcc"
 _SYSTEM_SITE = "make setup"
@@ -72,28 +73,24 @@ def stacks() -> Capability:
     return ok("stacks", f"{machine.name}, registers by {features.TASK_REGISTERS.name}")
 
 
-def tracing(timeout_s: float = 300.0) -> Capability:
-    """Loads, attaches and removes the smallest BPF program: about 0.7 s, minutes where the host is overloaded."""
+def tracing() -> Capability:
+    """Compiles, loads, attaches and removes the smallest BPF program: 0.7 s, minutes where the host is overloaded."""
     if not paths.is_this_host():
         return kernel.not_this_host("tracing")
     for needed in (bcc(), headers()):
         if needed.status not in ("ok", "limited"):
             return missing("tracing", needed.detail, needed.remedy)
     try:
-        tree = kernel_headers()
-        words = programs.python("-m", "powerprof.tracing.trial", *([tree] if tree else []))
-        tried = programs.run(words, timeout_s=timeout_s, check=False)
+        with Loaded("trial.bpf.c", {}, cached=False):
+            pass
     except PowerprofError as error:
-        return missing("tracing", error.message)
-    if tried.returncode == 0:
-        try:
-            check_process_ids()
-        except CapabilityError as error:
-            return limited("tracing", f"--functions only: {error.message}", error.hint)
-        return ok("tracing", "a BPF program was loaded and attached to a raw tracepoint")
-    if kernel.privileges().status != "ok":
-        return missing("tracing", "cannot load BPF programs: not permitted", kernel.privileges().remedy)
-    reason = (tried.stdout.strip() or tried.tail(1) or f"ended with {tried.returncode}").splitlines()[-1]
-    if "lockdown" in (tried.stderr + reason).lower():
-        return none("tracing", f"the kernel is locked down: {reason}")
-    return missing("tracing", f"a BPF program did not load: {reason[:200]}")
+        if kernel.privileges().status != "ok":
+            return missing("tracing", "cannot load BPF programs: not permitted", kernel.privileges().remedy)
+        if "not permitted" in error.message:
+            return none("tracing", "the kernel refuses BPF even to root: see /sys/kernel/security/lockdown")
+        return missing("tracing", error.message, error.hint)
+    try:
+        check_process_ids()
+    except CapabilityError as error:
+        return limited("tracing", f"--functions only: {error.message}", error.hint)
+    return ok("tracing", "a BPF program was loaded and attached to a raw tracepoint")

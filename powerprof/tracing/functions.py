@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from collections.abc import Sequence
@@ -20,13 +19,14 @@ from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import TableStore, open_module
 from powerprof.tracing import features
 from powerprof.tracing.btf import kernel_btf
+from powerprof.tracing.definitions import struct_definitions
 from powerprof.tracing.function_exits import exits_of
 from powerprof.tracing.function_names import Found, Function, ModuleFunctions, find_functions, refuse_too_many
 from powerprof.tracing.functions_cost import ProbeCost, measure_cost
+from powerprof.tracing.loaded import Loaded
 from powerprof.tracing.open_calls import FIELDS, open_calls
-from powerprof.tracing.program import Program, struct_definitions
 from powerprof.tracing.unwinding import throwing_modules
-from powerprof.tracing.uprobes import Site, UprobeProgram
+from powerprof.tracing.uprobes import Site, Uprobes, attach_type
 
 MAX_FUNCTIONS = 200
 HARD_LIMIT = 1022  # each thread carries a counter per function
@@ -142,8 +142,9 @@ class FunctionTracer(Closing):
             raise
 
     def _load(self, multi: bool) -> None:
+        how = attach_type(multi=multi)
         self.program = self._stack.enter_context(
-            Program(
+            Loaded(
                 "functions.bpf.c",
                 {
                     "FUNCTIONS": self._size,
@@ -152,9 +153,10 @@ class FunctionTracer(Closing):
                     "MAX_DEPTH": MAX_DEPTH,
                     **struct_definitions(kernel_btf(), {"task_struct_pid": ("task_struct", "pid")}),
                 },
+                uprobe_type=how,
             )
         )
-        self._probes = UprobeProgram(self.program.bpf, multi=multi)
+        self._probes = Uprobes(self.program, how)
         self._stack.callback(self._probes.close)
         cookies = (self._size - 2, self._size - 1 | _STEPPED)
         cost = measure_cost(self._probes, cookies, self._calibrated, by_exits=self._by_exits)
@@ -182,8 +184,7 @@ class FunctionTracer(Closing):
         return counts["calls"], counts["self_cpu_ns"]
 
     def _counts(self, number: int) -> dict[str, int]:
-        values = self.program.bpf["stats"][number]
-        return {name: sum(int(cpu.value[at]) for cpu in values) for at, name in enumerate(FIELDS)}
+        return dict(zip(FIELDS, self.program.per_cpu_words("stats", number), strict=True))
 
     def measure(self, duration_s: float) -> FunctionTrace:
         """Probe for `duration_s`. An interrupt ends the window early; the trace says so.
@@ -191,7 +192,7 @@ class FunctionTracer(Closing):
         Raises PowerprofError where not one function can be probed.
         """
         for table in ("threads", "frames"):
-            self.program.bpf[table].clear()
+            self.program.clear(table)
         before = [self._counts(number) for number in range(len(self.functions))]
         counters = self.program.per_cpu_sum("counters")
         refused = self._attach()
@@ -207,7 +208,7 @@ class FunctionTracer(Closing):
             self._enable(False)
             ended = time.monotonic_ns()
             cpu_after = [_process_cpu_s(target.image.pid) for target in self._targets]
-            open_frames = open_calls(self.program.bpf["threads"], self.program.bpf["frames"], ended)
+            open_frames = open_calls(self.program.hash_bytes("threads"), self.program.hash_bytes("frames"), ended)
         finally:
             self._enable(False)
             self._probes.close()
@@ -284,7 +285,7 @@ class FunctionTracer(Closing):
         return sites, refused
 
     def _enable(self, on: bool) -> None:
-        self.program.bpf["enabled"][ctypes.c_int(0)] = ctypes.c_uint32(int(on))
+        self.program.put("enabled", 0, int(on).to_bytes(4, "little"))
 
 
 def _process_cpu_s(pid: int) -> float | None:

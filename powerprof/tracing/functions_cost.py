@@ -18,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from powerprof.errors import PowerprofError
-from powerprof.tracing.uprobes import Site, UprobeProgram
+from powerprof.tracing.uprobes import Site, Uprobes
 
 CALLS = 400
 _ROUNDS = 5
@@ -36,7 +36,7 @@ class ProbeCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_cost(
-    probes: UprobeProgram, cookies: tuple[int, int], self_cpu: Callable[[int], tuple[int, int]], *, by_exits: bool
+    probes: Uprobes, cookies: tuple[int, int], self_cpu: Callable[[int], tuple[int, int]], *, by_exits: bool
 ) -> tuple[ProbeCost, ProbeCost] | None:
     """The cost of a probe on an emulated and on a stepped instruction.
 
@@ -74,7 +74,7 @@ def measure_cost(
     return costs[0], costs[1]
 
 
-def entry_cost_ns(probes: UprobeProgram) -> float:
+def entry_cost_ns(probes: Uprobes) -> float:
     """What a probe on an emulated first instruction costs, and the program that it starts. Raises PowerprofError."""
     file = os.memfd_create("powerprof-calibration", os.MFD_CLOEXEC)
     try:

@@ -22,6 +22,7 @@ from powerprof.processes.namespaces import check_process_ids
 from powerprof.tracing import features
 from powerprof.tracing.aggregate import aggregate, sample_hash
 from powerprof.tracing.btf import Btf, kernel_btf
+from powerprof.tracing.definitions import argument_definitions, possible_cpus, struct_definitions
 from powerprof.tracing.halves import Halves
 from powerprof.tracing.layout import (
     CAUSE_KEY,
@@ -36,7 +37,6 @@ from powerprof.tracing.layout import (
 )
 from powerprof.tracing.loaded import Loaded
 from powerprof.tracing.names import kernel_functions
-from powerprof.tracing.program import argument_definitions, possible_cpus, struct_definitions
 
 _FIELDS = {
     "task_struct_pid": ("task_struct", "pid"),

@@ -1,33 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled program of raw tracepoints in the kernel: loaded, attached, and its maps read and written, without bcc."""
+"""A compiled program in the kernel: loaded, attached, and its maps read and written, without bcc.
+
+What a function is for is the beginning of its name: `raw_tracepoint__NAME` is attached to that tracepoint at once,
+`sample__NAME` runs at overflows of perf events (`sampling.py`), `uprobe__NAME` at places in programs (`uprobes.py`).
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
 
 from powerprof.closing import Closing
-from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
 from powerprof.tracing import objects, syscalls
 from powerprof.tracing.compiled import Compiled, MapPlan, ProgramPlan, with_maps
-from powerprof.tracing.program import PRIVILEGE_HINT, possible_cpus
+from powerprof.tracing.definitions import possible_cpus
+from powerprof.tracing.features import not_permitted
 from powerprof.tracing.ringbuffer import RingBuffer
 
-_PREFIX = "raw_tracepoint__"
+_TRACEPOINT, _UPROBE = "raw_tracepoint__", "uprobe__"
+_KINDS = {
+    _TRACEPOINT: syscalls.PROGRAM_RAW_TRACEPOINT,
+    "sample__": syscalls.PROGRAM_PERF_EVENT,
+    _UPROBE: syscalls.PROGRAM_KPROBE,
+}
 _VERIFIERS = 4
 
 
 def _refusal(error: OSError) -> PowerprofError:
     """Why nothing was loaded, in one line."""
     if os.geteuid() != 0 or (error.errno in (errno.EPERM, errno.EACCES) and not getattr(error, "log", "")):
-        return CapabilityError("cannot load BPF programs: not permitted", PRIVILEGE_HINT)
+        return not_permitted()
     lines = [line.strip() for line in getattr(error, "log", "").splitlines() if line.strip()]
     # The verifier ends with its statistics.
     lines = [line for line in lines if not line.startswith(("processed ", "verification time", "stack depth"))]
@@ -38,9 +48,12 @@ def _refusal(error: OSError) -> PowerprofError:
 class Loaded(Closing):
     """All programs and maps of one object; leaving the context, or `close`, detaches and frees them."""
 
-    def __init__(self, name: str, definitions: Mapping[str, int | str]) -> None:
-        """Load and attach `probes/bpf/<name>`.
+    def __init__(
+        self, name: str, definitions: Mapping[str, int | str], *, uprobe_type: int = 0, cached: bool = True
+    ) -> None:
+        """Load `probes/bpf/<name>`, and attach what belongs to tracepoints.
 
+        `uprobe_type`: how its uprobe functions will be attached (`uprobes.attach_type`). `cached` False: compile anew.
         Raises CapabilityError where this host cannot (no bcc, no headers, not permitted), PowerprofError where
         the kernel refuses the program.
         """
@@ -49,12 +62,12 @@ class Loaded(Closing):
         self._attached: dict[str, int] = {}
         self._rings: list[RingBuffer] = []
         self._stats, self._was_counted = -1, False
-        found = objects.find(name, definitions)
+        found = objects.find(name, definitions, cached=cached)
         # Kernels before 5.11 count maps as locked memory.
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         try:
-            self._load(found)
+            self._load(found, uprobe_type)
             self.attach()
         except OSError as error:
             self.close()
@@ -63,18 +76,19 @@ class Loaded(Closing):
             self.close()
             raise
 
-    def _load(self, found: Compiled) -> None:
+    def _load(self, found: Compiled, uprobe_type: int) -> None:
         for one in found.maps:
             made = syscalls.create_map(one.name, one.kind, one.key_bytes, one.value_bytes, one.entries, one.flags)
             self._maps[one.name] = (made, one)
         descriptors = {place: self._maps[one.name][0] for place, one in enumerate(found.maps)}
 
         def load(program: ProgramPlan) -> None:
+            beginning = next(one for one in _KINDS if program.name.startswith(one))
             self._programs[program.name] = syscalls.load_program(
-                program.name.removeprefix(_PREFIX),
-                syscalls.PROGRAM_RAW_TRACEPOINT,
+                program.name.removeprefix(beginning),
+                _KINDS[beginning],
                 with_maps(program.code, descriptors),
-                "GPL",
+                attach_type=uprobe_type if beginning == _UPROBE else 0,
             )
 
         # The verifier takes most of a second for all of them, on one CPU each. The largest first.
@@ -95,10 +109,10 @@ class Loaded(Closing):
         self._stats = -1
 
     def attach(self) -> None:
-        """Put every program on its tracepoint. Raises OSError."""
+        """Put programs on their tracepoints. Raises OSError."""
         for name, program in self._programs.items():
-            if name not in self._attached:
-                self._attached[name] = syscalls.open_raw_tracepoint(name.removeprefix(_PREFIX), program)
+            if name.startswith(_TRACEPOINT) and name not in self._attached:
+                self._attached[name] = syscalls.open_raw_tracepoint(name.removeprefix(_TRACEPOINT), program)
 
     def detach(self) -> None:
         """Take the programs off their tracepoints; they stay loaded, with their maps."""
@@ -127,8 +141,12 @@ class Loaded(Closing):
         return None if None in spent else sum(one for one in spent if one is not None) / 1e9
 
     def descriptor(self, program: str) -> int:
-        """Of one of the programs, by its function's name."""
+        """Of one of the programs, by its function's name. Raises KeyError where the object has none."""
         return self._programs[program]
+
+    def has(self, program: str) -> bool:
+        """Whether the object has such a function."""
+        return program in self._programs
 
     def slots(self, name: str) -> int:
         """How many entries a map can hold."""
@@ -141,6 +159,14 @@ class Loaded(Closing):
     def hash_bytes(self, name: str) -> tuple[bytes, bytes]:
         """All keys and all values of a hash table."""
         return self._read(name)
+
+    def entries(self, name: str) -> Iterator[tuple[bytes, bytes]]:
+        """Each key of a hash table with its value."""
+        keys, values = self._read(name)
+        plan = self._maps[name][1]
+        for number in range(len(keys) // plan.key_bytes):
+            key, value = number * plan.key_bytes, number * plan.value_bytes
+            yield keys[key : key + plan.key_bytes], values[value : value + plan.value_bytes]
 
     def _read(self, name: str) -> tuple[bytes, bytes]:
         descriptor, plan = self._maps[name]
@@ -178,10 +204,13 @@ class Loaded(Closing):
 
     def per_cpu_sum(self, name: str) -> list[int]:
         """Each entry of a per-CPU array of u64, summed over CPUs."""
+        return [self.per_cpu_words(name, index)[0] for index in range(self._maps[name][1].entries)]
+
+    def per_cpu_words(self, name: str, index: int) -> list[int]:
+        """The words of one entry of a per-CPU array, each summed over CPUs."""
         descriptor, plan = self._maps[name]
-        size = 8 * possible_cpus()
-        rows = (syscalls.lookup(descriptor, _key(index), size) for index in range(plan.entries))
-        return [int(np.frombuffer(row, dtype="<u8").sum()) for row in rows]
+        row = syscalls.lookup(descriptor, _key(index), plan.value_bytes * possible_cpus())
+        return [int(word) for word in np.frombuffer(row, dtype="<u8").reshape(possible_cpus(), -1).sum(axis=0)]
 
     def ring(self, name: str, on_bytes: Callable[[bytes], object]) -> None:
         """Register `on_bytes` for a ring buffer's records; `consume` delivers them."""

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import importlib.util
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,16 +21,22 @@ from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.folders import Folder
 from powerprof.tracing import compiled
 from powerprof.tracing.compiled import Compiled
-from powerprof.tracing.headers import kernel_headers
-from powerprof.tracing.program import explain, source_of
+from powerprof.tracing.features import not_permitted
+from powerprof.tracing.headers import kernel_headers, remedy
 
 _FORMAT = "1"
 _BTF = Path("/sys/kernel/btf/vmlinux")
 _MOST_BYTES = 16 << 20
-_KEPT = 16
+_KEPT = 32
 # clang needs 4 s of CPU time here; an emulated or overloaded host takes minutes, and is no reason to fail.
 _COMPILE_AT_MOST_S = 600.0
 _NO_BCC = 3
+
+
+def source_of(name: str) -> str:
+    """A shipped program with its own headers put in: bcc translates table operations in the main text only."""
+    text = (paths.data_dir("probes") / "bpf" / name).read_text()
+    return re.sub(r'^#include "([\w.]+)"$', lambda match: source_of(match[1]), text, flags=re.MULTILINE)
 
 
 def text_of(name: str, definitions: Mapping[str, int | str]) -> str:
@@ -69,16 +76,30 @@ def _compile(text: str) -> Compiled:
     if done.returncode == 0:
         found = compiled.unpack(base64.b64decode(done.stdout))
     if found is None:
-        raise explain(PowerprofError(done.tail(1)), "cannot load BPF programs", done.stderr)
+        raise _explained(done.stderr)
     return found
 
 
-def find(name: str, definitions: Mapping[str, int | str]) -> Compiled:
-    """The program `probes/bpf/<name>`, from the cache or compiled now.
+def _explained(said: str) -> PowerprofError:
+    """Why nothing was compiled: `said` is what bcc and clang wrote, bcc's own word last."""
+    text = said.lower()
+    if os.geteuid() != 0 or "permitted" in text or "permission" in text:
+        return not_permitted()
+    if "kernel headers" in text or "file not found" in text:
+        return CapabilityError("cannot compile BPF programs: kernel headers do not fit", remedy())
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    reason = next((line for line in lines if "error:" in line), lines[-1] if lines else "no reason given")
+    return PowerprofError(f"cannot compile BPF programs: {reason[:300]}")
+
+
+def find(name: str, definitions: Mapping[str, int | str], *, cached: bool = True) -> Compiled:
+    """The program `probes/bpf/<name>`, from the cache or, unless `cached`, compiled now in any case.
 
     Raises CapabilityError where this host cannot compile (no bcc, no headers, not permitted), PowerprofError.
     """
     text = text_of(name, definitions)
+    if not cached:
+        return _compile(text)
     key = f"{name.partition('.')[0]}-{_key(text)[:40]}"
     try:
         with Folder.open(paths.cache_folder("bpf")) as folder:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
@@ -22,20 +23,19 @@ from powerprof.stacks.budget import Budget
 from powerprof.stacks.image import ProcessImage, merge, snapshot
 from powerprof.stacks.kernel import KernelSymbols, kernel_symbols
 from powerprof.tracing import features
+from powerprof.tracing.loaded import Loaded
 from powerprof.tracing.oncpu_capture import Event, OnCpuCapture, SampleRow, UserStack
-from powerprof.tracing.program import Program, explain
+from powerprof.tracing.sampling import CPU_CLOCK, MAJOR_FAULTS, MINOR_FAULTS, Sampler
 
 SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in step with them
 MAX_HZ = 10_000
-# perf_event_open(2): PERF_TYPE_SOFTWARE and its PERF_COUNT_SW_… that sum to a process's minor and major faults.
-_SOFTWARE = 1
 _MOST_LOOKS = 20  # at one process: an address in none of its mappings has it looked at again
-_CPU_CLOCK = 0
-_FAULTS = (5, 6)
 # Processes are looked at when their first stack arrives: one that is gone by then cannot be named.
 _DRAIN_S = 0.2
 _RING_PAGES = 2048
 _MAX_CAPTURE_BYTES = 256 << 20
+_TARGET = struct.Struct("<4Q")
+_SAMPLE = np.dtype([("user", "<u8"), ("kernel", "<u8"), ("pid", "<u4"), ("tid", "<u4")])
 _HEADER = struct.Struct("<IIQII16s168s")
 _KERNEL_HEADER = struct.Struct("<IIQ")
 _USER, _KERNEL = 0, 1
@@ -72,6 +72,7 @@ class OnCpuTracer(Closing):
         self._images: list[ProcessImage] = []
         self._budget, self._aside = Budget(), Aside()
         self._looks: Counter[int] = Counter()
+        self._told: set[int] = set()
         self._by_pid: dict[int, int | None] = {}
         self._records: list[tuple[bytes, int | None]] = []
         self._bytes = 0
@@ -79,7 +80,7 @@ class OnCpuTracer(Closing):
         for pid in self._pids or ():
             self._look_at(pid)
         # Faults are many and taken near the leaf; samples are few, and paths that differ deep down are told apart.
-        self.program = Program(
+        self.program = Loaded(
             "oncpu.bpf.c",
             {
                 "EVERY_PROCESS": int(pids is None),
@@ -91,12 +92,14 @@ class OnCpuTracer(Closing):
             self._fill_targets()
             self.program.count_run_time()
             self.program.ring("stacks", self._on_record)
+            self._sampler = Sampler(self.program.descriptor("sample__path"))
         except BaseException:
             self.program.close()
             raise
 
     def close(self) -> None:
         self._aside.close()
+        self._sampler.close()
         self.program.close()
 
     def _look_at(self, pid: int) -> None:
@@ -105,45 +108,35 @@ class OnCpuTracer(Closing):
         self._images.append(image)
 
     def _fill_targets(self) -> None:
-        table = self.program.bpf["targets"]
         for pid, index in self._by_pid.items():
-            if index is not None and ctypes.c_uint32(pid) not in table:
+            if index is not None and pid not in self._told:
                 text, library = code_ranges(self._images[index])
-                sizes = text[1] - text[0], library[1] - library[0]
-                table[ctypes.c_uint32(pid)] = table.Leaf(text[0], sizes[0], library[0], sizes[1])
+                ranges = _TARGET.pack(text[0], text[1] - text[0], library[0], library[1] - library[0])
+                self.program.put("targets", pid, ranges)
+                self._told.add(pid)
 
-    def _attach(self) -> list[int]:
-        """Open the event on every CPU; returns the descriptors, whose counters tell what the program missed."""
-        bpf: Any = self.program.bpf
-        kinds = (_CPU_CLOCK,) if self._event == "cpu-clock" else _FAULTS
-        descriptors: list[int] = []
-        for config in kinds:
-            how = {"sample_freq": self._frequency_hz} if config == _CPU_CLOCK else {"sample_period": 1}
-            try:
-                bpf.attach_perf_event(ev_type=_SOFTWARE, ev_config=config, fn_name="on_event", **how)
-            except Exception as error:  # bcc's only kind
-                raise explain(error, f"cannot count {self._event} events") from error
-            descriptors += bpf.open_perf_events[_SOFTWARE, config].values()
-        return descriptors
-
-    def _detach(self) -> None:
-        for kind in list(self.program.bpf.open_perf_events):
-            self.program.bpf.detach_perf_event(ev_type=kind[0], ev_config=kind[1])
+    def _start(self) -> None:
+        """The event on every CPU. Its counters tell what the program missed."""
+        if self._event == "cpu-clock":
+            self._sampler.open(CPU_CLOCK, frequency_hz=self._frequency_hz)
+        else:
+            for event in (MINOR_FAULTS, MAJOR_FAULTS):
+                self._sampler.open(event, period=1)
 
     def measure(self, duration_s: float) -> OnCpuCapture:
         """Collect for `duration_s`. An interrupt ends the window early; the capture says so."""
         for name in ("samples", "seen"):
-            self.program.bpf[name].clear()
+            self.program.clear(name)
         self._records.clear()
         self._bytes = self._dropped = 0
         before = self.program.per_cpu_sum("counters")
         tool, interrupted = time.process_time(), False
         started = time.monotonic()
-        descriptors = self._attach()
-        try:
+        with self._sampler:
+            self._start()
             # The kernel's own count is read within the program's, so that what it has more was missed for certain.
             seen_first = self.program.per_cpu_sum("counters")[0]
-            counted_first = _read_counts(descriptors)
+            counted_first = _read_counts(self._sampler.descriptors)
             try:
                 while (left := started + duration_s - time.monotonic()) > 0:
                     time.sleep(min(left, _DRAIN_S))
@@ -151,10 +144,8 @@ class OnCpuTracer(Closing):
             except Interrupted:
                 interrupted = True
             window_s = time.monotonic() - started
-            counted = _read_counts(descriptors) - counted_first
+            counted = _read_counts(self._sampler.descriptors) - counted_first
             seen = self.program.per_cpu_sum("counters")[0] - seen_first
-        finally:
-            self._detach()
         self._drain()
         moved = [now - then for then, now in zip(before, self.program.per_cpu_sum("counters"), strict=True)]
         # The clock's counter is in ns, the faults' in faults.
@@ -215,9 +206,10 @@ class OnCpuTracer(Closing):
             else:
                 _, depth, digest = _KERNEL_HEADER.unpack_from(data)
                 kernel[digest] = list(struct.unpack_from(f"<{depth}Q", data, _KERNEL_HEADER.size))
+        keys, counts = self.program.hash_bytes("samples")
         rows = [
-            SampleRow(int(key.user), int(key.kernel), int(key.tgid), int(key.tid), int(value.value))
-            for key, value in self.program.bpf["samples"].items()
+            SampleRow(int(key["user"]), int(key["kernel"]), int(key["pid"]), int(key["tid"]), int(count))
+            for key, count in zip(np.frombuffer(keys, dtype=_SAMPLE), np.frombuffer(counts, dtype="<u8"), strict=True)
         ]
         for row in rows:
             if row.tid not in comms:

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, PowerprofError
@@ -23,9 +21,10 @@ from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import open_module
 from powerprof.statements.identity import STATES, table
 from powerprof.tracing.btf import Btf, kernel_btf
+from powerprof.tracing.definitions import argument_definitions, struct_definitions
 from powerprof.tracing.dispatch import find_dispatch
 from powerprof.tracing.functions_cost import entry_cost_ns
-from powerprof.tracing.program import Program, argument_definitions, struct_definitions
+from powerprof.tracing.loaded import Loaded
 from powerprof.tracing.statement_trace import (
     COM_STMT_EXECUTE,
     StatementTrace,
@@ -34,7 +33,7 @@ from powerprof.tracing.statement_trace import (
     ThreadUse,
     TraceCost,
 )
-from powerprof.tracing.uprobes import Site, UprobeProgram
+from powerprof.tracing.uprobes import Site, Uprobes, attach_type
 
 TEXT_BYTES = 1024
 _TOTALS, _TEXTS, _PREPARED = 131_072, 16_384, 65_536
@@ -42,7 +41,7 @@ _LEAST_THREADS, _MOST_THREADS = 2048, 65_536
 _THREAD = struct.Struct("<12Q8I")
 _TEXT = struct.Struct("<IIQQ")
 _TOTAL = struct.Struct("<4Qq")
-_NAMES = ("on_entry", "", "on_exit")
+_PAIR = struct.Struct("<2Q")  # struct total_key, struct latency_key
 _TABLES = ("threads", "totals", "latencies", "texts", "prepared", "connections")
 
 
@@ -76,11 +75,15 @@ class QueryTracer(Closing):
             raise CapabilityError(
                 "neither the kernel nor do_command tells where a statement ends", "Linux 6.3 or newer"
             )
-        threads = min(max(4 * len(_tids(self.pid)), _LEAST_THREADS), _MOST_THREADS)
-        self.program = self._stack.enter_context(Program("queries.bpf.c", self._definitions(btf, threads)))
-        self._probes = UprobeProgram(self.program.bpf, multi=multi, names=_NAMES)
+        # A power of two: each size is a program of its own to be compiled.
+        threads = min(max(1 << (4 * len(_tids(self.pid))).bit_length(), _LEAST_THREADS), _MOST_THREADS)
+        how = attach_type(multi=multi)
+        self.program = self._stack.enter_context(
+            Loaded("queries.bpf.c", self._definitions(btf, threads), uprobe_type=how)
+        )
+        self._probes = Uprobes(self.program, how)
         self._stack.callback(self._probes.close)
-        self._set_table()
+        self.program.put("table", 0, table())
         self.program.count_run_time()
         self._switch(os.getpid())
         hits = self._counters()[0]
@@ -119,22 +122,16 @@ class QueryTracer(Closing):
         }
         return {**found, "HAS_SEND": 1} if self._has_send else found
 
-    def _set_table(self) -> None:
-        bpf: Any = self.program.bpf
-        leaf = bpf["table"].Leaf
-        bpf["table"][ctypes.c_int(0)] = leaf.from_buffer_copy(table())
-
     def _switch(self, pid: int) -> None:
         """Count what this process does; 0: nothing."""
-        bpf: Any = self.program.bpf
-        bpf["settings"][ctypes.c_int(0)] = bpf["settings"].Leaf(int(pid != 0), pid)
+        self.program.put("settings", 0, struct.pack("<2I", int(pid != 0), pid))
 
     def _counters(self) -> list[int]:
         return self.program.per_cpu_sum("counters")
 
     def _clear(self) -> None:
         for name in _TABLES:
-            self.program.bpf[name].clear()
+            self.program.clear(name)
 
     def close(self) -> None:
         self._stack.close()
@@ -181,8 +178,9 @@ class QueryTracer(Closing):
         moved = [now - then for then, now in zip(self._before, self._counters(), strict=True)]
         uses = {(use.id, use.tid): use for use in self._uses()}
         latencies: dict[int, dict[int, int]] = {}
-        for key, value in self.program.bpf["latencies"].items():
-            latencies.setdefault(int(key.id), {})[int(key.bucket)] = int(value.value)
+        for key, value in self.program.entries("latencies"):
+            id, bucket = _PAIR.unpack(key)
+            latencies.setdefault(id, {})[bucket] = int.from_bytes(value, "little")
         texts = {text.id: text for text in self._texts()}
         threads = []
         for tid, raw in self._raw_threads():
@@ -211,20 +209,20 @@ class QueryTracer(Closing):
         )
 
     def _uses(self) -> Iterator[StatementUse]:
-        for key, value in self.program.bpf["totals"].items():
-            calls, wakeups, faults, wall, cpu = _TOTAL.unpack(bytes(value))
-            yield StatementUse(int(key.id), int(key.tid), calls, cpu, wall, wakeups, faults)
+        for key, value in self.program.entries("totals"):
+            calls, wakeups, faults, wall, cpu = _TOTAL.unpack(value)
+            id, tid = _PAIR.unpack(key)
+            yield StatementUse(id, tid, calls, cpu, wall, wakeups, faults)
 
     def _texts(self) -> Iterator[TextSeen]:
-        for key, value in self.program.bpf["texts"].items():
-            data = bytes(value)
+        for key, data in self.program.entries("texts"):
             command, length, number, tid = _TEXT.unpack_from(data)
             text = b"" if number else data[_TEXT.size : _TEXT.size + min(length, TEXT_BYTES - 1)]
-            yield TextSeen(int(key.value), command, length, text, number, tid)
+            yield TextSeen(int.from_bytes(key, "little"), command, length, text, number, tid)
 
     def _raw_threads(self) -> Iterator[tuple[int, bytes]]:
-        for key, value in self.program.bpf["threads"].items():
-            yield int(key.value), bytes(value)
+        for key, value in self.program.entries("threads"):
+            yield int.from_bytes(key, "little"), value
 
     def _thread(self, tid: int, raw: bytes) -> ThreadUse:
         first, last, in_at, past, *rest = _THREAD.unpack_from(raw)

@@ -14,13 +14,14 @@ from pathlib import Path
 
 _NUMBER = {"x86_64": 321, "aarch64": 280, "ppc64le": 361, "s390x": 351, "riscv64": 280}
 _MAP_CREATE, _LOOKUP, _UPDATE, _PROG_LOAD = 0, 1, 2, 5
-_RAW_TRACEPOINT_OPEN, _LOOKUP_BATCH, _DELETE_BATCH, _ENABLE_STATS = 17, 24, 27, 32
+_RAW_TRACEPOINT_OPEN, _LOOKUP_BATCH, _DELETE_BATCH, _LINK_CREATE, _ENABLE_STATS = 17, 24, 27, 28, 32
 _ATTR_BYTES = 120
 _LOG_BYTES = 1 << 20
 _BATCH = 4096
 
 MAP_HASH, MAP_ARRAY, MAP_PERCPU_ARRAY, MAP_LRU_HASH, MAP_RING_BUFFER = 1, 2, 6, 9, 27
-PROGRAM_RAW_TRACEPOINT = 17
+PROGRAM_KPROBE, PROGRAM_PERF_EVENT, PROGRAM_RAW_TRACEPOINT = 2, 7, 17
+ATTACH_PERF_EVENT, ATTACH_UPROBE_MULTI = 41, 48
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -54,14 +55,14 @@ def create_map(name: str, kind: int, key_bytes: int, value_bytes: int, entries: 
     return bpf(_MAP_CREATE, struct.pack("=7I16s", kind, key_bytes, value_bytes, entries, flags, 0, 0, shown))
 
 
-def load_program(name: str, kind: int, code: bytes, licence: str) -> int:
+def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0) -> int:
     """A program's descriptor. Raises RefusedError with the verifier's words."""
     shown = name.encode()[-15:]
-    instructions, terms = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(licence.encode())
+    instructions, terms = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
 
     def load(log: ctypes.Array[ctypes.c_char] | None) -> int:
         attributes = struct.pack(
-            "=2I2Q2IQ2I16s",
+            "=2I2Q2IQ2I16s2I",
             kind,
             len(code) // 8,
             ctypes.addressof(instructions),
@@ -72,6 +73,8 @@ def load_program(name: str, kind: int, code: bytes, licence: str) -> int:
             0,
             0,
             shown,
+            0,
+            attach_type,
         )
         return bpf(_PROG_LOAD, attributes)
 
@@ -90,6 +93,11 @@ def open_raw_tracepoint(name: str, program: int) -> int:
     """Attach; closing the descriptor detaches."""
     text = ctypes.create_string_buffer(name.encode())
     return bpf(_RAW_TRACEPOINT_OPEN, struct.pack("=QI", ctypes.addressof(text), program))
+
+
+def link(program: int, target: int, attach_type: int, rest: bytes) -> int:
+    """Attach by a link: closing the descriptor detaches. `rest` is what is said of the kind (BPF_LINK_CREATE)."""
+    return bpf(_LINK_CREATE, struct.pack("=4I", program, target, attach_type, 0) + rest)
 
 
 def enable_run_time() -> int:

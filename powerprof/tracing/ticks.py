@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import struct
-from typing import Any
+import numpy as np
 
 from powerprof.closing import Closing
-from powerprof.errors import CapabilityError
 from powerprof.processes.namespaces import check_process_ids
-from powerprof.tracing.program import Program, explain
+from powerprof.tracing.loaded import Loaded
+from powerprof.tracing.sampling import CPU_CLOCK, Sampler
 
 SAMPLE_HZ = 499  # no divisor of timers' usual rates
 _TICKS = 1 << 18
-_SOFTWARE, _CPU_CLOCK = 1, 0
-_TICK = struct.Struct("<QQ")
+_TICK = np.dtype([("at_ns", "<u8"), ("tid", "<u8")])
 
 
 class TickSampler(Closing):
@@ -22,33 +20,25 @@ class TickSampler(Closing):
 
     def __init__(self, pid: int) -> None:
         check_process_ids()
-        self._program = Program("ticks.bpf.c", {"TARGET": pid, "TICKS": _TICKS})
-        self._on = False
+        self._program = Loaded("ticks.bpf.c", {"TICKS": _TICKS})
+        self._program.put("target", 0, pid.to_bytes(8, "little"))
+        self._sampler = Sampler(self._program.descriptor("sample__tick"))
 
     def close(self) -> None:
-        self.stop()
+        self._sampler.close()
         self._program.close()
 
     def start(self) -> None:
-        """Sample from now on. Raises CapabilityError."""
-        try:
-            self._program.bpf.attach_perf_event(
-                ev_type=_SOFTWARE, ev_config=_CPU_CLOCK, fn_name="on_event", sample_freq=SAMPLE_HZ
-            )
-        except Exception as error:  # bcc's only kind
-            raise CapabilityError("cannot sample", explain(error, "cpu-clock").message) from error
-        self._on = True
+        """Sample from now on. Raises CapabilityError, PowerprofError."""
+        self._sampler.open(CPU_CLOCK, frequency_hz=SAMPLE_HZ)
 
     def stop(self) -> None:
         """Sample no more."""
-        if self._on:
-            self._program.bpf.detach_perf_event(ev_type=_SOFTWARE, ev_config=_CPU_CLOCK)
-            self._on = False
+        self._sampler.close()
 
     def ticks(self) -> tuple[list[tuple[int, int]], int]:
         """(CLOCK_MONOTONIC in ns, thread) of each sample, and how many there was no room for."""
-        bpf: Any = self._program.bpf
-        seen = int(bpf["seen"][0].value)
+        seen = int.from_bytes(self._program.get("seen", 0), "little")
         kept = min(seen, _TICKS)
-        data = [_TICK.unpack(bytes(bpf["ticks"][at])) for at in range(kept)]
-        return sorted((at_ns, tid) for at_ns, tid in data), seen - kept
+        found = np.frombuffer(self._program.table_bytes("ticks"), dtype=_TICK)[:kept]
+        return sorted((int(at_ns), int(tid)) for at_ns, tid in found), seen - kept

@@ -16,22 +16,22 @@ import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import read_int
 from powerprof.paths import sysfs
+from powerprof.sources.perf_event import open_event
+from powerprof.tracing import syscalls
+from powerprof.tracing.loaded import Loaded
 
-_SYS_PERF_EVENT_OPEN = 298  # x86-64, as the rest of what reads registers here
-_SYS_BPF = 321
-_BPF_LINK_CREATE = 28
-_ATTACH_PERF_EVENT = 41
-_ATTACH_UPROBE_MULTI = 48
+_MULTI = syscalls.ATTACH_UPROBE_MULTI
 _MULTI_RETURN = 1
-_PERF_FLAG_FD_CLOEXEC = 8
 _PERF_ATTR_BYTES = 128
 _CLOSERS = 32
-_NAMES = ("on_entry", "on_return", "on_exit")  # of functions.bpf.c
+_NAMES = ("uprobe__entry", "uprobe__return", "uprobe__exit")
+_RETURN_0 = struct.pack("=BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -46,54 +46,39 @@ class Site:
     exits: tuple[int, ...] | None = None
 
 
-def _call(number: int, *arguments: Any) -> int:
-    """A system call that returns a file descriptor. Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    result: int = libc.syscall(ctypes.c_long(number), *arguments)
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return result
+@lru_cache(maxsize=1)
+def _has_multi() -> bool:
+    """Whether the kernel has uprobe_multi links.
 
-
-def _link(attributes: bytes) -> int:
-    buffer = ctypes.create_string_buffer(attributes.ljust(64, b"\0"), 64)
-    return _call(_SYS_BPF, ctypes.c_int(_BPF_LINK_CREATE), buffer, ctypes.c_uint(64))
-
-
-class UprobeProgram:
-    """The entry, return and exit functions of a loaded BPF object, to be attached; closing detaches everything.
-
-    `multi` False uses the uprobe PMU even where the kernel has uprobe_multi links. `names`: what the object calls its
-    functions; empty for one that it lacks, of which no site may make use.
+    It may load a program for them without (6.1 does not look at the type): a link to a folder is refused because that
+    is no file, where links exist, and else as nonsense.
     """
+    try:
+        program = syscalls.load_program("trial", syscalls.PROGRAM_KPROBE, _RETURN_0, attach_type=_MULTI)
+    except OSError:
+        return False
+    try:
+        os.close(_multi_link(program, ctypes.create_string_buffer(b"/"), [(0, 0)], 0, 0))
+    except OSError as error:
+        return error.errno == errno.EBADF
+    finally:
+        os.close(program)
+    return True
 
-    def __init__(self, bpf: Any, *, multi: bool = True, names: tuple[str, str, str] = _NAMES) -> None:
-        """Raises PowerprofError where the kernel refuses the programs."""
+
+def attach_type(*, multi: bool) -> int:
+    """How uprobe functions are to be loaded: for links of many where the kernel has them, unless `multi` is False."""
+    return _MULTI if multi and _has_multi() else 0
+
+
+class Uprobes:
+    """The entry, return and exit functions of a loaded object, to be attached; closing detaches everything."""
+
+    def __init__(self, program: Loaded, attach_type: int) -> None:
+        """`attach_type`: with which the object was loaded. Of a function that it lacks no site may make use."""
         self._links: list[int] = []
-        self._bpf = bpf
-        self._names = names
-        self.multi = False
-        if multi:
-            try:
-                self._fds = self._load(_ATTACH_UPROBE_MULTI)
-                self.multi = _takes_multi(self._fds[0])
-            except Exception:  # bcc's only kind; a kernel that has no such attach type
-                self.multi = False
-            if not self.multi:
-                for name in filter(None, names):
-                    function = bpf.funcs.pop(name.encode(), None)
-                    if function is not None:
-                        os.close(function.fd)
-        if not self.multi:
-            try:
-                self._fds = self._load(-1)
-            except Exception as error:
-                raise PowerprofError(f"the kernel refused the function probes ({error})") from error
-
-    def _load(self, attach_type: int) -> tuple[int, ...]:
-        load, kind = self._bpf.load_func, self._bpf.KPROBE
-        return tuple(int(load(name, kind, attach_type=attach_type).fd) if name else -1 for name in self._names)
+        self._fds = tuple(program.descriptor(name) if program.has(name) else -1 for name in _NAMES)
+        self.multi = attach_type == _MULTI
 
     def attach(self, file_fd: int, pid: int, sites: Sequence[Site]) -> list[tuple[Site, str]]:
         """Probe where `sites` of an open file are entered and left in one process.
@@ -124,10 +109,7 @@ class UprobeProgram:
             for fd, is_return, places in self._places(sites):
                 if not places:
                     continue
-                offsets = (ctypes.c_uint64 * len(places))(*(offset for offset, _ in places))
-                cookies = (ctypes.c_uint64 * len(places))(*(cookie for _, cookie in places))
-                flags = _MULTI_RETURN if is_return else 0
-                opened.append(_multi_link(fd, path, offsets, cookies, len(places), flags, pid))
+                opened.append(_multi_link(fd, path, places, _MULTI_RETURN if is_return else 0, pid))
         except OSError as error:
             for link in opened:
                 os.close(link)
@@ -166,18 +148,10 @@ class UprobeProgram:
         attributes = bytearray(_PERF_ATTR_BYTES)
         struct.pack_into("=IIQ", attributes, 0, kind, _PERF_ATTR_BYTES, int(is_return))
         struct.pack_into("=QQ", attributes, 56, ctypes.addressof(path), place[0])
-        buffer = ctypes.create_string_buffer(bytes(attributes), _PERF_ATTR_BYTES)
-        event = _call(
-            _SYS_PERF_EVENT_OPEN,
-            buffer,
-            ctypes.c_int(pid),
-            ctypes.c_int(-1),
-            ctypes.c_int(-1),
-            ctypes.c_ulong(_PERF_FLAG_FD_CLOEXEC),
-        )
+        event = open_event(bytes(attributes), pid=pid)
         try:
             # The link keeps the event; bpf_get_attach_cookie knows only events that were attached by a link.
-            return _link(struct.pack("=IIIIQ", program, event, _ATTACH_PERF_EVENT, 0, place[1]))
+            return syscalls.link(program, event, syscalls.ATTACH_PERF_EVENT, struct.pack("=Q", place[1]))
         finally:
             os.close(event)
 
@@ -192,35 +166,13 @@ class UprobeProgram:
                 os.close(link)
 
 
-def _multi_link(program: int, path: Any, offsets: Any, cookies: Any, count: int, flags: int, pid: int) -> int:
-    """A uprobe_multi link. Raises OSError."""
-    return _link(
-        struct.pack(
-            "=IIIIQQQQIII",
-            program,
-            0,
-            _ATTACH_UPROBE_MULTI,
-            0,
-            ctypes.addressof(path),
-            ctypes.addressof(offsets),
-            0,
-            ctypes.addressof(cookies),
-            count,
-            flags,
-            pid,
-        )
-    )
-
-
-def _takes_multi(program: int) -> bool:
-    """Whether the kernel has such links. It may load a program for them without (6.1 does not look at the type): a
-    link to a folder is refused because that is no file, where links exist, and else as nonsense."""
-    nothing = (ctypes.c_uint64 * 1)()
-    try:
-        os.close(_multi_link(program, ctypes.create_string_buffer(b"/"), nothing, nothing, 1, 0, 0))
-    except OSError as error:
-        return error.errno == errno.EBADF
-    return True
+def _multi_link(program: int, path: Any, places: list[tuple[int, int]], flags: int, pid: int) -> int:
+    """A uprobe_multi link to [(offset, cookie)] of a file. Raises OSError."""
+    offsets = (ctypes.c_uint64 * len(places))(*(offset for offset, _ in places))
+    cookies = (ctypes.c_uint64 * len(places))(*(cookie for _, cookie in places))
+    addresses = (ctypes.addressof(one) for one in (path, offsets))
+    said = struct.pack("=4Q3I", *addresses, 0, ctypes.addressof(cookies), len(places), flags, pid)
+    return syscalls.link(program, 0, _MULTI, said)
 
 
 def _raise_if_hopeless(error: OSError, pid: int) -> None:

@@ -18,7 +18,7 @@
  * call returns together with the one that it jumped to (the kernel chains them): both are counted, and the time
  * after the jump is the second one's.
  *
- * Where exceptions can pass, no return probe is placed: on_exit is on the instructions that leave the function (`ret`,
+ * Where exceptions can pass, no return probe is placed: uprobe__exit is on the instructions that leave the function (`ret`,
  * tail jumps), which changes no stack. A tail call ends the call there.
  *
  * The loader puts in front: FUNCTIONS (a power of two; the last two are the calibration's), THREADS, FRAMES, MAX_DEPTH, OFFSET_*.
@@ -146,7 +146,7 @@ static __always_inline void pop(struct thread *thread, u32 tid, struct frame *fr
     add(stat, STAT_STEPPED_CHILDREN, frame->stepped_children);
 }
 
-int on_entry(u64 *ctx)
+int uprobe__entry(u64 *ctx)
 {
     u64 cookie = get_attach_cookie(ctx);
     u32 function = cookie & (FUNCTIONS - 1);
@@ -250,13 +250,13 @@ static __always_inline int leave(u32 function, u64 sp)
 }
 
 /* A return probe: the return address is off the stack already. */
-int on_return(u64 *ctx)
+int uprobe__return(u64 *ctx)
 {
     return leave(get_attach_cookie(ctx) & (FUNCTIONS - 1), ctx[REGISTER_SP] - 8);
 }
 
 /* On a `ret` or a tail jump, before it is executed. */
-int on_exit(u64 *ctx)
+int uprobe__exit(u64 *ctx)
 {
     return leave(get_attach_cookie(ctx) & (FUNCTIONS - 1), ctx[REGISTER_SP]);
 }

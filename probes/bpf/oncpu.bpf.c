@@ -221,7 +221,7 @@ static __always_inline u64 look_at_kernel(void *ctx)
     return path.hash;
 }
 
-int on_event(u64 *ctx)
+int sample__path(u64 *ctx)
 {
     u64 pid_tgid = bpf_get_current_pid_tgid(), one = 1, *rows;
     struct sample sample = {};

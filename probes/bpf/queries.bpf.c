@@ -357,7 +357,7 @@ static __always_inline void forget(u64 thd)
         connections.delete(&thd);
 }
 
-int on_entry(u64 *ctx)
+int uprobe__entry(u64 *ctx)
 {
     u64 who = bpf_get_current_pid_tgid(), now, task, thd, id = 0;
     u32 tid = who, command;
@@ -426,7 +426,7 @@ int on_entry(u64 *ctx)
 }
 
 /* do_command: the thread is about to wait for a packet. */
-int on_exit(u64 *ctx)
+int uprobe__exit(u64 *ctx)
 {
     u64 who = bpf_get_current_pid_tgid(), now;
     u32 tid = who;

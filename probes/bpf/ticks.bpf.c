@@ -6,7 +6,7 @@
  * Privileges: CAP_BPF, CAP_PERFMON (or root).
  * Checked against statements of known CPU time (tests/root).
  *
- * The loader puts in front: TARGET (process id), TICKS (how many are kept).
+ * The loader puts in front: TICKS (how many are kept).
  */
 
 struct tick {
@@ -15,16 +15,17 @@ struct tick {
 };
 
 BPF_ARRAY(ticks, struct tick, TICKS);
+BPF_ARRAY(target, u64, 1);   /* process id */
 BPF_ARRAY(seen, u64, 1);
 
-int on_event(struct bpf_perf_event_data *ctx)
+int sample__tick(struct bpf_perf_event_data *ctx)
 {
     u64 who = bpf_get_current_pid_tgid(), number;
     int zero = 0, at;
-    u64 *next;
+    u64 *next, *wanted = target.lookup(&zero);
     struct tick *tick;
 
-    if (who >> 32 != TARGET)
+    if (!wanted || who >> 32 != *wanted)
         return 0;
     next = seen.lookup(&zero);
     if (!next)

@@ -42,7 +42,7 @@ def throwing(programs: dict[str, Path]) -> Iterator[Running]:
 def profile(target: Running, seconds: float, *, multi: bool = True) -> tuple[FunctionProfile, str]:
     with FunctionTracer([target.pid], "truth_*", multi=multi) as tracer:
         assert tracer.danger is None
-        timer = threading.Timer(0.1, target.begin)
+        timer = threading.Timer(1.0, target.begin)  # the probes are placed by then
         timer.start()
         trace = tracer.measure(seconds)
         timer.join()
