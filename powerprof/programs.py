@@ -84,8 +84,12 @@ def _folders() -> list[Path]:
 
 def python(*words: str | Path, site: bool = True) -> list[str | Path]:
     """The words that start our own interpreter on a script or module, where it imports nothing from the working folder,
-    the environment or the user's packages; without `site` only the standard library, in half the time."""
-    return [sys.executable, "-I", *([] if site else ["-S"]), *words]
+    the environment or the user's packages; without `site` only the standard library, in half the time.
+
+    What needs the standard library only gets the interpreter that a virtual environment links to: another account,
+    which a child may become, need not be able to enter the folder of the environment (root's home, say).
+    """
+    return [sys.executable, "-I", *words] if site else [Path(sys.executable).resolve(), "-I", "-S", *words]
 
 
 def environment(user: tuple[int, int] | None = None, extra: Mapping[str, str] | None = None) -> dict[str, str]:

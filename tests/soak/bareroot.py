@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Debian 12 with nothing installed, entered in namespaces of its own: how a stranger's machine looks.
+"""A Debian with nothing installed, entered in namespaces of its own: how a stranger's machine looks.
 
 mmdebstrap makes the tree. Its processes see the host's kernel (/sys, /dev), network and process numbers, which BPF
 programs report, and none of its files. What a host needs to reach the archives of Debian and PyPI (mirrors, proxies,
@@ -22,7 +22,6 @@ from pathlib import Path
 
 from tests.conftest import REPOSITORY
 
-_SUITE = "bookworm"
 # What the README's reader has: the checkout came by git, `make` starts all, sudo is Debian's custom.
 _PACKAGES = "ca-certificates,git,make,sudo"
 _CHECKOUT = "/root/powerprof"
@@ -60,6 +59,7 @@ class Finished:
 class Machine:
     """A tree to run commands in, and the process that does it and cleans up (tests/soak/keeper.py)."""
 
+    suite: str
     root: Path
     keeper: subprocess.Popen[str]
     log: Path
@@ -80,7 +80,7 @@ class Machine:
         """Make the tree: Debian, the host's settings, a clone of this checkout as it is committed."""
         options = [f"--aptopt={line}" for line in _lines("apt-config", "dump") if _PASSED_APT.match(line)]
         shape = ["--mode=root", "--variant=minbase", "--format=directory", f"--include={_PACKAGES}", *options]
-        made = self._kept("mmdebstrap", *shape, _SUITE, str(self.root), *_mirrors())
+        made = self._kept("mmdebstrap", *shape, self.suite, str(self.root), *_mirrors(self.suite))
         assert made.status == 0, made.tail()
         for name in _COPIED:
             source = Path(name).expanduser()
@@ -109,7 +109,7 @@ def _lines(*argv: str) -> list[str]:
     return subprocess.run(argv, capture_output=True, check=True, encoding="utf-8").stdout.splitlines()
 
 
-def _mirrors() -> list[str]:
+def _mirrors(suite: str) -> list[str]:
     """Where the host has this suite from; nothing (mmdebstrap knows where Debian is) on a host of another one."""
     targets = _lines(
         "apt-get", "indextargets", "--format", "$(ORIGIN)|$(SITE)|$(RELEASE)|$(COMPONENT)", "Created-By: Packages"
@@ -118,12 +118,12 @@ def _mirrors() -> list[str]:
     return [
         f"deb {site} {release} {component}"
         for origin, site, release, component in fields
-        if origin == "Debian" and release.partition("-")[0] == _SUITE
+        if origin == "Debian" and release.partition("-")[0] == suite
     ]
 
 
 @contextmanager
-def bare_machine(log: Path) -> Iterator[Machine]:
+def bare_machine(suite: str, log: Path) -> Iterator[Machine]:
     """A built machine; `log` is what its commands print. Its processes and files are gone afterwards in any case."""
     folder = Path(tempfile.mkdtemp(prefix="powerprof-bare-", dir="/var/tmp"))  # gigabytes: /tmp may be memory
     with (
@@ -139,6 +139,6 @@ def bare_machine(log: Path) -> Iterator[Machine]:
             start_new_session=True,  # a Ctrl-C in the terminal is not for it
         ) as keeper,
     ):
-        machine = Machine(folder / "root", keeper, log)
+        machine = Machine(suite, folder / "root", keeper, log)
         machine.build()
         yield machine

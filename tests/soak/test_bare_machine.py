@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make demo` and `make test` on a Debian 12 where nothing was installed before, as a stranger runs them."""
+"""`make demo` and `make test` on a Debian 12 and 13 where nothing was installed before, as a stranger runs them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tests.soak.bareroot import Machine, bare_machine
 
 pytestmark = pytest.mark.soak
 
-# Only the tests need these. gcc-12 is another thing: Debian's kernel headers depend on it.
+# Only the tests need these. gcc-12 (13: gcc-14) is another thing: Debian's kernel headers depend on it.
 _PACKAGES_OF_TESTS = re.compile(
     r"chromium|gcc|g\+\+|golang(-go)?|rustc|postgresql(-\d+)?|redis(-server)?|nginx.*|sysbench|bpftrace|powertop"
 )
 _PROGRAMS_OF_TESTS = ("cc", "gcc", "g++", "go", "rustc", "chromium", "redis-server", "nginx", "pytest", "ruff", "mypy")
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+@pytest.fixture(scope="module", params=["bookworm", "trixie"])
+def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """Nothing installed; what one test installs is there for the next, as for the reader of the README."""
     if os.geteuid() != 0:
         pytest.skip("no capability: root (sudo make soak)")
-    with bare_machine(tmp_path_factory.mktemp("bare") / "log") as made:
+    with bare_machine(request.param, tmp_path_factory.mktemp("bare") / "log") as made:
         yield made
 
 

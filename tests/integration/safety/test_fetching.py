@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -125,3 +126,18 @@ def test_it_is_not_root_that_talks_to_the_server(
         fetching.fetch(address, file.fileno(), limit_bytes=100, total_s=2)
     watching.join()
     assert seen == [UID]
+
+
+def test_an_environment_in_a_closed_home_is_no_hindrance(
+    serve: Callable[[bytes, bytes], str], attacker: Attacker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "home"
+    closed.mkdir(mode=0o700)
+    (closed / "python").symlink_to(Path(sys.executable).resolve())
+    monkeypatch.setattr(sys, "executable", str(closed / "python"))
+    monkeypatch.setenv("SUDO_UID", str(UID))
+    with (attacker.secret.parent / "got").open("wb+") as file:
+        address = serve(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", b"")
+        fetching.fetch(address, file.fileno(), limit_bytes=100, total_s=10)
+        file.seek(0)
+        assert file.read() == b"ok"
