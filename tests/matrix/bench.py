@@ -17,26 +17,29 @@ from tests.matrix.cells import Cell
 from tests.matrix.running import Ended, Running
 
 _POLL_S = 0.25
+# A host that others keep busy takes a few times as long: steps and cells that hang may hang that much longer.
+_PATIENCE = 3.0
 
 
 def _job(cell: Cell, commands: Sequence[str], time_scale: float) -> str:
     """What the inside is told."""
-    told = {"is_machine": cell.kernel is not None, "time_scale": time_scale, "commands": list(commands)}
+    is_machine = cell.kernel is not None
+    told = {"is_machine": is_machine, "time_scale": time_scale, "patience": _PATIENCE, "commands": list(commands)}
     return json.dumps({**dataclasses.asdict(cell), **told})
 
 
 def prepared(cell: Cell, commands: Sequence[str], say: Callable[[str], None]) -> Running:
     """A cell that is ready to run: what it needs is made where it is not there."""
     say(f"{cell.name}: {cell.why}")
-    arch = ARCHES[cell.arch]
+    arch, limit_s = ARCHES[cell.arch], _PATIENCE * cell.limit_s
     root = roots.root(cell.root, arch)
     project = projects.project(root)
     if cell.kernel is None:
         job = _job(cell, commands, 1.0)
-        return Running(cell, lambda place: namespaces.command(cell, root, project, job, place), cell.limit_s)
+        return Running(cell, lambda place: namespaces.command(cell, root, project, job, place), limit_s)
     kernel = kernels.kernel(cell.kernel, cell.flavour, cell.arch)
     job = _job(cell, commands, machine.TIME_SCALE)
-    return Running(cell, lambda place: machine.command(cell, root, kernel, project, job, place), cell.limit_s)
+    return Running(cell, lambda place: machine.command(cell, root, kernel, project, job, place), limit_s)
 
 
 def run(

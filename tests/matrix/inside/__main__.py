@@ -15,7 +15,7 @@ def main() -> int:
     """All steps of the job. The results say how they went; the exit status only that they were all done."""
     job = json.loads(Path(sys.argv[1]).read_text())
     with Path(sys.argv[2]).open("w", encoding="utf-8") as results:
-        steps = Steps(results, job["time_scale"])
+        steps = Steps(results, job["patience"] * job["time_scale"])
         steps.step("machine", lambda: world.prepare(job))
         if job["time_namespace"]:
             steps.prefix = ("unshare", "--time", "--monotonic", "100000", "--boottime", "100000", "--fork")
