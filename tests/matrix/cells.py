@@ -128,7 +128,7 @@ CELLS: tuple[Cell, ...] = (
         kernel="sid",
         arch="arm64",
         flavour="arm64",
-        steps=("doctor", "attribute", "functions", "idle", "nothing-left"),
+        steps=("attribute", "idle", "doctor", "functions", "nothing-left"),
         limit_s=1500.0,
     ),
     Cell(name="bookworm", why="Debian 12 on the host's kernel", kernel=None, steps=HERE_STEPS),
