@@ -130,7 +130,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     """The whole attribution of a capture. Conservation is over every idle exit of the host in the window."""
     edges = capture.cpu_edges()
     exits = capture.cause_entries()
-    found = idle.mechanisms(exits, idle.polling_states(capture.states))
+    found = idle.mechanisms(exits, capture.states)
     blamer = Blamer(capture, stacks)
     rows = blamer.rows(exits, found)
     mine = np.zeros(len(exits), dtype=bool)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,23 +32,19 @@ _BY_EVIDENCE = {
 }
 
 
-def polling_states(states: Mapping[int, Sequence[str]]) -> set[int]:
-    """The numbers of the states that poll, of the names of each CPU's states."""
-    return {number for names in states.values() for number, name in enumerate(names) if is_polling(name, "")}
-
-
-def ended_by_themselves(causes: Array, polling: Collection[int]) -> Array:
+def _ended_by_themselves(causes: Array, states: Mapping[int, Sequence[str]]) -> Array:
     """Which causes are polls that came to their own end: nothing was seen, nobody ran, and the state is a poll.
 
     poll_idle() (drivers/cpuidle/poll_state.c) gives up after cpuidle_poll_time(), and the governor chooses again.
     """
     nothing = (causes["evidence"] == Evidence.NONE) & (causes["flags"] & (Flag.WAKER | Flag.NO_TASK) == Flag.NO_TASK)
+    polling = {number for names in states.values() for number, name in enumerate(names) if is_polling(name, "")}
     found: Array = nothing & np.isin(causes["irq"], list(polling))
     return found
 
 
-def mechanisms(causes: Array, polling: Collection[int] = ()) -> Array:
-    """An index into MECHANISMS for each cause (layout.CAUSE); `polling` are the states that poll (`polling_states`).
+def mechanisms(causes: Array, states: Mapping[int, Sequence[str]] = MappingProxyType({})) -> Array:
+    """An index into MECHANISMS for each cause (layout.CAUSE); `states` are the names of each CPU's idle states.
 
     A timer interrupt in which only the scheduler tick ran is a tick. Where nothing was seen but the thread that ran was
     woken from another CPU, the flag was set without an interrupt (a polling or MWAITing CPU). A poll that came to its
@@ -63,7 +60,7 @@ def mechanisms(causes: Array, polling: Collection[int] = ()) -> Array:
     found[(found == UNKNOWN) & woken & (flags & Flag.REMOTE != 0)] = NO_IPI
     # Woken on this very CPU by a timer that was seen although its interrupt was not.
     found[(found == UNKNOWN) & woken & (causes["waker_context"] == WakerContext.TIMER)] = TIMER
-    found[(found == UNKNOWN) & ended_by_themselves(causes, polling)] = TIMER
+    found[(found == UNKNOWN) & _ended_by_themselves(causes, states)] = TIMER
     return found
 
 

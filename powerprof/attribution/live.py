@@ -21,7 +21,6 @@ from powerprof.errors import PowerprofError
 from powerprof.processes.targets import Target, has_ended
 from powerprof.processes.tasks import Task, look_up
 from powerprof.records import ToolCost
-from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.stacks.image import ProcessImage
 from powerprof.text import Say
 from powerprof.tracing.idle_time import DRIVERLESS_STATES
@@ -111,20 +110,17 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
         window = opened.measure(plan.duration_s, then_hold=True)
         stacks = tracer.stack_trace()
-        with CpuidleReader() as reader:
-            states = {cpu: [state.name for state in reader.states(cpu)] for cpu in reader.cpus}
         names.update(server_names())
-        around = Around(plan.target, host_record(), states, interrupt_names(), tracer.notes())
+        around = Around(plan.target, host_record(), interrupt_names(), tracer.notes())
         return captured(around, window, stacks, energy, names)
 
 
 @dataclass(frozen=True)
 class Around:
-    """What a capture says of the host and the target beside what was traced. `states` are idle states by CPU."""
+    """What a capture says of the host and the target beside what was traced."""
 
     target: Target
     host: dict[str, Any]
-    states: Mapping[int, list[str]]
     interrupts: dict[int, str]
     notes: Sequence[str]
     look_up: Callable[[int, int | None, str], Task] = look_up
@@ -138,7 +134,7 @@ def captured(
     completed = energy.complete(window.residency)
     kind = host_energy(completed.energy).kind
     idle_watts, wakeup_joules = energy.idle_watts(window.residency.cpus, kind), energy.wakeup_joules(kind)
-    states = dict(around.states)
+    states = dict(window.state_names)
     states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
     causes = window.trace.causes
     own = int(causes["count"][causes["next_tgid"] == os.getpid()].sum())

@@ -11,7 +11,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from powerprof.experiment.judge import phases
 from powerprof.experiment.judge.phasesplit import with_energy_split
 from powerprof.records import Cause, Conservation, IdleOptions, IdleRun, Phase, ServerInfo, ToolCost, Window
 from powerprof.sources.base import Meters
-from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.text import Say
 from powerprof.windows.sampling import WindowInterrupted, WindowMeter, now_text
@@ -278,9 +277,7 @@ class IdleExperiment:
                 self._notes.append(note)
             return
         exits = window.trace.causes
-        with closing(CpuidleReader()) as reader:
-            states = {cpu: [state.name for state in reader.states(cpu)] for cpu in reader.cpus}
-        found = idle.mechanisms(exits, idle.polling_states(states))
+        found = idle.mechanisms(exits, window.state_names)
         rows = (
             causes.summarise(
                 exits,

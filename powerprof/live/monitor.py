@@ -33,7 +33,7 @@ from powerprof.live.pending import Pending
 from powerprof.live.servers import ASK_EVERY_S, Servers
 from powerprof.processes.targets import Target
 from powerprof.processes.tasks import Task, look_up
-from powerprof.sources.cpuidle import CpuidleReader, online_cpus
+from powerprof.sources.cpuidle import online_cpus
 from powerprof.sources.edges import suspend_clock_ns
 from powerprof.stacks.store import TableStore
 from powerprof.text import Say
@@ -109,8 +109,6 @@ class Monitor(Closing):
     def _begin(self) -> None:
         """Begin to trace, on the CPUs that are online now."""
         self._cpus = online_cpus()
-        with CpuidleReader() as reader:
-            self._states = {cpu: [state.name for state in reader.states(cpu)] for cpu in reader.cpus}
         self._monitor = tracing.Monitor(self._tracer).__enter__()
         self._metered_s = time.monotonic()
         if self._energy.meters is not None:
@@ -135,9 +133,7 @@ class Monitor(Closing):
         places = naming.costliest(window.trace.causes)
         self._purse.earn(window.window_s)
         naming.look_at(self._tracer, self._unknown(places), self._purse)
-        around = Around(
-            self._plan.target, self._host, self._states, interrupt_names(), self._tracer.notes(), self._look_up
-        )
+        around = Around(self._plan.target, self._host, interrupt_names(), self._tracer.notes(), self._look_up)
         capture = captured(around, window, stacks, self._energy, self._servers.thread_names())
         record = self._analyse(capture, places)
         self.last = capture, record

@@ -54,8 +54,7 @@ def timeline_of(capture: Capture) -> list[TimelineExit]:
     """Every idle exit in the window, in the order of time."""
     exits = in_window(capture.exit_records(), capture.cpu_edges())
     names, found = _Names(capture), []
-    polling = idle.polling_states(capture.states)
-    for one, mechanism in zip(exits, idle.mechanisms(cause_keys(exits), polling), strict=True):
+    for one, mechanism in zip(exits, idle.mechanisms(cause_keys(exits), capture.states), strict=True):
         cpu, state = int(one["cpu"]), int(one["state"])
         states = capture.states.get(cpu, [])
         tid = int(one["next_tid"]) or int(one["woken_tid"])

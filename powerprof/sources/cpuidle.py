@@ -124,6 +124,10 @@ class CpuidleReader(Closing):
         """The idle states of one CPU, shallowest first."""
         return self._cpus[cpu].states
 
+    def state_names(self) -> dict[int, list[str]]:
+        """The names of every CPU's idle states, shallowest first."""
+        return {cpu: [state.name for state in entry.states] for cpu, entry in self._cpus.items()}
+
     def _read(self, entry: _Cpu, counter: int, position: int) -> int | None:
         path = entry.files[counter][position]
         if path is None:

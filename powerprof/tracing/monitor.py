@@ -111,6 +111,7 @@ class Monitor(Closing):
             edges,
             window_s,
             residency,
+            self._reader.state_names(),
             self._cpu_s - cpu_s,
             stat_idle_percent=idle_percent,
             counters=(began, self._snapshot),

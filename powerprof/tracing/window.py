@@ -44,13 +44,15 @@ def next_drain_s(since_s: float, before: Sequence[tuple[int, int]], after: Seque
 class TracedWindow:
     """A trace with the window of each CPU. `tool_cpu_s` is powerprof's own CPU time in it.
 
-    `stat_idle_percent`: how idle the CPUs were by /proc/stat. `counters`: those of idle at both edges, of a monitor.
+    `state_names`: of each CPU's idle states, by number. `stat_idle_percent`: how idle the CPUs were by /proc/stat.
+    `counters`: those of idle at both edges, of a monitor.
     """
 
     trace: IdleTrace
     edges: dict[int, CpuEdge]
     window_s: float
     residency: Window
+    state_names: dict[int, list[str]]
     tool_cpu_s: float
     interrupted: bool = False
     stat_idle_percent: float | None = None
@@ -171,4 +173,5 @@ class TraceWindow(Closing):
             )
         if meters is not None:
             residency = msgspec.structs.replace(residency, energy=meters.readings(start_s, end_s))
-        return TracedWindow(trace, edges, window_s, residency, tool_cpu_s, interrupted, stat_idle_percent)
+        names = self._reader.state_names()
+        return TracedWindow(trace, edges, window_s, residency, names, tool_cpu_s, interrupted, stat_idle_percent)

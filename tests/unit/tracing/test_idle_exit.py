@@ -283,10 +283,9 @@ def test_a_poll_that_nothing_ended_came_to_its_own_end(library: ctypes.CDLL) -> 
     )
     assert exits["state"].tolist() == [0, 1]
     assert (exits["evidence"] == Evidence.NONE).all()
-    polling = idle.polling_states({0: ["POLL", "C1"], 1: ["POLL", "C1"]})
-    assert polling == {0}
+    states = {0: ["POLL", "C1"], 1: ["POLL", "C1"]}
     # What ended C1 without a trace stays unknown.
-    assert idle.mechanisms(cause_keys(exits), polling).tolist() == [TIMER, UNKNOWN]
+    assert idle.mechanisms(cause_keys(exits), states).tolist() == [TIMER, UNKNOWN]
     assert idle.mechanisms(cause_keys(exits)).tolist() == [UNKNOWN, UNKNOWN]
 
 
