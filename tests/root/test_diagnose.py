@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from powerprof.database import sql
-from powerprof.database.options import ServerOptions
 from powerprof.database.plans import MemberOptions
 from powerprof.database.server import PrivateServer
 from powerprof.database.topology import Topology
 from tests.conftest import REPOSITORY, Cli
+from tests.programs.orphans import orphan, ring
 
 pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
 
@@ -85,17 +84,9 @@ def test_a_client_that_asks_fifty_times_a_second(powerprof_cli: Cli, tmp_path: P
 
 
 def test_the_threads_of_an_orphan_event_are_named(powerprof_cli: Cli, tmp_path: Path) -> None:
-    with Topology("ring", 2, options=ServerOptions(settings={"binlog-format": "STATEMENT"})) as topology:
+    with ring() as topology:
         server = topology["node-1"].server
-        with server.connect() as connection:
-            sql.execute(
-                connection,
-                "CREATE DATABASE shop",
-                "CREATE TABLE shop.t (n BIGINT)",
-                "INSERT INTO shop.t VALUES (0)",
-                "SET SESSION server_id=99",
-                "UPDATE shop.t SET n=n+1",
-            )
+        orphan(server)
         (fault,), took_s = diagnose(powerprof_cli, server, tmp_path)
     assert fault["rule"] == "orphan_event"
     assert any(text.startswith("the replication threads end") for text in fault["evidence"])

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from powerprof.database import sql
-from powerprof.database.options import ServerOptions
-from powerprof.database.topology import Topology
 from tests.conftest import Cli
 from tests.integration.monitoring.engines import alertmanager, prometheus, wait_for
+from tests.programs.orphans import ORPHAN_ID, orphan, ring
 from tests.root.test_diagnose import account
 from tests.root.test_export import exporter
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
 
 
 def test_an_orphan_in_a_ring_is_an_alert_until_it_is_cured(powerprof_cli: Cli, tmp_path: Path) -> None:
-    with Topology("ring", 2, options=ServerOptions(settings={"binlog-format": "STATEMENT"})) as topology:
+    with ring() as topology:
         server = topology["node-1"].server
         file = account(server, tmp_path)
         words = ("--interval", "2", "--ask-every", "2", "--defaults-file", str(file), "--pid", str(server.pid))
@@ -31,15 +30,7 @@ def test_an_orphan_in_a_ring_is_an_alert_until_it_is_cured(powerprof_cli: Cli, t
         ):
             wait_for("the server is seen", lambda: db.value("powerprof_server_up"))
             assert messages.received == []
-            with server.connect() as connection:
-                sql.execute(
-                    connection,
-                    "CREATE DATABASE shop",
-                    "CREATE TABLE shop.t (n BIGINT)",
-                    "INSERT INTO shop.t VALUES (0)",
-                    "SET SESSION server_id=99",
-                    "UPDATE shop.t SET n=n+1",
-                )
+            orphan(server)
             began = time.monotonic()
             wait_for("the ring's alert", lambda: messages.of("firing", "OrphanRing"))
             # Two intervals and the questions around them, a scrape, an evaluation, a message; and a loaded machine.
@@ -48,5 +39,7 @@ def test_an_orphan_in_a_ring_is_an_alert_until_it_is_cured(powerprof_cli: Cli, t
             assert rows
             for node in ("node-1", "node-2"):
                 with topology[node].server.connect() as connection:
-                    sql.execute(connection, "STOP SLAVE", "CHANGE MASTER TO IGNORE_SERVER_IDS=(99)", "START SLAVE")
+                    sql.execute(
+                        connection, "STOP SLAVE", f"CHANGE MASTER TO IGNORE_SERVER_IDS=({ORPHAN_ID})", "START SLAVE"
+                    )
             wait_for("the alert is resolved", lambda: messages.of("resolved", "OrphanRing"))

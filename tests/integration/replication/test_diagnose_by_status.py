@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from powerprof.database import sql
-from powerprof.database.options import ServerOptions
 from powerprof.database.server import PrivateServer
 from powerprof.database.topology import Topology
 from powerprof.errors import PowerprofError
 from tests.conftest import Cli
+from tests.programs.orphans import orphan, ring
 
 pytestmark = pytest.mark.usefixtures("mariadbd")
 OptionFile = Callable[[PrivateServer], Path]
@@ -100,18 +100,10 @@ def test_an_event_that_runs_every_second_is_ended_by_either_remedy(
 
 
 def test_an_orphan_event_and_a_healthy_ring(powerprof_cli: Cli, option_file: OptionFile) -> None:
-    with Topology("ring", 2, options=ServerOptions(settings={"binlog-format": "STATEMENT"})) as topology:
+    with ring() as topology:
         account = option_file(topology["node-1"].server)
         assert faults(diagnose(powerprof_cli, account)) == []
-        with topology["node-1"].server.connect() as connection:
-            sql.execute(
-                connection,
-                "CREATE DATABASE shop",
-                "CREATE TABLE shop.t (n BIGINT)",
-                "INSERT INTO shop.t VALUES (0)",
-                "SET SESSION server_id=99",
-                "UPDATE shop.t SET n=n+1",
-            )
+        orphan(topology["node-1"].server)
         found = diagnose(powerprof_cli, account)
         assert faults(found) == ["orphan_event"]
         evidence = found["evidence"]
