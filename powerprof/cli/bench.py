@@ -18,7 +18,7 @@ from powerprof.errors import UsageError
 if TYPE_CHECKING:
     from powerprof.database.base import Server
     from powerprof.database.builds import ServerBuild
-    from powerprof.experiment.bench.servers import BenchOptions
+    from powerprof.experiment.bench.options import BenchOptions
 
 _MOST_CPUS = 1 << 16
 
@@ -63,7 +63,7 @@ class Bench:
     @contextmanager
     def open(self) -> Iterator[BenchOptions]:
         """Where the servers run, connected to a given one. Raises UsageError for what does not fit together."""
-        from powerprof.experiment.bench.servers import BenchOptions
+        from powerprof.experiment.bench.options import BenchOptions
 
         with _given(self) as server:
             yield BenchOptions(

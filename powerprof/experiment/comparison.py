@@ -9,7 +9,7 @@ from pathlib import Path
 
 from powerprof.errors import UsageError
 from powerprof.experiment import saved
-from powerprof.experiment.bench.servers import BenchOptions
+from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.comparison_record import comparison
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Comparison

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from powerprof import __version__, interrupts, paths
+from powerprof import interrupts, paths
 from powerprof.database import builds, limits
 from powerprof.database.accounts import server_account
 from powerprof.database.base import Server
@@ -29,7 +28,8 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.experiment.judge import phases
 from powerprof.experiment.judge.phasesplit import with_energy_split
-from powerprof.records import Cause, Conservation, IdleOptions, IdleRun, Phase, ServerInfo, ToolCost, Window
+from powerprof.experiment.measure.phasetrace import PhaseTrace, ToolTally, trace_phase
+from powerprof.records import IdleOptions, IdleRun, Phase, ServerInfo, Window
 from powerprof.sources.base import Meters
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.text import Say
@@ -82,20 +82,12 @@ class IdleResult:
 
 
 @dataclass
-class _Traced:
-    causes: list[Cause] = field(default_factory=list)
-    conservation: Conservation | None = None
-    window_s: float | None = None
-    notes: list[str] = field(default_factory=list)
-
-
-@dataclass
 class _Measured:
     """One phase as it comes: what is in it when a signal arrives is kept."""
 
     name: str
     windows: list[Window] = field(default_factory=list)
-    traced: _Traced = field(default_factory=_Traced)
+    traced: PhaseTrace = field(default_factory=PhaseTrace)
 
     def add_partial(self, window: Window, complete: Callable[[Window], Window], duration_s: float) -> None:
         """The window that a signal cut short; a stump beside whole windows would weigh as much as they do."""
@@ -110,32 +102,6 @@ class _Measured:
             causes=traced.causes,
             conservation=traced.conservation,
             traced_window_s=traced.window_s,
-            notes=traced.notes,
-        )
-
-
-@dataclass
-class _Tool:
-    """powerprof's own cost, summed over windows."""
-
-    cpu_s: float = 0.0
-    wall_s: float = 0.0
-    exits: int = 0
-    traced_s: float = 0.0
-    bpf_s: float | None = 0.0
-    lost: int = 0
-    cpus: int = 1
-
-    def record(self) -> ToolCost:
-        traced = self.traced_s > 0
-        return ToolCost(
-            version=__version__,
-            cpu_s=self.cpu_s,
-            wakeups_hz=self.exits / self.traced_s if traced else None,
-            cpu_percent=100.0 * self.cpu_s / self.wall_s / self.cpus if self.wall_s else None,
-            bpf_s=self.bpf_s if traced else None,
-            lost_count=self.lost if traced else None,
-            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
 
 
@@ -157,7 +123,7 @@ class IdleExperiment:
         self._meters = meters
         self._complete = complete
         self._say = say
-        self._tool = _Tool()
+        self._tool = ToolTally()
         self._server: ServerInfo | None = None
         self._notes: list[str] = []
         self._measured: list[_Measured] = []
@@ -246,65 +212,20 @@ class IdleExperiment:
             raise
         if plan.trace if trace is None else trace:
             self._say(f"{name}: what wakes the CPUs, {plan.duration_s:g} s")
-            self._trace(server, found.traced)
+            # Asked before the window: the question itself would wake the server.
+            names = server.thread_names() if server is not None else {}
+            try:
+                trace_phase(found.traced, plan.duration_s, names, self._tool)
+            except CapabilityError as error:
+                note = f"causes unknown: {error.message}" + (f" ({error.hint})" if error.hint else "")
+                if note not in self._notes:
+                    self._notes.append(note)
             if server is not None:
                 server.check()
 
     def _add(self, window: Window) -> Window:
-        own = next((group.cpu_s for group in window.processes if group.name == "powerprof"), 0.0)
-        self._tool.cpu_s += own
-        self._tool.wall_s += window.window_s or 0.0
-        self._tool.cpus = window.cpus or 1
+        self._tool.add(window)
         return self._complete(window)
-
-    def _trace(self, server: Server | None, traced: _Traced) -> None:
-        from powerprof.attribution import causes, idle
-        from powerprof.processes.tasks import look_up
-        from powerprof.tracing.idle import IdleTracer
-        from powerprof.tracing.names import interrupt_names
-        from powerprof.tracing.window import TraceWindow
-
-        names: Mapping[int, str] = {}
-        if server is not None:
-            # Asked before the window: the question itself would wake the server.
-            names = server.thread_names()
-        try:
-            with IdleTracer() as tracer, TraceWindow(tracer) as opened:
-                window = opened.measure(self._plan.duration_s)
-        except CapabilityError as error:
-            note = f"causes unknown: {error.message}" + (f" ({error.hint})" if error.hint else "")
-            if note not in self._notes:
-                self._notes.append(note)
-            return
-        exits = window.trace.causes
-        found = idle.mechanisms(exits, window.state_names)
-        rows = (
-            causes.summarise(
-                exits,
-                found,
-                window.window_s,
-                look_up,
-                functions=window.trace.addresses,
-                interrupts=interrupt_names(),
-                server_names=names,
-                own_pid=os.getpid(),
-            )
-            if len(exits)
-            else []
-        )
-        tool = self._tool
-        tool.exits += sum(row.count for row in rows if row.process == "powerprof")
-        tool.traced_s += window.window_s
-        tool.lost += window.trace.lost_count
-        spent = window.trace.run_time_s
-        tool.bpf_s = None if spent is None or tool.bpf_s is None else tool.bpf_s + spent
-        traced.causes = rows
-        traced.conservation = idle.conserve(
-            exits, found, window.trace.lost_count, window.edges, window.stat_idle_percent
-        )
-        traced.window_s = window.window_s
-        if window.interrupted:
-            raise Interrupted("interrupted")
 
     def _record(self, interrupted: bool) -> IdleRun:
         from powerprof.host.describe import host_record

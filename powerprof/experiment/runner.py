@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from powerprof.errors import Interrupted, PowerprofError
-from powerprof.experiment.bench.servers import Bench, BenchOptions
+from powerprof.experiment.bench.options import BenchOptions
+from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.collected import Collected
 from powerprof.experiment.condition import condition_record
 from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out

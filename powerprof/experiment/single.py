@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from powerprof import __version__
 from powerprof.energy.domains import unmetered
 from powerprof.errors import Interrupted, PowerprofError
-from powerprof.experiment.bench.servers import Bench, BenchOptions
+from powerprof.experiment.bench.options import BenchOptions
+from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.condition import condition_record
 from powerprof.experiment.judge import phases
 from powerprof.experiment.judge.answer import headline

@@ -16,7 +16,8 @@ from powerprof.database import limits
 from powerprof.database.accounts import server_account
 from powerprof.database.connections import check_connections
 from powerprof.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError
-from powerprof.experiment.bench.servers import Bench, BenchOptions
+from powerprof.experiment.bench.options import BenchOptions
+from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.condition import condition_record
 from powerprof.experiment.judge.metrics import Baseline, Values, metrics_for, run_metrics
 from powerprof.experiment.measure import oslayer

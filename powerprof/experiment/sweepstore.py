@@ -12,7 +12,7 @@ import msgspec
 
 from powerprof.errors import DataError
 from powerprof.experiment import sweep as sweeps
-from powerprof.experiment.bench.servers import BenchOptions
+from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.sweep import Sweep
 from powerprof.runs import RunStore, decode, encode, schema_of

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +13,10 @@ from powerprof.closing import Closing
 from powerprof.database import sql
 from powerprof.database.accounts import server_account
 from powerprof.database.base import Login
-from powerprof.database.connections import check_connections
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.bench import dataset, plans
+from powerprof.experiment.bench.node import Node
+from powerprof.experiment.bench.options import BenchOptions, check_supported
 from powerprof.experiment.bench.settings import GlobalSettings
 from powerprof.experiment.loads import Context
 from powerprof.workloads import trust
@@ -25,49 +25,10 @@ from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
     from powerprof.database.base import Server, Sql
-    from powerprof.database.builds import ServerBuild
     from powerprof.database.runtree import RunTree
-    from powerprof.database.server import PrivateServer
 
 _SPARE_CONNECTIONS = 8
 _RETURN_S = 60.0
-
-
-@dataclass(frozen=True)
-class BenchOptions:
-    """Where the servers run. `given` is used as it is; else private ones are started.
-
-    `server_cpus` and `client_cpus` pin the two apart; `world_sql` is the official dataset to use. With
-    `network_namespaces` every server of a topology has a network of its own, where this host can. `trust`: a workload
-    of somebody may run the programs that it brings.
-    """
-
-    given: Server | None = None
-    server_cpus: tuple[int, ...] | None = None
-    client_cpus: tuple[int, ...] | None = None
-    world_sql: Path | None = None
-    server_binary: Path | None = None
-    server_basedir: Path | None = None
-    server_build: ServerBuild | None = None
-    network_namespaces: bool = False
-    trust: bool = False
-
-
-@dataclass
-class _Node:
-    """One server, or the first of a topology with all its members, and what was changed in it."""
-
-    server: Server
-    settings: GlobalSettings
-    members: Mapping[str, Server]
-    asleep: bool = False
-    generation: int = 1
-    made: list[str] = field(default_factory=list)
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Their processes on this host."""
-        return tuple(pid for server in self.members.values() if (pid := server.pid) is not None)
 
 
 class Bench(Closing):
@@ -82,7 +43,7 @@ class Bench(Closing):
         self._cases = list(cases)
         self._options = options
         self._stack = ExitStack()
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, Node] = {}
         self._tree: RunTree | None = None
         self._copies: Mapping[Path, Path] = {}
         self.notes: list[str] = []
@@ -98,7 +59,7 @@ class Bench(Closing):
         from powerprof.database import launch
         from powerprof.database.runtree import RunTree
 
-        _check_supported(self._cases, self._options)
+        check_supported(self._cases, self._options)
         self._tree = self._stack.enter_context(RunTree())
         # The client of a workload may be another account: it gets a folder of its own in this one.
         (self._tree.path / "load").mkdir(0o711)
@@ -112,7 +73,7 @@ class Bench(Closing):
                 members = self._members(case, f"server-{len(self._nodes) + 1}")
                 server = next(iter(members.values()))
                 self._stack.callback(self._close_node, key)
-                self._nodes[key] = _Node(server, GlobalSettings(server.connect), members)
+                self._nodes[key] = Node(server, GlobalSettings(server.connect), members)
                 self._fill(case, self._nodes[key])
         for case in self._cases:
             self.plans[case.qualified] = self._explain(case)
@@ -162,7 +123,7 @@ class Bench(Closing):
         self.notes += topology.notes
         return {member.name: member.server for member in topology.members}
 
-    def _fill(self, case: Case, node: _Node) -> None:
+    def _fill(self, case: Case, node: Node) -> None:
         made: set[Path] = set()
         for other in self._cases:
             if self._key(other) != self._key(case):
@@ -182,7 +143,7 @@ class Bench(Closing):
                 self._run(other, node, other.condition.setup)
                 self._run_on_members(other, node)
 
-    def _run_on_members(self, case: Case, node: _Node) -> None:
+    def _run_on_members(self, case: Case, node: Node) -> None:
         for name, statements in case.condition.on_members.items():
             if name not in node.members:
                 raise UsageError(f"{case.qualified} has no server {name}", f"it has: {', '.join(node.members)}")
@@ -214,9 +175,9 @@ class Bench(Closing):
         """Make the condition hold: its server awake and the others asleep, its global settings, its statements."""
         for key, node in self._nodes.items():
             if key != self._key(case):
-                self._sleep(node)
+                node.sleep()
         node = self._node(case)
-        self._wake(node)
+        node.wake()
         node.settings.apply(case.server.set_global)
         self._run(case, node, case.condition.enter)
 
@@ -241,7 +202,7 @@ class Bench(Closing):
         A given server is waited for; where it stays away this raises PowerprofError.
         """
         node = self._node(case)
-        self._wake(node)
+        node.wake()
         server = node.server
         deadline = time.monotonic() + (5.0 if server.private else _RETURN_S)
         while time.monotonic() < deadline:
@@ -272,7 +233,7 @@ class Bench(Closing):
             self.enter(self._cases[0])
             return
         for node in self._nodes.values():
-            self._sleep(node)
+            node.sleep()
 
     def context(self, case: Case) -> Context:
         """Where the load of this condition connects and keeps its files."""
@@ -339,10 +300,10 @@ class Bench(Closing):
             raise PowerprofError("the servers of the experiment have been stopped")
         return self._tree
 
-    def _node(self, case: Case) -> _Node:
+    def _node(self, case: Case) -> Node:
         return self._nodes[self._key(case)]
 
-    def _run(self, case: Case, node: _Node, statements: Sequence[str]) -> None:
+    def _run(self, case: Case, node: Node, statements: Sequence[str]) -> None:
         if not statements:
             return
         login = node.server.login
@@ -363,49 +324,3 @@ class Bench(Closing):
                 plans.check_plan(case.name, one, rows)
                 found.append((one, rows))
         return found
-
-    def _sleep(self, node: _Node) -> None:
-        if node.server.private and not node.asleep:
-            node.asleep = True
-            for server in node.members.values():
-                _private(server).pause()
-
-    def _wake(self, node: _Node) -> None:
-        if node.asleep:
-            node.asleep = False
-            for server in node.members.values():
-                _private(server).resume()
-
-
-def _private(server: Server) -> PrivateServer:
-    """A server of a node whose first one is private: then all are."""
-    from powerprof.database.server import PrivateServer
-
-    if not isinstance(server, PrivateServer):
-        raise PowerprofError(f"{server.version} is not ours to stop")
-    return server
-
-
-def _check_supported(cases: Sequence[Case], options: BenchOptions) -> None:
-    for case in cases:
-        _check_given(case, options)
-    if options.network_namespaces and all(case.topology.kind == "standalone" for case in cases):
-        raise UsageError(f"--network-namespaces has no effect on {cases[0].qualified}, one server", "leave it out")
-    if options.world_sql is not None and all(case.workload.definition.dataset.kind != "world" for case in cases):
-        raise UsageError(f"--world-sql has no effect on {cases[0].qualified}: it has other tables", "leave it out")
-    if options.given is not None:
-        # Conditions that take turns are all connected at once.
-        check_connections(options.given, sum(case.load.clients for case in cases))
-
-
-def _check_given(case: Case, options: BenchOptions) -> None:
-    if options.given is not None and case.topology.kind != "standalone":
-        raise UsageError(
-            f"{case.qualified} needs {case.topology.kind} servers of its own, which a given server is not",
-            "leave --server, --socket and --defaults-file out",
-        )
-    if options.given is not None and (case.server.my_cnf or case.server.environment):
-        raise UsageError(
-            f"{case.qualified} needs a server started with its own settings, which a given server cannot be",
-            "leave --server, --socket and --defaults-file out: a private server is started",
-        )

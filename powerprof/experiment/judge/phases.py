@@ -78,14 +78,13 @@ def combine(
     causes: Sequence[Cause] = (),
     conservation: Conservation | None = None,
     traced_window_s: float | None = None,
-    notes: Sequence[str] = (),
 ) -> Phase:
     """One phase from at least one window, with the energy of all of them."""
-    phase = phase_of(name, windows)
+    phase, notes = phase_of(name, windows), []
     if phase.wakeups_hz is None and conservation is not None and conservation.idle_exits_count and traced_window_s:
         rate = conservation.idle_exits_count / traced_window_s
         phase = msgspec.structs.replace(phase, wakeups_hz=rate)
-        notes = [*notes, "nothing counts wake-ups without tracing here: those shown are of the traced window"]
+        notes = ["nothing counts wake-ups without tracing here: those shown are of the traced window"]
     combined: Phase = msgspec.structs.replace(
         phase,
         energy=_energy(windows),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.experiment.bench.servers import BenchOptions
+from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.comparison import compare_conditions
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Comparison

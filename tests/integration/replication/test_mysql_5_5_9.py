@@ -12,7 +12,8 @@ import pytest
 from powerprof.database import sql
 from powerprof.database.base import Server
 from powerprof.database.builds import ServerBuild
-from powerprof.experiment.bench.servers import Bench, BenchOptions
+from powerprof.experiment.bench.options import BenchOptions
+from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.measure.observers import Beside
 from powerprof.experiment.measure.traced import by_thread, trace_condition
 from powerprof.windows.sampling import WindowMeter

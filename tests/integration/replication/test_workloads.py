@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.experiment.bench.servers import BenchOptions
+from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Block, LoadRun
 from powerprof.experiment.single import run_condition

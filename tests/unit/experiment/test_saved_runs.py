@@ -134,7 +134,7 @@ def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
     assert store.save(saved).id == "sweep-0001"
     again = SweepStore(tmp_path).load("sweep-0001")
     assert again == saved
-    from powerprof.experiment.bench.servers import BenchOptions
+    from powerprof.experiment.bench.options import BenchOptions
     from powerprof.experiment.options import ExperimentOptions
 
     options = options_of(again, ExperimentOptions())

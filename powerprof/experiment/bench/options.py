@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where an experiment's servers run, and what of it a condition cannot have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from powerprof.database.connections import check_connections
+from powerprof.errors import UsageError
+from powerprof.workloads.reading import Case
+
+if TYPE_CHECKING:
+    from powerprof.database.base import Server
+    from powerprof.database.builds import ServerBuild
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Where the servers run. `given` is used as it is; else private ones are started.
+
+    `server_cpus` and `client_cpus` pin the two apart; `world_sql` is the official dataset to use. With
+    `network_namespaces` every server of a topology has a network of its own, where this host can. `trust`: a workload
+    of somebody may run the programs that it brings.
+    """
+
+    given: Server | None = None
+    server_cpus: tuple[int, ...] | None = None
+    client_cpus: tuple[int, ...] | None = None
+    world_sql: Path | None = None
+    server_binary: Path | None = None
+    server_basedir: Path | None = None
+    server_build: ServerBuild | None = None
+    network_namespaces: bool = False
+    trust: bool = False
+
+
+def check_supported(cases: Sequence[Case], options: BenchOptions) -> None:
+    """Raises UsageError for options that a condition cannot have or that do nothing for any."""
+    for case in cases:
+        _check_given(case, options)
+    if options.network_namespaces and all(case.topology.kind == "standalone" for case in cases):
+        raise UsageError(f"--network-namespaces has no effect on {cases[0].qualified}, one server", "leave it out")
+    if options.world_sql is not None and all(case.workload.definition.dataset.kind != "world" for case in cases):
+        raise UsageError(f"--world-sql has no effect on {cases[0].qualified}: it has other tables", "leave it out")
+    if options.given is not None:
+        # Conditions that take turns are all connected at once.
+        check_connections(options.given, sum(case.load.clients for case in cases))
+
+
+def _check_given(case: Case, options: BenchOptions) -> None:
+    if options.given is not None and case.topology.kind != "standalone":
+        raise UsageError(
+            f"{case.qualified} needs {case.topology.kind} servers of its own, which a given server is not",
+            "leave --server, --socket and --defaults-file out",
+        )
+    if options.given is not None and (case.server.my_cnf or case.server.environment):
+        raise UsageError(
+            f"{case.qualified} needs a server started with its own settings, which a given server cannot be",
+            "leave --server, --socket and --defaults-file out: a private server is started",
+        )

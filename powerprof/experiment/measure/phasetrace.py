@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The traced window of a phase: what ended its idle periods, and what powerprof itself cost."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from powerprof import __version__
+from powerprof.errors import Interrupted
+from powerprof.records import Cause, Conservation, ToolCost, Window
+
+
+@dataclass
+class PhaseTrace:
+    """What a phase's traced window told; empty where none was measured."""
+
+    causes: list[Cause] = field(default_factory=list)
+    conservation: Conservation | None = None
+    window_s: float | None = None
+
+
+@dataclass
+class ToolTally:
+    """powerprof's own cost, summed over windows."""
+
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    exits: int = 0
+    traced_s: float = 0.0
+    bpf_s: float | None = 0.0
+    lost: int = 0
+    cpus: int = 1
+
+    def add(self, window: Window) -> None:
+        """A window without tracing."""
+        self.cpu_s += next((group.cpu_s for group in window.processes if group.name == "powerprof"), 0.0)
+        self.wall_s += window.window_s or 0.0
+        self.cpus = window.cpus or 1
+
+    def record(self) -> ToolCost:
+        """The sums as a run has them."""
+        traced = self.traced_s > 0
+        return ToolCost(
+            version=__version__,
+            cpu_s=self.cpu_s,
+            wakeups_hz=self.exits / self.traced_s if traced else None,
+            cpu_percent=100.0 * self.cpu_s / self.wall_s / self.cpus if self.wall_s else None,
+            bpf_s=self.bpf_s if traced else None,
+            lost_count=self.lost if traced else None,
+            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        )
+
+
+def trace_phase(traced: PhaseTrace, duration_s: float, server_names: Mapping[int, str], tool: ToolTally) -> None:
+    """Trace one window into `traced`. `server_names`: what the server calls its threads, by thread.
+
+    Raises CapabilityError where this host cannot; Interrupted after a window that was cut short, which is kept.
+    """
+    from powerprof.attribution import causes, idle
+    from powerprof.processes.tasks import look_up
+    from powerprof.tracing.idle import IdleTracer
+    from powerprof.tracing.names import interrupt_names
+    from powerprof.tracing.window import TraceWindow
+
+    with IdleTracer() as tracer, TraceWindow(tracer) as opened:
+        window = opened.measure(duration_s)
+    exits = window.trace.causes
+    found = idle.mechanisms(exits, window.state_names)
+    rows = (
+        causes.summarise(
+            exits,
+            found,
+            window.window_s,
+            look_up,
+            functions=window.trace.addresses,
+            interrupts=interrupt_names(),
+            server_names=server_names,
+            own_pid=os.getpid(),
+        )
+        if len(exits)
+        else []
+    )
+    tool.exits += sum(row.count for row in rows if row.process == "powerprof")
+    tool.traced_s += window.window_s
+    tool.lost += window.trace.lost_count
+    spent = window.trace.run_time_s
+    tool.bpf_s = None if spent is None or tool.bpf_s is None else tool.bpf_s + spent
+    traced.causes = rows
+    traced.conservation = idle.conserve(exits, found, window.trace.lost_count, window.edges, window.stat_idle_percent)
+    traced.window_s = window.window_s
+    if window.interrupted:
+        raise Interrupted("interrupted")
