@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from powerprof.database import sql
+from powerprof.database.options import ServerOptions
 from powerprof.database.plans import MemberOptions
 from powerprof.database.server import PrivateServer
 from powerprof.database.topology import Topology

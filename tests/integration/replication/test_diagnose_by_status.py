@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.database import sql
+from powerprof.database.options import ServerOptions
 from powerprof.database.server import PrivateServer
 from powerprof.database.topology import Topology
 from powerprof.errors import PowerprofError
