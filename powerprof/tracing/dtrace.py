@@ -99,7 +99,7 @@ def run_dtrace(
     would not survive it. Raises CapabilityError or PowerprofError.
     """
     words = [str(dtrace.path), "-q", *_grab(script, pid), "-s"]
-    interrupted = False
+    interrupted: Interrupted | None = None
     with _script_file(script) as path, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         ours, theirs = os.pipe()
         try:
@@ -123,17 +123,23 @@ def run_dtrace(
             while keeper.poll() is None and (left := ends - time.monotonic()) > 0:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     keeper.wait(left)
-        except Interrupted:
-            interrupted = True
+        except Interrupted as error:
+            interrupted = error
         finally:
             os.close(theirs)
             code = _wait_for_end(keeper)
         stdout, stderr = _text(out), _text(errors)
+    if interrupted is not None and (code != 0 or "\nend\t" not in stdout):
+        raise interrupted  # the same signal ended DTrace: a service that is stopped, a terminal that is closed
     if code != 0:
         raise _explain(dtrace, stderr, code)
     losses = [(line.strip()[:200], match) for line in stderr.splitlines() if (match := _LOSS.match(line.strip()))]
     return DtraceRun(
-        pid, stdout, tuple(line for line, _ in losses), sum(int(match[1] or 1) for _, match in losses), interrupted
+        pid=pid,
+        stdout=stdout,
+        losses=tuple(line for line, _ in losses),
+        lost_count=sum(int(match[1] or 1) for _, match in losses),
+        interrupted=interrupted is not None,
     )
 
 

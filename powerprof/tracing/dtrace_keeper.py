@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process between powerprof and DTrace, so that the traced program outlives both, however either ends.
+"""The processes between powerprof and DTrace, so that the traced program outlives all of them, however each ends.
 
 `dtrace -p` puts a breakpoint into the program's dynamic linker and takes it out when it ends in order. Killed before
 that, it leaves the breakpoint, and the program dies of SIGTRAP when it next loads a library (seen with dtrace 2.0.1 and
 2.0.7). So this file, started as a script of its own in its own session, standard library only:
 
-- starts DTrace with SIGTERM as its parent-death signal, and ends it by one SIGINT, never before its BEGIN has run (its
-  handlers stand by then) and never by SIGKILL; then it waits, as long as it takes;
+- starts DTrace and ends it by one SIGINT, never before its BEGIN has run (its handlers stand by then) and never by
+  SIGKILL; then it waits, as long as it takes;
 - does so when powerprof closes the pipe, or dies: kill -9 closes the pipe too;
 - compares the linker's code with what it was before, and takes out the breakpoint as soon as DTrace traces: it is there
   to see new libraries, whose probes nobody asked for. From then on even SIGKILL to DTrace does the program no harm.
+
+It is two processes: where the one that does this is killed, the other, which inherits DTrace (PR_SET_CHILD_SUBREAPER),
+goes on with it; where the other is killed, this is the end of the trace. Both killed in the same instant leave DTrace
+running, and the program alive. (A parent-death signal for DTrace ended it before its handlers stood, in 4 of 12 tries,
+and the program with it.)
 
 Arguments: the program's pid, then DTrace's command line. stdin is the pipe, stdout (a file) what DTrace prints.
 """
@@ -23,12 +28,13 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from types import FrameType
 
 BEGUN = b"begin\t"
 _AT_NULL, _AT_BASE = 0, 7  # include/uapi/linux/auxvec.h
-_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 _BREAKPOINT = 0xCC
 _MAX_CODE_BYTES = 8 << 20
 _BEFORE_S, _WITHIN_S = 0.02, 0.5
@@ -83,46 +89,93 @@ def _linker_code(pid: int) -> Iterator[tuple[int, int]]:
             yield start, end - start
 
 
-def _die_in_order() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+class _Asked:
+    """Whether to come to an end: a signal came, or a pipe that somebody held was closed.
+
+    `lifeline` is closed with the first signal, so that whoever waits for its end is asked too.
+    """
+
+    def __init__(self, *pipes: int, lifeline: int | None = None) -> None:
+        self._pipes, self._lifeline, self._now = pipes, lifeline, False
+        # Handlers, not SIG_IGN: what is ignored here would be ignored by DTrace too.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._signalled)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        if not self._now and self._lifeline is not None:
+            os.close(self._lifeline)
+        self._now = True
+
+    def within(self, wait_s: float) -> bool:
+        """Waits that long at most for somebody to ask; once asked, that long."""
+        if self._now:
+            time.sleep(wait_s)
+        else:
+            ready, _, _ = select.select(self._pipes, [], [], wait_s)
+            self._now |= any(not os.read(pipe, 64) for pipe in ready)
+        return self._now
+
+
+def _look_after(dtrace: int, linker: Linker, end: _Asked) -> int:
+    """Wait for our child DTrace and end it when asked to; its exit status, 128 + N where signal N ended it."""
+    begun = sent = False
+    while True:
+        ended, status = os.waitpid(dtrace, os.WNOHANG)
+        if ended:
+            linker.mend()
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+        begun = begun or os.pread(1, len(BEGUN), 0) == BEGUN
+        if begun:
+            linker.mend()
+        if end.within(_WITHIN_S if begun and not sent else _BEFORE_S) and begun and not sent:
+            sent = True
+            os.kill(dtrace, signal.SIGINT)  # a second one would end it without its output
+
+
+def _start(words: list[str], told: int) -> int:
+    """DTrace's pid, which it says itself before it becomes DTrace; 0 where it cannot be started."""
+
+    def tell() -> None:
+        os.write(told, b"%d\n" % os.getpid())
+
+    try:
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=tell).pid  # noqa: PLW1509
+    except OSError as error:
+        os.write(2, f"cannot run {words[0]} ({(error.strerror or str(error)).lower()})\n".encode())
+        return 0
+
+
+def _stand_by(worker: int, told: int, linker: Linker, end: _Asked) -> int:
+    """Sleep until the worker ends, and take over from one that is killed; DTrace's exit status."""
+    said = b""
+    while piece := os.read(told, 64):  # until the worker has gone, and what it started is DTrace or nothing
+        said += piece
+    code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    if code >= 0 or not said:
+        return code if code >= 0 else 128 - code
+    try:
+        return _look_after(int(said), linker, end)
+    except ChildProcessError:  # the worker had waited for it
+        return 128 - code
 
 
 def main(arguments: list[str]) -> int:
     """Run DTrace until the pipe closes; its exit status, 128 + N where signal N ended it."""
-    stopped = False
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopped
-        stopped = True
-
-    # Handlers, not SIG_IGN: what is ignored here would be ignored by DTrace too.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
     linker = Linker(int(arguments[0]))
-    try:
-        child = subprocess.Popen(arguments[1:], stdin=subprocess.DEVNULL, preexec_fn=_die_in_order)  # noqa: PLW1509
-    except OSError as error:
-        os.write(2, f"cannot run {arguments[1]} ({(error.strerror or str(error)).lower()})\n".encode())
-        return 127
-    begun = asked = False
-    while child.poll() is None:
-        if not begun and os.pread(1, len(BEGUN), 0) == BEGUN:
-            begun = True
-        if begun:
-            linker.mend()
-        if stopped and begun and not asked:
-            asked = True
-            child.send_signal(signal.SIGINT)  # a second one would end it without its output
-        wait_s = _WITHIN_S if begun and not asked else _BEFORE_S
-        try:
-            if stopped:
-                child.wait(wait_s)
-            elif select.select([0], [], [], wait_s)[0] and not os.read(0, 64):
-                stopped = True
-        except subprocess.TimeoutExpired:
-            continue
-    linker.mend()
-    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    told, tell = os.pipe()
+    held, lifeline = os.pipe()
+    worker = os.fork()
+    if worker:
+        os.close(tell)
+        os.close(held)
+        return _stand_by(worker, told, linker, _Asked(0, lifeline=lifeline))
+    os.close(told)
+    os.close(lifeline)
+    end = _Asked(0, held)
+    dtrace = _start(arguments[1:], tell)
+    return _look_after(dtrace, linker, end) if dtrace else 127
 
 
 if __name__ == "__main__":

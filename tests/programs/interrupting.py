@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conftest import Cli
+from tests.programs.remains import held_programs
 from tests.programs.running import Running
 
 BACKENDS: dict[str, tuple[str, ...]] = {
@@ -20,19 +21,28 @@ BACKENDS: dict[str, tuple[str, ...]] = {
     "sampling": ("--on-cpu",),
     "dtrace": ("--functions", "truth_*", "--backend", "dtrace"),
 }
-# Until well into the window; DTrace needs some seconds to begin.
-_LATEST_S = {"uprobes": 4.0, "sampling": 3.0, "dtrace": 8.0}
+# How long after it has attached itself (DTrace needs some seconds more to begin); every fourth is ended before.
+_LATEST_S = {"uprobes": 1.0, "sampling": 1.0, "dtrace": 5.0}
+_ON_THE_WAY_S = 2.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 _LEFT_S = 120.0
 
 
 @dataclass(frozen=True)
 class Survival:
-    """How many traces were ended, how many of the programs died of it, and what was left running."""
+    """How many traces were ended, `attached` of them while they held their target; how many of the programs died of it,
+    and what was left running.
+    """
 
     traces: int
+    attached: int
     killed: int
     left: int
+
+    @property
+    def unharmed(self) -> int:
+        """Traces after whose end nobody was dead and nothing left."""
+        return self.traces - self.killed - self.left
 
 
 def keepers(pid: int) -> list[int]:
@@ -49,7 +59,8 @@ def keepers(pid: int) -> list[int]:
     return found
 
 
-def _tracer(pid: int) -> int:
+def tracer(pid: int) -> int:
+    """Who holds the process by ptrace(2); 0 for nobody."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("TracerPid:"))
 
@@ -57,11 +68,21 @@ def _tracer(pid: int) -> int:
 def wait_until_untraced(pid: int) -> bool:
     """Whether what traces a process has gone by itself, in time."""
     limit = time.monotonic() + _LEFT_S
-    while keepers(pid) or _tracer(pid):
+    while keepers(pid) or tracer(pid):
         if time.monotonic() > limit:
             return False
         time.sleep(0.1)
     return True
+
+
+def _is_attached(powerprof: int, target: int) -> bool:
+    return bool(held_programs(powerprof) or tracer(target))
+
+
+def _wait_until_attached(tracing: subprocess.Popen[str], target: int) -> None:
+    limit = time.monotonic() + _LEFT_S
+    while not _is_attached(tracing.pid, target) and tracing.poll() is None and time.monotonic() < limit:
+        time.sleep(0.05)
 
 
 def lives(target: Running) -> bool:
@@ -84,12 +105,17 @@ def interrupt(
 ) -> Survival:
     """End `traces` traces of one program by turns of INT, TERM and KILL; a dead program is replaced."""
     chance = random.Random(seed)
-    target, killed, left = Running(program), 0, 0
+    target, attached, killed, left = Running(program), 0, 0, 0
     try:
         for number in range(traces):
             words = ["attribute", "--pid", str(target.pid), "--duration", "60", "--no-save", *BACKENDS[backend]]
             tracing = cli.start(words, env)
-            time.sleep(chance.uniform(0.2, _LATEST_S[backend]))
+            if number % 4 == 3:
+                time.sleep(chance.uniform(0.1, _ON_THE_WAY_S))
+            else:
+                _wait_until_attached(tracing, target.pid)
+                time.sleep(chance.uniform(0, _LATEST_S[backend]))
+            attached += _is_attached(tracing.pid, target.pid)
             works = number % 2 == 1
             if works:
                 target.begin()  # the signal comes while it throws, loads and forks
@@ -107,4 +133,4 @@ def interrupt(
                 target = Running(program)
     finally:
         target.end()
-    return Survival(traces, killed, left)
+    return Survival(traces, attached, killed, left)

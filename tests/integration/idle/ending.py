@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
-import struct
 import subprocess
 import time
 from collections.abc import Sequence
@@ -17,35 +15,10 @@ from typing import Any
 
 from tests.conftest import Cli
 from tests.integration.database.conftest import Room
+from tests.programs.remains import exists, held_programs
 
-_SYS_BPF = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
-_BPF_PROG_GET_NEXT_ID = 11
 # Until Python itself is up a signal ends it as it ends any program.
 _INTERPRETER_S = 0.5
-
-
-def held_programs(pid: int) -> set[int]:
-    """Ids of the BPF programs that a process holds open."""
-    found = set()
-    try:
-        infos = list(Path(f"/proc/{pid}/fdinfo").iterdir())
-    except OSError:
-        return found
-    for info in infos:
-        try:
-            text = info.read_text()
-        except OSError:
-            continue
-        found |= {int(line.split()[1]) for line in text.splitlines() if line.startswith("prog_id:")}
-    return found
-
-
-def program_exists(number: int) -> bool:
-    """Whether the kernel has a BPF program of this id. Ids only grow, so none is another program's by now."""
-    attributes = ctypes.create_string_buffer(struct.pack("III", number - 1, 0, 0), 128)
-    if ctypes.CDLL(None, use_errno=True).syscall(_SYS_BPF, _BPF_PROG_GET_NEXT_ID, attributes, 128) != 0:
-        return False
-    return struct.unpack_from("I", attributes.raw, 4)[0] == number
 
 
 def wait_until(condition: Any, what: str, patience_s: float = 60.0) -> Any:
@@ -116,7 +89,7 @@ class Idle:
         self.room.wait_empty()
         assert list(self.room.path.iterdir()) == []
         # The kernel frees a program some time after its last holder has gone (RCU).
-        wait_until(lambda: not any(map(program_exists, self.programs)), "the end of its BPF programs", 20)
+        wait_until(lambda: not any(exists("prog_id", one) for one in self.programs), "the end of its BPF programs", 20)
         assert "Traceback" not in self.err
         assert "Warning" not in self.err
         assert "Exception ignored" not in self.err
