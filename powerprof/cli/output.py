@@ -146,13 +146,17 @@ def deliver(
     except Interrupted:
         raise interrupted from None
     try:
-        write_json(record, saving.json)
-        write_exports(record, files or {}, extras() if extras and any((files or {}).values()) else None)
-    except PowerprofError as error:
-        problem = problem or error
-    if not saving.quiet and "-" not in (saving.json, *(files or {}).values()):
-        last = " ".join(part for part in (f"Saved as {saved}." if saved else None, next_step) if part)
-        show([*report(record, lines), *([last] if last else [])])
+        try:
+            write_json(record, saving.json)
+            write_exports(record, files or {}, extras() if extras and any((files or {}).values()) else None)
+        except PowerprofError as error:
+            problem = problem or error
+        if not saving.quiet and "-" not in (saving.json, *(files or {}).values()):
+            last = " ".join(part for part in (f"Saved as {saved}." if saved else None, next_step) if part)
+            show([*report(record, lines), *([last] if last else [])])
+    except Interrupted as late:
+        late.hint = late.hint or kept  # what is shown may be cut short, what was measured is not
+        raise
     if problem is not None:
         raise problem
     if getattr(record, "interrupted", False):

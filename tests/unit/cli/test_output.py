@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a record: saved first, then shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from powerprof.cli.output import Saving, deliver
+from powerprof.errors import Interrupted
+from powerprof.report.saved import load_saved
+from powerprof.runs import RunStore
+
+_SAVED = Path(__file__).parents[2] / "fixtures/saved-0.1.0/idle-0001"
+
+
+def _interrupted(_record: msgspec.Struct, _width: int) -> list[str]:
+    raise Interrupted("interrupted")
+
+
+def test_an_interrupt_while_the_report_is_put_together_says_where_the_run_is(tmp_path: Path) -> None:
+    record: Any = load_saved(str(_SAVED))
+    saving = Saving(runs_dir=tmp_path)
+    with pytest.raises(Interrupted) as caught:
+        deliver(record, "idle", saving, lines=_interrupted)
+    assert caught.value.hint == "what was measured is saved as idle-0001"
+    assert RunStore(tmp_path).find("idle-0001").is_file()
