@@ -98,14 +98,16 @@ def run_dtrace(
     clock (tick) can come seconds late. Both stand in the output. DTrace is never killed (`dtrace_keeper`): the target
     would not survive it. Raises CapabilityError or PowerprofError.
     """
-    words = [str(dtrace.path), "-q", *_grab(script, pid), "-s"]
+    words = [str(dtrace.path), "-q", *_grab(script, pid), "-s", dtrace_keeper.STDIN]
     interrupted: Interrupted | None = None
-    with _script_file(script) as path, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+    # Files without names: kill -9 leaves none.
+    with _unnamed(script) as text, _unnamed() as out, _unnamed() as errors:
         ours, theirs = os.pipe()
         try:
             keeper = programs.start(
-                programs.python(dtrace_keeper.__file__, str(pid), *words, path, site=False),
+                programs.python(dtrace_keeper.__file__, str(pid), str(text.fileno()), *words, site=False),
                 stdin=ours,
+                pass_fds=[text.fileno()],
                 stdout=out,
                 stderr=errors,
                 dies_with_us=False,
@@ -173,11 +175,11 @@ def _grab(script: str, pid: int) -> list[str]:
 
 
 @contextmanager
-def _script_file(script: str) -> Iterator[Path]:
-    with tempfile.NamedTemporaryFile("w", prefix="powerprof-", suffix=".d", dir=temporary_base()) as file:
-        file.write(script)
-        file.flush()
-        yield Path(file.name)
+def _unnamed(text: str = "") -> Iterator[IO[bytes]]:
+    with tempfile.TemporaryFile(dir=temporary_base()) as file:
+        file.write(text.encode())
+        file.seek(0)
+        yield file
 
 
 def _explain(dtrace: Dtrace, said: str, code: int) -> PowerprofError:

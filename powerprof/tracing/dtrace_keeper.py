@@ -16,7 +16,8 @@ goes on with it; where the other is killed, this is the end of the trace. Both k
 running, and the program alive. (A parent-death signal for DTrace ended it before its handlers stood, in 4 of 12 tries,
 and the program with it.)
 
-Arguments: the program's pid, then DTrace's command line. stdin is the pipe, stdout (a file) what DTrace prints.
+Arguments: the program's pid, the descriptor of a file that becomes DTrace's stdin (the script), then DTrace's command
+line. stdin is the pipe, stdout (a file) what DTrace prints.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 BEGUN = b"begin\t"
+STDIN = "/dev/stdin"
 _AT_NULL, _AT_BASE = 0, 7  # include/uapi/linux/auxvec.h
 _PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 _BREAKPOINT = 0xCC
@@ -133,14 +135,14 @@ def _look_after(dtrace: int, linker: Linker, end: _Asked) -> int:
             os.kill(dtrace, signal.SIGINT)  # a second one would end it without its output
 
 
-def _start(words: list[str], told: int) -> int:
+def _start(script: int, words: list[str], told: int) -> int:
     """DTrace's pid, which it says itself before it becomes DTrace; 0 where it cannot be started."""
 
     def tell() -> None:
         os.write(told, b"%d\n" % os.getpid())
 
     try:
-        return subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=tell).pid  # noqa: PLW1509
+        return subprocess.Popen(words, stdin=script, preexec_fn=tell).pid  # noqa: PLW1509
     except OSError as error:
         os.write(2, f"cannot run {words[0]} ({(error.strerror or str(error)).lower()})\n".encode())
         return 0
@@ -174,7 +176,7 @@ def main(arguments: list[str]) -> int:
     os.close(told)
     os.close(lifeline)
     end = _Asked(0, held)
-    dtrace = _start(arguments[1:], tell)
+    dtrace = _start(int(arguments[1]), arguments[2:], tell)
     return _look_after(dtrace, linker, end) if dtrace else 127
 
 

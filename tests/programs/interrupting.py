@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,7 +105,13 @@ def interrupt(
     kinds: Sequence[int] = _SIGNALS,
 ) -> Survival:
     """End `traces` traces of one program by turns of INT, TERM and KILL; a dead program is replaced."""
-    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="room-", dir="/tmp") as room:
+        return _interrupt(cli, program, backend, traces, {**env, "TMPDIR": room}, random.Random(seed), kinds)
+
+
+def _interrupt(
+    cli: Cli, program: Path, backend: str, traces: int, env: dict[str, str], chance: random.Random, kinds: Sequence[int]
+) -> Survival:
     target, attached, killed, left = Running(program), 0, 0, 0
     try:
         for number in range(traces):
@@ -126,7 +133,8 @@ def interrupt(
                 os.kill(tracing.pid, signal.SIGKILL)
                 left += 1
             alive = target.line() == "alive 10000 0\n" if works else True
-            left += 0 if target.process.poll() is not None or wait_until_untraced(target.pid) else 1
+            untraced = target.process.poll() is not None or wait_until_untraced(target.pid)
+            left += not untraced or any(Path(env["TMPDIR"]).iterdir())
             if not (alive and lives(target)):
                 killed += 1
                 target.end()
