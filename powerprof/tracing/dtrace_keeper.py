@@ -135,17 +135,17 @@ def _look_after(dtrace: int, linker: Linker, end: _Asked) -> int:
             os.kill(dtrace, signal.SIGINT)  # a second one would end it without its output
 
 
-def _start(script: int, words: list[str], told: int) -> int:
-    """DTrace's pid, which it says itself before it becomes DTrace; 0 where it cannot be started."""
+def _start(script: int, words: list[str], told: int) -> subprocess.Popen[bytes] | None:
+    """DTrace, which says its pid itself before it becomes DTrace; None where it cannot be started."""
 
     def tell() -> None:
         os.write(told, b"%d\n" % os.getpid())
 
     try:
-        return subprocess.Popen(words, stdin=script, preexec_fn=tell).pid  # noqa: PLW1509
+        return subprocess.Popen(words, stdin=script, preexec_fn=tell)  # noqa: PLW1509
     except OSError as error:
         os.write(2, f"cannot run {words[0]} ({(error.strerror or str(error)).lower()})\n".encode())
-        return 0
+        return None
 
 
 def _stand_by(worker: int, told: int, linker: Linker, end: _Asked) -> int:
@@ -177,7 +177,8 @@ def main(arguments: list[str]) -> int:
     os.close(lifeline)
     end = _Asked(0, held)
     dtrace = _start(int(arguments[1]), arguments[2:], tell)
-    return _look_after(dtrace, linker, end) if dtrace else 127
+    # Held until the end: a Popen that nobody holds waits for its child itself.
+    return _look_after(dtrace.pid, linker, end) if dtrace else 127
 
 
 if __name__ == "__main__":
