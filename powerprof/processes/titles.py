@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the processes of a server say that they are: PostgreSQL's write it over their command lines."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from powerprof.foreign import printable
+from powerprof.paths import procfs
+
+_LIMIT_BYTES = 4096
+_MOST_NAME = 128
+_PATIENCE_S = 1.0
+# "postgres: 15/main: checkpointer", "postgres: app shop 10.0.0.7(5541) SELECT"; the cluster's name is optional, and
+# says which of several servers a process is of (cluster_name, which Debian sets to VERSION/NAME).
+_TITLE = re.compile(r"^postgres: (?:[^ :]+: )?(.*)$")
+_CLIENT = re.compile(r"^(\S+) (\S+) (?:\[local\]|\S+\(\d+\)|\S+)(?: .*)?$")
+_HELPERS = re.compile(
+    r"^(logger|startup|checkpointer|background writer|walwriter|autovacuum|archiver|stats collector|logical replication"
+    r"|walreceiver|walsender|parallel worker|io worker|slotsync worker|walsummarizer|bgworker|postmaster)"
+)
+
+
+def server_names(pids: Iterable[int]) -> dict[int, str]:
+    """Process id → what it does: `checkpointer`, `backend of shop`; a process that does not say is absent."""
+    found = {}
+    for pid in pids:
+        text = _command_line(procfs() / str(pid) / "cmdline")
+        name = part_of(text) if text else None
+        if name:
+            found[pid] = name
+    return found
+
+
+def part_of(title: str) -> str | None:
+    """The part that a title tells of; of a client's process the database, and neither account nor statement."""
+    said = _TITLE.match(" ".join(title.split()))
+    if not said:
+        return None
+    part = said[1]
+    helper = _HELPERS.match(part)
+    client = None if helper else _CLIENT.match(part)
+    name = f"backend of {client[2]}" if client else re.sub(r" (for PID|waiting|recovering|streaming) .*$", "", part)
+    return printable(name)[:_MOST_NAME] or None
+
+
+def _command_line(path: Path) -> str | None:
+    """As text; None where the process keeps its reader waiting, in whose own memory it lies."""
+    found: list[bytes] = []
+
+    def read() -> None:
+        try:
+            with path.open("rb") as file:
+                found.append(file.read(_LIMIT_BYTES))
+        except OSError:
+            pass
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(_PATIENCE_S)
+    return found[0].replace(b"\0", b" ").decode("utf-8", "replace") if found else None
