@@ -6,13 +6,49 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
 
-if TYPE_CHECKING:
-    from pymysql.connections import Connection
-    from pymysql.cursors import Cursor
+from powerprof.errors import Retryable
 
-    Sql = Connection[Cursor]
+Family = Literal["mysql", "postgresql"]
+
+
+class StatementError(Retryable):
+    """The server refused a statement; `number` is its error code."""
+
+    def __init__(self, message: str, hint: str | None, number: int) -> None:
+        super().__init__(message, hint)
+        self.number = number
+
+
+class Sql(Protocol):
+    """A connection to any server: as much of Python's database interface as `sql` uses, and its socket.
+
+    `family` is the dialect that is spoken on it.
+    """
+
+    family: Family
+
+    def cursor(self) -> Any:
+        """What runs statements."""
+
+    def close(self) -> None:
+        """Say good-bye."""
+
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+
+    def detach(self) -> int | None:
+        """A descriptor by which the connection lives on without this object; None where it cannot."""
+
+    def __enter__(self) -> Self:
+        """Itself."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Close it."""
 
 
 class Server(Protocol):
@@ -57,7 +93,7 @@ class Limits:
 class Login:
     """Where and as whom to connect. The password never shows in a repr, a record or a command line."""
 
-    __slots__ = ("database", "host", "password", "port", "socket", "tls", "user")
+    __slots__ = ("database", "family", "host", "password", "port", "socket", "tls", "user")
 
     def __init__(
         self,
@@ -69,6 +105,7 @@ class Login:
         port: int | None = None,
         database: str | None = None,
         tls: Mapping[str, str] | None = None,
+        family: Family = "mysql",
     ) -> None:
         self.user = user
         self.password = password
@@ -77,9 +114,23 @@ class Login:
         self.port = port
         self.database = database
         self.tls = dict(tls or {})
+        self.family = family
 
     def __repr__(self) -> str:
         return f"Login({self.text})"
+
+    def within(self, database: str | None) -> Login:
+        """The same account in a schema of its server."""
+        return Login(
+            user=self.user,
+            password=self.password,
+            socket=self.socket,
+            host=self.host,
+            port=self.port,
+            database=database or self.database,
+            tls=self.tls,
+            family=self.family,
+        )
 
     @property
     def text(self) -> str:
@@ -87,4 +138,4 @@ class Login:
         if self.socket is not None:
             return f"{self.user}@{self.socket}"
         host = self.host or "127.0.0.1"
-        return f"mysql://{self.user}@{f'[{host}]' if ':' in host else host}:{self.port or 3306}/"
+        return f"{self.family}://{self.user}@{f'[{host}]' if ':' in host else host}:{self.port or 3306}/"

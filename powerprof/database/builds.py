@@ -14,7 +14,8 @@ from powerprof import programs
 from powerprof.database.accounts import name_of, server_account
 from powerprof.errors import CapabilityError, PowerprofError
 
-Family = Literal["mariadb", "mysql"]
+Family = Literal["mariadb", "mysql", "postgresql"]
+_TITLES = {"mariadb": "MariaDB", "mysql": "MySQL", "postgresql": "PostgreSQL"}
 
 # Libraries that old generic builds want and Debian 12 does not install by itself.
 _PACKAGES = {"libaio.so.1": "libaio1", "libncurses.so.5": "libncurses5", "libtinfo.so.5": "libtinfo5"}
@@ -34,7 +35,8 @@ class ServerBuild:
     @property
     def name(self) -> str:
         """As people write it: `MariaDB 10.11.19`."""
-        return f"{'MariaDB' if self.family == 'mariadb' else 'MySQL'} {'.'.join(map(str, self.version))}"
+        parts = self.version[:2] if self.family == "postgresql" else self.version
+        return f"{_TITLES[self.family]} {'.'.join(map(str, parts))}"
 
     @property
     def names_threads(self) -> bool:

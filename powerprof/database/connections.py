@@ -6,13 +6,12 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from powerprof.closing import Closing
-from powerprof.database import limits, sql
+from powerprof.database import dialects, limits
 from powerprof.database.base import Server
 from powerprof.errors import PowerprofError
 
@@ -42,7 +41,7 @@ class IdleConnections(Closing):
         self._hold_s = hold_s
         self._progress = progress
         self._handles: list[int] = []
-        self._encrypted: list[Sql] = []
+        self._whole: list[Sql] = []
 
     def _open(self) -> None:
         if self.count:
@@ -53,7 +52,7 @@ class IdleConnections(Closing):
     def _ask_server(self) -> None:
         """Refuse before the first connection what the server would refuse at the last."""
         timeout_s = check_connections(self._server, self.count)
-        if self._hold_s is not None and self._hold_s >= timeout_s:
+        if self._hold_s is not None and timeout_s is not None and self._hold_s >= timeout_s:
             self.notes.append(
                 f"the server closes idle connections after {timeout_s} s (wait_timeout), "
                 f"they are to be held for {self._hold_s:.0f} s"
@@ -74,26 +73,23 @@ class IdleConnections(Closing):
             connection = self._server.connect(autocommit=None)
         except PowerprofError as error:
             raise PowerprofError(f"client {number + 1} of {self.count}: {error.message}", error.hint) from error
-        channel = _channel(connection)
-        if hasattr(channel, "context"):
-            # TLS keeps its keys outside the kernel: the whole connection has to stay.
-            self._encrypted.append(connection)
+        handle = connection.detach()
+        if handle is None:
+            self._whole.append(connection)
         else:
-            # The duplicate stays open when PyMySQL's object is dropped.
-            self._handles.append(os.dup(channel.fileno()))
-            channel.close()
+            self._handles.append(handle)
 
     def lost_count(self) -> int:
         """How many the server has closed, or written to, which it does only to say that it closes."""
         poll = select.poll()
-        handles: list[int] = [*self._handles, *(_channel(connection).fileno() for connection in self._encrypted)]
+        handles: list[int] = [*self._handles, *(connection.fileno() for connection in self._whole)]
         for handle in handles:
             poll.register(handle, _EVENTS)
         return len(poll.poll(0))
 
     def close(self) -> None:
         """Say good-bye and close them all."""
-        for connection in self._encrypted:
+        for connection in self._whole:
             with contextlib.suppress(Exception):
                 connection.close()
         for handle in self._handles:
@@ -101,27 +97,24 @@ class IdleConnections(Closing):
                 os.write(handle, _QUIT)
             os.close(handle)
         self._handles.clear()
-        self._encrypted.clear()
+        self._whole.clear()
 
 
-def check_connections(server: Server, count: int) -> int:
+def check_connections(server: Server, count: int) -> int | None:
     """Raises PowerprofError where the server or this host has no room for `count` connections more.
 
-    Returns after how many seconds the server closes an idle one (wait_timeout).
+    Returns after how many seconds the server closes an idle one (wait_timeout); None: never.
     """
     with server.connect() as connection:
-        variables = sql.rows(
-            connection, "SELECT @@max_connections, @@max_user_connections, @@session.wait_timeout", columns=3
-        )
-        status = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'", columns=2)
-    most, per_user, timeout_s = (sql.count(value) or 0 for value in (variables or [(0, 0, 0)])[0])
+        most, per_user, there, timeout_s = dialects.of(connection).room(connection)
     if not most:
         raise PowerprofError("the server does not say how many connections it allows", "is it MySQL or MariaDB?")
-    room = most - ((sql.count(status[0][1]) or 1) - 1 if status else 0)
+    # One of those that are there was this question's.
+    room = most - there + 1
     if count > room:
         raise PowerprofError(
             f"the server has room for {room} more connections, {count} are wanted (max_connections {most})",
-            f"SET GLOBAL max_connections={most + count - room}, or use fewer --clients",
+            f"set max_connections to {most + count - room}, or use fewer --clients",
         )
     if 0 < per_user < count:
         raise PowerprofError(
@@ -131,11 +124,3 @@ def check_connections(server: Server, count: int) -> int:
     if server.pid is not None and not server.private:
         limits.check_threads(count)
     return timeout_s
-
-
-def _channel(connection: Sql) -> socket.socket:
-    # PyMySQL has no public name for its socket.
-    channel = connection._sock  # type: ignore[attr-defined]
-    if not isinstance(channel, socket.socket):
-        raise PowerprofError("a client was closed while it was opened")
-    return channel

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from powerprof.database import sql
-from powerprof.database.base import Limits, Login
+from powerprof.database.base import Limits, Login, StatementError
 from powerprof.errors import PowerprofError
 from powerprof.foreign import printable
 
@@ -47,7 +47,7 @@ def _read_only(connection: Sql) -> None:
     for statement in ("SET SESSION TRANSACTION READ ONLY", "SET SESSION max_statement_time = 3"):
         try:
             sql.execute(connection, statement)
-        except sql.StatementError as error:
+        except StatementError as error:
             if error.number >= 2000 or error.number == 0:
                 raise PowerprofError(error.message) from error
 

@@ -12,6 +12,8 @@ name can belong to nobody else.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import glob
 import os
 import select
 import shutil
@@ -35,9 +37,18 @@ def marked_pids(tree: str) -> list[int]:
 def _is_marked(pid: int, mark: bytes) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            return mark in file.read().split(b"\0")
+            return mark in file.read().split(b"\0") or _works_there(pid, mark)
     except OSError:
         return False
+
+
+def _works_there(pid: int, mark: bytes) -> bool:
+    """PostgreSQL's processes write their titles over their environment, and live on for the length of a statement when
+    the one that began them is gone: they are known by name and working directory, their data in the tree."""
+    tree = mark.partition(b"=")[2]
+    with open(f"/proc/{pid}/comm", "rb") as file:  # noqa: PTH123
+        name = file.read().strip()
+    return name == b"postgres" and os.readlink(f"/proc/{pid}/cwd".encode()).startswith(tree + b"/")
 
 
 def kill_marked(tree: str, patience_s: float = 10.0) -> bool:
@@ -62,9 +73,43 @@ def kill_marked(tree: str, patience_s: float = 10.0) -> bool:
         time.sleep(0.01)
 
 
+def _attached(number: str, maker: str, owner: int) -> int | None:
+    """How many have that segment attached; None where it is another's."""
+    with open("/proc/sysvipc/shm", encoding="ascii") as file:  # noqa: PTH123
+        # key shmid perms size cpid lpid nattch uid … (ipc/shm.c, sysvipc_shm_proc_show)
+        for row in (line.split() for line in file):
+            if (row[1], row[4], row[7]) == (number, maker, str(owner)):
+                return int(row[6])
+    return None
+
+
+def _forget_segments(tree: str) -> None:
+    """Remove the segment of shared memory by which a PostgreSQL that was killed knew that its data were in use.
+
+    Its number is in postmaster.pid (line 7: key, id). Only one that nobody has attached, of that file's owner and made
+    by the process of line 1, is removed: the file is the server's to write.
+    """
+    for path in glob.glob(f"{glob.escape(tree)}/*/data/postmaster.pid"):  # noqa: PTH207
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with open(handle, encoding="ascii", errors="replace") as file:  # noqa: PTH123
+                lines = file.read(4096).splitlines()
+                owner = os.fstat(handle).st_uid
+            number = lines[6].split()[1]
+            # Its processes let go of it a moment after they can no longer be seen.
+            for _ in range(50):
+                if _attached(number, lines[0], owner) == 0:
+                    ctypes.CDLL(None).shmctl(int(number), 0, None)  # IPC_RMID
+                    break
+                time.sleep(0.02)
+        except (OSError, ValueError, IndexError):
+            continue
+
+
 def sweep(trees: list[str]) -> None:
     """Kill what runs for the first tree and remove all of them; does nothing the second time."""
     kill_marked(trees[0])
+    _forget_segments(trees[0])
     for tree in trees:
         for _ in range(50):
             shutil.rmtree(tree, ignore_errors=True)

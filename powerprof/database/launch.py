@@ -4,34 +4,28 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from powerprof.caller import acting_as
-from powerprof.database import builds, limits, template
+from powerprof.database import products, template
 from powerprof.database.accounts import name_of, server_account, server_owner
 from powerprof.database.base import Login
 from powerprof.database.builds import ServerBuild
 from powerprof.database.options import ServerOptions
 from powerprof.database.runtree import RunTree, may_enter
-from powerprof.database.settings import setting_arguments
 from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
 from powerprof.folders import Folder, give, write_all
 from powerprof.paths import temporary_base
 
-INIT_SQL = "init.sql"
 ERROR_LOG = "error.log"
-SOCKET = "mysqld.sock"
-_USER = "powerprof"
 # A redo log of the default size (96 MiB) and a temporary tablespace (12 MiB) are made at the start.
 _ROOM_BYTES = 128 << 20
 # sockaddr_un.sun_path is 108 bytes with the final NUL (unix(7)).
 _LONGEST_SOCKET = 107
-_SPARE_CONNECTIONS = 24
 
 
 def check_room() -> None:
@@ -43,24 +37,23 @@ def check_room() -> None:
 def prepare(build: ServerBuild, options: ServerOptions, tree: RunTree) -> Login:
     """Make the server's directory with data cloned from the template, and powerprof's account.
 
-    The account has a random password even though the socket is private: a loopback port is open to every user
-    of the host. A password in SQL that is read from a private file shows on no command line.
     Raises PowerprofError.
     """
+    product = products.of(build)
     directory = tree.path / options.name
-    socket = directory / SOCKET
-    if len(os.fsencode(socket)) > _LONGEST_SOCKET:
+    login = product.login(directory)
+    socket = login.socket
+    if socket is not None and len(os.fsencode(socket)) > _LONGEST_SOCKET:
         raise PowerprofError(f"{socket} is too long for a socket", "set TMPDIR to a shorter path")
     owner = server_account()
     if owner is not None:
         let_pass(tree, owner)
     source = template.template_for(build, tree)
     template.need_room(tree.path, template.size_of(source) + _ROOM_BYTES)
-    login = Login(user=_USER, password=secrets.token_urlsafe(24), socket=socket)
     try:
         directory.mkdir(0o700)
         with Folder.open(directory) as folder:
-            _fill(folder, builds.account_sql(build, login.user, login.password), owner)
+            _fill(folder, product.files(build, login), owner)
             template.clone(source, directory / "data", owner)
             if build.basedir is not None and _is_out_of_reach(build, owner):
                 template.clone(build.basedir / "share", directory / "base/share", owner)
@@ -71,8 +64,8 @@ def prepare(build: ServerBuild, options: ServerOptions, tree: RunTree) -> Login:
     return login
 
 
-def _fill(folder: Folder, init_sql: str, owner: tuple[int, int] | None) -> None:
-    for name, text in ((INIT_SQL, init_sql), (ERROR_LOG, "")):
+def _fill(folder: Folder, files: Mapping[str, str], owner: tuple[int, int] | None) -> None:
+    for name, text in {**files, ERROR_LOG: ""}.items():
         handle = folder.create(name)
         try:
             write_all(handle, text.encode())
@@ -119,41 +112,12 @@ def open_log(directory: Path) -> int:
 
 
 def command(build: ServerBuild, options: ServerOptions, directory: Path, port: int | None) -> tuple[Path, list[str]]:
-    """Where to start the server, and its command line: as built, but for what was asked and what makes it private.
-
-    That comes last: of two settings of the same name the last one holds, however the first was spelt.
-    """
+    """Where to start the server, and its command line: what makes it private comes last, and holds."""
     place, binary, basedir = _reach(build, directory)
-    words = [binary, "--no-defaults", "--skip-name-resolve"]
-    if build.names_threads:
-        # Elsewhere it would cost memory and name no thread.
-        words.append("--performance-schema=ON")
-    if options.connections > 100:
-        words += [
-            f"--max-connections={options.connections + _SPARE_CONNECTIONS}",
-            f"--open-files-limit={options.connections + limits.SPARE_FILES}",
-            # Thousands arrive at once and none may be turned away (listen(2), net.core.somaxconn).
-            "--back-log=1024",
-        ]
-    words += setting_arguments(options.settings)
-    if basedir is not None:
-        words.append(f"--basedir={basedir}")
-    words += [
-        f"--datadir={directory}/data",
-        f"--socket={directory}/{SOCKET}",
-        f"--pid-file={directory}/mysqld.pid",
-        f"--tmpdir={directory / 'tmp'}",
-        f"--init-file={directory}/{INIT_SQL}",
-        # What statements of a workload may not do to files of this host: INTO OUTFILE, LOAD DATA, DATA DIRECTORY.
-        f"--secure-file-priv={directory / 'tmp'}",
-        "--local-infile=OFF",
-        "--loose-skip-symbolic-links",
-        # MySQL's second protocol listens everywhere by default.
-        "--loose-mysqlx=OFF",
-    ]
-    return place, words + (
-        ["--skip-networking"] if port is None else [f"--port={port}", f"--bind-address={options.address}"]
-    )
+    product = products.of(build)
+    base = [f"--basedir={basedir}"] if basedir is not None else []
+    words = product.words(build, options.settings, options.connections, directory)
+    return place, [binary, *words, *base, *product.network(port, options.address)]
 
 
 def _is_out_of_reach(build: ServerBuild, account: tuple[int, int] | None) -> bool:
@@ -172,13 +136,14 @@ def _reach(build: ServerBuild, directory: Path) -> tuple[Path, str, Path | None]
     return build.binary.absolute().parent, f"./{build.binary.name}", near
 
 
-def ready(directory: Path) -> None:
-    """Once it answers: remove the statements that made the account, and write the fresh data to disk now, so that the
+def ready(build: ServerBuild, directory: Path) -> None:
+    """Once it answers: remove what made the account, and write the fresh data to disk now, so that the
     kernel does not do it while idling is measured. Raises PowerprofError."""
     try:
         with as_server(), Folder.open(directory) as folder:
-            with suppress(FileNotFoundError):
-                folder.remove(INIT_SQL)
+            for name in products.of(build).once:
+                with suppress(FileNotFoundError):
+                    folder.remove(name)
             with folder.folder("data") as data:
                 for _, _, names, here in os.fwalk(".", dir_fd=data.handle):
                     for name in names:

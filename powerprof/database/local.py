@@ -9,14 +9,16 @@ import time
 from pathlib import Path
 
 from powerprof import paths
-from powerprof.database import sql
+from powerprof.database import postgres, sql
 from powerprof.database.base import Limits, Login
 from powerprof.database.locate import socket_inodes
 from powerprof.errors import PowerprofError
 from powerprof.files import try_text
 from powerprof.processes.targets import name_of
+from powerprof.processes.titles import server_names
 
 _SERVER = re.compile(r"(mysqld|mariadbd)(-.*)?")  # mysqldump, mysqld_safe and mysqld_exporter are none
+_IN_PROCESSES = "postgres"
 _LISTENING = "00010000"  # __SO_ACCEPTCON, include/uapi/linux/net.h
 _PATIENCE_S = 3.0  # for all its sockets together
 _MOST_SOCKETS = 20
@@ -40,11 +42,15 @@ def listening_sockets(pid: int) -> list[Path]:
 
 
 def names_of_local_server(pid: int) -> dict[int, str]:
-    """Kernel thread id → performance_schema name; empty for what is no server, or one that does not let us in.
+    """Kernel thread id → performance_schema name, or what a process of PostgreSQL says that it is; empty for what is no
+    server, or one that does not let us in.
 
     Logs in as the system user (unix_socket authentication), without a password, and asks nothing of the terminal.
     """
-    if not is_server(name_of(pid)):
+    name = name_of(pid)
+    if name == _IN_PROCESSES:
+        return server_names(postgres.processes(pid))
+    if not is_server(name):
         return {}
     end_s = time.monotonic() + _PATIENCE_S
     for place in listening_sockets(pid)[:_MOST_SOCKETS]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from powerprof.database import limits
+from powerprof.database import limits, products
+from powerprof.database.base import Family
 from powerprof.database.builds import ServerBuild
-from powerprof.database.settings import Setting, setting_arguments
+from powerprof.database.settings import Setting
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.files import reason_of
 
@@ -26,9 +27,9 @@ class ServerOptions:
 
     `name` is its directory in the tree. `port` "ephemeral" is a free one on 127.0.0.1, None no TCP at all.
     `connections` is how many clients are going to be held open. `settings` is a my.cnf fragment (see
-    `settings.setting_arguments`); `environment` is added to ours; `affinity` are the CPUs that it may use.
-    `binary`, `basedir` or a `build` choose another server. `namespace` (see `netns`) and `address` place it in
-    a network of its own. It may take `timeout_s` to become ready.
+    `settings.setting_arguments`); `environment` is added to ours; `affinity` are the CPUs that it may use. `family` is
+    the product; `binary`, `basedir` or a `build` choose another server of it. `namespace` (see `netns`) and `address`
+    place it in a network of its own. It may take `timeout_s` to become ready.
     Raises UsageError for senseless values.
     """
 
@@ -38,6 +39,7 @@ class ServerOptions:
     settings: Mapping[str, Setting] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     affinity: tuple[int, ...] | None = None
+    family: Family = "mysql"
     binary: Path | None = None
     basedir: Path | None = None
     build: ServerBuild | None = None
@@ -49,7 +51,7 @@ class ServerOptions:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,23}", self.name):
             raise UsageError(f"{self.name!r} cannot name a server", "lower-case letters, digits and -")
         limits.check_clients(self.connections)
-        setting_arguments(self.settings)
+        products.PRODUCTS[self.family].check(self.settings)
         if isinstance(self.port, int) and not 1 <= self.port <= 65535:
             raise UsageError(f"{self.port} is not a port", "1 to 65535")
         for name, value in self.environment.items():

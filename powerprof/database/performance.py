@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from powerprof.database import sql
+from powerprof.database.base import StatementError
 from powerprof.foreign import printable
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _rows(connection: Sql, statement: str, columns: int) -> list[sql.Row]:
     """Rows; none where the server refuses. Raises StatementError where the connection is lost."""
     try:
         return sql.rows(connection, statement, columns=columns)
-    except sql.StatementError as error:
+    except StatementError as error:
         if error.number >= 2000 or error.number == 0:
             raise
         return []

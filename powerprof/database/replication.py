@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from powerprof.database import sql
+from powerprof.database.base import StatementError
 from powerprof.errors import PowerprofError
 from powerprof.foreign import whole
 
@@ -50,7 +51,7 @@ def read_status(connection: Sql) -> list[ReplicationStatus]:
     for statement in ("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
         try:
             return [status_of(row) for row in sql.records(connection, statement)]
-        except sql.StatementError as error:
+        except StatementError as error:
             if error.number != 1064:  # a syntax error: words of another server
                 raise
     raise PowerprofError("the server has no statement that shows replication")
@@ -165,7 +166,7 @@ def wait_marker(replica: Sql, token: str, name: str, deadline: float) -> None:
         try:
             if sql.scalar(replica, query):
                 return
-        except sql.StatementError as error:
+        except StatementError as error:
             if error.number not in (1049, 1146):  # no such schema, no such table: not yet
                 raise
         for status in read_status(replica):

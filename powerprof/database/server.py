@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from powerprof import programs
 from powerprof.closing import Closing
-from powerprof.database import builds, errorlog, launch, limits, netns, sql, template
+from powerprof.database import builds, errorlog, launch, limits, netns, products, sql, template
 from powerprof.database.accounts import server_account
 from powerprof.database.base import Limits, Login
 from powerprof.database.builds import ServerBuild
 from powerprof.database.options import ServerOptions, choose_port, port_taken
+from powerprof.database.products import Product
 from powerprof.database.runtree import RunTree
-from powerprof.errors import PowerprofError
+from powerprof.errors import PowerprofError, UsageError
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -62,7 +63,9 @@ class PrivateServer(Closing):
     def start(self) -> None:
         """Prepare the data and start the process. `wait_ready` follows; `stop` must, also after a failure."""
         options = self.options
-        self._build = options.build or builds.find_build(options.binary, options.basedir)
+        self._build = options.build or products.find(options.family, options.binary, options.basedir)
+        if options.port is not None and not self._product.has_tcp:
+            raise UsageError(f"a private {self._product.title} listens on its socket alone", "leave the port out")
         account = server_account()
         limits.check_threads(options.connections, server_uid=account[0] if account else os.geteuid())
         limits.raise_open_files(options.connections)
@@ -109,7 +112,7 @@ class PrivateServer(Closing):
                     f"the private server was not ready in {self.options.timeout_s:g} s: {self.log_tail()}"
                 )
             time.sleep(0.02)
-        launch.ready(self.directory)
+        launch.ready(self.build, self.directory)
 
     def _answers(self, timeout_s: float) -> bool:
         timeout_s = max(timeout_s, 1.0)
@@ -133,7 +136,7 @@ class PrivateServer(Closing):
         """End the server and remove what it left. It is killed: nothing of its data is to be saved."""
         try:
             if self._process is not None and self._process.poll() is None:
-                programs.stop(self._process, kind=signal.SIGKILL)
+                programs.stop(self._process, kind=self._product.end)
         finally:
             self._close()
             if self._own_tree:
@@ -155,9 +158,12 @@ class PrivateServer(Closing):
 
     def _signal(self, number: int) -> None:
         # By the descriptor: once the process has been waited for, its number may be anybody's.
-        if self._pidfd is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
+        if self._pidfd is None:
+            return
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, number)
+            for pid in self._product.processes(self.pid)[1:]:
+                os.kill(pid, number)
 
     def alive(self) -> bool:
         """True while the process runs."""
@@ -183,13 +189,16 @@ class PrivateServer(Closing):
             raise
 
     def thread_names(self) -> dict[int, str]:
-        """Kernel thread id → performance_schema name; empty where the server does not tell."""
-        with self.connect() as connection:
-            return sql.thread_names(connection, self.pid)
+        """Kernel thread id → the server's name of it; empty where the server does not tell."""
+        return self._product.names(self.connect, self.pid)
 
     def log_tail(self, lines: int = 3) -> str:
         """The end of the error log in one line: the errors in it if there are any."""
         return errorlog.tail(self._log, lines) if self._log is not None else "it was not started"
+
+    @property
+    def _product(self) -> Product:
+        return products.of(self.build)
 
     @property
     def pid(self) -> int:
@@ -214,7 +223,7 @@ class PrivateServer(Closing):
     @property
     def socket(self) -> Path:
         """Its unix socket."""
-        return self.directory / launch.SOCKET
+        return _there(self.login.socket)
 
     @property
     def port(self) -> int | None:

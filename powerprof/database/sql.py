@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from powerprof.database.base import Limits, Login
-from powerprof.errors import Retryable
+from powerprof.database.base import Limits, Login, StatementError
 from powerprof.foreign import printable, whole
 from powerprof.processes.namespaces import outer_ids
 
@@ -35,19 +34,24 @@ _HINTS = {
 }
 
 
-class StatementError(Retryable):
-    """The server refused a statement; `number` is its error code."""
-
-    def __init__(self, message: str, hint: str | None, number: int) -> None:
-        super().__init__(message, hint)
-        self.number = number
-
-
-def connect(login: Login, *, timeout_s: float = 8.0, limits: Limits = LIMITS, **options: Any) -> Sql:
-    """A connection with autocommit; `options` go to PyMySQL. Raises StatementError.
+def connect(
+    login: Login, *, timeout_s: float = 8.0, limits: Limits = LIMITS, database: str | None = None, **options: Any
+) -> Sql:
+    """A connection with autocommit, in `database` or the login's own; `options` go to PyMySQL. Raises StatementError.
 
     Nobody vouches for the server: see `wire`. `timeout_s` is for connecting, handshake and log-in together.
     """
+    patience_s = max(1.0, min(timeout_s, limits.waiting_s, 3600.0))
+    return _DRIVERS[login.family](login.within(database), patience_s, limits, options)
+
+
+def _postgresql(login: Login, patience_s: float, limits: Limits, _options: Mapping[str, Any]) -> Sql:
+    from powerprof.database.libpq import Connection
+
+    return Connection(login, patience_s, limits)
+
+
+def _mysql(login: Login, patience_s: float, limits: Limits, options: Mapping[str, Any]) -> Sql:
     from powerprof.database.wire import DoubtingConnection
 
     place: dict[str, Any]
@@ -57,7 +61,6 @@ def connect(login: Login, *, timeout_s: float = 8.0, limits: Limits = LIMITS, **
     else:
         place = {"host": login.host or "127.0.0.1", "port": login.port or 3306}
     tls = {f"ssl_{name}": value for name, value in login.tls.items()}
-    patience_s = max(1.0, min(timeout_s, limits.waiting_s, 3600.0))
     try:
         return DoubtingConnection(
             limits,
@@ -80,6 +83,12 @@ def connect(login: Login, *, timeout_s: float = 8.0, limits: Limits = LIMITS, **
         raise failure(f"cannot connect to {login.text}", error) from error
 
 
+_DRIVERS: Mapping[str, Callable[[Login, float, Limits, Mapping[str, Any]], Sql]] = {
+    "mysql": _mysql,
+    "postgresql": _postgresql,
+}
+
+
 def _ask(connection: Sql, statement: str, arguments: Sequence[Any] | None) -> tuple[list[str], list[Row]]:
     """Column names and rows. PyMySQL trips over an answer out of form by whatever exception: all are failures."""
     import pymysql
@@ -89,6 +98,8 @@ def _ask(connection: Sql, statement: str, arguments: Sequence[Any] | None) -> tu
             cursor.execute(statement, arguments)
             names = [str(column[0]) for column in cursor.description or ()]
             answer = [tuple(row) for row in cursor.fetchall()]
+    except StatementError as error:
+        raise StatementError(f"{_verb(statement)} failed ({error.message})", error.hint, error.number) from error
     except Exception as error:
         if not isinstance(error, pymysql.MySQLError):
             # Nobody knows where in its answer the server is now.

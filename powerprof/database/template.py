@@ -11,7 +11,7 @@ from pathlib import Path
 
 from powerprof import paths, programs
 from powerprof.copies import Rules, Unfit, copy_folder
-from powerprof.database import builds
+from powerprof.database import builds, products
 from powerprof.database.accounts import name_of, server_account
 from powerprof.database.builds import ServerBuild
 from powerprof.database.runtree import RunTree, may_enter
@@ -75,8 +75,8 @@ def _for_this_run(build: ServerBuild, tree: RunTree) -> Path:
 def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
     """Let the server's own program make its data, as the server's account, which may enter the tree."""
     owner = server_account()
-    command = builds.initialise_command(build, work / "data")
-    blocked = may_enter(Path(command[0]).parent, *owner) if owner is not None else None
+    steps = products.of(build).initialise(build, work / "data")
+    blocked = may_enter(Path(steps[0][0][0]).parent, *owner) if owner is not None else None
     if owner is not None and blocked is not None:
         raise PowerprofError(
             f"the user {name_of(owner)}, as whom the server runs, may not enter {blocked}",
@@ -92,7 +92,10 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
     need_room(work, _NEEDED_BYTES)
     environment = {**tree.environment, "TMPDIR": str(work / "tmp")}
     try:
-        done = programs.run(command, timeout_s=180, env=environment, check=False, user=owner)
+        for command, said in steps:
+            done = programs.run(command, timeout_s=180, stdin=said, env=environment, check=False, user=owner)
+            if done.returncode != 0:
+                break
     except PowerprofError:
         # A server whose disk is full waits until somebody makes room, a minute at a time.
         need_room(work, 8 << 20)

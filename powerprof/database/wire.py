@@ -10,6 +10,7 @@ through TLS or a unix socket, and where the plugin is a plain one through TLS wh
 from __future__ import annotations
 
 import contextlib
+import os
 import ssl
 import time
 from typing import Any, NoReturn
@@ -37,6 +38,7 @@ _Connection: Any = Connection
 class DoubtingConnection(_Connection):  # type: ignore[misc]
     """A connection whose server may be anybody. `patience_s` is how long the next statement may take."""
 
+    family = "mysql"
     _rfile: Any
     _sock: Any
 
@@ -59,6 +61,20 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
     def is_private(self) -> bool:
         """TLS or a unix socket: nobody but the server hears it."""
         return bool(self._secure)
+
+    def fileno(self) -> int:
+        """The socket's descriptor. Raises OperationalError where it was given up."""
+        if self._sock is None:
+            raise err.OperationalError(CR.CR_SERVER_LOST, "a client was closed while it was opened")
+        return int(self._sock.fileno())
+
+    def detach(self) -> int | None:
+        """A copy of the descriptor, which outlives this object; None under TLS, whose keys are outside the kernel."""
+        if isinstance(self._sock, ssl.SSLSocket):
+            return None
+        copy = os.dup(self.fileno())
+        self._force_close()
+        return copy
 
     def close(self) -> None:
         """Also of a connection that was given up: it is closed already."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from powerprof.database import sql
+from powerprof.database.base import StatementError
 from powerprof.database.replication import read_status, status_of
 from powerprof.diagnosis.evidence import Channel, Client, LoggedEvent, ReplicaHost, ScheduledEvent
 from powerprof.diagnosis.periodic import SETTINGS
@@ -53,7 +54,7 @@ def quietly(ask: Callable[[], T], otherwise: T, what: str, notes: list[str]) -> 
     """What `ask` gives; where the server refuses, `otherwise` and a note. A lost connection is raised."""
     try:
         return ask()
-    except sql.StatementError as error:
+    except StatementError as error:
         if error.number >= 2000 or error.number == 0:
             raise
         notes.append(f"{what} could not be read: {error.message}")
@@ -81,7 +82,7 @@ def channels(connection: Sql) -> list[Channel]:
     for statement in ("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
         try:
             rows = sql.records(connection, statement)
-        except sql.StatementError as error:
+        except StatementError as error:
             if error.number != 1064:
                 raise
             continue
@@ -109,7 +110,7 @@ def _process_list(connection: Sql) -> list[dict[str, Any]]:
                 f"SELECT ID, USER, HOST, COMMAND, TIME, STATE, {more}LEFT(INFO, {_TEXT}) AS INFO "  # noqa: S608 - ours
                 "FROM information_schema.processlist",
             )
-        except sql.StatementError as error:
+        except StatementError as error:
             if error.number not in (1054, 1109, 1146, 1049):
                 raise
     return sql.records(connection, "SHOW PROCESSLIST")
@@ -155,7 +156,7 @@ def replicas(connection: Sql) -> list[ReplicaHost]:
     for statement in ("SHOW SLAVE HOSTS", "SHOW REPLICAS"):
         try:
             rows = sql.records(connection, statement)
-        except sql.StatementError as error:
+        except StatementError as error:
             if error.number != 1064:
                 raise
             continue
@@ -198,7 +199,7 @@ def log_end(connection: Sql) -> tuple[str, int] | None:
     for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"):
         try:
             rows = sql.rows(connection, statement, columns=2)
-        except sql.StatementError as error:
+        except StatementError as error:
             if error.number != 1064:
                 raise
             continue

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from powerprof import interrupts, paths
-from powerprof.database import builds, limits
+from powerprof.database import limits, products
 from powerprof.database.accounts import server_account
 from powerprof.database.base import Server
 from powerprof.database.client import GivenServer, given_login
@@ -267,7 +267,7 @@ def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
         if plan.clients:
             limits.raise_open_files(plan.clients)
         return lambda: GivenServer(login)
-    build = builds.find_build(plan.server_binary)
+    build = products.find("mysql", plan.server_binary, None)
     account = server_account()
     limits.check_threads(plan.clients, server_uid=account[0] if account else os.geteuid())
     limits.raise_open_files(plan.clients)

@@ -91,7 +91,7 @@ def _case(case: Case) -> list[str]:
         found += [" ".join(statement.split())[:300] + ";" for statement in statements[:4]]
         if len(statements) > 4:
             found.append(f"… and {len(statements) - 4} more")
-    found += [f"{name} = {value}" for name, value in server.my_cnf.items()]
+    found += [f"{name} = {value}" for name, value in server.settings.items()]
     found += [f"SET GLOBAL {name} = {value}" for name, value in server.set_global.items()]
     found += [f"environment {name}={value}" for name, value in server.environment.items()]
     found += [f"each connection first: {statement}" for statement in load.session]

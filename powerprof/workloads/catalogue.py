@@ -8,6 +8,7 @@ from pathlib import Path
 
 from powerprof.errors import UsageError
 from powerprof.paths import data_dir
+from powerprof.workloads.definition import DEFAULT_KIND
 from powerprof.workloads.reading import Loaded, read_workload
 
 
@@ -74,6 +75,8 @@ def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = N
     if len(matches) > 1 and beside is not None:
         both = [loaded for loaded in matches if beside.rpartition(":")[2] in loaded.definition.conditions]
         matches = both or matches
+    # Another product's workload may ask the same under the same names: it is named with its workload.
+    matches = [loaded for loaded in matches if loaded.definition.server.kind == DEFAULT_KIND] or matches
     if not matches:
         raise UsageError(f"no workload has a condition {name}", "powerprof workloads lists what there is")
     if len(matches) > 1:

@@ -16,6 +16,18 @@ Identifier = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,63}$", descri
 Value = bool | int | float | str
 Statement = Annotated[str, Meta(min_length=1, max_length=1 << 20)]
 
+ServerKind = Literal["mysql", "postgresql"]
+DEFAULT_KIND: ServerKind = "mysql"
+LoadKind = Literal["statements", "tpcc", "slap", "pgbench", "idle", "none", "command"]
+# What can drive which server.
+LOADS: dict[ServerKind, tuple[LoadKind, ...]] = {
+    "mysql": ("statements", "tpcc", "slap", "idle", "none", "command"),
+    "postgresql": ("pgbench", "idle", "none", "command"),
+}
+# And which tables a server can have, and what else there is for one alone: the keys by server.
+DATASETS: dict[ServerKind, tuple[str, ...]] = {"mysql": ("none", "world", "sql"), "postgresql": ("none", "sql")}
+FOREIGN: dict[ServerKind, tuple[str, ...]] = {"mysql": ("postgresql_conf",), "postgresql": ("my_cnf", "set_global")}
+
 PrimaryMetric = Literal[
     "c0_ms_per_query_server",
     "c0_ms_per_query",
@@ -56,14 +68,22 @@ class Topology(_Table, frozen=True, kw_only=True):
 
 
 class Server(_Table, frozen=True, kw_only=True):
-    """Settings: `my_cnf` and `environment` need a server of their own, `set_global` is changed at run time.
+    """Settings: `my_cnf` (PostgreSQL: `postgresql_conf`) and `environment` need a server of their own, `set_global` is
+    changed at run time.
 
     `set_global` is put back to what it was, also on a given server.
     """
 
+    kind: ServerKind = DEFAULT_KIND
+    postgresql_conf: dict[Variable, Value] = {}
     my_cnf: dict[Variable, Value] = {}
     set_global: dict[Variable, Value] = {}
     environment: dict[Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """What it is started with; one of the two is empty."""
+        return {**self.my_cnf, **self.postgresql_conf}
 
 
 class Dataset(_Table, frozen=True, kw_only=True):
@@ -82,7 +102,7 @@ class Load(_Table, frozen=True, kw_only=True):
     the statements that were asked; `checks` have no rows as long as the data are whole.
     """
 
-    kind: Literal["statements", "tpcc", "slap", "idle", "none", "command"] = "statements"
+    kind: LoadKind = "statements"
     sql: list[Statement] = []
     files: list[str] = []
     session: list[Statement] = []

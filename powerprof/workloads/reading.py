@@ -16,7 +16,7 @@ from powerprof import toml
 from powerprof.errors import DataError
 from powerprof.files import read_outside_text
 from powerprof.foreign import loader
-from powerprof.workloads.definition import Condition, Load, Server, Topology, Workload
+from powerprof.workloads.definition import DATASETS, FOREIGN, LOADS, Condition, Load, Server, Topology, Workload
 
 _LIMIT_BYTES = 1 << 20
 _SQL_LIMIT_BYTES = 64 << 20
@@ -122,7 +122,8 @@ def _check(loaded: Loaded, text: str) -> None:
         where: list[str | int] = ["conditions", name]
         own = "files" in loaded.raw["conditions"][name].get("load", {})
         _check_files(loaded, text, case.load.files, [*where, "load", "files"] if own else ["load", "files"])
-        if case.load.kind in ("statements", "slap") and not (case.load.sql or case.load.files):
+        _check_kind(case, text)
+        if case.load.kind in ("statements", "slap", "pgbench") and not (case.load.sql or case.load.files):
             raise DataError(path, f"conditions.{name}: the load has neither sql nor files", line_of(text, where))
         if case.load.kind in ("idle", "none", "tpcc") and (case.load.sql or case.load.files or case.load.session):
             said = f"conditions.{name}: a load of kind {case.load.kind} runs no statements of yours"
@@ -138,6 +139,26 @@ def _check(loaded: Loaded, text: str) -> None:
                 f"parameters.{name}: {parameter.key} cannot be set ({error})".replace("`", ""),
                 line_of(text, ["parameters", name]),
             ) from None
+
+
+def _check_kind(case: Case, text: str) -> None:
+    """What this kind of server does not know."""
+    kind, path = case.server.kind, case.workload.path
+    line = line_of(text, ["conditions", case.name])
+    definition = case.workload.definition
+    foreign = next((key for key in FOREIGN[kind] if getattr(case.server, key)), None)
+    if foreign is not None:
+        raise DataError(path, f"conditions.{case.name}: server.{foreign} is not for kind {kind}", line)
+    if case.load.kind not in LOADS[kind]:
+        said = f"conditions.{case.name}: a load of kind {case.load.kind} does not know a server of kind {kind}"
+        raise DataError(path, said, line, f"of kind {', '.join(LOADS[kind])}")
+    if definition.dataset.kind not in DATASETS[kind]:
+        said = f"dataset.kind: {definition.dataset.kind} is not for servers of kind {kind}"
+        raise DataError(path, said, line_of(text, ["dataset", "kind"]), f"of kind {', '.join(DATASETS[kind])}")
+    alone = case.topology.kind != "standalone" or definition.storm is not None or case.condition.counters
+    if alone and kind == "postgresql":
+        said = f"conditions.{case.name}: topologies, storms and counters are not for servers of kind {kind}"
+        raise DataError(path, said, line)
 
 
 def _check_files(loaded: Loaded, text: str, names: Sequence[str], keys: Sequence[str | int]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof import interrupts
-from powerprof.database import routing, sql
+from powerprof.database import dialects, routing, sql
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.files import read_outside_text
 from powerprof.workloads import world
@@ -20,7 +20,6 @@ from powerprof.workloads.sqltext import split_statements
 if TYPE_CHECKING:
     from powerprof.database.base import Server, Sql
 
-_MARK = "powerprof_made_this"
 _LIMIT_BYTES = 256 << 20
 
 
@@ -67,19 +66,14 @@ def make(server: Server, workload: Loaded, dataset: Dataset, made: list[str], wo
     name = schema_of(workload)
     if name is None:
         return
-    with server.connect() as connection:
-        remove(connection, name)
-        interrupts.hold()  # between these statements nobody could say whose schema it is
-        try:
-            sql.execute(
-                connection,
-                f"CREATE DATABASE `{name}` DEFAULT CHARACTER SET latin1",
-                f"USE `{name}`",
-                f"CREATE TABLE {_MARK} (made TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)",
-            )
-            made.append(name)
-        finally:
-            interrupts.release()
+    remove(server, name)
+    interrupts.hold()  # between its statements nobody could say whose schema it is
+    try:
+        dialects.of_server(server).create(server, name)
+        made.append(name)
+    finally:
+        interrupts.release()
+    with server.connect(database=name) as connection:
         if dataset.kind == "world":
             _make_world(server, connection, dataset, world_sql)
         else:
@@ -118,17 +112,14 @@ def load_official(server: Server, path: Path) -> str:
     return "world"
 
 
-def remove(connection: Sql, name: str) -> None:
+def remove(server: Server, name: str) -> None:
     """Drop the schema if powerprof made it. Raises UsageError where it is somebody else's."""
-    there = sql.rows(connection, "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", [name])
-    if not there:
-        return
-    ours = sql.rows(
-        connection, "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s", [name, _MARK]
-    )
-    if not ours:
+    dialect = dialects.of_server(server)
+    ours = dialect.owner_of(server, name)
+    if ours is False:
         raise UsageError(f"the server has a schema {name} that powerprof did not make", "rename or drop it")
-    sql.execute(connection, f"DROP DATABASE `{name}`")
+    if ours:
+        dialect.drop(server, name)
 
 
 def _run(connection: Sql, statements: Iterable[str], what: str) -> None:

@@ -56,7 +56,12 @@ def _check_given(case: Case, options: BenchOptions) -> None:
             f"{case.qualified} needs {case.topology.kind} servers of its own, which a given server is not",
             "leave --server, --socket and --defaults-file out",
         )
-    if options.given is not None and (case.server.my_cnf or case.server.environment):
+    if options.given is not None and case.server.kind != options.given.login.family:
+        raise UsageError(
+            f"{case.qualified} is for servers of kind {case.server.kind}, and {options.given.version} was given",
+            "leave --server, --socket and --defaults-file out: a private server is started",
+        )
+    if options.given is not None and (case.server.settings or case.server.environment):
         raise UsageError(
             f"{case.qualified} needs a server started with its own settings, which a given server cannot be",
             "leave --server, --socket and --defaults-file out: a private server is started",

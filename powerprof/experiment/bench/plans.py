@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from powerprof.database import sql
+from powerprof.database import dialects, sql
 from powerprof.errors import PowerprofError
 from powerprof.workloads.definition import Explain, PlanStep
 
@@ -15,39 +15,10 @@ if TYPE_CHECKING:
 
 # At its edges a window cuts statements of a few clients.
 _COUNTER_SHARE, _COUNTER_EDGE = 0.02, 40
-# Rows that the storage engine handed over: every Handler_read_* counts one (MariaDB, Server Status
-# Variables).
-_ROWS = (
-    "Handler_read_first",
-    "Handler_read_key",
-    "Handler_read_last",
-    "Handler_read_next",
-    "Handler_read_prev",
-    "Handler_read_rnd",
-    "Handler_read_rnd_next",
-)
-_COUNTED = (
-    *("Questions", "Qcache_hits", "Connections"),
-    *("Com_commit", "Com_stmt_prepare", "Com_stmt_execute", "Com_stmt_close"),
-    *_ROWS,
-)
 
 
 class PlanMismatch(PowerprofError):
     """The server does not run the statement as the workload says it must."""
-
-
-def explain(connection: Sql, statement: str) -> list[dict[str, Any]]:
-    """The rows of EXPLAIN with lower-case names. Raises PowerprofError."""
-    import pymysql
-
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("EXPLAIN " + statement)
-            names = [column[0].lower() for column in cursor.description or ()]
-            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    except (pymysql.MySQLError, OSError) as error:
-        raise sql.failure(f"cannot explain {statement[:60]!r}", error) from error
 
 
 def check_plan(condition: str, wanted: Explain, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -88,9 +59,7 @@ def plan_text(row: Mapping[str, Any]) -> str:
 
 def counters(connection: Sql) -> dict[str, int]:
     """The server's counters of statements and rows; the reading itself adds to them. Raises PowerprofError."""
-    names = ", ".join(f"'{name}'" for name in _COUNTED)
-    found = sql.rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})", columns=2)
-    return {str(name): sql.count(value) or 0 for name, value in found}
+    return dialects.of(connection).counters(connection)
 
 
 def between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
@@ -141,6 +110,7 @@ def check_data(connection: Sql, condition: str, checks: Sequence[str]) -> None:
             )
 
 
-def rows_in(moved: Mapping[str, int]) -> int:
-    """Rows that the storage engines handed over; a dozen of them are the reading's own."""
-    return sum(moved.get(name, 0) for name in _ROWS)
+def rows_in(moved: Mapping[str, int]) -> int | None:
+    """Rows that the storage engines handed over, a dozen for the reading itself; None where nothing counts them."""
+    counted = [moved[name] for name in dialects.ROWS if name in moved]
+    return sum(counted) if counted else None

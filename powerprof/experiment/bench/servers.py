@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof.closing import Closing
-from powerprof.database import sql
+from powerprof.database import dialects, sql
 from powerprof.database.accounts import server_account
 from powerprof.database.base import Login
 from powerprof.errors import PowerprofError, UsageError
@@ -90,7 +90,8 @@ class Bench(Closing):
         most = max(other.load.clients for other in self._cases)
         options = ServerOptions(
             name=name,
-            settings=case.server.my_cnf,
+            family=case.server.kind,
+            settings=case.server.settings,
             environment=case.server.environment,
             port="ephemeral" if any(other.load.tcp for other in self._cases) else None,
             connections=most + _SPARE_CONNECTIONS,
@@ -157,17 +158,16 @@ class Bench(Closing):
         try:
             node.settings.restore()
         finally:
-            with node.server.connect() as connection:
-                for name in node.made:
-                    dataset.remove(connection, name)
+            for name in node.made:
+                dataset.remove(node.server, name)
 
     def _key(self, case: Case) -> str:
         """Conditions with the same start-up settings share a server; those of a topology have their own."""
         if self._options.given is not None:
             return "given"
-        settings, environment = sorted(case.server.my_cnf.items()), sorted(case.server.environment.items())
+        settings, environment = sorted(case.server.settings.items()), sorted(case.server.environment.items())
         own = None if case.topology.kind == "standalone" else (case.condition.setup, case.condition.on_members)
-        return repr((settings, environment, case.topology, own))
+        return repr((case.server.kind, settings, environment, case.topology, own))
 
     # One condition
 
@@ -263,16 +263,7 @@ class Bench(Closing):
 
     def login(self, case: Case) -> Login:
         """The account, with the condition's schema."""
-        login = self._node(case).server.login
-        return Login(
-            user=login.user,
-            password=login.password,
-            socket=login.socket,
-            host=login.host,
-            port=login.port,
-            database=dataset.database_of(case) or login.database,
-            tls=login.tls,
-        )
+        return self._node(case).server.login.within(dataset.database_of(case))
 
     def connect(self, case: Case) -> Sql:
         """A control connection in the condition's schema."""
@@ -306,9 +297,7 @@ class Bench(Closing):
     def _run(self, case: Case, node: Node, statements: Sequence[str]) -> None:
         if not statements:
             return
-        login = node.server.login
-        name = dataset.database_of(case)
-        with node.server.connect(database=name or login.database) as connection:
+        with node.server.connect(database=dataset.database_of(case)) as connection:
             sql.execute(connection, *statements)
 
     def _explain(self, case: Case) -> list[tuple[Explain, list[dict[str, object]]]]:
@@ -320,7 +309,7 @@ class Bench(Closing):
         with self.connect(case) as connection:
             sql.execute(connection, *case.load.session)
             for one in wanted:
-                rows = plans.explain(connection, one.statement)
+                rows = dialects.of(connection).explain(connection, one.statement)
                 plans.check_plan(case.name, one, rows)
                 found.append((one, rows))
         return found

@@ -43,7 +43,10 @@ class Context:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What the client says afterwards. Latencies include the time in the queue; None where it cannot tell."""
+    """What the client says afterwards. Latencies include the time in the queue; None where it cannot tell.
+
+    `ends_s` is when each query was answered, on the monotonic clock.
+    """
 
     queries: int | None
     elapsed_s: float
@@ -53,6 +56,11 @@ class LoadResult:
     mean_ms: float | None = None
     errors: int = 0
     client_cpu_s: float | None = None
+    ends_s: Sequence[float] | None = None
+
+    def between(self, start_s: float, end_s: float) -> int | None:
+        """How many queries were answered in that time; None where the client does not say when."""
+        return None if self.ends_s is None else sum(start_s <= at_s < end_s for at_s in self.ends_s)
 
 
 class Running(Protocol):

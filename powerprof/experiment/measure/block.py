@@ -81,7 +81,9 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         ):
             before = count()
             beside.start()
+            start_s = time.monotonic()
             window = meter.measure(window_s)
+            end_s = time.monotonic()
             shares, storm = beside.finish(window.cpus)
             after = count()
         if not running.alive() and not (window.window_s and window.window_s >= 0.98 * window_s):
@@ -91,7 +93,10 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         running.kill()
     refuse_errors(case, result)
     moved = plans.between(before, after)
-    done = moved.pop(_DONE) if _DONE in moved else plans.queries_in(moved, transactions=case.load.transaction)
+    done = moved.pop(_DONE, None)
+    if done is None:
+        own = result.between(start_s, end_s)
+        done = plans.queries_in(moved, transactions=case.load.transaction) if own is None else own
     plans.check_counters(case.qualified, case.condition.counters, moved, done)
     return block_of(
         apparatus,

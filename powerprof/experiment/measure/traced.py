@@ -69,10 +69,11 @@ def _traced(
             found.update(server.thread_names())
         return found
 
+    pids = tuple(members.values())
     label = ", ".join(f"{name} ({pid})" for name, pid in members.items())
     with Beside(bench, case) as beside, load_at(bench, case, rate_hz):
         beside.start()
-        taken = live.capture(live.CapturePlan(Target(tuple(members.values()), label), duration_s), names, say)
+        taken = live.capture(live.CapturePlan(Target(pids, label, roots=pids), duration_s), names, say)
         _, storm = beside.finish(os.cpu_count() or 1)
     bench.leave(case)
     say(f"unwinding {case.name}")

@@ -114,3 +114,28 @@ def test_the_line_of_a_key_is_that_of_its_table_where_it_is_not_written() -> Non
 def test_the_published_schema_is_that_of_the_code() -> None:
     published = json.loads((REPOSITORY / "docs/reference/workload.schema.json").read_text())
     assert published == json_schema(), "powerprof workloads --schema --json docs/reference/workload.schema.json"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('[server]\nkind = "postgresql"\n[load]\nsql = ["SELECT 1"]', "a load of kind statements does not know"),
+        ('[load]\nkind = "pgbench"\nsql = ["SELECT 1"]', "a load of kind pgbench does not know a server of kind mysql"),
+        (
+            '[server]\nkind = "postgresql"\nmy_cnf = { port = 1 }\n[load]\nkind = "none"',
+            "server.my_cnf is not for kind",
+        ),
+        (
+            '[server]\npostgresql_conf = { a = 1 }\n[load]\nkind = "none"',
+            "server.postgresql_conf is not for kind mysql",
+        ),
+        ('[server]\nkind = "postgresql"\n[dataset]\nkind = "world"\n[load]\nkind = "none"', "world is not for servers"),
+        ('[server]\nkind = "postgresql"\n[topology]\nkind = "ring"\n[load]\nkind = "none"', "topologies, storms and"),
+    ],
+)
+def test_what_a_kind_of_server_does_not_know_is_refused(tmp_path: Path, lines: str, said: str) -> None:
+    (tmp_path / "w").mkdir()
+    top = 'schema = "powerprof.workload/1"\nname = "w"\ntitle = "t"\n'
+    (tmp_path / "w/workload.toml").write_text(f"{top}{lines}\n[conditions.one]\n")
+    with pytest.raises(DataError, match=said):
+        read_workload(tmp_path / "w")

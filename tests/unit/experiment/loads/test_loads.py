@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from powerprof.errors import UsageError
-from powerprof.experiment.loads import command, slap, sysbench
+from powerprof.experiment.loads import command, pgbench, slap, sysbench
 from powerprof.experiment.loads.base import LoadFailed
 from powerprof.workloads.definition import Load
 
@@ -85,3 +86,40 @@ def test_the_account_is_in_a_file_that_only_we_can_read(tmp_path: Path) -> None:
     link.symlink_to(tmp_path / "elsewhere")
     private_file(tmp_path, "link", b"x")
     assert not (tmp_path / "elsewhere").exists()
+
+
+PGBENCH = """\
+transaction type: /tmp/x/pgbench-0.sql
+number of clients: 4
+number of transactions actually processed: 4
+number of failed transactions: 0 (0.000%)
+latency average = 2.500 ms
+"""
+
+
+def test_pgbenchs_log_tells_how_many_ended_within_a_window(tmp_path: Path) -> None:
+    now_s, ahead_s = time.time(), time.time() - time.monotonic()
+    second, micro = int(now_s), int(now_s % 1 * 1e6)
+    lines = [f"{client} 1 {us} 0 {second + client} {micro} 10" for client, us in enumerate((1000, 2000, 3000, 4000))]
+    (tmp_path / "pgbench-log.17").write_text("\n".join(lines) + "\nnonsense\n1 2\n")
+    result = pgbench.result(PGBENCH, 4.0, tmp_path)
+    assert (result.queries, result.errors, result.mean_ms) == (4, 0, 2.5)
+    assert (result.p50_ms, result.p95_ms, result.p99_ms) == (2.0, 4.0, 4.0)
+    begin_s = now_s - ahead_s
+    assert result.between(begin_s - 0.5, begin_s + 1.5) == 2
+    assert result.between(begin_s + 10, begin_s + 20) == 0
+    with pytest.raises(LoadFailed, match="gave no report"):
+        pgbench.result("pgbench: error: connection failed", 1.0, tmp_path)
+
+
+def test_statements_become_scripts_of_pgbench() -> None:
+    load = Load(kind="pgbench")
+    assert pgbench.texts(["SELECT {{uniform 1 9}}, {{uniform 2 3}};"], load) == [
+        "\\set powerprof0 random(1, 9)\n\\set powerprof1 random(2, 3)\nSELECT :powerprof0, :powerprof1;\n"
+    ]
+    assert pgbench.texts(["SELECT 1", "SELECT 2"], Load(kind="pgbench", transaction=True)) == [
+        "BEGIN;\nSELECT 1;\nSELECT 2;\nEND;\n"
+    ]
+    for statement in ("SELECT 1;\n  \\shell rm -r x", "\\setshell a id", "SELECT {{sequence}}"):
+        with pytest.raises(UsageError):
+            pgbench.texts([statement], load)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pgbench as the client of PostgreSQL: the workload's statements, open loop with --rate.
+
+Checked with 15: with --rate transactions are due at exponentially distributed times and a latency counts from when one
+was due (pgbench's manual, --rate). --log says of each transaction when it ended and how long it took, from which those
+within a window are counted exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from powerprof import programs
+from powerprof.errors import UsageError
+from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
+from powerprof.experiment.loads.process import ProcessLoad, private_file
+from powerprof.folders import Folder
+from powerprof.workloads.definition import Load
+from powerprof.workloads.reading import Case
+
+_PROTOCOLS = {"text": "simple", "prepare-each": "extended", "prepare-once": "prepared"}
+_RANDOM = re.compile(r"\{\{uniform (\d{1,18}) (\d{1,18})\}\}")
+_LOG = "pgbench-log"
+_LIMIT_BYTES = 256 << 20
+
+
+def start(case: Case, context: Context, order: Order) -> ProcessLoad:
+    """Start pgbench on the statements of a case. Raises CapabilityError where it is not installed."""
+    load, login = case.load, context.login
+    for old in context.directory.glob(f"{_LOG}.*"):
+        old.unlink()
+    scripts = [
+        private_file(context.directory, f"pgbench-{number}.sql", text.encode())
+        for number, text in enumerate(texts(case.load_statements(), load))
+    ]
+    argv: list[str | Path] = [
+        _program(context),
+        "--no-vacuum",
+        f"--client={load.clients}",
+        "--jobs=1",
+        f"--protocol={_PROTOCOLS[load.protocol]}",
+        f"--random-seed={order.seed}",
+        "--log",
+        f"--log-prefix={_LOG}",
+        *(["--connect"] if load.reconnect else []),
+        *([f"--rate={order.rate_hz:g}"] if order.rate_hz else []),
+        (
+            f"--transactions={math.ceil(order.queries / load.clients)}"
+            if order.queries
+            else f"--time={math.ceil(order.duration_s or 1)}"
+        ),
+        *(f"--file={script}" for script in scripts),
+        f"--host={login.socket.parent if login.socket else login.host}",
+        f"--username={login.user}",
+        load.database or login.database or "postgres",
+    ]
+    return ProcessLoad(argv, context, lambda text, elapsed_s: result(text, elapsed_s, context.directory))
+
+
+def _program(context: Context) -> Path:
+    """The one that came with the server. On PATH Debian has a script that looks for clusters."""
+    build = getattr(context.server, "build", None)
+    beside = build.binary.with_name("pgbench") if build is not None else None
+    return beside if beside is not None and beside.is_file() else programs.need("pgbench", "postgresql")
+
+
+def texts(statements: Sequence[str], load: Load) -> list[str]:
+    """The scripts: each statement one, of which pgbench takes any, or all of them one where they are a transaction.
+
+    `{{uniform A B}}` becomes a variable of pgbench's. Raises UsageError for what it has no word for, and for a line
+    that it would take for a command of its own: some of them run programs.
+    """
+    session = [f"{text};" for text in load.session]
+    if session:
+        raise UsageError("pgbench has no statements that each connection runs first", "leave load.session out")
+    found = [_script(statement) for statement in statements]
+    return ["BEGIN;\n" + "".join(found) + "END;\n"] if load.transaction else found
+
+
+def _script(statement: str) -> str:
+    if any(line.lstrip().startswith("\\") for line in statement.splitlines()):
+        raise UsageError(f"{statement.strip()[:40]!r} has a line that is a command of pgbench's own (\\…)")
+    variables: list[str] = []
+
+    def variable(found: re.Match[str]) -> str:
+        variables.append(f"\\set powerprof{len(variables)} random({found[1]}, {found[2]})\n")
+        return f":powerprof{len(variables) - 1}"
+
+    text = _RANDOM.sub(variable, statement)
+    if "{{" in text:
+        raise UsageError(f"{statement.strip()[:40]!r}: pgbench knows {{{{uniform A B}}}} only")
+    return "".join(variables) + text.rstrip().rstrip(";") + ";\n"
+
+
+def result(text: str, elapsed_s: float, directory: Path) -> LoadResult:
+    """pgbench's report and log. Raises LoadFailed where it gave none."""
+    counted = re.search(r"number of transactions actually processed: (\d+)", text)
+    if not counted:
+        raise LoadFailed(f"pgbench gave no report: {' / '.join(text.split()[-20:])[:200]}")
+    failed = re.search(r"number of failed transactions: (\d+)", text)
+    mean = re.search(r"latency average = (\d+(?:\.\d+)?) ms", text)
+    found = LoadResult(
+        queries=int(counted[1]),
+        elapsed_s=elapsed_s,
+        mean_ms=float(mean[1]) if mean else None,
+        errors=int(failed[1]) if failed else 0,
+    )
+    ends, latencies = _logged(directory)
+    if not latencies:
+        return found
+    latencies.sort()
+
+    def at(percent: float) -> float:
+        return latencies[min(len(latencies) - 1, math.ceil(len(latencies) * percent / 100) - 1)]
+
+    # The log has the time of day, a window the monotonic clock.
+    ahead_s = time.time() - time.monotonic()
+    return replace(found, p50_ms=at(50), p95_ms=at(95), p99_ms=at(99), ends_s=tuple(end - ahead_s for end in ends))
+
+
+def _logged(directory: Path) -> tuple[list[float], list[float]]:
+    """When each transaction ended and its milliseconds. A line: client, number, µs, script, s, µs[, lag in µs]."""
+    ends, latencies = [], []
+    with Folder.open(directory) as folder:
+        for path in directory.glob(f"{_LOG}.*"):
+            text = folder.read(path.name, _LIMIT_BYTES).decode("ascii", "replace")
+            for line in text.splitlines():
+                words = line.split()
+                if len(words) >= 6 and words[2].isdigit():
+                    latencies.append(int(words[2]) / 1e3)
+                    ends.append(int(words[4]) + int(words[5]) / 1e6)
+    return ends, latencies
