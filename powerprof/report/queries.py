@@ -143,6 +143,7 @@ def lines(record: Queries, width: int = text.DEFAULT_WIDTH, *, top: int = _SHOWN
     return found
 
 
+DEAR_PERCENT = 3.0  # of the server's CPU time: from there on the cheaper way is offered
 _KEYS = ("joules", "percent", "calls", "c0", "wakeups", "p95")
 
 
@@ -187,9 +188,15 @@ def _cost(record: Queries) -> str:
     if cost.probes_ms is None:
         return "What tracing cost cannot be told on this kernel."
     each = "" if cost.per_call_us is None else f", {text.number(cost.per_call_us, 1)} µs a statement"
+    share = 100.0 * cost.probes_ms / 1e3 / record.server_c0_s if record.server_c0_s else None
+    server = "" if share is None else f" and {text.number(share, 2)} % of the server's CPU time"
+    dear = record.method == "probes" and share is not None and share > DEAR_PERCENT
     return (
         f"Tracing cost {text.number(cost.probes_ms, 0)} ms of CPU time, {text.number(cost.percent, 2)} % of this host"
-        f"{each}; it is within the figures. Reading it cost powerprof {text.number(record.tool.cpu_percent, 2)} % and "
+        f"{server}{each}; it is within the figures. "
+        + "Where that is too much: --method samples costs about 1 %, and tells short statements less well. "
+        * dear
+        + f"Reading it cost powerprof {text.number(record.tool.cpu_percent, 2)} % and "
         f"{text.number(record.tool.wakeups_hz, 1)} wake-ups/s; {record.lost_count:,} updates lost."
     )
 

@@ -34,6 +34,7 @@ MAX_DEPTH = 128
 _THREADS = 8192
 _FRAMES = 65_536
 _STEPPED = 0x10000  # COOKIE_STEPPED
+_FIELDS = {f"task_struct_{name}": ("task_struct", name) for name in ("pid", "tgid")}
 _RESERVED = 2  # the calibration's
 
 
@@ -151,7 +152,7 @@ class FunctionTracer(Closing):
                     "THREADS": _THREADS,
                     "FRAMES": _FRAMES,
                     "MAX_DEPTH": MAX_DEPTH,
-                    **struct_definitions(kernel_btf(), {"task_struct_pid": ("task_struct", "pid")}),
+                    **struct_definitions(kernel_btf(), _FIELDS),
                 },
                 uprobe_type=how,
             )

@@ -9,81 +9,29 @@ import numpy as np
 
 COMM_BYTES = 16
 
-IDLE_EXIT = np.dtype(
-    [
-        (name, "<u8")
-        for name in (
-            "enter_ns",
-            "exit_ns",
-            "next_ns",
-            "timer_function",
-            "work_function",
-            "site_ip",
-            "site_sp",
-            "site_code",
-            "waking_ns",
-            "waker_timer_function",
-            "waker_ip",
-            "waker_sp",
-            "waker_code",
-        )
-    ]
-    + [
-        (name, "<u4")
-        for name in (
-            "cpu",
-            "state",
-            "evidence",
-            "irq",
-            "flags",
-            "next_tid",
-            "next_tgid",
-            "waker_tid",
-            "waker_tgid",
-            "waker_cpu",
-            "waker_context",
-            "waker_irq",
-            "woken_tid",
-            "sequence",
-        )
-    ]
-    + [("next_comm", f"S{COMM_BYTES}"), ("waker_comm", f"S{COMM_BYTES}")]
+# What names a cause, in the order in which both a record and a key hold it.
+_PLACES = ("timer_function", "work_function", "site_ip", "site_sp", "site_code")
+_WAKER_PLACES = ("waker_timer_function", "waker_ip", "waker_sp", "waker_code")
+_WHO = ("evidence", "irq", "flags", "next_tid", "next_tgid", "waker_tid", "waker_tgid")
+_WAKING = ("waker_context", "waker_irq", "woken_tid")
+
+
+def _struct(words: tuple[str, ...], halves: tuple[str, ...], *others: tuple[str, str]) -> np.dtype[np.void]:
+    """Of u64, then u32, then others."""
+    return np.dtype([*((name, "<u8") for name in words), *((name, "<u4") for name in halves), *others])
+
+
+IDLE_EXIT = _struct(
+    ("enter_ns", "exit_ns", "next_ns", *_PLACES, "waking_ns", *_WAKER_PLACES),
+    ("cpu", "state", *_WHO, "waker_cpu", *_WAKING, "sequence"),
+    ("next_comm", f"S{COMM_BYTES}"),
+    ("waker_comm", f"S{COMM_BYTES}"),
 )
 
 CAUSE_STATES = 10  # CPUIDLE_STATE_MAX
 
 # struct cause_key and struct cause_sum, one after the other: probes/bpf/causes.h.
-CAUSE_KEY = np.dtype(
-    [
-        (name, "<u8")
-        for name in (
-            "timer_function",
-            "work_function",
-            "site_ip",
-            "site_sp",
-            "site_code",
-            "waker_timer_function",
-            "waker_ip",
-            "waker_sp",
-            "waker_code",
-        )
-    ]
-    + [
-        (name, "<u4")
-        for name in (
-            "evidence",
-            "irq",
-            "flags",
-            "next_tid",
-            "next_tgid",
-            "waker_tid",
-            "waker_tgid",
-            "waker_context",
-            "waker_irq",
-            "woken_tid",
-        )
-    ]
-)
+CAUSE_KEY = _struct((*_PLACES, *_WAKER_PLACES), (*_WHO, *_WAKING))
 CAUSE_SUM = np.dtype(
     [(name, "<u8") for name in ("count", "running_ns", "idle_ns", "last_ns", "period_ns", "fitting_ns")]
     + [(name, "<u4") for name in ("fitting_gaps", "fitting_periods", "gaps", "votes")]

@@ -25,6 +25,7 @@ from powerprof.tracing.definitions import argument_definitions, struct_definitio
 from powerprof.tracing.dispatch import find_dispatch
 from powerprof.tracing.functions_cost import entry_cost_ns
 from powerprof.tracing.loaded import Loaded
+from powerprof.tracing.price import Price
 from powerprof.tracing.statement_trace import (
     COM_STMT_EXECUTE,
     StatementTrace,
@@ -104,6 +105,7 @@ class QueryTracer(Closing):
     def _definitions(self, btf: Btf, threads: int) -> dict[str, int | str]:
         fields = {
             "task_struct_pid": ("task_struct", "pid"),
+            "task_struct_tgid": ("task_struct", "tgid"),
             "task_struct_se": ("task_struct", "se"),
             "task_struct_min_flt": ("task_struct", "min_flt"),
             "sched_entity_sum_exec_runtime": ("sched_entity", "sum_exec_runtime"),
@@ -124,7 +126,7 @@ class QueryTracer(Closing):
 
     def _switch(self, pid: int) -> None:
         """Count what this process does; 0: nothing."""
-        self.program.put("settings", 0, struct.pack("<2I", int(pid != 0), pid))
+        self.program.put("target", 0, pid.to_bytes(8, "little"))
 
     def _counters(self) -> list[int]:
         return self.program.per_cpu_sum("counters")
@@ -156,7 +158,7 @@ class QueryTracer(Closing):
     def begin(self) -> None:
         """The window begins."""
         self._before = self._counters()
-        self._run_s = self.program.run_time_s()
+        self._price = self._stack.enter_context(Price(self.program, lambda: self._counters()[0]))
         self._base = {tid: ran for tid in _tids(self.pid) if (ran := _ran_ns(self.pid, tid)) is not None}
         self._cpu_ns = process_cpu_ns(self.pid)
         self._started_ns = time.monotonic_ns()
@@ -169,8 +171,7 @@ class QueryTracer(Closing):
         cpu_ns = process_cpu_ns(self.pid)
         self._cpu_ns = None if cpu_ns is None or self._cpu_ns is None else cpu_ns - self._cpu_ns
         self._ran = {tid: ran for tid in self._base if (ran := _ran_ns(self.pid, tid)) is not None}
-        run_s = self.program.run_time_s()
-        self._run_s = None if run_s is None or self._run_s is None else run_s - self._run_s
+        self._run_s = self._price.spent_s()
         self._probes.close()
 
     def collect(self) -> StatementTrace:

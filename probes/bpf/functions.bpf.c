@@ -25,7 +25,6 @@
  */
 
 #define COOKIE_STEPPED 0x10000
-#define REGISTER_SP 19   /* in struct pt_regs of x86-64 */
 
 enum stat_field {
     STAT_CALLS, STAT_RETURNS, STAT_ABANDONED, STAT_UNFINISHED, STAT_WALL, STAT_CPU, STAT_SELF_WALL, STAT_SELF_CPU,
@@ -63,26 +62,18 @@ struct thread {
     u16 active[FUNCTIONS];   /* how often each function is among the open calls */
 };
 
-BPF_HASH(threads, u32, struct thread, THREADS);
+#include "reading.bpf.h"
+#include "probed.bpf.h"
+
 BPF_TABLE("hash", struct frame_key, struct frame, frames, FRAMES);
-BPF_ARRAY(new_thread, struct thread, 1);
 BPF_PERCPU_ARRAY(stats, struct totals, FUNCTIONS);
-BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
 BPF_ARRAY(enabled, u32, 1);
 
 static u64 (*get_attach_cookie)(void *ctx) = (void *)174;
 
-/* Uprobe programs can be preempted by another thread's on the same CPU: per-CPU values need atomic adds too. */
 static __always_inline void add(struct totals *stat, int field, u64 value)
 {
     __sync_fetch_and_add(&stat->value[field], value);
-}
-
-static __always_inline void count(int what)
-{
-    u64 *value = counters.lookup(&what);
-    if (value)
-        __sync_fetch_and_add(value, 1);
 }
 
 static __always_inline struct frame *frame_at(u32 tid, u32 depth)
@@ -162,17 +153,9 @@ int uprobe__entry(u64 *ctx)
         return 0;
     count(COUNT_HITS);
     add(stat, STAT_CALLS, 1);
-    thread = threads.lookup(&tid);
-    if (!thread) {
-        struct thread *empty = new_thread.lookup(&zero);
-        if (empty)
-            threads.update(&tid, empty);
-        thread = threads.lookup(&tid);
-    }
-    if (!thread) {
-        count(COUNT_NO_ROOM);
+    thread = thread_entry(tid);
+    if (!thread)
         return 0;
-    }
     clocks(thread, &wall, &cpu);
     bpf_probe_read_user(&return_address, sizeof(return_address), (void *)sp);
 #pragma nounroll
@@ -259,13 +242,6 @@ int uprobe__return(u64 *ctx)
 int uprobe__exit(u64 *ctx)
 {
     return leave(get_attach_cookie(ctx) & (FUNCTIONS - 1), ctx[REGISTER_SP]);
-}
-
-static __always_inline u32 read_u32(u64 address)
-{
-    u32 value = 0;
-    bpf_probe_read_kernel(&value, sizeof(value), (void *)address);
-    return value;
 }
 
 RAW_TRACEPOINT_PROBE(sched_switch)

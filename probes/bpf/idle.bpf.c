@@ -9,6 +9,7 @@
  *
  * The loader puts in front: NR_CPUS, OFFSET_*, HAVE_*, STACKS, and where STACKS the TARGET_* settings and ON_DEMAND.
  */
+#include "reading.bpf.h"
 #include "idle_exit.h"
 #include "causes.h"
 
@@ -62,31 +63,6 @@ static __always_inline struct cpu_state *this_cpu(void)
 static __always_inline s64 *shared_at(int index)
 {
     return shared.lookup(&index);
-}
-
-static __always_inline u32 read_u32(u64 address)
-{
-    u32 value = 0;
-    bpf_probe_read_kernel(&value, sizeof(value), (void *)address);
-    return value;
-}
-
-static __always_inline u64 read_u64(u64 address)
-{
-    u64 value = 0;
-    bpf_probe_read_kernel(&value, sizeof(value), (void *)address);
-    return value;
-}
-
-/* Thread and, above it, process: as bpf_get_current_pid_tgid() has them, of any task. The two lie side by side, but on
- * kernels whose structs are shuffled. */
-static __always_inline u64 pid_tgid_of(u64 task)
-{
-#if OFFSET_task_struct_tgid == OFFSET_task_struct_pid + 4
-    return read_u64(task + OFFSET_task_struct_pid);
-#else
-    return read_u32(task + OFFSET_task_struct_pid) | (u64)read_u32(task + OFFSET_task_struct_tgid) << 32;
-#endif
 }
 
 /* The entry of a period's cause; null where the table is full. */

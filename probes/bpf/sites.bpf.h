@@ -78,11 +78,6 @@ static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid
     count_waking(&found, tid, tgid, cpu->timer_active, context, irq, waker);
 }
 
-static __always_inline int is_slot_of(struct thread *thread, u32 tid, u32 tgid)
-{
-    return thread->tid == tid && thread->tgid == tgid;
-}
-
 /* A slot is this thread's from now on. */
 static __always_inline void take_slot(struct thread *thread, u32 tid, u32 tgid)
 {
@@ -106,6 +101,24 @@ static __always_inline void note_birth(u64 task, u32 tid, u32 tgid)
     thread->sleeper.code = CODE_NEWBORN;
 }
 
+/* The slot of a thread of the target that is to be looked at now, whether it is the thread's own already or not; null for
+ * all others. */
+static __always_inline struct thread *slot_to_look_at(struct cpu_state *cpu, u32 tid, u32 tgid, int *is_known)
+{
+    struct thread *thread;
+
+    if (is_other(tgid) || is_skipped(cpu, tid, tgid))
+        return 0;
+    thread = thread_at(tid);
+    if (!thread)
+        return 0;
+    *is_known = thread->tid == tid && thread->tgid == tgid;
+    if (!*is_known && !target_of(tgid))
+        return 0;
+    note_look(cpu, coarse_ns());
+    return thread;
+}
+
 /* A target thread goes to sleep. */
 static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_tgid)
 {
@@ -115,17 +128,9 @@ static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_
 
     /* Anybody's lie where the target's do, and the first thing that a quiet target does is to be woken. */
     find_registers(task);
-    if (is_other(tgid) || is_skipped(cpu, tid, tgid))
-        return;
-    thread = thread_at(tid);
-    if (!thread)
-        return;
-    is_known = is_slot_of(thread, tid, tgid);
-    if (!is_known && !target_of(tgid))
-        return;
-    note_look(cpu, coarse_ns());
-    if (!is_sleep(0, read_u32(task + OFFSET_task_struct_state)))
-        return;   /* a signal was pending */
+    thread = slot_to_look_at(cpu, tid, tgid, &is_known);
+    if (!thread || !is_sleep(0, read_u32(task + OFFSET_task_struct_state)))
+        return;   /* or a signal was pending */
     count(COUNT_SLEEPS);
     if (!is_known)
         take_slot(thread, tid, tgid);
@@ -174,18 +179,11 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
 static __always_inline void note_waker(struct cpu_state *cpu, struct waking *waking, u64 task, u64 pid_tgid)
 {
     u32 tid = (u32)pid_tgid, tgid = pid_tgid >> 32;
-    struct thread *thread;
     int is_known;
+    struct thread *thread = slot_to_look_at(cpu, tid, tgid, &is_known);
 
-    if (is_other(tgid) || is_skipped(cpu, tid, tgid))
-        return;
-    thread = thread_at(tid);
     if (!thread)
         return;
-    is_known = is_slot_of(thread, tid, tgid);
-    if (!is_known && !target_of(tgid))
-        return;
-    note_look(cpu, coarse_ns());
     if (!is_known)
         take_slot(thread, tid, tgid);
     if (!look_at_current(cpu, &thread->waker, task, pid_tgid, STACK_WAKER))

@@ -8,6 +8,7 @@
  *
  * The loader puts in front: TICKS (how many are kept).
  */
+#include "target.bpf.h"
 
 struct tick {
     u64 at_ns;   /* CLOCK_MONOTONIC */
@@ -15,17 +16,16 @@ struct tick {
 };
 
 BPF_ARRAY(ticks, struct tick, TICKS);
-BPF_ARRAY(target, u64, 1);   /* process id */
 BPF_ARRAY(seen, u64, 1);
 
 int sample__tick(struct bpf_perf_event_data *ctx)
 {
     u64 who = bpf_get_current_pid_tgid(), number;
     int zero = 0, at;
-    u64 *next, *wanted = target.lookup(&zero);
+    u64 *next;
     struct tick *tick;
 
-    if (!wanted || who >> 32 != *wanted)
+    if (!is_target(who))
         return 0;
     next = seen.lookup(&zero);
     if (!next)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import csv
 import io
 
+import msgspec
+
 from powerprof.database.performance import Known
 from powerprof.queries.join import parts_of
 from powerprof.queries.records import PlanStep, Queries, QueryServer, TracingCost
@@ -62,8 +64,17 @@ def test_the_answer_the_table_and_the_sum() -> None:
     assert any(line.split()[:4] == ["40.0", "200.0", "1.00", "0.15"] for line in found)
     text = " ".join(found)
     assert "Statements 0.810 s + background 0.090 s + connections 0.090 s + unexplained 0.010 s = 1.000 s" in text
-    assert "Tracing cost 2 ms of CPU time, 0.06 % of this host, 5.8 µs a statement" in text
+    assert "Tracing cost 2 ms of CPU time, 0.06 % of this host and 0.24 % of the server's CPU time, 5.8 µs a" in text
+    assert "--method samples" not in text
     assert all(len(line) <= 80 for line in found)
+
+
+def test_a_dear_trace_names_the_cheaper_way() -> None:
+    cost = TracingCost(probes_ms=31.0, percent=0.8, per_call_us=5.8)
+    dear = msgspec.structs.replace(record(), tracing=cost)
+    text = " ".join(lines_of(dear, 80))
+    assert "3.10 % of the server's CPU time, 5.8 µs a statement" in text
+    assert "--method samples costs about 1 %" in text
 
 
 def test_a_server_that_does_nothing_is_said_so() -> None:
@@ -89,7 +100,6 @@ def test_csv_has_every_part() -> None:
 
 
 def test_a_plan_is_told_below_its_statement() -> None:
-    import msgspec
 
     plain = record()
     step = PlanStep(table="t", access="ALL", rows_count=20395)

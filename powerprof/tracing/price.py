@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program's runs take in a window, by the kernel's clock, which itself takes two looks at a clock in each run.
+
+Where events are many their price is known after a second: the clock stops, and the others are taken to cost as much.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from powerprof.closing import Closing
+from powerprof.tracing.loaded import Loaded
+
+ENOUGH = 5_000
+_LOOK_EVERY_S = 1.0
+
+
+class Price(Closing):
+    """The clock of one window, running from the beginning on. `events` counts what the programs run for."""
+
+    def __init__(self, program: Loaded, events: Callable[[], int], *, every_s: float = _LOOK_EVERY_S) -> None:
+        self._program, self._events, self._every_s = program, events, every_s
+        self._over = threading.Event()
+        program.count_run_time()
+        self._run_s, self._count = program.run_time_s(), events()
+        self._priced: tuple[float, int] | None = None
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._every_s):
+            if (found := self._so_far()) is None:
+                return
+            if found[1] >= ENOUGH:
+                self._program.stop_counting()
+                self._priced = found
+                return
+
+    def _so_far(self) -> tuple[float, int] | None:
+        run_s = self._program.run_time_s()
+        return None if run_s is None or self._run_s is None else (run_s - self._run_s, self._events() - self._count)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._over.set()
+        self._thread.join()
+
+    def spent_s(self) -> float | None:
+        """The time of all runs until now; None where the kernel does not tell. Ends the clock."""
+        self.close()
+        if self._priced is None:
+            found = self._so_far()
+            return None if found is None else found[0]
+        run_s, count = self._priced
+        return run_s * (self._events() - self._count) / count

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Which statement a text is: a hash without comments, and with literals, and lists of them, alike.
+ *
+ * The table that tells these apart comes from user space (statements/identity.py). The first text of each identity is kept.
+ */
+#define FNV_OFFSET 0xcbf29ce484222325ULL
+#define FNV_PRIME 0x100000001b3ULL
+
+/* What a byte of a text does in a state: the next state, and what is mixed into the hash (0: nothing). */
+struct table {
+    u8 next[STATES * 256];
+    u8 mixed[STATES * 256];
+};
+
+struct text {
+    u32 command;
+    u32 length;
+    u64 statement;           /* COM_STMT_EXECUTE of an unknown one: its number, and the thread that executed it */
+    u64 tid;
+    char text[TEXT];
+};
+
+BPF_HASH(texts, u64, struct text, TEXTS);
+BPF_ARRAY(table, struct table, 1);
+BPF_PERCPU_ARRAY(new_text, struct text, 1);
+
+/* Put the text that a thread has in its own buffer where it outlives it. */
+static __always_inline void keep_text(struct thread *thread, u64 id, u32 command, u32 tid, u64 statement)
+{
+    int zero = 0;
+    struct text *text;
+
+    if (texts.lookup(&id))
+        return;
+    text = new_text.lookup(&zero);
+    if (!text)
+        return;
+    text->command = command;
+    text->length = thread->length;
+    text->statement = statement;
+    text->tid = tid;
+    /* Preempted here, another thread's text may get in: both are kept again the next time that they are new. */
+    bpf_probe_read_kernel(text->text, TEXT, thread->text);
+    if (texts.update(&id, text))
+        count(COUNT_NO_ROOM);
+}
+
+static __always_inline u64 hashed(struct thread *thread, u32 length)
+{
+    int zero = 0;
+    struct table *how = table.lookup(&zero);
+    u64 hash = FNV_OFFSET;
+    u32 state = 0, i;
+
+    if (!how)
+        return 1;
+#pragma nounroll
+    for (i = 0; i < TEXT; i++) {
+        u32 at, mixed;
+        if (i >= length)
+            break;
+        at = (state & (STATES - 1)) << 8 | (u8)thread->text[i];
+        mixed = how->mixed[at];
+        state = how->next[at];
+        if (mixed)
+            hash = (hash ^ mixed) * FNV_PRIME;
+    }
+    return hash | 256;   /* below are commands */
+}
+
+/* The text of `length` bytes at `address`, in the thread's own buffer. */
+static __always_inline u64 identify_text(struct thread *thread, u64 address, u32 length)
+{
+    u32 size = length;
+
+    thread->length = length;
+    if (size >= TEXT) {
+        size = TEXT - 1;
+        count(COUNT_CUT);
+    }
+    asm volatile("" : "+r"(size));   /* or the bound is forgotten */
+    size &= TEXT - 1;
+    if (bpf_probe_read_user(thread->text, size, (void *)address)) {
+        count(COUNT_UNREADABLE);
+        return thread->command;
+    }
+    return hashed(thread, size);
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* What threads use, and its sums by statement. */
+struct total_key {
+    u64 id;
+    u64 tid;
+};
+
+struct total {
+    u64 calls, wakeups, faults, wall_ns;
+    s64 cpu_ns;
+};
+
+struct latency_key {
+    u64 id;
+    u64 bucket;
+};
+
+BPF_HASH(totals, struct total_key, struct total, TOTALS);
+BPF_HASH(latencies, struct latency_key, u64, TOTALS);
+
+static __always_inline u64 run_time(u64 task)
+{
+    return read_u64(task + OFFSET_task_struct_se + OFFSET_sched_entity_sum_exec_runtime);
+}
+
+static __always_inline u64 faults_of(u64 task)
+{
+    u64 faults[2] = {};
+    bpf_probe_read_kernel(faults, sizeof(faults), (void *)(task + OFFSET_task_struct_min_flt));
+    return faults[0] + faults[1];
+}
+
+/* The thread's entry, which begins with what the scheduler has counted of it. */
+static __always_inline struct thread *thread_of(u32 tid, u64 task, u64 now, int running)
+{
+    struct thread *thread = thread_entry(tid);
+
+    if (thread && !thread->is_known) {
+        thread->is_known = 1;
+        thread->first_ns = thread->last_ns = run_time(task);
+        thread->first_seen_running = running;
+        thread->in_at = now;
+    }
+    return thread;
+}
+
+static __always_inline u64 cpu_of(struct thread *thread, u64 now)
+{
+    return thread->last_ns + (thread->in_at && now > thread->in_at ? now - thread->in_at : 0);
+}
+
+/* Eight classes of equal width in each octave: within 7 % of the value. */
+static __always_inline u64 class_of(u64 value)
+{
+    u32 octave = bpf_log2l(value);
+    octave = octave > 3 ? octave - 1 : 3;   /* bcc counts from 1 */
+    return ((u64)octave << 3) | ((value >> (octave - 3)) & 7);
+}
+
+/* The open statement is over: where it went to wait after its last packet, else here. */
+static __always_inline void finish(struct thread *thread, u32 tid, u64 now, u64 task)
+{
+    struct total_key key = { .id = thread->id, .tid = tid };
+    struct latency_key where = { .id = thread->id };
+    u64 faults = faults_of(task), end = now, cpu, one = 1;
+    u32 wakeups = thread->wakeups;
+    struct total *total;
+    u64 *calls;
+
+    if (thread->id) {
+        cpu = cpu_of(thread, now);
+        if (thread->ended_at) {
+            cpu = thread->ended_ns;
+            end = thread->ended_at;
+            wakeups = thread->ended_wakeups;
+        }
+        if (thread->sent_at)
+            end = thread->sent_at;
+        total = totals.lookup(&key);
+        if (!total) {
+            struct total empty = {};
+            totals.update(&key, &empty);
+            total = totals.lookup(&key);
+            if (thread->command == COM_QUERY || thread->command == COM_STMT_PREPARE)
+                keep_text(thread, thread->id, thread->command, tid, 0);
+        }
+        if (total) {
+            total->calls++;
+            total->cpu_ns += (s64)(cpu - thread->began_ns);
+            total->wall_ns += end - thread->began_at;
+            total->wakeups += wakeups - thread->began_wakeups;
+            total->faults += faults - thread->began_faults;
+        } else {
+            count(COUNT_NO_ROOM);
+        }
+        where.bucket = class_of(end - thread->began_at);
+        calls = latencies.lookup(&where);
+        if (calls)
+            __sync_fetch_and_add(calls, 1);
+        else
+            latencies.update(&where, &one);
+        thread->id = 0;
+    }
+    thread->began_wakeups = wakeups;
+    thread->began_faults = faults;
+    thread->ended_at = 0;
+    thread->sent_at = 0;
+}

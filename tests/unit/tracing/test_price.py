@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clock of BPF programs stops where the price of an event is known, and the rest is reckoned by it."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+import pytest
+
+from powerprof.tracing.loaded import Loaded
+from powerprof.tracing.price import ENOUGH, Price
+
+
+class Runs:
+    """Programs of which each run takes 2 µs, while anybody looks."""
+
+    def __init__(self) -> None:
+        self.events, self.counted, self.is_on = 0, 0, False
+
+    def happen(self, count: int) -> None:
+        self.events += count
+        self.counted += count if self.is_on else 0
+
+    def count_run_time(self) -> None:
+        self.is_on = True
+
+    def stop_counting(self) -> None:
+        self.is_on = False
+
+    def run_time_s(self) -> float | None:
+        return 2e-6 * self.counted
+
+
+def _price(runs: Runs, every_s: float) -> Price:
+    return Price(cast(Loaded, runs), lambda: runs.events, every_s=every_s)
+
+
+def test_few_events_are_timed_one_by_one() -> None:
+    runs = Runs()
+    runs.happen(7)
+    with _price(runs, 0.01) as price:
+        runs.happen(ENOUGH - 1)
+        time.sleep(0.05)
+        assert runs.is_on
+        assert price.spent_s() == pytest.approx(2e-6 * (ENOUGH - 1))
+
+
+def test_many_events_are_reckoned_by_the_price_of_the_first() -> None:
+    runs = Runs()
+    with _price(runs, 0.01) as price:
+        runs.happen(ENOUGH)
+        limit = time.monotonic() + 10
+        while runs.is_on and time.monotonic() < limit:
+            time.sleep(0.01)
+        runs.happen(9 * ENOUGH)
+        assert runs.counted == ENOUGH
+        assert price.spent_s() == pytest.approx(2e-6 * 10 * ENOUGH)
