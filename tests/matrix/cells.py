@@ -74,6 +74,7 @@ CELLS: tuple[Cell, ...] = (
         cpus=4,
         idle_states=True,
         hotplug=True,
+        window_s=40.0,
         steps=("doctor", "attribute", "nothing-left"),
     ),
     Cell(

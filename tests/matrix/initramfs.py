@@ -30,9 +30,9 @@ _START = """#!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp/home LANG=C.UTF-8
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /run
-mkdir -p /tmp/home/.cache/powerprof /dev/shm /run/lock
+mkdir -p /tmp/home /var/cache/powerprof /dev/shm /run/lock
 # What another machine of this kernel and root compiled: found by all that went into it, else it is not used.
-[ ! -d /srv/powerprof/compiled ] || cp -a /srv/powerprof/compiled /tmp/home/.cache/powerprof/bpf
+[ ! -d /srv/powerprof/compiled ] || cp -a /srv/powerprof/compiled /var/cache/powerprof/bpf
 mount -t tmpfs tmpfs /dev/shm
 ip link set lo up
 hostname machine

@@ -50,13 +50,14 @@ def attribute(steps: Steps, job: Job) -> dict[str, Any]:
     with steps.program(str(_PROGRAMS / "sleepers"), "600", f"log={log}", *_RATES) as process:
         assert process.stdout is not None
         about = json.loads(process.stdout.readline())
-        with world.hotplug(job["hotplug"], job["window_s"] / 3):
+        with world.hotplug(job["hotplug"], job["window_s"] / 3) as turns:
             record = steps.powerprof(
                 "attribute", "--pid", str(about["pid"]), "--duration", str(job["window_s"]), "--json", "-",
                 "--runs-dir", str(runs), limit_s=job["window_s"] + 60,
             ).document()  # fmt: skip
         names = list(about["threads"])
-        counted = truth.slept(log, names, *_window(runs))
+        begin_ns, end_ns = _window(runs)
+        counted = truth.slept(log, names, begin_ns, end_ns)
     balance, stacks = record["conservation"], record["stacks"]
     facts = {
         "window_s": round(record["window_s"], 2),
@@ -67,6 +68,7 @@ def attribute(steps: Steps, job: Job) -> dict[str, Any]:
         "stacks_complete_percent": 100 * stacks["complete_count"] / max(1, stacks["captured_count"]),
         "tool_cpu_s": record["tool"]["cpu_s"],
         "notes": record["notes"],
+        "cpu_gone_and_back_s": [round((at_ns - begin_ns) / 1e9, 2) for at_ns in turns],
     }
     facts["worst_percent"], wrong = truth.compare(facts["found"], counted)
     never_idle = balance["cpuidle_usage_delta_count"] == balance["idle_exits_count"] == 0
@@ -79,6 +81,8 @@ def attribute(steps: Steps, job: Job) -> dict[str, Any]:
     seen, usage = balance["idle_exits_count"], balance["cpuidle_usage_delta_count"]
     if usage is not None and abs(seen - usage) > 0.01 * usage + 2 * record["cpus"]:
         wrong.append(f"{seen} idle exits, but cpuidle counted {usage}")
+    if job["hotplug"] and (len(turns) != 2 or turns[0] < begin_ns or turns[1] > end_ns):
+        wrong.append(f"the CPU went and came at {facts['cpu_gone_and_back_s']} s, not within the window")
     if wrong:
         raise StepError("; ".join(wrong), facts)
     return facts

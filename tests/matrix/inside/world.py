@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.matrix.inside import bpf
 from tests.matrix.inside.steps import StepError
 
 _CPUS = Path("/sys/devices/system/cpu")
@@ -67,28 +68,37 @@ def prepare(job: dict[str, Any]) -> dict[str, Any]:
 
 def compiled() -> dict[str, str]:
     """The BPF programs that powerprof has kept by now, in base64: another machine may begin with them."""
-    kept = Path.home() / ".cache/powerprof/bpf"
+    kept = Path("/var/cache/powerprof/bpf")  # root's (powerprof.paths)
     return {one.name: base64.b64encode(one.read_bytes()).decode() for one in kept.glob("*")}
 
 
 @contextlib.contextmanager
-def hotplug(wanted: bool, after_s: float) -> Iterator[None]:
-    """While the block runs, take the last CPU away and bring it back, once."""
+def hotplug(wanted: bool, after_s: float) -> Iterator[list[int]]:
+    """While the block runs, take the last CPU away and bring it back, once: some time after tracing began.
+
+    When it went and came is appended to what the block gets (CLOCK_MONOTONIC, ns).
+    """
+    turns: list[int] = []
     cpu = _CPUS / f"cpu{(os.cpu_count() or 1) - 1}" / "online"
-    over = threading.Event()
+    before, over = bpf.loaded(), threading.Event()
 
     def turn() -> None:
+        # To compile takes minutes: what happens then is in no window.
+        while not any(kind == "link" for kind, _ in bpf.loaded() - before):
+            if over.wait(0.2):
+                return
         for value in ("0", "1"):
             if over.wait(after_s):
                 break
             cpu.write_text(value)
+            turns.append(time.monotonic_ns())
         cpu.write_text("1")
 
     thread = threading.Thread(target=turn)
     if wanted:
         thread.start()
     try:
-        yield
+        yield turns
     finally:
         over.set()
         if wanted:
