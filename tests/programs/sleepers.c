@@ -32,7 +32,7 @@
 /* Work after the call keeps it from becoming a tail call, which would leave no frame. */
 static volatile uint64_t sink;
 
-enum { LOG_ENTRIES = 16384 };
+enum { LOG_ENTRIES = 1 << 18 };
 
 struct task {
     const char *name;

@@ -18,6 +18,8 @@ Job = Mapping[str, Any]
 _PROGRAMS = Path("/srv/powerprof/truth")
 _RATES = ("nanosleep=31", "poll=19", "epoll=17", "condvar=13", "timerfd=11", "pipe=7", "futex=7")
 _SCRATCH = Path("/tmp/matrix")
+# Steps end their programs; one that ended by itself while a slow machine compiles would be no target.
+_FOREVER_S = "36000"
 
 
 def command(steps: Steps, line: str) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def attribute(steps: Steps, job: Job) -> dict[str, Any]:
     """Wakings of each function within 3 % of the program's count; idle exits that add up."""
     _SCRATCH.mkdir(exist_ok=True)
     log, runs = _SCRATCH / "sleepers.log", _SCRATCH / "runs"
-    with steps.program(str(_PROGRAMS / "sleepers"), "600", f"log={log}", *_RATES) as process:
+    with steps.program(str(_PROGRAMS / "sleepers"), _FOREVER_S, f"log={log}", *_RATES) as process:
         assert process.stdout is not None
         about = json.loads(process.stdout.readline())
         with world.hotplug(job["hotplug"], job["window_s"] / 3) as turns:
@@ -131,7 +133,7 @@ def on_cpu(steps: Steps, job: Job) -> dict[str, Any]:
     """Shares of CPU time as the program counts its own."""
     _SCRATCH.mkdir(exist_ok=True)
     log = _SCRATCH / "oncpu.log"
-    with steps.program(str(_PROGRAMS / "oncpu_truth"), "burn", "600", str(log)) as process:
+    with steps.program(str(_PROGRAMS / "oncpu_truth"), "burn", _FOREVER_S, str(log)) as process:
         assert process.stdout is not None and process.stdin is not None
         pid = process.stdout.readline().strip()
         process.stdin.write("\n")
@@ -214,7 +216,7 @@ def contained(steps: Steps, job: Job) -> dict[str, Any]:
     )
     if tracing["status"] != "limited" or "--pid=host" not in (tracing["remedy"] or ""):
         raise StepError(f"doctor says {tracing}")
-    with steps.program(str(_PROGRAMS / "sleepers"), "600") as process:
+    with steps.program(str(_PROGRAMS / "sleepers"), _FOREVER_S) as process:
         assert process.stdout is not None
         pid = str(json.loads(process.stdout.readline())["pid"])
         for words in (("--pid", pid), ("--pid", pid, "--on-cpu"), ("--system",)):
