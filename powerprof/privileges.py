@@ -62,6 +62,15 @@ def keep(capabilities: dict[str, int]) -> None:
     _must(libc.capset(ctypes.byref(_Header(_VERSION_3, 0)), halves))
 
 
+def settle(wanted: bool = True, energy_source: str = "") -> None:
+    """All is open that takes more: from here on TRACING is enough, where this process does nothing else (`wanted`).
+
+    Not with PowerTOP as meter, which is started again for each of its reports, and wants to be root.
+    """
+    if wanted and "powertop" not in energy_source:
+        keep(TRACING)
+
+
 def _permitted() -> int:
     for line in Path("/proc/thread-self/status").read_text().splitlines():
         if line.startswith("CapPrm:"):

@@ -104,9 +104,7 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
             tracer.program.count_run_time()
         # Before anything is given up: what counts idle exits beside the trace is found through tracefs.
         opened = stack.enter_context(TraceWindow(tracer, energy.meters))
-        if plan.settle and "powertop" not in plan.energy_source:
-            # PowerTOP is started again for each of its reports, and wants to be root.
-            privileges.keep(privileges.TRACING)
+        privileges.settle(plan.settle, plan.energy_source)
         say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
         window = opened.measure(plan.duration_s, then_hold=True)
         stacks = tracer.stack_trace()

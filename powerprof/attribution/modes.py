@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from powerprof import privileges
 from powerprof.attribution.functions import FunctionProfile, function_profile
 from powerprof.attribution.oncpu import OnCpuProfile, on_cpu_profile
 from powerprof.attribution.sleepers import SleepsProfile, WakersProfile, sleeps_profile, wakers_profile
@@ -38,6 +39,7 @@ class OnCpuPlan:
     duration_s: float
     event: str = "cpu-clock"
     frequency_hz: int = 99
+    settle: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class FunctionsPlan:
     limit: int
     backend: str = "auto"
     unwinding_risk: bool = False
+    settle: bool = False
 
 
 def on_cpu(plan: OnCpuPlan, names: Names, say: Say) -> OnCpuProfile:
@@ -63,6 +66,7 @@ def on_cpu(plan: OnCpuPlan, names: Names, say: Say) -> OnCpuProfile:
     say("loading the sampler")
     pids = None if plan.target.system else plan.target.pids
     with OnCpuTracer(pids, event, frequency_hz=plan.frequency_hz) as tracer:
+        privileges.settle(plan.settle)
         say(f"sampling {plan.target.label} for {plan.duration_s:g} s")
         started_at = now_text()
         capture = tracer.measure(plan.duration_s)
@@ -101,6 +105,7 @@ def _by_bpf(plan: FunctionsPlan, say: Say, consent: Consent) -> FunctionProfile:
     with FunctionTracer(plan.target.pids, plan.pattern, limit=plan.limit, unwinding_risk=risk) as tracer:
         if tracer.danger is not None:
             consent(tracer.danger)
+        privileges.settle(plan.settle)
         say(f"counting {len(tracer.functions)} functions for {plan.duration_s:g} s")
         return function_profile(tracer.measure(plan.duration_s))
 
@@ -117,40 +122,45 @@ def _by_dtrace(plan: FunctionsPlan, say: Say) -> FunctionProfile:
         plan.pattern,
         plan.duration_s,
         limit=plan.limit,
-        began=lambda: say(f"DTrace counts for {plan.duration_s:g} s, and then ends in order, which takes some more"),
+        began=lambda: _begun(plan.duration_s, plan.settle, say),
     )
     return function_profile(trace)
 
 
-def wakers(target: Target, duration_s: float, names: Names, say: Say) -> WakersProfile:
+def _begun(duration_s: float, settle: bool, say: Say) -> None:
+    """DTrace, which is another process, has what it takes."""
+    privileges.settle(settle)
+    say(f"DTrace counts for {duration_s:g} s, and then ends in order, which takes some more")
+
+
+def wakers(target: Target, duration_s: float, names: Names, say: Say, *, settle: bool = False) -> WakersProfile:
     """Who wakes a process's threads, from which call path. Raises UsageError, CapabilityError, PowerprofError."""
     from powerprof.tracing.dtrace_output import parse_wakeups
 
     started_at = now_text()
-    trace = parse_wakeups(_run_dtrace("wakeups", target, duration_s, say))
+    trace = parse_wakeups(_run_dtrace("wakeups", target, duration_s, say, settle))
     named = _thread_names([one.sleeper_tid for one in trace.wakeups], names)
     return _labelled(wakers_profile(trace, named), target, started_at)
 
 
-def sleeps(target: Target, duration_s: float, names: Names, say: Say) -> SleepsProfile:
+def sleeps(target: Target, duration_s: float, names: Names, say: Say, *, settle: bool = False) -> SleepsProfile:
     """How long a process's threads sleep and wait for a CPU. Raises UsageError, CapabilityError, PowerprofError."""
     from powerprof.tracing.dtrace_output import parse_latency
 
     started_at = now_text()
-    trace = parse_latency(_run_dtrace("sleep-wake-latency", target, duration_s, say))
+    trace = parse_latency(_run_dtrace("sleep-wake-latency", target, duration_s, say, settle))
     named = _thread_names([one.tid for one in trace.threads], names)
     return _labelled(sleeps_profile(trace, named), target, started_at)
 
 
-def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say) -> DtraceRun:
+def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say, settle: bool) -> DtraceRun:
     from powerprof.tracing.dtrace import find_dtrace, run_dtrace
     from powerprof.tracing.dtrace_scripts import pick, render
 
     pid, dtrace = _one_process(target), find_dtrace()
     script = render(pick(dtrace, question), pid=pid)
     say("starting DTrace")
-    text = f"DTrace counts for {duration_s:g} s, and then ends in order, which takes some more"
-    return run_dtrace(dtrace, script, pid, duration_s, began=lambda: say(text))
+    return run_dtrace(dtrace, script, pid, duration_s, began=lambda: _begun(duration_s, settle, say))
 
 
 def _one_process(target: Target) -> int:

@@ -77,7 +77,7 @@ def run(request: Request, say: Callable[[str], None], consent: Callable[[str], N
     target = resolve(request.words, cgroup=request.cgroup, system=request.system)
     names = _names_of(request, target)
     if request.on_cpu:
-        plan = modes.OnCpuPlan(target, request.duration_s, request.event, request.frequency_hz)
+        plan = modes.OnCpuPlan(target, request.duration_s, request.event, request.frequency_hz, request.settle)
         return Result(modes.on_cpu(plan, names, say), "oncpu")
     if request.functions is not None:
         probes = modes.FunctionsPlan(
@@ -87,12 +87,13 @@ def run(request: Request, say: Callable[[str], None], consent: Callable[[str], N
             request.max_functions,
             request.backend,
             request.unwinding_risk,
+            request.settle,
         )
         return Result(modes.functions(probes, say, consent), "functions")
     if request.wakers:
-        return Result(modes.wakers(target, request.duration_s, names, say), "wakers")
+        return Result(modes.wakers(target, request.duration_s, names, say, settle=request.settle), "wakers")
     if request.sleeps:
-        return Result(modes.sleeps(target, request.duration_s, names, say), "sleeps")
+        return Result(modes.sleeps(target, request.duration_s, names, say, settle=request.settle), "sleeps")
     taken = take(request, target, names, say)
     stacks = SiteStacks(taken)
     record = blame.attribute(taken, stacks)

@@ -95,9 +95,7 @@ class Monitor(Closing):
             raise PowerprofError(f"{plan.target.label}: the process is gone, or is the kernel's")
         self._own = OwnTime(self._tracer.program)
         stack.callback(self._servers.close)
-        if plan.settle and "powertop" not in plan.energy_source:
-            # PowerTOP is started anew for each of its reports, and wants to be root.
-            privileges.keep(privileges.TRACING)
+        privileges.settle(plan.settle, plan.energy_source)
         self._begin()
         stack.callback(self._end)
         # What loading took is in no interval.
