@@ -25,7 +25,7 @@ BY_TWO := tests/contract/attribute tests/integration/replication/test_mysql_5_5_
 LONGEST := tests/integration/experiment tests/integration
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo man test bench matrix matrix-quick soak lint clean
+.PHONY: help setup setup-demo demo man gallery test bench matrix matrix-quick soak lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ man: setup ## write the manual page, the commands, the JSON Schemas and the glos
 	$(BIN)/python -m tests.contract.docs.commands_page
 	$(BIN)/python -m tests.contract.docs.schemas
 	$(BIN)/python -m tests.contract.docs.glossary_page
+
+gallery: setup ## measure again what docs/gallery shows, and photograph it (five minutes); as root
+	$(BIN)/python -m tests.gallery
 
 test: setup ## run all tests but the soak; those of tests/root need root and BPF
 	@test "$$(id -u)" = 0 || \

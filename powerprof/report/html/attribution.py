@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from powerprof.attribution.records import Attribution
 from powerprof.report.attribution import headline
 from powerprof.report.flamegraph import flame
@@ -13,6 +11,7 @@ from powerprof.report.html.figures import clean
 from powerprof.report.html.flames import flame_view
 from powerprof.report.html.lanes import MECHANISMS, lanes
 from powerprof.report.html.page import page
+from powerprof.report.html.tables import opened
 from powerprof.report.phases import causes_table, split_table
 from powerprof.report.stacks import modules_of, stacks_of
 from powerprof.report.table import Places
@@ -35,8 +34,7 @@ def render(record: Attribution, extras: Extras) -> str:
         flame_view(flame(stacks, unit=unit, root=root, limit=_FRAMES), title, modules)
         for stacks, unit, title in ((exits, "idle exits", "Idle exits"), (c0, "ms of C0", "C0 time that followed"))
     ]
-    rows = wakeups_table(record, places, MAX_ROWS)
-    first, more = replace(rows, rows=rows.rows[:_OPEN_ROWS]), replace(rows, rows=rows.rows[_OPEN_ROWS:], caption="")
+    first, more = opened(wakeups_table(record, places, MAX_ROWS), _OPEN_ROWS)
     split = record.energy_split
     return page(
         "attribution.html.j2",
@@ -49,7 +47,7 @@ def render(record: Attribution, extras: Extras) -> str:
         more=more,
         left=record.wakeups[MAX_ROWS:],
         elsewhere=elsewhere_table(record, places),
-        others=causes_table(record.other_causes, places, "/other_causes", _CAUSES, "other causes"),
+        others=opened(causes_table(record.other_causes, places, "/other_causes", _CAUSES, "other causes"), _OPEN_ROWS),
         energy=split_table(split, places, "/energy_split") if split else None,
         flames=[view for view in views if view],
         lanes=lanes(extras.timeline),

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from powerprof.diagnosis.findings import Diagnosis
 from powerprof.report.diagnosis import answer, context, wakeups_table
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
+from powerprof.report.html.tables import opened
 from powerprof.report.table import Places
 
 _OPEN_ROWS = 20
@@ -19,7 +18,7 @@ _MAX_ROWS = 200
 def render(record: Diagnosis, extras: Extras) -> str:
     """The page."""
     places = Places(record)
-    rows = wakeups_table(record, places, _MAX_ROWS)
+    rows, more = opened(wakeups_table(record, places, _MAX_ROWS), _OPEN_ROWS)
     said = answer(record)
     return page(
         "diagnosis.html.j2",
@@ -30,8 +29,7 @@ def render(record: Diagnosis, extras: Extras) -> str:
         context=context(record),
         faults=[one for one in record.findings if one.severity == "fault"],
         habits=[one for one in record.findings if one.severity == "note"],
-        rows=replace(rows, rows=rows.rows[:_OPEN_ROWS]),
-        more=replace(rows, rows=rows.rows[_OPEN_ROWS:], caption=""),
-        left_count=rows.left_count,
+        rows=rows,
+        more=more,
         notes=list(dict.fromkeys([*record.evidence.notes, *record.notes])),
     )

@@ -80,8 +80,8 @@ def facts(places: Places, pointer: str) -> list[tuple[str, Markup]]:
     return found
 
 
-def embedded(record: msgspec.Struct) -> Markup:
-    """The record's JSON for a script element: nothing in it can end the element or begin a comment."""
+def embedded(record: msgspec.Struct | dict[str, object]) -> Markup:
+    """A record's JSON for a script element: nothing in it can end the element or begin a comment."""
     data = msgspec.json.encode(record).decode()
     for character in "<>&\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")

@@ -1,21 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The timeline per CPU as inline SVG: idle periods, and what ran between them."""
+"""The timeline per CPU as inline SVG: idle periods, what ended them and what ran between.
+
+The whole window is an overview; of its parts the first is drawn, and the script draws any other from the data.
+"""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from powerprof.report.html.figures import clean
+from powerprof.report.html.figures import clean, embedded
 from powerprof.report.html.scales import Scale, step
 from powerprof.report.samples import TimelineExit
 
 MAX_EXITS = 1500
 EXITS_PER_CPU = 120
 """More than that on one lane is a bar code."""
+MAX_KEPT = 15_000
+"""So many can be looked at: some 45 bytes each."""
 _LANE = 34
+_ROW = 22
+_BINS = 200
+_LEFT, _RIGHT = 9.0, 99.5
 
 
 @dataclass(frozen=True)
@@ -23,9 +32,13 @@ class Lanes:
     """The drawing and what part of the capture it shows."""
 
     svg: Markup
+    overview: Markup
+    data: Markup
     shown_count: int
+    kept_count: int
     total_count: int
     shown_s: float
+    whole_s: float
 
 
 def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
@@ -36,7 +49,7 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
     ordered = sorted(exits, key=lambda one: (one.exit_ns, one.cpu))[:most]
     origin = min(one.enter_ns for one in ordered)
     end = max(one.next_ns or one.exit_ns for one in ordered)
-    across = Scale(0, (end - origin) / 1e6, 9, 99.5)
+    across = Scale(0, (end - origin) / 1e6, _LEFT, _RIGHT)
     cpus = {cpu: row for row, cpu in enumerate(sorted({one.cpu for one in ordered}))}
     parts = [Markup('<text x="0" y="{}">CPU {}</text>').format(row * _LANE + 20, cpu) for cpu, row in cpus.items()]
     for one in ordered:
@@ -64,7 +77,7 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
                 '<rect class="ran m-{}" x="{:.3f}%" y="{}" width="{:.3f}%" height="28"><title>{:.3f} ms: '
                 "{}, {}{}</title></rect>"
             ).format(
-                one.mechanism if one.mechanism in MECHANISMS else "unknown",
+                _mechanism(one),
                 leave,
                 top + 1,
                 max(0.12, width),
@@ -88,7 +101,58 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
     svg = Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>').format(
         label, height + 20, Markup().join(parts)
     )
-    return Lanes(svg, len(ordered), len(exits), span_ms / 1e3)
+    whole = sorted(exits, key=lambda one: (one.exit_ns, one.cpu))[:MAX_KEPT]
+    whole_ms = (max(one.next_ns or one.exit_ns for one in whole) - origin) / 1e6
+    return Lanes(
+        svg,
+        _overview(whole, origin, whole_ms),
+        embedded(_data(whole, origin, whole_ms)),
+        len(ordered),
+        len(whole),
+        len(exits),
+        span_ms / 1e3,
+        whole_ms / 1e3,
+    )
+
+
+def _overview(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> Markup:
+    """A row a CPU: how many idle periods ended in each part of the window, in the colour of what ended most."""
+    cpus = {cpu: row for row, cpu in enumerate(sorted({one.cpu for one in exits}))}
+    parts = [Markup('<text x="0" y="{}">CPU {}</text>').format(row * _ROW + 16, cpu) for cpu, row in cpus.items()]
+    counts: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
+    for one in exits:
+        at = min(_BINS - 1, int((one.exit_ns - origin) / 1e6 / whole_ms * _BINS)) if whole_ms > 0 else 0
+        counts[one.cpu, at][_mechanism(one)] += 1
+    most = max(sum(count.values()) for count in counts.values())
+    width = (_RIGHT - _LEFT) / _BINS
+    for (cpu, at), count in sorted(counts.items()):
+        total = sum(count.values())
+        height = max(1.0, (_ROW - 4) * total / most)
+        parts.append(
+            Markup('<rect class="m-{}" x="{:.2f}%" y="{:.1f}" width="{:.2f}%" height="{:.1f}"/>').format(
+                count.most_common(1)[0][0], _LEFT + at * width, (cpus[cpu] + 1) * _ROW - 2 - height, width, height
+            )
+        )
+    parts.append(Markup('<rect class="window" x="0" y="0" width="0" height="{}"/>').format(len(cpus) * _ROW))
+    label = f"idle exits of {len(cpus)} CPUs over all of {whole_ms / 1e3:.1f} s"
+    return Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>').format(
+        label, len(cpus) * _ROW, Markup().join(parts)
+    )
+
+
+def _data(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> dict[str, object]:
+    """All exits in short: CPU, begin, end, next idling (µs), mechanism, and which of the words says who it was."""
+    words: dict[str, int] = {}
+    rows = []
+    for one in exits:
+        said = f"{clean(one.cause, 80)}, {clean(one.thread or 'nobody ran', 80)}"
+        times = [None if at is None else (at - origin) // 1000 for at in (one.enter_ns, one.exit_ns, one.next_ns)]
+        rows.append([one.cpu, *times, MECHANISMS.index(_mechanism(one)), words.setdefault(said, len(words))])
+    return {"whole_ms": whole_ms, "mechanisms": MECHANISMS, "words": list(words), "rows": rows}
+
+
+def _mechanism(one: TimelineExit) -> str:
+    return one.mechanism if one.mechanism in MECHANISMS else "unknown"
 
 
 MECHANISMS = ("timer", "device", "ipi", "no_ipi", "tick", "unknown")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import cache, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 MAX_PAGE_BYTES = 6 << 20
 MAX_EMBEDDED_BYTES = 3 << 20
 """Above it the record stays out of the page, which has to fit in a mail; the page says so."""
+# Where the list of sections goes, known when all of them are written. Headings come from our templates, escaped.
+_MARK = "<!--contents-->"
+_SECTION = re.compile(r'<section id="([a-z]+)">\s*(?:<details><summary>)?<h2>(.*?)</h2>')
+_FEW_SECTIONS = 4
 
 
 @cache
@@ -68,6 +73,7 @@ def page(
                 style=Markup(_asset("report.css")),  # noqa: S704  our own file
                 script=Markup(script),  # noqa: S704  our own file
                 digest=digest,
+                contents_mark=Markup(_MARK),  # noqa: S704  our own
                 data=data if with_data else Markup(),
                 data_bytes=len(data),
                 data_fits=with_data,
@@ -82,7 +88,18 @@ def page(
         return text
 
     text = rendered(fits)
-    return rendered(False) if fits and len(text.encode("utf-8", "replace")) > MAX_PAGE_BYTES else text
+    if fits and len(text.encode("utf-8", "replace")) > MAX_PAGE_BYTES:
+        text = rendered(False)
+    return text.replace(_MARK, _contents(text.partition(_MARK)[2]), 1)
+
+
+def _contents(main: str) -> str:
+    """A list of the sections, as links; nothing for a page of two or three."""
+    found = _SECTION.findall(main)
+    if len(found) < _FEW_SECTIONS:
+        return ""
+    items = "".join(f'<li><a href="#{name}">{heading}</a></li>' for name, heading in found)
+    return f'<nav class="contents" aria-label="On this page"><ul>{items}</ul></nav>'
 
 
 def _functions(places: Places) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from powerprof.report.html import svg
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
+from powerprof.report.html.tables import opened
 from powerprof.report.html.windows import c0_bars
 from powerprof.report.kinds import said as said_of
 from powerprof.report.metrics import load_table
@@ -26,8 +27,9 @@ from powerprof.report.phases import (
     shown_phases,
     split_table,
 )
-from powerprof.report.table import Places
+from powerprof.report.table import Places, Table
 
+_OPEN_CAUSES = 12
 _CAUSES = 100
 
 
@@ -54,6 +56,11 @@ def _bar(phase: Phase, looks: dict[str, str]) -> list[svg.Share]:
         for state in phase.states
         if not state.polling and state.residency_percent
     ]
+
+
+def _causes(run: Run, places: Places, index: int) -> tuple[Table, Table]:
+    whole = causes_table(run.phases[index].causes, places, f"/phases/{index}/causes", _CAUSES)
+    return opened(whole, _OPEN_CAUSES)
 
 
 def render(run: Run, extras: Extras) -> str:
@@ -90,10 +97,7 @@ def render(run: Run, extras: Extras) -> str:
             for title, phase in zip(titles, run.phases, strict=True)
             if phase.name != "baseline-after"
         ],
-        traced=[
-            (index, title, causes_table(run.phases[index].causes, places, f"/phases/{index}/causes", _CAUSES))
-            for index, title in traced
-        ],
+        traced=[(index, title, _causes(run, places, index)) for index, title in traced],
         energy=energy_table(run, places),
         splits=[
             (title, phase.energy_split.notes, split_table(phase.energy_split, places, f"/phases/{index}/energy_split"))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
@@ -15,6 +15,11 @@ _SCROLL = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}"
 _LABEL_LIMIT = 120
 _OPEN_FRAMES = 9
 _STACK_LIMIT = 2000
+
+
+def opened(whole: Table, count: int) -> tuple[Table, Table]:
+    """The first rows, and those that are shown when they are asked for."""
+    return replace(whole, rows=whole.rows[:count], left_count=0), replace(whole, rows=whole.rows[count:], caption="")
 
 
 @dataclass(frozen=True)

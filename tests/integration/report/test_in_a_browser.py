@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -234,6 +235,29 @@ def test_what_is_seen_is_in_the_address(pages: dict[str, Path], open_page: Open)
     assert page.evaluate("location.hash") == ""
 
 
+def test_lanes_show_any_part_of_the_window(pages: dict[str, Path], open_page: Open) -> None:
+    page = open_page(pages["attribution"])
+    figure = page.locator(".lanes")
+    exits = timeline()
+    begin_ns = min(one.enter_ns for one in exits)
+    whole_ms = (max(one.next_ns or one.exit_ns for one in exits) - begin_ns) / 1e6
+    figure.get_by_label("Show").select_option("500")
+    for value in ("0", "500", "1000"):
+        figure.get_by_role("slider").fill(value)
+        from_ms = (whole_ms - 500) * int(value) / 1000
+        seen = [
+            one
+            for one in exits
+            if ((one.next_ns or one.exit_ns) - begin_ns) / 1e6 >= from_ms
+            and (one.enter_ns - begin_ns) / 1e6 <= from_ms + 500
+        ]
+        said = figure.locator(".detail svg").get_attribute("aria-label") or ""
+        assert abs(int(said.partition(" ")[0]) - len(seen)) <= 1  # whole microseconds in the page
+        assert figure.locator(".detail rect.idle").count() > 0.8 * len(seen) > 10
+        mark = figure.locator(".window").evaluate("(one) => one.x.baseVal.valueInSpecifiedUnits")
+        assert mark == pytest.approx(9 + 90.5 * from_ms / whole_ms, abs=0.1)
+
+
 def test_the_axis_of_a_narrow_comparison_has_its_ticks(pages: dict[str, Path], open_page: Open) -> None:
     for width, shown in ((400, True), (1600, False)):
         page = open_page(pages["comparison"], width=width)
@@ -251,16 +275,28 @@ def test_a_click_zooms_and_a_second_one_goes_back(pages: dict[str, Path], open_p
     assert figure.locator(".f:not(.out)").count() == total
 
 
-def test_paper_is_white_and_holds_everything(kind: str, pages: dict[str, Path], open_page: Open) -> None:
+def test_paper_is_white_and_holds_what_is_open(kind: str, pages: dict[str, Path], open_page: Open) -> None:
     page = open_page(pages[kind], width=800, scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
-    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(31, 30, 27)"
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator(".tools:visible").count() == 0
-    assert page.locator("section > details:not([open])").count() == 0
     assert overflow(page) == []
-    assert page.pdf(format="A4").startswith(b"%PDF")
+    document = page.pdf(format="A4")
+    assert document.startswith(b"%PDF")
+    if kind == "idle":
+        assert len(re.findall(rb"/Type\s*/Page\b", document)) == 2
+
+
+def test_the_contents_lead_to_every_section(kind: str, pages: dict[str, Path], open_page: Open) -> None:
+    page = open_page(pages[kind])
+    links = page.locator(".contents a")
+    sections = page.locator("main > section[id]")
+    if links.count():
+        named = [href[1:] for link in links.all() if (href := link.get_attribute("href"))]
+        assert named == [section.get_attribute("id") for section in sections.all()]
+    else:
+        assert sections.count() < 4
 
 
 def test_everything_that_scrolls_or_acts_can_be_focused(kind: str, pages: dict[str, Path], open_page: Open) -> None:

@@ -1,6 +1,6 @@
 "use strict";
-// What the page does beyond being read: zoom and search in flame graphs, kept in the address; the download, and open
-// details on paper.
+// What the page does beyond being read: zoom and search in flame graphs, kept in the address; and the
+// download.
 (function () {
   function flame(figure, number) {
     const holder = figure.querySelector(".frames");
@@ -137,6 +137,58 @@
   }
   document.querySelectorAll(".flame").forEach((figure, number) => flame(figure, number));
 
+  // The lanes of any part of the window: the range says where it begins, the list how long it is.
+  function lanes(figure) {
+    const data = JSON.parse(figure.querySelector("script").textContent);
+    const [from, length] = [figure.querySelector("input"), figure.querySelector("select")];
+    const [detail, mark] = [figure.querySelector(".detail svg"), figure.querySelector(".window")];
+    const cpus = Array.from(new Set(data.rows.map((row) => row[0]))).sort((a, b) => a - b);
+    const most = 1500, left = 9, wide = 90.5;
+    for (let ms = 10; ms < 2 * data.whole_ms; ms *= ms.toString()[0] === "2" ? 2.5 : 2) {
+      length.add(new Option(ms < 1000 ? ms + " ms" : ms / 1000 + " s", ms, ms === 100, ms === 100));
+    }
+
+    function add(name, attributes, title) {
+      const one = document.createElementNS("http://www.w3.org/2000/svg", name);
+      for (const key of Object.keys(attributes)) one.setAttribute(key, attributes[key]);
+      if (name === "text") one.textContent = title;
+      else { const said = document.createElementNS(one.namespaceURI, "title"); said.textContent = title; one.append(said); }
+      detail.append(one);
+    }
+
+    function draw() {
+      const span = Number(length.value);
+      const begin = Math.max(0, data.whole_ms - span) * Number(from.value) / 1000;
+      const place = (us) => left + wide * Math.min(1, Math.max(0, (us / 1000 - begin) / span));
+      const box = (look, start, end, y, height, title) => {
+        const [x, to] = [place(start), place(end)];
+        if (to > x) add("rect", { class: look, x: x + "%", y, width: Math.max(0.1, to - x) + "%", height }, title);
+      };
+      detail.replaceChildren();
+      cpus.forEach((cpu, row) => add("text", { x: 0, y: row * 34 + 20 }, "CPU " + cpu));
+      const seen = data.rows.filter((row) => (row[3] || row[2]) >= begin * 1000 && row[1] <= (begin + span) * 1000);
+      for (const [cpu, enter, exit, next, mechanism, word] of seen.slice(0, most)) {
+        const top = cpus.indexOf(cpu) * 34, name = data.mechanisms[mechanism];
+        const blame = name.replace("_", "-") + ": " + data.words[word];
+        box("idle", enter, exit, top + 5, 20, "CPU " + cpu + " idle for " + (exit - enter) / 1000 + " ms, ended by " + blame);
+        box("ran m-" + name, exit, next || exit + span, top + 1, 28, exit / 1000 + " ms: " + blame);
+      }
+      for (let part = 0; part <= 4; part++) {
+        const anchor = part === 4 ? "end" : "middle", at = begin + span * part / 4;
+        add("text", { x: left + wide * part / 4 + "%", y: cpus.length * 34 + 14, "text-anchor": anchor }, at.toFixed(span < 100 ? 1 : 0) + " ms");
+      }
+      const first = Math.min(1, begin / data.whole_ms), part = Math.min(1 - first, span / data.whole_ms);
+      mark.setAttribute("x", left + wide * first + "%");
+      mark.setAttribute("width", wide * part + "%");
+      const more = seen.length > most ? ", the first " + most + " of " + seen.length : "";
+      detail.setAttribute("aria-label", seen.length + " idle periods from " + begin.toFixed(0) + " ms for " + span + " ms" + more);
+    }
+    from.addEventListener("input", draw);
+    length.addEventListener("change", draw);
+    draw();
+  }
+  document.querySelectorAll(".lanes").forEach(lanes);
+
   // A column's heading sorts by it; rows without a figure stay last. The exact value counts, not the rounded one.
   function sortable(table) {
     const heads = Array.from(table.tHead.rows[0].cells);
@@ -177,7 +229,4 @@
     });
   }
 
-  window.addEventListener("beforeprint", () => {
-    document.querySelectorAll("section > details").forEach((one) => { one.open = true; });
-  });
 })();

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make gallery`: the pages and screenshots of docs/gallery by real runs on this host (five minutes, as root)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from powerprof.database import sql
+from powerprof.database.server import PrivateServer
+from powerprof.errors import PowerprofError
+from powerprof.programs import need
+from tests.conftest import REPOSITORY
+
+GALLERY = REPOSITORY / "docs/gallery"
+_SHOTS = {"idle": (1100, 900), "compare": (1100, 900)}
+_POLL_S = 0.02
+
+
+def main(names: list[str]) -> None:
+    """Make the pages that are named, or all; then the screenshots."""
+    GALLERY.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="powerprof-gallery-") as kept:
+        for name, make in _PAGES.items():
+            if not names or name in names:
+                print(f"gallery: {name}", file=sys.stderr)
+                make(Path(kept))
+    _photograph()
+
+
+def _powerprof(page: str, folder: Path, *words: str) -> None:
+    argv = [
+        sys.executable,
+        "-m",
+        "powerprof",
+        *words,
+        "--runs-dir",
+        folder / "runs",
+        "--html",
+        GALLERY / f"{page}.html",
+    ]
+    subprocess.run(argv, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL, timeout=600)
+
+
+def _idle(folder: Path) -> None:
+    _powerprof("idle", folder, "idle", "--clients", "16", "--quick")
+
+
+def _compare(folder: Path) -> None:
+    _powerprof("compare", folder, "compare", "index", "no-index", "--pairs", "6", "--duration", "1", "--attribute", "4")
+
+
+def _sweep(folder: Path) -> None:
+    words = ("--clients", "1,2,4,8,16", "--duration", "2", "--repeat", "3")
+    _powerprof("sweep", folder, "sweep", "oltp-read-only", *words)
+
+
+def _attribute(folder: Path) -> None:
+    with PrivateServer() as server:
+        words = ("--pid", str(server.pid), "--defaults-file", str(_account(server, folder)), "--duration", "10")
+        _powerprof("attribute", folder, "attribute", *words)
+
+
+def _diagnose(folder: Path) -> None:
+    """A server whose monitoring asks fifty times a second."""
+    stop = threading.Event()
+    with PrivateServer() as server:
+        monitoring = threading.Thread(target=_ask, args=(server, stop))
+        monitoring.start()
+        try:
+            words = ("--pid", str(server.pid), "--defaults-file", str(_account(server, folder)))
+            _powerprof("diagnose", folder, "diagnose", *words)
+        finally:
+            stop.set()
+            monitoring.join()
+
+
+def _ask(server: PrivateServer, stop: threading.Event) -> None:
+    with suppress(PowerprofError), server.connect() as connection:
+        while not stop.wait(_POLL_S):
+            sql.rows(connection, "SHOW GLOBAL STATUS", columns=2)
+
+
+def _account(server: PrivateServer, folder: Path) -> Path:
+    path = folder / "account.cnf"
+    path.touch(mode=0o600)
+    login = server.login
+    path.write_text(f'[client]\nuser={login.user}\npassword="{login.password}"\nsocket={login.socket}\n')
+    return path
+
+
+def _photograph() -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=need("chromium", "chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        for name, (width, height) in _SHOTS.items():
+            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
+            page.goto((GALLERY / f"{name}.html").as_uri())
+            page.screenshot(path=GALLERY / f"{name}.png")
+        browser.close()
+
+
+_PAGES = {"idle": _idle, "compare": _compare, "attribute": _attribute, "diagnose": _diagnose, "sweep": _sweep}
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

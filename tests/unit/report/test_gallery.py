@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gallery's pages are small, of real runs, and tell nothing of the machine but what was measured."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+GALLERY = REPOSITORY / "docs/gallery"
+PAGES = ("idle", "attribute", "compare", "sweep", "diagnose")
+_RECORD = re.compile(r'<script type="application/json" id="record">(.*?)</script>', re.DOTALL)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_carries_the_record_of_a_run(name: str) -> None:
+    text = (GALLERY / f"{name}.html").read_text(encoding="utf-8")
+    found = _RECORD.search(text)
+    assert found is not None
+    record = json.loads(found[1])
+    assert record["command"] == name
+    assert record["host"]["cpus"] >= 1
+    assert not re.search(r"/(home|root|work|tmp/(?!powerprof))/?", text), "a path of the machine that made it"
+
+
+def test_it_is_small() -> None:
+    sizes = {path.name: path.stat().st_size for path in GALLERY.iterdir()}
+    assert {f"{name}.html" for name in PAGES} | {"README.md", "idle.png", "compare.png"} == set(sizes)
+    assert max(sizes.values()) <= 300_000
+    assert sum(sizes.values()) <= 4_000_000
