@@ -70,6 +70,11 @@ def _widened(metric: Metric, others: Sequence[Metric]) -> Metric:
         ratios = _hull([ratio.ci95, *(other.ratio.ci95 for other in others if other.ratio is not None)])
         ratio = msgspec.structs.replace(ratio, ci95=ratios)
     unclear = ends is not None and ends[0] <= 0.0 <= ends[1]
+    detectable = metric.minimum_detectable_percent
+    if unclear and detectable is not None and difference.ci95 is not None and ends is not None and metric.a.mean:
+        # A difference has to stand out of the model's doubt as well.
+        further = max(difference.ci95[0] - ends[0], ends[1] - difference.ci95[1])
+        detectable += 100 * further / abs(metric.a.mean)
     return msgspec.structs.replace(
         metric,
         difference=Difference(
@@ -77,6 +82,7 @@ def _widened(metric: Metric, others: Sequence[Metric]) -> Metric:
         ),
         ratio=ratio,
         verdict="inconclusive" if unclear else metric.verdict,
+        minimum_detectable_percent=detectable,
     )
 
 

@@ -47,8 +47,12 @@ def burn(tmp_path: Path, mariadbd: Path, sysbench: Path) -> Path:
 
 @pytest.mark.soak
 def test_of_40_comparisons_of_a_condition_with_itself_at_most_5_find_a_difference(burn: Path) -> None:
-    verdicts = [_compare(burn, "plain", "plain", seed).metrics[0].verdict for seed in range(40)]
+    found = [_compare(burn, "plain", "plain", seed) for seed in range(40)]
+    verdicts = [one.metrics[0].verdict for one in found]
     assert sum(verdict != "inconclusive" for verdict in verdicts) <= 5, verdicts
+    # Any word in any row: 5 % of 40 are 2; more than 5 come once in 70 such soaks.
+    words = [[metric.name for metric in one.metrics if metric.verdict != "inconclusive"] for one in found]
+    assert sum(map(bool, words)) <= 5, words
 
 
 @pytest.mark.soak

@@ -60,6 +60,17 @@ def test_between_unequal_work_the_idle_watts_do_not_cancel() -> None:
     assert low < 0.5 * sampled.difference.ci95[0] or high > 2 * sampled.difference.ci95[1]
 
 
+def test_what_would_have_been_found_lies_beyond_the_model_s_doubt() -> None:
+    sampled, widened = both(blocks(queries_b=108), "joules_per_query")
+    assert widened.verdict == "inconclusive"
+    assert widened.difference.ci95 is not None and widened.a.mean
+    assert sampled.minimum_detectable_percent is not None and widened.minimum_detectable_percent is not None
+    reach = 100 * max(map(abs, widened.difference.ci95)) / widened.a.mean
+    assert widened.minimum_detectable_percent > sampled.minimum_detectable_percent
+    # From the mean to the end of the interval, and what the sample itself needs beyond its own.
+    assert widened.minimum_detectable_percent > 0.5 * reach
+
+
 def test_measured_metrics_are_left_alone() -> None:
     sampled, widened = both(blocks(), "c0_percent")
     assert sampled == widened
