@@ -135,9 +135,10 @@ class _Live:
         from powerprof.errors import PowerprofError
         from powerprof.runs import RunStore
 
-        if self._monitor.last is None:
+        newest = self._monitor.newest()
+        if newest is None:
             return "nothing to save yet"
-        taken, record = self._monitor.last
+        taken, record = newest
         try:
             saved = RunStore(self._runs_dir).save("attribute", record, {capture.FILE: capture.encode(taken)})
         except PowerprofError as error:

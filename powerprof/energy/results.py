@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from powerprof.errors import DataError
+from powerprof.statistics.student import two_sided
 
 _CONFIDENCE = 0.95
 _OUTER = 0.05
@@ -82,12 +83,10 @@ def spread(values: Sequence[float], kinds: int, least: float = 0.0) -> Spread:
     Results of one CPU are alike: the kinds, not the results, are the degrees of freedom. `least` is the standard
     deviation of the logarithms that is assumed at the least.
     """
-    from scipy.special import stdtrit
-
     logs = [math.log(value) for value in values]
     mean = fmean(logs)
     deviation = max(stdev(logs) if len(logs) > 1 else 0.0, least)
-    half = float(stdtrit(max(kinds - 1, _FREEDOM), (1 + _CONFIDENCE) / 2)) * deviation * math.sqrt(1 + 1 / kinds)
+    half = two_sided(_CONFIDENCE, max(kinds - 1, _FREEDOM)) * deviation * math.sqrt(1 + 1 / kinds)
     low, high = min(mean - half, _quantile(logs, _OUTER)), max(mean + half, _quantile(logs, 1 - _OUTER))
     return Spread(math.exp(mean), math.exp(low), math.exp(high))
 

@@ -48,6 +48,10 @@ from powerprof.windows.sampling import now_text
 _SUDDENLY, _AT_LEAST_HZ = 2.0, 15.0
 # The share of a new rate in what is usual.
 _SMOOTH = 0.2
+# Tables are unwound and named with once, mostly: the cache on the disk has them for the next time.
+_TABLE_BYTES = 16 << 20
+# Of stacks that were named, the latest: those of hundreds of threads in dozens of places.
+_STACKS = 4000
 # What is remembered of programs and threads grows with each that ever ran: begun anew from time to time.
 _FORGET_EVERY_S = 3600.0
 
@@ -187,7 +191,17 @@ class Monitor(Closing):
     def _analyse(self, capture: Capture, places: list[naming.Place]) -> Attribution:
         stacks = SiteStacks(capture, self._store, self._memo)
         naming.name(stacks, places, self._purse)
+        unnamed = set(self._unknown(places))
+        self._pending.drop(key for pid, key in places if (pid, key) not in unnamed)
+        self._stacks = stacks
         return blame.attribute(capture, stacks)
+
+    def newest(self) -> tuple[Capture, Attribution] | None:
+        """What came last, to be saved: the capture has the names of its stacks, whose bytes may be gone."""
+        if self.last is None:
+            return None
+        capture, record = self.last
+        return msgspec.structs.replace(capture, named=self._stacks.named()), record
 
     def _look_up(self, tid: int, pid: int | None, comm: str) -> Task:
         """As `look_up`, of threads that are known from memory: their names seldom change."""
@@ -208,7 +222,8 @@ class Monitor(Closing):
             self._tracer.send_again()
 
     def _remember(self) -> None:
-        self._store, self._memo, self._pending = TableStore(), StackMemo(), Pending()
+        self._store, self._memo = TableStore(most_bytes=_TABLE_BYTES), StackMemo(_STACKS)
+        self._pending = Pending()
         self._remembered_s = time.monotonic()
         self._tasks.clear()
 

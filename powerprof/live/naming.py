@@ -7,6 +7,7 @@ up: on a host that runs what it always ran all is named in the first interval, a
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +19,10 @@ from powerprof.attribution.sites import SLEEPER, Key, SiteStacks
 from powerprof.tracing.demand import DemandTracer
 from powerprof.tracing.layout import Flag
 
-SHARE = 0.0005
+SHARE = 0.001
 # What may be put by: the programs of a host that has just been met. One that is dear to read may overdraw.
-MOST_S, LEAST_S = 1.0, -0.03
+MOST_S, LEAST_S = 1.0, -0.06
+_MUCH_S = 0.02
 _PLACE = ("next_tgid", "next_tid", "site_ip", "site_sp", "site_code")
 
 Place = tuple[int, Key]
@@ -65,9 +67,13 @@ def look_at(tracer: DemandTracer, unknown: list[Place], purse: Purse) -> None:
 
 def name(stacks: SiteStacks, places: list[Place], purse: Purse) -> None:
     """Name these, and afterwards none that is not known."""
+    before_s = purse.left_s
     for pid, key in places:
         if purse.left_s <= 0:
             break
         with purse.spending():
             stacks.find(SLEEPER, pid, key)
     stacks.only_known = True
+    if before_s - purse.left_s > _MUCH_S:
+        # Tables were read: what they were made of lies between them, and would stay with us.
+        ctypes.CDLL(None).malloc_trim(0)

@@ -8,13 +8,15 @@ most never are.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import replace
 
+from powerprof.attribution.sites import SLEEPER, Key
 from powerprof.tracing.sites import SavedSite
 from powerprof.tracing.stacks import StackTrace
 
 # 16 KiB at most each.
-MOST_BYTES = 16 << 20
+MOST_BYTES = 4 << 20
 
 
 class Pending:
@@ -29,6 +31,12 @@ class Pending:
         for site in stacks.sites:
             self._put(site)
         return replace(stacks, sites=list(self._sites.values()))
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """These have been named: nobody will ask for their bytes again."""
+        for key in keys:
+            if (SLEEPER, *key) in self._sites:
+                self._drop((SLEEPER, *key))
 
     def _put(self, site: SavedSite) -> None:
         place = (site.kind, site.tid, site.ip, site.sp, site.code)

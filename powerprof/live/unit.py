@@ -71,8 +71,8 @@ SystemCallArchitectures=native
 SystemCallFilter=@system-service bpf perf_event_open kcmp
 SystemCallErrorNumber=EPERM
 UMask=0027
-# 350 to 500 MB were seen on a busy host; what grows beyond this is a fault.
-MemoryMax=768M
+# 130 to 200 MB were seen on a busy host; what grows beyond this is a fault.
+MemoryMax=512M
 TasksMax=64
 
 [Install]

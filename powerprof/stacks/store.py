@@ -59,16 +59,17 @@ def save_tables(kept: ModuleTables | SymbolTable, directory: Path, name: str) ->
 
 
 class TableStore:
-    """Finds tables, each read once.
+    """Finds tables, each read once while no more than `most_bytes` are kept; then the oldest are read again.
 
     `use_files` False finds nothing in the file system, for a replay that must not depend on this machine.
     """
 
-    def __init__(self, *, use_files: bool = True, use_cache: bool = True) -> None:
+    def __init__(self, *, use_files: bool = True, use_cache: bool = True, most_bytes: int | None = None) -> None:
         self.reads_files = use_files
         self.budget = Budget()
         self._use_cache = use_cache and use_files
         self._known: dict[tuple[str, str, str | None, bool], ModuleTables | str] = {}
+        self._most_bytes = most_bytes
 
     def unwind_table(self, image: ProcessImage, mapping: Mapping) -> UnwindTable | str:
         """A module's unwind table, or why there is none."""
@@ -89,8 +90,21 @@ class TableStore:
                 mapping.bias is None,
             )
         if key not in self._known:
-            self._known[key] = self._find(image, mapping)
+            found = self._known[key] = self._find(image, mapping)
+            self._drop_oldest()
+            return found
         return self._known[key]
+
+    def _drop_oldest(self) -> None:
+        if self._most_bytes is None:
+            return
+        sizes = {key: _size(module) for key, module in self._known.items()}
+        total = sum(sizes.values())
+        for key in list(self._known)[:-1]:
+            if total <= self._most_bytes:
+                return
+            total -= sizes[key]
+            del self._known[key]
 
     def _find(self, image: ProcessImage, mapping: Mapping) -> ModuleTables | str:
         try:
@@ -135,6 +149,13 @@ class TableStore:
             with suppress(OSError):
                 save_tables(table, directory, name)
         return table
+
+
+def _size(module: ModuleTables | str) -> int:
+    if isinstance(module, str):
+        return len(module)
+    parts = [module.unwind, module.symbols, *([module.debug] if module.debug else [])]
+    return sum(len(value) for part in parts for value in msgspec.structs.astuple(part) if isinstance(value, bytes))
 
 
 def _extract(elf: Elf, key: str) -> ModuleTables:

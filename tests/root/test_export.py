@@ -83,15 +83,19 @@ class Store:
         self.last = scrape(port)
         self.increase: Counter[str] = Counter()
 
+    def scrape(self) -> None:
+        """Scrape once."""
+        before, self.last = self.last, scrape(self._port)
+        for key, value in self.last.items():
+            if key in before:
+                self.increase[key[0]] += value - before[key]
+
     def next_interval(self) -> None:
         """Scrape until one more interval has ended."""
         began = total(self.last, "powerprof_intervals_total")
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            before, self.last = self.last, scrape(self._port)
-            for key, value in self.last.items():
-                if key in before:
-                    self.increase[key[0]] += value - before[key]
+            self.scrape()
             if total(self.last, "powerprof_intervals_total") > began:
                 return
             time.sleep(0.05)

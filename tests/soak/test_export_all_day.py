@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof export` for half an hour, while servers come and go: it stays small, and what is scraped adds up."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from powerprof.database.server import PrivateServer
+from powerprof.files import read_fields
+from powerprof.sources.cpuidle import CpuidleReader
+from tests.conftest import Cli
+from tests.root.test_export import Store, exporter, total
+
+pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("mariadbd", "root_bpf")]
+
+MINUTES, SETTLING, BALANCED = 30, 10, 10
+SCRAPE_S = 15.0
+MEMORY_KIB = 2048
+MOST_SERIES = 120
+
+
+class Servers:
+    """A private server with clients for two minutes, and none for one, in turns."""
+
+    def __init__(self) -> None:
+        self._running, self._turn = ExitStack(), 0
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def next(self) -> None:
+        """A scrape is near."""
+        if self._turn % 12 == 0:
+            server = self._running.enter_context(PrivateServer())
+            for _ in range(8):
+                self._running.enter_context(server.connect())
+        elif self._turn % 12 == 8:
+            self._running.close()
+        self._turn += 1
+
+
+class Watched:
+    """The scrapes of a running exporter: its resident KiB and its series at each, and every series there ever was."""
+
+    def __init__(self, port: int, pid: int) -> None:
+        self.store, self._pid = Store(port), pid
+        self.memory_kib: list[int] = []
+        self.series: list[int] = []
+        self.ever: set[object] = set()
+
+    def minutes(self, count: float, servers: Servers) -> None:
+        """Scrape every 15 s for so long, and to the end of an interval."""
+        end_s = time.monotonic() + 60 * count
+        while time.monotonic() < end_s:
+            servers.next()
+            time.sleep(SCRAPE_S)
+            self.store.scrape()
+            self.memory_kib.append(int(read_fields(Path(f"/proc/{self._pid}/status"))["VmRSS"].split()[0]))
+            self.series.append(len(self.store.last))
+            self.ever |= set(self.store.last)
+        self.store.next_interval()
+
+
+def counted(reader: CpuidleReader) -> int:
+    return sum(sum(one.usage) for one in reader.snapshot().cpus.values())
+
+
+def test_half_an_hour(powerprof_cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    with exporter(powerprof_cli, "--interval", f"{SCRAPE_S:g}") as (port, process), CpuidleReader() as reader:
+        watched = Watched(port, process.pid)
+        store = watched.store
+        with Servers() as servers:
+            watched.minutes(SETTLING, servers)
+            settled = len(watched.memory_kib)
+            exits = counted(reader)
+            store.increase.clear()
+            watched.minutes(BALANCED, servers)
+            exits, scraped = counted(reader) - exits, store.increase["powerprof_wakeups_total"]
+            watched.minutes(MINUTES - SETTLING - BALANCED, servers)
+        memory, series = watched.memory_kib[settled:], watched.series[settled:]
+        cpu = total(store.last, "powerprof_tool_cpu_seconds_total") / total(
+            store.last, "powerprof_measured_seconds_total"
+        )
+        with capsys.disabled():
+            print(
+                f"\nresident {watched.memory_kib[0] / 1024:.1f} MB at first, {min(memory) / 1024:.1f} to "
+                f"{max(memory) / 1024:.1f} MB after {SETTLING} minutes; {min(series)} to {max(series)} series, "
+                f"{len(watched.ever)} ever; {scraped:.0f} of {exits} idle exits in {BALANCED} minutes; "
+                f"{100 * cpu:.2f} % of a CPU, {total(store.last, 'powerprof_lost_events_total'):.0f} events lost"
+            )
+        assert scraped == pytest.approx(exits, rel=0.01, abs=20)
+        assert max(memory) - min(memory) <= 2 * MEMORY_KIB
+        assert max(series) <= MOST_SERIES
+        assert process.poll() is None
