@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from powerprof.cli.app import RUN_COMMANDS
 from tests.conftest import REPOSITORY
@@ -106,6 +107,12 @@ def test_a_page_holds_no_path_of_one_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert [found[0].strip() for found in _PATH.finditer(text) if found[1] not in _COMMON] == []
     assert str(REPOSITORY) not in text
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_yaml_can_be_read(page: Path) -> None:
+    for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        assert isinstance(yaml.safe_load(block), dict)
 
 
 def test_the_index_lists_every_page() -> None:
