@@ -25,7 +25,7 @@ BY_TWO := tests/contract/attribute tests/integration/replication/test_mysql_5_5_
 LONGEST := tests/integration/experiment tests/integration
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo man gallery test bench matrix matrix-quick soak lint clean
+.PHONY: help setup setup-demo demo man gallery test bench matrix matrix-quick soak deb lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ matrix-quick: setup-demo ## the few machines that every change has to pass; as r
 soak: setup ## run the long tests
 	@.ci/packages soak
 	$(BIN)/python -m pytest -m soak
+
+deb: setup-demo ## build a Debian package of it in dist/ (docs/how-to/fleet.md)
+	@packaging/deb dist
 
 lint: setup-demo ## ruff (rules and format) and mypy
 	@$(MAKE) --silent --no-print-directory $(TESTED)
