@@ -36,7 +36,7 @@ from powerprof.tracing.layout import (
     Phase,
 )
 from powerprof.tracing.loaded import Loaded
-from powerprof.tracing.names import kernel_functions
+from powerprof.tracing.names import address_of, kernel_functions
 
 _FIELDS = {
     "task_struct_pid": ("task_struct", "pid"),
@@ -133,7 +133,7 @@ class IdleTracer(Closing):
         )
         self.program.ring("exits", self._sample.extend)
         # Not a definition: the kernel lies elsewhere after each boot.
-        self._share(_SHARED_TICK_HANDLER, next(iter(kernel_functions(set(), _TICK_HANDLERS)), 0))
+        self._share(_SHARED_TICK_HANDLER, address_of(_TICK_HANDLERS))
         self.begin()
 
     def close(self) -> None:

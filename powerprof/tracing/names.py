@@ -3,28 +3,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from powerprof.files import try_text
 from powerprof.paths import procfs
 
 _FIELDS = 3  # address, kind, name
+_CHUNK = 1 << 18
 
 
-def kernel_functions(wanted: Mapping[int, object] | set[int], names: tuple[str, ...] = ()) -> dict[int, str]:
-    """Names of exactly these kernel addresses, and the addresses of these names, from kallsyms.
+def address_of(names: Sequence[str]) -> int:
+    """Where the kernel has a function of one of these names; 0 where it has none, or kallsyms is hidden.
 
-    Empty where kallsyms is hidden (kptr_restrict).
+    The list is long, the kernel makes it while it is read, and its own functions come first: no more is read than needed.
     """
+    wanted = re.compile(rb"^([0-9a-f]+) \w (?:%s)$" % "|".join(names).encode(), re.MULTILINE)
+    rest = b""
+    try:
+        with (procfs() / "kallsyms").open("rb", buffering=0) as file:
+            while data := file.read(_CHUNK):
+                lines, _, rest = (rest + data).rpartition(b"\n")
+                if match := wanted.search(lines):
+                    return int(match[1], 16)
+    except OSError:
+        return 0
+    return 0
+
+
+def kernel_functions(wanted: Mapping[int, object] | set[int]) -> dict[int, str]:
+    """Names of exactly these kernel addresses, from kallsyms. Empty where it is hidden (kptr_restrict)."""
     found: dict[int, str] = {}
     try:
         # A hundred thousand lines: looked through as bytes, for making lines of them takes half a second.
         table = b"\n" + (procfs() / "kallsyms").read_bytes()
         places = [table.find(b"\n%016x " % address) for address in wanted if address]
-        for name in names:
-            for end in (b"\n", b"\t"):
-                at = table.find(b" " + name.encode() + end)
-                places.append(table.rfind(b"\n", 0, at) if at >= 0 else -1)
         for place in places:
             parts = table[place + 1 : table.find(b"\n", place + 1)].decode("ascii", "replace").split()
             if place >= 0 and len(parts) >= _FIELDS and int(parts[0], 16):
