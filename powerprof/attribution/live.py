@@ -7,7 +7,7 @@ import os
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from powerprof.stacks.image import ProcessImage
 from powerprof.text import Say
 from powerprof.tracing.idle_time import DRIVERLESS_STATES
 from powerprof.tracing.names import interrupt_names
+from powerprof.tracing.price import Price
 from powerprof.tracing.sites import SiteWakings
 from powerprof.tracing.stacks import StackTrace, StackTracer
 from powerprof.tracing.window import TracedWindow, TraceWindow
@@ -100,14 +101,15 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
     ):
         if not plan.target.system and not tracer.images:
             raise PowerprofError(f"{plan.target.label}: the process is gone, or is the kernel's")
-        if plan.count_run_time:
-            tracer.program.count_run_time()
+        price = stack.enter_context(Price(tracer.program)) if plan.count_run_time else None
         # Before anything is given up: what counts idle exits beside the trace is found through tracefs.
         opened = stack.enter_context(TraceWindow(tracer, energy.meters))
         privileges.settle(plan.settle, plan.energy_source)
         say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
         window = opened.measure(plan.duration_s, then_hold=True)
         stacks = tracer.stack_trace()
+        if price is not None:
+            window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
         names.update(server_names())
         around = Around(plan.target, host_record(), interrupt_names(), tracer.notes())
         return captured(around, window, stacks, energy, names)

@@ -16,7 +16,7 @@ _CHUNK = 1 << 18
 def address_of(names: Sequence[str]) -> int:
     """Where the kernel has a function of one of these names; 0 where it has none, or kallsyms is hidden.
 
-    The list is long, the kernel makes it while it is read, and its own functions come first: no more is read than needed.
+    The list is long and made while it is read, the kernel's own functions first: no more is read than is needed.
     """
     wanted = re.compile(rb"^([0-9a-f]+) \w (?:%s)$" % "|".join(names).encode(), re.MULTILINE)
     rest = b""

@@ -2,25 +2,41 @@
 """What a program's runs take in a window, by the kernel's clock, which itself takes two looks at a clock in each run.
 
 Where events are many their price is known after a second: the clock stops, and the others are taken to cost as much.
+Where nothing is counted a millisecond is an event.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from powerprof.closing import Closing
 from powerprof.tracing.loaded import Loaded
 
-ENOUGH = 5_000
+ENOUGH, ENOUGH_MS = 5_000, 900
 _LOOK_EVERY_S = 1.0
 
 
-class Price(Closing):
-    """The clock of one window, running from the beginning on. `events` counts what the programs run for."""
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
-    def __init__(self, program: Loaded, events: Callable[[], int], *, every_s: float = _LOOK_EVERY_S) -> None:
-        self._program, self._events, self._every_s = program, events, every_s
+
+class Price(Closing):
+    """The clock of one window, running from the beginning on.
+
+    `events` counts what the programs run for; after `enough` of them the clock may stop.
+    """
+
+    def __init__(
+        self,
+        program: Loaded,
+        events: Callable[[], int] = _now_ms,
+        *,
+        enough: int = ENOUGH_MS,
+        every_s: float = _LOOK_EVERY_S,
+    ) -> None:
+        self._program, self._events, self._every_s, self._enough = program, events, every_s, enough
         self._over = threading.Event()
         program.count_run_time()
         self._run_s, self._count = program.run_time_s(), events()
@@ -32,7 +48,7 @@ class Price(Closing):
         while not self._over.wait(self._every_s):
             if (found := self._so_far()) is None:
                 return
-            if found[1] >= ENOUGH:
+            if found[1] >= self._enough:
                 self._program.stop_counting()
                 self._priced = found
                 return

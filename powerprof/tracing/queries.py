@@ -25,7 +25,7 @@ from powerprof.tracing.definitions import argument_definitions, struct_definitio
 from powerprof.tracing.dispatch import find_dispatch
 from powerprof.tracing.functions_cost import entry_cost_ns
 from powerprof.tracing.loaded import Loaded
-from powerprof.tracing.price import Price
+from powerprof.tracing.price import ENOUGH, Price
 from powerprof.tracing.statement_trace import (
     COM_STMT_EXECUTE,
     StatementTrace,
@@ -99,6 +99,7 @@ class QueryTracer(Closing):
         if not seen:
             raise PowerprofError("probes of functions count nothing on this host")
         inside = self.program.run_time_s()
+        self.program.stop_counting()
         self._trap_ns = max(call_ns - (1e9 * inside / seen if inside else 0.0), 0.0)
         self._clear()
 
@@ -155,10 +156,12 @@ class QueryTracer(Closing):
         self._switch(0)
         self._probes.close()
 
-    def begin(self) -> None:
-        """The window begins."""
+    def begin(self, *, timed: bool = True) -> None:
+        """The window begins. `timed`: the time of the programs is asked for."""
         self._before = self._counters()
-        self._price = self._stack.enter_context(Price(self.program, lambda: self._counters()[0]))
+        self._price = None
+        if timed:
+            self._price = self._stack.enter_context(Price(self.program, lambda: self._counters()[0], enough=ENOUGH))
         self._base = {tid: ran for tid in _tids(self.pid) if (ran := _ran_ns(self.pid, tid)) is not None}
         self._cpu_ns = process_cpu_ns(self.pid)
         self._started_ns = time.monotonic_ns()
@@ -171,7 +174,7 @@ class QueryTracer(Closing):
         cpu_ns = process_cpu_ns(self.pid)
         self._cpu_ns = None if cpu_ns is None or self._cpu_ns is None else cpu_ns - self._cpu_ns
         self._ran = {tid: ran for tid in self._base if (ran := _ran_ns(self.pid, tid)) is not None}
-        self._run_s = self._price.spent_s()
+        self._run_s = None if self._price is None else self._price.spent_s()
         self._probes.close()
 
     def collect(self) -> StatementTrace:

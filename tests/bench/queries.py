@@ -27,11 +27,14 @@ class Probes:
     def attach(self) -> None:
         self._tracer.program.attach()
         self._tracer.attach()
-        self._tracer.begin()
+        self._tracer.begin(timed=False)
 
     def detach(self) -> None:
         self._tracer.detach()
         self._tracer.program.detach()
+
+    def count_run_time(self) -> None:
+        self._tracer.program.count_run_time()
 
     def run_time_s(self) -> float | None:
         return self._tracer.program.run_time_s()

@@ -33,7 +33,7 @@ class Runs:
 
 
 def _price(runs: Runs, every_s: float) -> Price:
-    return Price(cast(Loaded, runs), lambda: runs.events, every_s=every_s)
+    return Price(cast(Loaded, runs), lambda: runs.events, enough=ENOUGH, every_s=every_s)
 
 
 def test_few_events_are_timed_one_by_one() -> None:
