@@ -89,6 +89,12 @@ def ended_by(hint: str | None = None) -> Interrupted:
     return _error((waiting.first or waiting.arrived) if isinstance(waiting, _Waiting) else None, hint)
 
 
+def came() -> bool:
+    """Whether a signal has been raised, or waits."""
+    waiting = signal.getsignal(signal.SIGTERM)
+    return isinstance(waiting, _Waiting) and (waiting.first or waiting.arrived) is not None
+
+
 def ignore() -> None:
     """Everything is done: signals mean nothing any more."""
     for number in _NUMBERS:

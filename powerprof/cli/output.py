@@ -138,6 +138,8 @@ def deliver(
     kept = resumed_by or (f"what was measured is saved as {saved}" if saved else None)
     if failure is not None:
         failure.hint = failure.hint or kept
+    if failure is None and not interrupts.came():
+        problem = _ended_early(record, kept) or problem
     interrupted = interrupts.ended_by(kept)
     if isinstance(interrupted, HungUp):
         leave_terminal()
@@ -162,6 +164,15 @@ def deliver(
     if getattr(record, "interrupted", False):
         raise interrupted
     return record
+
+
+def _ended_early(record: msgspec.Struct, hint: str | None) -> PowerprofError | None:
+    """What broke a measurement off, where a signal did not: that is a failure, and no interrupt."""
+    from powerprof.experiment.records import EARLY
+
+    notes = getattr(record, "notes", ()) if getattr(record, "interrupted", False) else ()
+    said = next((note.removeprefix(EARLY) for note in notes if isinstance(note, str) and note.startswith(EARLY)), None)
+    return PowerprofError(said, hint) if said is not None else None
 
 
 def leave_terminal() -> None:

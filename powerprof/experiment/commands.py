@@ -27,7 +27,7 @@ from powerprof.experiment.judge.verdict import pairs_of
 from powerprof.experiment.measure.executions import Command, exit_codes, fit, measure_executions
 from powerprof.experiment.measure.order import block_order
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.records import Arm, Block, Comparison, Condition, LoadOptions, LoadRun
+from powerprof.experiment.records import EARLY, Arm, Block, Comparison, Condition, LoadOptions, LoadRun
 from powerprof.records import EnergySource, ToolCost, Window
 from powerprof.text import Say
 from powerprof.windows.sampling import WindowMeter, now_text
@@ -109,7 +109,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
         if not blocks:
             raise
         interrupted = True
-        notes.append(f"ended early: {error.message}")
+        notes.append(EARLY + error.message)
     cpu_s = time.process_time() - started_cpu_s
     idle = baseline_of(baseline, blocks)
     primary = headline(ASKED, measured_names(blocks, idle))
@@ -183,7 +183,7 @@ def compare_commands(
         if not pairs_of(found.blocks):
             raise
         found.interrupted = True
-        found.notes.append(f"ended early: {error.message}")
+        found.notes.append(EARLY + error.message)
     found.notes += _said(list(commands.values()), found.blocks)
     found.own_cpu_s, found.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
     return msgspec.structs.replace(comparison(found), design="work")

@@ -14,6 +14,9 @@ from powerprof.records import EnergyReading, EnergySource, IdleRun, Kind, Run, R
 from powerprof.runs import decode, head_of
 from powerprof.statistics import Verdict
 
+# How the note begins that says what broke a measurement off; what was complete by then is kept.
+EARLY = "ended early: "
+
 Arm = Literal["a", "b"]
 Design = Literal["rate", "work"]
 Range = tuple[float, float]

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from powerprof.cli.output import Saving, deliver
-from powerprof.errors import Interrupted
+from powerprof.errors import Interrupted, PowerprofError
 from powerprof.report.saved import load_saved
 from powerprof.runs import RunStore
 
-_SAVED = Path(__file__).parents[2] / "fixtures/saved-0.1.0/idle-0001"
+_SAVED = Path(__file__).parents[2] / "fixtures/saved-0.1.0"
 
 
 def _interrupted(_record: msgspec.Struct, _width: int) -> list[str]:
@@ -22,9 +22,18 @@ def _interrupted(_record: msgspec.Struct, _width: int) -> list[str]:
 
 
 def test_an_interrupt_while_the_report_is_put_together_says_where_the_run_is(tmp_path: Path) -> None:
-    record: Any = load_saved(str(_SAVED))
+    record: Any = load_saved(str(_SAVED / "idle-0001"))
     saving = Saving(runs_dir=tmp_path)
     with pytest.raises(Interrupted) as caught:
         deliver(record, "idle", saving, lines=_interrupted)
     assert caught.value.hint == "what was measured is saved as idle-0001"
     assert RunStore(tmp_path).find("idle-0001").is_file()
+
+
+def test_what_a_killed_server_broke_off_is_a_failure_and_no_interrupt(tmp_path: Path) -> None:
+    record: Any = load_saved(str(_SAVED / "run-0001"))
+    broken = msgspec.structs.replace(record, interrupted=True, notes=["one", "ended early: the server was killed"])
+    with pytest.raises(PowerprofError) as caught:
+        deliver(broken, "run", Saving(runs_dir=tmp_path, quiet=True))
+    assert (caught.value.message, caught.value.exit_code) == ("the server was killed", 1)
+    assert caught.value.hint == "what was measured is saved as run-0001"
