@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two hundred kills at random moments: INT, TERM and KILL to powerprof, KILL to a child of it, over five commands.
+
+Nothing may be left (processes, mounts, namespaces, BPF objects, sockets, folders), what was measured is saved, and no
+run that was saved before is lost. The seed says which kill comes when; how far a command is by then, the host.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from powerprof.database.server import PrivateServer
+from powerprof.report.saved import load_saved
+from tests.conftest import Cli
+from tests.programs.remains import Footprint
+
+pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("root_bpf", "sysbench")]
+
+# Others by POWERPROF_KILLS=FIRST-END.
+KILLS = range(*map(int, os.environ.get("POWERPROF_KILLS", "0-200").split("-")))
+SEED = 20261122
+_QUIET = ["--energy-source", "none"]
+_SHORT = ["--duration", "0.5", "--repeat", "2", "--attribute", "1"]
+COMMANDS = {
+    "idle": ["idle", "--clients", "2", "--duration", "0.3", "--repeat", "2", *_QUIET],
+    "compare": ["compare", "index", "no-index", "--pairs", "2", "--duration", "0.4", "--attribute", "1", *_QUIET],
+    "topology": ["run", "replica-unique-id", "--network-namespaces", *_SHORT, *_QUIET],
+    "attribute": ["attribute", "--pid", "PID", "--duration", "1.5", *_QUIET],
+    "diagnose": ["diagnose", "--pid", "PID", "--defaults-file", "CNF", "--duration", "1.5"],
+}
+_VICTIMS = ("INT", "TERM", "KILL", "child")
+# Until Python is up a signal ends it as it ends any program.
+_INTERPRETER_S = 1.5
+
+
+@dataclass(frozen=True)
+class Server:
+    """What attribute and diagnose look at, alive before and after."""
+
+    private: PrivateServer
+    defaults: Path
+
+    def put_into(self, words: list[str]) -> list[str]:
+        places = {"PID": str(self.private.pid), "CNF": str(self.defaults)}
+        return [places.get(word, word) for word in words]
+
+
+@pytest.fixture(scope="module")
+def target(mariadbd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with PrivateServer(name="target") as server:
+        path = tmp_path_factory.mktemp("account") / "client.cnf"
+        path.touch(mode=0o600)
+        login = server.login
+        path.write_text(f'[client]\nuser={login.user}\npassword="{login.password}"\nsocket={login.socket}\n')
+        yield Server(server, path)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One home and one TMPDIR for all kills."""
+
+    cli: Cli
+    room: Path
+    target: Server
+
+    def start(self, command: str) -> tuple[subprocess.Popen[str], Footprint]:
+        words = self.target.put_into(COMMANDS[command])
+        process = self.cli.start(words, {"TMPDIR": str(self.room)})
+        return process, Footprint(process.pid, (self.room,))
+
+    def saved(self) -> dict[str, str]:
+        """Digest of each saved run, each of which can be read."""
+        folder = self.cli.home / "state/powerprof/runs"
+        assert list(folder.glob("*/.*")) == []
+        found = {}
+        for path in folder.glob("*"):
+            load_saved(str(path))
+            digest = hashlib.sha256()
+            for file in sorted(path.iterdir()):
+                digest.update(file.read_bytes())
+            found[path.name] = digest.hexdigest()
+        return found
+
+
+@pytest.fixture(scope="module")
+def bench(target: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    room = Path(tempfile.mkdtemp(prefix="room-", dir="/tmp"))
+    room.chmod(0o755)
+    yield Bench(Cli(tmp_path_factory.mktemp("kills")), room, target)
+    shutil.rmtree(room, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def lengths_s(bench: Bench) -> dict[str, float]:
+    """How long each command takes undisturbed, the first of them with an empty cache."""
+    found = {}
+    for command in COMMANDS:
+        process, _ = bench.start(command)
+        began = time.monotonic()
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        found[command] = time.monotonic() - began
+    return found
+
+
+def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
+    """Do the kill of this number, and see that all is as promised; what came of it."""
+    chance = random.Random(SEED + number)
+    command = list(COMMANDS)[number % len(COMMANDS)]
+    victim = _VICTIMS[number // len(COMMANDS) % len(_VICTIMS)]
+    before = bench.saved()
+    process, footprint = bench.start(command)
+    moment_s = chance.uniform(0.0, lengths_s[command])
+    time.sleep(moment_s)
+    footprint.note()
+    words = f"{number}: {victim} to {command} after {moment_s:.2f} s"
+    if victim == "child":
+        children = sorted(footprint.descendants(), key=lambda one: one.pid)
+        if children:
+            one = chance.choice(children)
+            try:
+                words += f" ({' '.join(one.cmdline()[:5])[:90]})"
+                one.kill()
+            except Exception as error:  # it has gone
+                words += f" ({type(error).__name__})"
+    else:
+        process.send_signal(getattr(signal, f"SIG{victim}"))
+    _, err = process.communicate(timeout=240)
+    code = process.returncode
+    words += f": {code} {err!r}"
+    assert footprint.wait_for_nothing() == [], words
+    after = bench.saved()
+    assert {name: after.get(name) for name in before} == before, words
+    new = set(after) - set(before)
+    assert not re.search(r"Traceback|\w+Warning:|Exception ignored", err), words
+    if victim in ("INT", "TERM"):
+        early = code == -getattr(signal, f"SIG{victim}") and moment_s < _INTERPRETER_S
+        assert code in (0, 130) or early, words
+        saved = re.search(r"what was measured is saved as (\S+)", err)
+        assert (code == 0) == (bool(new) and not saved) or saved, words
+        assert not saved or new == {saved[1]}, words
+    elif victim == "child":
+        lines = [line.split(":")[0] for line in err.splitlines() if not line.startswith("note: ")]
+        assert (code, lines) == (0, []) or (code == 1 and lines in (["error"], ["error", "hint"])), words
+    assert bench.target.private.alive(), words
+    return f"{command} {victim} {code}{' saved' if new else ''}"
+
+
+def test_two_hundred_kills(bench: Bench, lengths_s: dict[str, float]) -> None:
+    outcomes, broken = collections.Counter[str](), []
+    for number in KILLS:
+        try:
+            what = kill(bench, number, lengths_s)
+        except AssertionError as error:
+            broken.append(str(error))
+            what = f"BROKEN {error}"
+        print(f"{number:>4} {what}", flush=True)
+        outcomes[what.partition(" saved")[0]] += 1
+    print(*(f"{count:>4} {what}" for what, count in sorted(outcomes.items())), sep="\n")
+    assert broken == []
