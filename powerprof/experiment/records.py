@@ -60,6 +60,17 @@ class TracedWindow(msgspec.Struct, frozen=True, kw_only=True):
     storm: StormShare | None = None
 
 
+class Slices(msgspec.Struct, frozen=True, kw_only=True):
+    """A window from within: of each slice its length, the bytes that the server wrote, and the idle exits of all CPUs.
+
+    What this host does not tell is empty.
+    """
+
+    lengths_s: list[float]
+    write_bytes: list[int] = []
+    wakeups_count: list[int] = []
+
+
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """One window of one condition. `queries` were finished in it, by the server's own count.
 
@@ -94,6 +105,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     exit_codes: list[int] = []
     members: list[MemberShare] = []
     storm: StormShare | None = None
+    slices: Slices | None = None
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

@@ -131,7 +131,7 @@ def _record(
             residency_source=options.residency_source,
         ),
         traced=single.traced,
-        blocks=[block for block in blocks if block.members or block.storm],
+        blocks=[block for block in blocks if block.members or block.storm or block.slices],
         energy_source=single.energy_source,
         notes=[*dict.fromkeys(single.notes), *unmetered(metered, baseline.meters)],
         interrupted=interrupted,

@@ -175,7 +175,7 @@ class Storm(_Table, frozen=True, kw_only=True):
 
 
 class Workload(_Table, frozen=True, kw_only=True):
-    """A workload.toml."""
+    """A workload.toml. `slices_s`: how often within a window written bytes and wake-ups are read."""
 
     schema: Literal["powerprof.workload/1"]
     name: Name
@@ -188,6 +188,7 @@ class Workload(_Table, frozen=True, kw_only=True):
     dataset: Dataset = Dataset()
     load: Load = Load()
     storm: Storm | None = None
+    slices_s: Annotated[float, Meta(ge=0.05, le=10)] | None = None
     setup: list[Statement] = []
     explain: list[Explain] = []
     conditions: Annotated[dict[Name, Condition], Meta(min_length=1)]

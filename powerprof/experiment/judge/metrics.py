@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from powerprof.energy.domains import HostMeters, Total, host_energy, host_meters
 from powerprof.energy.split import Consumer, split_host
+from powerprof.experiment.judge import bursts
 from powerprof.experiment.records import Block, MemberShare
 from powerprof.records import Estimate, Kind, RunMetric, Window, metric_of
 from powerprof.windows.summary import interval
@@ -135,6 +136,9 @@ def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
         Values("watts", "W", kind, lambda b: host(b).watts, source),
         Values("storm_raged_percent", "%", "measured", lambda b: None if b.storm is None else b.storm.raged_percent),
         Values("storm_counter_hz", "1/s", "measured", lambda b: None if b.storm is None else b.storm.counter_hz),
+        Values("write_bytes_hz", "B/s", "measured", lambda b: bursts.mean_hz(b.slices, bursts.written)),
+        Values("write_bytes_peak_hz", "B/s", "measured", lambda b: bursts.peak_hz(b.slices, bursts.written)),
+        Values("wakeups_peak_hz", "1/s", "measured", lambda b: bursts.peak_hz(b.slices, bursts.woken)),
         *_of_members(blocks, baseline, meters),
         *_residencies(blocks),
     ]

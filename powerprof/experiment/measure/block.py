@@ -13,7 +13,7 @@ from powerprof.experiment.loads import LoadFailed, LoadResult, Order, start_load
 from powerprof.experiment.measure.apparatus import Apparatus, Slot
 from powerprof.experiment.measure.observers import Beside
 from powerprof.experiment.options import RAMP_S
-from powerprof.experiment.records import Block, MemberShare, StormShare
+from powerprof.experiment.records import Block, MemberShare, Slices, StormShare
 from powerprof.files import try_text
 from powerprof.paths import procfs
 from powerprof.records import EnergyReading, ProcessTime, Window
@@ -108,6 +108,7 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         queries=None if case.load.kind in ("idle", "none") else done,
         members=shares,
         storm=storm,
+        slices=beside.slices,
     )
 
 
@@ -178,6 +179,7 @@ def block_of(
     queries: int | None,
     members: Sequence[MemberShare] = (),
     storm: StormShare | None = None,
+    slices: Slices | None = None,
     solution_s: float | None = None,
     solution_energy: Sequence[EnergyReading] = (),
 ) -> Block:
@@ -206,4 +208,5 @@ def block_of(
         status=status,
         members=list(members),
         storm=storm,
+        slices=slices,
     )

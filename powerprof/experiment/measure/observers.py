@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from powerprof.closing import Closing
 from powerprof.experiment.measure.members import MembersMeter
+from powerprof.experiment.measure.slices import Slicer
 from powerprof.experiment.measure.storm import StormWatch
-from powerprof.experiment.records import MemberShare, StormShare
+from powerprof.experiment.records import MemberShare, Slices, StormShare
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
 class Beside(Closing):
     """`with Beside(bench, case) as beside:` begins the storm; `start()` … `finish(cpus)` enclose the window.
 
-    Does nothing for a single server without a storm. Raises PowerprofError where a server is gone.
+    Does nothing for a single server without a storm and slices. Raises PowerprofError where a server is gone.
     """
 
     def __init__(self, bench: Bench, case: Case) -> None:
         self._members = bench.members(case)
         self._storm = case.workload.definition.storm
+        every_s = case.workload.definition.slices_s
+        self._slicer = Slicer(bench.pids(case), every_s) if every_s else None
+        self.slices: Slices | None = None
         self._replicates = case.topology.kind != "standalone"
         self._stack = ExitStack()
         self._meter: MembersMeter | None = None
@@ -45,8 +49,12 @@ class Beside(Closing):
             self._meter.start()
         if self._watch is not None:
             self._watch.watch()
+        if self._slicer is not None:
+            self._slicer.start()
 
     def finish(self, cpus: int) -> tuple[list[MemberShare], StormShare | None]:
-        """The window is over."""
+        """The window is over; what it looked like from within is in `slices`."""
+        if self._slicer is not None:
+            self.slices = self._slicer.finish()
         storm = self._watch.finish() if self._watch is not None else None
         return self._meter.stop(cpus) if self._meter is not None else [], storm

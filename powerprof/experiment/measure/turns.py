@@ -54,7 +54,8 @@ def turn_length_s(
         return None
     for case in cases:
         own = case.condition
-        if case.load.kind != "statements" or case.workload.definition.storm or own.enter or own.leave:
+        definition = case.workload.definition
+        if case.load.kind != "statements" or definition.storm or definition.slices_s or own.enter or own.leave:
             return None
     if cases[0].server.set_global != cases[1].server.set_global:
         return None

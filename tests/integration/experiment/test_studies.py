@@ -114,6 +114,24 @@ def test_a_router_answers_what_one_server_answers_and_costs_cpu_time(
     assert metrics["c0_ms_per_query_server"] > 1.5 * _means(on_one_server[16])["c0_ms_per_query_server"]
 
 
+def test_pages_that_are_written_soon_are_written_more_often(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+    options = ["--pairs", "2", "--duration", "3", "--energy-source", "none", "--no-save", "--json", "-"]
+    done = powerprof_cli(["compare", "dirty-pages-high", "dirty-pages-low", *options])
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    for block in record["blocks"]:
+        slices = block["slices"]
+        assert len(slices["write_bytes"]) == len(slices["lengths_s"]) >= 5
+        assert 2 < sum(slices["lengths_s"]) < 10
+    found = {metric["name"]: metric for metric in record["metrics"]}
+    if not found["write_bytes_hz"]["b"]["mean"]:
+        pytest.skip("no capability: servers on a disk (TMPDIR is in memory, where nothing is written)")
+    # A page that is changed again before it is written is written once.
+    assert _ratio(found["write_bytes_hz"]) > 1.2
+    for arm in ("a", "b"):
+        assert found["write_bytes_peak_hz"][arm]["mean"] > 2 * found["write_bytes_hz"][arm]["mean"]
+
+
 def test_data_that_are_not_whole_are_said_and_not_measured(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TPC-C's consistency conditions after the server was killed in the middle of its transactions and started again."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from powerprof.database import mysqld, sql
+from powerprof.database.accounts import server_account
+from powerprof.database.server import PrivateServer
+from powerprof.experiment.bench import dataset, plans
+from powerprof.experiment.loads import Context, LoadFailed, Order, start_load
+from powerprof.workloads.catalogue import find_workload
+from powerprof.workloads.reading import resolve
+
+
+def test_a_killed_server_has_all_or_nothing_of_each_transaction(mariadbd: Path, sysbench: Path, tmp_path: Path) -> None:
+    workload = find_workload("tpcc")
+    case = resolve(workload, "tpcc-single", {"load.clients": 4})
+    schema = dataset.schema_of(workload)
+    with PrivateServer(settings=case.server.settings, connections=16) as server:
+        dataset.make(server, workload, workload.definition.dataset, [])
+        with server.connect(database=schema) as control:
+            before = plans.done(control, str(case.load.counted))
+        running = start_load(case, Context(server, server.login.within(schema), tmp_path), Order(duration_s=60))
+        deadline = time.monotonic() + 60
+        done = before
+        while done < before + 20:
+            assert time.monotonic() < deadline
+            assert running.alive()
+            time.sleep(0.1)
+            with server.connect(database=schema) as control:
+                done = plans.done(control, str(case.load.counted))
+        os.kill(server.pid, 9)
+        with pytest.raises(LoadFailed):
+            running.finish(30)
+        # It reads this file at each start, and powerprof removes it after the first.
+        init = server.directory / mysqld.INIT_SQL
+        init.write_text("")
+        os.chown(init, *(server_account() or (-1, -1)))
+        first = server.pid
+        server._launch()
+        server.wait_ready()
+        assert server.pid != first
+        with server.connect(database=schema) as control:
+            # What was committed is there (innodb_flush_log_at_trx_commit = 1), and nothing is there by half.
+            assert plans.done(control, str(case.load.counted)) >= done
+            plans.check_data(control, case.qualified, case.load.checks)
+            # The check sees a half: one order without its lines.
+            sql.execute(control, "UPDATE orders SET o_ol_cnt = o_ol_cnt + 1 LIMIT 1")
+            with pytest.raises(Exception, match="check 4 of the data does not hold"):
+                plans.check_data(control, case.qualified, case.load.checks)
