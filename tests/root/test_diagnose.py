@@ -108,9 +108,8 @@ def test_a_duplicated_id_on_both_sides(powerprof_cli: Cli, tmp_path: Path) -> No
         with topology["replica-1"].server.connect() as connection:
             sql.execute(connection, *statements)
         time.sleep(2)
-        # The primary's error log is believed for a while longer.
-        for name in ("replica-1", "replica-2"):
-            assert diagnose(powerprof_cli, topology[name].server, tmp_path, 2.0)[0] == [], f"{name}: mended"
+        # The error logs of the other two, where nothing was started by hand, are believed for a while longer.
+        assert diagnose(powerprof_cli, topology["replica-1"].server, tmp_path, 2.0)[0] == [], "mended"
 
 
 def test_a_pool_that_looks_for_stalls_is_slowed_by_the_setting_named(powerprof_cli: Cli, tmp_path: Path) -> None:
