@@ -256,10 +256,10 @@ def test_an_interrupted_window_is_saved_and_reported(number: int, root_bpf: None
     target = subprocess.Popen([sys.executable, "-c", "import time\nwhile True: time.sleep(0.02)"])
     command = powerprof_cli.start(["attribute", "--pid", str(target.pid), "--duration", "60"])
     try:
-        # Loading takes two to four seconds, the window is far longer: it is in it when its programs have been there
-        # for a while.
+        # Loading takes two to four seconds, the window is far longer: it is in it when its programs have been
+        # attached for a while.
         deadline = time.monotonic() + 60
-        while b"bpf-prog" not in b"".join(_links(command.pid)):
+        while b"bpf_link" not in b"".join(_links(command.pid)):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         time.sleep(2.0)
