@@ -63,7 +63,7 @@ def _sweep(folder: Path) -> None:
 
 def _attribute(folder: Path) -> None:
     with PrivateServer() as server:
-        words = ("--pid", str(server.pid), "--defaults-file", str(_account(server, folder)), "--duration", "10")
+        words = ("--pid", str(server.pid), "--defaults-file", str(_account(server, folder)), "--duration", "4")
         _powerprof("attribute", folder, "attribute", *words)
 
 
