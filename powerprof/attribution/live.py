@@ -106,10 +106,12 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         opened = stack.enter_context(TraceWindow(tracer, energy.meters))
         privileges.settle(plan.settle, plan.energy_source)
         say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
+        if price is not None:
+            price.begin()
         window = opened.measure(plan.duration_s, then_hold=True)
-        stacks = tracer.stack_trace()
         if price is not None:
             window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
+        stacks = tracer.stack_trace()
         names.update(server_names())
         around = Around(plan.target, host_record(), interrupt_names(), tracer.notes())
         return captured(around, window, stacks, energy, names)

@@ -6,6 +6,7 @@ One module a subcommand: its `command` function is the command, its docstring th
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from io import TextIOWrapper
@@ -18,6 +19,8 @@ from powerprof.text import STAND_IN
 def main() -> None:
     """Entry point of the `powerprof` script."""
     interrupts.install()
+    # NumPy's library would start a thread for each CPU, of which nothing here has a use.
+    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=STAND_IN)

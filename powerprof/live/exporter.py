@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,8 +74,13 @@ def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
         ),
         lambda text: None,
     )
-    # Before the tracer is loaded: an address that is taken is said at once.
-    with serving.MetricsServer(address, lambda accept: render(shared, accept), config) as server, monitor:
+    with ExitStack() as stack:
+        # Before the tracer is loaded: an address that is taken is said at once. It answers after the monitor has given
+        # up root's capabilities, because a thread keeps those that it began with.
+        server = serving.MetricsServer(address, lambda accept: render(shared, accept), config)
+        stack.callback(server.close)
+        stack.enter_context(monitor)
+        stack.enter_context(server)
         say(f"serving metrics on {_shown(address, server.port)}")
         for interval in monitor.intervals():
             shared.add(interval, time.time())

@@ -91,7 +91,8 @@ class MetricsServer(Closing):
         self._server.ending = True
         with suppress(OSError):  # ends the accept that the thread waits in
             self._server.socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join(_PATIENCE_S)
+        if self._thread.ident is not None:
+            self._thread.join(_PATIENCE_S)
         self._server.server_close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)

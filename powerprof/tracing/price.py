@@ -2,45 +2,50 @@
 """What a program's runs take in a window, by the kernel's clock, which itself takes two looks at a clock in each run.
 
 Where events are many their price is known after a second: the clock stops, and the others are taken to cost as much.
-Where nothing is counted a millisecond is an event.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 from powerprof.closing import Closing
+from powerprof.sources.procfs import read_stat
 from powerprof.tracing.loaded import Loaded
 
-ENOUGH, ENOUGH_MS = 5_000, 900
+ENOUGH = 5_000
 _LOOK_EVERY_S = 1.0
 
 
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+def _context_switches() -> int:
+    return read_stat().context_switches_count
 
 
 class Price(Closing):
     """The clock of one window, running from the beginning on.
 
-    `events` counts what the programs run for; after `enough` of them the clock may stop.
+    `events` counts what the programs run for, context switches unless said otherwise; after `enough` of them the clock
+    may stop.
     """
 
     def __init__(
         self,
         program: Loaded,
-        events: Callable[[], int] = _now_ms,
+        events: Callable[[], int] = _context_switches,
         *,
-        enough: int = ENOUGH_MS,
+        enough: int = ENOUGH,
         every_s: float = _LOOK_EVERY_S,
     ) -> None:
+        """Switch the clock on, which takes a privilege."""
         self._program, self._events, self._every_s, self._enough = program, events, every_s, enough
         self._over = threading.Event()
         program.count_run_time()
-        self._run_s, self._count = program.run_time_s(), events()
         self._priced: tuple[float, int] | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """The window begins. To be called after privileges are given up: a thread keeps those that it began with."""
+        self._run_s, self._count = self._program.run_time_s(), self._events()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
@@ -60,7 +65,8 @@ class Price(Closing):
     def close(self) -> None:
         """Look no more."""
         self._over.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def spent_s(self) -> float | None:
         """The time of all runs until now; None where the kernel does not tell. Ends the clock."""

@@ -25,7 +25,7 @@ from powerprof.tracing.definitions import argument_definitions, struct_definitio
 from powerprof.tracing.dispatch import find_dispatch
 from powerprof.tracing.functions_cost import entry_cost_ns
 from powerprof.tracing.loaded import Loaded
-from powerprof.tracing.price import ENOUGH, Price
+from powerprof.tracing.price import Price
 from powerprof.tracing.statement_trace import (
     COM_STMT_EXECUTE,
     StatementTrace,
@@ -161,7 +161,8 @@ class QueryTracer(Closing):
         self._before = self._counters()
         self._price = None
         if timed:
-            self._price = self._stack.enter_context(Price(self.program, lambda: self._counters()[0], enough=ENOUGH))
+            self._price = self._stack.enter_context(Price(self.program, lambda: self._counters()[0]))
+            self._price.begin()
         self._base = {tid: ran for tid in _tids(self.pid) if (ran := _ran_ns(self.pid, tid)) is not None}
         self._cpu_ns = process_cpu_ns(self.pid)
         self._started_ns = time.monotonic_ns()

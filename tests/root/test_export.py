@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from powerprof.live.unit import capabilities
 from powerprof.sources.cpuidle import CpuidleReader
 from tests.conftest import Cli
+from tests.programs.held import has_settled
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -140,6 +141,12 @@ def test_all_series_together_are_the_kernels_count(powerprof_cli: Cli, root_bpf:
             assert time.monotonic() < deadline, "no series of the function that wakes a hundred times a second"
             store.next_interval()
     assert process.returncode == 0
+
+
+def test_what_answers_the_network_has_given_up_the_rest(powerprof_cli: Cli, root_bpf: None) -> None:
+    with exporter(powerprof_cli, "--interval", "1", "--no-ask", limited=False) as (port, process):
+        assert total(scrape(port), "powerprof_intervals_total") >= 1
+        assert has_settled(process.pid)
 
 
 def test_an_address_that_is_taken_ends_before_anything_is_loaded(powerprof_cli: Cli) -> None:

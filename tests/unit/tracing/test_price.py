@@ -33,7 +33,9 @@ class Runs:
 
 
 def _price(runs: Runs, every_s: float) -> Price:
-    return Price(cast(Loaded, runs), lambda: runs.events, enough=ENOUGH, every_s=every_s)
+    price = Price(cast(Loaded, runs), lambda: runs.events, every_s=every_s)
+    price.begin()
+    return price
 
 
 def test_few_events_are_timed_one_by_one() -> None:
