@@ -1,45 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to PostgreSQL by its own client library (libpq.so.5), which every server package brings along."""
+"""Connections to PostgreSQL: psycopg's door to libpq, PostgreSQL's own client library, which every server brings along.
+
+Its higher floor has no limit to what an answer may hold, and no time in which it has to come.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import select
 import time
 from collections.abc import Sequence
-from functools import cache
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from powerprof.database.base import Family, Limits, Login, StatementError
 from powerprof.errors import CapabilityError
 from powerprof.foreign import printable
 
-_OK = 0  # CONNECTION_OK, libpq-fe.h
-_COMMAND_OK, _TUPLES_OK, _EMPTY = 1, 2, 0  # ExecStatusType
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn, PGresult
+
 _SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE, postgres_ext.h
 
 
-@cache
-def _library() -> ctypes.CDLL:
+def _connect(parameters: dict[str, str]) -> PGconn:
     try:
-        found = ctypes.CDLL("libpq.so.5")
-    except OSError as error:
+        from psycopg import conninfo, pq
+    except ImportError as error:
         raise CapabilityError(f"PostgreSQL's client library is not there ({error})", "apt install libpq5") from None
-    pointers = ("PQconnectdbParams", "PQgetResult")
-    for name in pointers:
-        getattr(found, name).restype = ctypes.c_void_p
-    texts = ("PQerrorMessage", "PQfname", "PQgetvalue", "PQresultErrorMessage", "PQresultErrorField")
-    for name in texts:
-        getattr(found, name).restype = ctypes.c_char_p
-    for name in ("PQstatus", "PQsocket", "PQerrorMessage", "PQfinish", "PQgetResult", "PQconsumeInput", "PQisBusy"):
-        getattr(found, name).argtypes = [ctypes.c_void_p]
-    for name in ("PQresultStatus", "PQntuples", "PQnfields", "PQclear", "PQresultErrorMessage"):
-        getattr(found, name).argtypes = [ctypes.c_void_p]
-    found.PQsendQuery.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    found.PQfname.argtypes = found.PQresultErrorField.argtypes = [ctypes.c_void_p, ctypes.c_int]
-    found.PQgetvalue.argtypes = found.PQgetisnull.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
-    return found
+    return pq.PGconn.connect(conninfo.make_conninfo("", **parameters).encode())
 
 
 class Connection:
@@ -51,7 +39,6 @@ class Connection:
     family: Family = "postgresql"
 
     def __init__(self, login: Login, patience_s: float, limits: Limits) -> None:
-        self._pq = _library()
         self._limits = limits
         self.patience_s = patience_s
         # All that the environment or a service file could say otherwise is said here.
@@ -69,11 +56,9 @@ class Connection:
             "application_name": "powerprof",
             "connect_timeout": str(max(2, round(patience_s))),
         }
-        names = (ctypes.c_char_p * (len(parameters) + 1))(*(name.encode() for name in parameters), None)
-        values = (ctypes.c_char_p * (len(parameters) + 1))(*(value.encode() for value in parameters.values()), None)
-        self._handle: int | None = self._pq.PQconnectdbParams(names, values, 0)
-        if not self._handle or self._pq.PQstatus(self._handle) != _OK:
-            reason = _said(self._pq.PQerrorMessage(self._handle) if self._handle else b"no memory")
+        self._handle: PGconn | None = _connect(parameters)
+        if self._handle.status != 0:  # CONNECTION_OK
+            reason = _said(self._handle.error_message)
             self.close()
             raise StatementError(f"cannot connect to {login.text} ({reason})", None, 0)
 
@@ -83,7 +68,7 @@ class Connection:
 
     def fileno(self) -> int:
         """The socket."""
-        return int(self._pq.PQsocket(self._alive()))
+        return self._alive().socket
 
     def detach(self) -> int | None:
         """None: the library says good-bye when its object goes."""
@@ -92,7 +77,7 @@ class Connection:
     def close(self) -> None:
         """Say good-bye; does nothing the second time."""
         if self._handle is not None:
-            self._pq.PQfinish(self._handle)
+            self._handle.finish()
             self._handle = None
 
     _force_close = close
@@ -105,66 +90,57 @@ class Connection:
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        self.close()
-
-    def _alive(self) -> int:
+    def _alive(self) -> PGconn:
         if self._handle is None:
             raise StatementError("the connection was closed", None, 0)
         return self._handle
 
     def ask(self, statement: str) -> tuple[list[str], list[tuple[str | None, ...]]]:
         """Column names and rows of the last result. Raises StatementError."""
+        from psycopg import pq
+        from psycopg.errors import OperationalError
+
         handle = self._alive()
-        if not self._pq.PQsendQuery(handle, statement.encode()):
-            raise StatementError(_said(self._pq.PQerrorMessage(handle)), None, 0)
         answer: tuple[list[str], list[tuple[str | None, ...]]] = ([], [])
         refused: StatementError | None = None
         deadline_s = time.monotonic() + self.patience_s
-        while True:
-            self._wait(handle, deadline_s)
-            result = self._pq.PQgetResult(handle)
-            if not result:
-                break
-            try:
-                status = self._pq.PQresultStatus(result)
-                if status == _TUPLES_OK:
+        try:
+            handle.send_query(statement.encode())
+            while result := self._next(handle, deadline_s):
+                if result.status == pq.ExecStatus.TUPLES_OK:
                     answer = self._rows(result)
-                elif status not in (_COMMAND_OK, _EMPTY):
-                    code = self._pq.PQresultErrorField(result, _SQLSTATE)
-                    reason = _said(self._pq.PQresultErrorMessage(result))
+                elif result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY):
+                    code, reason = result.error_field(_SQLSTATE), _said(result.error_message)
                     refused = StatementError(f"{reason}{f' [{code.decode()}]' if code else ''}", None, 1)
-            finally:
-                self._pq.PQclear(result)
+        except OperationalError as error:
+            self.close()
+            raise StatementError(_said(str(error).encode()) or "the connection was lost", None, 0) from None
         if refused is not None:
             raise refused
         return answer
 
-    def _wait(self, handle: int, deadline_s: float) -> None:
-        """Until a result is there: in the kernel, by turns, so that a signal is heard."""
-        while self._pq.PQisBusy(handle):
+    def _next(self, handle: PGconn, deadline_s: float) -> PGresult | None:
+        """The next result; waited for in the kernel, by turns, so that a signal is heard."""
+        while handle.is_busy():
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 self.close()
                 raise StatementError(f"the server did not answer in {self.patience_s:g} s", None, 0)
-            select.select([self._pq.PQsocket(handle)], [], [], left_s)
-            if not self._pq.PQconsumeInput(handle):
-                reason = _said(self._pq.PQerrorMessage(handle))
-                self.close()
-                raise StatementError(reason or "the connection was lost", None, 0)
+            select.select([handle.socket], [], [], left_s)
+            handle.consume_input()
+        return handle.get_result()
 
-    def _rows(self, result: int) -> tuple[list[str], list[tuple[str | None, ...]]]:
-        pq, count, width = self._pq, self._pq.PQntuples(result), self._pq.PQnfields(result)
-        if count > self._limits.rows:
+    def _rows(self, result: PGresult) -> tuple[list[str], list[tuple[str | None, ...]]]:
+        if result.ntuples > self._limits.rows:
             raise StatementError(f"the server's answer is larger than {self._limits.rows:,} rows", None, 0)
-        names = [pq.PQfname(result, column).decode("utf-8", "replace") for column in range(width)]
+        columns = range(result.nfields)
+        names = [(result.fname(column) or b"").decode("utf-8", "replace") for column in columns]
 
         def value(row: int, column: int) -> str | None:
-            if pq.PQgetisnull(result, row, column):
-                return None
-            return str(pq.PQgetvalue(result, row, column).decode("utf-8", "replace"))
+            found = result.get_value(row, column)
+            return None if found is None else found.decode("utf-8", "replace")
 
-        return names, [tuple(value(row, column) for column in range(width)) for row in range(count)]
+        return names, [tuple(value(row, column) for column in columns) for row in range(result.ntuples)]
 
 
 class Cursor:
