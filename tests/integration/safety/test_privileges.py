@@ -56,33 +56,33 @@ def test_what_is_given_up_is_gone_and_reading_is_left(root: None, tmp_path: Path
     assert said.stdout.split() == ["theirs"]
 
 
-def _watched(cli: Cli, words: list[str]) -> tuple[bool, dict[str, Any], int]:
+def _watched(cli: Cli, words: list[str], file: Path) -> tuple[bool, dict[str, Any], int]:
     """Whether all threads of `attribute` of another account's process were seen with the few capabilities, what it
     answered, and the process.
     """
     works = ":" if "--on-cpu" in words else "sleep 0.05"
     sleeper = programs.start(["sh", "-c", f"while {works}; do :; done"], user=(65534, 65534))
-    process = cli.start(["attribute", "--pid", str(sleeper.pid), "--duration", "3", *words, "--json", "-"])
+    process = cli.start(["attribute", "--pid", str(sleeper.pid), "--duration", "3", *words, "--json", str(file)])
     settled = False
     try:
         deadline = time.monotonic() + 90
         while process.poll() is None and time.monotonic() < deadline:
             settled = settled or has_settled(process.pid)
             time.sleep(0.2)
-        out, err = process.communicate(timeout=90)
+        _, err = process.communicate(timeout=90)
     finally:
         programs.stop(sleeper)
         process.kill()
     assert process.returncode == 0, err
-    return settled, json.loads(out), sleeper.pid
+    return settled, json.loads(file.read_bytes()), sleeper.pid
 
 
 @pytest.mark.parametrize("words", [[], ["--on-cpu"], ["--functions", "libc.so.6:wait*"]])
 def test_attribute_gives_up_what_it_no_longer_needs(
-    root_bpf: None, root: None, powerprof_cli: Cli, words: list[str]
+    root_bpf: None, root: None, powerprof_cli: Cli, words: list[str], tmp_path: Path
 ) -> None:
     """While it measures it holds what is documented and nothing else, and the result is whole."""
-    settled, record, pid = _watched(powerprof_cli, words)
+    settled, record, pid = _watched(powerprof_cli, words, tmp_path / "record.json")
     assert settled
     # Read of another account's process, after the rest was given up. (A busy host has no idle exits to count.)
     assert record["window_s"] >= 2.9
