@@ -11,14 +11,14 @@ TESTED := $(VENV)/.tested
 HISTORICAL := mysql-5.5.9
 
 # What judges this host's idleness or speed runs alone, one after the other. What traces or waits, and judges its target
-# only, runs by two. The rest keeps the CPUs busy. Neighbours on a host of clouds take CPU time by seconds, so what fails
+# only, runs by threes. The rest keeps the CPUs busy. Neighbours on a host of clouds take CPU time by seconds, so what fails
 # is run again, and named as RERUN: a test that fails always fails here too.
 ALONE := tests/contract/idle tests/unit/sources/test_edges.py tests/integration/experiment/test_compare.py \
 	tests/root/attribution/test_counts.py tests/root/attribution/test_ground_truth.py \
 	tests/root/attribution/test_servers.py tests/root/test_dtrace_linux.py tests/root/test_idle_causes.py \
 	tests/root/test_monitor.py tests/root/test_oncpu.py tests/root/test_preemption.py tests/root/test_rate.py \
 	tests/root/test_without_cpuidle.py
-BY_TWO := tests/contract/attribute tests/integration/replication/test_mysql_5_5_9.py \
+WAITING := tests/contract/attribute tests/integration/replication/test_mysql_5_5_9.py \
 	tests/integration/experiment/test_how_to.py tests/root
 
 # Begun first, so that no long one is left over for the end.
@@ -66,9 +66,9 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
 	@$(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2
 	@status=0; \
-	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --reruns 1 \
-		$(LONGEST) tests $(addprefix --ignore=,$(ALONE) $(BY_TWO)) || status=1; \
-	$(PYTEST) --numprocesses 2 --dist loadfile --reruns 2 $(BY_TWO) $(addprefix --ignore=,$(ALONE)) || status=1; \
+	$(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder --reruns 1 \
+		$(LONGEST) tests $(addprefix --ignore=,$(ALONE) $(WAITING)) || status=1; \
+	$(PYTEST) --numprocesses 3 --dist loadfile --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
 	$(PYTEST) --reruns 2 $(ALONE) || status=1; \
 	exit $$status
 
