@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,17 +22,39 @@ from tests.conftest import REPOSITORY
 GALLERY = REPOSITORY / "docs/gallery"
 _SHOTS = {"idle": (1100, 900), "compare": (1100, 900)}
 _POLL_S = 0.02
+# Short names are words of the pages too.
+_NAME = re.compile(r"(?!python|maria|powerprof|sysbench|chrom).{7,}")
+_STRANGER = "another program"
 
 
 def main(names: list[str]) -> None:
     """Make the pages that are named, or all; then the screenshots."""
     GALLERY.mkdir(exist_ok=True)
+    strangers = _strangers()
     with tempfile.TemporaryDirectory(prefix="powerprof-gallery-") as kept:
         for name, make in _PAGES.items():
             if not names or name in names:
                 print(f"gallery: {name}", file=sys.stderr)
                 make(Path(kept))
+                _leave_out(strangers, GALLERY / f"{name}.html")
     _photograph()
+
+
+def _strangers() -> list[str]:
+    """Names of programs and threads that run here already: they are nobody's business. The kernel's are everywhere."""
+    names = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (entry / "cmdline").read_bytes():
+                names |= {(task / "comm").read_text().strip() for task in (entry / "task").iterdir()}
+    return sorted(filter(_NAME.fullmatch, names), key=len, reverse=True)
+
+
+def _leave_out(names: list[str], page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name in names:
+        text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", _STRANGER, text)
+    page.write_text(text, encoding="utf-8")
 
 
 def _powerprof(page: str, folder: Path, *words: str) -> None:
