@@ -37,9 +37,10 @@ def until_the_window_is_open(process: subprocess.Popen[str]) -> None:
     """Wait until the program has worked and then sleeps: on a busy host its start takes seconds."""
     used, since = 0, time.monotonic()
     while time.monotonic() - since < 0.8:
+        assert process.poll() is None, "its window was not seen"
         words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
         now = int(words[11]) + int(words[12])  # utime and stime, in ticks of 10 ms (proc(5))
-        if now != used or now < 20 or words[0] != "S":
+        if now != used or now < 5 or words[0] != "S":
             used, since = now, time.monotonic()
         time.sleep(0.05)
 
