@@ -3,7 +3,7 @@
 PYTHON := /usr/bin/python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest -m "not soak" -rR --durations 25
+PYTEST := $(BIN)/python -m pytest -m "not soak" -rsR --durations 25
 # Touched when the Python packages are in .venv: those that powerprof imports, and those of the tests besides.
 IMPORTED := $(VENV)/.imported
 TESTED := $(VENV)/.tested
