@@ -39,6 +39,8 @@ class Beside(Closing):
             self._meter = self._stack.enter_context(MembersMeter(self._members))
         if self._storm is not None:
             self._watch = self._stack.enter_context(StormWatch(self._storm, self._members))
+        if self._slicer is not None:
+            self._stack.enter_context(self._slicer)
 
     def close(self) -> None:
         self._stack.close()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 
+from powerprof.closing import Closing
 from powerprof.errors import PowerprofError
 from powerprof.experiment.records import Slices
 from powerprof.files import read_fields
@@ -19,8 +20,8 @@ from powerprof.paths import procfs
 from powerprof.sources.cpuidle import CpuidleReader
 
 
-class Slicer:
-    """`start()` before a window and `finish()` after it."""
+class Slicer(Closing):
+    """`start()` before a window and `finish()` after it; `close()` ends it also where the window broke."""
 
     def __init__(self, pids: Sequence[int], slice_s: float) -> None:
         self._pids = pids
@@ -35,9 +36,14 @@ class Slicer:
 
     def finish(self) -> Slices:
         """The window is over."""
-        self._over.set()
-        self._thread.join()
+        self.close()
         return slices_of(self._read)
+
+    def close(self) -> None:
+        """Its thread wakes a CPU each slice: it must not outlive the window."""
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         try:

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 import pytest
 
 from powerprof.experiment.judge import bursts
-from powerprof.experiment.measure.slices import slices_of
+from powerprof.experiment.measure.slices import Slicer, slices_of
 
 
 def test_a_burst_is_the_slice_with_most_and_the_mean_hides_it() -> None:
@@ -30,3 +33,14 @@ def test_what_this_host_does_not_tell_has_no_figure() -> None:
     assert bursts.mean_hz(slices, bursts.written) is None
     assert bursts.peak_hz(None, bursts.woken) is None
     assert bursts.mean_hz(slices, bursts.woken) == pytest.approx(8)
+
+
+def test_a_window_that_breaks_leaves_no_thread_that_wakes_cpus() -> None:
+    before = threading.active_count()
+    slicer = Slicer([os.getpid()], slice_s=0.01)
+    with pytest.raises(RuntimeError, match="the load failed"), slicer:
+        slicer.start()
+        raise RuntimeError("the load failed")
+    assert threading.active_count() == before
+    with Slicer([], slice_s=0.01):
+        pass  # nor does one that never began hang
