@@ -62,6 +62,7 @@ class Loaded(Closing):
         self._attached: dict[str, int] = {}
         self._rings: list[RingBuffer] = []
         self._stats, self._was_counted = -1, False
+        self._cpus = possible_cpus()
         found = objects.find(name, definitions, cached=cached)
         # Kernels before 5.11 count maps as locked memory.
         with suppress(OSError, ValueError):
@@ -209,8 +210,8 @@ class Loaded(Closing):
     def per_cpu_words(self, name: str, index: int) -> list[int]:
         """The words of one entry of a per-CPU array, each summed over CPUs."""
         descriptor, plan = self._maps[name]
-        row = syscalls.lookup(descriptor, _key(index), plan.value_bytes * possible_cpus())
-        return [int(word) for word in np.frombuffer(row, dtype="<u8").reshape(possible_cpus(), -1).sum(axis=0)]
+        row = syscalls.lookup(descriptor, _key(index), plan.value_bytes * self._cpus)
+        return [int(word) for word in np.frombuffer(row, dtype="<u8").reshape(self._cpus, -1).sum(axis=0)]
 
     def ring(self, name: str, on_bytes: Callable[[bytes], object]) -> None:
         """Register `on_bytes` for a ring buffer's records; `consume` delivers them."""
