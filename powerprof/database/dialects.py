@@ -157,7 +157,7 @@ _DIALECTS: Mapping[str, Dialect] = {"mysql": _MySql(), "postgresql": _PostgreSql
 
 def of(connection: Sql) -> Dialect:
     """The dialect that is spoken on a connection."""
-    return _DIALECTS[getattr(connection, "family", "mysql")]
+    return _DIALECTS[connection.family]
 
 
 def of_server(server: Server) -> Dialect:

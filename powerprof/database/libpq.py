@@ -9,9 +9,9 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from powerprof.closing import Closing
 from powerprof.database.base import Family, Limits, Login, StatementError
 from powerprof.errors import CapabilityError
 from powerprof.foreign import printable
@@ -30,7 +30,7 @@ def _connect(parameters: dict[str, str]) -> PGconn:
     return pq.PGconn.connect(conninfo.make_conninfo("", **parameters).encode())
 
 
-class Connection:
+class Connection(Closing):
     """One connection, as much of Python's database interface as `sql` uses; every value comes as text.
 
     Raises StatementError where the server refuses it, CapabilityError without the library.
@@ -81,14 +81,6 @@ class Connection:
             self._handle = None
 
     _force_close = close
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _alive(self) -> PGconn:
         if self._handle is None:

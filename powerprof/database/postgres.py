@@ -13,7 +13,7 @@ from powerprof.database.base import Login
 from powerprof.database.builds import ServerBuild, refuse_missing_library
 from powerprof.database.settings import Setting
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.paths import procfs
+from powerprof.sources.procfs import children
 
 HBA = "hba.conf"
 _PACKAGED = Path("/usr/lib/postgresql")
@@ -121,8 +121,4 @@ def checked(settings: Mapping[str, Setting]) -> dict[str, str]:
 
 def processes(pid: int) -> Sequence[int]:
     """The server and the processes that it works in."""
-    try:
-        text = (procfs() / str(pid) / "task" / str(pid) / "children").read_text()
-    except OSError:
-        return (pid,)
-    return (pid, *(int(word) for word in text.split()))
+    return (pid, *children(pid))

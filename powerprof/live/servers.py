@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from powerprof.attribution.records import Attribution
+from powerprof.database.local import is_server
 from powerprof.database.replication import ReplicationStatus
 from powerprof.diagnosis.collect import Asked, Subject, evidence_of
 from powerprof.diagnosis.evidence import Evidence
@@ -25,7 +26,6 @@ from powerprof.processes.targets import name_of, processes
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
-_SERVERS = ("mysqld", "mariadbd")
 # Names of threads seldom change; asking for them wakes the server.
 ASK_EVERY_S = 60.0
 # More servers on one host are watched, and not asked.
@@ -171,7 +171,7 @@ class Servers:
         self._asked_s = float("-inf")
 
     def _find(self) -> None:
-        here = [pid for pid in processes() if (self._only is None or pid in self._only) and name_of(pid) in _SERVERS]
+        here = [pid for pid in processes() if (self._only is None or pid in self._only) and is_server(name_of(pid))]
         for pid in set(self._servers) - set(here):
             self._servers.pop(pid).close()
         for account in self._accounts:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from powerprof import paths
 from powerprof.database import sql
 from powerprof.database.base import Login
+from powerprof.database.local import is_server
 from powerprof.database.performance import Known, look
 from powerprof.errors import PowerprofError, UsageError
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
-_SERVERS = ("mysqld", "mariadbd")
 _PATIENCE_S = 3.0
 _MOST_SOCKETS = 20
 
@@ -77,7 +77,7 @@ def reach(
             return Reach(number, _label(name_of(number), number), server.version, server.login)
     assert number is not None  # noqa: S101  one of the two was given
     name = name_of(number) or ""
-    if not name.startswith(_SERVERS):
+    if not is_server(name):
         raise UsageError(
             f"{number} ({name or 'gone'}) is not a MariaDB or MySQL server: its statements are not known",
             f"powerprof attribute --pid {number} --on-cpu shows where its CPU time goes",

@@ -142,18 +142,22 @@ def process_cpu_ns(pid: int) -> int | None:
         return None
 
 
-def family_cpu_ns(pid: int, root: Path | None = None) -> int | None:
+def children(pid: int) -> list[int]:
+    """The processes that its first thread started, in the order of their beginning; none where it is gone."""
+    words = (files.try_text(paths.procfs() / str(pid) / f"task/{pid}/children") or "").split()
+    return [int(word) for word in words if word.isdigit()]
+
+
+def family_cpu_ns(pid: int) -> int | None:
     """As `process_cpu_ns`, with the processes that it started and those of them that have ended: a server that works
     in processes. What those used that it has waited for is in fields 16 and 17 of /proc/PID/stat (proc(5)).
     """
     own = process_cpu_ns(pid)
-    base = (root or paths.procfs()) / str(pid)
-    words = (files.try_text(base / "stat") or "").rpartition(")")[2].split()
+    words = (files.try_text(paths.procfs() / str(pid) / "stat") or "").rpartition(")")[2].split()
     if own is None or len(words) < 15 or not (words[13].lstrip("-").isdigit() and words[14].lstrip("-").isdigit()):
         return own
     ended_ns = (int(words[13]) + int(words[14])) * (1_000_000_000 // _USER_HZ)
-    children = (files.try_text(base / f"task/{pid}/children") or "").split()
-    return own + ended_ns + sum(process_cpu_ns(int(child)) or 0 for child in children if child.isdigit())
+    return own + ended_ns + sum(process_cpu_ns(child) or 0 for child in children(pid))
 
 
 class ProcessTimes:
