@@ -86,7 +86,7 @@ def tracing() -> Capability:
     except PowerprofError as error:
         if kernel.privileges().status != "ok":
             return missing("tracing", "cannot load BPF programs: not permitted", kernel.privileges().remedy)
-        if "not permitted" in error.message:
+        if error.message == features.not_permitted().message:
             return none("tracing", "the kernel refuses BPF even to root: see /sys/kernel/security/lockdown")
         return missing("tracing", error.message, error.hint)
     try:

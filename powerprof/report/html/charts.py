@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from markupsafe import Markup
 
+from powerprof.records import RunMetric
 from powerprof.report import labels
 from powerprof.report.html import svg
 from powerprof.report.html.figures import clean
@@ -26,6 +27,11 @@ class _Metric(Protocol):
 
 
 M = TypeVar("M", bound=_Metric)
+
+
+def one_curve(metric: RunMetric) -> list[Ends]:
+    """The estimate of a metric as the only curve of its chart."""
+    return [(metric.estimate.mean, metric.estimate.low, metric.estimate.high)]
 
 
 def charts(

@@ -46,7 +46,8 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
     if not exits:
         return None
     most = min(MAX_EXITS, EXITS_PER_CPU * len({one.cpu for one in exits}))
-    ordered = sorted(exits, key=lambda one: (one.exit_ns, one.cpu))[:most]
+    whole = sorted(exits, key=lambda one: (one.exit_ns, one.cpu))[:MAX_KEPT]
+    ordered = whole[:most]
     origin = min(one.enter_ns for one in ordered)
     end = max(one.next_ns or one.exit_ns for one in ordered)
     across = Scale(0, (end - origin) / 1e6, _LEFT, _RIGHT)
@@ -101,7 +102,6 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
     svg = Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>').format(
         label, height + 20, Markup().join(parts)
     )
-    whole = sorted(exits, key=lambda one: (one.exit_ns, one.cpu))[:MAX_KEPT]
     whole_ms = (max(one.next_ns or one.exit_ns for one in whole) - origin) / 1e6
     return Lanes(
         svg,

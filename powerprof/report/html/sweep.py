@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from powerprof.experiment.sweep import Sweep
-from powerprof.report.html.charts import charts
+from powerprof.report.html.charts import charts, one_curve
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
@@ -42,7 +42,7 @@ def render(record: Sweep, extras: Extras) -> str:
                 if name in _DRAWN
             ),
             [(str(point.value), point.metrics) for point in record.points],
-            lambda metric: [(metric.estimate.mean, metric.estimate.low, metric.estimate.high)],
+            one_curve,
         ),
         metrics=sweep_table(record, places),
         errors=[(clean(point.value, 20), clean(point.error, _ERROR_LIMIT)) for point in record.points if point.error],

@@ -6,7 +6,7 @@ from __future__ import annotations
 from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.trend import Trend
 from powerprof.report import labels
-from powerprof.report.html.charts import charts
+from powerprof.report.html.charts import charts, one_curve
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
@@ -26,9 +26,7 @@ def render(record: Trend, extras: Extras) -> str:
         places,
         derived=extras.derived,
         title=clean(record.text),
-        charts=charts(
-            names[:_MOST], points, lambda metric: [(metric.estimate.mean, metric.estimate.low, metric.estimate.high)]
-        ),
+        charts=charts(names[:_MOST], points, one_curve),
         runs=_runs(record, places),
         metric_label=labels.metric(record.metric),
     )
