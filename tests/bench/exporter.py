@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 from powerprof import programs
 from powerprof.windows.sampling import WindowMeter
 from tests.bench.figures import Verdict, spread
+from tests.integration.monitoring.engines import free_port
 
 SCRAPE_S = 15.0
 TARGET_PERCENT = 0.3
@@ -43,12 +43,6 @@ class Figures:
     memory_mb: float
     exits_hz: float
     c0_percent: float
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _commands(port: int) -> dict[str, list[str]]:
@@ -85,7 +79,7 @@ def _scrape(port: int) -> dict[str, float]:
 
 def turn(name: str, scrapes: int) -> Figures:
     """One tool for so many scrapes, once it has settled."""
-    port = _free_port()
+    port = free_port()
     argv = _commands(port)[name]
     with ExitStack() as stack:
         pid = stack.enter_context(_running(argv, port)) if argv else 0

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from powerprof.live.unit import capabilities
 from powerprof.sources.cpuidle import CpuidleReader
 from tests.conftest import Cli
+from tests.integration.monitoring.engines import free_port
 from tests.programs.held import has_settled
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -66,14 +67,6 @@ def exporter(cli: Cli, *words: str, limited: bool = True) -> Iterator[tuple[int,
             process.wait(60)
         finally:
             process.kill()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Store:
