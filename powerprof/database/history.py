@@ -32,6 +32,7 @@ _OWN = (
     "SELECT TIMER_START FROM performance_schema.events_statements_current c JOIN performance_schema.threads t"
     " USING (THREAD_ID) WHERE t.PROCESSLIST_ID = CONNECTION_ID() ORDER BY EVENT_ID LIMIT 1"
 )
+_THREADS = "SELECT THREAD_OS_ID, THREAD_ID FROM performance_schema.threads"
 _TEXTS = "SELECT DIGEST, DIGEST_TEXT, SCHEMA_NAME FROM performance_schema.events_statements_summary_by_digest"
 _MARKS = 20
 _LIMITS = Limits(answer_s=20.0, waiting_s=7 * 86_400.0, rows=200_000, answer_bytes=64 << 20)
@@ -40,12 +41,13 @@ _LIMITS = Limits(answer_s=20.0, waiting_s=7 * 86_400.0, rows=200_000, answer_byt
 @dataclass
 class History:
     """What was read, on CLOCK_MONOTONIC. `events`: thread id of performance_schema → (from, to, digest);
-    `covered`: stretches of which every statement was seen; `texts`: digest → text."""
+    `covered`: stretches of which every statement was seen; `texts`: digest → text; `threads`: thread of the kernel →
+    those of performance_schema that it was seen to be (servers keep threads for the next connection)."""
 
     events: dict[int, list[tuple[int, int, str]]] = field(default_factory=dict)
     covered: list[tuple[int, int]] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
-    threads: dict[int, int] = field(default_factory=dict)
+    threads: dict[int, set[int]] = field(default_factory=dict)
 
 
 def missing_consumers(connection: Sql) -> list[str]:
@@ -110,6 +112,7 @@ class HistoryReader:
         first = min(ended) if full and ended else self._since
         self.history.covered.append((first // 1000 + self._offset_ns, began_ns))
         self._since = (began_ns - self._offset_ns) * 1000
+        self._keep_threads()
         return (time.monotonic_ns() - began_ns) / 1e9
 
     def finish(self) -> History:
@@ -119,12 +122,14 @@ class HistoryReader:
         for digest, text, _ in sql.rows(self._connection, _TEXTS, columns=3):
             if digest and text:
                 self.history.texts[str(digest)] = text.decode() if isinstance(text, bytes) else str(text)[:4096]
-        threads = "SELECT THREAD_OS_ID, THREAD_ID FROM performance_schema.threads"
-        for os_id, number in sql.rows(self._connection, threads, columns=2):
+        return self.history
+
+    def _keep_threads(self) -> None:
+        """At each reading: a connection may be gone at the end."""
+        for os_id, number in sql.rows(self._connection, _THREADS, columns=2):
             tid, thread = sql.count(os_id), sql.count(number)
             if tid and thread:
-                self.history.threads[tid] = thread
-        return self.history
+                self.history.threads.setdefault(tid, set()).add(thread)
 
     def _keep(self, rows: list[sql.Row]) -> None:
         now_ns = time.monotonic_ns()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -35,6 +35,8 @@ def sampled_parts(
     """Each sample stands for an equal part of the server's CPU time; those of which nothing is known are left out."""
     events = {thread: sorted(rows) for thread, rows in history.events.items()}
     starts = {thread: [row[0] for row in rows] for thread, rows in events.items()}
+    strangers = _strangers(history)
+    began = [begin for begin, _ in strangers]
     counts: Counter[tuple[str, str]] = Counter()
     schemas: dict[str, str | None] = {}
     threads: dict[str, set[int]] = defaultdict(set)
@@ -46,8 +48,13 @@ def sampled_parts(
             threads[name].add(tid)
         elif not any(begin <= at_ns <= end for begin, end in history.covered):
             uncovered += 1
-        elif (digest := _at(at_ns, history.threads.get(tid, 0), events, starts)) is None:
-            counts["connections", ""] += 1
+        elif (digest := _at(at_ns, history.threads.get(tid, ()), events, starts)) is None:
+            # A connection that came and went between two readings: which thread executed its statements is not known.
+            place = bisect_right(began, at_ns) - 1
+            if place >= 0 and at_ns <= strangers[place][1]:
+                uncovered += 1
+            else:
+                counts["connections", ""] += 1
         else:
             text = normal(history.texts[digest].replace("...", "?, ?")) if digest in history.texts else _UNNAMED
             counts["statement", text] += 1
@@ -92,14 +99,28 @@ def sampled_parts(
 
 
 def _at(
-    at_ns: int, thread: int, events: dict[int, list[tuple[int, int, str]]], starts: dict[int, list[int]]
+    at_ns: int, threads: Iterable[int], events: dict[int, list[tuple[int, int, str]]], starts: dict[int, list[int]]
 ) -> str | None:
-    """The digest that a thread executed at a moment; None for none."""
-    place = bisect_right(starts.get(thread, []), at_ns) - 1
-    if place < 0:
-        return None
-    _, end, digest = events[thread][place]
-    return digest if at_ns <= end else None
+    """The digest that a thread, under any of its numbers, executed at a moment; None for none."""
+    for thread in threads:
+        place = bisect_right(starts.get(thread, []), at_ns) - 1
+        if place >= 0:
+            _, end, digest = events[thread][place]
+            if at_ns <= end:
+                return digest
+    return None
+
+
+def _strangers(history: History) -> list[tuple[int, int]]:
+    """When threads executed statements of which it is not known what threads of the kernel they are."""
+    known = set().union(*history.threads.values())
+    spans: list[tuple[int, int]] = []
+    for begin, end, _ in sorted(row for thread, rows in history.events.items() if thread not in known for row in rows):
+        if spans and begin <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((begin, end))
+    return spans
 
 
 def _interval(count: int, total: int) -> tuple[float, float]:

@@ -21,7 +21,7 @@ def history(covered: list[tuple[int, int]]) -> History:
         events={1: [(100, 200, "a"), (300, 400, "b")], 2: [(0, 1000, "b")]},
         covered=covered,
         texts={"a": "SELECT `c` FROM `t` WHERE `id` = ?", "b": "SELECT `BENCHMARK` (...)"},
-        threads={11: 1, 12: 2},
+        threads={11: {1}, 12: {2}},
     )
 
 
@@ -59,3 +59,18 @@ def test_what_the_history_lost_is_like_the_rest_and_the_sum_is_whole() -> None:
 def test_no_sample_is_no_part() -> None:
     parts = found([], [(0, 500)]).parts
     assert (parts.statements, parts.background, parts.connections.c0_s) == ([], [], 0.0)
+
+
+def test_a_thread_that_was_kept_for_another_connection_is_both() -> None:
+    seen = history([(0, 1000)])
+    seen.events[7], seen.threads[11] = [(700, 800, "b")], {1, 7}
+    parts = sampled_parts([(150, 11), (750, 11)], seen, KNOWN, 2.0, 4.0).parts
+    assert [one.c0_s for one in parts.statements] == [pytest.approx(1.0), pytest.approx(1.0)]
+
+
+def test_statements_of_connections_that_are_gone_are_not_taken_for_idle_ones() -> None:
+    seen = history([(0, 1000)])
+    seen.events[7] = [(600, 700, "b"), (650, 800, "a")]
+    sampled = sampled_parts([(150, 11)] * 3 + [(750, 14)] * 2 + [(900, 14)], seen, KNOWN, 2.0, 4.0)
+    assert (sampled.used_count, sampled.uncovered_count) == (4, 2)
+    assert sampled.parts.connections.c0_s == pytest.approx(0.5)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`queries` against sysbench's mix of statements whose CPU time is known from running each alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from powerprof.database.performance import Known
+from powerprof.database.server import PrivateServer
+from powerprof.queries.join import parts_of
+from powerprof.tracing.queries import QueryTracer
+from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
+
+pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
+_EVENTS = 100
+
+
+def test_a_mix_has_the_shares_of_its_statements_alone(sysbench: Path) -> None:
+    with PrivateServer(settings={"performance_schema": "OFF"}) as server, mix_on(server) as mix:
+        assert server.pid is not None
+        mix.run("--events=5", "--time=0")
+        with QueryTracer(server.pid) as tracer:
+            tracer.attach()
+            tracer.begin(timed=False)
+            known = mix.run(f"--events={_EVENTS}", "--time=0")
+            tracer.end()
+            trace = tracer.collect()
+    parts = parts_of(trace, Known())
+    found = {one.text: one for one in parts.statements}
+    assert [found[text].calls_count for text in MIX] == [_EVENTS * times for times in TIMES]
+    assert [found[text].calls_count for text in ALONE] == [_EVENTS * times for times in TIMES]
+    # A statement alone was measured with the reading of its requests, which the report has in a part of its own.
+    reading_s = parts.connections.c0_s / sum(one.calls_count or 0 for one in parts.statements)
+    spent = [found[text].c0_s + reading_s * (found[text].calls_count or 0) for text in MIX]
+    for percent, one in zip(known.percent, spent, strict=True):
+        assert 100 * one / sum(spent) == pytest.approx(percent, abs=3)
+    # Two counts of the scheduler, read a moment apart.
+    assert trace.process_cpu_ns is not None
+    assert sum(thread.cpu_ns for thread in trace.threads) == pytest.approx(trace.process_cpu_ns, rel=0.01)
+    explained_s = sum(one.c0_s for one in [*parts.statements, *parts.background, parts.connections])
+    assert explained_s == pytest.approx(trace.process_cpu_ns / 1e9, rel=0.01)
