@@ -9,26 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.errors import DataError
-from powerprof.stacks.registers import SavedStack
 from powerprof.stacks.store import TableStore
-from powerprof.stacks.symbols import Symbolizer
-from powerprof.stacks.unwind import Unwinder
-from powerprof.tracing.oncpu_capture import OnCpuCapture, UserStack
+from powerprof.tracing.oncpu_capture import OnCpuCapture
+from powerprof.tracing.oncpu_names import OnCpuFrame, PathNames
 
 _Z95 = 1.959964
-
-
-class OnCpuFrame(msgspec.Struct, frozen=True):
-    """One function of a stack; `function` is None where no symbol covers the address."""
-
-    function: str | None
-    module: str
-    address: str
-    offset: int | None
-    label: str
-    kernel: bool = False
-    inlined: bool = False
 
 
 class OnCpuStack(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,75 +84,16 @@ class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.oncpu/1"] = "powerprof.oncpu/1"
 
 
-class _Names:
-    """The frames of each distinct user and kernel path, each resolved once."""
-
-    def __init__(self, capture: OnCpuCapture, store: TableStore | None) -> None:
-        self._store = store or TableStore()
-        self._capture = capture
-        self._unwinder = Unwinder(self._store)
-        self._symbolizers: dict[int, Symbolizer] = {}
-        self._users: dict[tuple[int, int], UserStack] = {(one.pid, one.hash): one for one in capture.users}
-        self._known: dict[tuple[int, int], tuple[list[OnCpuFrame], str]] = {}
-
-    def user(self, pid: int, digest: int) -> tuple[list[OnCpuFrame], str]:
-        """(frames, what became of the stack)."""
-        key = (pid, digest)
-        if key not in self._known:
-            self._known[key] = self._resolve(self._users.get(key))
-        return self._known[key]
-
-    def _resolve(self, saved: UserStack | None) -> tuple[list[OnCpuFrame], str]:
-        if saved is None:
-            return [], "lost"
-        if saved.image is None or not 0 <= saved.image < len(self._capture.images):
-            return [], "failed"
-        image = self._capture.images[saved.image]
-        try:
-            unwound = self._unwinder.unwind(image, SavedStack(saved.pid, saved.tid, saved.registers, saved.stack))
-        except DataError:
-            return [], "failed"
-        symbolizer = self._symbolizers.get(saved.image)
-        if symbolizer is None:
-            symbolizer = self._symbolizers[saved.image] = Symbolizer(image, self._store)
-        frames = [
-            OnCpuFrame(one.function, one.module, f"{one.address:#x}", one.offset, one.label, False, one.inlined)
-            for one in symbolizer.stack(unwound)
-        ]
-        state = "complete" if unwound.complete else "truncated" if len(unwound.pcs) > 1 else "failed"
-        return frames, state
-
-    def kernel(self, digest: int) -> list[OnCpuFrame]:
-        """Kernel frames, innermost first."""
-        frames = []
-        for address in self._capture.kernel.get(digest, ()):
-            name = self._capture.kernel_names.get(address)
-            if name is None:
-                frames.append(OnCpuFrame(None, "vmlinux", f"{address:#x}", None, f"[kernel] {address:#x}", True))
-            else:
-                frames.append(OnCpuFrame(name[0], name[1], f"{address:#x}", address - name[2], name[0], True))
-        return frames
-
-    @property
-    def notes(self) -> list[str]:
-        """What could not be read."""
-        return list(dict.fromkeys(note for one in self._symbolizers.values() for note in one.notes))
-
-
 def on_cpu_profile(
     capture: OnCpuCapture, store: TableStore | None = None, server_names: Mapping[int, str] | None = None
 ) -> OnCpuProfile:
     """The report of one window. `server_names` maps a tid to the server's name of the thread."""
-    names = _Names(capture, store)
+    names = PathNames(capture, store)
     whole = capture.busy_count if capture.event == "cpu-clock" else capture.target_count
     merged: dict[tuple[int, tuple[str, ...], str], tuple[list[OnCpuFrame], int, int]] = {}
     states = dict.fromkeys(("complete", "truncated", "failed", "lost", "kernel"), 0)
     for row in sorted(capture.rows, key=lambda one: (one.pid, one.tid, one.user, one.kernel)):
-        frames = names.kernel(row.kernel) if row.kernel else []
-        state = "kernel"
-        if row.user:
-            outer, state = names.user(row.pid, row.user)
-            frames = [*frames, *outer]
+        frames, state = names.of(row)
         states[state] += row.count
         key = (row.tid, tuple(one.label for one in frames), state)
         known = merged.get(key)

@@ -41,6 +41,9 @@ class Way:
     enable_consumers: Annotated[
         bool, typer.Option("--enable-consumers", help="Samples: let the server keep a history meanwhile; asks before.")
     ] = False
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="Sample call stacks beside (99 Hz): a flame graph of each statement.")
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +111,7 @@ def command(
         meter_log=energy.meter_log,
         method=way.method,
         enable_consumers=way.enable_consumers,
+        stacks=way.stacks,
         explain=samples.explain,
         workload=folder.resolve().name if folder is not None else None,
     )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from powerprof.database.performance import Known
@@ -76,15 +76,13 @@ class Parts:
 def parts_of(trace: StatementTrace, known: Known) -> Parts:
     """Put a window together with what the server told of it."""
     sums: dict[tuple[str, str | None], _Sum] = {}
-    texts = {one.id: one for one in trace.texts}
-    named = {one.id: _text_of(one, known) for one in trace.texts}
+    name_of = naming(trace, known)
     in_statements: dict[int, int] = defaultdict(int)
     calls_of: dict[int, int] = defaultdict(int)
     for use in trace.uses:
         calls_of[use.id] += use.calls
     for use in trace.uses:
-        text = named.get(use.id) or f"({_COMMANDS.get(use.id, f'command {use.id}')})"
-        schema = known.schemas.get(use.tid) if use.id in texts else None
+        text, schema = name_of(use.id, use.tid)
         found = sums.setdefault((key(text), schema), _Sum(text))
         found.calls += use.calls
         found.unfinished += use.open_count
@@ -113,6 +111,18 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
         connections=Share(c0_s=between_ns / 1e9),
         connections_count=len(connections),
     )
+
+
+def naming(trace: StatementTrace, known: Known) -> Callable[[int, int], tuple[str, str | None]]:
+    """What tells the text and the schema of an identity that a thread executed."""
+    named = {one.id: _text_of(one, known) for one in trace.texts}
+
+    def name_of(id: int, tid: int) -> tuple[str, str | None]:
+        if id in named:
+            return named[id], known.schemas.get(tid)
+        return f"({_COMMANDS.get(id, f'command {id}')})", None
+
+    return name_of
 
 
 def _text_of(seen: TextSeen, known: Known) -> str:

@@ -39,6 +39,13 @@ class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
     extra: str | None = None
 
 
+class SampledStack(msgspec.Struct, frozen=True):
+    """How often a statement was met on one call path; `frames` from the outermost, the kernel's end in `_[k]`."""
+
+    frames: list[str]
+    count: int
+
+
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """What a part of the server used: `c0_s` of CPU time, `c0_percent` of the server's.
 
@@ -59,7 +66,8 @@ class Statement(Share, frozen=True, kw_only=True):
     """One statement: its text without values, in the schema that its connections were in (None: unknown).
 
     `calls_count` began in the window, or were under way at its beginning where `began_before`; `unfinished_count` of
-    them had not ended. `low_percent` and `high_percent`: the 95 % interval of a share that was sampled.
+    them had not ended. `low_percent` and `high_percent`: the 95 % interval of a share that was sampled. `stacks`: where
+    asked for, of the statements with most samples.
     """
 
     text: str
@@ -78,6 +86,7 @@ class Statement(Share, frozen=True, kw_only=True):
     low_percent: float | None = None
     high_percent: float | None = None
     plan: list[PlanStep] = []
+    stacks: list[SampledStack] = []
 
 
 class Background(Share, frozen=True, kw_only=True):
@@ -131,6 +140,8 @@ class Queries(msgspec.Struct, frozen=True, kw_only=True):
     tracing: TracingCost
     tool: ToolCost
     notes: list[str] = []
+    modules: dict[str, str] = {}
+    """The file of each frame of the statements' stacks."""
     interrupted: bool = False
     command: str = "queries"
     schema: Literal["powerprof.queries/1"] = "powerprof.queries/1"

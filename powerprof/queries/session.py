@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,17 +15,21 @@ from powerprof.database import performance
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.queries import notes
-from powerprof.queries.join import parts_of
+from powerprof.queries.join import naming, parts_of
 from powerprof.queries.reach import Reach, asked, reach
 from powerprof.queries.record import Measured, record_of
 from powerprof.queries.records import Queries
 from powerprof.queries.samples import samples, with_plans
 from powerprof.queries.sampling import sample
+from powerprof.queries.stacks import with_stacks
 from powerprof.queries.workload import workload_toml
+from powerprof.records import Window
 from powerprof.text import Say
+from powerprof.tracing.oncpu import OnCpuTracer
+from powerprof.tracing.oncpu_capture import OnCpuCapture
 from powerprof.tracing.queries import QueryTracer
 from powerprof.tracing.statement_trace import StatementTrace
-from powerprof.windows.sampling import WindowInterrupted, measure_window
+from powerprof.windows.sampling import WindowInterrupted, WindowMeter, measure_window
 
 METHODS = ("auto", "probes", "samples")
 _EXPLAINED, _SAVED = 5, 20
@@ -44,6 +49,7 @@ class Request:
     ask_password: Callable[[str], str] | None = None
     method: str = "auto"
     enable_consumers: bool = False
+    stacks: bool = False
     explain: bool = False
     workload: str | None = None
 
@@ -57,10 +63,11 @@ class Result:
 
 
 class Taken(NamedTuple):
-    """A window, and the trace with the clients' texts where statements were probed."""
+    """A window, the trace with the clients' texts where statements were probed, and samples of stacks beside."""
 
     measured: Measured
     trace: StatementTrace | None
+    sampled: OnCpuCapture | None = None
 
 
 def run(request: Request, say: Say, consent: Callable[[str], None]) -> Result:
@@ -83,6 +90,11 @@ def run(request: Request, say: Say, consent: Callable[[str], None]) -> Result:
     with WindowEnergy(request.energy_source, request.meter_log) as energy:
         taken = _take(request, server, energy, say, consent)
         record = record_of(server, taken.measured, energy)
+    if taken.sampled is not None and taken.trace is not None:
+        say("naming the functions")
+        named = naming(taken.trace, taken.measured.known)
+        statements, modules, said = with_stacks(record.statements, taken.sampled, named)
+        record = msgspec.structs.replace(record, statements=statements, modules=modules, notes=[*record.notes, *said])
     chosen = samples(taken.trace, record.statements, _SAVED) if taken.trace is not None else []
     if request.explain and server.login is not None:
         say("asking for plans")
@@ -97,16 +109,17 @@ def _take(request: Request, server: Reach, energy: WindowEnergy, say: Say, conse
     """By probes where they can be placed, by samples where the server's history tells, and else why neither."""
     if request.method != "samples":
         try:
-            return _probed(server, request.duration_s, energy, say)
+            return _probed(server, request.duration_s, energy, say, request.stacks)
         except CapabilityError as error:
             if request.method == "probes":
                 raise
             refused = error
     else:
         refused = None
-    if request.explain or request.workload is not None:
+    if request.explain or request.workload is not None or request.stacks:
         raise refused or UsageError(
-            "--explain and --save-workload need statements as clients sent them, which samples do not have",
+            "--explain and --save-workload need statements as clients sent them, --stacks the statement of each "
+            "moment: the server's history has neither",
             "leave out --method samples",
         )
     try:
@@ -119,22 +132,42 @@ def _take(request: Request, server: Reach, energy: WindowEnergy, say: Say, conse
         ) from error
 
 
-def _probed(server: Reach, duration_s: float, energy: WindowEnergy, say: Say) -> Taken:
-    """Trace one window; the server is asked before and after it, never within."""
-    say("loading the tracer")
-    with QueryTracer(server.pid) as tracer:
-        before = asked(server, running=True)
-        tracer.attach()
-        say(f"tracing the statements of {server.label} for {duration_s:g} s")
-        interrupted = False
-        tracer.begin()
+def _window(
+    tracer: QueryTracer, beside: OnCpuTracer | None, duration_s: float, energy: WindowEnergy
+) -> tuple[Window, bool, OnCpuCapture | None]:
+    """The traced window to its end, whether it was interrupted, and the samples beside. Raises WindowInterrupted."""
+    if beside is None:
         try:
-            window = measure_window(duration_s, meters=energy.meters)
+            window, interrupted = measure_window(duration_s, meters=energy.meters), False
         except WindowInterrupted as error:
             if error.partial is None:
                 raise
             window, interrupted = error.partial, True
         tracer.end()
+        return window, interrupted, None
+    with WindowMeter(meters=energy.meters) as meter:
+        meter.open_window(duration_s)
+        windows: list[Window] = []
+
+        def over() -> None:
+            tracer.end()
+            windows.append(meter.close_window())
+
+        sampled = beside.measure(duration_s, over)
+    return windows[0], sampled.interrupted, sampled
+
+
+def _probed(server: Reach, duration_s: float, energy: WindowEnergy, say: Say, stacks: bool) -> Taken:
+    """Trace one window; the server is asked before and after it, never within."""
+    say("loading the tracer")
+    with ExitStack() as stack:
+        tracer = stack.enter_context(QueryTracer(server.pid, stacks=stacks))
+        beside = stack.enter_context(OnCpuTracer([server.pid], beside=tracer.program)) if stacks else None
+        before = asked(server, running=True)
+        tracer.attach()
+        say(f"tracing the statements of {server.label} for {duration_s:g} s")
+        tracer.begin()
+        window, interrupted, sampled = _window(tracer, beside, duration_s, energy)
         trace = tracer.collect()
     known = performance.merged(before, asked(server, running=False))
     parts = parts_of(trace, known)
@@ -155,4 +188,4 @@ def _probed(server: Reach, duration_s: float, energy: WindowEnergy, say: Say) ->
         cut_count=trace.cut_count,
         interrupted=interrupted,
     )
-    return Taken(measured, trace)
+    return Taken(measured, trace, sampled)

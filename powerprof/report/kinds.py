@@ -96,6 +96,7 @@ KINDS = {
         "report.html.queries:render",
         "report.queries:markdown",
         "report.queries:csv_lines",
+        "report.stacks:of_queries",
     ),
     "powerprof.diagnosis/1": Kind(
         "diagnosis.findings:Diagnosis",

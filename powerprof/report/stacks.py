@@ -9,6 +9,8 @@ from typing import Literal
 
 from powerprof.attribution.oncpu import OnCpuProfile, OnCpuStack
 from powerprof.attribution.records import Attribution, Wakeup
+from powerprof.errors import UsageError
+from powerprof.queries.records import Queries
 from powerprof.report.samples import Frames, WeightedStack
 
 Weight = Literal["count", "rate_hz", "c0_ms"]
@@ -84,5 +86,20 @@ def of_on_cpu_profile(record: OnCpuProfile) -> StackSet:
         [(path, float(row.count)) for path, row in paths],
         None if faults else [(path, row.c0_ms or 0.0) for path, row in paths],
         {f"{frame.label}_[k]" if frame.kernel else frame.label: frame.module for frame in frames},
+        record.window_s,
+    )
+
+
+def of_queries(record: Queries) -> StackSet:
+    """Samples by statement and stack. Raises UsageError where none were taken."""
+    if not any(one.stacks for one in record.statements):
+        raise UsageError("this run of queries has no stacks", "powerprof queries --stacks takes them")
+    return StackSet(
+        f"C0 time of {record.server.label} by statement",
+        "all",
+        "samples of C0",
+        [((one.text, *stack.frames), float(stack.count)) for one in record.statements for stack in one.stacks],
+        None,
+        record.modules,
         record.window_s,
     )

@@ -7,7 +7,7 @@ import os
 import struct
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,22 @@ _DRAIN_S = 0.2
 _RING_PAGES = 2048
 _MAX_CAPTURE_BYTES = 256 << 20
 _TARGET = struct.Struct("<4Q")
-_SAMPLE = np.dtype([("user", "<u8"), ("kernel", "<u8"), ("pid", "<u4"), ("tid", "<u4")])
+_SAMPLE = np.dtype([("user", "<u8"), ("kernel", "<u8"), ("what", "<u8"), ("pid", "<u4"), ("tid", "<u4")])
 _HEADER = struct.Struct("<IIQII16s168s")
 _KERNEL_HEADER = struct.Struct("<IIQ")
 _USER, _KERNEL = 0, 1
+
+
+def path_definitions(
+    every_process: bool = False, event: Event = "cpu-clock", ring_pages: int = _RING_PAGES
+) -> dict[str, int | str]:
+    """What paths.bpf.h is compiled with."""
+    return {
+        "EVERY_PROCESS": int(every_process),
+        # Faults are many and taken near the leaf; samples are few, and paths that differ deep down are told apart.
+        "HASHED_BYTES": 4096 if event == "cpu-clock" else 2048,
+        "STACK_PAGES": ring_pages,
+    }
 
 
 class OnCpuTracer(Closing):
@@ -54,8 +66,10 @@ class OnCpuTracer(Closing):
         *,
         frequency_hz: int = SAMPLE_HZ,
         ring_pages: int = _RING_PAGES,
+        beside: Loaded | None = None,
     ) -> None:
-        """`pids` None is every process. Threads born in the window count.
+        """`pids` None is every process. Threads born in the window count. `beside`: a program of another tracer, which
+        has the paths' part by `path_definitions` and stays that tracer's.
 
         Raises CapabilityError where this host or user may not, PowerprofError where a process is gone.
         """
@@ -79,28 +93,23 @@ class OnCpuTracer(Closing):
         self._dropped = 0
         for pid in self._pids or ():
             self._look_at(pid)
-        # Faults are many and taken near the leaf; samples are few, and paths that differ deep down are told apart.
-        self.program = Loaded(
-            "oncpu.bpf.c",
-            {
-                "EVERY_PROCESS": int(pids is None),
-                "HASHED_BYTES": 4096 if event == "cpu-clock" else 2048,
-                "STACK_PAGES": ring_pages,
-            },
-        )
+        self.program = beside or Loaded("oncpu.bpf.c", path_definitions(pids is None, event, ring_pages))
+        self._own = beside is None
         try:
             self._fill_targets()
             self.program.count_run_time()
             self.program.ring("stacks", self._on_record)
             self._sampler = Sampler(self.program.descriptor("sample__path"))
         except BaseException:
-            self.program.close()
+            if self._own:
+                self.program.close()
             raise
 
     def close(self) -> None:
         self._aside.close()
         self._sampler.close()
-        self.program.close()
+        if self._own:
+            self.program.close()
 
     def _look_at(self, pid: int) -> None:
         image = snapshot(pid, self._budget, self._aside)
@@ -123,19 +132,21 @@ class OnCpuTracer(Closing):
             for event in (MINOR_FAULTS, MAJOR_FAULTS):
                 self._sampler.open(event, period=1)
 
-    def measure(self, duration_s: float) -> OnCpuCapture:
-        """Collect for `duration_s`. An interrupt ends the window early; the capture says so."""
+    def measure(self, duration_s: float, over: Callable[[], object] | None = None) -> OnCpuCapture:
+        """Collect for `duration_s`; `over` is called when that is over. An interrupt ends the window early; the capture
+        says so.
+        """
         for name in ("samples", "seen"):
             self.program.clear(name)
         self._records.clear()
         self._bytes = self._dropped = 0
-        before = self.program.per_cpu_sum("counters")
+        before = self.program.per_cpu_sum("path_counters")
         tool, interrupted = time.process_time(), False
         started = time.monotonic()
         with self._sampler:
             self._start()
             # The kernel's own count is read within the program's, so that what it has more was missed for certain.
-            seen_first = self.program.per_cpu_sum("counters")[0]
+            seen_first = self.program.per_cpu_sum("path_counters")[0]
             counted_first = _read_counts(self._sampler.descriptors)
             try:
                 while (left := started + duration_s - time.monotonic()) > 0:
@@ -145,9 +156,11 @@ class OnCpuTracer(Closing):
                 interrupted = True
             window_s = time.monotonic() - started
             counted = _read_counts(self._sampler.descriptors) - counted_first
-            seen = self.program.per_cpu_sum("counters")[0] - seen_first
+            seen = self.program.per_cpu_sum("path_counters")[0] - seen_first
+        if over is not None:
+            over()
         self._drain()
-        moved = [now - then for then, now in zip(before, self.program.per_cpu_sum("counters"), strict=True)]
+        moved = [now - then for then, now in zip(before, self.program.per_cpu_sum("path_counters"), strict=True)]
         # The clock's counter is in ns, the faults' in faults.
         missed = counted - seen if self._event == "page-faults" else 0
         return self._capture(window_s, moved, missed, time.process_time() - tool, interrupted)
@@ -208,7 +221,9 @@ class OnCpuTracer(Closing):
                 kernel[digest] = list(struct.unpack_from(f"<{depth}Q", data, _KERNEL_HEADER.size))
         keys, counts = self.program.hash_bytes("samples")
         rows = [
-            SampleRow(int(key["user"]), int(key["kernel"]), int(key["pid"]), int(key["tid"]), int(count))
+            SampleRow(
+                int(key["user"]), int(key["kernel"]), int(key["pid"]), int(key["tid"]), int(count), int(key["what"])
+            )
             for key, count in zip(np.frombuffer(keys, dtype=_SAMPLE), np.frombuffer(counts, dtype="<u8"), strict=True)
         ]
         for row in rows:

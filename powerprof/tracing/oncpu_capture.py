@@ -24,13 +24,15 @@ class UserStack(msgspec.Struct, frozen=True):
 
 
 class SampleRow(msgspec.Struct, frozen=True):
-    """How often one thread was met on a user and a kernel path; a hash of 0 is no path."""
+    """How often one thread was met on a user and a kernel path; a hash of 0 is no path. `what`: the identity of the
+    statement that it executed, where that is traced; 0 for none."""
 
     user: int
     kernel: int
     pid: int
     tid: int
     count: int
+    what: int = 0
 
 
 class OnCpuCapture(msgspec.Struct, frozen=True, kw_only=True):

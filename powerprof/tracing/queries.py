@@ -25,6 +25,7 @@ from powerprof.tracing.definitions import argument_definitions, struct_definitio
 from powerprof.tracing.dispatch import find_dispatch
 from powerprof.tracing.functions_cost import entry_cost_ns
 from powerprof.tracing.loaded import Loaded
+from powerprof.tracing.oncpu import path_definitions
 from powerprof.tracing.price import Price
 from powerprof.tracing.statement_trace import (
     COM_STMT_EXECUTE,
@@ -50,16 +51,17 @@ class QueryTracer(Closing):
     """The probes of one server; a context manager that removes them. The server outlives every ending of ours: a
     uprobe's breakpoint is the kernel's, and goes with our descriptor."""
 
-    def __init__(self, pid: int, *, multi: bool = True, sends: bool = True) -> None:
+    def __init__(self, pid: int, *, multi: bool = True, sends: bool = True, stacks: bool = False) -> None:
         """Find the function, load the program, measure what a probe costs. Nothing of the server is probed yet.
 
+        `stacks`: the program has a part for an OnCpuTracer beside, whose samples are told by statement.
         `multi`, `sends`: use uprobe_multi links (Linux 6.6), and the tracepoint of sockets (6.3), where there are any.
         Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
         """
         if os.uname().machine != "x86_64":
             raise CapabilityError(f"statements are probed on x86_64, not on {os.uname().machine}", "--method samples")
         check_process_ids()
-        self.pid = pid
+        self.pid, self._has_stacks = pid, stacks
         self._image = snapshot(pid)
         self.dispatch = find_dispatch(self._image)
         self._stack = ExitStack()
@@ -123,6 +125,8 @@ class QueryTracer(Closing):
             **struct_definitions(btf, {**fields, "task_struct_state": ("task_struct", state)}),
             **argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
         }
+        if self._has_stacks:
+            found |= path_definitions()
         return {**found, "HAS_SEND": 1} if self._has_send else found
 
     def _switch(self, pid: int) -> None:

@@ -18,7 +18,7 @@
  * was switched in. What interrupts and the hypervisor took meanwhile is corrected at the switch-out.
  *
  * The loader puts in front: TEXT and STATES (powers of two), THREADS, TOTALS, TEXTS, PREPARED, LAYOUT, OFFSET_*, ARG_*,
- * HAS_SEND where the kernel has sock_send_length.
+ * HAS_SEND where the kernel has sock_send_length; what paths.bpf.h wants where stacks are sampled beside.
  */
 
 /* include/my_command.h: the same numbers in every MySQL and MariaDB. */
@@ -60,6 +60,17 @@ struct thread {
 #include "texts.bpf.h"
 #include "uses.bpf.h"
 #include "prepared.bpf.h"
+
+#ifdef STACK_PAGES
+/* The statement that a thread executes; 0: none. */
+static __always_inline u64 what_runs(u32 tid)
+{
+    struct thread *thread = threads.lookup(&tid);
+    return thread && !thread->ended_at ? thread->id : 0;
+}
+#define WHAT_RUNS(tid) what_runs(tid)
+#include "paths.bpf.h"
+#endif
 
 int uprobe__entry(u64 *ctx)
 {

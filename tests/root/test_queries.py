@@ -406,3 +406,40 @@ def test_older_kernels_count_the_same(server: PrivateServer) -> None:
     assert found["SELECT ?"].calls_count == 200
     assert 250 < found["SELECT SLEEP(?)"].latency_ms.p50 < 550
     assert found["SELECT SLEEP(?)"].c0_s < 0.02
+
+
+def test_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer, tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def client() -> None:
+        with server.connect() as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute("SELECT BENCHMARK(200000, SHA2('x', 256))")
+                cursor.execute("SELECT COUNT(*) FROM q.seq_1_to_200000 WHERE seq % 7 = 3")
+
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS q")
+    worker = threading.Thread(target=client)
+    worker.start()
+    page = tmp_path / "page.html"
+    try:
+        result = powerprof_cli(
+            [
+                *("queries", "--socket", str(server.socket), "--stacks", "--duration", "3", "--html", str(page)),
+                *("--no-save", "--energy-source", "none", "--json", "-"),
+            ]
+        )
+    finally:
+        stop.set()
+        worker.join()
+    assert result.code == 0, result.err
+    rows = {one["text"]: one for one in json.loads(result.out)["statements"]}
+    benchmark, scan = (next(row for text, row in rows.items() if name in text) for name in ("BENCHMARK", "COUNT"))
+    for row, function, other in ((benchmark, "Item_func_sha2", "Item_func_mod"), (scan, "Item_func_mod", "func_sha2")):
+        # 99 samples a second of CPU time; what a neighbour takes of a CPU is neither a sample's nor the server's.
+        count = sum(stack["count"] for stack in row["stacks"])
+        assert count == pytest.approx(99 * row["c0_s"], rel=0.3, abs=10)
+        labels = [" ".join(stack["frames"]) for stack in row["stacks"]]
+        assert any(function in one for one in labels)
+        assert not any(other in one for one in labels)
+    assert page.read_text().count('class="flame"') >= 2

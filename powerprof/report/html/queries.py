@@ -8,8 +8,10 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from powerprof.queries.records import Queries
+from powerprof.report.flamegraph import flame
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
+from powerprof.report.html.flames import FlameView, flame_view
 from powerprof.report.html.page import page
 from powerprof.report.html.tables import Drawn
 from powerprof.report.notes import all_of
@@ -18,6 +20,7 @@ from powerprof.report.queries import balance, context, headline, plan_text, quer
 from powerprof.report.table import Figure, Places, Row
 
 MAX_ROWS = 500
+_FLAMES, _FRAMES = 10, 800
 _BAR = Markup('<span class="share"><span style="--w:{:.4g}%"></span></span>')
 
 
@@ -43,8 +46,21 @@ def render(record: Queries, extras: Extras) -> str:
         bars=bars,
         left_count=max(count - MAX_ROWS, 0),
         plans=[(clean(one.text, 400), plan_text(one.plan)) for one in record.statements if one.plan],
+        flames=_flames(record),
         energy=split_table(split, places, "/energy_split") if split else None,
     )
+
+
+def _flames(record: Queries) -> list[FlameView]:
+    """Of the statements with most samples; closed ones are not laid out until they are opened."""
+    known = [one for one in record.statements if one.stacks]
+    known.sort(key=lambda one: -sum(stack.count for stack in one.stacks))
+    views = []
+    for one in known[:_FLAMES]:
+        stacks = [(tuple(stack.frames), float(stack.count)) for stack in one.stacks]
+        graph = flame(stacks, unit="samples of C0", root="statement", limit=_FRAMES)
+        views.append(flame_view(graph, clean(one.text, 200), record.modules))
+    return [view for view in views if view]
 
 
 def _bar(row: Row) -> Markup:

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Call paths of sampled threads, each copied once and then counted (oncpu.bpf.c says how).
+ *
+ * The loader puts in front: EVERY_PROCESS, HASHED_BYTES (a multiple of 1024), STACK_PAGES. The program that includes this
+ * may say what a thread is at (WHAT_RUNS), which then is part of a row.
+ */
+#define STACK_BYTES 0x4000
+#define HASHED_CHUNK 256
+#define KERNEL_DEPTH 64
+#define REGISTER_COUNT 21   /* struct pt_regs of x86-64 */
+#define REGISTER_IP 16
+#define REGISTER_CS 17
+#define REGISTER_SP 19
+#define RB_NO_WAKEUP 1
+
+#ifndef WHAT_RUNS
+#define WHAT_RUNS(tid) 0
+#endif
+
+enum path_counter { PATH_EVENTS, PATH_IDLE, PATH_TARGET, PATH_STACKS, PATH_LOST_STACKS, PATH_LOST_ROWS, PATH_COUNTERS };
+enum record_kind { RECORD_USER, RECORD_KERNEL };
+
+/* Where a process has code: its own text, and the hull of its libraries. All 0: not known yet. */
+struct target {
+    u64 text_low, text_bytes;
+    u64 library_low, library_bytes;
+};
+
+struct sample {
+    u64 user, kernel;   /* hashes, 0 for none */
+    u64 what;
+    u32 tgid, tid;
+};
+
+struct path {
+    u64 hash;
+    u32 tgid, kind;
+};
+
+struct user_record {
+    u32 kind, bytes;
+    u64 user;
+    u32 tgid, tid;
+    char comm[16];
+    u64 registers[REGISTER_COUNT];
+    u8 stack[STACK_BYTES + 0x1000];
+};
+
+struct kernel_record {
+    u32 kind, depth;
+    u64 kernel;
+    u64 addresses[KERNEL_DEPTH];
+};
+
+BPF_HASH(targets, u32, struct target, 8192);
+BPF_HASH(samples, struct sample, u64, 65536);
+BPF_TABLE("lru_hash", struct path, u32, seen, 65536);
+BPF_PERCPU_ARRAY(user_scratch, struct user_record, 1);
+BPF_PERCPU_ARRAY(kernel_scratch, struct kernel_record, 1);
+BPF_PERCPU_ARRAY(path_counters, u64, PATH_COUNTERS);
+BPF_RINGBUF_OUTPUT(stacks, STACK_PAGES);
+
+static __always_inline void count_path(int what)
+{
+    u64 *value = path_counters.lookup(&what);
+    if (value)
+        *value += 1;
+}
+
+static __always_inline u64 mix(u64 hash, u64 word)
+{
+    return (hash ^ word) * 0x100000001b3ULL;
+}
+
+static __always_inline int is_new(struct path *path)
+{
+    u32 one = 1;
+
+    if (seen.lookup(path))
+        return 0;
+    seen.update(path, &one);
+    return 1;
+}
+
+static __always_inline void send(void *record, u32 bytes, struct path *path)
+{
+    count_path(PATH_STACKS);
+    if (stacks.ringbuf_output(record, bytes, RB_NO_WAKEUP)) {
+        count_path(PATH_LOST_STACKS);
+        seen.delete(path);   /* the next sample there tries again */
+    }
+}
+
+/* Copy the next `size` bytes. The count lives in memory, where the verifier does not follow each of its values. */
+static __always_inline int copy_more(struct user_record *record, u32 size)
+{
+    u32 read = *(volatile u32 *)&record->bytes & (STACK_BYTES - 1);
+
+    if (bpf_probe_read_user(record->stack + read, size, (void *)(record->registers[REGISTER_SP] + read)))
+        return 0;
+    *(volatile u32 *)&record->bytes = read + size;
+    return 1;
+}
+
+/* All ones where word lies in [low, low + bytes), both below 2^63, else 0: branches would multiply the states that
+ * the verifier has to walk. */
+static __always_inline u64 within(u64 word, u64 low, u64 bytes)
+{
+    u64 at = word - low;
+    return (u64)((s64)(~at & (at - bytes)) >> 63);
+}
+
+static __always_inline u64 user_path(struct user_record *record, struct target *target)
+{
+    u64 hash = mix(0xcbf29ce484222325ULL, record->registers[REGISTER_IP]);
+    u64 text_low = 0, text_bytes = ~0ULL >> 1, library_low = 0, library_bytes = 0;
+    u64 *words = (u64 *)record->stack;
+    int chunk, i;
+
+    if (target) {
+        text_low = target->text_low;
+        text_bytes = target->text_bytes;
+        library_low = target->library_low;
+        library_bytes = target->library_bytes;
+    }
+    *(volatile u32 *)&record->bytes = 0;
+#pragma nounroll
+    for (chunk = 0; chunk < HASHED_BYTES / HASHED_CHUNK; chunk++) {
+        if (!copy_more(record, HASHED_CHUNK))
+            break;
+#pragma nounroll
+        for (i = 0; i < HASHED_CHUNK / 8; i++) {
+            u64 word = *(volatile u64 *)&words[chunk * (HASHED_CHUNK / 8) + i];
+            u64 code = within(word, text_low, text_bytes) | within(word, library_low, library_bytes);
+            hash = (hash ^ (word & code)) * (1 + (0x100000001b2ULL & code));
+        }
+    }
+    return hash ? hash : 1;
+}
+
+/* Up to STACK_BYTES - 1 KiB, or to the stack's end, which is seldom a round distance away: the thread's start lies there. */
+static __always_inline void copy_rest(struct user_record *record)
+{
+    int i;
+
+#pragma nounroll
+    for (i = 0; i < (STACK_BYTES - HASHED_BYTES) / 1024 - 1; i++)
+        if (!copy_more(record, 1024))
+            break;
+#pragma unroll
+    for (i = 512; i >= 8; i >>= 1)
+        copy_more(record, i);
+}
+
+static __always_inline u64 look_at_user(struct target *target, u32 tgid, u32 tid)
+{
+    int zero = 0;
+    struct user_record *record = user_scratch.lookup(&zero);
+    struct path path = {};
+    u32 bytes;
+
+    if (!record)
+        return 0;
+    if (bpf_probe_read_kernel(record->registers, sizeof(record->registers),
+                              (void *)bpf_task_pt_regs(bpf_get_current_task_btf())))
+        return 0;
+    if ((record->registers[REGISTER_CS] & 3) != 3)
+        return 0;   /* a kernel thread has no user registers */
+    path.hash = user_path(record, target);
+    path.tgid = tgid;
+    path.kind = RECORD_USER;
+    if (is_new(&path)) {
+        record->kind = RECORD_USER;
+        record->user = path.hash;
+        record->tgid = tgid;
+        record->tid = tid;
+        bpf_get_current_comm(record->comm, sizeof(record->comm));
+        copy_rest(record);
+        bytes = *(volatile u32 *)&record->bytes;
+        if (bytes <= STACK_BYTES)
+            send(record, offsetof(struct user_record, stack) + bytes, &path);
+    }
+    return path.hash;
+}
+
+static __always_inline u64 look_at_kernel(void *ctx)
+{
+    int zero = 0, i;
+    struct kernel_record *record = kernel_scratch.lookup(&zero);
+    struct path path = {};
+    u64 hash = 0xcbf29ce484222325ULL;
+    long bytes;
+    u32 depth;
+
+    if (!record)
+        return 0;
+    bytes = bpf_get_stack(ctx, record->addresses, sizeof(record->addresses), 0);
+    if (bytes <= 0)
+        return 0;
+    depth = bytes / 8;
+    if (depth > KERNEL_DEPTH)
+        depth = KERNEL_DEPTH;
+    /* All of it, straight on: the helper clears what it does not fill, and a loop that ends at the depth is too much for
+     * the verifier of 6.1. */
+#pragma unroll
+    for (i = 0; i < KERNEL_DEPTH; i++)
+        hash = mix(hash, record->addresses[i]);
+    path.hash = hash ? hash : 1;
+    path.kind = RECORD_KERNEL;
+    if (is_new(&path)) {
+        record->kind = RECORD_KERNEL;
+        record->depth = depth;
+        record->kernel = path.hash;
+        send(record, sizeof(*record), &path);
+    }
+    return path.hash;
+}
+
+int sample__path(u64 *ctx)
+{
+    u64 pid_tgid = bpf_get_current_pid_tgid(), one = 1, *rows;
+    struct sample sample = {};
+    u32 tgid = pid_tgid >> 32;
+    struct target *target;
+
+    count_path(PATH_EVENTS);
+    if (!(u32)pid_tgid) {
+        count_path(PATH_IDLE);
+        return 0;
+    }
+    target = targets.lookup(&tgid);
+#if EVERY_PROCESS
+    if (target && !target->text_bytes)
+        target = 0;
+#else
+    if (!target)
+        return 0;
+#endif
+    count_path(PATH_TARGET);
+    sample.tgid = tgid;
+    sample.tid = (u32)pid_tgid;
+    sample.what = WHAT_RUNS((u32)pid_tgid);
+    sample.user = look_at_user(target, tgid, (u32)pid_tgid);
+    if ((ctx[REGISTER_CS] & 3) != 3)
+        sample.kernel = look_at_kernel(ctx);
+    rows = samples.lookup(&sample);
+    if (rows)
+        __sync_fetch_and_add(rows, 1);
+    else if (samples.insert(&sample, &one)) {
+        rows = samples.lookup(&sample);   /* another CPU was quicker with the same row */
+        if (rows)
+            __sync_fetch_and_add(rows, 1);
+        else
+            count_path(PATH_LOST_ROWS);
+    }
+    return 0;
+}
