@@ -21,6 +21,11 @@ from powerprof.database.builds import ServerBuild
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+for _number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        # `nohup make test`, `make test &` in a script: what is ignored, children ignore too; a handler ends at exec.
+        signal.signal(_number, lambda *_: None)
+
 _DESELECTED = pytest.StashKey[list[str]]()
 
 
