@@ -41,31 +41,50 @@ def _error(number: int | None, hint: str | None = None) -> Interrupted:
     return HungUp("hung up", hint) if number == signal.SIGHUP else Interrupted("interrupted", hint)
 
 
-def _is_importing(frame: FrameType | None) -> bool:
+def _must_wait(frame: FrameType | None) -> bool:
+    """In an import, and where Python would drop once more what is raised."""
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
+        if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code is _dropped.__code__:
             return True
         frame = frame.f_back
     return False
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    if _is_importing(frame):
+    if _must_wait(frame):
         # The same signal again: what handles it by then may have been told to wait.
-        signal.signal(signal.SIGALRM, lambda _number, _frame: signal.raise_signal(number))
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        _soon(lambda: signal.raise_signal(number))
         return
     _set(_Waiting(number))
     raise _error(number)
 
 
+def _soon(act: Callable[[], None]) -> None:
+    """Every moment it is looked whether it may be done now; then that ends."""
+
+    def look(_number: int, frame: FrameType | None) -> None:
+        if not _must_wait(frame):
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            act()
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
+
+
 def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
     """Python drops what is raised in a destructor or in a callback from C. A dropped interrupt comes again."""
     if isinstance(unraisable.exc_value, Interrupted):
-        signal.signal(signal.SIGALRM, _raise)
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        number = signal.SIGHUP if isinstance(unraisable.exc_value, HungUp) else signal.SIGINT
+        _soon(lambda: _raise_again(number))
     else:
         sys.__unraisablehook__(unraisable)
+
+
+def _raise_again(number: int) -> None:
+    """What was dropped. Its signal's handler only waits since: it is not asked."""
+    if not isinstance(signal.getsignal(signal.SIGTERM), _Waiting):
+        _set(_Waiting(number))
+    raise _error(number)
 
 
 def install() -> None:

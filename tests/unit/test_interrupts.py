@@ -202,3 +202,34 @@ def test_none_is_lost_in_the_closing_of_a_connection() -> None:
 
 def test_none_is_lost_where_a_connection_that_nobody_holds_is_closed() -> None:
     assert run(_CONNECTION % "del connection") == "raised\n"
+
+
+def test_one_that_was_dropped_comes_again_however_slow_the_host_and_as_what_it_was() -> None:
+    """The second signal comes while Python still reports the drop of the first."""
+    assert (
+        run("""
+        arm = signal.setitimer
+        def slowly(which, *times):
+            arm(which, *times)
+            until = time.monotonic() + 0.05
+            while times[0] and time.monotonic() < until:
+                pass
+        signal.setitimer = slowly
+        class Dropping:
+            def __del__(self):
+                signal.raise_signal(signal.SIGHUP)
+        one = Dropping()
+        try:
+            del one
+            time.sleep(20)
+            print("lost")
+        except Interrupted as error:
+            print(type(error).__name__)
+        signal.raise_signal(signal.SIGTERM)
+        try:
+            interrupts.release()
+        except Interrupted:
+            print("and the next")
+    """)
+        == "HungUp\nand the next\n"
+    )
