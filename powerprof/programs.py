@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from powerprof.caller import account_of, caller, is_delegated
+from powerprof.enclosure import Enclosure, enter
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.folders import only_root_writes
 from powerprof.landlock import only_writes
@@ -111,9 +112,13 @@ def environment(user: tuple[int, int] | None = None, extra: Mapping[str, str] | 
     }
 
 
-def _checked(argv: Sequence[str | Path], user: tuple[int, int] | None) -> tuple[str, ...]:
+def _checked(
+    argv: Sequence[str | Path], user: tuple[int, int] | None, inside: Enclosure | None = None
+) -> tuple[str, ...]:
     """The words with the program by its whole path. Raises PowerprofError for one that root must not run."""
     words = tuple(str(word) for word in argv)
+    if inside is not None:
+        return words
     if "/" not in words[0]:
         path, refused = _find(words[0])
         if path is None:
@@ -131,6 +136,13 @@ def _checked(argv: Sequence[str | Path], user: tuple[int, int] | None) -> tuple[
 def _cannot_run(program: str, error: OSError) -> PowerprofError:
     reason = "no such program" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
     return PowerprofError(f"cannot run {program} ({reason})")
+
+
+def _cannot_enter(program: str) -> PowerprofError:
+    return PowerprofError(
+        f"cannot run {program} in a file system of its own (this host does not allow it)",
+        "as root, or where accounts may have user namespaces: sysctl kernel.unprivileged_userns_clone=1",
+    )
 
 
 def _die_with_parent() -> None:
@@ -160,17 +172,21 @@ def run(
     check: bool = True,
     own_mounts: bool = False,
     user: tuple[int, int] | None = None,
+    inside: Enclosure | None = None,
 ) -> Finished:
     """Run a program to its end; with `own_mounts` (PowerTOP mounts debugfs) no mount of its stays behind.
 
     It finds `environment(user, env)` and, where no `cwd` is given, the root directory. `user` (uid, gid) is whom a
-    child of root becomes.
+    child of root becomes. `inside` is the file system in which the program is looked for and runs.
 
     Raises PowerprofError on time-out, on a missing program, and (check) on failure.
     """
-    words = _checked(argv, user)
+    words = _checked(argv, user, inside)
+    becomes = user if inside is None else None
 
     def prepare() -> None:
+        if inside is not None:
+            enter(inside, user)
         _die_with_parent()
         if user:
             _gain_nothing()
@@ -189,14 +205,18 @@ def run(
             encoding="utf-8",
             errors="replace",
             preexec_fn=prepare,
-            user=user[0] if user else None,
-            group=user[1] if user else None,
-            extra_groups=[] if user else None,
+            user=becomes[0] if becomes else None,
+            group=becomes[1] if becomes else None,
+            extra_groups=[] if becomes else None,
         )
     except OSError as error:
         raise _cannot_run(words[0], error) from error
     except subprocess.TimeoutExpired as error:
         raise PowerprofError(f"{words[0]} did not finish in {timeout_s:g} s") from error
+    except subprocess.SubprocessError as error:
+        if inside is None:
+            raise
+        raise _cannot_enter(words[0]) from error
     finished = Finished(words, done.returncode, done.stdout, done.stderr)
     if check and done.returncode != 0:
         raise PowerprofError(f"{Path(words[0]).name} failed with {done.returncode}: {finished.tail()}")
@@ -217,18 +237,23 @@ def start(
     dies_with_us: bool = True,
     own_mounts: bool = False,
     writes: Sequence[Path] | None = None,
+    inside: Enclosure | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program that is killed by the kernel when powerprof dies, whatever kills powerprof.
 
     It runs in a session of its own, so that a Ctrl-C in the terminal reaches only powerprof, which then stops it in
     order. Its environment and working directory are as for `run`. `affinity` pins it to those CPUs. `user` (uid, gid)
     is whom a child of root becomes. `own_mounts`: what it mounts is gone with it. `writes` are the only folders in
-    which it may change files, where the kernel has Landlock. `dies_with_us=False` is for a process whose work begins
-    when powerprof dies. Raises PowerprofError where it cannot be started.
+    which it may change files, where the kernel has Landlock. `inside` is as for `run`.
+    `dies_with_us=False` is for a process whose work begins when powerprof dies. Raises PowerprofError where it cannot
+    be started.
     """
-    words = _checked(argv, user)
+    words = _checked(argv, user, inside)
+    becomes = user if inside is None else None
 
     def prepare() -> None:
+        if inside is not None:
+            enter(inside, user)
         # Runs after Popen changed the user: a change of credentials clears the parent-death signal (prctl(2)).
         if dies_with_us:
             _die_with_parent()
@@ -252,12 +277,16 @@ def start(
             pass_fds=pass_fds,
             env=environment(user, env),
             preexec_fn=prepare,  # noqa: PLW1509
-            user=user[0] if user else None,
-            group=user[1] if user else None,
-            extra_groups=[] if user else None,
+            user=becomes[0] if becomes else None,
+            group=becomes[1] if becomes else None,
+            extra_groups=[] if becomes else None,
         )
     except OSError as error:
         raise _cannot_run(words[0], error) from error
+    except subprocess.SubprocessError as error:
+        if inside is None:
+            raise
+        raise _cannot_enter(words[0]) from error
 
 
 def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Popen[bytes]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List and fetch servers of the past that a study was made on.
+"""List and fetch servers of other releases.
 
-`list` shows those that there are, `fetch NAME` brings one. A fetched server is checked, kept in the cache and run only
-on loopback with data of its own. `compare`, `run` and `sweep` take it by --server-build NAME.
+`list` shows those that there are, `fetch NAME` brings one: the MySQL of 2011 that a study was made on, or what Debian
+built, unpacked with its libraries into a root of its own; nothing is installed. A fetched server is checked, kept in
+the cache and run only with data of its own. `compare`, `run` and `sweep` take it by --server-build NAME.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from powerprof.cli.output import check_targets, progress, say, show, write_json
 from powerprof.errors import PowerprofError, UsageError
 
 Action = Annotated[str, typer.Argument(metavar="ACTION", help="list or fetch.")]
-Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which one to fetch, such as mysql-5.5.9.")]
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which one to fetch, such as mariadb-11.8.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Agree to the download; for scripts.")]
 
 

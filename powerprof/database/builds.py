@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import re
@@ -12,6 +13,7 @@ from typing import Literal
 
 from powerprof import programs
 from powerprof.database.accounts import name_of, server_account
+from powerprof.enclosure import Enclosure
 from powerprof.errors import CapabilityError, PowerprofError
 
 Family = Literal["mariadb", "mysql", "postgresql"]
@@ -23,7 +25,8 @@ _PACKAGES = {"libaio.so.1": "libaio1", "libncurses.so.5": "libncurses5", "libtin
 
 @dataclass(frozen=True)
 class ServerBuild:
-    """A server program. `basedir`: it is not a system one; `template`: its empty data came with it."""
+    """A server program. `basedir`: it is not a system one; `template`: its empty data came with it; `root`: it is of
+    another release, and all its paths are below that folder, in which it is run."""
 
     binary: Path
     family: Family
@@ -31,6 +34,7 @@ class ServerBuild:
     text: str
     basedir: Path | None = None
     template: Path | None = None
+    root: Path | None = None
 
     @property
     def name(self) -> str:
@@ -43,17 +47,30 @@ class ServerBuild:
         """True where performance_schema.threads carries THREAD_OS_ID (MySQL 5.7.5, MariaDB 10.5)."""
         return self.version >= ((10, 5, 0) if self.family == "mariadb" else (5, 7, 5))
 
+    def enclosure(self, *shares: Path) -> Enclosure | None:
+        """Where it is run, with these folders of the host; None where that is the host itself."""
+        return Enclosure(self.root, shares) if self.root is not None else None
+
     @property
     def key(self) -> str:
         """Names the template: it changes with the binary."""
-        info = self.binary.resolve().stat()
-        identity = f"{self.binary.resolve()} {info.st_size} {info.st_mtime_ns} {self.basedir} {self.text}"
+        info = on_host(self.binary, self.root).stat()
+        # A root is moved once, after its server was tried; where it lies is not what it is.
+        place = self.binary.resolve() if self.root is None else self.binary
+        identity = f"{place} {info.st_size} {info.st_mtime_ns} {self.basedir} {self.text}"
         digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
         return f"{self.family}-{'.'.join(map(str, self.version))}-{digest}"
 
 
-def find_build(binary: Path | None = None, basedir: Path | None = None, template: Path | None = None) -> ServerBuild:
-    """The server to start: `binary`, or one below `basedir`, or mariadbd or mysqld of this host.
+def on_host(path: Path, root: Path | None) -> Path:
+    """Where this host has a file of a program that is run in `root`."""
+    return path if root is None else root / path.relative_to("/")
+
+
+def find_build(
+    binary: Path | None = None, basedir: Path | None = None, template: Path | None = None, root: Path | None = None
+) -> ServerBuild:
+    """The server to start: `binary` (of `root`), or one below `basedir`, or mariadbd or mysqld of this host.
 
     Raises CapabilityError where there is none or a library is missing, PowerprofError where it does not run.
     """
@@ -66,18 +83,20 @@ def find_build(binary: Path | None = None, basedir: Path | None = None, template
         binary = programs.which("mariadbd") or programs.which("mysqld")
     if binary is None:
         raise CapabilityError("neither mariadbd nor mysqld is installed", "apt install mariadb-server")
-    if not binary.is_file() or not os.access(binary, os.X_OK):
-        reason = "not an executable file" if binary.exists() else "no such file"
-        raise PowerprofError(f"cannot start the server {binary} ({reason})")
-    return _identify(binary, basedir, template)
+    file = on_host(binary, root)
+    if not file.is_file() or not os.access(file, os.X_OK):
+        reason = "not an executable file" if file.exists() else "no such file"
+        raise PowerprofError(f"cannot start the server {file} ({reason})")
+    return _identify(ServerBuild(binary, "mysql", (0, 0, 0), "", basedir, template, root))
 
 
-def _identify(binary: Path, basedir: Path | None, template: Path | None) -> ServerBuild:
+def _identify(asked: ServerBuild) -> ServerBuild:
     # Not as root, whoever wrote it. From its own folder: the account may be unable to come there by the whole path.
-    owner = server_account()
-    program = [f"./{binary.name}", "--no-defaults", "--version"]
+    owner, binary = server_account(), asked.binary
+    program = [f"./{binary.name}" if asked.root is None else str(binary), "--no-defaults", "--version"]
+    near = binary.absolute().parent if asked.root is None else None
     try:
-        done = programs.run(program, timeout_s=30, check=False, cwd=binary.absolute().parent, user=owner)
+        done = programs.run(program, timeout_s=30, check=False, cwd=near, user=owner, inside=asked.enclosure())
     except PowerprofError as error:
         reason = error.message.replace(program[0], str(binary))
         hint = f"servers run as {name_of(owner)}: may that user run it?" if owner is not None else None
@@ -89,12 +108,12 @@ def _identify(binary: Path, basedir: Path | None, template: Path | None) -> Serv
         raise PowerprofError(f"{binary} is not a MariaDB or MySQL server ({done.tail(1) or 'no version'})")
     version = (int(numbers[1]), int(numbers[2]), int(numbers[3]))
     family: Family = "mariadb" if "mariadb" in text.lower() else "mysql"
-    if template is None and family == "mysql" and version < (5, 7, 6):
+    if asked.template is None and family == "mysql" and version < (5, 7, 6):
         raise CapabilityError(
             f"{binary} is MySQL {'.'.join(map(str, version))}: its empty data directory must come with it",
             "fetch it: powerprof servers fetch mysql-5.5.9",
         )
-    return ServerBuild(binary, family, version, text, basedir, template)
+    return dataclasses.replace(asked, family=family, version=version, text=text)
 
 
 def refuse_missing_library(output: str, binary: Path) -> None:
@@ -112,11 +131,15 @@ def initialise_command(build: ServerBuild, datadir: Path) -> list[str]:
     """The command that makes an empty data directory. Raises CapabilityError where its program is absent."""
     base = [f"--basedir={build.basedir}"] if build.basedir else []
     # A small redo log makes a small template; the server makes one of the size it is set to when it starts.
-    small = "--innodb-log-file-size=16M"
+    # MySQL 9 has the setting no more.
+    small = "--loose-innodb-log-file-size=16M"
     if build.family == "mysql":
         return [str(build.binary), "--no-defaults", *base, f"--datadir={datadir}", small, "--initialize-insecure"]
     names = ("mariadb-install-db", "mysql_install_db")
-    if build.basedir:
+    if build.root:
+        places = [Path("/usr/bin") / name for name in names]
+        script = next((place for place in places if on_host(place, build.root).is_file()), None)
+    elif build.basedir:
         places = [build.basedir / folder / name for name in names for folder in ("scripts", "bin")]
         script = next((place for place in places if place.is_file()), None)
     else:

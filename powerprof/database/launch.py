@@ -121,7 +121,9 @@ def command(build: ServerBuild, options: ServerOptions, directory: Path, port: i
 
 
 def _is_out_of_reach(build: ServerBuild, account: tuple[int, int] | None) -> bool:
-    return account is not None and may_enter(build.binary.absolute().parent, *account) is not None
+    return (
+        account is not None and build.root is None and may_enter(build.binary.absolute().parent, *account) is not None
+    )
 
 
 def _reach(build: ServerBuild, directory: Path) -> tuple[Path, str, Path | None]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from powerprof import programs
 from powerprof.database.accounts import server_account
 from powerprof.database.base import Login
-from powerprof.database.builds import ServerBuild, refuse_missing_library
+from powerprof.database.builds import ServerBuild, on_host, refuse_missing_library
 from powerprof.database.settings import Setting
+from powerprof.enclosure import Enclosure
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.sources.procfs import children
 
@@ -28,8 +29,8 @@ _REFUSED = re.compile(
 )
 
 
-def find_build(binary: Path | None = None, basedir: Path | None = None) -> ServerBuild:
-    """The server to start: `binary`, or bin/postgres below `basedir`, or the newest that Debian's packages brought.
+def find_build(binary: Path | None = None, basedir: Path | None = None, root: Path | None = None) -> ServerBuild:
+    """The server to start: `binary` (of `root`), or bin/postgres below `basedir`, or the newest of Debian's packages.
 
     Raises CapabilityError where there is none, PowerprofError where it does not run.
     """
@@ -40,14 +41,19 @@ def find_build(binary: Path | None = None, basedir: Path | None = None) -> Serve
         binary = max(places, key=lambda place: int(place.parts[-3]), default=None) or programs.which("postgres")
     if binary is None:
         raise CapabilityError("postgres is not installed", "apt install postgresql")
-    if not binary.is_file():
-        raise PowerprofError(f"cannot start the server {binary} (no such file)")
-    done = programs.run([binary.absolute(), "--version"], timeout_s=30, check=False, user=server_account())
+    if not on_host(binary, root).is_file():
+        raise PowerprofError(f"cannot start the server {on_host(binary, root)} (no such file)")
+    inside = Enclosure(root) if root is not None else None
+    done = programs.run(
+        [binary.absolute(), "--version"], timeout_s=30, check=False, user=server_account(), inside=inside
+    )
     found = re.match(r"postgres \(PostgreSQL\) (\d{1,3})(?:\.(\d{1,3}))?", done.stdout)
     if done.returncode != 0 or not found:
         refuse_missing_library(done.stderr, binary)
         raise PowerprofError(f"{binary} is not a PostgreSQL server ({done.tail(1) or 'no version'})")
-    return ServerBuild(binary, "postgresql", (int(found[1]), int(found[2] or 0), 0), done.stdout.strip(), basedir)
+    return ServerBuild(
+        binary, "postgresql", (int(found[1]), int(found[2] or 0), 0), done.stdout.strip(), basedir, root=root
+    )
 
 
 def initialise(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]:
@@ -57,13 +63,13 @@ def initialise(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]
     initdb makes can log in nowhere. Raises CapabilityError where initdb is absent.
     """
     initdb = build.binary.with_name("initdb")
-    if not initdb.is_file():
+    if not on_host(initdb, build.root).is_file():
         raise CapabilityError(f"{initdb} is not there", "apt install postgresql")
     return [
         (
             [
                 *(str(initdb), f"--pgdata={datadir}", "--username=postgres", "--auth=reject"),
-                *("--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"),
+                *("--encoding=UTF8", "--locale=C", "--no-sync"),
             ],
             "",
         ),

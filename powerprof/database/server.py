@@ -92,6 +92,7 @@ class PrivateServer(Closing):
                 env={**options.environment, **self._tree.environment},
                 user=server_account(),
                 writes=[self.directory],
+                inside=self.build.enclosure(self.directory),
             )
             self._pidfd = os.pidfd_open(self._process.pid)
 

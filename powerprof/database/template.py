@@ -76,7 +76,8 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
     """Let the server's own program make its data, as the server's account, which may enter the tree."""
     owner = server_account()
     steps = products.of(build).initialise(build, work / "data")
-    blocked = may_enter(Path(steps[0][0][0]).parent, *owner) if owner is not None else None
+    own = owner if build.root is None else None
+    blocked = may_enter(Path(steps[0][0][0]).parent, *own) if own is not None else None
     if owner is not None and blocked is not None:
         raise PowerprofError(
             f"the user {name_of(owner)}, as whom the server runs, may not enter {blocked}",
@@ -93,7 +94,15 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
     environment = {**tree.environment, "TMPDIR": str(work / "tmp")}
     try:
         for command, said in steps:
-            done = programs.run(command, timeout_s=180, stdin=said, env=environment, check=False, user=owner)
+            done = programs.run(
+                command,
+                timeout_s=180,
+                stdin=said,
+                env=environment,
+                check=False,
+                user=owner,
+                inside=build.enclosure(work),
+            )
             if done.returncode != 0:
                 break
     except PowerprofError:

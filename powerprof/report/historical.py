@@ -17,8 +17,8 @@ def record(server: HistoricalServer) -> dict[str, object]:
         "version": server.version,
         "description": server.description,
         "licence": server.licence,
-        "download_bytes": server.artifact.size_bytes,
-        "machine": server.machine,
+        "download_bytes": server.download_bytes,
+        "machine": server.source.machine,
         "fetched": fetched,
         "path": str(historical.folder(server)) if fetched else None,
     }
@@ -30,9 +30,10 @@ def listing(servers: Sequence[HistoricalServer]) -> list[str]:
     for server in servers:
         there = historical.is_fetched(server)
         state = f"fetched: {historical.folder(server)}" if there else f"powerprof servers fetch {server.name}"
+        machine = f"{server.source.machine}, " if server.source.machine else ""
         found += [
             f"{server.name}  {server.description}",
-            f"  {server.machine}, {server.artifact.size_bytes / 1e6:.0f} MB to download, {server.licence} · {state}",
+            f"  {machine}{server.download_bytes / 1e6:.0f} MB to download, {server.licence} · {state}",
         ]
     return found
 
@@ -42,6 +43,5 @@ def ready(server: HistoricalServer, said: str) -> list[str]:
     build = historical.build(server.name)
     return [
         f"{server.name} {said}: {historical.folder(server)}",
-        f"{build.name}, licence {server.licence} ({server.licence_text}). "
-        "It has known security holes: loopback and throwaway data only.",
+        f"{build.name}, licence {server.licence} ({server.licence_text}). {server.doubt}.",
     ]

@@ -21,7 +21,9 @@ def test_the_list_says_what_can_be_fetched_and_under_which_licence(powerprof_cli
     assert "mysql-5.5.9" in done.out
     assert "GPL-2.0-only" in done.out
     assert "powerprof servers fetch mysql-5.5.9" in done.out
-    (server,) = json.loads(powerprof_cli(["servers", "list", "--json", "-"]).out)["servers"]
+    assert "mariadb-10.5  MariaDB 10.5 of Debian's bullseye" in done.out
+    server, *others = json.loads(powerprof_cli(["servers", "list", "--json", "-"]).out)["servers"]
+    assert len(others) >= 8 and {other["fetched"] for other in others} == {False}
     assert (server["fetched"], server["path"], server["download_bytes"]) == (False, None, 140_128_698)
 
 
