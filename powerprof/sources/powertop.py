@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Literal
 
 from powerprof.errors import DataError
-from powerprof.files import read_outside_text
 from powerprof.foreign import loader, printable
 
 Scope = Literal["package", "core"]
 
-_LIMIT_BYTES = 32 << 20
 _LONGEST = 64 << 10
 _PERCENT = re.compile(r"\s*(-?[\d.]+|-?nan|-?inf)\s*%\s*", re.I)
 _MS = re.compile(r"\s*([\d.]+)\s*ms\s*")
@@ -87,11 +85,6 @@ def parse_powertop(text: str, path: Path | str) -> PowertopReport:
     if not cpus:
         raise DataError(path, "no CPU in PowerTOP's idle state report", idle[0][0])
     return PowertopReport(str(path), version, wakeups, cpus, hardware, _causes(overview, path))
-
-
-def read_powertop(path: Path) -> PowertopReport:
-    """As `parse_powertop`, from a file."""
-    return parse_powertop(read_outside_text(path, _LIMIT_BYTES), path)
 
 
 def is_hardware_state(name: str) -> bool:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from powerprof import paths, programs
 from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.foreign import printable
 from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.series import PowerSample, power_energy
+from powerprof.sources.timed_program import OUTPUT, TimedProgram, nameless, text_of
 
 _SECONDS = 5
 _DISCHARGE = re.compile(r"battery reports a discharge rate of:?[\s;]*([\d.]+)\s*([mu]?)\s*W", re.I)
@@ -42,7 +44,7 @@ class PowertopMeter:
 
     def __init__(self, program: Path) -> None:
         self._program = program
-        self._folder = tempfile.TemporaryDirectory(prefix="powerprof-powertop-", dir=paths.temporary_base())
+        self._report = nameless()
         self._samples: list[PowerSample] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._last: float | None = None
@@ -51,22 +53,17 @@ class PowertopMeter:
         if self._process is None or self._process.poll() is not None:
             self._collect()
             self._process = programs.start(
-                [self._program, f"--csv={self._report}", f"--time={_SECONDS}"],
-                cwd=Path(self._folder.name),
-                own_mounts=True,
+                [self._program, f"--csv={OUTPUT}", f"--time={_SECONDS}"], stdin=self._report, own_mounts=True
             )
         # Between two reports the last one stands; before the first one there is nothing to say.
         self._samples.append(PowerSample(now_s, self._last))
 
-    @property
-    def _report(self) -> Path:
-        return Path(self._folder.name) / "report.csv"
-
     def _collect(self) -> None:
-        if self._report.exists():
-            reported = report_watts(self._report.read_text(encoding="utf-8", errors="replace"))
+        text = text_of(self._report)
+        if text:
+            reported = report_watts(text)
             self._last = reported[0] if reported else None
-            self._report.unlink()
+            self._report.truncate(0)
 
     def is_counting(self) -> bool | None:
         return None
@@ -81,7 +78,7 @@ class PowertopMeter:
         if self._process is not None:
             programs.stop(self._process, patience_s=3.0)
             self._process = None
-        self._folder.cleanup()
+        self._report.close()
 
 
 def open_powertop() -> PowertopMeter:
@@ -92,13 +89,16 @@ def open_powertop() -> PowertopMeter:
             "unset POWERPROF_SYSFS POWERPROF_PROCFS",
         )
     program = programs.need("powertop", "powertop")
-    with tempfile.TemporaryDirectory(prefix="powerprof-powertop-", dir=paths.temporary_base()) as folder:
-        report = Path(folder) / "report.csv"
+    with closing(TimedProgram("powertop", "powertop")) as tried:
         try:
-            programs.run([program, f"--csv={report}", "--time=1"], timeout_s=60, cwd=Path(folder), own_mounts=True)
-            text = report.read_text(encoding="utf-8", errors="replace")
-        except (PowerprofError, OSError) as error:
+            tried.launch([f"--csv={OUTPUT}", "--time=1"], 1.0)
+            outcome = tried.outcome()
+        except PowerprofError as error:
             raise CapabilityError(f"powertop: it cannot run here ({error})", "run as root") from error
+        if outcome is None or outcome.returncode != 0:
+            why = printable(outcome.said[-1])[:200] if outcome and outcome.said else "it failed"
+            raise CapabilityError(f"powertop: it cannot run here ({why})", "run as root")
+        text = tried.report()
     if report_watts(text) is None:
         raise CapabilityError(
             "powertop: its report gives no watts (it needs a battery that discharges)",

@@ -9,8 +9,8 @@ from typing import Literal
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.records import AchievedResidency, StateResidency, Window
 from powerprof.sources.base import is_polling
-from powerprof.sources.powertop import PowertopReport, is_hardware_state, read_powertop
-from powerprof.sources.timed_program import Outcome, TimedProgram
+from powerprof.sources.powertop import PowertopReport, is_hardware_state, parse_powertop
+from powerprof.sources.timed_program import OUTPUT, Outcome, TimedProgram
 
 
 def _state(report: PowertopReport, name: str) -> StateResidency:
@@ -88,8 +88,7 @@ class PowertopResidency:
         if duration_s is None:
             raise PowerprofError("powertop must know the length of the window in advance")
         self._seconds = max(1, math.ceil(duration_s))
-        report = self._program.path("report.csv")
-        self._program.launch([f"--csv={report}", f"--time={self._seconds}"], duration_s)
+        self._program.launch([f"--csv={OUTPUT}", f"--time={self._seconds}"], duration_s)
 
     def stop(self) -> None:
         self._outcome = self._program.outcome()
@@ -103,7 +102,7 @@ class PowertopResidency:
             if "root privileges" in reason:
                 raise CapabilityError("powertop needs root", "run with sudo, or --residency-source cpuidle")
             raise PowerprofError(f"powertop failed: {reason[:200]}")
-        self.report = read_powertop(self._program.path("report.csv"))
+        self.report = parse_powertop(self._program.report(), "PowerTOP's report")
         return window_from(self.report, started_at, float(self._seconds))
 
     def close(self) -> None:

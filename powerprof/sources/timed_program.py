@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An outside program that measures as long as a window does, and leaves a file in a private folder."""
+"""An outside program that measures as long as a window does, and leaves its report in a file without a name.
+
+Nothing is left of such a file when we are killed. The program finds it as its stdin, by the name OUTPUT, which Linux
+opens anew: so it may truncate it, and what else it says goes elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,18 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import IO
 
 from powerprof import paths
 from powerprof.errors import PowerprofError
 from powerprof.programs import need, start, stop
 from powerprof.records import Window
 
+# Where the program is to write its report.
+OUTPUT = "/dev/fd/0"
+
 _PATIENCE_S = 30.0
+_LIMIT_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -26,8 +34,19 @@ class Outcome:
     said: list[str]
 
 
+def nameless() -> IO[bytes]:
+    """An empty file without a name."""
+    return tempfile.TemporaryFile(dir=paths.temporary_base())
+
+
+def text_of(file: IO[bytes]) -> str:
+    """What is in it, from its start."""
+    file.seek(0)
+    return file.read(_LIMIT_BYTES).decode("utf-8", "replace")
+
+
 class TimedProgram:
-    """Starts the program with a window, waits for it at the window's end, removes its folder.
+    """Starts the program with a window, waits for it at the window's end.
 
     Raises CapabilityError where the program is not installed.
     """
@@ -35,21 +54,16 @@ class TimedProgram:
     def __init__(self, name: str, package: str) -> None:
         self._name = name
         self._program = need(name, package)
-        self._folder = tempfile.TemporaryDirectory(prefix=f"powerprof-{name}-", dir=paths.temporary_base())
+        self._report, self._said = nameless(), nameless()
         self._process: subprocess.Popen[bytes] | None = None
         self._end_s = 0.0
         self.start_s = 0.0
 
-    def path(self, name: str) -> Path:
-        """A file in the private folder."""
-        return Path(self._folder.name) / name
-
     def launch(self, arguments: Sequence[str], duration_s: float) -> None:
         """Start it; it is expected to end by itself after `duration_s`."""
-        with self.path("said").open("wb") as said:
-            self._process = start(
-                [self._program, *arguments], stdout=said, stderr=said, cwd=self.path(""), own_mounts=True
-            )
+        self._process = start(
+            [self._program, *arguments], stdin=self._report, stdout=self._said, stderr=self._said, own_mounts=True
+        )
         self.start_s = time.monotonic()
         self._end_s = self.start_s + duration_s
 
@@ -67,8 +81,11 @@ class TimedProgram:
             code = self._process.wait(_PATIENCE_S + max(0.0, self._end_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise PowerprofError(f"{self._name} did not finish") from None
-        said = self.path("said").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return Outcome(code, said)
+        return Outcome(code, text_of(self._said).strip().splitlines())
+
+    def report(self) -> str:
+        """What it wrote to OUTPUT."""
+        return text_of(self._report)
 
     def unknown_window(self, started_at: str) -> Window:
         """The window that ended too early for the program to say anything."""
@@ -85,7 +102,8 @@ class TimedProgram:
         )
 
     def close(self) -> None:
-        """Stop it if it still runs, and remove its folder."""
+        """Stop it if it still runs."""
         if self._process is not None:
             stop(self._process, patience_s=2.0)
-        self._folder.cleanup()
+        self._report.close()
+        self._said.close()

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from powerprof.errors import DataError
-from powerprof.files import read_outside_text
 from powerprof.foreign import loader
 
 TOPOLOGY = ("Package", "Die", "L3", "Node", "Core", "CPU", "APIC", "X2APIC")
@@ -89,11 +88,6 @@ class TurbostatLog:
     def achieved_columns(self) -> tuple[str, ...]:
         """Columns of residency that the hardware counted: `CPU%c6`, `Pkg%pc6`, `Mod%c6`, ..."""
         return tuple(c for c in self.columns if re.fullmatch(r"(CPU|Mod|Die|Pkg?)%p?c\d+", c))
-
-
-def read_turbostat(path: Path) -> TurbostatLog:
-    """As `parse_turbostat`, from a file. Raises DataError."""
-    return parse_turbostat(read_outside_text(path), path)
 
 
 def looks_like_turbostat(text: str) -> bool:

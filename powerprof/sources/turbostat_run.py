@@ -12,8 +12,8 @@ from typing import Literal
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.records import AchievedResidency, StateResidency, Window
 from powerprof.sources.base import is_polling
-from powerprof.sources.timed_program import Outcome, TimedProgram
-from powerprof.sources.turbostat import TurbostatInterval, TurbostatLog, read_turbostat
+from powerprof.sources.timed_program import OUTPUT, Outcome, TimedProgram
+from powerprof.sources.turbostat import TurbostatInterval, TurbostatLog, parse_turbostat
 
 
 def _mean(log: TurbostatLog, column: str) -> float | None:
@@ -113,7 +113,6 @@ class TurbostatResidency:
     def start(self, duration_s: float | None) -> None:
         if duration_s is None:
             raise PowerprofError("turbostat must know the length of the window in advance")
-        table = str(self._program.path("table"))
         self._program.launch(
             [
                 "--enable",
@@ -123,7 +122,7 @@ class TurbostatResidency:
                 "--num_iterations",
                 "1",
                 "--out",
-                table,
+                OUTPUT,
             ],
             duration_s,
         )
@@ -135,13 +134,13 @@ class TurbostatResidency:
         outcome = self._outcome
         if outcome is None:
             return self._program.unknown_window(started_at)
-        table = self._program.path("table")
-        if outcome.returncode != 0 or not table.exists():
+        table = self._program.report()
+        if outcome.returncode != 0 or not table:
             said = outcome.said[-1] if outcome.said else f"exit {outcome.returncode}"
             reason = said.removeprefix("turbostat: ")[:200]
             hint = "it needs root and /dev/cpu/*/msr; or use --residency-source cpuidle"
             raise CapabilityError(f"turbostat cannot run here: {reason}", hint)
-        return window_from(read_turbostat(table), started_at)
+        return window_from(parse_turbostat(table, "turbostat's output"), started_at)
 
     def close(self) -> None:
         self._program.close()

@@ -14,7 +14,7 @@ from powerprof.energy.replay import replay
 from powerprof.errors import DataError, UsageError
 from powerprof.report.energy import lines
 from powerprof.sources.powercap_dump import parse_powercap
-from powerprof.sources.turbostat import read_turbostat
+from powerprof.sources.turbostat import parse_turbostat
 
 ROOT = "/sys/class/powercap"
 
@@ -165,7 +165,7 @@ def test_recorded_server_by_three_meters(recordings: Path) -> None:
         "package-1/core": "package-1",
     }
     # The log's own figure is its summary row's PkgWatt, over the intervals within the window.
-    log = read_turbostat(folder / "turbostat.raw.txt")
+    log = parse_turbostat((folder / "turbostat.raw.txt").read_text(), folder / "turbostat.raw.txt")
     rows = [i.system.values["PkgWatt"] for i in log.intervals[1:] if i.system]
     packages = (readings["package-0"].watts or 0) + (readings["package-1"].watts or 0)
     assert packages == pytest.approx(sum(rows) / len(rows), rel=0.005)
@@ -181,7 +181,7 @@ def test_recorded_server_by_three_meters(recordings: Path) -> None:
 def test_recorded_turbostat_alone_agrees_with_its_summary(recordings: Path) -> None:
     path = recordings / "genoa0/turbostat.raw.txt"
     result = replay([path])
-    rows = [i.system.values["PkgWatt"] for i in read_turbostat(path).intervals if i.system]
+    rows = [i.system.values["PkgWatt"] for i in parse_turbostat(path.read_text(), path).intervals if i.system]
     assert result.total.watts == pytest.approx(sum(rows) / len(rows), rel=0.005)
     assert result.total.domains == ["package-0", "package-1"]
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerprof.errors import DataError
-from powerprof.sources.turbostat import looks_like_turbostat, parse_turbostat, read_turbostat
+from powerprof.sources.turbostat import looks_like_turbostat, parse_turbostat
 from powerprof.sources.turbostat_meter import domain_intervals, log_energies
 
 HEAD = """turbostat version 2024.12.03 - Len Brown <lenb@kernel.org>
@@ -142,7 +142,9 @@ def test_other_texts_are_not_turbostats() -> None:
 
 def test_recorded_damaged_log(recordings: Path) -> None:
     with pytest.raises(DataError) as caught:
-        read_turbostat(recordings / "corrupted/turbostat.raw.txt")
+        parse_turbostat(
+            (recordings / "corrupted/turbostat.raw.txt").read_text(), recordings / "corrupted/turbostat.raw.txt"
+        )
     assert caught.value.line == 64
     assert "damaged table header" in caught.value.reason
 
@@ -158,7 +160,9 @@ def test_recorded_damaged_log(recordings: Path) -> None:
 def test_recorded_logs(
     recordings: Path, name: str, cpus: int, states: tuple[str, ...], family_model: tuple[int, int]
 ) -> None:
-    log = read_turbostat(recordings / name / "turbostat.raw.txt")
+    log = parse_turbostat(
+        (recordings / name / "turbostat.raw.txt").read_text(), recordings / name / "turbostat.raw.txt"
+    )
     assert len(log.intervals) == 23
     assert {len(i.cpus) for i in log.intervals} == {cpus}
     assert log.requested_states() == states == log.header.states

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from powerprof.errors import CapabilityError, DataError
-from powerprof.sources.powertop import PowertopReport, parse_powertop, read_powertop
+from powerprof.sources.powertop import PowertopReport, parse_powertop
 from powerprof.sources.powertop_run import window_from
-from powerprof.sources.timed_program import TimedProgram
+from powerprof.sources.timed_program import OUTPUT, Outcome, TimedProgram
 
 LINE = "_" * 68
 REPORT = f"""{LINE}
@@ -113,7 +114,7 @@ def test_damage_is_refused_with_its_line(old: str, new: str, reason: str) -> Non
 
 
 def recorded(recordings: Path, name: str) -> PowertopReport:
-    return read_powertop(recordings / f"powertop/{name}.csv")
+    return parse_powertop((recordings / f"powertop/{name}.csv").read_text(), name)
 
 
 def test_recorded_laptops(recordings: Path) -> None:
@@ -135,12 +136,21 @@ def test_a_program_that_is_not_installed_is_a_missing_capability() -> None:
     assert (error.value.exit_code, error.value.hint) == (3, "apt install powertop")
 
 
-def test_a_program_is_stopped_with_its_window_and_leaves_no_folder() -> None:
+def test_a_program_writes_into_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell stands in: what it says of itself is apart from its report, and nothing is in the folder meanwhile."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = TimedProgram("sh", "dash")
+    program.launch(["-c", f"echo old > {OUTPUT}; echo aside; echo wrong >&2; echo figures > {OUTPUT}"], 0.0)
+    assert program.outcome() == Outcome(0, ["aside", "wrong"])
+    assert program.report() == "figures\n"
+    assert list(tmp_path.iterdir()) == []
+    program.close()
+
+
+def test_a_program_is_stopped_with_its_window() -> None:
     program = TimedProgram("sleep", "coreutils")
-    folder = program.path("")
     program.launch(["60"], 60.0)
     assert program.outcome() is None
     window = program.unknown_window("")
     assert (window.c0_percent, window.notes) == (None, ["the window ended before sleep had measured: nothing is known"])
     program.close()
-    assert not folder.exists()
