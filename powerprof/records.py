@@ -286,7 +286,11 @@ class RunMetric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A saved run: `powerprof.run/1`, as `residency` saves it. Other commands save more, in types of their own."""
+    """A saved run: `powerprof.run/1`, as `residency` saves it. Other commands save more, in types of their own.
+
+    `interrupted`: it ended early, and holds what was complete by then; `failure` says what broke it off, where that was
+    no signal.
+    """
 
     id: str | None
     command: str
@@ -298,6 +302,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     energy_source: EnergySource | None = None
     notes: list[str] = []
     interrupted: bool = False
+    failure: str | None = None
     schema: Literal["powerprof.run/1"] = "powerprof.run/1"
 
 

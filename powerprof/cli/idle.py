@@ -66,12 +66,10 @@ def command(
         socket=given.socket,
         defaults_file=given.defaults_file,
     )
-    result = measure_idle(plan, say_to(saving))
     deliver(
-        result.run,
+        measure_idle(plan, say_to(saving)),
         "idle",
         saving,
         files,
-        failure=result.failure,
         next_step="Which function, on a server that runs? sudo powerprof attribute --pid mysqld",
     )

@@ -113,7 +113,6 @@ def deliver(
     lines: Callable[[R, int], list[str]] | None = None,
     raw: dict[str, bytes] | None = None,
     extras: Callable[[], Extras] | None = None,
-    failure: PowerprofError | None = None,
     next_step: str | None = None,
     resumed_by: str | None = None,
 ) -> R:
@@ -121,25 +120,24 @@ def deliver(
 
     `raw` is kept beside the run, `extras` belong on its page, `lines` are a report other than the record's own,
     `resumed_by` is the command that goes on with it. What was measured is shown even where it cannot be saved, or where
-    `failure` broke it off: that error comes last.
+    a failure broke it off: that error comes last.
     """
     from powerprof import interrupts
     from powerprof.report import history
     from powerprof.runs import RunStore
 
     interrupts.hold()
-    problem = failure
+    problem: PowerprofError | None = None
     if not saving.no_save:
         try:
             record = RunStore(saving.runs_dir).save(command, record, raw, history.about(record, saving.label or ()))
         except PowerprofError as error:
-            problem = problem or error
+            problem = error
     saved = getattr(record, "id", None)
     kept = resumed_by or (f"what was measured is saved as {saved}" if saved else None)
-    if failure is not None:
-        failure.hint = failure.hint or kept
-    if failure is None and not interrupts.came():
-        problem = _ended_early(record, kept) or problem
+    failure = getattr(record, "failure", None)
+    if failure is not None and not interrupts.came():  # a signal may have ended the server too
+        problem = PowerprofError(failure, kept)
     interrupted = interrupts.ended_by(kept)
     if isinstance(interrupted, HungUp):
         leave_terminal()
@@ -164,15 +162,6 @@ def deliver(
     if getattr(record, "interrupted", False):
         raise interrupted
     return record
-
-
-def _ended_early(record: msgspec.Struct, hint: str | None) -> PowerprofError | None:
-    """What broke a measurement off, where a signal did not: that is a failure, and no interrupt."""
-    from powerprof.experiment.records import EARLY
-
-    notes = getattr(record, "notes", ()) if getattr(record, "interrupted", False) else ()
-    said = next((note.removeprefix(EARLY) for note in notes if isinstance(note, str) and note.startswith(EARLY)), None)
-    return PowerprofError(said, hint) if said is not None else None
 
 
 def leave_terminal() -> None:

@@ -35,6 +35,7 @@ class Collected:
     energy_source: EnergySource | None = None
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
+    failure: str | None = None
     own_cpu_s: float = 0.0
     own_wall_s: float = 0.0
 

@@ -27,7 +27,7 @@ from powerprof.experiment.judge.verdict import pairs_of
 from powerprof.experiment.measure.executions import Command, exit_codes, fit, measure_executions
 from powerprof.experiment.measure.order import block_order
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.records import EARLY, Arm, Block, Comparison, Condition, LoadOptions, LoadRun
+from powerprof.experiment.records import Arm, Block, Comparison, Condition, LoadOptions, LoadRun
 from powerprof.records import EnergySource, ToolCost, Window
 from powerprof.text import Say
 from powerprof.windows.sampling import WindowMeter, now_text
@@ -89,7 +89,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
     command = Command(tuple(argv), may_fail)
     baseline: list[Window] = []
     blocks: list[Block] = []
-    notes: list[str] = []
+    failure: str | None = None
     source: EnergySource | None = None
     interrupted = False
     try:
@@ -109,7 +109,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
         if not blocks:
             raise
         interrupted = True
-        notes.append(EARLY + error.message)
+        failure = error.message
     cpu_s = time.process_time() - started_cpu_s
     idle = baseline_of(baseline, blocks)
     primary = headline(ASKED, measured_names(blocks, idle))
@@ -138,12 +138,9 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
         ),
         blocks=blocks,
         energy_source=source,
-        notes=[
-            *notes,
-            *_said([command], blocks),
-            *unmetered([window.energy for window in [*baseline, *windows]], idle.meters),
-        ],
+        notes=[*_said([command], blocks), *unmetered([window.energy for window in [*baseline, *windows]], idle.meters)],
         interrupted=interrupted,
+        failure=failure,
     )
 
 
@@ -183,7 +180,7 @@ def compare_commands(
         if not pairs_of(found.blocks):
             raise
         found.interrupted = True
-        found.notes.append(EARLY + error.message)
+        found.failure = error.message
     found.notes += _said(list(commands.values()), found.blocks)
     found.own_cpu_s, found.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
     return msgspec.structs.replace(comparison(found), design="work")

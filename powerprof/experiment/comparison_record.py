@@ -61,6 +61,7 @@ def comparison(found: Collected) -> Comparison:
         energy_source=found.energy_source,
         notes=[*dict.fromkeys(found.notes), *unmetered(windows, found.baseline.meters)],
         interrupted=found.interrupted,
+        failure=found.failure,
     )
 
 

@@ -6,7 +6,6 @@ Every phase is measured in repeated windows without tracing; one traced window m
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable
@@ -73,14 +72,6 @@ class IdlePlan:
         return any(part is not None for part in (self.server_url, self.socket, self.defaults_file))
 
 
-@dataclass(frozen=True)
-class IdleResult:
-    """The run, and what broke it off where something did (the server died, a disk was full)."""
-
-    run: IdleRun
-    failure: PowerprofError | None
-
-
 @dataclass
 class _Measured:
     """One phase as it comes: what is in it when a signal arrives is kept."""
@@ -129,9 +120,9 @@ class IdleExperiment:
         self._measured: list[_Measured] = []
         self._started_at = now_text()
 
-    def run(self) -> IdleResult:
-        """All phases. An interrupt, or a failure after the first window, ends them early: the run then says
-        `interrupted`.
+    def run(self) -> IdleRun:
+        """All phases. An interrupt, or a failure after the first window (the server died, a disk was full), ends them
+        early: the run then says so.
 
         From then on signals wait, until the run is saved (`interrupts.release`). Raises PowerprofError where
         nothing was measured.
@@ -144,11 +135,9 @@ class IdleExperiment:
         except PowerprofError as error:
             if not any(measured.windows for measured in self._measured):
                 raise
-            failure = error
+            interrupted, failure = True, error.message
         interrupts.hold()
-        if failure is not None:
-            self._notes.append(f"broken off: {failure.message}")
-        return IdleResult(self._record(interrupted or failure is not None), failure)
+        return self._record(interrupted, failure)
 
     def _measure(self) -> None:
         plan = self._plan
@@ -227,7 +216,7 @@ class IdleExperiment:
         self._tool.add(window)
         return self._complete(window)
 
-    def _record(self, interrupted: bool) -> IdleRun:
+    def _record(self, interrupted: bool, failure: str | None) -> IdleRun:
         from powerprof.host.describe import host_record
 
         found = [measured.phase() for measured in self._measured if measured.windows]
@@ -257,6 +246,7 @@ class IdleExperiment:
             drift=drift,
             notes=[*self._notes, *phases.unmetered_in(found, meters)],
             interrupted=interrupted,
+            failure=failure,
         )
 
 
@@ -275,7 +265,7 @@ def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
     return lambda: PrivateServer(connections=max(1, plan.clients), build=build)
 
 
-def measure_idle(plan: IdlePlan, say: Say) -> IdleResult:
+def measure_idle(plan: IdlePlan, say: Say) -> IdleRun:
     """Run the experiment on this host. Raises PowerprofError where nothing could be measured at all."""
     if plan.given and plan.server_binary is not None:
         raise UsageError("--server-binary is for a private server", "leave out --server, --socket and --defaults-file")
@@ -283,10 +273,9 @@ def measure_idle(plan: IdlePlan, say: Say) -> IdleResult:
     server = _server(plan)
     with WindowEnergy(plan.energy_source, plan.meter_log) as energy:
         experiment = IdleExperiment(plan, server=server, meters=energy.meters, complete=energy.complete, say=say)
-        result = experiment.run()
-        if not result.run.phases:
+        run = experiment.run()
+        if not run.phases:
             raise Interrupted("interrupted before anything was measured")
-        meters = phases.run_meters(result.run.phases)
-        split = [with_energy_split(phase, energy, meters) for phase in result.run.phases]
-    run = msgspec.structs.replace(result.run, phases=split, energy_source=energy.source)
-    return dataclasses.replace(result, run=run)
+        meters = phases.run_meters(run.phases)
+        split = [with_energy_split(phase, energy, meters) for phase in run.phases]
+    return msgspec.structs.replace(run, phases=split, energy_source=energy.source)

@@ -14,9 +14,6 @@ from powerprof.records import EnergyReading, EnergySource, IdleRun, Kind, Run, R
 from powerprof.runs import decode, head_of
 from powerprof.statistics import Verdict
 
-# How the note begins that says what broke a measurement off; what was complete by then is kept.
-EARLY = "ended early: "
-
 Arm = Literal["a", "b"]
 Design = Literal["rate", "work"]
 Range = tuple[float, float]
@@ -289,6 +286,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     energy_source: EnergySource | None = None
     notes: list[str] = []
     interrupted: bool = False
+    failure: str | None = None
     schema: Literal["powerprof.comparison/1"] = "powerprof.comparison/1"
 
 

@@ -26,7 +26,7 @@ from powerprof.experiment.measure.sampled import sample_functions
 from powerprof.experiment.measure.traced import trace_condition
 from powerprof.experiment.measure.turns import measure_alternating, turn_length_s
 from powerprof.experiment.options import REPLACED_SHARE, ExperimentOptions
-from powerprof.experiment.records import EARLY, Arm, Block, Plan
+from powerprof.experiment.records import Arm, Block, Plan
 from powerprof.text import Say
 from powerprof.windows.sampling import now_text
 from powerprof.workloads.definition import Explain
@@ -62,7 +62,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
     except PowerprofError as error:
         if not pairs_of(found.blocks):
             raise
-        found.notes.append(EARLY + error.message)
+        found.failure = found.failure or error.message
         found.interrupted = True
     finally:
         found.own_cpu_s, found.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
@@ -106,7 +106,7 @@ class _Run:
         except PowerprofError as error:
             if not pairs_of(found.blocks):
                 raise
-            found.notes.append(EARLY + error.message)
+            found.failure = error.message
             found.interrupted = True
         found.blocks, said = leave_out(found.blocks, options.pairs)
         if said:

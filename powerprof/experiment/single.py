@@ -22,7 +22,7 @@ from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer, calibrate
 from powerprof.experiment.measure.traced import trace_condition
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.records import EARLY, Block, LoadOptions, LoadRun, TracedWindow
+from powerprof.experiment.records import Block, LoadOptions, LoadRun, TracedWindow
 from powerprof.records import EnergySource, Phase, ServerInfo, ToolCost, Window
 from powerprof.text import Say
 from powerprof.windows.sampling import now_text
@@ -44,6 +44,7 @@ class _Single:
         self.blocks: list[Block] = []
         self.energy_source: EnergySource | None = None
         self.notes: list[str] = []
+        self.failure: str | None = None
         self.server: ServerInfo | None = None
         self.traced: TracedWindow | None = None
 
@@ -87,7 +88,7 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
         if not any(not block.dropped for block in single.blocks):
             raise
         interrupted = True
-        single.notes.append(EARLY + error.message)
+        single.failure = error.message
     elapsed_s = time.monotonic() - started_s
     cpu_s = time.process_time() - started_cpu_s
     cost = ToolCost(version=__version__, cpu_s=cpu_s, wakeups_hz=None, cpu_percent=100 * cpu_s / elapsed_s)
@@ -135,4 +136,5 @@ def _record(
         energy_source=single.energy_source,
         notes=[*dict.fromkeys(single.notes), *unmetered(metered, baseline.meters)],
         interrupted=interrupted,
+        failure=single.failure,
     )

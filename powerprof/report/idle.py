@@ -10,7 +10,7 @@ from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_e
 from powerprof.energy.model import NARROWER, WIDE, slope_ends
 from powerprof.experiment.judge.cost import Claim, claims, delta_of
 from powerprof.records import Cause, EnergyReading, Estimate, IdleRun, Phase, metric_of
-from powerprof.report import sums, terminal
+from powerprof.report import notes, sums, terminal
 from powerprof.report.phases import causes_table, phase_title, phases_table
 from powerprof.report.table import Places, Table
 
@@ -236,8 +236,8 @@ def _notes(run: IdleRun) -> list[str]:
         # Why there is no meter is doctor's to tell at length; the table says that there is none.
         if source.metered:
             found.append(f"Note: energy: {source.why}.")
-    notes = dict.fromkeys([*run.notes, *(note for phase in run.phases for note in phase.notes)])
-    return found + [f"Note: {note}." for note in notes]
+    said = dict.fromkeys([*notes.of(run), *(note for phase in run.phases for note in phase.notes)])
+    return found + [f"Note: {note}." for note in said]
 
 
 def lines(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:

@@ -12,7 +12,13 @@ from powerprof.records import Run
 def all_of(record: Run | Comparison | Queries) -> list[str]:
     """Everything, for pages and files."""
     source = record.energy_source
-    return list(dict.fromkeys([*(source.sentences() if source else []), *record.notes]))
+    return list(dict.fromkeys([*(source.sentences() if source else []), *of(record)]))
+
+
+def of(record: Run | Comparison | Queries) -> list[str]:
+    """What broke it off, where something did, and its own notes."""
+    failure = None if isinstance(record, Queries) else record.failure
+    return [*([f"ended early: {failure}"] if failure else []), *record.notes]
 
 
 def lines(record: Run | Comparison | Queries, width: int) -> list[str]:
@@ -21,6 +27,6 @@ def lines(record: Run | Comparison | Queries, width: int) -> list[str]:
     found = []
     if source is not None and not source.metered and source.doubts:
         found += text.wrap(f"Note: no meter here: estimate: {source.doubts[0]} (powerprof doctor).", width)
-    for note in record.notes:
+    for note in of(record):
         found += text.wrap(f"Note: {note}", width)
     return found

@@ -42,7 +42,7 @@ def test_kill_of_the_server(idle: Start) -> None:
     (run,) = running.runs()
     assert run["interrupted"] is True
     assert run["phases"][0]["name"] == "baseline"
-    assert any(note.startswith("broken off: the private server") for note in run["notes"])
+    assert run["failure"].startswith("the private server ")
     assert running.err.splitlines()[1] == f"hint: what was measured is saved as {run['id']}"
 
 

@@ -32,7 +32,7 @@ def test_an_interrupt_while_the_report_is_put_together_says_where_the_run_is(tmp
 
 def test_what_a_killed_server_broke_off_is_a_failure_and_no_interrupt(tmp_path: Path) -> None:
     record: Any = load_saved(str(_SAVED / "run-0001"))
-    broken = msgspec.structs.replace(record, interrupted=True, notes=["one", "ended early: the server was killed"])
+    broken = msgspec.structs.replace(record, interrupted=True, failure="the server was killed")
     with pytest.raises(PowerprofError) as caught:
         deliver(broken, "run", Saving(runs_dir=tmp_path, quiet=True))
     assert (caught.value.message, caught.value.exit_code) == ("the server was killed", 1)
