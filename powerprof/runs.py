@@ -27,7 +27,7 @@ from powerprof.foreign import loader
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_NAME = re.compile(r"[a-z][a-z-]*-\d{4,}")
+_NAME = re.compile(r"[a-z][a-z-]{,30}-\d{4,18}")
 _RUN_FILE = "run.json"
 _ABOUT_FILE = "about.json"
 # A label is a word of a release or a branch; `last` means the newest run, `prune` is a command.
@@ -107,8 +107,11 @@ class RunStore:
 
     def prepare(self) -> None:
         """Make the directory. Raises PowerprofError where it cannot be made or written."""
-        if self.directory.exists() and not self.directory.is_dir():
-            raise self._cannot(NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+        try:
+            if self.directory.exists() and not self.directory.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        except OSError as error:  # also where it lies in somebody else's closed home
+            raise self._cannot(error) from error
         paths.private_directory(self.directory)
         with as_caller():
             # By the effective ids, which include those that files are written with; access(2) asks for the real ones.

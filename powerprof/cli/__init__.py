@@ -16,8 +16,19 @@ from powerprof.errors import Interrupted
 from powerprof.text import STAND_IN
 
 
+def _open_closed_streams() -> None:
+    """Open those of stdin, stdout and stderr that were closed (`>&-`): the next file would take the number, and what is
+    said would go into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # Takes the lowest number that is free: its own.
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115 - by mode and for as long as we run
+
+
 def main() -> None:
     """Entry point of the `powerprof` script."""
+    _open_closed_streams()
     interrupts.install()
     # NumPy's library would start a thread for each CPU, of which nothing here has a use.
     os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
@@ -34,5 +45,7 @@ def main() -> None:
         with suppress(OSError):  # the terminal may be gone
             print(f"error: {error.message}", file=sys.stderr)
     # The interpreter puts back the default handlers when it ends: one more Ctrl-C then would change the exit code.
-    interrupts.ignore()
+    with suppress(Interrupted):
+        interrupts.ignore()
+    interrupts.ignore()  # where one came in between
     sys.exit(code)

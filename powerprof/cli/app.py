@@ -80,11 +80,15 @@ def build_app() -> typer.Typer:
     return app
 
 
+# Longer than any path that people type; a word of 5,000 characters hides the sentence that it stands in.
+_LONG_WORD = re.compile(r"(\S{100})\S{80,}(\S{40})")
+
+
 def _say(error: PowerprofError | Interrupted) -> None:
     with suppress(OSError):  # the terminal may be gone
-        say(printable(f"error: {error.message}"), error=True)
-        if error.hint:
-            say(printable(f"hint: {error.hint}"), error=True)
+        for kind, text in (("error", error.message), ("hint", error.hint)):
+            if text:
+                say(_LONG_WORD.sub(r"\1…\2", printable(f"{kind}: {text}")), error=True)
 
 
 def _reader_gone() -> int:
@@ -98,9 +102,21 @@ def _reader_gone() -> int:
 _CommandLineError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
 
+# What Typer says of a value, and the plain words for it.
+_COMPLAINTS = (
+    (r"^Invalid value for '(--[\w-]+)': ", r"\1: "),
+    (r"Input should be a valid integer.*", "not a whole number"),
+    (r"Input should be a valid number.*", "not a number"),
+    (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
+    (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
+)
+
+
 def _usage_error(error: typer.BadParameter) -> UsageError:
     """Typer's complaint, which comes with usage and in several lines, as one line and a hint."""
     said = " ".join(error.format_message().split()).rstrip(".")
+    for pattern, words in _COMPLAINTS:
+        said = re.sub(pattern, words, said)
     command = error.ctx.command_path if error.ctx else "powerprof"
     return UsageError(said[:1].lower() + said[1:], f"{command} --help")
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
 from powerprof.cli.examples import EXAMPLES
+from powerprof.errors import UsageError
 
 # What has no group of its own.
 _OWN = "Options"
@@ -29,6 +31,18 @@ def limits(text: str) -> str:
 
 class GroupedHelp(TyperCommand):
     """A subcommand whose options are told in their groups."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Refuse an empty value: `--json "$FILE"` without such a variable would mean this folder. Raises UsageError."""
+        options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
+        takes = {name for one in options if not getattr(one, "is_flag", False) for name in one.opts}
+        for word, after in pairwise([*args, None]):
+            if word is None or word == "--":
+                break
+            option, equals, value = word.partition("=")
+            if option in takes and (value if equals else after) == "":
+                raise UsageError(f"{option} has an empty value", "give it one, or leave it out")
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         """The options under the headings of their groups, the command's own first."""

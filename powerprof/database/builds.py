@@ -86,7 +86,7 @@ def find_build(
     file = on_host(binary, root)
     if not file.is_file() or not os.access(file, os.X_OK):
         reason = "not an executable file" if file.exists() else "no such file"
-        raise PowerprofError(f"cannot start the server {file} ({reason})")
+        raise PowerprofError(f"cannot start the server {file} ({reason})", "name a mariadbd or mysqld")
     return _identify(ServerBuild(binary, "mysql", (0, 0, 0), "", basedir, template, root))
 
 

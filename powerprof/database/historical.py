@@ -164,7 +164,10 @@ def folder(server: HistoricalServer) -> Path:
 
 def is_fetched(server: HistoricalServer) -> bool:
     """True where it lies in the cache. `build` looks whether it is what was fetched."""
-    return folder(server).is_dir()
+    try:
+        return folder(server).is_dir()
+    except PermissionError:
+        return False
 
 
 def build(name: str) -> ServerBuild:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.errors import DataError, PowerprofError
+from powerprof.errors import CapabilityError, DataError, PowerprofError
 from powerprof.files import read_fields, read_outside_text, reason_of
 from powerprof.foreign import loader
 from powerprof.paths import procfs
@@ -134,7 +134,9 @@ def snapshot(
     except Unreadable as error:
         if error.errno in (errno.ENOENT, errno.ESRCH):
             raise PowerprofError(f"process {pid} is gone") from error
-        raise PowerprofError(error.message, "run as root or as its user" if error.errno else None) from error
+        if error.errno:
+            raise CapabilityError(error.message, "run as root or as its user") from error
+        raise PowerprofError(error.message) from error
     except (OSError, ValueError, IndexError) as error:
         why = reason_of(error) if isinstance(error, OSError) else str(error)
         raise PowerprofError(f"cannot look at process {pid} ({why})", "run as root or as its user") from error

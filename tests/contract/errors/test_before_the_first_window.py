@@ -33,7 +33,7 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (2, r"--rate'?: must be above 0 and at most 10,000,000", ("run", *CITY, "--rate", "1e12")),
     (2, r"--rate'?: must be above 0", ("sweep", *CITY, "--clients", "1,2", "--rate", "0")),
     (2, r"--queries", ("run", *CITY, "--queries", "0")),
-    (2, r"--clients.*valid integer", ("idle", *LONG, "--clients", "a,b")),
+    (2, r"--clients: not a whole number", ("idle", *LONG, "--clients", "a,b")),
     (2, r"^error: --clients a is not a value of load.clients \(expected int", ("sweep", *CITY, "--clients", "a,b")),
     (2, r"^error: --clients 0 is not a value of .* \(expected int >= 1\)", ("sweep", *CITY, "--clients", "1,0")),
     (2, r"^error: --clients 100000 is not a value of .* <= 10000", ("sweep", *CITY, "--clients", "1,100000")),

@@ -23,7 +23,6 @@ from tests.contract.errors.conftest import QUICK, Refused
         "mysql://root@127.0.0.1:port/",
         "mysql://root@[::1/",
         "mysql://root@h/?a=b",
-        "",
     ],
 )
 def test_addresses_that_are_none(refused: Refused, url: str) -> None:

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a script, a service or another account starts us with: closed streams, somebody else's home, a late signal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, Cli, CliResult
+from tests.programs.unprivileged import as_nobody
+
+PROGRAM = (sys.executable, "-m", "powerprof")
+
+
+def _run(words: Sequence[str], environment: Mapping[str, str]) -> CliResult:
+    done = subprocess.run(
+        words,
+        env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=REPOSITORY,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=120,
+    )
+    return CliResult(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed(powerprof_cli: Cli, tmp_path: Path, closed: str) -> None:
+    """Nothing that is meant for a stream gets into a file that took its number."""
+    shell = ("sh", "-c", f'exec "$0" "$@" {closed}', *PROGRAM)
+    page = tmp_path / "run.json"
+    measured = _run([*shell, "residency", "--duration", "0.05", "--json", str(page)], powerprof_cli.environment())
+    assert (measured.code, measured.err) == (0, "")
+    assert measured.out == "" if ">&-" in closed.split() else measured.out.startswith("The CPUs ran ")
+    assert json.loads(page.read_text())["id"] == "residency-0001"
+    refused = _run([*shell, "report", "nosuch"], powerprof_cli.environment())
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == "" if "2>&-" in closed else refused.err.startswith("error: no run 'nosuch'")
+
+
+@pytest.fixture
+def closed_home(root: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """As `su` and `setpriv` leave it: HOME is root's, and nobody else may look into it."""
+    home = tmp_path_factory.mktemp("home")
+    home.chmod(0o700)
+    return {"HOME": str(home)}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["residency", "--duration", "0.05"], ["energy", "--duration", "0.05"], ["servers"], ["workloads"], ["doctor"]],
+    ids=lambda command: command[0],
+)
+def test_a_home_that_may_not_be_looked_into(
+    powerprof_cli: Cli, closed_home: dict[str, str], command: list[str]
+) -> None:
+    environment = {name: value for name, value in powerprof_cli.environment().items() if not name.startswith("XDG_")}
+    done = _run([*as_nobody(), *PROGRAM, *command], {**environment, **closed_home})
+    assert done.code == 0, done.err
+    assert done.out
+    if command[0] == "residency":
+        assert done.err.startswith(
+            f"note: the run is not going to be saved: cannot save the run in {closed_home['HOME']}"
+        )
+    else:
+        assert done.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--on-cpu"], r"process {pid} cannot be read (permission denied)"),
+        (["--functions", "main"], r"process {pid} cannot be read (permission denied)"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_process_of_somebody_else(root: None, powerprof_cli: Cli, words: list[str], said: str) -> None:
+    """A right that the account does not have, and no failure: code 3."""
+    with subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            attribute = ("attribute", "--pid", str(other.pid), "--duration", "30", "--no-save", *words)
+            done = _run([*as_nobody(), *PROGRAM, *attribute], powerprof_cli.environment())
+        finally:
+            other.kill()
+    assert (done.code, done.out) == (3, "")
+    assert done.err.splitlines() == ["error: " + said.format(pid=other.pid), "hint: run as root or as its user"]
+
+
+_LATE = """
+import signal, sys
+from powerprof import interrupts
+from powerprof.cli import main
+ignore = interrupts.ignore
+def late():
+    interrupts.ignore = ignore
+    signal.raise_signal(signal.SIGTERM)
+interrupts.ignore = late
+sys.argv = ["powerprof", "--version"]
+main()
+"""
+
+
+def test_a_signal_when_all_is_done(powerprof_cli: Cli) -> None:
+    done = _run([sys.executable, "-c", _LATE], powerprof_cli.environment())
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("powerprof ")
+
+
+def test_a_word_without_end_is_shortened(powerprof_cli: Cli) -> None:
+    """A sentence can be read around it."""
+    done = powerprof_cli(["residency", "--residency-source", "9" * 5000])
+    assert done.code == 2
+    assert len(done.err) < 500
+    assert "99…99" in done.err
