@@ -198,10 +198,10 @@ class IdleTracer(Closing):
         return chosen
 
     def start(self) -> None:
-        """The window is open: to be called at its very edge, after `begin`."""
+        """The window opens: to be called after `begin`, before the edge of the first CPU."""
 
     def end(self) -> None:
-        """The window is over: to be called at its very edge, before `finish` collects what it left."""
+        """The window is over: to be called after the edge of the last CPU, before `finish` collects what it left."""
 
     def finish(self) -> IdleTrace:
         """Everything since `begin` or the last `snapshot`, with the periods that are still open."""

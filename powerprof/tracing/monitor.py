@@ -67,12 +67,12 @@ class Monitor(Closing):
     def _open(self) -> None:
         """The only edge at which CPUs are woken: the first."""
         self._tracer.begin()
+        self._tracer.start()
         edges = edge_snapshot(
             self._reader, every_cpu=True, at_edge=lambda one: self._tracer.open_cpu(one.cpu, one.at_ns or 0)
         )
         self._edges = {cpu: reading.at_ns or 0 for cpu, reading in edges.cpus.items()}
         self._snapshot = replace(edges, cpus={cpu: one for cpu, one in edges.cpus.items() if one.states})
-        self._tracer.start()
         self._stat, self._cpu_s, self._started_at = read_stat(), time.process_time(), now_text()
 
     def close(self) -> None:

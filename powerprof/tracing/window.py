@@ -135,8 +135,9 @@ class TraceWindow(Closing):
             limit_s = meters.max_interval_s or limit_s
         start_s = time.monotonic()
         stat = read_stat()
-        before = self._edge(self._tracer.open_cpu)
+        # Wakings from before the first CPU's edge: an exit in a CPU's own window has its waking among them.
         self._tracer.start()
+        before = self._edge(self._tracer.open_cpu)
         interrupted = False
         try:
             deadline, wait_s = time.monotonic() + duration_s, drain_every_s or FIRST_DRAIN_S

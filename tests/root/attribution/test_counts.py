@@ -3,9 +3,21 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from powerprof.attribution.blame import attribute as blame
+from powerprof.attribution.live import CapturePlan, capture
+from powerprof.attribution.records import Wakeup, Waking
+from powerprof.attribution.sites import SiteStacks
+from powerprof.processes.targets import resolve
+from powerprof.sources.base import CpuReading
+from powerprof.sources.edges import edge_snapshot
+from powerprof.tracing import window
 from tests.root.attribution.conftest import Attributed
 
 Attribute = Callable[..., Attributed]
@@ -80,3 +92,32 @@ def test_a_thousand_threads(attribute: Attribute, wakes: Callable[..., Any]) -> 
     stacks = found.record["stacks"]
     assert stacks["complete_count"] >= 0.99 * stacks["captured_count"]
     assert found.record["conservation"]["lost_count"] == 0
+
+
+@pytest.mark.usefixtures("root_bpf")
+def test_the_edges_of_many_cpus_lie_far_apart(wakes: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each CPU counts exits from its own edge on, and no thread may have more of them than wakings."""
+
+    def slowly(*args: Any, at_edge: Callable[[CpuReading], None], **more: Any) -> Any:
+        def one(reading: CpuReading) -> None:
+            at_edge(reading)
+            time.sleep(0.4)
+
+        return edge_snapshot(*args, at_edge=one, **more)
+
+    monkeypatch.setattr(window, "edge_snapshot", slowly)
+    with wakes("twins=89", "born=19") as running:
+        taken = capture(CapturePlan(resolve([str(running.pid)]), 1.0, energy_source="none"), dict, lambda _: None)
+        noted = running.noted(taken)
+    record = blame(taken, SiteStacks(taken))
+    counted: Counter[str] = Counter()
+    rows: list[Wakeup | Waking] = [*record.wakeups, *record.wakings_without_exit]
+    for row in rows:
+        assert row.wakings_count is not None
+        named = {frame.function for frame in row.stack} & noted.keys()
+        counted.update({name: row.wakings_count for name in named if name is not None})
+    assert set(noted) == {"first_twin", "second_twin", "born_sleep"}
+    for function, times in noted.items():
+        assert abs(counted[function] - times) <= max(2, 0.01 * times), (function, counted, noted)
+    assert record.wakings_window_s is not None
+    assert record.wakings_window_s >= record.window_s + 0.3 * (record.cpus - 1)
