@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof.programs import need
-from tests.matrix import acpi, compiled, initramfs
+from tests.matrix import acpi, clock, compiled, initramfs
 from tests.matrix.cells import Cell
 from tests.matrix.kernels import Kernel
 from tests.matrix.roots import Root
@@ -31,9 +31,10 @@ def command(cell: Cell, root: Root, kernel: Kernel, project: Path, job: str, pla
     if cell.idle_states:
         (place / "ssdt.aml").write_bytes(acpi.idle_table(cell.cpus))
         extra = ["-acpitable", f"file={place / 'ssdt.aml'}"]
+    rate_khz = clock.counter_khz() if arch.is_native else None
     append = [
         f"console={arch.console}", "panic=-1", "rdinit=/init", "loglevel=4", "mitigations=off", "tsc=reliable",
-        cell.append,
+        *([f"tsc_early_khz={rate_khz}"] if rate_khz else []), cell.append,
     ]  # fmt: skip
     disk = "if=virtio,format=raw,readonly=on,file.locking=off"
     return [
