@@ -65,6 +65,9 @@ def keep(capabilities: dict[str, int]) -> None:
 def settle(wanted: bool = True, energy_source: str = "") -> None:
     """All is open that takes more: from here on TRACING is enough, where this process does nothing else (`wanted`).
 
+    Events of perf are opened before: kernels of Debian and Ubuntu want CAP_SYS_ADMIN for them, not CAP_PERFMON alone
+    (kernel.perf_event_paranoid of 3 and more).
+
     Not with PowerTOP as meter, which is started again for each of its reports, and wants to be root.
     """
     if wanted and "powertop" not in energy_source:

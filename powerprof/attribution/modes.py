@@ -66,10 +66,9 @@ def on_cpu(plan: OnCpuPlan, names: Names, say: Say) -> OnCpuProfile:
     say("loading the sampler")
     pids = None if plan.target.system else plan.target.pids
     with OnCpuTracer(pids, event, frequency_hz=plan.frequency_hz) as tracer:
-        privileges.settle(plan.settle)
         say(f"sampling {plan.target.label} for {plan.duration_s:g} s")
         started_at = now_text()
-        capture = tracer.measure(plan.duration_s)
+        capture = tracer.measure(plan.duration_s, opened=lambda: privileges.settle(plan.settle))
     named.update(names())
     return _labelled(on_cpu_profile(capture, server_names=named), plan.target, started_at)
 
@@ -105,9 +104,8 @@ def _by_bpf(plan: FunctionsPlan, say: Say, consent: Consent) -> FunctionProfile:
     with FunctionTracer(plan.target.pids, plan.pattern, limit=plan.limit, unwinding_risk=risk) as tracer:
         if tracer.danger is not None:
             consent(tracer.danger)
-        privileges.settle(plan.settle)
         say(f"counting {len(tracer.functions)} functions for {plan.duration_s:g} s")
-        return function_profile(tracer.measure(plan.duration_s))
+        return function_profile(tracer.measure(plan.duration_s, lambda: privileges.settle(plan.settle)))
 
 
 def _by_dtrace(plan: FunctionsPlan, say: Say) -> FunctionProfile:

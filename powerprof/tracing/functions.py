@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ import msgspec
 
 from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError
+from powerprof.sources.clock import kernel_ns
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.opening import Opened
@@ -187,9 +188,10 @@ class FunctionTracer(Closing):
     def _counts(self, number: int) -> dict[str, int]:
         return dict(zip(FIELDS, self.program.per_cpu_words("stats", number), strict=True))
 
-    def measure(self, duration_s: float) -> FunctionTrace:
+    def measure(self, duration_s: float, attached: Callable[[], None] = lambda: None) -> FunctionTrace:
         """Probe for `duration_s`. An interrupt ends the window early; the trace says so.
 
+        `attached` is called when nothing is left to do that takes a privilege.
         Raises PowerprofError where not one function can be probed.
         """
         for table in ("threads", "frames"):
@@ -197,17 +199,18 @@ class FunctionTracer(Closing):
         before = [self._counts(number) for number in range(len(self.functions))]
         counters = self.program.per_cpu_sum("counters")
         refused = self._attach()
+        attached()
         tool, interrupted = time.process_time(), False
         cpu = [_process_cpu_s(target.image.pid) for target in self._targets]
         try:
-            started = time.monotonic_ns()
+            started = kernel_ns()
             self._enable(True)
             try:
                 time.sleep(duration_s)
             except Interrupted:
                 interrupted = True
             self._enable(False)
-            ended = time.monotonic_ns()
+            ended = kernel_ns()
             cpu_after = [_process_cpu_s(target.image.pid) for target in self._targets]
             open_frames = open_calls(self.program.hash_bytes("threads"), self.program.hash_bytes("frames"), ended)
         finally:

@@ -132,9 +132,17 @@ class OnCpuTracer(Closing):
             for event in (MINOR_FAULTS, MAJOR_FAULTS):
                 self._sampler.open(event, period=1)
 
-    def measure(self, duration_s: float, over: Callable[[], object] | None = None) -> OnCpuCapture:
+    def measure(
+        self,
+        duration_s: float,
+        over: Callable[[], object] | None = None,
+        *,
+        opened: Callable[[], None] = lambda: None,
+    ) -> OnCpuCapture:
         """Collect for `duration_s`; `over` is called when that is over. An interrupt ends the window early; the capture
         says so.
+
+        `opened` is called when nothing is left to open that takes a privilege.
         """
         for name in ("samples", "seen"):
             self.program.clear(name)
@@ -142,9 +150,10 @@ class OnCpuTracer(Closing):
         self._bytes = self._dropped = 0
         before = self.program.per_cpu_sum("path_counters")
         tool, interrupted = time.process_time(), False
-        started = time.monotonic()
         with self._sampler:
             self._start()
+            opened()
+            started = time.monotonic()
             # The kernel's own count is read within the program's, so that what it has more was missed for certain.
             seen_first = self.program.per_cpu_sum("path_counters")[0]
             counted_first = _read_counts(self._sampler.descriptors)

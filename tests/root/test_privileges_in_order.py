@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Privileges are given up when nothing is left to open.
+
+Kernels of Debian and Ubuntu want CAP_SYS_ADMIN for perf events, this one may not: only the order can be tested here.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from powerprof import privileges
+from powerprof.attribution.modes import FunctionsPlan, OnCpuPlan, functions, on_cpu
+from powerprof.processes.targets import Target, resolve
+from powerprof.tracing import sampling, syscalls, uprobes
+from tests.programs.ground_truth import build
+
+pytestmark = pytest.mark.usefixtures("root_bpf")
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is opened and given up from now on, in this order; nothing is given up."""
+    said: list[str] = []
+
+    def noted(word: str, action: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            said.append(word)
+            return action(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr(sampling, "open_sampler", noted("opened", sampling.open_sampler))
+    monkeypatch.setattr(uprobes, "open_event", noted("opened", uprobes.open_event))
+    monkeypatch.setattr(syscalls, "link", noted("opened", syscalls.link))
+    monkeypatch.setattr(privileges, "settle", noted("given up", lambda *_: None))
+    return said
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Target]:
+    process = subprocess.Popen([build("sleepers", tmp_path), "60"], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield resolve([str(process.pid)])
+    process.kill()
+    process.communicate()
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+def test_samplers_are_opened_before(order: list[str], target: Target) -> None:
+    on_cpu(OnCpuPlan(target, 0.2, settle=True), dict, _silent)
+    assert order == [*["opened"] * (os.cpu_count() or 1), "given up"]
+
+
+def test_probes_are_placed_before(order: list[str], target: Target) -> None:
+    functions(FunctionsPlan(target, 0.2, "wait_*", 100, "bpf", settle=True), _silent, _silent)
+    assert "opened" in order
+    assert order[-1] == "given up"
+    assert order.count("given up") == 1
