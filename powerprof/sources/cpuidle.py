@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import resource
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from powerprof import files, paths
 from powerprof.closing import Closing
 from powerprof.errors import PowerprofError
 from powerprof.sources.base import CpuReading, Snapshot, StateInfo, is_polling
+from powerprof.sources.clock import kernel_ns
 
 COUNTERS = ("time", "usage", "above", "below", "rejected")
 _REQUIRED = 2  # `above` and `below` came with Linux 5.0 (04dab58a39d7), `rejected` with 5.9 (8a6b3abbd0b7)
@@ -169,7 +169,7 @@ class CpuidleReader(Closing):
         """All counters of one CPU, with the time just before; None where the CPU has gone (hotplug)."""
         entry = self._cpus[cpu]
         width = range(len(entry.states))
-        at_ns = time.monotonic_ns()
+        at_ns = kernel_ns()
         try:
             rows = [
                 tuple(self._read(entry, counter, position) for position in width) for counter in range(len(COUNTERS))

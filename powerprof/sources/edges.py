@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from powerprof import paths
 from powerprof.sources.base import CpuReading, Snapshot
+from powerprof.sources.clock import kernel_ns
 from powerprof.sources.cpuidle import CpuidleReader, list_of, online_cpus
 
 _LIBC = ctypes.CDLL(None)
@@ -57,7 +58,7 @@ def _from_here(cpus: Sequence[int]) -> list[int]:
 def _stateless(cpu: int) -> CpuReading:
     """The edge of a CPU without idle states: a moment at which we keep it awake."""
     resolved = move_to(cpu)
-    return CpuReading(cpu, time.monotonic_ns(), (), (), (), (), (), (), resolved=resolved)
+    return CpuReading(cpu, kernel_ns(), (), (), (), (), (), (), resolved=resolved)
 
 
 def _read_awake(reader: CpuidleReader, cpu: int) -> CpuReading | None:

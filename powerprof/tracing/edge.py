@@ -33,16 +33,25 @@ class CpuEdge(msgspec.Struct, frozen=True, array_like=True):
 def reference_of(edges: Mapping[int, CpuEdge]) -> tuple[Counter, int] | None:
     """What the kernel itself counted over all CPUs' windows, and by which counter; None where nothing did.
 
-    An event counter that stood still on a CPU that was traced leaving idle again and again does not count there.
+    Where cpuidle counts, a CPU that it did not count on (`unchecked`) stands with what was traced there: the others are
+    checked all the same. An event counter that stood still on a CPU that was traced leaving idle again and again does
+    not count there.
     """
     usage = [edge.usage_delta_count for edge in edges.values()]
     events = [edge.event_count for edge in edges.values()]
-    if usage and None not in usage:
-        return "cpuidle", sum(count for count in usage if count is not None)
+    if any(count is not None for count in usage):
+        traced = sum(edges[cpu].traced_count or 0 for cpu in unchecked(edges))
+        return "cpuidle", traced + sum(count for count in usage if count is not None)
     still = any(edge.event_count == 0 and (edge.traced_count or 0) > _STILL for edge in edges.values())
     if events and None not in events and not still:
         return "perf", sum(count for count in events if count is not None)
     return None
+
+
+def unchecked(edges: Mapping[int, CpuEdge]) -> list[int]:
+    """CPUs that cpuidle did not count on all through, where it did on others: they came, went or were reset."""
+    without = [cpu for cpu, edge in edges.items() if edge.usage_delta_count is None]
+    return without if len(without) < len(edges) else []
 
 
 def in_window(exits: Array, edges: Mapping[int, CpuEdge]) -> Array:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from powerprof.closing import Closing
 from powerprof.sources.base import CpuReading, Snapshot
+from powerprof.sources.clock import kernel_ns
 from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.sources.edges import edge_snapshot
 from powerprof.sources.procfs import accounting, read_stat
@@ -118,7 +119,7 @@ class Monitor(Closing):
         )
 
     def _interval(self, began: Snapshot, totals: Array) -> dict[int, CpuEdge]:
-        edges, now_ns = {}, time.monotonic_ns()
+        edges, now_ns = {}, kernel_ns()
         for cpu, start_ns in self._edges.items():
             old, new = began.cpus.get(cpu), self._snapshot.cpus.get(cpu)
             if self._reader.cpus and (old is None or new is None):

@@ -133,11 +133,7 @@ class OnCpuTracer(Closing):
                 self._sampler.open(event, period=1)
 
     def measure(
-        self,
-        duration_s: float,
-        over: Callable[[], object] | None = None,
-        *,
-        opened: Callable[[], None] = lambda: None,
+        self, duration_s: float, over: Callable[[], object] | None = None, *, opened: Callable[[], None] = lambda: None
     ) -> OnCpuCapture:
         """Collect for `duration_s`; `over` is called when that is over. An interrupt ends the window early; the capture
         says so.

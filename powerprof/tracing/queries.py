@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -15,6 +14,7 @@ from powerprof.files import try_text
 from powerprof.paths import procfs
 from powerprof.processes.namespaces import check_process_ids
 from powerprof.processes.tasks import clean
+from powerprof.sources.clock import kernel_ns
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.opening import Opened
@@ -169,13 +169,13 @@ class QueryTracer(Closing):
             self._price.begin()
         self._base = {tid: ran for tid in _tids(self.pid) if (ran := _ran_ns(self.pid, tid)) is not None}
         self._cpu_ns = process_cpu_ns(self.pid)
-        self._started_ns = time.monotonic_ns()
+        self._started_ns = kernel_ns()
         self._switch(self.pid)
 
     def end(self) -> None:
         """The window ends, and the probe goes."""
         self._switch(0)
-        self._ended_ns = time.monotonic_ns()
+        self._ended_ns = kernel_ns()
         cpu_ns = process_cpu_ns(self.pid)
         self._cpu_ns = None if cpu_ns is None or self._cpu_ns is None else cpu_ns - self._cpu_ns
         self._ran = {tid: ran for tid in self._base if (ran := _ran_ns(self.pid, tid)) is not None}

@@ -16,14 +16,14 @@ from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, Interrupted
 from powerprof.records import Window
 from powerprof.sources.base import CpuReading, Meters, Snapshot
-from powerprof.sources.cpuidle import CpuidleReader, online_cpus
+from powerprof.sources.cpuidle import CpuidleReader, list_of, online_cpus
 from powerprof.sources.edges import edge_snapshot
 from powerprof.sources.idle_events import IdleEvents
 from powerprof.sources.procfs import accounting, read_stat
-from powerprof.tracing.edge import Array, CpuEdge
+from powerprof.tracing.edge import Array, CpuEdge, unchecked
 from powerprof.tracing.idle import IdleTrace, IdleTracer
 from powerprof.tracing.idle_time import traced_residency
-from powerprof.windows.residency import compute
+from powerprof.windows.residency import compute, went_back
 from powerprof.windows.sampling import now_text
 
 # How soon the ring buffer is looked at for the first time: then it is known how fast it fills.
@@ -68,15 +68,20 @@ class _Edge:
 
 
 def _edges(before: _Edge, after: _Edge, totals: Array) -> dict[int, CpuEdge]:
+    """Each CPU's window. One that went away, or whose counters began anew, has what was traced on it and no counter."""
     edges = {}
+    last_ns = max((one.at_ns for one in after.snapshot.cpus.values() if one.at_ns is not None), default=0)
     for cpu, start in before.snapshot.cpus.items():
         end = after.snapshot.cpus.get(cpu)
-        if end is None or start.at_ns is None or end.at_ns is None:
+        if start.at_ns is None:
             continue
-        usage = sum(end.usage) - sum(start.usage) if start.states else None
-        both = cpu in before.events and cpu in after.events
-        events = after.events[cpu] - before.events[cpu] if both else None
-        edges[cpu] = CpuEdge(cpu, start.at_ns, end.at_ns, usage, events, int(totals[cpu]["count"].sum()))
+        end_ns = last_ns if end is None or end.at_ns is None else end.at_ns
+        usage = events = None
+        if end is not None and start.states and not went_back(start, end):
+            usage = sum(end.usage) - sum(start.usage)
+        if end is not None and cpu in before.events and cpu in after.events:
+            events = after.events[cpu] - before.events[cpu]
+        edges[cpu] = CpuEdge(cpu, start.at_ns, end_ns, usage, events, int(totals[cpu]["count"].sum()))
     return edges
 
 
@@ -169,9 +174,16 @@ class TraceWindow(Closing):
         if self._reader.cpus:
             residency = compute(_counted(before.snapshot), _counted(after.snapshot), started_at=started_at)
         else:
+            # A CPU that went away idled longer than anything was traced there.
+            stayed = {cpu: edge for cpu, edge in edges.items() if cpu in after.snapshot.cpus}
             residency = traced_residency(
-                trace.totals, edges, stat_idle_percent=stat_idle_percent, own_pid=os.getpid(), started_at=started_at
+                trace.totals, stayed, stat_idle_percent=stat_idle_percent, own_pid=os.getpid(), started_at=started_at
             )
+        if alone := unchecked(edges):
+            note = (
+                f"CPU {list_of(alone)}: its idle exits were counted by the trace alone, cpuidle's counters began anew"
+            )
+            residency = msgspec.structs.replace(residency, notes=[*residency.notes, note])
         if meters is not None:
             residency = msgspec.structs.replace(residency, energy=meters.readings(start_s, end_s))
         names = self._reader.state_names()

@@ -134,3 +134,17 @@ def test_a_read_only_sys_keeps_nothing_from_being_traced(container: int) -> None
     read_only = ("unshare", "--mount", "sh", "-c", 'mount -o remount,bind,ro /sys && exec "$@"', "sh")
     record = attributed("--pid", str(container), "--duration", "1", prefix=read_only)
     assert sum(row["wakings_count"] for row in [*record["wakeups"], *record["wakings_without_exit"]]) >= 20
+
+
+def test_in_a_time_namespace_the_window_is_where_the_kernel_s_clock_has_it() -> None:
+    apart = ["unshare", "--time", "--monotonic", "100000", "--fork", "--kill-child"]
+    script = "import time; from powerprof.sources.clock import kernel_ns; print(time.monotonic_ns() - kernel_ns())"
+    ahead = subprocess.run([*apart, sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True)
+    assert abs(int(ahead.stdout) - 100_000 * 10**9) < 10**9, ahead.stderr
+    words = ["attribute", "--system", "--duration", "0.5", "--energy-source", "none", "--no-save", "--json", "-"]
+    argv = [*apart, sys.executable, "-m", "powerprof", *words]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    balance = json.loads(done.stdout)["conservation"]
+    usage = balance["cpuidle_usage_delta_count"] or 0
+    assert abs(balance["idle_exits_count"] - usage) <= 4 + 0.01 * usage
