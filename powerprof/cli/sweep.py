@@ -2,7 +2,9 @@
 """How does a condition change with clients, or another parameter?
 
 At each point the condition runs as fast as it goes, or at --rate, and the system's own figures are taken beside it.
-Every point is saved when it is done: after an interruption, --resume RUN goes on.
+Every point is saved when it is done: after an interruption, --resume RUN goes on. --set server=NAME,NAME sweeps over
+servers of other releases (powerprof servers): all are up, each is measured once a round while the others are stopped,
+and --attribute S tells after each window how often each of its threads wakes.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from powerprof.cli.bench import Bench
-from powerprof.cli.options import BlockDuration, Meters, Rate, Saving, Seed, Tables, files_of
+from powerprof.cli.options import Attribute, BlockDuration, Meters, Rate, Saving, Seed, Tables, files_of
 from powerprof.cli.output import check, deliver, say_to
 from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError
@@ -28,7 +30,7 @@ Resume = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Go 
 
 
 # What a sweep keeps from its beginning.
-_BEGUN_WITH = ("duration", "repeat", "rate", "seed", "energy_source", "residency_source")
+_BEGUN_WITH = ("duration", "repeat", "rate", "seed", "attribute", "energy_source", "residency_source")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,8 @@ class Varied:
         str | None, typer.Option("--clients", metavar="LIST", help="Numbers of clients, such as 1,2,4.")
     ] = None
     setting: Annotated[
-        str | None, typer.Option("--set", metavar="NAME=LIST", help="Another declared parameter and its values.")
+        str | None,
+        typer.Option("--set", metavar="NAME=LIST", help="Another parameter and its values, or server=NAMES."),
     ] = None
 
     @property
@@ -89,6 +92,7 @@ def command(
     windows: Windows,
     rate: Rate = None,
     seed: Seed = 1,
+    attribute: Attribute = None,
     resume: Resume = None,
     bench: Bench,
     meters: Meters,
@@ -106,6 +110,10 @@ def command(
         refuse_without_effect(context, "with --resume, which goes on as the sweep was begun", _BEGUN_WITH)
     if varied.parameter[0] == "rate" and rate is not None:
         raise UsageError("--rate and --set rate=… are one parameter", "leave one of the two out")
+    if attribute is not None and varied.parameter[0] != "server":
+        raise UsageError(
+            "--attribute traces servers of a sweep over servers", "--set server=mariadb-10.11,mariadb-11.8"
+        )
     from powerprof.experiment import sweepstore
     from powerprof.experiment.options import ExperimentOptions
 
@@ -114,6 +122,7 @@ def command(
         window_s=windows.duration,
         seed=seed,
         rate_hz=rate,
+        attribute_s=attribute,
         warm_up_pairs=0,
         energy_source=meters.energy.energy_source,
         meter_log=meters.energy.meter_log,

@@ -94,7 +94,7 @@ def evidence_of(
         window_s=asked.window_s or duration_s,
         traced_s=attribution.window_s if attribution else None,
         exits_hz=sum(wakeup.rate_hz for wakeup in attribution.wakeups) if attribution else None,
-        wakeups=[] if attribution is None else _rows(attribution),
+        wakeups=[] if attribution is None else rows_of(attribution),
         log=log_of(subject.pid),
         asked=subject.connection is not None,
         notes=notes,
@@ -112,7 +112,7 @@ def _trace(subject: Subject, asked: Asked, duration_s: float, say: Say) -> tuple
     return taken, session.analyse(taken)
 
 
-def _rows(attribution: Attribution) -> list[ThreadWakeups]:
+def rows_of(attribution: Attribution) -> list[ThreadWakeups]:
     """The rows of most idle exits, then those that were woken most and ended none: on a busy host, all of them."""
     window_s = attribution.window_s
     ended = [

@@ -112,6 +112,13 @@ PERIODIC = (
         "is the kernel's own worker of io_uring, and ends itself when idle",
         (Setting("innodb_use_native_aio", "OFF"),),
     ),
+    # PostgreSQL's processes, by what they say that they are. Idle, the writers sleep 50 and 25 times as long
+    # (bgwriter.c, walwriter.c).
+    Periodic("background writer", "writes dirty pages", (Setting("bgwriter_delay", unit="ms"),)),
+    Periodic("walwriter", "writes the log of transactions", (Setting("wal_writer_delay", unit="ms"),)),
+    Periodic("autovacuum launcher", "looks for tables to tidy", (Setting("autovacuum_naptime", unit="s"),)),
+    Periodic("stats collector", "counts what the others report"),
+    Periodic("logical replication launcher", "looks for subscriptions"),
     Periodic("wsrep", "replicates for Galera, at the intervals of evs and gcs in wsrep_provider_options"),
 )
 SETTINGS = tuple(sorted({setting.name for periodic in PERIODIC for setting in periodic.settings}))

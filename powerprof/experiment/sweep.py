@@ -12,41 +12,52 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.database import limits
+from powerprof.database import historical, limits
 from powerprof.database.accounts import server_account
 from powerprof.database.connections import check_connections
 from powerprof.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError
 from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.condition import condition_record
-from powerprof.experiment.judge.metrics import Baseline, Values, metrics_for, run_metrics
+from powerprof.experiment.judge.metrics import Baseline, Values, cpu_ms, metrics_for, run_metrics
 from powerprof.experiment.measure import oslayer
 from powerprof.experiment.measure.apparatus import Apparatus
 from powerprof.experiment.measure.asked import check_asked
 from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer
 from powerprof.experiment.measure.oslayer import OsRates
+from powerprof.experiment.measure.paces import Pace, PaceWindow, pace_metrics, paces
+from powerprof.experiment.measure.rounds import Gathered, measure_rounds
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Block, Condition
-from powerprof.records import RunMetric
+from powerprof.records import RunMetric, Window
 from powerprof.text import Say
 from powerprof.windows.sampling import now_text
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case, Loaded, resolve
 
+SERVER = "server"
+"""The parameter whose values are servers, which are measured in rounds."""
+
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of the parameter: metrics over its windows, and what the system beneath did. `error`: it failed."""
+    """One value of the parameter: metrics over its windows, and what the system beneath did. `error`: it failed.
+
+    Where the parameter is the server: which one it was, and how often its threads woke in the `traced` windows.
+    """
 
     value: Value
     metrics: list[RunMetric] = []
     os: list[OsRates] = []
     blocks: list[Block] = []
     error: str | None = None
+    server: str | None = None
+    paces: list[Pace] = []
+    traced: list[PaceWindow] = []
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """A sweep, finished or not: `powerprof.sweep/1`."""
+    """A sweep, finished or not: `powerprof.sweep/1`. `baseline`: windows in which no server ran."""
 
     id: str | None
     command: str
@@ -60,6 +71,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     host: dict[str, Any] = {}
     server: dict[str, Any] = {}
     options: dict[str, Any] = {}
+    baseline: list[Window] = []
     notes: list[str] = []
     interrupted: bool = False
     schema: Literal["powerprof.sweep/1"] = "powerprof.sweep/1"
@@ -68,12 +80,12 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 def find_key(workload: Loaded, parameter: str) -> tuple[str, list[Value]]:
     """The key that a parameter sets and the values to try by default.
 
-    `clients` and `rate` are there in every workload. Raises UsageError for another one that is not declared.
+    `clients`, `rate` and `server` are there in every workload. Raises UsageError for another one that is not declared.
     """
     declared = workload.definition.parameters
     if parameter in declared:
         return declared[parameter].key, list(declared[parameter].values)
-    known = {"clients": "load.clients", "rate": "load.rate_hz"}
+    known = {"clients": "load.clients", "rate": "load.rate_hz", SERVER: "server.build"}
     if parameter in known:
         return known[parameter], []
     choices = ", ".join(sorted({*declared, *known}))
@@ -114,6 +126,7 @@ def start(
             "window_s": options.window_s,
             "windows_count": options.pairs,
             "rate_hz": options.rate_hz,
+            "attribute_s": options.attribute_s,
             "energy_source": options.energy_source,
             "residency_source": options.residency_source,
             "seed": options.seed,
@@ -130,6 +143,11 @@ def _no_value(parameter: str, value: Value, key: str, error: DataError) -> Usage
 
 def check_room(sweep: Sweep, workload: Loaded, bench_options: BenchOptions) -> None:
     """See before the first point that there is room for the connections of the largest. Raises PowerprofError."""
+    if sweep.parameter == SERVER:
+        if bench_options.server_build or bench_options.server_binary or bench_options.server_basedir:
+            raise UsageError("--set server=… and --server-build are two servers", "leave --server-build out")
+        for value in sweep.values:
+            historical.build(str(value))
     most = max(resolve(workload, sweep.condition.name, {sweep.key: value}).load.clients for value in sweep.values)
     if bench_options.given is not None:
         check_connections(bench_options.given, most)
@@ -151,6 +169,8 @@ def go_on(
 
     Raises UsageError where the workload is not the one that the sweep was begun with.
     """
+    if sweep.parameter == SERVER:
+        return _rounds(sweep, workload, bench_options, options, save, say)
     name = sweep.condition.name
     if condition_record(resolve(workload, name)).work != sweep.condition.work:
         raise UsageError(f"{sweep.workload}:{name} has changed since the sweep was begun", "begin a new one")
@@ -176,6 +196,73 @@ def go_on(
     return sweep
 
 
+def _rounds(
+    sweep: Sweep,
+    workload: Loaded,
+    bench_options: BenchOptions,
+    options: ExperimentOptions,
+    save: Callable[[Sweep], Sweep],
+    say: Say,
+) -> Sweep:
+    """As `go_on`, all servers up and each measured once a round."""
+    from powerprof.energy.windows import WindowEnergy
+
+    cases = {value: resolve(workload, sweep.condition.name, {sweep.key: value}) for value in sweep.values}
+    saved = {_same(point.value): point for point in sweep.points}
+    found = {value: _gathered(saved.get(_same(value))) for value in cases}
+    baseline, notes = list(sweep.baseline), list(sweep.notes)
+
+    def now(interrupted: bool = True) -> Sweep:
+        points = [_gathered_point(value, had) for value, had in found.items() if had.blocks or had.error]
+        changes = {"points": points, "baseline": baseline, "notes": notes, "interrupted": interrupted}
+        return msgspec.structs.replace(sweep, server={"private": True}, **changes)
+
+    # Everybody is offered the same: as fast as it goes, a server that is faster would also be busier.
+    offer = Offer("rate", options.rate_hz or next(iter(cases.values())).load.rate_hz, None, (), ())
+    try:
+        with WindowEnergy(options.energy_source, options.meter_log) as energy:
+            say(f"starting {len(cases)} servers")
+            with Bench(list(cases.values()), bench_options) as bench:
+                apparatus = Apparatus(bench, options, offer, energy.meters, energy.complete, say, notes)
+                measure_rounds(apparatus, cases, found, baseline, lambda: (save(now()), None)[1])
+    except Interrupted:
+        record = now()
+        save(record)
+        return record
+    record = now(interrupted=False)
+    save(record)
+    return record
+
+
+def _gathered(point: Point | None) -> Gathered:
+    if point is None or point.error is not None:
+        return Gathered()
+    return Gathered(list(point.blocks), list(point.os), list(point.traced), point.server)
+
+
+def _gathered_point(value: Value, had: Gathered) -> Point:
+    blocks = had.blocks
+    if not blocks:
+        return Point(value=value, error=had.error, server=had.version)
+    values = [*metrics_for(blocks, Baseline(None, None, None)), *_split(blocks)]
+    if all(block.queries is None for block in blocks):
+        values.append(Values("server_cpu_ms_per_s", "ms/s", "measured", _server_cpu))
+    return Point(
+        value=value,
+        metrics=[*run_metrics(values, blocks), *pace_metrics(had.traced)],
+        os=had.rates,
+        blocks=blocks,
+        server=had.version,
+        paces=paces(had.traced),
+        traced=had.traced,
+    )
+
+
+def _server_cpu(block: Block) -> float | None:
+    used = cpu_ms(block, "server")
+    return None if used is None or not block.window.window_s else used / block.window.window_s
+
+
 def options_of(sweep: Sweep, options: ExperimentOptions) -> ExperimentOptions:
     """The options that a sweep was begun with, for going on with it. Raises DataError for a damaged record."""
     saved = sweep.options
@@ -186,6 +273,7 @@ def options_of(sweep: Sweep, options: ExperimentOptions) -> ExperimentOptions:
             pairs=int(saved["windows_count"]),
             seed=int(saved["seed"]),
             rate_hz=None if saved.get("rate_hz") is None else float(saved["rate_hz"]),
+            attribute_s=None if saved.get("attribute_s") is None else float(saved["attribute_s"]),
             energy_source=str(saved["energy_source"]),
             residency_source=str(saved["residency_source"]),
         )

@@ -23,6 +23,7 @@ from powerprof.report.metrics import (
     comparison_table,
     functions_table,
     load_table,
+    paces_table,
     parted_table,
     points_table,
     sweep_table,
@@ -161,7 +162,11 @@ def attribution(record: Attribution, context: str) -> list[str]:
 def sweep(record: Sweep, context: str) -> list[str]:
     """The metrics over the values of the parameter."""
     errors = [f"{record.parameter} {point.value}: {point.error}" for point in record.points if point.error]
-    return ["", context, *table(sweep_table(record, Places(record))), *_notes([*errors, *record.notes])]
+    places = Places(record)
+    found = ["", context, *table(sweep_table(record, places))]
+    if any(point.paces for point in record.points):
+        found += ["", "How often each thread wakes:", *table(paces_table(record, places))]
+    return found + _notes([*errors, *record.notes])
 
 
 def sweep_comparison(record: SweepComparison, context: str) -> list[str]:

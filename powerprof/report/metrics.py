@@ -146,6 +146,35 @@ def sweep_table(record: Sweep, places: Places) -> Table:
     return Table([Column("name", name=record.parameter, left=True), *columns], rows, "metrics")
 
 
+def paces_table(record: Sweep, places: Places) -> Table:
+    """A row a thread of each server: how often it wakes, and what is known to change that."""
+    rows = []
+    for number, point in enumerate(record.points):
+        for index, pace in enumerate(point.paces):
+            where = f"/points/{number}/paces/{index}"
+            cells: dict[str, Cell] = {
+                "server": Words(str(point.value)),
+                "thread": Words(pace.thread),
+                "wakings": places.figure(f"{where}/wakings/mean", ends=f"{where}/wakings"),
+                "exits": places.figure(f"{where}/exits/mean", ends=f"{where}/exits"),
+                "period": places.figure(f"{where}/period_ms"),
+                "remedy": Words(pace.remedy, ours=True),
+            }
+            rows.append(Row(cells, key=pace.thread))
+    return Table(
+        [
+            Column("server", "server", left=True),
+            Column("thread", "thread", left=True),
+            Column("wakings", "wakings/s", interval="95 %"),
+            Column("exits", "idle exits/s", interval="95 %"),
+            Column("period", "period, ms"),
+            Column("remedy", "what changes it", left=True),
+        ],
+        rows,
+        "how often threads wake",
+    )
+
+
 def points_table(record: SweepComparison, places: Places) -> Table:
     """A row a value of the parameter: the judged metric in both sweeps, what lies between, and whether they part."""
     rows = []

@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 
 from powerprof import text
 from powerprof.experiment.judge.answer import ENERGY
+from powerprof.experiment.measure.paces import EXITS, WAKINGS
 from powerprof.experiment.sweep import Point, Sweep
 from powerprof.records import RunMetric
 from powerprof.report import labels
 from powerprof.report.labels import significant
+
+_MOST_THREADS = 12
 
 _Column = tuple[str, Callable[[Point], float | None]]
 
@@ -56,6 +59,7 @@ def _work(points: Sequence[Point]) -> list[_Column]:
         (f"{unit}/query{kind}", joules),
         *_of((f"W{kind}", "watts"), ("C0 %", "c0_percent"), ("wake-ups/s", "wakeups_hz")),
         *_of(("CPU ms/query", "c0_ms_per_query_server")),
+        *_of(("its CPU ms/s", "server_cpu_ms_per_s"), ("its wakings/s", WAKINGS), ("its exits/s", EXITS)),
     ]
 
 
@@ -70,6 +74,8 @@ def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
     for columns in (_work(good), _SYSTEM):
         known = [(title, value) for title, value in columns if any(value(point) is not None for point in good)]
         found += [*_table(sweep.parameter, good, known, width), ""] if known else []
+    for point in good:
+        found += _threads(point, width)
     for point in sweep.points:
         if point.error is not None:
             found += text.wrap(f"{point.value}: {point.error}", width)
@@ -81,11 +87,38 @@ def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
     return found
 
 
+def _threads(point: Point, width: int) -> list[str]:
+    """Which threads of a server wake, most first."""
+    if not point.paces:
+        return []
+    shown = point.paces[:_MOST_THREADS]
+    rows = [["wakings/s", "95 %", "exits/s", "period"]]
+    for pace in shown:
+        woken = pace.wakings or pace.exits
+        ends = "" if woken.low is None or woken.high is None else f"{_short(woken.low)}–{_short(woken.high)}"
+        period = "" if pace.period_ms is None else f"{_short(pace.period_ms)} ms"
+        rows.append([_short(woken.mean), ends, _short(pace.exits.mean), period])
+    names = text.columns([["thread", "what changes it"], *([pace.thread, pace.remedy] for pace in shown)], left=2)
+    left = len(point.paces) - _MOST_THREADS
+    figures = text.columns(rows, left=0)
+    lines = [text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)]
+    more = [f"{left} more threads (--json)"] if left > 0 else []
+    return [f"{point.value}, {point.server}: how often its threads wake", *lines, *more, ""]
+
+
 def headline(sweep: Sweep) -> str:
-    """Where a query costs least energy, and where most of them are done, with the points that may be as good."""
+    """Where a query costs least energy, and where most of them are done, with the points that may be as good.
+
+    Of servers without queries: which wakes least and which most.
+    """
     name = f"{sweep.workload}:{sweep.condition.name}"
     good = [point for point in sweep.points if point.error is None]
     parts = []
+    known = [(found.estimate.mean, point) for point in good if (found := _found(point, WAKINGS)) is not None]
+    if known and all(_found(point, "queries_hz") is None for point in good):
+        ends = (min(known, key=lambda one: one[0]), max(known, key=lambda one: one[0]))
+        least, most = (f"{point.value} ({significant(hz)}/s)" for hz, point in ends)
+        return f"{name}: the threads of {least} are woken least, those of {most} most."
     if (best := _best(good, ENERGY, least=True)) is not None:
         metric, at = best
         unit, factor = labels.prefix("J", metric.estimate.mean)

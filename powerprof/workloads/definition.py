@@ -71,10 +71,11 @@ class Server(_Table, frozen=True, kw_only=True):
     """Settings: `my_cnf` (PostgreSQL: `postgresql_conf`) and `environment` need a server of their own, `set_global` is
     changed at run time.
 
-    `set_global` is put back to what it was, also on a given server.
+    `set_global` is put back to what it was, also on a given server. `build` is a fetched server (`powerprof servers`).
     """
 
     kind: ServerKind = DEFAULT_KIND
+    build: Annotated[str, Meta(pattern="^[a-z0-9.-]{1,64}$")] | None = None
     postgresql_conf: dict[Variable, Value] = {}
     my_cnf: dict[Variable, Value] = {}
     set_global: dict[Variable, Value] = {}

@@ -14,8 +14,13 @@ INSERT INTO sbtest (id, k, c, pad)
   SELECT
     1 + a.d + 10 * b.d + 100 * e.d + 1000 * f.d + 10000 * g.d + 100000 * h.d,
     1 + MOD(2654435761 * (1 + a.d + 10 * b.d + 100 * e.d + 1000 * f.d + 10000 * g.d + 100000 * h.d), 200000),
-    LEFT(CONCAT(MD5(a.d + 10 * b.d + 100 * e.d + 1000 * f.d), MD5(g.d + 10 * h.d), MD5(a.d), MD5(b.d)), 119),
-    MD5(a.d + 10 * b.d)
+    -- Hexadecimal words as MD5 would give, which MySQL 9.7 has no more.
+    LEFT(CONCAT(
+      RPAD(HEX(2654435761 * (1 + a.d + 10 * b.d + 100 * e.d + 1000 * f.d)), 32, '7c4a8d09'),
+      RPAD(HEX(2246822519 * (1 + g.d + 10 * h.d)), 32, 'b5a2c96e'),
+      RPAD(HEX(3266489917 * (1 + a.d)), 32, '5d41402a'),
+      RPAD(HEX(668265263 * (1 + b.d)), 32, '0cc175b9')), 119),
+    RPAD(HEX(2654435761 * (1 + a.d + 10 * b.d)), 32, 'e4da3b7f')
   FROM digit a, digit b, digit e, digit f, digit g, digit h
   WHERE h.d < 2
   ORDER BY 1;

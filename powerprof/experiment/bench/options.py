@@ -61,7 +61,7 @@ def _check_given(case: Case, options: BenchOptions) -> None:
             f"{case.qualified} is for servers of kind {case.server.kind}, and {options.given.version} was given",
             "leave --server, --socket and --defaults-file out: a private server is started",
         )
-    if options.given is not None and (case.server.settings or case.server.environment):
+    if options.given is not None and (case.server.settings or case.server.environment or case.server.build):
         raise UsageError(
             f"{case.qualified} needs a server started with its own settings, which a given server cannot be",
             "leave --server, --socket and --defaults-file out: a private server is started",

@@ -82,6 +82,7 @@ class Bench(Closing):
         """The server of a condition, or all of its topology with the one under load first."""
         if self._options.given is not None:
             return {"given": self._options.given}
+        from powerprof.database import historical
         from powerprof.database.options import ServerOptions
         from powerprof.database.plans import MemberOptions
         from powerprof.database.server import PrivateServer
@@ -98,7 +99,7 @@ class Bench(Closing):
             affinity=self._options.server_cpus,
             binary=self._options.server_binary,
             basedir=self._options.server_basedir,
-            build=self._options.server_build,
+            build=historical.build(case.server.build) if case.server.build else self._options.server_build,
         )
         wanted = case.topology
         if wanted.kind == "standalone":
@@ -167,7 +168,7 @@ class Bench(Closing):
             return "given"
         settings, environment = sorted(case.server.settings.items()), sorted(case.server.environment.items())
         own = None if case.topology.kind == "standalone" else (case.condition.setup, case.condition.on_members)
-        return repr((case.server.kind, settings, environment, case.topology, own))
+        return repr((case.server.kind, case.server.build, settings, environment, case.topology, own))
 
     # One condition
 
@@ -232,6 +233,10 @@ class Bench(Closing):
         if self._cases[0].topology.kind == "standalone":
             self.enter(self._cases[0])
             return
+        self.hush()
+
+    def hush(self) -> None:
+        """All private servers asleep."""
         for node in self._nodes.values():
             node.sleep()
 

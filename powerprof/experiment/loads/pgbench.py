@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from powerprof import programs
+from powerprof.database import postgres
 from powerprof.errors import UsageError
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
 from powerprof.experiment.loads.process import ProcessLoad, private_file
@@ -63,8 +64,11 @@ def start(case: Case, context: Context, order: Order) -> ProcessLoad:
 
 
 def _program(context: Context) -> Path:
-    """The one that came with the server. On PATH Debian has a script that looks for clusters."""
+    """The one that came with the host's server. On PATH Debian has a script that looks for clusters."""
     build = getattr(context.server, "build", None)
+    if build is not None and build.root is not None:
+        # One client for all releases.
+        build = postgres.find_build()
     beside = build.binary.with_name("pgbench") if build is not None else None
     return beside if beside is not None and beside.is_file() else programs.need("pgbench", "postgresql")
 

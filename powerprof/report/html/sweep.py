@@ -9,7 +9,7 @@ from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
 from powerprof.report.kinds import said as said_of
-from powerprof.report.metrics import sweep_table
+from powerprof.report.metrics import paces_table, sweep_table
 from powerprof.report.table import Places
 
 _DRAWN = (
@@ -20,6 +20,7 @@ _DRAWN = (
     "c0_ms_per_query_server",
     "watts",
     "wakeups_per_query",
+    "server_wakings_hz",
 )
 _ERROR_LIMIT = 300
 
@@ -45,5 +46,6 @@ def render(record: Sweep, extras: Extras) -> str:
             one_curve,
         ),
         metrics=sweep_table(record, places),
+        paces=paces_table(record, places) if any(point.paces for point in record.points) else None,
         errors=[(clean(point.value, 20), clean(point.error, _ERROR_LIMIT)) for point in record.points if point.error],
     )

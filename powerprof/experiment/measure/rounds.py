@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers measured in rounds: each once a round, in another order each time, the others stopped meanwhile.
+
+A neighbour that comes in the middle must not look like a release, as it would if one server came after the other.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from powerprof.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.experiment.measure import oslayer
+from powerprof.experiment.measure.apparatus import Apparatus, Slot
+from powerprof.experiment.measure.block import measure_block
+from powerprof.experiment.measure.oslayer import OsRates
+from powerprof.experiment.measure.paces import PaceWindow, pace_window, settings_in_force
+from powerprof.experiment.measure.traced import trace_condition
+from powerprof.experiment.records import Block
+from powerprof.records import Window
+from powerprof.workloads.definition import Value
+from powerprof.workloads.reading import Case
+
+# Statistics are recomputed ten seconds after tables were filled; a stopped server would do that in its own window.
+START_S = 12.0
+# Timers that ran out while it was stopped fire at once.
+_WOKEN_S = 1.5
+
+
+@dataclass
+class Gathered:
+    """What there is of one server so far."""
+
+    blocks: list[Block] = field(default_factory=list)
+    rates: list[OsRates] = field(default_factory=list)
+    traced: list[PaceWindow] = field(default_factory=list)
+    version: str | None = None
+    error: str | None = None
+
+
+def measure_rounds(
+    apparatus: Apparatus,
+    cases: Mapping[Value, Case],
+    found: Mapping[Value, Gathered],
+    baseline: list[Window],
+    save: Callable[[], None],
+) -> None:
+    """The rounds that are missing, saving after each. A server that fails is noted and the others go on.
+
+    Raises UsageError, CapabilityError.
+    """
+    options, say = apparatus.options, apparatus.say
+    say(f"letting {len(cases)} servers settle for {START_S:g} s")
+    time.sleep(START_S)
+    for number in range(options.pairs):
+        missing = [value for value in cases if len(found[value].blocks) <= number and found[value].error is None]
+        if not missing:
+            continue
+        random.Random(1000 * options.seed + number).shuffle(missing)  # noqa: S311 - an order, not a secret
+        say(f"round {number + 1} of {options.pairs}: no server")
+        baseline.append(_without(apparatus))
+        for value in missing:
+            say(f"round {number + 1} of {options.pairs}: {value}")
+            try:
+                _measure(apparatus, cases[value], found[value], number)
+            except (UsageError, CapabilityError):
+                raise
+            except PowerprofError as error:
+                found[value].error = error.message
+        save()
+
+
+def _without(apparatus: Apparatus) -> Window:
+    """A window in which all servers are stopped."""
+    apparatus.bench.hush()
+    time.sleep(0.5)
+    with apparatus.meter(()) as meter:
+        return apparatus.complete(meter.measure(apparatus.options.window_s))
+
+
+def _measure(apparatus: Apparatus, case: Case, found: Gathered, number: int) -> None:
+    bench, options = apparatus.bench, apparatus.options
+    server = bench.server(case)
+    found.version = server.version
+    bench.enter(case)
+    time.sleep(_WOKEN_S)
+    slot = Slot(number, "a", False, 1 + 1000 * options.seed + number)
+    before = oslayer.read()
+    block = apparatus.repeated(partial(measure_block, apparatus, case, slot), [case], slot)
+    rates = oslayer.between(before, oslayer.read())
+    if options.attribute_s is not None:
+        in_force = settings_in_force(server)
+        window = trace_condition(bench, case, "a", options.attribute_s, apparatus.say, apparatus.offer.rate_hz)
+        family = "mariadb" if "mariadb" in server.version.lower() else server.login.family
+        found.traced.append(pace_window(window, family, in_force))
+    found.blocks.append(block)
+    found.rates.append(rates)
