@@ -158,7 +158,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
         ended = {(row.thread, row.stack.pcs, row.origin) for row in rows}
         without_exit = [blamer.without_exit(key, woken) for key, woken in wakings.items() if key not in ended]
         without_exit.sort(key=lambda one: (-one.wakings_count, one.thread.tid, [frame.address for frame in one.stack]))
-    wakeups = [blamer.wakeup(row, exits, share) for row, share in zip(rows, shares, strict=True)]
+    wakeups = blamer.wakeups(rows, shares, exits)
     split = _energy(capture, wakeups, others, len(edges))
     if split is not None and split.rate_watts is not None:
         parts = split.parts[0].children

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.idle import MECHANISMS, Array
 from powerprof.attribution.records import Origin, Thread, Waker, Wakeup, Waking, Woken
-from powerprof.attribution.rhythm import period_ms
+from powerprof.attribution.rhythm import regular_ms
 from powerprof.attribution.sites import SLEEPER, WAKER, NamedStack, SiteStacks
 from powerprof.records import Mechanism
 from powerprof.tracing.layout import SOFTIRQS, Flag, WakerContext
@@ -32,20 +32,53 @@ OWN_TIMERS = frozenset(
         "alarmtimer_nsleep_wakeup",
     }
 )
+# Plain numbers: `&` of an IntFlag makes another one, in a microsecond.
+_SITE, _WAKER, _WAKER_SITE, _TASK = int(Flag.SITE), int(Flag.WAKER), int(Flag.WAKER_SITE), int(WakerContext.TASK)
 _TIMER_SOFTIRQS = frozenset({"TIMER", "HRTIMER", "RCU", "SCHED"})
+_BY_NOBODY: tuple[Origin, str | None] = ("kernel", None)
 NO_STACK = NamedStack((), (), False, "no user stack", False)
+
+
+class _Cause(msgspec.Struct, frozen=True):
+    """What is asked of each entry of layout.CAUSE: plain numbers, because a field of a numpy record takes 0.1 µs to
+    read and a sum over three of them 3 µs."""
+
+    next_tid: int
+    next_tgid: int
+    flags: int
+    site_ip: int
+    site_sp: int
+    site_code: int
+    waker_context: int
+    waker_timer_function: int
+    waker_irq: int
+    waker_tid: int
+    waker_tgid: int
+    waker_ip: int
+    waker_sp: int
+    waker_code: int
+    count: int
+    running_ns: int
+    idle_ns: int
+    gaps: int
+    fitting_gaps: int
+    fitting_ns: int
+    fitting_periods: int
 
 
 @dataclass
 class Row:
-    """The causes of one row of the result, and how many exits they are."""
+    """The causes of one row of the result, and what they come to; `main` is the most frequent."""
 
     thread: int
     stack: NamedStack
     origin: Origin
     mechanism: Mechanism
+    main: _Cause
     rows: list[int] = field(default_factory=list)
     count: int = 0
+    running_ns: int = 0
+    idle_ns: int = 0
     wakers: Counter[tuple[int, int]] = field(default_factory=Counter)
     waker_stacks: Counter[tuple[int, ...]] = field(default_factory=Counter)
     details: Counter[str] = field(default_factory=Counter)
@@ -79,38 +112,13 @@ def shares_of(rows: list[Row], wakings: Mapping[WokenKey, WokenAt]) -> list[int]
     return shares
 
 
-# Exits that are equal in these belong to one row.
-_SAME_ROW = (
-    "next_tid",
-    "next_tgid",
-    "flags",
-    "site_ip",
-    "site_sp",
-    "site_code",
-    "waker_context",
-    "waker_timer_function",
-    "waker_irq",
-    "waker_tid",
-    "waker_tgid",
-    "waker_ip",
-    "waker_sp",
-    "waker_code",
-)
-_DECIDING_FLAGS = Flag.WAKER | Flag.SITE | Flag.WAKER_SITE
+def _plain(exits: Array) -> Iterator[_Cause]:
+    return (_Cause(*values) for values in exits[list(_Cause.__struct_fields__)].tolist())
 
 
-def _alike(exits: Array, names: tuple[str, ...], *more: Array) -> list[Array]:
-    """Numbers of the exits that are equal in `names` and `more`, the group that came first first."""
-    if not len(exits):
-        return []
-    columns = [exits[name] & _DECIDING_FLAGS if name == "flags" else exits[name] for name in names]
-    table = np.stack([column.astype(np.uint64) for column in (*columns, *more)], axis=1)
-    # One opaque value a row: compared as bytes, which sorting by column after column is many times slower than.
-    whole = np.ascontiguousarray(table).view(f"V{table.shape[1] * 8}").ravel()
-    _, first, group = np.unique(whole, return_index=True, return_inverse=True)
-    order = np.argsort(group, kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(group))[:-1])
-    return [parts[number] for number in np.argsort(first, kind="stable")]
+def _period_ms(row: Row) -> float | None:
+    main = row.main
+    return regular_ms(main.count, row.count, main.gaps, main.fitting_gaps, main.fitting_ns, main.fitting_periods)
 
 
 class Blamer:
@@ -123,19 +131,13 @@ class Blamer:
         self._pids = set(capture.target.pids)
         self._counted_s = max(1, capture.counted_to_ns - capture.counted_from_ns) / 1e9
         self._named_wakers: dict[tuple[int, ...], NamedStack] = {}
+        self._threads: dict[int, Thread] = {}
 
     def _in_target(self, pid: int, tid: int) -> bool:
         if self._capture.target.system:
             task = self._tasks.get(tid)
             return pid != self._capture.own_pid and tid != 0 and not (task is not None and task.is_kernel)
         return pid in self._pids
-
-    def origin(self, exit_: Any) -> tuple[Origin, str | None]:
-        """What is behind a wake-up of a thread, and the name of the timer or device."""
-        if not int(exit_["flags"]) & Flag.WAKER:
-            return "kernel", None
-        fields = ("next_tgid", "waker_context", "waker_timer_function", "waker_irq", "waker_tid", "waker_tgid")
-        return self._origin(*(int(exit_[name]) for name in fields))
 
     def _origin(
         self, pid: int, context: int, timer: int, irq: int, waker: int, waker_pid: int
@@ -181,69 +183,81 @@ class Blamer:
     def rows(self, exits: Array, found: Array) -> list[Row]:
         """The target's exits, one row per (thread, stack, origin, mechanism)."""
         grouped: dict[tuple[int, tuple[int, ...], str, int], Row] = {}
-        for numbers in _alike(exits, _SAME_ROW, found):
-            exit_ = exits[numbers[0]]
-            tid, pid = int(exit_["next_tid"]), int(exit_["next_tgid"])
+        for number, (cause, mechanism) in enumerate(zip(_plain(exits), found.tolist(), strict=True)):
+            tid, pid = cause.next_tid, cause.next_tgid
             if not tid or not self._in_target(pid, tid):
                 continue
-            stack, key = NO_STACK, (tid, int(exit_["site_ip"]), int(exit_["site_sp"]), int(exit_["site_code"]))
-            if int(exit_["flags"]) & Flag.SITE:
-                stack = self._stacks.find(SLEEPER, pid, key)
-            origin, detail = self.origin(exit_)
-            mechanism = int(found[numbers[0]])
-            row = grouped.setdefault(
-                (tid, stack.pcs, origin, mechanism), Row(tid, stack, origin, MECHANISMS[mechanism])
-            )
-            count = int(exits["count"][numbers].sum())
-            row.rows += numbers.tolist()
-            row.count += count
+            stack = NO_STACK
+            if cause.flags & _SITE:
+                stack = self._stacks.find(SLEEPER, pid, (tid, cause.site_ip, cause.site_sp, cause.site_code))
+            origin, detail = _BY_NOBODY
+            if cause.flags & _WAKER:
+                origin, detail = self._origin(
+                    pid,
+                    cause.waker_context,
+                    cause.waker_timer_function,
+                    cause.waker_irq,
+                    cause.waker_tid,
+                    cause.waker_tgid,
+                )
+            key = (tid, stack.pcs, origin, mechanism)
+            row = grouped.get(key)
+            if row is None:
+                row = grouped[key] = Row(tid, stack, origin, MECHANISMS[mechanism], cause)
+            row.rows.append(number)
+            row.count += cause.count
+            row.running_ns += cause.running_ns
+            row.idle_ns += cause.idle_ns
+            if cause.count > row.main.count:
+                row.main = cause
             if detail:
-                row.details[detail] += count
-            if origin in ("other_thread", "other_process") or int(exit_["waker_context"]) == WakerContext.TASK:
-                self._note_waker(row, exit_, count)
+                row.details[detail] += cause.count
+            if origin in ("other_thread", "other_process") or cause.waker_context == _TASK:
+                self._note_waker(row, cause)
         return sorted(grouped.values(), key=lambda row: (-row.count, row.thread, row.stack.pcs))
 
-    def _note_waker(self, row: Row, exit_: Any, count: int) -> None:
-        flags = int(exit_["flags"])
-        if not flags & Flag.WAKER or not int(exit_["waker_tid"]):
+    def _note_waker(self, row: Row, cause: _Cause) -> None:
+        tid, pid = cause.waker_tid, cause.waker_tgid
+        if not cause.flags & _WAKER or not tid:
             return
-        tid, pid = int(exit_["waker_tid"]), int(exit_["waker_tgid"])
-        row.wakers[(tid, pid)] += count
-        if flags & Flag.WAKER_SITE and self._in_target(pid, tid):
-            key = (tid, int(exit_["waker_ip"]), int(exit_["waker_sp"]), int(exit_["waker_code"]))
-            stack = self._stacks.find(WAKER, pid, key)
+        row.wakers[(tid, pid)] += cause.count
+        if cause.flags & _WAKER_SITE and self._in_target(pid, tid):
+            stack = self._stacks.find(WAKER, pid, (tid, cause.waker_ip, cause.waker_sp, cause.waker_code))
             self._named_wakers[(tid, *stack.pcs)] = stack
-            row.waker_stacks[(tid, *stack.pcs)] += count
+            row.waker_stacks[(tid, *stack.pcs)] += cause.count
 
-    def wakeup(self, row: Row, exits: Array, wakings: int | None) -> Wakeup:
-        """The record of a row."""
-        capture = self._capture
-        own, count = exits[row.rows], row.count
-        return Wakeup(
-            mechanism=row.mechanism,
-            origin=row.origin,
-            count=count,
-            rate_hz=count / capture.window_s,
-            wakings_count=wakings,
-            period_ms=period_ms(own),
-            c0_ms=float(own["running_ns"].sum()) / 1e6,
-            thread=self.thread(row.thread),
-            waker=self._waker(row.wakers, row.waker_stacks),
-            stack=list(row.stack.frames),
-            stack_complete=row.stack.complete,
-            detail=row.details.most_common(1)[0][0] if row.details else None,
-            idle_ms=float(own["idle_ns"].sum()) / count / 1e6,
-            states=self._states(own),
-        )
+    def wakeups(self, rows: Sequence[Row], shares: Sequence[int | None], exits: Array) -> list[Wakeup]:
+        """The record of each row; `shares` are their wakings."""
+        states = exits["states"].tolist()
+        return [
+            Wakeup(
+                mechanism=row.mechanism,
+                origin=row.origin,
+                count=row.count,
+                rate_hz=row.count / self._capture.window_s,
+                wakings_count=wakings,
+                period_ms=_period_ms(row),
+                c0_ms=row.running_ns / 1e6,
+                thread=self.thread(row.thread),
+                waker=self._waker(row.wakers, row.waker_stacks),
+                stack=list(row.stack.frames),
+                stack_complete=row.stack.complete,
+                detail=row.details.most_common(1)[0][0] if row.details else None,
+                idle_ms=row.idle_ns / row.count / 1e6,
+                states=self._states([states[number] for number in row.rows]),
+            )
+            for row, wakings in zip(rows, shares, strict=True)
+        ]
 
-    def _states(self, own: Array) -> dict[str, int]:
+    def _states(self, counts: Sequence[Sequence[int]]) -> dict[str, int]:
         # CPUs of one host have the same states, but for some with two kinds of cores: then the first one's names.
         names = next(iter(self._capture.states.values()), [])
-        counted: Counter[str] = Counter()
-        for state, count in enumerate(own["states"].sum(axis=0).tolist()):
+        counted: dict[str, int] = {}
+        for state, count in enumerate(counts[0] if len(counts) == 1 else map(sum, zip(*counts, strict=True))):
             if count:
-                counted[names[state] if state < len(names) else f"state {state}"] += count
-        return dict(counted.most_common())
+                name = names[state] if state < len(names) else f"state {state}"
+                counted[name] = counted.get(name, 0) + count
+        return dict(sorted(counted.items(), key=lambda one: -one[1]))
 
     def without_exit(self, key: WokenKey, woken: WokenAt) -> Waking:
         """The record of wakings of which none ended an idle period."""
@@ -277,25 +291,27 @@ class Blamer:
 
     def thread(self, tid: int) -> Thread:
         """A thread by its names."""
-        task = self._tasks.get(tid)
-        return Thread(
-            tid=tid,
-            comm=task.comm if task else f"thread {tid}",
-            server_name=self._capture.server_names.get(tid),
-            pid=task.pid if task else None,
-        )
+        known = self._threads.get(tid)
+        if known is None:
+            task = self._tasks.get(tid)
+            known = self._threads[tid] = Thread(
+                tid=tid,
+                comm=task.comm if task else f"thread {tid}",
+                server_name=self._capture.server_names.get(tid),
+                pid=task.pid if task else None,
+            )
+        return known
 
     def woken_elsewhere(self, exits: Array) -> list[Woken]:
         """Threads of the target that ended idle periods by waking other processes."""
         counted: Counter[tuple[int, str]] = Counter()
-        mine = exits[(exits["flags"] & Flag.WAKER != 0) & (exits["waker_context"] == WakerContext.TASK)]
-        for numbers in _alike(mine, ("waker_tgid", "waker_tid", "next_tgid", "next_tid")):
-            exit_ = mine[numbers[0]]
-            pid, tid, next_tid = int(exit_["waker_tgid"]), int(exit_["waker_tid"]), int(exit_["next_tid"])
-            if not tid or not self._in_target(pid, tid) or self._in_target(int(exit_["next_tgid"]), next_tid):
+        by_task = (exits["flags"] & np.uint32(_WAKER) != 0) & (exits["waker_context"] == _TASK)
+        names = ["waker_tgid", "waker_tid", "next_tgid", "next_tid", "count"]
+        for pid, tid, next_pid, next_tid, count in exits[by_task][names].tolist():
+            if not tid or not self._in_target(pid, tid) or self._in_target(next_pid, next_tid):
                 continue
             task = self._tasks.get(next_tid)
-            counted[(tid, task.process if task else f"thread {next_tid}")] += int(mine["count"][numbers].sum())
+            counted[(tid, task.process if task else f"thread {next_tid}")] += count
         return [
             Woken(thread=self.thread(tid), process=process, count=count, rate_hz=count / self._capture.window_s)
             for (tid, process), count in counted.most_common()

@@ -61,7 +61,8 @@ class Loaded(Closing):
         self._programs: dict[str, int] = {}
         self._attached: dict[str, int] = {}
         self._rings: list[RingBuffer] = []
-        self._stats, self._was_counted = -1, False
+        self._stats = -1
+        self._run_time_s: float | None = None
         self._cpus = possible_cpus()
         found = objects.find(name, definitions, cached=cached)
         # Kernels before 5.11 count maps as locked memory.
@@ -126,18 +127,18 @@ class Loaded(Closing):
         if self._stats < 0:
             with suppress(OSError):
                 self._stats = syscalls.enable_run_time()
-                self._was_counted = True
 
     def stop_counting(self) -> None:
         """Let it stop: each run of a program then costs two looks at a clock less."""
         if self._stats >= 0:
+            self._run_time_s = self.run_time_s()
             os.close(self._stats)
             self._stats = -1
 
     def run_time_s(self) -> float | None:
         """Time spent in these programs while it was counted; None where the kernel does not tell."""
-        if not self._was_counted:
-            return None
+        if self._stats < 0:
+            return self._run_time_s
         spent = [syscalls.run_time_ns(program) for program in self._programs.values()]
         return None if None in spent else sum(one for one in spent if one is not None) / 1e9
 
@@ -172,7 +173,7 @@ class Loaded(Closing):
     def _read(self, name: str) -> tuple[bytes, bytes]:
         descriptor, plan = self._maps[name]
         try:
-            return syscalls.read_all(descriptor, plan.key_bytes, plan.value_bytes)
+            return syscalls.read_all(descriptor, plan.key_bytes, plan.value_bytes, plan.entries)
         except OSError as error:
             raise PowerprofError(f"cannot read the table {name} ({reason_of(error)})") from error
 

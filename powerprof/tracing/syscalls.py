@@ -150,9 +150,11 @@ def delete(descriptor: int, keys: bytes, key_bytes: int) -> None:
         place += (count + 1) * key_bytes
 
 
-def read_all(descriptor: int, key_bytes: int, value_bytes: int) -> tuple[bytes, bytes]:
-    """All keys and values of a hash or array, some thousand a call (BPF_MAP_LOOKUP_BATCH, Linux 5.6)."""
-    keys, values = (ctypes.create_string_buffer(_BATCH * size) for size in (key_bytes, value_bytes))
+def read_all(descriptor: int, key_bytes: int, value_bytes: int, entries: int) -> tuple[bytes, bytes]:
+    """All keys and values of a hash or array of so many entries at most, some thousand a call (BPF_MAP_LOOKUP_BATCH,
+    Linux 5.6)."""
+    batch = min(_BATCH, entries)
+    keys, values = (ctypes.create_string_buffer(batch * size) for size in (key_bytes, value_bytes))
     found_keys, found_values = bytearray(), bytearray()
     # Where the next batch begins: a bucket's number, in a key's place.
     place, begun = ctypes.create_string_buffer(max(key_bytes, 8)), False
@@ -164,7 +166,7 @@ def read_all(descriptor: int, key_bytes: int, value_bytes: int) -> tuple[bytes, 
                 ctypes.addressof(place),
                 ctypes.addressof(keys),
                 ctypes.addressof(values),
-                _BATCH,
+                batch,
                 descriptor,
                 0,
                 0,
