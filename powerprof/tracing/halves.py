@@ -2,9 +2,10 @@
 """A kernel table of sums that is read again and again while it is added to, and never fills with the past.
 
 Every entry lies in one of two halves, by a bit of its key. A read takes all entries of the half in use and says what
-came since the read before. Threads come and go, and their entries stay: once the half in use holds as many entries as a
-third of the table the kernel is turned to the other half, the last of the old one is read when no program can be adding
-to it any more, and its entries are deleted. Nothing is stopped, lost or counted twice.
+came since the read before. Threads come and go, and their entries stay, to be read and remembered: once most entries of
+the half in use are of the past, or they are a third of the table, the kernel is turned to the other half, the last of
+the old one is read when no program can be adding to it any more, and its entries are deleted. Nothing is stopped, lost
+or counted twice.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from powerprof.tracing.loaded import Loaded
 Array = npt.NDArray[np.void]
 # A program that had read the old half's number has added to its entry long since: it takes a microsecond.
 GRACE_S = 0.02
+# Fewer entries cost less to read than to begin anew: what regularity was seen is forgotten with them.
+_FEW, _MOST_PAST = 1000, 4
 
 
 class Halves:
@@ -58,7 +61,7 @@ class Halves:
         """What came since the last call, or since `clear`: entries with the half taken out of their keys."""
         keys, values = self._read()
         found = [self._difference(keys, values)]
-        if 3 * len(keys) > self._slots:
+        if 3 * len(keys) > self._slots or len(keys) > max(_FEW, _MOST_PAST * len(found[0])):
             old = self._half
             self._half = 1 - old
             self._turn(self._half)

@@ -106,6 +106,27 @@ def test_threads_that_come_and_go_never_fill_the_table(monkeypatch: pytest.Monke
     assert len(kernel.entries) <= 60
 
 
+def test_what_is_past_is_not_kept_in_a_table_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a read costs goes by what came since the last, not by all that ever came."""
+    monkeypatch.setattr(halves, "GRACE_S", 0.0)
+    kernel = Kernel(100_000)
+    read, said, most = table(kernel), 0, 0
+    for first in range(0, 20_000, 100):
+        for thread in range(first, first + 100):
+            kernel.add(thread)
+        said += int(read.since()["count"].sum())
+        most = max(most, len(kernel.entries))
+    assert (said, kernel.lost) == (20_000, 0)
+    assert most <= 1100
+    # Many that come again and again are no past.
+    turns = kernel.turns
+    for _ in range(5):
+        for thread in range(5000):
+            kernel.add(thread)
+        read.since()
+    assert kernel.turns <= turns + 1
+
+
 def test_what_is_no_sum_is_as_it_is_now() -> None:
     kernel = Kernel(100)
     read = table(kernel)
