@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from powerprof.attribution.capture import Capture, NamedSite, NamedSites, StackTally
 from powerprof.attribution.records import StackFrame
@@ -19,6 +19,7 @@ from powerprof.tracing.sites import SavedSite
 SLEEPER, WAKER, REGISTERS = 0, 1, 2
 Key = tuple[int, int, int, int]
 LEFT_OUT = "[not named]"
+_MOST_FRAMES = 20_000
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,22 @@ def _frame(frame: Frame) -> StackFrame:
     )
 
 
+def without_name(key: Key, reason: str, *, captured: bool = False) -> NamedStack:
+    """The stack of a site that nobody named, and why."""
+    frame = StackFrame(function=None, module=LEFT_OUT, address=f"{key[1]:#x}")
+    return NamedStack((key[1],), (frame,), False, reason, captured)
+
+
 class StackMemo:
     """Stacks of captures before, by process and site, for tracers that send each stack once.
 
     Threads of a server sleep in the same few places all day: what is not asked for in a long while is dropped first.
+    Their stacks are made of the same frames, which are kept once.
     """
 
     def __init__(self, most: int = 20_000) -> None:
         self._found: OrderedDict[tuple[int, int, int, Key], NamedStack] = OrderedDict()
+        self._frames: dict[StackFrame, StackFrame] = {}
         self._most = most
 
     def get(self, place: tuple[int, int, int, Key]) -> NamedStack | None:
@@ -64,7 +73,10 @@ class StackMemo:
 
     def put(self, place: tuple[int, int, int, Key], stack: NamedStack) -> None:
         """Remember it."""
-        self._found[place] = stack
+        if len(self._frames) > _MOST_FRAMES:
+            self._frames.clear()
+        frames = tuple(self._frames.setdefault(frame, frame) for frame in stack.frames)
+        self._found[place] = replace(stack, frames=frames)
         while len(self._found) > self._most:
             self._found.popitem(last=False)
 
@@ -100,6 +112,8 @@ class SiteStacks:
         self._named: dict[tuple[int, int, Key], NamedStack] = {}
         self.tally = StackTally()
         self._notes: list[str] = []
+        # What somebody else who named stacks of this capture could not read.
+        self.unread: list[str] = []
         if capture.named is not None:
             self._restore(capture.named)
 
@@ -119,21 +133,35 @@ class SiteStacks:
         place = self._place(kind, pid, key)
         found = self._memo.get(place) if self._memo is not None and place is not None else None
         if found is not None:
-            self._count(found.complete, found.reason, captured=True)
+            self._count(found.complete, found.reason, captured=found.captured)
         return found
 
     def _anew(self, kind: int, pid: int, key: Key) -> NamedStack:
         if self.only_known:
             self._count(False, "left without names: there were more than may be named at once", captured=False)
-            frame = StackFrame(function=None, module=LEFT_OUT, address=f"{key[1]:#x}")
-            return NamedStack((key[1],), (frame,), False, "left without names", False)
+            return without_name(key, "left without names")
         found = self._name(kind, pid, key)
-        place = self._place(kind, pid, key)
-        if found.captured and self._memo is not None and place is not None:
-            self._memo.put(place, found)
-            # A sleep there of which the call path was not looked at.
-            self._memo.put((*place[:3], (*key[:3], 0)), found)
+        self.learn(kind, pid, key, found)
         return found
+
+    def learn(self, kind: int, pid: int, key: Key, stack: NamedStack) -> None:
+        """Keep a site's stack for captures to come. One whose bytes are missing stands until they come."""
+        place = self._place(kind, pid, key)
+        if self._memo is not None and place is not None:
+            self._memo.put(place, stack)
+            if stack.captured:
+                # A sleep there of which the call path was not looked at.
+                self._memo.put((*place[:3], (*key[:3], 0)), stack)
+
+    def knows(self, kind: int, pid: int, key: Key) -> bool:
+        """Whether a site is remembered by all that was sent of it."""
+        place = self._place(kind, pid, key)
+        known = self._memo.get(place) if self._memo is not None and place is not None else None
+        return known is not None and (known.captured or self._saved(kind, pid, key) is None)
+
+    def has_image(self, pid: int) -> bool:
+        """Whether this process was looked at."""
+        return pid in self._images
 
     def _restore(self, named: NamedSites) -> None:
         self.tally, self._notes = named.tally, named.notes
@@ -165,9 +193,12 @@ class SiteStacks:
         """What could not be read of the processes' files, and why stacks were cut."""
         if self._notes:
             return self._notes
-        unread = [note for symbolizer in self._symbolizers.values() for note in symbolizer.notes]
         cut = [f"{count} stacks cut short: {reason}" for reason, count in sorted(self.tally.reasons.items())]
-        return list(dict.fromkeys([*self._store.budget.notes(), *unread, *cut]))
+        return list(dict.fromkeys([*self._store.budget.notes(), *self.unread, *self.notes_unread(), *cut]))
+
+    def notes_unread(self) -> list[str]:
+        """What could not be read of the processes' files."""
+        return [note for symbolizer in self._symbolizers.values() for note in symbolizer.notes]
 
     def _saved(self, kind: int, pid: int, key: Key) -> SavedStack | None:
         tid, ip, sp, code = key

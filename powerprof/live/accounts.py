@@ -15,7 +15,8 @@ from powerprof.windows.residency import went_back
 
 # The C library and the kernel's door: a thread sleeps in them whatever it does.
 _PLUMBING = ("libc.", "libc-", "ld-", "libpthread", "[vdso]")
-_FRAMES = 24
+# Deeper ones lose their outermost functions.
+_FRAMES = 128
 OWN = "powerprof"
 
 
@@ -160,6 +161,7 @@ def interval_of(
     host_domains: Sequence[tuple[str, str]],
     own_cpu_s: float,
     own_bpf_s: float | None = None,
+    own_memory_bytes: int | None = None,
     suspended_s: float = 0.0,
 ) -> Interval:
     """The interval that a traced window closes; `span` reaches back to the edge that closed the one before."""
@@ -179,10 +181,7 @@ def interval_of(
         rows=tuple(rows),
         c0_s=span.c0_s,
         own=OwnCost(
-            cpu_s=own_cpu_s,
-            wakeups_count=own + span.forced_count,
-            bpf_s=own_bpf_s,
-            memory_bytes=record.tool.memory_bytes,
+            cpu_s=own_cpu_s, wakeups_count=own + span.forced_count, bpf_s=own_bpf_s, memory_bytes=own_memory_bytes
         ),
         energy=joules_of(record.energy, host_domains, window_s / record.window_s if record.window_s > 0 else 1.0),
         lost_count=traced.lost_count,

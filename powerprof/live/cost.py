@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+from pathlib import Path
 
 from powerprof.sources.procfs import read_stat
 from powerprof.tracing.loaded import Loaded
@@ -16,6 +18,11 @@ COUNTED_INTERVALS = 4
 def _cpu_s() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def resident_bytes() -> int:
+    """The memory that this process holds now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class OwnTime:

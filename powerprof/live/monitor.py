@@ -25,12 +25,13 @@ from powerprof.closing import Closing
 from powerprof.energy.domains import host_meters
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError
-from powerprof.live import naming
+from powerprof.live import heap, naming
 from powerprof.live.accounts import Span, interval_of, span_between
-from powerprof.live.cost import OwnTime
+from powerprof.live.cost import OwnTime, resident_bytes
 from powerprof.live.intervals import Interval
 from powerprof.live.pending import Pending
 from powerprof.live.servers import ASK_EVERY_S, Servers
+from powerprof.paths import procfs
 from powerprof.processes.targets import Target
 from powerprof.processes.tasks import Task, look_up
 from powerprof.sources.cpuidle import online_cpus
@@ -48,8 +49,6 @@ from powerprof.windows.sampling import now_text
 _SUDDENLY, _AT_LEAST_HZ = 2.0, 15.0
 # The share of a new rate in what is usual.
 _SMOOTH = 0.2
-# Tables are unwound and named with once, mostly: the cache on the disk has them for the next time.
-_TABLE_BYTES = 16 << 20
 # Of stacks that were named, the latest: those of hundreds of threads in dozens of places.
 _STACKS = 4000
 # What is remembered of programs and threads grows with each that ever ran: begun anew from time to time.
@@ -100,6 +99,7 @@ class Monitor(Closing):
         self._own = OwnTime(self._tracer.program)
         stack.callback(self._servers.close)
         privileges.settle(plan.settle, plan.energy_source)
+        heap.settle()
         self._begin()
         stack.callback(self._end)
         # What loading took is in no interval.
@@ -147,6 +147,7 @@ class Monitor(Closing):
             host_domains=self._host_domains(record),
             own_cpu_s=self._own.cpu_since(),
             own_bpf_s=self._own.bpf_of(window.trace.run_time_s),
+            own_memory_bytes=resident_bytes(),
             suspended_s=self._suspended_since(),
         )
         if self._plan.ask_servers:
@@ -154,6 +155,7 @@ class Monitor(Closing):
             interval = msgspec.structs.replace(interval, servers=servers, findings=findings)
             self._hurry(interval)
         self._follow(stacks)
+        heap.trim()
         return interval
 
     def _wait(self, duration_s: float) -> None:
@@ -190,9 +192,10 @@ class Monitor(Closing):
 
     def _analyse(self, capture: Capture, places: list[naming.Place]) -> Attribution:
         stacks = SiteStacks(capture, self._store, self._memo)
-        naming.name(stacks, places, self._purse)
+        naming.name(stacks, places, self._store, self._purse)
         unnamed = set(self._unknown(places))
         self._pending.drop(key for pid, key in places if (pid, key) not in unnamed)
+        self._pending.forget_ended()
         self._stacks = stacks
         return blame.attribute(capture, stacks)
 
@@ -222,8 +225,8 @@ class Monitor(Closing):
             self._tracer.send_again()
 
     def _remember(self) -> None:
-        self._store, self._memo = TableStore(most_bytes=_TABLE_BYTES), StackMemo(_STACKS)
-        self._pending = Pending()
+        self._store, self._memo = TableStore(), StackMemo(_STACKS)
+        self._pending = Pending(lambda pid: not (procfs() / str(pid)).exists())
         self._remembered_s = time.monotonic()
         self._tasks.clear()
 

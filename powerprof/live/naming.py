@@ -7,22 +7,30 @@ up: on a host that runs what it always ran all is named in the first interval, a
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import numpy as np
 
+from powerprof.apart import Say, apart
 from powerprof.attribution.idle import Array
-from powerprof.attribution.sites import SLEEPER, Key, SiteStacks
+from powerprof.attribution.sites import SLEEPER, Key, NamedStack, SiteStacks, without_name
+from powerprof.stacks.budget import Budget
+from powerprof.stacks.store import TableStore
+from powerprof.stacks.walker import load
 from powerprof.tracing.demand import DemandTracer
 from powerprof.tracing.layout import Flag
 
 SHARE = 0.001
 # What may be put by: the programs of a host that has just been met. One that is dear to read may overdraw.
 MOST_S, LEAST_S = 1.0, -0.06
-_MUCH_S = 0.02
+# A fork and the tables of one process take about so long: below it, put by.
+_WORTH_S = 0.02
+_PATIENCE_S = 10.0
+# The share of a CPU that it may take for a while, and how long that while is at most.
+_AT_ONCE, _MOST_REST_S = 0.01, 4.0
 _PLACE = ("next_tgid", "next_tid", "site_ip", "site_sp", "site_code")
 
 Place = tuple[int, Key]
@@ -43,6 +51,7 @@ class Purse:
 
     def __init__(self, share: float = SHARE) -> None:
         self._share, self.left_s = share, MOST_S
+        self.rests_until_s = 0.0
 
     def earn(self, passed_s: float) -> None:
         """An interval has passed."""
@@ -53,7 +62,15 @@ class Purse:
         """What is done within is paid for."""
         began_s = time.thread_time()
         yield
-        self.left_s = max(LEAST_S, self.left_s - (time.thread_time() - began_s))
+        self.spend(time.thread_time() - began_s)
+
+    def spend(self, seconds: float) -> None:
+        """So much was spent."""
+        self.left_s = max(LEAST_S, self.left_s - seconds)
+
+    def rest(self, seconds: float) -> None:
+        """So much was spent at once: what comes in the next seconds is named together."""
+        self.rests_until_s = time.monotonic() + min(_MOST_REST_S, seconds / _AT_ONCE)
 
 
 def look_at(tracer: DemandTracer, unknown: list[Place], purse: Purse) -> None:
@@ -65,15 +82,58 @@ def look_at(tracer: DemandTracer, unknown: list[Place], purse: Purse) -> None:
             tracer.look_at([pid])
 
 
-def name(stacks: SiteStacks, places: list[Place], purse: Purse) -> None:
-    """Name these, and afterwards none that is not known."""
-    before_s = purse.left_s
-    for pid, key in places:
-        if purse.left_s <= 0:
-            break
-        with purse.spending():
-            stacks.find(SLEEPER, pid, key)
+class _Named(msgspec.Struct, frozen=True, array_like=True):
+    """The stack of a place, by its number among those that were asked for."""
+
+    number: int
+    stack: NamedStack
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """What whoever named stacks says at its end."""
+
+    unread: list[str]
+    budget: Budget
+
+
+def name(stacks: SiteStacks, places: list[Place], store: TableStore, purse: Purse) -> None:
+    """Name these, and afterwards none that is not known.
+
+    It is done in a fork: tables of symbols and what unwinds by them are many times what we need all day, and what was
+    freed of them would lie between that. A table that kills its reader or keeps it busy costs the one place.
+    """
+    if purse.left_s > 0:
+        for pid, key in places:
+            if not stacks.has_image(pid):
+                stacks.find(SLEEPER, pid, key)
+    wanted = [(pid, key) for pid, key in places if stacks.has_image(pid) and not stacks.knows(SLEEPER, pid, key)]
+    if wanted and purse.left_s >= _WORTH_S and time.monotonic() >= purse.rests_until_s:
+        _name_apart(stacks, wanted, store, purse)
     stacks.only_known = True
-    if before_s - purse.left_s > _MUCH_S:
-        # Tables were read: what they were made of lies between them, and would stay with us.
-        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purse: Purse) -> None:
+    load()
+
+    def work(say: Say) -> None:
+        for number, (pid, key) in enumerate(wanted):
+            if purse.left_s <= 0:
+                break
+            with purse.spending():
+                say(msgspec.msgpack.encode(_Named(number, stacks.find(SLEEPER, pid, key))))
+        say(msgspec.msgpack.encode(_Told(stacks.notes_unread(), store.budget)))
+
+    done = apart(work, _PATIENCE_S)
+    purse.spend(done.cpu_s)
+    purse.rest(done.cpu_s)
+    named = [msgspec.msgpack.decode(part, type=_Named) for part in done.parts[: -1 if done.ended else None]]
+    for one in named:
+        pid, key = wanted[one.number]
+        stacks.learn(SLEEPER, pid, key, one.stack)
+    if done.ended:
+        told = msgspec.msgpack.decode(done.parts[-1], type=_Told)
+        stacks.unread, store.budget = told.unread, told.budget
+    elif len(named) < len(wanted):
+        # Not again: what it was about to read broke it, or kept it busy.
+        pid, key = wanted[len(named)]
+        stacks.learn(SLEEPER, pid, key, without_name(key, "reading its tables failed", captured=True))

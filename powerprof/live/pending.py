@@ -8,7 +8,7 @@ most never are.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from powerprof.attribution.sites import SLEEPER, Key
@@ -16,13 +16,17 @@ from powerprof.tracing.sites import SavedSite
 from powerprof.tracing.stacks import StackTrace
 
 # 16 KiB at most each.
-MOST_BYTES = 4 << 20
+MOST_BYTES = 2 << 20
 
 
 class Pending:
-    """The sites of earlier intervals, the oldest dropped first where they take too much memory."""
+    """The sites of earlier intervals: those of processes that ended go, and the oldest where they take too much memory.
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    `has_ended` tells whether a process has.
+    """
+
+    def __init__(self, has_ended: Callable[[int], bool], most_bytes: int = MOST_BYTES) -> None:
+        self._has_ended = has_ended
         self._sites: OrderedDict[tuple[int, ...], SavedSite] = OrderedDict()
         self._most, self._bytes = most_bytes, 0
 
@@ -37,6 +41,13 @@ class Pending:
         for key in keys:
             if (SLEEPER, *key) in self._sites:
                 self._drop((SLEEPER, *key))
+
+    def forget_ended(self) -> None:
+        """Nobody will be able to name what a process did that is gone."""
+        pids = {site.pid for site in self._sites.values()}
+        ended = {pid for pid in pids if self._has_ended(pid)}
+        for place in [place for place, site in self._sites.items() if site.pid in ended]:
+            self._drop(place)
 
     def _put(self, site: SavedSite) -> None:
         place = (site.kind, site.tid, site.ip, site.sp, site.code)

@@ -71,7 +71,7 @@ SystemCallArchitectures=native
 SystemCallFilter=@system-service bpf perf_event_open kcmp
 SystemCallErrorNumber=EPERM
 UMask=0027
-# 130 to 200 MB were seen on a busy host; what grows beyond this is a fault.
+# 60 to 70 MB, and for a moment as much again where the tables of a large program are read.
 MemoryMax=512M
 TasksMax=64
 

@@ -17,7 +17,7 @@ from powerprof.foreign import loader
 from powerprof.paths import procfs
 from powerprof.stacks.aside import Aside, Unreadable
 from powerprof.stacks.budget import Budget, Meter
-from powerprof.stacks.elf import Elf, code_vaddr, read_elf
+from powerprof.stacks.elf import PF_X, Elf, code_vaddr, read_elf
 from powerprof.stacks.opening import Opened, open_mapped
 
 # A process may have 65,530 mappings (vm.max_map_count); Java has some thousand, of some hundred files.
@@ -89,18 +89,20 @@ class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
 class Seen:
     """What was read of the files that processes have mapped: one that did not change is not read again."""
 
-    def __init__(self, most: int = 4000) -> None:
+    def __init__(self, most: int = 2000) -> None:
         self._elves: dict[tuple[int, int, int, int], Elf] = {}
         self._most = most
 
     def elf(self, opened: Opened, path: str, meter: Meter | None) -> Elf:
-        """The headers of an open file, without its sections. Raises DataError."""
+        """The headers of an open file, of segments those of code, without its sections. Raises DataError."""
         key = (opened.device, opened.inode, opened.size_bytes, opened.mtime_ns)
         found = self._elves.get(key)
         if found is None:
             if len(self._elves) >= self._most:
                 self._elves.clear()
-            found = self._elves[key] = replace(read_elf(opened.fd, path, meter), fd=-1, meter=None, sections=())
+            read = read_elf(opened.fd, path, meter)
+            code = tuple(one for one in read.loads() if one.flags & PF_X)
+            found = self._elves[key] = replace(read, fd=-1, meter=None, segments=code, sections=())
         return found
 
 

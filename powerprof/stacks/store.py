@@ -37,15 +37,19 @@ class ModuleTables(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @loader
-def decode(data: bytes, path: object, key: str | None = None) -> ModuleTables:
-    """Tables that `save_tables` wrote. Raises DataError where they are damaged or of another file than `key`."""
+def decode(data: bytes, path: object, key: str | None = None, *, own: bool = False) -> ModuleTables:
+    """Tables that `save_tables` wrote. Raises DataError where they are damaged or of another file than `key`.
+
+    `own`: from a folder that only we write to. What was looked at when it was made is not looked at again, which would
+    take ten times as long as all else.
+    """
     try:
         module = msgspec.msgpack.decode(data, type=ModuleTables)
     except msgspec.MsgspecError as error:
         raise DataError(path, f"not a saved table ({error})") from error
     if module.schema != SCHEMA or (key is not None and module.key != key):
         raise DataError(path, "a table of another file or version")
-    tables.check(module.unwind, path)
+    tables.check(module.unwind, path, own=own)
     symtab.check(module.symbols, path)
     if module.debug is not None:
         symtab.check(module.debug, path)
@@ -59,17 +63,16 @@ def save_tables(kept: ModuleTables | SymbolTable, directory: Path, name: str) ->
 
 
 class TableStore:
-    """Finds tables, each read once while no more than `most_bytes` are kept; then the oldest are read again.
+    """Finds tables, each read once.
 
     `use_files` False finds nothing in the file system, for a replay that must not depend on this machine.
     """
 
-    def __init__(self, *, use_files: bool = True, use_cache: bool = True, most_bytes: int | None = None) -> None:
+    def __init__(self, *, use_files: bool = True, use_cache: bool = True) -> None:
         self.reads_files = use_files
         self.budget = Budget()
         self._use_cache = use_cache and use_files
         self._known: dict[tuple[str, str, str | None, bool], ModuleTables | str] = {}
-        self._most_bytes = most_bytes
 
     def unwind_table(self, image: ProcessImage, mapping: Mapping) -> UnwindTable | str:
         """A module's unwind table, or why there is none."""
@@ -90,21 +93,8 @@ class TableStore:
                 mapping.bias is None,
             )
         if key not in self._known:
-            found = self._known[key] = self._find(image, mapping)
-            self._drop_oldest()
-            return found
+            self._known[key] = self._find(image, mapping)
         return self._known[key]
-
-    def _drop_oldest(self) -> None:
-        if self._most_bytes is None:
-            return
-        sizes = {key: _size(module) for key, module in self._known.items()}
-        total = sum(sizes.values())
-        for key in list(self._known)[:-1]:
-            if total <= self._most_bytes:
-                return
-            total -= sizes[key]
-            del self._known[key]
 
     def _find(self, image: ProcessImage, mapping: Mapping) -> ModuleTables | str:
         try:
@@ -129,7 +119,7 @@ class TableStore:
         name = f"{mapping.build_id or 'none'}-{opened.key}.tables"
         if directory is not None:
             with suppress(DataError, OSError):
-                return decode(_bounded(directory / name), name, opened.key)
+                return decode(_bounded(directory / name), name, opened.key, own=True)
         module = _extract(read_elf(opened.fd, mapping.path, meter), opened.key)
         if directory is not None:
             with suppress(OSError):
@@ -151,13 +141,6 @@ class TableStore:
         return table
 
 
-def _size(module: ModuleTables | str) -> int:
-    if isinstance(module, str):
-        return len(module)
-    parts = [module.unwind, module.symbols, *([module.debug] if module.debug else [])]
-    return sum(len(value) for part in parts for value in msgspec.structs.astuple(part) if isinstance(value, bytes))
-
-
 def _extract(elf: Elf, key: str) -> ModuleTables:
     try:
         symbols = symtab.read_symbols(elf)
@@ -173,7 +156,8 @@ def _bounded(path: Path) -> bytes:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LIMIT_BYTES:
             raise DataError(path, "not a saved table")
-        return file.read(_LIMIT_BYTES)
+        # Not more: Python takes the memory that is asked for first.
+        return file.read(status.st_size)
 
 
 def _cache_directory() -> Path | None:

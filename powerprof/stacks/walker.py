@@ -47,6 +47,11 @@ class _Module:
         return at >= 0 and address < self.ends[at]
 
 
+def load() -> None:
+    """Load drgn, for forks to find it."""
+    import drgn  # noqa: F401
+
+
 class Walker:
     """Unwinds stacks of one process image. Tables are read when a walk first meets their module."""
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from powerprof.live.cost import COUNTED_INTERVALS, OwnTime
+from powerprof.live.cost import COUNTED_INTERVALS, OwnTime, resident_bytes
 from powerprof.tracing.loaded import Loaded
 
 _STAT = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\nctxt {}\n"
@@ -44,3 +44,11 @@ def test_the_clock_runs_for_some_intervals_only(tmp_path: Path, monkeypatch: pyt
 
 def test_a_kernel_that_does_not_tell(tmp_path: Path) -> None:
     assert OwnTime(cast(Loaded, Program())).bpf_of(None) is None
+
+
+def test_memory_is_what_is_held_now() -> None:
+    before = resident_bytes()
+    held = bytearray(b"x") * (64 << 20)
+    assert resident_bytes() - before > 50 << 20
+    del held
+    assert resident_bytes() - before < 20 << 20

@@ -3,12 +3,24 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
+import pytest
 
-from powerprof.live.naming import LEAST_S, MOST_S, Purse, costliest
-from powerprof.tracing.layout import CAUSE, Flag
+from powerprof.attribution.capture import Capture
+from powerprof.attribution.sites import LEFT_OUT, SLEEPER, SiteStacks, StackMemo
+from powerprof.live.naming import LEAST_S, MOST_S, Place, Purse, costliest, name
+from powerprof.stacks.image import snapshot
+from powerprof.stacks.store import TableStore
+from powerprof.stacks.symbols import Symbolizer
+from powerprof.tracing.layout import CAUSE, NEWBORN_CODE, Flag
+from powerprof.tracing.sites import SavedSite
 
 
 def causes(*rows: tuple[int, int, int, int]) -> np.ndarray:
@@ -16,8 +28,8 @@ def causes(*rows: tuple[int, int, int, int]) -> np.ndarray:
     found = np.zeros(len(rows), dtype=CAUSE)
     for number, (pid, tid, ip, count) in enumerate(rows):
         found[number]["flags"] = Flag.SITE if ip else 0
-        for name, value in zip(("next_tgid", "next_tid", "site_ip", "count"), (pid, tid, ip, count), strict=True):
-            found[number][name] = value
+        for field, value in zip(("next_tgid", "next_tid", "site_ip", "count"), (pid, tid, ip, count), strict=True):
+            found[number][field] = value
     return found
 
 
@@ -49,3 +61,85 @@ def test_who_was_dear_to_name_is_soon_forgiven() -> None:
         while time.thread_time() - began < -LEAST_S:
             pass
     assert purse.left_s == LEAST_S
+
+
+def this_process(memo: StackMemo, *sites: SavedSite) -> SiteStacks:
+    """Stacks of a capture in which this process was looked at."""
+    capture = SimpleNamespace(images=[snapshot(os.getpid())], sites=sites, sleeping=[], named=None)
+    return SiteStacks(cast(Capture, capture), memo=memo)
+
+
+def newborn(function: str, tid: int = 1) -> Place:
+    """A thread that stands at a function of this process's C library, and was called by nobody."""
+    address = ctypes.cast(getattr(ctypes.CDLL(None), function), ctypes.c_void_p).value or 0
+    return os.getpid(), (tid, address, 0x1000, NEWBORN_CODE)
+
+
+def test_stacks_are_named_apart_and_known_from_then_on() -> None:
+    memo, store, purse = StackMemo(), TableStore(), Purse()
+    places = [newborn("getpid"), newborn("usleep", tid=2)]
+    stacks = this_process(memo)
+    name(stacks, places, store, purse)
+    for found in (stacks, this_process(memo)):
+        found.only_known = True
+        named = [found.find(SLEEPER, pid, key) for pid, key in places]
+        assert [one.frames[0].function for one in named] == ["getpid", "usleep"]
+        assert all(one.complete and one.captured for one in named)
+    # What was read for it was read by somebody else, and is paid for.
+    assert not store._known
+    assert purse.left_s < MOST_S
+    left_s = purse.left_s
+    name(this_process(memo), places, store, purse)
+    assert purse.left_s == left_s
+
+
+def test_a_place_whose_bytes_are_missing_is_named_again_when_they_come() -> None:
+    memo, store = StackMemo(), TableStore()
+    pid, (tid, ip, sp, _) = newborn("usleep")
+    key = (tid, ip, sp, 77)
+    stacks = this_process(memo)
+    name(stacks, [(pid, key)], store, Purse())
+    found = stacks.find(SLEEPER, pid, key)
+    assert (found.frames[0].function, found.complete, found.captured) == ("usleep", False, False)
+    assert this_process(memo).knows(SLEEPER, pid, key)
+    site = SavedSite(0, pid, tid, SLEEPER, ip, sp, 77, b"registers", b"stack")
+    assert not this_process(memo, site).knows(SLEEPER, pid, key)
+
+
+def test_tables_that_break_their_reader_cost_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    memo, store, purse = StackMemo(), TableStore(), Purse()
+    good, bad, next_one = newborn("getpid"), newborn("usleep", tid=2), newborn("getppid", tid=3)
+    real = Symbolizer.frames
+
+    def frames(self: Symbolizer, pc: int, exact: bool = True) -> Any:
+        if pc == bad[1][1]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(self, pc, exact)
+
+    monkeypatch.setattr(Symbolizer, "frames", frames)
+    for _ in range(2):
+        stacks = this_process(memo)
+        name(stacks, [good, bad, next_one], store, purse)
+        purse.rests_until_s = 0.0
+    found = [stacks.find(SLEEPER, pid, key).frames[0] for pid, key in (good, bad, next_one)]
+    assert [one.function or one.module for one in found] == ["getpid", LEFT_OUT, "getppid"]
+
+
+def test_without_time_nothing_is_named() -> None:
+    purse, place = Purse(), newborn("usleep")
+    purse.left_s = 0.001
+    stacks = this_process(StackMemo())
+    name(stacks, [place], TableStore(), purse)
+    assert stacks.find(SLEEPER, *place).frames[0].module == LEFT_OUT
+    assert purse.left_s == 0.001
+
+
+def test_what_comes_soon_after_is_named_together() -> None:
+    memo, store, purse = StackMemo(), TableStore(), Purse()
+    name(this_process(memo), [newborn("usleep")], store, purse)
+    assert time.monotonic() < purse.rests_until_s < time.monotonic() + 5
+    left_s, later = purse.left_s, newborn("getpid", tid=2)
+    stacks = this_process(memo)
+    name(stacks, [later], store, purse)
+    assert stacks.find(SLEEPER, *later).frames[0].module == LEFT_OUT
+    assert purse.left_s == left_s

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work in a fork of this process: what it reads and builds is gone with it, and what breaks it breaks nobody else.
+
+A fork has all that its parent has, so that nothing needs to be handed over; what it hands back lies in a memory file,
+which is read when it has ended. Who waits is woken once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from powerprof.errors import PowerprofError
+
+_PR_SET_PDEATHSIG = 1
+_LENGTH = struct.Struct("<I")
+
+Say = Callable[[bytes], None]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The parts that were handed over, whether the work came to its end, and the CPU time that it took."""
+
+    parts: list[bytes]
+    ended: bool
+    cpu_s: float
+
+
+def apart(work: Callable[[Say], None], timeout_s: float) -> Apart:
+    """Do `work`, which calls what it is given with each part of its result. To be called in the main thread.
+
+    No lock that another thread may hold should be taken in it; one that is makes it end by `timeout_s`, as anything
+    else that takes too long, and what was handed over until then counts. Raises PowerprofError where there are too
+    many processes.
+    """
+    told = os.memfd_create("apart", os.MFD_CLOEXEC)
+    parent, pid = os.getpid(), 0
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _work(work, told, parent)
+        status, cpu_s = _wait(pid, timeout_s)
+        pid = 0
+        return Apart(_parts(told), status == 0, cpu_s)
+    except OSError as error:
+        raise PowerprofError(f"cannot fork ({(error.strerror or str(error)).lower()})") from error
+    finally:
+        os.close(told)
+        if pid:
+            # An interrupt: nobody waits for it any more.
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def _work(work: Callable[[Say], None], told: int, parent: int) -> None:
+    """The child: it never returns, and runs nothing of what its parent does at its end."""
+    status = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            return
+        # To look at every object would copy every page.
+        gc.disable()
+        work(lambda part: _put(told, part))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _put(told: int, part: bytes) -> None:
+    view = memoryview(_LENGTH.pack(len(part)) + part)
+    while view:
+        view = view[os.write(told, view) :]
+
+
+def _wait(pid: int, timeout_s: float) -> tuple[int, float]:
+    """(wait status, CPU seconds) of a child, which is killed where it does not end in time."""
+    with os.fdopen(os.pidfd_open(pid), "rb", buffering=0) as ended:
+        if not select.select([ended], [], [], timeout_s)[0]:
+            os.kill(pid, signal.SIGKILL)
+    _, status, used = os.wait4(pid, 0)
+    return status, used.ru_utime + used.ru_stime
+
+
+def _parts(told: int) -> list[bytes]:
+    """What was handed over whole."""
+    data = os.pread(told, os.fstat(told).st_size, 0)
+    parts, at = [], 0
+    while at + _LENGTH.size <= len(data):
+        (size,) = _LENGTH.unpack_from(data, at)
+        part = data[at + _LENGTH.size : at + _LENGTH.size + size]
+        if len(part) < size:
+            break
+        parts.append(part)
+        at += _LENGTH.size + size
+    return parts
