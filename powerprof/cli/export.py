@@ -4,11 +4,12 @@
 Listens on 127.0.0.1:9477 and answers /metrics; --listen takes another address or unix:PATH, and --web-config the file
 of Prometheus' exporters with TLS and passwords. The rows that cost most have series of their own, all others are
 `other`, so that the sum is the host's. Database servers are asked for their state by their own sockets (--no-ask: not).
---print-unit writes a systemd unit.
+--print-unit writes a systemd unit, --pprof-dir a profile of each minute.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -36,6 +37,18 @@ class Exported(Watched):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Profiles:
+    """Files for what takes profiles."""
+
+    pprof_dir: Annotated[
+        Path | None, typer.Option("--pprof-dir", metavar="DIR", help="Write a pprof file each minute there.")
+    ] = None
+    pprof_keep: Annotated[
+        int, typer.Option("--pprof-keep", metavar="N", min=1, max=1_000_000, help="Of --pprof-dir: keep the newest N.")
+    ] = 1440
+
+
+@dataclass(frozen=True, kw_only=True)
 class Series:
     """How many series there may be."""
 
@@ -56,6 +69,7 @@ def command(
     web_config: WebConfig = None,
     insecure: Insecure = False,
     series: Series,
+    profiles: Profiles,
     print_unit: PrintUnit = False,
     quiet: Quiet = False,
 ) -> None:
@@ -85,7 +99,14 @@ def command(
         per_cpu=None if series.per_cpu == "auto" else series.per_cpu == "yes",
     )
     try:
-        exporter.run(plan, lambda text: progress(text, quiet))
+        with ExitStack() as stack:
+            observers: list[exporter.Observer] = []
+            if profiles.pprof_dir is not None:
+                from powerprof.report.profiles import ProfileFolder
+
+                folder = ProfileFolder(profiles.pprof_dir, lambda text: say(text, error=True), kept=profiles.pprof_keep)
+                observers.append(stack.enter_context(folder).add)
+            exporter.run(plan, lambda text: progress(text, quiet), observers)
     except Interrupted as error:
         # To be stopped is how it ends; a hang-up is no reason to call that a failure either.
         if error.exit_code not in (129, 130):

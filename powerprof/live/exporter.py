@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof import __version__, paths
-from powerprof.attribution.capture import Capture
-from powerprof.attribution.records import Attribution
 from powerprof.errors import PowerprofError
 from powerprof.live import serving
+from powerprof.live.intervals import Interval
 from powerprof.live.metrics import Shared, render
 from powerprof.live.monitor import Monitor, MonitorPlan
 from powerprof.live.totals import Totals
@@ -46,11 +45,11 @@ class ExportPlan:
     per_cpu: bool | None = None
 
 
-Observer = Callable[[Capture, Attribution], None]
+Observer = Callable[[Interval], None]
 
 
 def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
-    """Measure and serve until an interrupt, which is raised; `observers` see each interval's attribution too.
+    """Measure and serve until an interrupt, which is raised; `observers` see each interval too.
 
     Raises UsageError, CapabilityError, PowerprofError.
     """
@@ -84,9 +83,8 @@ def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
         say(f"serving metrics on {_shown(address, server.port)}")
         for interval in monitor.intervals():
             shared.add(interval, time.time())
-            if monitor.last is not None:
-                for observer in observers:
-                    observer(*monitor.last)
+            for observer in observers:
+                observer(interval)
 
 
 def _shown(address: tuple[str, int] | Path, port: int | None) -> str:

@@ -46,9 +46,14 @@ class _Strings:
 
 
 def encode_pprof(
-    samples: Iterable[tuple[Frames, Sequence[int]]], types: Sequence[SampleType], *, duration_ns: int | None = None
+    samples: Iterable[tuple[Frames, Sequence[int]]],
+    types: Sequence[SampleType],
+    *,
+    time_ns: int | None = None,
+    duration_ns: int | None = None,
 ) -> bytes:
-    """The profile. Frames are outermost first; every sample has one value for each of `types`.
+    """The profile. Frames are outermost first; every sample has one value for each of `types`. It began at `time_ns`
+    (Unix time).
 
     Each distinct name is one function with one location: addresses differ from host to host and say less.
     """
@@ -65,6 +70,8 @@ def encode_pprof(
     body += _number(14, strings[types[0][0]])
     for text in strings.indexes:
         body += _bytes(6, text.encode("utf-8", "replace"))
+    if time_ns is not None:
+        body += _number(9, time_ns)
     if duration_ns is not None:
         body += _number(10, duration_ns)
     return gzip.compress(bytes(body), mtime=0)
