@@ -10,7 +10,7 @@ from markupsafe import Markup
 from powerprof.experiment.records import Comparison, Metric
 from powerprof.report import labels, notes
 from powerprof.report.flamegraph import flame, flame_difference
-from powerprof.report.html import svg
+from powerprof.report.html import strips, svg
 from powerprof.report.html.extras import Extras, extras_of_two
 from powerprof.report.html.figures import clean
 from powerprof.report.html.flames import FlameView, flame_view
@@ -118,6 +118,7 @@ def render(record: Comparison, extras: Extras) -> str:
         notes=notes.all_of(record),
         primary_label=labels.metric(primary.name) if primary else "",
         pairs=svg.pairs(primary.a.values, primary.b.values, primary.unit, names) if primary else Markup(),
+        strips=strips.of_comparison(record),
         states=states,
         state_bars=_state_bars(record, states) if states.rows else [],
         course=svg.course(_bars(record), "% C0"),

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from powerprof.experiment.records import LoadRun
 from powerprof.records import IdleRun, Phase, Run
 from powerprof.report import notes
-from powerprof.report.html import svg
+from powerprof.report.html import strips, svg
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
@@ -92,6 +92,7 @@ def render(run: Run, extras: Extras) -> str:
             if run.phases[index].c0_percent is not None and run.phases[index].states
         ],
         course=svg.course(c0_bars(windows), "% C0") if len(windows) > 1 else Markup(),
+        strips=strips.of_run(run, titles, bar_looks),
         legend=[
             (title, bar_looks[phase.name])
             for title, phase in zip(titles, run.phases, strict=True)
