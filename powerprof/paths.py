@@ -8,6 +8,7 @@ there is created with the caller's rights; only the cache, whose content root co
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from functools import cache
@@ -19,6 +20,7 @@ from powerprof.folders import Folder, only_root_writes
 
 # FHS 3.0, 5.5: data of an application that can be made again.
 ROOT_CACHE = Path("/var/cache/powerprof")
+_STATE, _CONFIG, _CACHE = ".local/state", ".config", ".cache"
 
 
 def sysfs() -> Path:
@@ -60,8 +62,10 @@ def private_directory(path: Path) -> Path:
     Raises PowerprofError where it cannot be created with the caller's rights.
     """
     try:
-        with as_caller(), Folder.open(path, make=True):
-            return path
+        with as_caller():
+            _refuse_missing_home(path)
+            with Folder.open(path, make=True):
+                return path
     except OSError as error:
         raise PowerprofError(
             f"cannot create {path} ({(error.strerror or str(error)).lower()})",
@@ -75,14 +79,22 @@ def _xdg(variable: str, default: str) -> Path:
     return root / "powerprof"
 
 
+def _refuse_missing_home(path: Path) -> None:
+    """A home that is not there (`/nonexistent` of service accounts) is nobody's to make. Raises FileNotFoundError."""
+    home = caller().home
+    ours = any(path.is_relative_to(home / default) for default in (_STATE, _CONFIG, _CACHE))
+    if ours and not home.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(home))
+
+
 def state_dir() -> Path:
     """Saved runs live below it. It is the caller's: what is written there is written with the caller's rights."""
-    return _xdg("XDG_STATE_HOME", ".local/state")
+    return _xdg("XDG_STATE_HOME", _STATE)
 
 
 def config_dir() -> Path:
     """The user's power models and defaults."""
-    return _xdg("XDG_CONFIG_HOME", ".config")
+    return _xdg("XDG_CONFIG_HOME", _CONFIG)
 
 
 def cache_dir() -> Path:
@@ -93,7 +105,7 @@ def cache_dir() -> Path:
     """
     if os.geteuid() == 0 and (is_delegated() or not Path(os.environ.get("XDG_CACHE_HOME") or ".").is_absolute()):
         return ROOT_CACHE
-    return _xdg("XDG_CACHE_HOME", ".cache")
+    return _xdg("XDG_CACHE_HOME", _CACHE)
 
 
 def cache_folder(kind: str) -> Path:
@@ -103,6 +115,7 @@ def cache_folder(kind: str) -> Path:
     """
     path = cache_dir() / kind
     try:
+        _refuse_missing_home(path)
         with Folder.open(path, make=True) as folder:
             info = folder.stat()
     except OSError as error:

@@ -31,6 +31,9 @@ _LONGEST_SOCKET = 107
 def check_room() -> None:
     """See that a private server will have room; the rest is seen when it is made. Raises PowerprofError."""
     place = temporary_base()
+    owner = server_account()
+    if owner is not None:
+        _check_entry(place, owner)
     template.check_free(place, place, _ROOM_BYTES)
 
 
@@ -78,14 +81,18 @@ def _fill(folder: Folder, files: Mapping[str, str], owner: tuple[int, int] | Non
             give(inner.handle, owner)
 
 
-def let_pass(tree: RunTree, owner: tuple[int, int]) -> None:
-    """The server's user may pass through the tree and write only in its own part of it."""
-    blocked = may_enter(tree.path.parent, *owner)
+def _check_entry(place: Path, owner: tuple[int, int]) -> None:
+    blocked = may_enter(place, *owner)
     if blocked is not None:
         raise PowerprofError(
             f"the user {name_of(owner)}, as whom the server runs, may not enter {blocked}",
             "set TMPDIR to a directory that it may enter, such as /tmp",
         )
+
+
+def let_pass(tree: RunTree, owner: tuple[int, int]) -> None:
+    """The server's user may pass through the tree and write only in its own part of it."""
+    _check_entry(tree.path.parent, owner)
     with Folder.open(tree.path) as folder:
         give(folder.handle, (0, owner[1]), 0o710)
 

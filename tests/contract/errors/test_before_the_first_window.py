@@ -139,6 +139,14 @@ def test_more_clients_than_a_given_server_takes(
     _refused_soon(refused, 1, said, (*command, "--defaults-file", str(options)))
 
 
+def test_a_folder_that_the_servers_account_may_not_enter(root: None, refused: Refused, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    done = refused(
+        1, r"as whom the server runs, may not enter /", ["idle", "--clients", "0", *LONG], {"TMPDIR": str(tmp_path)}
+    )
+    assert done.err.endswith("set TMPDIR to a directory that it may enter, such as /tmp\n")
+
+
 def test_saved_runs_take_no_options_of_measuring(refused: Refused) -> None:
     for number in ("1", "2"):
         done = refused.cli(["residency", "--duration", "0.1", "--runs-dir", str(refused.cli.home / "runs"), "--quiet"])

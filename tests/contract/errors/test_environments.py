@@ -72,6 +72,19 @@ def test_a_home_that_may_not_be_looked_into(
         assert done.err == ""
 
 
+def test_a_home_that_is_not_there_is_not_made(powerprof_cli: Cli, tmp_path: Path) -> None:
+    """As service accounts have it: /nonexistent."""
+    home = tmp_path / "nowhere"
+    environment = {name: value for name, value in powerprof_cli.environment().items() if not name.startswith("XDG_")}
+    done = _run([*PROGRAM, "residency", "--duration", "0.05"], {**environment, "HOME": str(home)})
+    place = f"{home}/.local/state/powerprof/runs"
+    assert (done.code, done.err) == (
+        0,
+        f"note: the run is not going to be saved: cannot create {place} (no such file or directory)\n",
+    )
+    assert not home.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
