@@ -188,16 +188,20 @@ class Btf:
         """Size in bytes of a struct, union or typedef of one. Raises CapabilityError where it is missing."""
         return self._points_to(self._struct(struct_name))
 
+    def tracepoint_id(self, name: str) -> int | None:
+        """The type that names a raw tracepoint (tracefs is not needed for it); None where there is none."""
+        return next(self._ids(f"btf_trace_{name}", _TYPEDEF), None)
+
     def has_tracepoint(self, name: str) -> bool:
-        """Whether the raw tracepoint exists (tracefs is not needed for it)."""
-        return next(self._ids(f"btf_trace_{name}", _TYPEDEF), None) is not None
+        """Whether the raw tracepoint exists."""
+        return self.tracepoint_id(name) is not None
 
     def tracepoint_arguments(self, name: str) -> tuple[str, ...]:
         """The names of a raw tracepoint's arguments in order, `argN` for those that the kernel does not name.
 
         Raises CapabilityError where the tracepoint is missing.
         """
-        typedef = next(self._ids(f"btf_trace_{name}", _TYPEDEF), None)
+        typedef = self.tracepoint_id(name)
         if typedef is None:
             raise CapabilityError(f"this kernel has no tracepoint {name} ({self._origin})")
         proto = self._bare(typedef)

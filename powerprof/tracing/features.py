@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from powerprof.errors import CapabilityError
 from powerprof.tracing import syscalls
+from powerprof.tracing.btf import Btf
 
 # What verifiers say of a helper that they do not have, or not for this kind of program.
 _NO_SUCH_HELPER = ("invalid func ", "unknown func ", "program of this type cannot use helper ")
@@ -84,6 +85,30 @@ def has(feature: Feature) -> bool | None:
         return _has_map(feature.number) if feature.kind == "map" else _has_helper(feature.number, feature.program)
     except NotPermittedError:
         return None
+
+
+def reads_directly(btf: Btf) -> bool:
+    """Whether a program that knows its arguments' types may read a thread's number and its registers (5.15).
+
+    Tried with what the programs do: the number by a load, the registers by their helper and a load.
+    """
+    waking, number = btf.tracepoint_id("sched_waking"), btf.field_offset("task_struct", "pid")
+    words = (
+        (0x79, 0x16, 0, 0),  # r6 = the thread, by the first argument
+        (0x61, 0x67, number, 0),  # r7 = its number
+        (0xBF, 0x61, 0, 0),  # r1 = r6
+        (0x85, 0, 0, TASK_REGISTERS.number),
+        (0x79, 0x00, 0, 0),  # r0 = the first of its registers
+        (0xB7, 0, 0, 0),
+        (0x95, 0, 0, 0),
+    )
+    code = b"".join(struct.pack("=BBhi", *word) for word in words)
+    kind, how = syscalls.PROGRAM_TRACING, syscalls.ATTACH_TYPED_TRACEPOINT
+    try:
+        os.close(syscalls.load_program("trial", kind, code, attach_type=how, attach_to=waking or 0))
+    except OSError:
+        return False
+    return True
 
 
 def need(feature: Feature, purpose: str = "") -> None:

@@ -98,6 +98,7 @@ class IdleTrace:
 def definitions(btf: Btf, *, stacks: bool) -> dict[str, int | str]:
     """What the program needs to know of the running kernel."""
     values: dict[str, int | str] = {"NR_CPUS": possible_cpus(), "EXIT_PAGES": _RING_PAGES, "STACKS": int(stacks)}
+    values["DIRECT"] = int(features.reads_directly(btf))
     values["CAUSE_SLOTS"] = _CAUSES_WITH_STACKS if stacks else _CAUSES
     values.update(struct_definitions(btf, _FIELDS))
     values.update(argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"))
@@ -117,12 +118,13 @@ class IdleTracer(Closing):
             raise CapabilityError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
         features.need(features.RING_BUFFER)
         check_process_ids()
-        values = definitions(btf or kernel_btf(), stacks=bool(extra))
+        btf = btf or kernel_btf()
+        values = definitions(btf, stacks=bool(extra))
         values.update(extra or {})
         self._sample = bytearray()
         self._mask = 0
         self._functions: dict[int, str] = {}
-        self.program = Loaded("idle.bpf.c", values)
+        self.program = Loaded("idle.bpf.c", values, btf=btf)
         self._causes = Halves(
             self.program,
             "causes",

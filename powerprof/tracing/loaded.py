@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compiled program in the kernel: loaded, attached, and its maps read and written, without bcc.
 
-What a function is for is the beginning of its name: `raw_tracepoint__NAME` is attached to that tracepoint at once,
-`sample__NAME` runs at overflows of perf events (`sampling.py`), `uprobe__NAME` at places in programs (`uprobes.py`).
+What a function is for is the beginning of its name: `raw_tracepoint__NAME` is attached to that tracepoint at once, and
+so is `btf_tracepoint__NAME`, whose arguments the verifier knows by their types; `sample__NAME` runs at overflows of
+perf events (`sampling.py`), `uprobe__NAME` at places in programs (`uprobes.py`).
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from powerprof.closing import Closing
 from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
 from powerprof.tracing import objects, syscalls
+from powerprof.tracing.btf import Btf, kernel_btf
 from powerprof.tracing.compiled import Compiled, MapPlan, ProgramPlan, with_maps
 from powerprof.tracing.definitions import possible_cpus
 from powerprof.tracing.features import not_permitted
 from powerprof.tracing.ringbuffer import RingBuffer
 
-_TRACEPOINT, _UPROBE = "raw_tracepoint__", "uprobe__"
+_TRACEPOINT, _TYPED, _UPROBE = "raw_tracepoint__", "btf_tracepoint__", "uprobe__"
 _KINDS = {
     _TRACEPOINT: syscalls.PROGRAM_RAW_TRACEPOINT,
+    _TYPED: syscalls.PROGRAM_TRACING,
     "sample__": syscalls.PROGRAM_PERF_EVENT,
     _UPROBE: syscalls.PROGRAM_KPROBE,
 }
@@ -49,11 +52,18 @@ class Loaded(Closing):
     """All programs and maps of one object; leaving the context, or `close`, detaches and frees them."""
 
     def __init__(
-        self, name: str, definitions: Mapping[str, int | str], *, uprobe_type: int = 0, cached: bool = True
+        self,
+        name: str,
+        definitions: Mapping[str, int | str],
+        *,
+        uprobe_type: int = 0,
+        btf: Btf | None = None,
+        cached: bool = True,
     ) -> None:
         """Load `probes/bpf/<name>`, and attach what belongs to tracepoints.
 
-        `uprobe_type`: how its uprobe functions will be attached (`uprobes.attach_type`). `cached` False: compile anew.
+        `uprobe_type`: how its uprobe functions will be attached (`uprobes.attach_type`). `btf`: where the types of
+        tracepoints are looked up (the running kernel's). `cached` False: compile anew.
         Raises CapabilityError where this host cannot (no bcc, no headers, not permitted), PowerprofError where
         the kernel refuses the program.
         """
@@ -69,7 +79,7 @@ class Loaded(Closing):
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         try:
-            self._load(found, uprobe_type)
+            self._load(found, uprobe_type, btf)
             self.attach()
         except OSError as error:
             self.close()
@@ -78,7 +88,11 @@ class Loaded(Closing):
             self.close()
             raise
 
-    def _load(self, found: Compiled, uprobe_type: int) -> None:
+    def _load(self, found: Compiled, uprobe_type: int, btf: Btf | None) -> None:
+        typed = [one.name for one in found.programs if one.name.startswith(_TYPED)]
+        types = btf or (kernel_btf() if typed else None)
+        ids = {name: types.tracepoint_id(name.removeprefix(_TYPED)) or 0 for name in typed if types is not None}
+        attach_types = {_UPROBE: uprobe_type, _TYPED: syscalls.ATTACH_TYPED_TRACEPOINT}
         for one in found.maps:
             made = syscalls.create_map(one.name, one.kind, one.key_bytes, one.value_bytes, one.entries, one.flags)
             self._maps[one.name] = (made, one)
@@ -90,7 +104,8 @@ class Loaded(Closing):
                 program.name.removeprefix(beginning),
                 _KINDS[beginning],
                 with_maps(program.code, descriptors),
-                attach_type=uprobe_type if beginning == _UPROBE else 0,
+                attach_type=attach_types.get(beginning, 0),
+                attach_to=ids.get(program.name, 0),
             )
 
         # The verifier takes most of a second for all of them, on one CPU each. The largest first.
@@ -113,8 +128,9 @@ class Loaded(Closing):
     def attach(self) -> None:
         """Put programs on their tracepoints. Raises OSError."""
         for name, program in self._programs.items():
-            if name.startswith(_TRACEPOINT) and name not in self._attached:
-                self._attached[name] = syscalls.open_raw_tracepoint(name.removeprefix(_TRACEPOINT), program)
+            if name.startswith((_TRACEPOINT, _TYPED)) and name not in self._attached:
+                tracepoint = name.removeprefix(_TRACEPOINT) if name.startswith(_TRACEPOINT) else ""
+                self._attached[name] = syscalls.open_raw_tracepoint(tracepoint, program)
 
     def detach(self) -> None:
         """Take the programs off their tracepoints; they stay loaded, with their maps."""

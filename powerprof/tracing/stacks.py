@@ -33,7 +33,8 @@ _SHARED_REGISTERS, SHARED_COUNTING, _SHARED_STACK_BYTES, _SHARED_WOKEN_HALF = 1,
 _SHARED_ONLY_TARGET, _SHARED_WINDOW, _SHARED_OWN_PID = 7, 8, 10
 _TARGET = struct.Struct("=5Q")
 _RING_PAGES = 4096  # 16 MiB: two thousand stacks of 8 KiB between two drains
-# At up to 20,000 switch-outs and wakings a second and CPU all are looked at; above that one in SAMPLE_1_IN.
+# Up to 20,000 switch-outs and wakings a second and CPU all are looked at, or 8,000 where it never idles; above that one
+# in SAMPLE_1_IN.
 LOADED_PER_100MS = 2000
 SAMPLE_1_IN = 64
 # What one window may keep of stacks: five thousand threads with one site of 12 KiB, or one thread with 256 sites.
@@ -82,7 +83,6 @@ def _register_definitions(btf: Btf, machine: Machine) -> dict[str, int | str]:
         "PT_REGS_BYTES": btf.struct_size("pt_regs"),
         "REGISTERS_ARE_USERS(words)": _FROM_USER[machine.name],
         "CODE_ADDRESS_MASK": f"{machine.address_mask}ULL",
-        **({"HAVE_task_pt_regs": 1} if features.has(features.TASK_REGISTERS) is not False else {}),
         **({"HAVE_ktime_get_coarse_ns": 1} if features.has(features.COARSE_CLOCK) is not False else {}),
     }
 
@@ -126,7 +126,7 @@ class StackTracer(IdleTracer):
         self._machine = this_machine()
         btf = kernel_btf()
         state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
-        self._target = target
+        self._target, self._direct = target, features.reads_directly(btf)
         self._budget, self._aside = Budget(), Aside()
         self._seen, self._judged = Seen(), frozenset[int]()
         self.images: dict[int, list[ProcessImage]] = {}
@@ -140,6 +140,7 @@ class StackTracer(IdleTracer):
             {
                 **_register_definitions(btf, self._machine),
                 "LOADED_PER_100MS": LOADED_PER_100MS,
+                "SATURATED_PER_100MS": LOADED_PER_100MS * 2 // 5,
                 "SAMPLE_1_IN": SAMPLE_1_IN,
                 "STACK_PAGES": ring_pages,
                 "THREAD_STACKS": THREAD_STACKS,
@@ -297,5 +298,5 @@ class StackTracer(IdleTracer):
             counted[_COUNT_UNCOUNTED],
             counted_from_ns,
             self._counted_to_ns,
-            bool(self._shared(_SHARED_REGISTERS)) or not counted[_COUNT_SLEEPS],
+            self._direct or bool(self._shared(_SHARED_REGISTERS)) or not counted[_COUNT_SLEEPS],
         )

@@ -20,8 +20,8 @@ _LOG_BYTES = 1 << 20
 _BATCH = 4096
 
 MAP_HASH, MAP_ARRAY, MAP_PERCPU_ARRAY, MAP_LRU_HASH, MAP_RING_BUFFER = 1, 2, 6, 9, 27
-PROGRAM_KPROBE, PROGRAM_PERF_EVENT, PROGRAM_RAW_TRACEPOINT = 2, 7, 17
-ATTACH_PERF_EVENT, ATTACH_UPROBE_MULTI = 41, 48
+PROGRAM_KPROBE, PROGRAM_PERF_EVENT, PROGRAM_RAW_TRACEPOINT, PROGRAM_TRACING = 2, 7, 17, 26
+ATTACH_TYPED_TRACEPOINT, ATTACH_PERF_EVENT, ATTACH_UPROBE_MULTI = 23, 41, 48
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -55,14 +55,14 @@ def create_map(name: str, kind: int, key_bytes: int, value_bytes: int, entries: 
     return bpf(_MAP_CREATE, struct.pack("=7I16s", kind, key_bytes, value_bytes, entries, flags, 0, 0, shown))
 
 
-def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0) -> int:
-    """A program's descriptor. Raises RefusedError with the verifier's words."""
+def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, attach_to: int = 0) -> int:
+    """A program's descriptor. `attach_to`: a type in the kernel's BTF. Raises RefusedError: what the verifier said."""
     shown = name.encode()[-15:]
     instructions, terms = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
 
     def load(log: ctypes.Array[ctypes.c_char] | None) -> int:
         attributes = struct.pack(
-            "=2I2Q2IQ2I16s2I",
+            "=2I2Q2IQ2I16s2I36xI",
             kind,
             len(code) // 8,
             ctypes.addressof(instructions),
@@ -75,6 +75,7 @@ def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0) -> 
             shown,
             0,
             attach_type,
+            attach_to,
         )
         return bpf(_PROG_LOAD, attributes)
 
@@ -90,9 +91,9 @@ def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0) -> 
 
 
 def open_raw_tracepoint(name: str, program: int) -> int:
-    """Attach; closing the descriptor detaches."""
+    """Attach; closing the descriptor detaches. A typed program knows its tracepoint: it has no name."""
     text = ctypes.create_string_buffer(name.encode())
-    return bpf(_RAW_TRACEPOINT_OPEN, struct.pack("=QI", ctypes.addressof(text), program))
+    return bpf(_RAW_TRACEPOINT_OPEN, struct.pack("=QI", ctypes.addressof(text) if name else 0, program))
 
 
 def link(program: int, target: int, attach_type: int, rest: bytes) -> int:

@@ -118,6 +118,13 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
 #define PREV_STATE(ctx) 1
 #endif
 
+/* The thread that is switched out is the current one. */
+#if DIRECT
+#define WHO_SWITCHES_OUT(prev) pid_tgid_of(prev)
+#else
+#define WHO_SWITCHES_OUT(prev) bpf_get_current_pid_tgid()
+#endif
+
 #if STACKS
 #include "sites.bpf.h"
 #else
@@ -204,12 +211,12 @@ RAW_TRACEPOINT_PROBE(sched_wake_idle_without_ipi)
 #endif
 
 #ifdef HAVE_workqueue_execute_start
-RAW_TRACEPOINT_PROBE(workqueue_execute_start)
+TYPED_TRACEPOINT_PROBE(workqueue_execute_start)
 {
     struct cpu_state *cpu = this_cpu();
     u32 tid = bpf_get_current_pid_tgid();
     if (cpu && cpu->phase == PHASE_RUNNING && cpu->period.next_tid == tid && !cpu->period.work_function)
-        cpu->period.work_function = read_u64(ctx->args[0] + OFFSET_work_struct_func);
+        cpu->period.work_function = FIELD_U64(ctx->args[0], OFFSET_work_struct_func);
     return 0;
 }
 #endif
@@ -250,11 +257,11 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
     review_busy(cpu, now, number);
 #if STACKS && !ON_DEMAND
     if (context == WAKER_TASK)
-        note_waker(cpu, waking, bpf_get_current_task(), pid_tgid);
+        note_waker(cpu, waking, pid_tgid);
 #endif
 }
 
-RAW_TRACEPOINT_PROBE(sched_waking)
+TYPED_TRACEPOINT_PROBE(sched_waking)
 {
     int number;
     struct cpu_state *cpu = cpu_here(&number);
@@ -264,7 +271,7 @@ RAW_TRACEPOINT_PROBE(sched_waking)
 }
 
 /* A thread's first wake-up, by the one that created it: sched_waking does not see it. */
-RAW_TRACEPOINT_PROBE(sched_wakeup_new)
+TYPED_TRACEPOINT_PROBE(sched_wakeup_new)
 {
     int number;
     struct cpu_state *cpu = cpu_here(&number);
@@ -273,11 +280,11 @@ RAW_TRACEPOINT_PROBE(sched_wakeup_new)
     return 0;
 }
 
-RAW_TRACEPOINT_PROBE(sched_switch)
+TYPED_TRACEPOINT_PROBE(sched_switch)
 {
     struct cpu_state *cpu = this_cpu();
     u64 next = ctx->args[ARG_sched_switch_next];
-    u64 pid_tgid = bpf_get_current_pid_tgid();
+    u64 pid_tgid = WHO_SWITCHES_OUT(ctx->args[ARG_sched_switch_prev]);
     struct waking *waking;
     u64 who;
     u32 tid, tgid;

@@ -90,14 +90,14 @@ RAW_TRACEPOINT_PROBE(softirq_exit)
     return 0;
 }
 
-RAW_TRACEPOINT_PROBE(hrtimer_expire_entry)
+TYPED_TRACEPOINT_PROBE(hrtimer_expire_entry)
 {
     struct cpu_state *cpu = this_cpu();
     s64 *tick = shared_at(SHARED_TICK_HANDLER);
     u64 function;
     if (!cpu || !tick)
         return 0;
-    function = read_u64(ctx->args[0] + OFFSET_hrtimer_function);
+    function = FIELD_U64(ctx->args[0], OFFSET_hrtimer_function);
     idle_timer(cpu, function, function == (u64)*tick, 0);
     return 0;
 }
@@ -110,12 +110,12 @@ RAW_TRACEPOINT_PROBE(hrtimer_expire_exit)
     return 0;
 }
 
-RAW_TRACEPOINT_PROBE(timer_expire_entry)
+TYPED_TRACEPOINT_PROBE(timer_expire_entry)
 {
     struct cpu_state *cpu = this_cpu();
     if (!cpu)
         return 0;
-    idle_timer(cpu, read_u64(ctx->args[0] + OFFSET_timer_list_function), 0, 1);
+    idle_timer(cpu, FIELD_U64(ctx->args[0], OFFSET_timer_list_function), 0, 1);
     return 0;
 }
 

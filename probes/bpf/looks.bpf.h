@@ -104,30 +104,33 @@ static __always_inline void send_stack(struct stack_record *record, u64 window)
         count(COUNT_LOST_STACKS);
 }
 
-/* Where pt_regs lies above the bottom of a kernel stack (THREAD_SIZE is in no BTF): taken once from a helper that
- * serves the current task only, where the kernel has it (5.15). The verifier forbids arithmetic on its result until it
- * has been through a map. Before, the sizes that a kernel stack can have are tried on a thread that came from user
- * space: REGISTERS_ARE_USERS tells its registers from anything else. Not taken from the idle task: the boot CPU's has
- * its stack elsewhere. */
+#if DIRECT
+static __always_inline void find_registers(u64 task)
+{
+}
+
+static __always_inline u64 user_registers(u64 task)
+{
+    return bpf_task_pt_regs((struct task_struct *)task);
+}
+#else
+/* Where pt_regs lies above the bottom of a kernel stack (THREAD_SIZE is in no BTF), where no helper tells: the sizes that
+ * a kernel stack can have are tried on a thread that came from user space. REGISTERS_ARE_USERS tells its registers from
+ * anything else. Not taken from the idle task: the boot CPU's has its stack elsewhere. */
 static __always_inline void find_registers(u64 task)
 {
     int zero = 0;
-    s64 *offset = shared_at(SHARED_REGS_OFFSET);
+    s64 *offset = shared_at(SHARED_REGS_OFFSET), top;
     struct stack_record *record;
+    u64 bottom, *words;
 
     if (!offset || *offset)
         return;
     record = scratch.lookup(&zero);
     if (!record)
         return;
-#ifdef HAVE_task_pt_regs
-    *(volatile u64 *)&record->at_ns = bpf_task_pt_regs(bpf_get_current_task_btf());
-    *offset = *(volatile u64 *)&record->at_ns - read_u64(task + OFFSET_task_struct_stack);
-#else
-    u64 bottom = read_u64(task + OFFSET_task_struct_stack);
-    s64 top;
-    u64 *words = record->registers;
-
+    bottom = read_u64(task + OFFSET_task_struct_stack);
+    words = record->registers;
 #pragma unroll
     for (top = 0x4000; top <= 0x10000; top <<= 1) {
         if (*offset || bpf_probe_read_kernel(words, sizeof(record->registers), (void *)(bottom + top - PT_REGS_BYTES)))
@@ -135,7 +138,6 @@ static __always_inline void find_registers(u64 task)
         if (REGISTERS_ARE_USERS(words))
             *offset = top - PT_REGS_BYTES;
     }
-#endif
 }
 
 static __always_inline u64 user_registers(u64 task)
@@ -144,6 +146,24 @@ static __always_inline u64 user_registers(u64 task)
     if (!offset || !*offset)
         return 0;
     return read_u64(task + OFFSET_task_struct_stack) + *offset;
+}
+#endif
+
+/* The two registers that tell where a thread is. Returns 0 where it has none: a kernel thread. */
+static __always_inline int where_is(u64 registers, u64 *ip, u64 *sp)
+{
+#if DIRECT
+    *ip = FIELD_U64(registers, 8 * REGISTER_IP);
+    *sp = FIELD_U64(registers, 8 * REGISTER_SP);
+#else
+    u64 words[REGISTER_SPAN] = {};
+
+    if (bpf_probe_read_kernel(words, sizeof(words), (void *)(registers + 8 * REGISTER_FIRST)))
+        return 0;
+    *ip = words[REGISTER_IP - REGISTER_FIRST];
+    *sp = words[REGISTER_SP - REGISTER_FIRST];
+#endif
+    return *ip && !(*ip >> 56);
 }
 
 /* The whole look: call path, and stack bytes of a new site. `record` has the registers. */
@@ -184,18 +204,12 @@ static __always_inline int look_at_current(struct cpu_state *cpu, struct look *l
 {
     int zero = 0;
     s64 *window = shared_at(SHARED_WINDOW);
-    u64 registers = user_registers(task), words[REGISTER_SPAN] = {}, ip, sp;
+    u64 registers = user_registers(task), ip, sp;
     struct stack_record *record;
     struct target *target;
 
-    if (!window || !registers)
+    if (!window || !registers || !where_is(registers, &ip, &sp))
         return 0;
-    if (bpf_probe_read_kernel(words, sizeof(words), (void *)(registers + 8 * REGISTER_FIRST)))
-        return 0;
-    ip = words[REGISTER_IP - REGISTER_FIRST];
-    sp = words[REGISTER_SP - REGISTER_FIRST];
-    if (!ip || ip >> 56)
-        return 0;   /* a kernel thread has no user registers */
     if (look->alike >= ALIKE_ENOUGH && look->ip == ip && look->sp == sp && look->window == *window &&
         look->unread < look->alike / 2 && look->unread < TRUSTED_MOST && is_brisk(cpu)) {
         look->unread++;

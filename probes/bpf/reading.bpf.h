@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Words of kernel memory, and who a task is. */
+/* Words of kernel memory, and who a task is.
+ *
+ * DIRECT: what a tracepoint passes is known to the verifier by its type, and a field is one load. The helper that reads any
+ * address is four nested calls, each of which costs ten times a load where returns are guarded against speculation.
+ */
 static __always_inline u32 read_u32(u64 address)
 {
     u32 value = 0;
@@ -14,13 +18,33 @@ static __always_inline u64 read_u64(u64 address)
     return value;
 }
 
+#if DIRECT
+/* A program whose arguments are typed: in `ctx->args[N]` lies a task, not a number. */
+#define TYPED_TRACEPOINT_PROBE(tracepoint) int btf_tracepoint__##tracepoint(struct bpf_raw_tracepoint_args *ctx)
+/* In assembler, because bcc makes calls of what looks like a pointer's field. `offset` is a constant. */
+#define FIELD_AS(width, structure, offset)                                                                        \
+    ({                                                                                                             \
+        u64 value_;                                                                                                \
+        asm volatile("%0 = *(" #width " *)(%1 + %2)" : "=r"(value_) : "r"((u64)(structure)), "i"(offset));          \
+        value_;                                                                                                    \
+    })
+#define CURRENT_TASK ((u64)bpf_get_current_task_btf())
+#define FIELD_U32(structure, offset) ((u32)FIELD_AS(u32, structure, offset))
+#define FIELD_U64(structure, offset) FIELD_AS(u64, structure, offset)
+#else
+#define TYPED_TRACEPOINT_PROBE(tracepoint) RAW_TRACEPOINT_PROBE(tracepoint)
+#define CURRENT_TASK bpf_get_current_task()
+#define FIELD_U32(structure, offset) read_u32((structure) + (offset))
+#define FIELD_U64(structure, offset) read_u64((structure) + (offset))
+#endif
+
 /* Thread and, above it, process: as bpf_get_current_pid_tgid() has them, of any task. The two lie side by side, but on
  * kernels whose structs are shuffled. */
 static __always_inline u64 pid_tgid_of(u64 task)
 {
-#if OFFSET_task_struct_tgid == OFFSET_task_struct_pid + 4
+#if !DIRECT && OFFSET_task_struct_tgid == OFFSET_task_struct_pid + 4
     return read_u64(task + OFFSET_task_struct_pid);
 #else
-    return read_u32(task + OFFSET_task_struct_pid) | (u64)read_u32(task + OFFSET_task_struct_tgid) << 32;
+    return FIELD_U32(task, OFFSET_task_struct_pid) | (u64)FIELD_U32(task, OFFSET_task_struct_tgid) << 32;
 #endif
 }

@@ -70,9 +70,7 @@ static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid
     registers = user_registers(task);
     if (!registers)
         return;
-    found.ip = read_u64(registers + 8 * REGISTER_IP);
-    found.sp = read_u64(registers + 8 * REGISTER_SP);
-    if (!found.ip || found.ip >> 56)
+    if (!where_is(registers, &found.ip, &found.sp))
         return;
     send_registers(registers, found.ip, found.sp, tid, tgid, bpf_ktime_get_ns());
     count_waking(&found, tid, tgid, cpu->timer_active, context, irq, waker);
@@ -96,8 +94,7 @@ static __always_inline void note_birth(u64 task, u32 tid, u32 tgid)
     if (!thread || !registers || tid == tgid || !target_of(tgid))
         return;
     take_slot(thread, tid, tgid);
-    thread->sleeper.ip = read_u64(registers + 8 * REGISTER_IP);
-    thread->sleeper.sp = read_u64(registers + 8 * REGISTER_SP);
+    where_is(registers, &thread->sleeper.ip, &thread->sleeper.sp);
     thread->sleeper.code = CODE_NEWBORN;
 }
 
@@ -129,7 +126,7 @@ static __always_inline void note_sleep(struct cpu_state *cpu, u64 task, u64 pid_
     /* Anybody's lie where the target's do, and the first thing that a quiet target does is to be woken. */
     find_registers(task);
     thread = slot_to_look_at(cpu, tid, tgid, &is_known);
-    if (!thread || !is_sleep(0, read_u32(task + OFFSET_task_struct_state)))
+    if (!thread || !is_sleep(0, FIELD_U32(task, OFFSET_task_struct_state)))
         return;   /* or a signal was pending */
     count(COUNT_SLEEPS);
     if (!is_known)
@@ -146,7 +143,7 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
 {
     int slot = tid & (SITE_SLOTS - 1);
     struct thread *thread = thread_at(tid);
-    u64 registers;
+    u64 registers, ip, sp;
     u32 *asked;
 
     if (!target_of(tgid))
@@ -154,10 +151,10 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
     registers = user_registers(task);
     if (!registers)
         return;
-    cpu->period.site_ip = read_u64(registers + 8 * REGISTER_IP);
-    cpu->period.site_sp = read_u64(registers + 8 * REGISTER_SP);
-    if (!cpu->period.site_ip || cpu->period.site_ip >> 56)
+    if (!where_is(registers, &ip, &sp))
         return;
+    cpu->period.site_ip = ip;
+    cpu->period.site_sp = sp;
     cpu->period.flags |= IDLE_SITE;
     asked = wanted.lookup(&slot);
 #if ON_DEMAND
@@ -176,7 +173,7 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
 }
 
 /* The current thread wakes another: from where? */
-static __always_inline void note_waker(struct cpu_state *cpu, struct waking *waking, u64 task, u64 pid_tgid)
+static __always_inline void note_waker(struct cpu_state *cpu, struct waking *waking, u64 pid_tgid)
 {
     u32 tid = (u32)pid_tgid, tgid = pid_tgid >> 32;
     int is_known;
@@ -186,7 +183,7 @@ static __always_inline void note_waker(struct cpu_state *cpu, struct waking *wak
         return;
     if (!is_known)
         take_slot(thread, tid, tgid);
-    if (!look_at_current(cpu, &thread->waker, task, pid_tgid, STACK_WAKER))
+    if (!look_at_current(cpu, &thread->waker, CURRENT_TASK, pid_tgid, STACK_WAKER))
         return;
     waking->ip = thread->waker.ip;
     waking->sp = thread->waker.sp;

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from powerprof.processes.targets import resolve
-from powerprof.tracing import stacks
+from powerprof.tracing import features, stacks
+from powerprof.tracing.btf import kernel_btf
+from powerprof.tracing.monitor import Monitor
 from powerprof.tracing.stacks import StackTracer
 
 HERE = Path(__file__).parent
@@ -59,3 +61,28 @@ def test_ten_thousand_preemptions_are_no_sleep(root_bpf: None, victim: int, monk
     assert true_sleeps > 100
     # Of 10,000 preemptions one in a hundred would be 100 sleeps too many.
     assert found == pytest.approx(true_sleeps, abs=max(30, 0.002 * true_sleeps))
+
+
+def looked_at(pid: int, seconds: float) -> tuple[int, int, set[tuple[int, int]]]:
+    """Of a thread: how often the kernel says it slept, how often the tracer does, and at which sites."""
+    with StackTracer(resolve([str(pid)])) as tracer, Monitor(tracer) as monitor:
+        slept, counted = switches(pid)[0], tracer.program.per_cpu_sum("counters")[_SLEEPS]
+        time.sleep(seconds)
+        found = tracer.program.per_cpu_sum("counters")[_SLEEPS] - counted
+        slept = switches(pid)[0] - slept
+        monitor.read()
+        return slept, found, {(site.ip, site.sp) for site in tracer.stack_trace().sites if site.tid == pid}
+
+
+def test_older_kernels_helper_reads_the_same_as_fields(
+    root_bpf: None, victim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "LOADED_PER_100MS", 1 << 20)
+    assert features.reads_directly(kernel_btf())
+    by_field = looked_at(victim, 1.0)
+    monkeypatch.setattr(features, "reads_directly", lambda btf: False)
+    by_helper = looked_at(victim, 1.0)
+    for slept, found, _ in (by_field, by_helper):
+        assert found == pytest.approx(slept, abs=max(30, 0.02 * slept))
+    assert by_field[2]
+    assert by_field[2] == by_helper[2]
