@@ -68,14 +68,8 @@ def _tools(pid: int) -> list[Tool]:
 
 
 @contextmanager
-def silent() -> Iterator[None]:
-    """No load."""
-    yield
-
-
-@contextmanager
-def loading(server: PrivateServer, more: Sequence[str] = (f"--threads={_THREADS}",)) -> Iterator[None]:
-    """Point selects by sysbench while the context is open."""
+def prepared(server: PrivateServer) -> Iterator[list[str]]:
+    """What a server is asked with: sysbench's command, and its tables in the server."""
     sysbench = programs.need("sysbench", "sysbench")
     with server.connect() as connection:
         sql.execute(connection, f"CREATE DATABASE {_SCHEMA}")
@@ -88,12 +82,25 @@ def loading(server: PrivateServer, more: Sequence[str] = (f"--threads={_THREADS}
         )
         words = [sysbench, f"--config-file={account}", "--tables=1", "--table-size=10000"]
         programs.run([*words, "oltp_point_select", "prepare"], timeout_s=120)
-        process = programs.start([*words, *more, "--time=0", "--events=0", "oltp_point_select", "run"])
-        try:
-            time.sleep(3.0)
-            yield
-        finally:
-            programs.stop(process)
+        yield words
+
+
+@contextmanager
+def asking(words: Sequence[str], more: Sequence[str]) -> Iterator[None]:
+    """Point selects while the context is open; it is under way."""
+    process = programs.start([*words, *more, "--time=0", "--events=0", "oltp_point_select", "run"])
+    try:
+        time.sleep(3.0)
+        yield
+    finally:
+        programs.stop(process)
+
+
+@contextmanager
+def loading(server: PrivateServer, more: Sequence[str] = (f"--threads={_THREADS}",)) -> Iterator[None]:
+    """Point selects by sysbench while the context is open."""
+    with prepared(server) as words, asking(words, more):
+        yield
 
 
 def _questions(server: PrivateServer) -> int:

@@ -3,17 +3,20 @@
 
 Neighbours change the throughput of a shared host by tens of percent from one window of seconds to the next, so windows
 compare neighbours. Here the programs stay loaded, and only their tracepoints are attached and detached (10 to 20 ms,
-3 ms), in ABBA order: what is compared lies a fifth of a second apart. Medians over the pairs with bootstrap intervals.
+3 ms), in ABBA order: what is compared lies a fifth of a second apart. Medians over blocks of four turns, in which a
+drift cancels out, with bootstrap intervals; as many blocks as make the interval narrow, within 20 minutes.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Protocol
 
 import numpy as np
@@ -31,8 +34,12 @@ TURN_S = 0.2
 # Attaching is still felt for an instant.
 _TIMED_PAIRS = 10
 _SETTLE_S = 0.03
+# Blocks of two pairs go on until the interval is so much narrower than the target.
+_NARROW, _MOST_BATCHES = 0.5, 10
 LOSS_PERCENT, CPU_PERCENT = 1.5, 4.0
-_BUSY_HZ, _HALF_HZ = 40_000, 3_000
+_BUSY_HZ, _HALF_HZ, _USUAL_HZ = 40_000, 8_000, 15_000
+# A half-loaded server: how many queries wake how many CPUs goes by the machine, so several loads are tried.
+_HALF_LOADS = tuple((f"--threads={threads}", f"--rate={rate}") for rate in (8000, 5000, 12000) for threads in (8, 32))
 _RESAMPLES = 4000
 
 
@@ -146,6 +153,28 @@ class Bench:
         return found
 
 
+def lost_percent(off: Turn, on: Turn) -> float:
+    """Of throughput."""
+    return 100.0 * (1.0 - on.queries_hz / off.queries_hz)
+
+
+def dearer_percent(off: Turn, on: Turn) -> float:
+    """CPU time more a query."""
+    return 100.0 * (on.cpu_us / off.cpu_us - 1.0)
+
+
+def blocks(pairs: Sequence[tuple[Turn, Turn]]) -> list[tuple[Turn, Turn]]:
+    """Two pairs each, whose order is off, on, on, off: what changes steadily meanwhile is in both means alike."""
+
+    def mean(one: Turn, other: Turn) -> Turn:
+        return Turn(*(statistics.mean(both) for both in zip(astuple(one), astuple(other), strict=True)))
+
+    return [
+        (mean(first[0], second[0]), mean(first[1], second[1]))
+        for first, second in zip(pairs[::2], pairs[1::2], strict=False)
+    ]
+
+
 def interval(values: Sequence[float], seed: int = 7) -> tuple[float, float, float]:
     """Median and its 95 % bootstrap interval."""
     data = np.asarray(values)
@@ -160,47 +189,97 @@ def _said(values: Sequence[float], unit: str) -> str:
 
 
 @contextmanager
-def _bench(load: Sequence[str] | None) -> Iterator[tuple[Bench, float]]:
-    with PrivateServer() as server, attribution.loading(server, load) if load is not None else attribution.silent():
-        began = time.monotonic()
-        with (
-            StackTracer(resolve([str(server.pid)])) as tracer,
-            # A window is open: what counts nothing costs less.
-            Monitor(tracer),
-            CpuidleReader() as reader,
-        ):
-            ready_s = time.monotonic() - began
-            yield Bench(server, _Stacks(tracer), reader), ready_s
+def _traced(server: PrivateServer) -> Iterator[tuple[Bench, float]]:
+    began = time.monotonic()
+    with (
+        StackTracer(resolve([str(server.pid)])) as tracer,
+        # A window is open: what counts nothing costs less.
+        Monitor(tracer),
+        CpuidleReader() as reader,
+    ):
+        ready_s = time.monotonic() - began
+        yield Bench(server, _Stacks(tracer), reader), ready_s
+
+
+@contextmanager
+def _bench(load: Sequence[str]) -> Iterator[tuple[Bench, float]]:
+    with PrivateServer() as server, attribution.loading(server, load), _traced(server) as found:
+        yield found
+
+
+def _exits_hz(reader: CpuidleReader) -> float:
+    def exits() -> int:
+        readings = [reader.read_cpu(cpu) for cpu in reader.cpus]
+        return sum(sum(one.usage) for one in readings if one is not None)
+
+    began_s, before = time.monotonic(), exits()
+    time.sleep(1.0)
+    return (exits() - before) / (time.monotonic() - began_s)
+
+
+@contextmanager
+def _half_loaded(loads: Sequence[str]) -> Iterator[tuple[Bench, float]]:
+    """Under that of some loads (words, with a comma between) whose idle exits come nearest to the usual case."""
+    with PrivateServer() as server, attribution.prepared(server) as words, CpuidleReader() as reader:
+        found = {}
+        for load in loads:
+            with attribution.asking(words, load.split(",")):
+                found[load] = _exits_hz(reader)
+            print(f"  tried {load.replace(',', ' ')}: {found[load]:,.0f} idle exits/s", flush=True)
+            if found[load] >= _USUAL_HZ:
+                break
+        best = min(found, key=lambda one: abs(found[one] - _USUAL_HZ))
+        with attribution.asking(words, best.split(",")), _traced(server) as bench:
+            yield bench
 
 
 Opening = Callable[[Sequence[str]], AbstractContextManager[tuple[Bench, float]]]
 
 
-def loaded(name: str, load: Sequence[str], count: int, opened: Opening = _bench) -> list[tuple[Turn, Turn]]:
-    """Pairs of turns under a load, and a table of what they say."""
+def loaded(
+    name: str,
+    load: Sequence[str],
+    count: int,
+    opened: Opening = _bench,
+    *,
+    judged: Callable[[Turn, Turn], float] = lost_percent,
+    width: float = math.inf,
+) -> list[tuple[Turn, Turn]]:
+    """Blocks of turns under a load, and a table of what they say.
+
+    `count` pairs at a time, until the interval of what is `judged` is not wider than `width`.
+    """
     with opened(load) as (bench, ready_s):
-        pairs = bench.pairs(count)
+        pairs: list[tuple[Turn, Turn]] = []
+        for _ in range(_MOST_BATCHES):
+            pairs += blocks(bench.pairs(count))
+            _, low, high = interval([judged(off, on) for off, on in pairs])
+            if high - low <= width:
+                break
         # With turns of their own: the kernel's clock costs two looks at a clock in each run of a program.
         bench.count_run_time()
         timed = bench.pairs(_TIMED_PAIRS)
     rate = statistics.median(off.queries_hz for off, _ in pairs)
     exits = statistics.median(off.exits_hz for off, _ in pairs)
-    lost = [100.0 * (1.0 - on.queries_hz / off.queries_hz) for off, on in pairs]
-    dearer = [100.0 * (on.cpu_us / off.cpu_us - 1.0) for off, on in pairs]
+    lost = [lost_percent(off, on) for off, on in pairs]
+    dearer = [dearer_percent(off, on) for off, on in pairs]
+    # In percent of all CPUs: a second of two CPUs is 2e9 ns.
+    per_query = [on.bpf_percent / 100 * 1e9 * (os.cpu_count() or 1) / on.queries_hz for _, on in timed]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{name}: {rate:,.0f} queries/s, {exits:,.0f} idle exits/s, {count} pairs of {TURN_S:g} s")
+    print(f"{name}: {rate:,.0f} queries/s, {exits:,.0f} idle exits/s, {2 * len(pairs)} pairs of {TURN_S:g} s")
     print(f"  throughput lost         {_said(lost, '%')}")
     print(f"  CPU time more a query   {_said(dearer, '%')}")
     print(f"  time in BPF programs    {_said([on.bpf_percent for _, on in timed], '% of all CPUs')}")
+    print(f"                          {_said(per_query, 'ns a query, the clock that tells it included')}")
     print(f"  first tracer ready in {ready_s:.1f} s; {memory:.0f} MB at most in this process")
     return pairs
 
 
 def run_full(quick: bool) -> Verdict:
     """Sixteen threads that ask as fast as they can."""
-    pairs = loaded("saturated", ["--threads=16", "--rate=0"], 10 if quick else 250)
-    lost = [100.0 * (1.0 - on.queries_hz / off.queries_hz) for off, on in pairs]
-    _, low, high = interval(lost)
+    load = ["--threads=16", "--rate=0"]
+    pairs = loaded("saturated", load, 10) if quick else loaded("saturated", load, 250, width=_NARROW * LOSS_PERCENT)
+    _, low, high = interval([lost_percent(off, on) for off, on in pairs])
     rate = statistics.median(off.queries_hz for off, _ in pairs)
     doubt = f"the load is too low: {rate:,.0f} queries/s, {_BUSY_HZ:,} are asked for" if rate < _BUSY_HZ else ""
     if high - low > 2 * LOSS_PERCENT:
@@ -210,9 +289,17 @@ def run_full(quick: bool) -> Verdict:
 
 
 def run_half(quick: bool) -> Verdict:
-    """Eight threads that ask 8,000 times a second: most of the time is idle, in short periods."""
-    pairs = loaded("half-loaded", ["--threads=8", "--rate=8000"], 10 if quick else 250)
-    _, low, high = interval([100.0 * (on.cpu_us / off.cpu_us - 1.0) for off, on in pairs])
+    """Some threads that ask some thousand times a second: much of the time is idle, in short periods."""
+    loads = [",".join(one) for one in _HALF_LOADS]
+    pairs = loaded(
+        "half-loaded",
+        loads[:1] if quick else loads,
+        10 if quick else 250,
+        _half_loaded,
+        judged=dearer_percent,
+        width=math.inf if quick else _NARROW * CPU_PERCENT,
+    )
+    _, low, high = interval([dearer_percent(off, on) for off, on in pairs])
     exits = statistics.median(off.exits_hz for off, _ in pairs)
     doubt = f"the machine is not half-loaded but busy: {exits:,.0f} idle exits/s" if exits < _HALF_HZ else ""
     if high - low > 2 * CPU_PERCENT:
