@@ -129,6 +129,7 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
 #include "sites.bpf.h"
 #else
 #define is_counting(cpu) 0
+#define is_other(tgid) 1
 #endif
 
 /* With every CPU busy no waking ends an idle period; under load none is counted either: the common case of a loaded
@@ -225,25 +226,25 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
 {
     s64 *all_busy = shared_at(SHARED_ALL_BUSY);
     struct waking *waking;
-    u64 pid_tgid, now, who;
-    u32 tid, irq, context;
-    int slot;
+    u64 pid_tgid, now, who = pid_tgid_of(task);
+    u32 tid = (u32)who, irq, context;
+    int slot, is_unneeded = all_busy && *all_busy && !is_open(cpu);
 
-    if (!all_busy)
+    int is_counted = !is_other(who >> 32);
+
+    if (is_unneeded && !is_counted)
         return;
-    who = pid_tgid_of(task);
-    tid = (u32)who;
     pid_tgid = bpf_get_current_pid_tgid();
     context = idle_context(cpu, &irq);
 #if STACKS
-    if (is_other(who >> 32))
+    if (!is_counted)
         ;
     else if (newborn)
         note_birth(task, tid, who >> 32);
     else if (is_counting(cpu))
         note_waking(cpu, task, tid, who >> 32, context, irq, pid_tgid);
 #endif
-    if (*all_busy && !is_open(cpu))
+    if (is_unneeded)
         return;
     slot = tid & (WAKING_SLOTS - 1);
     waking = wakings.lookup(&slot);

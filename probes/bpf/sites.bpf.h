@@ -65,7 +65,7 @@ static __always_inline void note_waking(struct cpu_state *cpu, u64 task, u32 tid
         count_waking(&thread->sleeper, tid, thread->tgid, cpu->timer_active, context, irq, waker);
         return;
     }
-    if (!target_of(tgid))
+    if (!is_target(tgid))
         return;
     registers = user_registers(task);
     if (!registers)
@@ -91,7 +91,7 @@ static __always_inline void note_birth(u64 task, u32 tid, u32 tgid)
     struct thread *thread = thread_at(tid);
     u64 registers = user_registers(task);
 
-    if (!thread || !registers || tid == tgid || !target_of(tgid))
+    if (!thread || !registers || tid == tgid || !is_target(tgid))
         return;
     take_slot(thread, tid, tgid);
     where_is(registers, &thread->sleeper.ip, &thread->sleeper.sp);
@@ -110,7 +110,7 @@ static __always_inline struct thread *slot_to_look_at(struct cpu_state *cpu, u32
     if (!thread)
         return 0;
     *is_known = thread->tid == tid && thread->tgid == tgid;
-    if (!*is_known && !target_of(tgid))
+    if (!*is_known && !is_target(tgid))
         return 0;
     note_look(cpu, coarse_ns());
     return thread;
@@ -146,7 +146,7 @@ static __always_inline void note_site(struct cpu_state *cpu, u64 task, u32 tid, 
     u64 registers, ip, sp;
     u32 *asked;
 
-    if (!target_of(tgid))
+    if (!is_target(tgid))
         return;
     registers = user_registers(task);
     if (!registers)

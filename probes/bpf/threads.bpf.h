@@ -69,6 +69,13 @@ static __always_inline struct target *target_of(u32 tgid)
     return found;
 }
 
+/* As target_of(), where it does not matter what the process has: where the target is but one no table is asked. */
+static __always_inline int is_target(u32 tgid)
+{
+    s64 *only = shared_at(SHARED_ONLY_TARGET);
+    return only && *only ? (u32)*only == tgid : target_of(tgid) != 0;
+}
+
 static __always_inline struct thread *thread_at(u32 tid)
 {
     int slot = tid & (SITE_SLOTS - 1);
