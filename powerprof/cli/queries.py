@@ -8,11 +8,15 @@ in the server is changed, and its performance_schema need not be on. Values in t
 Where no probe can be placed, or with --method samples, samples are joined with the server's history of statements,
 which --enable-consumers switches on for the window and off again. --explain and --save-workload use statements with the
 values that clients sent. These three ask before; --yes agrees.
+
+--watch measures window after window, each of --duration, and shows them as `watch` does: a screen with its keys, or a
+line each (--plain), or a document each (--json-lines). A server that is named by more than its number may be restarted.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,6 +64,20 @@ class Samples:
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before these.")] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """Window after window."""
+
+    watch: Annotated[bool, typer.Option("--watch", help="Measure again and again, and show it live.")] = False
+    plain: Annotated[bool, typer.Option("--plain", help="With --watch: print a line each window.")] = False
+    json_lines: Annotated[
+        bool, typer.Option("--json-lines", help="With --watch: print a JSON document each window.")
+    ] = False
+    count: Annotated[
+        int | None, typer.Option("--count", metavar="N", min=1, max=1_000_000, help="With --watch: end after N.")
+    ] = None
+
+
 def agree(what: str, yes: bool) -> None:
     """Say on stderr what is going to be done, and ask on a terminal. Raises UsageError where it is not agreed."""
     typer.echo(f"note: {what}", err=True)
@@ -89,11 +107,13 @@ def command(
     samples: Samples,
     given: Given,
     energy: Energy,
+    watching: Watching,
     tables: Tables,
     saving: Saving,
 ) -> None:
     """Trace, join, save, print."""
     files = files_of(tables)
+    _check_watching(watching, way, samples, saving, files)
     saving = check(saving, files)
     folder = samples.save_workload
     if folder is not None:
@@ -115,6 +135,11 @@ def command(
         explain=samples.explain,
         workload=folder.resolve().name if folder is not None else None,
     )
+    if watching.watch:
+        from powerprof.cli.watchqueries import watch
+
+        watch(request, watching.json_lines, watching.plain, watching.count, saving.runs_dir)
+        return
     found = session.run(request, say_to(saving), lambda what: agree(what, samples.yes))
     next_step = None
     if folder is not None and found.workload is not None:
@@ -123,6 +148,22 @@ def command(
             f"The workload is in {folder}/workload.toml: powerprof compare as-is changed --workloads {folder.parent}"
         )
     deliver(found.record, "queries", saving, files, lines=partial(lines, top=top), next_step=next_step)
+
+
+def _check_watching(
+    watching: Watching, way: Way, samples: Samples, saving: Saving, files: Mapping[str, str | None]
+) -> None:
+    """Raises UsageError for what goes only with one window, or only with many."""
+    if not watching.watch:
+        if watching.plain or watching.json_lines or watching.count is not None:
+            raise UsageError("--plain, --json-lines and --count go with --watch", "add --watch")
+        return
+    if watching.plain and watching.json_lines:
+        raise UsageError("--plain and --json-lines exclude each other", "leave one out")
+    if way.method == "samples" or way.enable_consumers or way.stacks or samples.explain or samples.save_workload:
+        raise UsageError("--watch is by probes, and shows what they tell", "leave out the options of one window")
+    if saving.json or any(files.values()):
+        raise UsageError("--watch writes no files", "--json-lines, or the key w, which saves a window as a run")
 
 
 def _check_folder(folder: Path) -> None:

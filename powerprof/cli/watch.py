@@ -8,24 +8,18 @@ is seen as a run, q quits. Findings of `diagnose` appear as servers of this host
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from powerprof.cli.options import Energy, Watched
-from powerprof.cli.output import progress, say, terminal_width
-from powerprof.errors import Interrupted, UsageError
+from powerprof.cli.output import progress
+from powerprof.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.live.monitor import Monitor
-    from powerprof.report.watch import View
 
 Plain = Annotated[bool, typer.Option("--plain", help="Print a line each interval.")]
 JsonLines = Annotated[bool, typer.Option("--json-lines", help="Print a JSON document each interval.")]
@@ -47,8 +41,14 @@ def command(
     """Open, measure, show."""
     if plain and json_lines:
         raise UsageError("--plain and --json-lines exclude each other", "leave one out")
+    import json
+    from itertools import islice
+
+    from powerprof.cli.live import Live, print_lines, width
+    from powerprof.live.history import History
     from powerprof.live.monitor import Monitor, MonitorPlan
     from powerprof.processes.targets import resolve
+    from powerprof.report.watch import PLAIN_HEAD, SORTS, document, plain_line, screen
 
     words = tuple(watched.pid or ())
     target = resolve(words, cgroup=None, system=not words)
@@ -63,124 +63,34 @@ def command(
     )
     on_screen = not plain and not json_lines and sys.stdout.isatty() and sys.stdin.isatty()
     with Monitor(plan, progress) as monitor:
-        if on_screen:
-            _Live(monitor, f"powerprof watch · {target.label}", runs_dir).run(count)
-        else:
-            _print(monitor, count, json_lines)
-
-
-def _print(monitor: Monitor, count: int | None, json_lines: bool) -> None:
-    import json
-    from itertools import islice
-
-    from powerprof.report.watch import PLAIN_HEAD, document, plain_line
-
-    if not json_lines:
-        say(PLAIN_HEAD)
-    for interval in islice(monitor.intervals(), count):
-        said = json.dumps(document(interval), ensure_ascii=True) if json_lines else plain_line(interval, _wide())
-        say(said)
-        sys.stdout.flush()
-
-
-def _wide() -> int:
-    return terminal_width() if sys.stdout.isatty() else 200
-
-
-class _Live:
-    """The screen, and what its keys do."""
-
-    def __init__(self, monitor: Monitor, title: str, runs_dir: Path | None) -> None:
-        from powerprof.live.history import History
-        from powerprof.report.watch import View
-
-        self._monitor, self._title, self._runs_dir = monitor, title, runs_dir
-        self._live, self._shown, self._view = History(), History(), View()
-        self._save = self._quit = False
-
-    def run(self, count: int | None) -> None:
-        """Until q, an interrupt or `count` intervals."""
-        from itertools import islice
-
-        from powerprof.cli.screen import Screen
-
-        with self._until_quit(), Screen(self._draw, self._key) as screen:
-            screen.refresh()
-            for interval in islice(self._monitor.intervals(), count):
-                self._live.add(interval)
-                if self._save:
-                    self._save = False
-                    self._view = replace(self._view, message=self._saved())
-                if not self._view.paused:
-                    self._shown = self._live
-                screen.refresh()
-
-    @contextmanager
-    def _until_quit(self) -> Iterator[None]:
-        """What q ends is no interrupt."""
-        try:
-            yield
-        except Interrupted:
-            if not self._quit:
-                raise
-
-    def _draw(self, width: int, height: int) -> list[str]:
-        from powerprof.report.watch import screen
-
-        return screen(self._shown, self._view, self._title, width, height)
-
-    def _saved(self) -> str:
-        """Save the interval that is on the screen, as `attribute` would; what to say of it."""
-        from powerprof.attribution import capture
-        from powerprof.errors import PowerprofError
-        from powerprof.runs import RunStore
-
-        newest = self._monitor.newest()
-        if newest is None:
-            return "nothing to save yet"
-        taken, record = newest
-        try:
-            saved = RunStore(self._runs_dir).save("attribute", record, {capture.FILE: capture.encode(taken)})
-        except PowerprofError as error:
-            return error.message
-        return f"saved as {saved.id}"
-
-    def _key(self, key: str) -> None:
-        from copy import deepcopy
-
-        from powerprof.report.watch import SORTS
-
-        view = replace(self._view, message="")
-        if view.typing:
-            self._view = _typed(view, key)
+        intervals = islice(monitor.intervals(), count)
+        if json_lines:
+            print_lines(intervals, None, lambda one: json.dumps(document(one), ensure_ascii=True))
             return
-        if key == "q":
-            # The loop sleeps in the main thread: a signal ends that, as Ctrl-C does.
-            self._quit = True
-            os.kill(os.getpid(), signal.SIGINT)
-        elif key == "s":
-            view = replace(view, sort=SORTS[(SORTS.index(view.sort) + 1) % len(SORTS)])
-            view = replace(view, message=f"by {view.sort}")
-        elif key == "/":
-            view = replace(view, typing=True, wanted="")
-        elif key in ("up", "k"):
-            view = replace(view, chosen=max(0, view.chosen - 1))
-        elif key in ("down", "j"):
-            view = replace(view, chosen=view.chosen + 1)
-        elif key == "enter":
-            view = replace(view, opened=not view.opened)
-        elif key == " ":
-            self._shown = self._live if view.paused else deepcopy(self._live)
-            view = replace(view, paused=not view.paused)
-        elif key == "w":
-            self._save = True
-            view = replace(view, message="saved when this interval ends")
-        self._view = view
+        if not on_screen:
+            print_lines(intervals, PLAIN_HEAD, lambda one: plain_line(one, width()))
+            return
+        title = f"powerprof watch · {target.label}"
+        Live(
+            History(),
+            lambda history, view, wide, high: screen(history, view, title, wide, high),
+            SORTS,
+            lambda: _saved(monitor, runs_dir),
+        ).run(intervals)
 
 
-def _typed(view: View, key: str) -> View:
-    if key in ("enter", "escape"):
-        return replace(view, typing=False, wanted="" if key == "escape" else view.wanted)
-    if key == "backspace":
-        return replace(view, wanted=view.wanted[:-1])
-    return replace(view, wanted=view.wanted + key) if len(key) == 1 else view
+def _saved(monitor: Monitor, runs_dir: Path | None) -> str:
+    """Save the interval that is on the screen, as `attribute` would; what to say of it."""
+    from powerprof.attribution import capture
+    from powerprof.errors import PowerprofError
+    from powerprof.runs import RunStore
+
+    newest = monitor.newest()
+    if newest is None:
+        return "nothing to save yet"
+    taken, record = newest
+    try:
+        saved = RunStore(runs_dir).save("attribute", record, {capture.FILE: capture.encode(taken)})
+    except PowerprofError as error:
+        return error.message
+    return f"saved as {saved.id}"

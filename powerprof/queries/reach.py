@@ -15,7 +15,7 @@ from powerprof.database import sql
 from powerprof.database.base import Login
 from powerprof.database.local import is_server
 from powerprof.database.performance import Known, look
-from powerprof.errors import PowerprofError, UsageError
+from powerprof.errors import CapabilityError, PowerprofError, UsageError
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -77,6 +77,12 @@ def reach(
             return Reach(number, _label(name_of(number), number), server.version, server.login)
     assert number is not None  # noqa: S101  one of the two was given
     name = name_of(number) or ""
+    if name.startswith("postgres"):
+        # exec_simple_query and its like are in no symbol table of a stripped server (docs/design/queries.md, Limits).
+        raise CapabilityError(
+            f"{number} ({name}) is PostgreSQL: powerprof has no boundaries of its statements",
+            f"pg_stat_statements has their times; powerprof attribute --pid {number} --on-cpu where the CPU time goes",
+        )
     if not is_server(name):
         raise UsageError(
             f"{number} ({name or 'gone'}) is not a MariaDB or MySQL server: its statements are not known",

@@ -4,32 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from powerprof.database import performance
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.queries import notes
-from powerprof.queries.join import naming, parts_of
-from powerprof.queries.reach import Reach, asked, reach
-from powerprof.queries.record import Measured, record_of
+from powerprof.queries.join import naming
+from powerprof.queries.probing import Probes, Taken
+from powerprof.queries.reach import Reach, reach
+from powerprof.queries.record import record_of
 from powerprof.queries.records import Queries
 from powerprof.queries.samples import samples, with_plans
 from powerprof.queries.sampling import sample
 from powerprof.queries.stacks import with_stacks
 from powerprof.queries.workload import workload_toml
-from powerprof.records import Window
 from powerprof.text import Say
-from powerprof.tracing.oncpu import OnCpuTracer
-from powerprof.tracing.oncpu_capture import OnCpuCapture
-from powerprof.tracing.queries import QueryTracer
-from powerprof.tracing.statement_trace import StatementTrace
-from powerprof.windows.sampling import WindowInterrupted, WindowMeter, measure_window
 
 METHODS = ("auto", "probes", "samples")
 _EXPLAINED, _SAVED = 5, 20
@@ -60,14 +51,6 @@ class Result:
 
     record: Queries
     workload: str | None
-
-
-class Taken(NamedTuple):
-    """A window, the trace with the clients' texts where statements were probed, and samples of stacks beside."""
-
-    measured: Measured
-    trace: StatementTrace | None
-    sampled: OnCpuCapture | None = None
 
 
 def run(request: Request, say: Say, consent: Callable[[str], None]) -> Result:
@@ -109,7 +92,10 @@ def _take(request: Request, server: Reach, energy: WindowEnergy, say: Say, conse
     """By probes where they can be placed, by samples where the server's history tells, and else why neither."""
     if request.method != "samples":
         try:
-            return _probed(server, request.duration_s, energy, say, request.stacks)
+            say("loading the tracer")
+            with Probes(server, stacks=request.stacks) as probes:
+                say(f"tracing the statements of {server.label} for {request.duration_s:g} s")
+                return probes.window(request.duration_s, energy)
         except CapabilityError as error:
             if request.method == "probes":
                 raise
@@ -130,62 +116,3 @@ def _take(request: Request, server: Reach, energy: WindowEnergy, say: Say, conse
         raise CapabilityError(
             f"{refused.message}; nor by samples: {error.message}", error.hint or refused.hint
         ) from error
-
-
-def _window(
-    tracer: QueryTracer, beside: OnCpuTracer | None, duration_s: float, energy: WindowEnergy
-) -> tuple[Window, bool, OnCpuCapture | None]:
-    """The traced window to its end, whether it was interrupted, and the samples beside. Raises WindowInterrupted."""
-    if beside is None:
-        try:
-            window, interrupted = measure_window(duration_s, meters=energy.meters), False
-        except WindowInterrupted as error:
-            if error.partial is None:
-                raise
-            window, interrupted = error.partial, True
-        tracer.end()
-        return window, interrupted, None
-    with WindowMeter(meters=energy.meters) as meter:
-        meter.open_window(duration_s)
-        windows: list[Window] = []
-
-        def over() -> None:
-            tracer.end()
-            windows.append(meter.close_window())
-
-        sampled = beside.measure(duration_s, over)
-    return windows[0], sampled.interrupted, sampled
-
-
-def _probed(server: Reach, duration_s: float, energy: WindowEnergy, say: Say, stacks: bool) -> Taken:
-    """Trace one window; the server is asked before and after it, never within."""
-    say("loading the tracer")
-    with ExitStack() as stack:
-        tracer = stack.enter_context(QueryTracer(server.pid, stacks=stacks))
-        beside = stack.enter_context(OnCpuTracer([server.pid], beside=tracer.program)) if stacks else None
-        before = asked(server, running=True)
-        tracer.attach()
-        say(f"tracing the statements of {server.label} for {duration_s:g} s")
-        tracer.begin()
-        window, interrupted, sampled = _window(tracer, beside, duration_s, energy)
-        trace = tracer.collect()
-    known = performance.merged(before, asked(server, running=False))
-    parts = parts_of(trace, known)
-    cost = trace.cost
-    measured = Measured(
-        method="probes",
-        parts=parts,
-        known=known,
-        window=energy.complete(window),
-        window_s=trace.window_s,
-        process_cpu_s=None if trace.process_cpu_ns is None else trace.process_cpu_ns / 1e9,
-        cost_s=None if cost.bpf_s is None else cost.bpf_s + cost.trap_ns / 1e9,
-        bpf_s=cost.bpf_s,
-        seen_count=trace.dispatches_count,
-        notes=notes.of(trace, known, server, parts.statements),
-        lost_count=trace.lost_count,
-        unreadable_count=trace.unreadable_count,
-        cut_count=trace.cut_count,
-        interrupted=interrupted,
-    )
-    return Taken(measured, trace, sampled)

@@ -18,7 +18,7 @@ _STACK = 8
 _FINDINGS = 3
 # Exits; some are in the next interval, because their CPUs run on at the edge.
 _WORTH_SAYING = 20
-_KEYS = "q quit  s sort  / filter  ⏎ stack  space pause  w save"
+KEYS = "q quit  s sort  / filter  ⏎ stack  space pause  w save"
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,17 @@ def screen(history: History, view: View, title: str, width: int, height: int) ->
     """The whole screen, `height` lines of at most `width`: figures, rows, findings, keys and own cost."""
     newest = history.last
     if newest is None:
-        return _filled([title, "", "waiting for the first interval …"], [_foot(None, view, width)], width, height)
+        return filled([title, "", "waiting for the first interval …"], [_foot(None, view, width)], width, height)
     head = [*_head(history, newest, view, title, width), ""]
     findings = [line for one in newest.findings[:_FINDINGS] for line in _wrapped(f"! {one.text}", width)[:2]]
     foot = [*findings, *_trouble(newest), _foot(newest, view, width)]
     room = height - len(head) - len(foot) - 1
     head.append(_columns())
-    return _filled([*head, *_rows(history, view, width, max(1, room))], foot, width, height)
+    return filled([*head, *_rows(history, view, width, max(1, room))], foot, width, height)
 
 
-def _filled(top: list[str], foot: list[str], width: int, height: int) -> list[str]:
+def filled(top: list[str], foot: list[str], width: int, height: int) -> list[str]:
+    """`height` lines: the top, blanks, and the foot, which is there whatever fits."""
     blank = [""] * max(0, height - len(top) - len(foot))
     return [text.cut(line, width) for line in [*top[: max(0, height - len(foot))], *blank, *foot]][:height]
 
@@ -181,13 +182,16 @@ def _trouble(newest: Interval) -> list[str]:
 
 
 def _foot(newest: Interval | None, view: View, width: int) -> str:
+    cost = "" if newest is None or newest.window_s <= 0 else f"itself: {own_cost(newest)}"
+    return last_line(view, KEYS, cost, width)
+
+
+def last_line(view: View, keys: str, cost: str, width: int) -> str:
+    """What is typed, or the keys and what powerprof itself costs."""
     if view.typing:
         return f"/{view.wanted}_"
-    keys = view.message or _KEYS
-    if newest is None or newest.window_s <= 0:
-        return keys
-    cost = f"itself: {own_cost(newest)}"
-    return keys + cost.rjust(width - len(keys)) if len(keys) + len(cost) + 2 <= width else cost
+    said = view.message or keys
+    return said + cost.rjust(width - len(said)) if len(said) + len(cost) + 2 <= width else cost or said
 
 
 def own_cost(interval: Interval) -> str:

@@ -65,6 +65,7 @@ class QueryTracer(Closing):
         self._image = snapshot(pid)
         self.dispatch = find_dispatch(self._image)
         self._stack = ExitStack()
+        self._price: Price | None = None
         try:
             self._load(multi, sends)
         except BaseException:
@@ -141,6 +142,8 @@ class QueryTracer(Closing):
             self.program.clear(name)
 
     def close(self) -> None:
+        if self._price is not None:
+            self._price.close()
         self._stack.close()
 
     def attach(self) -> None:
@@ -161,11 +164,12 @@ class QueryTracer(Closing):
         self._probes.close()
 
     def begin(self, *, timed: bool = True) -> None:
-        """The window begins. `timed`: the time of the programs is asked for."""
+        """A window begins, with nothing of the last one. `timed`: the time of the programs is asked for."""
+        self._clear()
         self._before = self._counters()
         self._price = None
         if timed:
-            self._price = self._stack.enter_context(Price(self.program, lambda: self._counters()[0]))
+            self._price = Price(self.program, lambda: self._counters()[0])
             self._price.begin()
         self._base = {tid: ran for tid in _tids(self.pid) if (ran := _ran_ns(self.pid, tid)) is not None}
         self._cpu_ns = process_cpu_ns(self.pid)

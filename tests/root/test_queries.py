@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 
 from powerprof.database.builds import ServerBuild
 from powerprof.database.performance import Known
+from powerprof.database.runtree import RunTree
 from powerprof.database.server import PrivateServer
 from powerprof.queries.join import parts_of
 from powerprof.statements.identity import identity
@@ -261,6 +263,14 @@ def test_what_is_no_server_is_refused(powerprof_cli: Cli) -> None:
     assert "is not a MariaDB or MySQL server" in result.err
 
 
+def test_postgresql_is_refused_with_what_is_missing(powerprof_cli: Cli) -> None:
+    with PrivateServer(family="postgresql") as server:
+        result = powerprof_cli(["queries", "--pid", str(server.pid)])
+    assert result.code == 3
+    assert "PostgreSQL" in result.err
+    assert "pg_stat_statements" in result.err
+
+
 def test_plans_and_a_workload_are_made_of_what_clients_sent(
     powerprof_cli: Cli, server: PrivateServer, tmp_path: Path
 ) -> None:
@@ -443,3 +453,45 @@ def test_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer,
         assert any(function in one for one in labels)
         assert not any(other in one for one in labels)
     assert page.read_text().count('class="flame"') >= 2
+
+
+def test_watch_goes_on_when_the_server_comes_back(powerprof_cli: Cli, tmp_path: Path) -> None:
+    with RunTree() as tree, PrivateServer(tree=tree, settings=_PERFORMANCE_SCHEMA_OFF) as watched:
+        words = ["queries", "--socket", str(watched.socket), "--watch", "--json-lines", "--duration", "0.5"]
+        process = powerprof_cli.start([*words, "--energy-source", "none"])
+        assert process.stdout is not None
+
+        def window_with(text: str) -> dict[str, Any]:
+            """The first window in which clients were seen; each beginning is a statement of theirs."""
+            assert process.stdout is not None
+            for _ in range(60):
+                time.sleep(0.3)  # what comes right after a line may lie between two windows
+                with watched.connect() as connection, connection.cursor() as cursor:
+                    cursor.execute(text)
+                record = json.loads(process.stdout.readline())
+                if any("answer" in one["text"] for one in record["statements"]):
+                    return record
+            raise AssertionError("no window with a statement of ours")
+
+        first = window_with("SELECT 42 AS answer")
+        watched.stop()
+        shutil.rmtree(watched.directory)
+        watched.start()
+        watched.wait_ready()
+        second = window_with("SELECT 43 AS answer")
+        assert first["server"]["pid"] != second["server"]["pid"] == watched.pid
+        for record in (first, second):
+            parts = sum(one["c0_s"] for one in [*record["statements"], *record["background"]])
+            assert parts + record["other_c0_s"] == pytest.approx(record["server_c0_s"], abs=1e-9)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+
+
+@pytest.mark.parametrize(
+    "words", [["--plain"], ["--count", "3"], ["--watch", "--stacks"], ["--watch", "--plain", "--json-lines"]]
+)
+def test_what_does_not_go_with_watch_is_refused(powerprof_cli: Cli, words: list[str]) -> None:
+    result = powerprof_cli(["queries", "--pid", str(os.getpid()), *words])
+    assert result.code == 2
+    assert "--watch" in result.err or "exclude each other" in result.err

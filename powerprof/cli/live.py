@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What comes interval by interval: on a screen with keys, or a line each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from powerprof.cli.output import say, terminal_width
+from powerprof.cli.screen import Screen
+from powerprof.errors import Interrupted
+from powerprof.report.watch import View
+
+T = TypeVar("T")
+H = TypeVar("H", bound="Keeps")
+
+
+def print_lines(intervals: Iterable[T], head: str | None, line: Callable[[T], str]) -> None:
+    """A line each."""
+    if head:
+        say(head)
+    for interval in intervals:
+        say(line(interval))
+        sys.stdout.flush()
+
+
+def width() -> int:
+    """Of a line for a terminal or a log."""
+    return terminal_width() if sys.stdout.isatty() else 200
+
+
+class Keeps(Protocol):
+    """What remembers intervals."""
+
+    def add(self, interval: Any, /) -> None:
+        """One more."""
+
+
+class Live(Generic[H]):
+    """A screen of what comes interval by interval, and what its keys do.
+
+    `draw` gives the lines of what is remembered, `save` saves the newest interval and says so.
+    """
+
+    def __init__(
+        self, history: H, draw: Callable[[H, View, int, int], list[str]], sorts: Sequence[str], save: Callable[[], str]
+    ) -> None:
+        self._live = self._shown = history
+        self._lines, self._sorts, self._saved = draw, sorts, save
+        self._view = View(sort=sorts[0])
+        self._save = self._quit = False
+
+    def run(self, intervals: Iterable[object]) -> None:
+        """Until q, an interrupt or the last interval."""
+        with self._until_quit(), Screen(self._draw, self._key) as screen:
+            screen.refresh()
+            for interval in intervals:
+                self._live.add(interval)
+                if self._save:
+                    self._save = False
+                    self._view = replace(self._view, message=self._saved())
+                if not self._view.paused:
+                    self._shown = self._live
+                screen.refresh()
+
+    @contextmanager
+    def _until_quit(self) -> Iterator[None]:
+        """What q ends is no interrupt."""
+        try:
+            yield
+        except Interrupted:
+            if not self._quit:
+                raise
+
+    def _draw(self, width: int, height: int) -> list[str]:
+        return self._lines(self._shown, self._view, width, height)
+
+    def _key(self, key: str) -> None:
+        view = replace(self._view, message="")
+        if view.typing:
+            self._view = _typed(view, key)
+            return
+        if key == "q":
+            # The loop sleeps in the main thread: a signal ends that, as Ctrl-C does.
+            self._quit = True
+            os.kill(os.getpid(), signal.SIGINT)
+        elif key == "s":
+            view = replace(view, sort=self._sorts[(self._sorts.index(view.sort) + 1) % len(self._sorts)])
+            view = replace(view, message=f"by {view.sort}")
+        elif key == "/":
+            view = replace(view, typing=True, wanted="")
+        elif key in ("up", "k"):
+            view = replace(view, chosen=max(0, view.chosen - 1))
+        elif key in ("down", "j"):
+            view = replace(view, chosen=view.chosen + 1)
+        elif key == "enter":
+            view = replace(view, opened=not view.opened)
+        elif key == " ":
+            self._shown = self._live if view.paused else deepcopy(self._live)
+            view = replace(view, paused=not view.paused)
+        elif key == "w":
+            self._save = True
+            view = replace(view, message="saved when this interval ends")
+        self._view = view
+
+
+def _typed(view: View, key: str) -> View:
+    if key in ("enter", "escape"):
+        return replace(view, typing=False, wanted="" if key == "escape" else view.wanted)
+    if key == "backspace":
+        return replace(view, wanted=view.wanted[:-1])
+    return replace(view, wanted=view.wanted + key) if len(key) == 1 else view

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop behind `queries --watch`: window after window of one server's statements, also over its restart."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from powerprof import interrupts
+from powerprof.closing import Closing
+from powerprof.energy.windows import WindowEnergy
+from powerprof.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.live.history import POINTS
+from powerprof.queries.probing import Probes
+from powerprof.queries.reach import Reach, reach
+from powerprof.queries.record import record_of
+from powerprof.queries.records import Queries, Statement
+from powerprof.queries.session import Request
+from powerprof.sources.procfs import process_cpu_ns
+from powerprof.text import Say
+
+_LOOK_EVERY_S = 1.0
+StatementKey = tuple[str, str | None]
+
+
+class StatementMonitor(Closing):
+    """Measures window after window while its context is open.
+
+    The server is told by what the request names. Where that is a process id and the process ends, so does the watching;
+    by a name, a socket or an address it is waited for. Raises UsageError, CapabilityError, PowerprofError.
+    """
+
+    def __init__(self, request: Request, say: Say) -> None:
+        self._request, self._say = request, say
+        self._probes: Probes | None = None
+        self._energy = WindowEnergy(request.energy_source, request.meter_log)
+        try:
+            self._server = self._reached()
+            say("loading the tracer")
+            self._probes = Probes(self._server)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._probes is not None:
+            self._probes.close()
+        self._energy.close()
+
+    @property
+    def server(self) -> Reach:
+        """The one that is watched now."""
+        return self._server
+
+    def _reached(self) -> Reach:
+        asked = self._request
+        return reach(asked.pid, asked.server_url, asked.socket, asked.defaults_file, asked.ask_password)
+
+    def intervals(self) -> Iterator[Queries | None]:
+        """One window after the other, until an interrupt, which is raised; None while the server is away."""
+        while True:
+            yield self.next()
+
+    def next(self) -> Queries | None:
+        """The next window, or None where the server ended in it or has not come back. Raises Interrupted."""
+        if self._probes is None and not self._found_again():
+            time.sleep(min(_LOOK_EVERY_S, self._request.duration_s))
+            return None
+        assert self._probes is not None  # noqa: S101  found again
+        try:
+            taken = self._probes.window(self._request.duration_s, self._energy)
+        except PowerprofError:
+            if self._is_there():
+                raise
+            taken = None
+        if taken is not None and taken.measured.interrupted:
+            raise interrupts.ended_by()
+        if taken is None or taken.measured.process_cpu_s is None:
+            self._lose()
+            return None
+        return record_of(self._server, taken.measured, self._energy)
+
+    def _is_there(self) -> bool:
+        return process_cpu_ns(self._server.pid) is not None
+
+    def _lose(self) -> None:
+        """The process has ended. Raises PowerprofError where it was told by its number."""
+        if self._probes is not None:
+            self._probes.close()
+        self._probes = None
+        asked = self._request
+        if asked.pid is not None and asked.pid.isdigit():
+            raise PowerprofError(
+                f"{self._server.label} has ended", "name it by --pid mysqld or --socket: then it is waited for"
+            )
+
+    def _found_again(self) -> bool:
+        try:
+            self._server = self._reached()
+            self._probes = Probes(self._server)
+        except CapabilityError:
+            raise
+        except (PowerprofError, UsageError):  # not there yet, or no longer
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class StatementLine:
+    """A statement of the newest window with its shares before, in percent of one CPU; 0 where it was not seen."""
+
+    statement: Statement
+    cpu_percent: float
+    before: tuple[float, ...]
+
+
+class StatementHistory:
+    """Windows as they come."""
+
+    def __init__(self, points: int = POINTS) -> None:
+        self.windows: deque[Queries] = deque(maxlen=points)
+        self._shares: deque[dict[StatementKey, float]] = deque(maxlen=points)
+        self.is_away = False
+
+    def add(self, window: Queries | None) -> None:
+        """One more; None where the server was away."""
+        self.is_away = window is None
+        if window is not None:
+            self.windows.append(window)
+            self._shares.append({_key(one): 100.0 * one.c0_s / window.window_s for one in window.statements})
+
+    @property
+    def last(self) -> Queries | None:
+        """The newest."""
+        return self.windows[-1] if self.windows else None
+
+    def series(self, value: Callable[[Queries], float | None]) -> list[float | None]:
+        """One figure of each window."""
+        return [value(one) for one in self.windows]
+
+    def lines(self) -> list[StatementLine]:
+        """Every statement of the newest window, the most CPU time first."""
+        newest = self.last
+        if newest is None:
+            return []
+        return [
+            StatementLine(
+                one, 100.0 * one.c0_s / newest.window_s, tuple(shares.get(_key(one), 0.0) for shares in self._shares)
+            )
+            for one in newest.statements
+        ]
+
+
+def _key(one: Statement) -> StatementKey:
+    return one.text, one.schema_name

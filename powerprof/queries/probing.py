@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way by probes: one window, or one after the other with the same tracer."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from powerprof.closing import Closing
+from powerprof.database import performance
+from powerprof.energy.windows import WindowEnergy
+from powerprof.queries import notes
+from powerprof.queries.join import parts_of
+from powerprof.queries.reach import Reach, asked
+from powerprof.queries.record import Measured
+from powerprof.records import Window
+from powerprof.tracing.oncpu import OnCpuTracer
+from powerprof.tracing.oncpu_capture import OnCpuCapture
+from powerprof.tracing.queries import QueryTracer
+from powerprof.tracing.statement_trace import StatementTrace
+from powerprof.windows.sampling import WindowInterrupted, WindowMeter, measure_window
+
+
+class Taken(NamedTuple):
+    """A window, the trace with the clients' texts where statements were probed, and samples of stacks beside."""
+
+    measured: Measured
+    trace: StatementTrace | None
+    sampled: OnCpuCapture | None = None
+
+
+class Probes(Closing):
+    """The tracer of one server; a context manager that removes it. Raises CapabilityError, PowerprofError.
+
+    `stacks`: call stacks are sampled beside.
+    """
+
+    def __init__(self, server: Reach, *, stacks: bool = False) -> None:
+        self._server = server
+        self._stack = ExitStack()
+        try:
+            self._tracer = self._stack.enter_context(QueryTracer(server.pid, stacks=stacks))
+            self._beside: OnCpuTracer | None = None
+            if stacks:
+                self._beside = self._stack.enter_context(OnCpuTracer([server.pid], beside=self._tracer.program))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def window(self, duration_s: float, energy: WindowEnergy) -> Taken:
+        """Trace one window; the server is asked before and after it, never within. Raises WindowInterrupted."""
+        tracer, server = self._tracer, self._server
+        before = asked(server, running=True)
+        tracer.attach()
+        tracer.begin()
+        window, interrupted, sampled = self._measured(duration_s, energy)
+        trace = tracer.collect()
+        known = performance.merged(before, asked(server, running=False))
+        parts = parts_of(trace, known)
+        cost = trace.cost
+        measured = Measured(
+            method="probes",
+            parts=parts,
+            known=known,
+            window=energy.complete(window),
+            window_s=trace.window_s,
+            process_cpu_s=None if trace.process_cpu_ns is None else trace.process_cpu_ns / 1e9,
+            cost_s=None if cost.bpf_s is None else cost.bpf_s + cost.trap_ns / 1e9,
+            bpf_s=cost.bpf_s,
+            seen_count=trace.dispatches_count,
+            notes=notes.of(trace, known, server, parts.statements),
+            lost_count=trace.lost_count,
+            unreadable_count=trace.unreadable_count,
+            cut_count=trace.cut_count,
+            interrupted=interrupted,
+        )
+        return Taken(measured, trace, sampled)
+
+    def _measured(self, duration_s: float, energy: WindowEnergy) -> tuple[Window, bool, OnCpuCapture | None]:
+        """The window to its end, whether it was interrupted, and the samples beside."""
+        tracer = self._tracer
+        if self._beside is None:
+            try:
+                window, interrupted = measure_window(duration_s, meters=energy.meters), False
+            except WindowInterrupted as error:
+                if error.partial is None:
+                    raise
+                window, interrupted = error.partial, True
+            tracer.end()
+            return window, interrupted, None
+        with WindowMeter(meters=energy.meters) as meter:
+            meter.open_window(duration_s)
+            windows: list[Window] = []
+
+            def over() -> None:
+                tracer.end()
+                windows.append(meter.close_window())
+
+            sampled = self._beside.measure(duration_s, over)
+        return windows[0], sampled.interrupted, sampled
