@@ -20,13 +20,13 @@ class TickSampler(Closing):
 
     def __init__(self, pid: int) -> None:
         check_process_ids()
-        self._program = Loaded("ticks.bpf.c", {"TICKS": _TICKS})
-        self._program.put("target", 0, pid.to_bytes(8, "little"))
-        self._sampler = Sampler(self._program.descriptor("sample__tick"))
+        self.program = Loaded("ticks.bpf.c", {"TICKS": _TICKS})
+        self.program.put("target", 0, pid.to_bytes(8, "little"))
+        self._sampler = Sampler(self.program.descriptor("sample__tick"))
 
     def close(self) -> None:
         self._sampler.close()
-        self._program.close()
+        self.program.close()
 
     def start(self) -> None:
         """Sample from now on. Raises CapabilityError, PowerprofError."""
@@ -38,7 +38,7 @@ class TickSampler(Closing):
 
     def ticks(self) -> tuple[list[tuple[int, int]], int]:
         """(CLOCK_MONOTONIC in ns, thread) of each sample, and how many there was no room for."""
-        seen = int.from_bytes(self._program.get("seen", 0), "little")
+        seen = int.from_bytes(self.program.get("seen", 0), "little")
         kept = min(seen, _TICKS)
-        found = np.frombuffer(self._program.table_bytes("ticks"), dtype=_TICK)[:kept]
+        found = np.frombuffer(self.program.table_bytes("ticks"), dtype=_TICK)[:kept]
         return sorted((int(at_ns), int(tid)) for at_ns, tid in found), seen - kept

@@ -20,7 +20,7 @@ def main() -> int:
         nargs="*",
         metavar="NAME",
         help="startup, opening, rate, estimate, observer, steadiness, turns-full, turns-half, attribution, "
-        "attribution-idle, queries, exporter, exporter-busy (all)",
+        "attribution-idle, queries, queries-samples, exporter, exporter-busy (all)",
     )
     parser.add_argument("--quick", action="store_true", help="short windows, to see that it works: nothing to believe")
     given = parser.parse_args()
@@ -34,6 +34,7 @@ def main() -> int:
         "turns-full": turns.run_full,
         "turns-half": turns.run_half,
         "queries": queries.run,
+        "queries-samples": queries.run_samples,
         "exporter": exporter.run,
         "exporter-busy": exporter.run_busy,
         "attribution": attribution.run_loaded,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `powerprof queries` costs a server that answers as fast as it can: probes on and off in turns (`turns`)."""
+"""What `powerprof queries` costs a server that answers as fast as it can: by probes and by samples, in `turns`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from powerprof.database import sql
+from powerprof.database.history import CONSUMERS
 from powerprof.database.server import PrivateServer
 from powerprof.sources.cpuidle import CpuidleReader
 from powerprof.tracing.queries import QueryTracer
+from powerprof.tracing.ticks import TickSampler
 from tests.bench import attribution, turns
 from tests.bench.figures import Verdict
 
-LOSS_PERCENT = 3.0
+LOSS_PERCENT, SAMPLES_PERCENT = 3.0, 1.0
 _BUSY_HZ = 40_000
 
 
@@ -22,14 +25,18 @@ class Probes:
     """The tracer's probe and tracepoints, all of them or none."""
 
     def __init__(self, tracer: QueryTracer) -> None:
-        self._tracer = tracer
+        self._tracer, self._is_on = tracer, False
 
     def attach(self) -> None:
+        if self._is_on:
+            return  # two turns in a row are on: a second probe would be paid for as well
+        self._is_on = True
         self._tracer.program.attach()
         self._tracer.attach()
         self._tracer.begin(timed=False)
 
     def detach(self) -> None:
+        self._is_on = False
         self._tracer.detach()
         self._tracer.program.detach()
 
@@ -38,6 +45,36 @@ class Probes:
 
     def run_time_s(self) -> float | None:
         return self._tracer.program.run_time_s()
+
+
+class Samples:
+    """The sampler, and the history of statements that the server keeps for it. Reading that takes a hundredth of the
+    time at most, which is not in the turns."""
+
+    def __init__(self, sampler: TickSampler, connection: sql.Connection) -> None:
+        self._sampler, self._connection, self._is_on = sampler, connection, False
+
+    def _consumers(self, state: str) -> None:
+        for name in CONSUMERS:
+            change = "UPDATE performance_schema.setup_consumers SET ENABLED = %s WHERE NAME = %s"
+            sql.rows(self._connection, change, (state, name))
+
+    def attach(self) -> None:
+        if not self._is_on:
+            self._consumers("YES")
+            self._sampler.start()
+        self._is_on = True
+
+    def detach(self) -> None:
+        self._sampler.stop()
+        self._consumers("NO")
+        self._is_on = False
+
+    def count_run_time(self) -> None:
+        self._sampler.program.count_run_time()
+
+    def run_time_s(self) -> float | None:
+        return self._sampler.program.run_time_s()
 
 
 @contextmanager
@@ -49,18 +86,36 @@ def _bench(load: Sequence[str]) -> Iterator[tuple[turns.Bench, float]]:
             yield turns.Bench(server, Probes(tracer), reader), time.monotonic() - began
 
 
+@contextmanager
+def _sampled(load: Sequence[str]) -> Iterator[tuple[turns.Bench, float]]:
+    with PrivateServer(settings={"performance_schema": "ON"}) as server, attribution.loading(server, load):
+        assert server.pid is not None
+        began = time.monotonic()
+        with TickSampler(server.pid) as sampler, CpuidleReader() as reader, server.connect() as connection:
+            yield turns.Bench(server, Samples(sampler, connection), reader), time.monotonic() - began
+
+
 def run(quick: bool) -> Verdict:
-    """Sixteen threads that ask as fast as they can."""
-    pairs = turns.loaded("statements", ["--threads=16", "--rate=0"], 10 if quick else 200, _bench)
+    """Sixteen threads that ask as fast as they can, probed."""
+    return _judged("statements", _bench, LOSS_PERCENT, quick)
+
+
+def run_samples(quick: bool) -> Verdict:
+    """The same, sampled."""
+    return _judged("statements by samples", _sampled, SAMPLES_PERCENT, quick)
+
+
+def _judged(name: str, opened: turns.Opening, target_percent: float, quick: bool) -> Verdict:
+    pairs = turns.loaded(name, ["--threads=16", "--rate=0"], 10 if quick else 200, opened)
     lost = [100.0 * (1.0 - on.queries_hz / off.queries_hz) for off, on in pairs]
     middle, low, high = turns.interval(lost)
     rate = statistics.median(off.queries_hz for off, _ in pairs)
     doubt = f"the load is too low: {rate:,.0f} queries/s, {_BUSY_HZ:,} are asked for" if rate < _BUSY_HZ else ""
-    if high - low > 2 * LOSS_PERCENT:
+    if high - low > 2 * target_percent:
         doubt = f"the interval is wider than the target ({high - low:.1f} points): something else runs"
     each = 2e6 * middle / 100 / rate
     text = (
-        f"telling statements apart costs {middle:.1f} % [{low:.1f}, {high:.1f}] of a saturated server's throughput, "
-        f"{each:.1f} µs of two CPUs a statement (target ≤ {LOSS_PERCENT:g} %)"
+        f"telling {name} apart costs {middle:.1f} % [{low:.1f}, {high:.1f}] of a saturated server's throughput, "
+        f"{each:.1f} µs of two CPUs a statement (target ≤ {target_percent:g} %)"
     )
-    return Verdict(text, middle <= LOSS_PERCENT, doubt)
+    return Verdict(text, middle <= target_percent, doubt)
