@@ -154,9 +154,9 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     shares: list[int | None] = [None] * len(rows)
     if counted:
         wakings = blamer.wakings()
-        shares = [*shares_of(rows, wakings)]
-        ended = {(row.thread, row.stack.pcs, row.origin) for row in rows}
-        without_exit = [blamer.without_exit(key, woken) for key, woken in wakings.items() if key not in ended]
+        told, left = shares_of(rows, wakings)
+        shares = [*told]
+        without_exit = [blamer.without_exit(key, wakings[key], count) for key, count in left.items()]
         without_exit.sort(key=lambda one: (-one.wakings_count, one.thread.tid, [frame.address for frame in one.stack]))
     wakeups = blamer.wakeups(rows, shares, exits)
     split = _energy(capture, wakeups, others, len(edges))

@@ -97,19 +97,30 @@ class WokenAt:
 WokenKey = tuple[int, tuple[int, ...], Origin]
 
 
-def shares_of(rows: list[Row], wakings: Mapping[WokenKey, WokenAt]) -> list[int]:
-    """Each row's wakings; those that ended no idle period: in the most frequent of rows that differ by mechanism."""
+def shares_of(rows: list[Row], wakings: Mapping[WokenKey, WokenAt]) -> tuple[list[int], dict[WokenKey, int]]:
+    """Each row's wakings, and how many there are at what no row has; in all as many as were counted.
+
+    Those that ended no idle period are in the most frequent of rows that differ by mechanism. An exit whose waker was
+    not seen is of another origin than its waking: it stands for one of the most frequent ones there.
+    """
     main: dict[WokenKey, int] = {}
     shares = [row.count for row in rows]
-    ended: Counter[WokenKey] = Counter()
+    spare = {key: woken.count for key, woken in wakings.items()}
+    owed: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for number, row in enumerate(rows):
         key = (row.thread, row.stack.pcs, row.origin)
         main.setdefault(key, number)
-        ended[key] += row.count
+        own = min(row.count, spare.get(key, 0))
+        if key in spare:
+            spare[key] -= own
+        owed[key[:2]] += row.count - own
+    for key in sorted(spare, key=lambda one: -spare[one]):
+        taken = min(spare[key], owed[key[:2]])
+        spare[key] -= taken
+        owed[key[:2]] -= taken
     for key, number in main.items():
-        counted = wakings[key].count if key in wakings else 0
-        shares[number] += max(0, counted - ended[key])
-    return shares
+        shares[number] += spare.pop(key, 0)
+    return shares, {key: count for key, count in spare.items() if count}
 
 
 def _plain(exits: Array) -> Iterator[_Cause]:
@@ -259,13 +270,13 @@ class Blamer:
                 counted[name] = counted.get(name, 0) + count
         return dict(sorted(counted.items(), key=lambda one: -one[1]))
 
-    def without_exit(self, key: WokenKey, woken: WokenAt) -> Waking:
-        """The record of wakings of which none ended an idle period."""
+    def without_exit(self, key: WokenKey, woken: WokenAt, count: int) -> Waking:
+        """The record of `count` wakings of which none ended an idle period."""
         tid, _, origin = key
         return Waking(
             origin=origin,
-            wakings_count=woken.count,
-            wakings_hz=woken.count / self._counted_s,
+            wakings_count=count,
+            wakings_hz=count / self._counted_s,
             thread=self.thread(tid),
             waker=self._waker(woken.wakers, Counter()),
             stack=list(woken.stack.frames),

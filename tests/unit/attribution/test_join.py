@@ -178,6 +178,19 @@ def test_wakings_stand_in_one_row_each() -> None:
     assert only.waker.comm == "client"
 
 
+def test_an_exit_whose_waker_was_not_seen_is_one_of_the_wakings_that_were_counted() -> None:
+    unseen = own_timer(101, flags=int(Flag.SITE))
+    found = attribution(exits(*[own_timer(101)] * 68, unseen, unseen), [waking(101, 70)])
+    assert [(row.origin, row.count, row.wakings_count) for row in found.wakeups] == [
+        ("own_timer", 68, 68),
+        ("kernel", 2, 2),
+    ]
+    # One that is in no other row is not told a second time.
+    found = attribution(exits(unseen), [waking(101, 1)])
+    assert [(row.origin, row.wakings_count) for row in found.wakeups] == [("kernel", 1)]
+    assert found.wakings_without_exit == []
+
+
 @pytest.mark.parametrize("field", ["loaded_count", "uncounted_count"])
 def test_wakings_that_were_not_all_counted_are_unknown(field: str) -> None:
     found = attribution(exits(own_timer(101)), [waking(101, 20)], **{field: 1})
