@@ -193,15 +193,18 @@ def idle(steps: Steps, job: Job) -> dict[str, Any]:
 
 
 def refused(steps: Steps, job: Job) -> dict[str, Any]:
-    """What this kernel is too old for is refused by the names of the kernel and of what it lacks."""
+    """What this kernel is too old for is refused by the names of both, what this processor lacks by its name."""
+    release, machine = os.uname().release, os.uname().machine
+    expected = [f"error: this kernel ({release}) has no ", "Linux 5."]
+    if machine != "x86_64":
+        expected = ["error: ", f" on {machine} ", "not supported; x86_64 is"]
     said = {}
     with steps.program(str(_PROGRAMS / "functions_truth")) as process:
         assert process.stdout is not None
         pid = process.stdout.readline().strip()
         for words in (("--functions", "truth_*"), ("--on-cpu",)):
             done = steps.powerprof("attribute", "--pid", pid, *words, "--duration", "1", "--no-save", limit_s=30)
-            expected = f"error: this kernel ({os.uname().release}) has no "
-            if done.code != 3 or expected not in done.err or "Linux 5." not in done.err:
+            if done.code != 3 or any(part not in done.err for part in expected):
                 raise StepError(f"attribute {' '.join(words)} ended with {done.code}: {done.last_words()}")
             said[words[0]] = done.last_words()
     return said
