@@ -30,9 +30,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 _NAME = re.compile(r"[a-z][a-z-]{,30}-\d{4,18}")
 _RUN_FILE = "run.json"
 _ABOUT_FILE = "about.json"
-# A label is a word of a release or a branch; `last` means the newest run, `prune` is a command.
+# A label is a word of a release or a branch; `last` means the newest run, the others are commands.
 _LABEL = re.compile(r"[A-Za-z0-9][\w.+/-]{0,39}")
-_NO_LABELS = ("last", "prune")
+_NO_LABELS = ("last", "prune", "export")
 _LIMIT_BYTES = 256 << 20
 _SHOWN_NAME = 80
 # A capture of a busy host is some MB, all other runs less than one.
