@@ -51,7 +51,7 @@ def load(path: Path) -> WebConfig:
     """Read the file; the names of files in it are relative to it. Raises DataError."""
     import yaml
 
-    text = files.read_text(path)
+    text = files.read_outside_text(path)
     if len(text) > _MOST_BYTES:
         raise DataError(path, f"more than {_MOST_BYTES} bytes")
     try:

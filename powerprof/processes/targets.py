@@ -132,7 +132,7 @@ def _one(word: str) -> list[int]:
             )
         return [int(status.get("Tgid") or pid)]
     if not word or word.startswith("-"):
-        raise UsageError(f"--pid {word!r} is neither a process id nor a name")
+        raise UsageError(f"--pid {word!r} is neither a process id nor a name", "such as 1234 or mysqld")
     pids = _named(word)
     if not pids:
         raise UsageError(f"no process is called {word}", "ps -e lists them; --pid takes ids and names")

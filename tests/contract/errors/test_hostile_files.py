@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 import traceback
 from collections.abc import Iterator
@@ -197,6 +198,13 @@ def test_damaged_recordings(tmp_path: Path, content: bytes, said: str) -> None:
             read_recording(path, after, source=None, elapsed_s=None, read_at="2026-01-01T00:00:00.000Z")
         assert str(path) in error.value.message
         assert "\n" not in error.value.message
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(refused: Refused, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for command, option in (("export", "--web-config"), ("idle", "--meter-log"), ("idle", "--defaults-file")):
+        refused(1, r"/pipe: not a regular file", [command, option, str(pipe)])
 
 
 def test_the_command_line_refuses_a_damaged_recording(refused: Refused, tmp_path: Path) -> None:
