@@ -31,7 +31,7 @@ _DESELECTED = pytest.StashKey[list[str]]()
 
 def _needs_a_server_that_is_not_fetched(item: pytest.Item) -> bool:
     marker = item.get_closest_marker("historical")
-    return marker is not None and not historical.is_fetched(historical.find(marker.args[0]))
+    return marker is not None and not all(historical.is_fetched(historical.find(name)) for name in marker.args)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 
 from powerprof import text
@@ -14,6 +15,8 @@ from powerprof.report import labels
 from powerprof.report.labels import significant
 
 _MOST_THREADS = 12
+# Of a host on which nothing else is to run.
+_BUSY_PERCENT = 20.0
 
 _Column = tuple[str, Callable[[Point], float | None]]
 
@@ -76,6 +79,7 @@ def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
         found += [*_table(sweep.parameter, good, known, width), ""] if known else []
     for point in good:
         found += _threads(point, width)
+    found += [line for one in _alone(sweep) for line in text.wrap(one, width)]
     for point in sweep.points:
         if point.error is not None:
             found += text.wrap(f"{point.value}: {point.error}", width)
@@ -104,6 +108,23 @@ def _threads(point: Point, width: int) -> list[str]:
     lines = [text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)]
     more = [f"{left} more threads (--json)"] if left > 0 else []
     return [f"{point.value}, {point.server}: how often its threads wake", *lines, *more, ""]
+
+
+def _alone(sweep: Sweep) -> list[str]:
+    """What the host did with all servers of the sweep stopped, and what that means for the figures."""
+    busy = [window.c0_percent for window in sweep.baseline if window.c0_percent is not None]
+    woken = [window.wakeups_hz for window in sweep.baseline if window.wakeups_hz is not None]
+    if not busy or not woken:
+        return []
+    c0_percent = statistics.fmean(busy)
+    hz = statistics.fmean(woken)
+    said = [f"With all of them stopped: C0 {_short(c0_percent)} %, {_short(hz)} wake-ups/s."]
+    if c0_percent > _BUSY_PERCENT:
+        said.append(
+            "Other programs kept the CPUs busy: C0, watts, idle exits and wake-ups of the host say little of a server. "
+            "How often its threads are woken and its own CPU time do."
+        )
+    return said
 
 
 def headline(sweep: Sweep) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from powerprof.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.experiment.measure import oslayer
 from powerprof.experiment.measure.apparatus import Apparatus, Slot
 from powerprof.experiment.measure.block import measure_block
@@ -26,6 +26,9 @@ from powerprof.workloads.reading import Case
 
 # Statistics are recomputed ten seconds after tables were filled; a stopped server would do that in its own window.
 START_S = 12.0
+# PostgreSQL's background writer wakes five times a second until it has been once around its buffers, which it lets take
+# two minutes (scan_whole_pool_milliseconds, bufmgr.c); then it sleeps for ten seconds at a time.
+POSTGRESQL_START_S = 130.0
 # Timers that ran out while it was stopped fire at once.
 _WOKEN_S = 1.5
 
@@ -53,8 +56,10 @@ def measure_rounds(
     Raises UsageError, CapabilityError.
     """
     options, say = apparatus.options, apparatus.say
-    say(f"letting {len(cases)} servers settle for {START_S:g} s")
-    time.sleep(START_S)
+    silent = all(case.server.kind == "postgresql" and case.load.kind in ("idle", "none") for case in cases.values())
+    start_s = POSTGRESQL_START_S if silent else START_S
+    say(f"letting {len(cases)} servers settle for {start_s:g} s")
+    time.sleep(start_s)
     for number in range(options.pairs):
         missing = [value for value in cases if len(found[value].blocks) <= number and found[value].error is None]
         if not missing:
@@ -94,6 +99,9 @@ def _measure(apparatus: Apparatus, case: Case, found: Gathered, number: int) -> 
     if options.attribute_s is not None:
         in_force = settings_in_force(server)
         window = trace_condition(bench, case, "a", options.attribute_s, apparatus.say, apparatus.offer.rate_hz)
+        if window.attribution.interrupted:
+            # A trace that is cut short is kept by who shows it; here it would be one of several, and not as long.
+            raise Interrupted("interrupted")
         family = "mariadb" if "mariadb" in server.version.lower() else server.login.family
         found.traced.append(pace_window(window, family, in_force))
     found.blocks.append(block)
