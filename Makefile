@@ -15,7 +15,7 @@ HISTORICAL := mysql-5.5.9
 # is run again, and named as RERUN: a test that fails always fails here too.
 ALONE := tests/contract/idle tests/unit/sources/test_edges.py tests/integration/experiment/test_compare.py \
 	tests/root/attribution/test_counts.py tests/root/attribution/test_ground_truth.py \
-	tests/root/attribution/test_servers.py tests/root/test_dtrace_linux.py tests/root/test_idle_causes.py \
+	tests/root/attribution/test_servers.py tests/root/test_dtrace_linux.py tests/root/test_hotplug.py tests/root/test_idle_causes.py \
 	tests/root/test_monitor.py tests/root/test_oncpu.py tests/root/test_preemption.py tests/root/test_rate.py \
 	tests/root/test_without_cpuidle.py
 WAITING := tests/root/test_targets_survive.py tests/integration/experiment/test_how_to.py \

@@ -35,6 +35,11 @@ class Span:
     notes: tuple[str, ...]
 
 
+def changed_note(cpus: Sequence[int]) -> str:
+    """What is said of CPUs that were not there all the time, or are not traced yet."""
+    return f"CPU {', '.join(map(str, cpus))} came or went: left out of this interval"
+
+
 def span_between(before: Snapshot, after: Snapshot) -> Span:
     """The counters of all CPUs that are in both snapshots. A CPU that came, went or was reset is left out, and said."""
     idle_s: dict[tuple[int, str], float] = {}
@@ -42,7 +47,7 @@ def span_between(before: Snapshot, after: Snapshot) -> Span:
     exits, forced, has_counters, c0_s = 0, 0, True, 0.0
     changed = sorted(set(before.cpus) ^ set(after.cpus))
     if changed:
-        notes.append(f"CPU {', '.join(map(str, changed))} came or went: left out of this interval")
+        notes.append(changed_note(changed))
     for cpu in sorted(set(before.cpus) & set(after.cpus)):
         old, new = before.cpus[cpu], after.cpus[cpu]
         reason = went_back(old, new)

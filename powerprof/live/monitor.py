@@ -26,7 +26,7 @@ from powerprof.energy.domains import host_meters
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError
 from powerprof.live import heap, naming
-from powerprof.live.accounts import Span, interval_of, span_between
+from powerprof.live.accounts import Span, changed_note, interval_of, span_between
 from powerprof.live.cost import OwnTime, resident_bytes
 from powerprof.live.intervals import Interval
 from powerprof.live.pending import Pending
@@ -150,6 +150,9 @@ class Monitor(Closing):
             own_memory_bytes=resident_bytes(),
             suspended_s=self._suspended_since(),
         )
+        came = sorted(set(online_cpus()) - set(self._cpus))
+        if came:
+            interval = msgspec.structs.replace(interval, notes=(*interval.notes, changed_note(came)))
         if self._plan.ask_servers:
             servers, findings = self._servers.after(record)
             interval = msgspec.structs.replace(interval, servers=servers, findings=findings)
