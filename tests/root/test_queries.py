@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -456,10 +456,13 @@ def test_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer,
 
 
 def test_watch_goes_on_when_the_server_comes_back(powerprof_cli: Cli, tmp_path: Path) -> None:
-    with RunTree() as tree, PrivateServer(tree=tree, settings=_PERFORMANCE_SCHEMA_OFF) as watched:
+    with ExitStack() as stack:
+        tree = stack.enter_context(RunTree())
+        watched = stack.enter_context(PrivateServer(tree=tree, settings=_PERFORMANCE_SCHEMA_OFF))
         words = ["queries", "--socket", str(watched.socket), "--watch", "--json-lines", "--duration", "0.5"]
         process = powerprof_cli.start([*words, "--energy-source", "none"])
-        assert process.stdout is not None
+        stack.callback(process.wait, 60)
+        stack.callback(process.terminate)  # it would wait for the server for ever
 
         def window_with(text: str) -> dict[str, Any]:
             """The first window in which clients were seen; each beginning is a statement of theirs."""
