@@ -130,9 +130,9 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     """The whole attribution of a capture. Conservation is over every idle exit of the host in the window."""
     edges = capture.cpu_edges()
     exits = capture.cause_entries()
-    found = idle.mechanisms(exits, capture.states)
+    ended_by = idle.mechanisms(exits, capture.states)
     blamer = Blamer(capture, stacks)
-    rows = blamer.rows(exits, found)
+    rows = blamer.rows(exits, ended_by)
     mine = np.zeros(len(exits), dtype=bool)
     for row in rows:
         mine[row.rows] = True
@@ -140,7 +140,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     other_causes = (
         causes.summarise(
             others,
-            found[~mine],
+            ended_by[~mine],
             capture.window_s,
             _task_of(capture),
             functions=capture.functions,
@@ -157,7 +157,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
         told, left = shares_of(rows, wakings)
         shares = [*told]
         without_exit = [blamer.without_exit(key, wakings[key], count) for key, count in left.items()]
-        without_exit.sort(key=lambda one: (-one.wakings_count, one.thread.tid, [frame.address for frame in one.stack]))
+        without_exit.sort(key=lambda row: (-row.wakings_count, row.thread.tid, [frame.address for frame in row.stack]))
     wakeups = blamer.wakeups(rows, shares, exits)
     split = _energy(capture, wakeups, others, len(edges))
     if split is not None and split.rate_watts is not None:
@@ -191,7 +191,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
         target=capture.target,
         window_s=capture.window_s,
         cpus=len(edges),
-        conservation=idle.conserve(exits, found, capture.lost_count, edges, capture.stat_idle_percent),
+        conservation=idle.conserve(exits, ended_by, capture.lost_count, edges, capture.stat_idle_percent),
         wakeups=wakeups,
         stacks=_stack_counts(stacks, rows, capture.stacks_lost_count),
         tool=capture.tool,

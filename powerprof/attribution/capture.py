@@ -121,8 +121,8 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
         if self.version == 1:
             return aggregate(in_window(self.exit_records(), self.cpu_edges()))
         entries = np.frombuffer(self.causes, dtype=CAUSE)
-        found: npt.NDArray[Any] = entries[entries["count"] > 0]
-        return found
+        counted: npt.NDArray[Any] = entries[entries["count"] > 0]
+        return counted
 
     def cpu_edges(self) -> dict[int, CpuEdge]:
         """Each CPU's window."""
@@ -151,10 +151,10 @@ def load(path: Path) -> Capture:
     broken = len(capture.exits) % IDLE_EXIT.itemsize or len(capture.causes) % CAUSE.itemsize
     if broken or capture.version not in (1, 2):
         raise DataError(path, "a capture of another version")
-    stacks = [one.stack for one in capture.sites] + [one.stack for one in capture.sleeping]
+    stacks = [site.stack for site in capture.sites] + [sleeper.stack for sleeper in capture.sleeping]
     if any(len(stack) > _STACK_LIMIT_BYTES for stack in stacks):
         raise DataError(path, f"a stack of more than {_STACK_LIMIT_BYTES >> 10} KiB")
-    for size in {len(one.registers) for one in capture.sites}:
+    for size in {len(site.registers) for site in capture.sites}:
         try:
             machine_of(bytes(size))
         except DataError as error:

@@ -38,19 +38,19 @@ def blamed(exits: Array) -> tuple[Array, Array]:
     return np.where(ran, exits["next_tid"], exits["woken_tid"]), np.where(ran, exits["next_tgid"], 0)
 
 
-def _keys(exits: Array, found: Array) -> Array:
+def _keys(exits: Array, ended_by: Array) -> Array:
     keys = np.zeros(len(exits), dtype=_KEY)
-    keys["mechanism"] = found
+    keys["mechanism"] = ended_by
     keys["tid"], keys["tgid"] = blamed(exits)
     keys["work"] = exits["work_function"]
-    timer = np.isin(found, (TIMER, TICK))
+    timer = np.isin(ended_by, (TIMER, TICK))
     by_timer = (exits["flags"] & Flag.WAKER != 0) & (exits["waker_context"] == WakerContext.TIMER)
     function = np.where(by_timer, exits["waker_timer_function"], exits["timer_function"])
     keys["timer"] = np.where(timer, function, 0)
-    keys["irq"] = np.where(found == DEVICE, exits["irq"], 0)
-    keys["evidence"] = np.where(np.isin(found, (IPI, DEVICE)), exits["evidence"], 0)
-    keys["poll_ended"] = (found == TIMER) & (exits["evidence"] == Evidence.NONE) & (exits["flags"] & Flag.WAKER == 0)
-    keys["softirq"] = np.where((found == UNKNOWN) & (exits["evidence"] == Evidence.SOFTIRQ), exits["irq"] + 1, 0)
+    keys["irq"] = np.where(ended_by == DEVICE, exits["irq"], 0)
+    keys["evidence"] = np.where(np.isin(ended_by, (IPI, DEVICE)), exits["evidence"], 0)
+    keys["poll_ended"] = (ended_by == TIMER) & (exits["evidence"] == Evidence.NONE) & (exits["flags"] & Flag.WAKER == 0)
+    keys["softirq"] = np.where((ended_by == UNKNOWN) & (exits["evidence"] == Evidence.SOFTIRQ), exits["irq"] + 1, 0)
     return keys
 
 
@@ -83,7 +83,7 @@ def _thread(task: Task, work: int, functions: Mapping[int, str], server_names: M
 
 def summarise(
     exits: Array,
-    found: Array,
+    ended_by: Array,
     window_s: float,
     look_up: LookUp,
     *,
@@ -96,7 +96,7 @@ def summarise(
 
     `server_names` maps thread ids to performance_schema names. Threads of `own_pid` are called powerprof.
     """
-    unique, index = np.unique(_keys(exits, found), return_inverse=True)
+    unique, index = np.unique(_keys(exits, ended_by), return_inverse=True)
     comms: dict[int, str] = {}
     for tid, comm in zip(exits["next_tid"].tolist(), exits["next_comm"].tolist(), strict=True):
         comms[tid] = comm.decode("utf-8", "replace")

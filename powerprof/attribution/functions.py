@@ -80,32 +80,32 @@ class FunctionProfile(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.functions/1"] = "powerprof.functions/1"
 
 
-def _row(one: FunctionCounts, trace: FunctionTrace) -> FunctionRow:
-    own = trace.stepped_cost if one.stepped else trace.cost
+def _row(counts: FunctionCounts, trace: FunctionTrace) -> FunctionRow:
+    own = trace.stepped_cost if counts.stepped else trace.cost
     probes_ns = 0.0
     if trace.cost is not None and trace.stepped_cost is not None and own is not None:
         # Of each child's probe the part before its entry and after its return lies in this function's time.
         probes_ns = (
-            one.calls * own.inside_ns
-            + (one.children - one.stepped_children) * (trace.cost.call_ns - trace.cost.inside_ns)
-            + one.stepped_children * (trace.stepped_cost.call_ns - trace.stepped_cost.inside_ns)
+            counts.calls * own.inside_ns
+            + (counts.children - counts.stepped_children) * (trace.cost.call_ns - trace.cost.inside_ns)
+            + counts.stepped_children * (trace.stepped_cost.call_ns - trace.stepped_cost.inside_ns)
         )
-    self_cpu_ns = _without(one.self_cpu_ns, probes_ns)
+    self_cpu_ns = _without(counts.self_cpu_ns, probes_ns)
     total_ns = trace.process_cpu_s * 1e9 if trace.process_cpu_s else None
     return FunctionRow(
-        function=one.name,
-        module=one.module,
-        calls_count=one.calls,
-        calls_hz=one.calls / trace.window_s,
+        function=counts.name,
+        module=counts.module,
+        calls_count=counts.calls,
+        calls_hz=counts.calls / trace.window_s,
         self_cpu_ms=_ms(self_cpu_ns),
         self_cpu_percent=min(100.0, 100.0 * self_cpu_ns / total_ns) if total_ns and self_cpu_ns is not None else None,
-        self_cpu_mean_us=self_cpu_ns / one.calls / 1e3 if one.calls and self_cpu_ns is not None else None,
-        self_wall_ms=_ms(_without(one.self_wall_ns, probes_ns)),
-        cpu_ms=_ms(one.cpu_ns),
-        wall_ms=_ms(one.wall_ns),
-        probe_ms=one.calls * own.call_ns / 1e6 if own is not None else None,
-        abandoned_count=one.abandoned,
-        unfinished_count=one.unfinished,
+        self_cpu_mean_us=self_cpu_ns / counts.calls / 1e3 if counts.calls and self_cpu_ns is not None else None,
+        self_wall_ms=_ms(_without(counts.self_wall_ns, probes_ns)),
+        cpu_ms=_ms(counts.cpu_ns),
+        wall_ms=_ms(counts.wall_ns),
+        probe_ms=counts.calls * own.call_ns / 1e6 if own is not None else None,
+        abandoned_count=counts.abandoned,
+        unfinished_count=counts.unfinished,
     )
 
 
@@ -125,7 +125,7 @@ def _limits(method: str) -> tuple[str, ...]:
 
 def function_profile(trace: FunctionTrace) -> FunctionProfile:
     """The report of one window."""
-    called = [_row(one, trace) for one in trace.functions if one.calls]
+    called = [_row(function, trace) for function in trace.functions if function.calls]
     rows = sorted(called, key=lambda row: (-(row.self_cpu_ms or 0.0), -row.calls_count, row.function))
     cost_ms = sum(row.probe_ms or 0.0 for row in rows) if trace.cost is not None else None
     return FunctionProfile(

@@ -39,8 +39,8 @@ def _ended_by_themselves(causes: Array, states: Mapping[int, Sequence[str]]) -> 
     """
     nothing = (causes["evidence"] == Evidence.NONE) & (causes["flags"] & (Flag.WAKER | Flag.NO_TASK) == Flag.NO_TASK)
     polling = {number for names in states.values() for number, name in enumerate(names) if is_polling(name, "")}
-    found: Array = nothing & np.isin(causes["irq"], list(polling))
-    return found
+    ended: Array = nothing & np.isin(causes["irq"], list(polling))
+    return ended
 
 
 def mechanisms(causes: Array, states: Mapping[int, Sequence[str]] = MappingProxyType({})) -> Array:
@@ -53,23 +53,23 @@ def mechanisms(causes: Array, states: Mapping[int, Sequence[str]] = MappingProxy
     table = np.zeros(max(Evidence) + 1, dtype=np.int8)
     for evidence, mechanism in _BY_EVIDENCE.items():
         table[evidence] = mechanism
-    found: Array = table[np.minimum(causes["evidence"], max(Evidence))]
+    ended_by: Array = table[np.minimum(causes["evidence"], max(Evidence))]
     flags = causes["flags"]
-    found[(found == TIMER) & (flags & Flag.TICK != 0) & (causes["timer_function"] == 0)] = TICK
+    ended_by[(ended_by == TIMER) & (flags & Flag.TICK != 0) & (causes["timer_function"] == 0)] = TICK
     woken = flags & Flag.WAKER != 0
-    found[(found == UNKNOWN) & woken & (flags & Flag.REMOTE != 0)] = NO_IPI
+    ended_by[(ended_by == UNKNOWN) & woken & (flags & Flag.REMOTE != 0)] = NO_IPI
     # Woken on this very CPU by a timer that was seen although its interrupt was not.
-    found[(found == UNKNOWN) & woken & (causes["waker_context"] == WakerContext.TIMER)] = TIMER
-    found[(found == UNKNOWN) & _ended_by_themselves(causes, states)] = TIMER
-    return found
+    ended_by[(ended_by == UNKNOWN) & woken & (causes["waker_context"] == WakerContext.TIMER)] = TIMER
+    ended_by[(ended_by == UNKNOWN) & _ended_by_themselves(causes, states)] = TIMER
+    return ended_by
 
 
 def conserve(
-    causes: Array, found: Array, lost_count: int, edges: Mapping[int, CpuEdge], idle_percent: float | None = None
+    causes: Array, ended_by: Array, lost_count: int, edges: Mapping[int, CpuEdge], idle_percent: float | None = None
 ) -> Conservation:
     """classified + unknown + lost, beside what the kernel itself counted over the same windows."""
     counts = causes["count"]
-    unknown = int(counts[found == UNKNOWN].sum())
+    unknown = int(counts[ended_by == UNKNOWN].sum())
     seen = int(counts.sum())
     total = seen + lost_count
     counter, counted = reference_of(edges) or (None, None)

@@ -114,7 +114,7 @@ def shares_of(rows: list[Row], wakings: Mapping[WokenKey, WokenAt]) -> tuple[lis
         if key in spare:
             spare[key] -= own
         owed[key[:2]] += row.count - own
-    for key in sorted(spare, key=lambda one: -spare[one]):
+    for key in sorted(spare, key=lambda row: -spare[row]):
         taken = min(spare[key], owed[key[:2]])
         spare[key] -= taken
         owed[key[:2]] -= taken
@@ -170,31 +170,31 @@ class Blamer:
 
     def wakings(self) -> dict[WokenKey, WokenAt]:
         """Every counted waking of the target's threads, by thread, stack and origin."""
-        found: dict[WokenKey, WokenAt] = {}
+        woken_at: dict[WokenKey, WokenAt] = {}
         unseen: list[tuple[int, NamedStack, int]] = []
-        for one in self._capture.wakings:
-            stack = self._stacks.find(SLEEPER, one.pid, (one.tid, one.ip, one.sp, one.code))
-            if one.context == WakerContext.UNSEEN:
-                unseen.append((one.tid, stack, one.count))
+        for waking in self._capture.wakings:
+            stack = self._stacks.find(SLEEPER, waking.pid, (waking.tid, waking.ip, waking.sp, waking.code))
+            if waking.context == WakerContext.UNSEEN:
+                unseen.append((waking.tid, stack, waking.count))
                 continue
             origin, detail = self._origin(
-                one.pid, one.context, one.timer_function, one.irq, one.waker_tid, one.waker_pid
+                waking.pid, waking.context, waking.timer_function, waking.irq, waking.waker_tid, waking.waker_pid
             )
-            woken = found.setdefault((one.tid, stack.pcs, origin), WokenAt(stack, detail))
-            woken.count += one.count
+            woken = woken_at.setdefault((waking.tid, stack.pcs, origin), WokenAt(stack, detail))
+            woken.count += waking.count
             if origin in ("other_thread", "other_process"):
-                woken.wakers[(one.waker_tid, one.waker_pid)] += one.count
+                woken.wakers[(waking.waker_tid, waking.waker_pid)] += waking.count
         for tid, stack, count in unseen:
             # What ended those few sleeps is most likely what ends the others there.
-            same = [key for key in found if key[:2] == (tid, stack.pcs)]
-            key = max(same, key=lambda one: found[one].count, default=(tid, stack.pcs, "kernel"))
-            found.setdefault(key, WokenAt(stack, None)).count += count
-        return found
+            same = [key for key in woken_at if key[:2] == (tid, stack.pcs)]
+            key = max(same, key=lambda key: woken_at[key].count, default=(tid, stack.pcs, "kernel"))
+            woken_at.setdefault(key, WokenAt(stack, None)).count += count
+        return woken_at
 
-    def rows(self, exits: Array, found: Array) -> list[Row]:
+    def rows(self, exits: Array, ended_by: Array) -> list[Row]:
         """The target's exits, one row per (thread, stack, origin, mechanism)."""
         grouped: dict[tuple[int, tuple[int, ...], str, int], Row] = {}
-        for number, (cause, mechanism) in enumerate(zip(_plain(exits), found.tolist(), strict=True)):
+        for number, (cause, mechanism) in enumerate(zip(_plain(exits), ended_by.tolist(), strict=True)):
             tid, pid = cause.next_tid, cause.next_tgid
             if not tid or not self._in_target(pid, tid):
                 continue
@@ -268,7 +268,7 @@ class Blamer:
             if count:
                 name = names[state] if state < len(names) else f"state {state}"
                 counted[name] = counted.get(name, 0) + count
-        return dict(sorted(counted.items(), key=lambda one: -one[1]))
+        return dict(sorted(counted.items(), key=lambda ended: -ended[1]))
 
     def without_exit(self, key: WokenKey, woken: WokenAt, count: int) -> Waking:
         """The record of `count` wakings of which none ended an idle period."""

@@ -50,10 +50,10 @@ class CapturePlan:
 def _tasks(exits: Array, wakings: list[SiteWakings], look_up: Callable[[int, int | None, str], Task]) -> list[Task]:
     """Every thread of the trace, by what /proc says now and the trace knew then."""
     known: dict[int, tuple[int | None, str]] = {}
-    for one in wakings:
-        known[one.tid] = (one.pid, "")
-        if one.waker_tid:
-            known[one.waker_tid] = (one.waker_pid, "")
+    for waking in wakings:
+        known[waking.tid] = (waking.pid, "")
+        if waking.waker_tid:
+            known[waking.waker_tid] = (waking.waker_pid, "")
     for prefix in ("waker", "next"):
         trio = zip(
             exits[f"{prefix}_tid"].tolist(),

@@ -88,12 +88,12 @@ def functions(plan: FunctionsPlan, say: Say, consent: Consent) -> FunctionProfil
     if plan.backend == "dtrace":
         return _labelled(_by_dtrace(plan, say), plan.target, started_at)
     try:
-        found = _by_bpf(plan, say, consent)
+        profile = _by_bpf(plan, say, consent)
     except CapabilityError:
         if plan.backend == "bpf" or not _has_dtrace():
             raise
-        found = _by_dtrace(plan, say)
-    return _labelled(found, plan.target, started_at)
+        profile = _by_dtrace(plan, say)
+    return _labelled(profile, plan.target, started_at)
 
 
 def _by_bpf(plan: FunctionsPlan, say: Say, consent: Consent) -> FunctionProfile:
@@ -137,7 +137,7 @@ def wakers(target: Target, duration_s: float, names: Names, say: Say, *, settle:
 
     started_at = now_text()
     trace = parse_wakeups(_run_dtrace("wakeups", target, duration_s, say, settle))
-    named = _thread_names([one.sleeper_tid for one in trace.wakeups], names)
+    named = _thread_names([wakeup.sleeper_tid for wakeup in trace.wakeups], names)
     return _labelled(wakers_profile(trace, named), target, started_at)
 
 
@@ -147,7 +147,7 @@ def sleeps(target: Target, duration_s: float, names: Names, say: Say, *, settle:
 
     started_at = now_text()
     trace = parse_latency(_run_dtrace("sleep-wake-latency", target, duration_s, say, settle))
-    named = _thread_names([one.tid for one in trace.threads], names)
+    named = _thread_names([thread.tid for thread in trace.threads], names)
     return _labelled(sleeps_profile(trace, named), target, started_at)
 
 
@@ -170,8 +170,8 @@ def _one_process(target: Target) -> int:
 def _thread_names(tids: Sequence[int], names: Names) -> dict[int, str]:
     """The server's names of threads, else their own; a thread that is gone has none."""
     known = names()
-    found = {tid: known.get(tid) or look_up(tid).comm for tid in tids if tid}
-    return {tid: name for tid, name in found.items() if name != f"thread {tid}"}
+    by_tid = {tid: known.get(tid) or look_up(tid).comm for tid in tids if tid}
+    return {tid: name for tid, name in by_tid.items() if name != f"thread {tid}"}
 
 
 def _has_dtrace() -> bool:
@@ -187,5 +187,5 @@ def _has_dtrace() -> bool:
 def _labelled(profile: T, target: Target, started_at: str) -> T:
     from powerprof.host.describe import host_record
 
-    found: T = msgspec.structs.replace(profile, label=target.label, started_at=started_at, host=host_record())
-    return found
+    labelled: T = msgspec.structs.replace(profile, label=target.label, started_at=started_at, host=host_record())
+    return labelled

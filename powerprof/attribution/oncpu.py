@@ -92,10 +92,10 @@ def on_cpu_profile(
     whole = capture.busy_count if capture.event == "cpu-clock" else capture.target_count
     merged: dict[tuple[int, tuple[str, ...], str], tuple[list[OnCpuFrame], int, int]] = {}
     states = dict.fromkeys(("complete", "truncated", "failed", "lost", "kernel"), 0)
-    for row in sorted(capture.rows, key=lambda one: (one.pid, one.tid, one.user, one.kernel)):
+    for row in sorted(capture.rows, key=lambda sample: (sample.pid, sample.tid, sample.user, sample.kernel)):
         frames, state = names.of(row)
         states[state] += row.count
-        key = (row.tid, tuple(one.label for one in frames), state)
+        key = (row.tid, tuple(frame.label for frame in frames), state)
         known = merged.get(key)
         merged[key] = (known[0] if known else frames, row.pid, (known[2] if known else 0) + row.count)
     stacks = [
@@ -112,7 +112,7 @@ def on_cpu_profile(
         )
         for (tid, _, state), (frames, pid, count) in merged.items()
     ]
-    stacks.sort(key=lambda one: (-one.count, one.pid, one.tid, [frame.label for frame in one.stack]))
+    stacks.sort(key=lambda row: (-row.count, row.pid, row.tid, [frame.label for frame in row.stack]))
     clock = capture.event == "cpu-clock"
     return OnCpuProfile(
         event=capture.event,
@@ -152,7 +152,7 @@ def _functions(stacks: list[OnCpuStack], whole: int, capture: OnCpuCapture) -> l
     own: dict[tuple[str, str, bool], int] = {}
     total: dict[tuple[str, str, bool], int] = {}
     for row in stacks:
-        keys = [(one.label, one.module, one.kernel) for one in row.stack] or [("[unknown]", "", False)]
+        keys = [(frame.label, frame.module, frame.kernel) for frame in row.stack] or [("[unknown]", "", False)]
         own[keys[0]] = own.get(keys[0], 0) + row.count
         for key in dict.fromkeys(keys):
             total[key] = total.get(key, 0) + row.count
@@ -174,7 +174,7 @@ def _functions(stacks: list[OnCpuStack], whole: int, capture: OnCpuCapture) -> l
                 total_percent=_percent(count, whole),
             )
         )
-    rows.sort(key=lambda one: (-one.self_count, -one.total_count, one.function, one.module))
+    rows.sort(key=lambda row: (-row.self_count, -row.total_count, row.function, row.module))
     return rows
 
 

@@ -156,10 +156,10 @@ def _names_of(request: Request, target: Target) -> Callable[[], Mapping[int, str
     def quietly() -> Mapping[int, str]:
         from powerprof.database.local import names_of_local_server
 
-        found: dict[int, str] = {}
+        names: dict[int, str] = {}
         for pid in target.pids:
-            found.update(names_of_local_server(pid))
-        return found
+            names.update(names_of_local_server(pid))
+        return names
 
     return quietly
 
@@ -172,10 +172,10 @@ def analyse(taken: capture.Capture) -> Attribution:
 def _replay(request: Request) -> Result:
     if request.words or request.cgroup or request.system or _asked(request):
         raise UsageError("--from analyses a saved capture: it takes no target", "leave out all but --from and outputs")
-    found = RunStore(request.runs_dir).find(str(request.from_run))
-    raw = found if found.name == capture.FILE else found.parent / capture.FILE
+    folder = RunStore(request.runs_dir).find(str(request.from_run))
+    raw = folder if folder.name == capture.FILE else folder.parent / capture.FILE
     if not raw.is_file():
-        raise DataError(found, "there is no capture beside it")
+        raise DataError(folder, "there is no capture beside it")
     taken = capture.load(raw)
-    name = found.parent.name if found.name != capture.FILE else None
+    name = folder.parent.name if folder.name != capture.FILE else None
     return Result(msgspec.structs.replace(analyse(taken), id=name), "attribute", None, taken)

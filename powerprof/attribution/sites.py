@@ -60,15 +60,15 @@ class StackMemo:
     """
 
     def __init__(self, most: int = 20_000) -> None:
-        self._found: OrderedDict[tuple[int, int, int, Key], NamedStack] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int, int, Key], NamedStack] = OrderedDict()
         self._frames: dict[StackFrame, StackFrame] = {}
         self._most = most
 
     def get(self, place: tuple[int, int, int, Key]) -> NamedStack | None:
         """The stack of a site: (kind, pid, when the process started, key)."""
-        known = self._found.get(place)
+        known = self._kept.get(place)
         if known is not None:
-            self._found.move_to_end(place)
+            self._kept.move_to_end(place)
         return known
 
     def put(self, place: tuple[int, int, int, Key], stack: NamedStack) -> None:
@@ -76,9 +76,9 @@ class StackMemo:
         if len(self._frames) > _MOST_FRAMES:
             self._frames.clear()
         frames = tuple(self._frames.setdefault(frame, frame) for frame in stack.frames)
-        self._found[place] = replace(stack, frames=frames)
-        while len(self._found) > self._most:
-            self._found.popitem(last=False)
+        self._kept[place] = replace(stack, frames=frames)
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)
 
 
 class SiteStacks:
@@ -101,7 +101,7 @@ class SiteStacks:
         self._exact: dict[tuple[int, Key], SavedSite] = {}
         self._near: dict[tuple[int, int, int, int], SavedSite] = {}
         self._registers: dict[tuple[int, int, int], SavedSite] = {}
-        self._sleeping = {(one.tid, one.ip, one.sp): one for one in capture.sleeping}
+        self._sleeping = {(sleeper.tid, sleeper.ip, sleeper.sp): sleeper for sleeper in capture.sleeping}
         for site in capture.sites:
             place = (site.tid, site.ip, site.sp)
             if site.kind == REGISTERS:
@@ -120,10 +120,10 @@ class SiteStacks:
     def find(self, kind: int, pid: int, key: Key) -> NamedStack:
         """The stack of a site; `key` is (tid, ip, sp, code), code 0 where the call path was not hashed."""
         memo = (kind, pid, key)
-        found = self._named.get(memo)
-        if found is None:
-            found = self._named[memo] = self._remembered(kind, pid, key) or self._anew(kind, pid, key)
-        return found
+        stack = self._named.get(memo)
+        if stack is None:
+            stack = self._named[memo] = self._remembered(kind, pid, key) or self._anew(kind, pid, key)
+        return stack
 
     def _place(self, kind: int, pid: int, key: Key) -> tuple[int, int, int, Key] | None:
         images = self._images.get(pid, [])
@@ -131,18 +131,18 @@ class SiteStacks:
 
     def _remembered(self, kind: int, pid: int, key: Key) -> NamedStack | None:
         place = self._place(kind, pid, key)
-        found = self._memo.get(place) if self._memo is not None and place is not None else None
-        if found is not None:
-            self._count(found.complete, found.reason, captured=found.captured)
-        return found
+        stack = self._memo.get(place) if self._memo is not None and place is not None else None
+        if stack is not None:
+            self._count(stack.complete, stack.reason, captured=stack.captured)
+        return stack
 
     def _anew(self, kind: int, pid: int, key: Key) -> NamedStack:
         if self.only_known:
             self._count(False, "left without names: there were more than may be named at once", captured=False)
             return without_name(key, "left without names")
-        found = self._name(kind, pid, key)
-        self.learn(kind, pid, key, found)
-        return found
+        stack = self._name(kind, pid, key)
+        self.learn(kind, pid, key, stack)
+        return stack
 
     def learn(self, kind: int, pid: int, key: Key, stack: NamedStack) -> None:
         """Keep a site's stack for captures to come. One whose bytes are missing stands until they come."""
@@ -165,10 +165,10 @@ class SiteStacks:
 
     def _restore(self, named: NamedSites) -> None:
         self.tally, self._notes = named.tally, named.notes
-        for one in named.sites:
-            frames = tuple(named.frames[number] for number in one.frames)
-            self._named[one.kind, one.pid, (one.tid, one.ip, one.sp, one.code)] = NamedStack(
-                tuple(one.pcs), frames, one.complete, one.reason, one.captured
+        for site in named.sites:
+            frames = tuple(named.frames[number] for number in site.frames)
+            self._named[site.kind, site.pid, (site.tid, site.ip, site.sp, site.code)] = NamedStack(
+                tuple(site.pcs), frames, site.complete, site.reason, site.captured
             )
 
     def named(self) -> NamedSites:

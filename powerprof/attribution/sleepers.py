@@ -90,24 +90,24 @@ class SleepsProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 def wakers_profile(trace: WakersTrace, names: Mapping[int, str]) -> WakersProfile:
     """The report of one window; `names` are of threads by id."""
-    total = sum(one.count for one in trace.wakeups)
+    total = sum(wakeup.count for wakeup in trace.wakeups)
     return WakersProfile(
         pid=trace.pid,
         window_s=trace.window_s,
         wakings_count=total,
         wakers=[
             WakerRow(
-                tid=one.sleeper_tid,
-                thread=names.get(one.sleeper_tid),
-                waker_pid=one.waker_pid,
-                waker_tid=one.waker_tid,
-                waker_comm=one.waker_comm,
-                count=one.count,
-                rate_hz=one.count / trace.window_s,
-                percent=100.0 * one.count / total,
-                stack=one.stack,
+                tid=wakeup.sleeper_tid,
+                thread=names.get(wakeup.sleeper_tid),
+                waker_pid=wakeup.waker_pid,
+                waker_tid=wakeup.waker_tid,
+                waker_comm=wakeup.waker_comm,
+                count=wakeup.count,
+                rate_hz=wakeup.count / trace.window_s,
+                percent=100.0 * wakeup.count / total,
+                stack=wakeup.stack,
             )
-            for one in trace.wakeups
+            for wakeup in trace.wakeups
         ],
         lost_count=trace.lost_count,
         notes=trace.notes,
@@ -121,20 +121,20 @@ def sleeps_profile(trace: SleepsTrace, names: Mapping[int, str]) -> SleepsProfil
     return SleepsProfile(
         pid=trace.pid,
         window_s=trace.window_s,
-        sleeps_count=sum(one.sleeps_count for one in trace.threads),
+        sleeps_count=sum(thread.sleeps_count for thread in trace.threads),
         threads=[
             SleepRow(
-                tid=one.tid,
-                thread=names.get(one.tid),
-                sleeps_count=one.sleeps_count,
-                sleeps_hz=one.sleeps_count / trace.window_s,
-                sleep_mean_ms=one.sleep_mean_ms,
-                sleep_max_ms=one.sleep_max_ms,
-                waits_count=one.waits_count,
-                wait_mean_ms=one.wait_mean_ms,
-                wait_max_ms=one.wait_max_ms,
+                tid=thread.tid,
+                thread=names.get(thread.tid),
+                sleeps_count=thread.sleeps_count,
+                sleeps_hz=thread.sleeps_count / trace.window_s,
+                sleep_mean_ms=thread.sleep_mean_ms,
+                sleep_max_ms=thread.sleep_max_ms,
+                waits_count=thread.waits_count,
+                wait_mean_ms=thread.wait_mean_ms,
+                wait_max_ms=thread.wait_max_ms,
             )
-            for one in trace.threads
+            for thread in trace.threads
         ],
         lost_count=trace.lost_count,
         notes=trace.notes,

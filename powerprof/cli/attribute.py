@@ -169,15 +169,15 @@ def command(
         sleeps=instead.sleeps,
         settle=True,
     )
-    found = session.run(request, say_to(saving), lambda danger: agree(danger, instead.yes))
+    result = session.run(request, say_to(saving), lambda danger: agree(danger, instead.yes))
     deliver(
-        found.record,
-        found.kind,
+        result.record,
+        result.kind,
         saving,
         files,
         lines=partial(lines_of, by=view.by, top=view.top),
-        raw=found.files,
-        extras=partial(extras_of_capture, found.capture),
+        raw=result.files,
+        extras=partial(extras_of_capture, result.capture),
     )
 
 

@@ -179,15 +179,15 @@ def command(
     if typed:
         from powerprof.experiment.commands import compare_commands
 
-        found: Comparison | SweepComparison
-        found = compare_commands(first, second, options, say_to(saving), may_fail=allow_failure)
+        comparison: Comparison | SweepComparison
+        comparison = compare_commands(first, second, options, say_to(saving), may_fail=allow_failure)
     else:
-        found = compare(
+        comparison = compare(
             str(a), str(b), bench.open, options, runs_dir=saving.runs_dir, extra=bench.folders, say=say_to(saving)
         )
-    found = deliver(found, "compare", saving, files)
+    comparison = deliver(comparison, "compare", saving, files)
     if judging.fail_if_worse:
-        _judge(found)
+        _judge(comparison)
 
 
 def _two(typed: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

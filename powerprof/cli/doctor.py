@@ -20,7 +20,7 @@ def command(json: Json = None) -> None:
     from powerprof.host import capabilities, describe
     from powerprof.report.doctor import render
 
-    found = capabilities()
-    write_json({"schema": "powerprof.doctor/1", "host": describe(), "capabilities": found}, json)
+    capabilities_here = capabilities()
+    write_json({"schema": "powerprof.doctor/1", "host": describe(), "capabilities": capabilities_here}, json)
     if json != "-":
-        say(render(found))
+        say(render(capabilities_here))

@@ -21,10 +21,10 @@ _LIMITS = re.compile(r"(?P<low>[\d.e+-]+)<=x<=(?P<high>[\d.e+-]+)|x>=(?P<least>[
 def limits(text: str) -> str:
     """`1<=x<=1000` as `1 to 1000`."""
 
-    def said(found: re.Match[str]) -> str:
-        if found["low"] is not None:
-            return f"{found['low']} to {found['high']}"
-        return f"from {found['least']}" if found["least"] is not None else f"to {found['most']}"
+    def said(match: re.Match[str]) -> str:
+        if match["low"] is not None:
+            return f"{match['low']} to {match['high']}"
+        return f"from {match['least']}" if match["least"] is not None else f"to {match['most']}"
 
     return _LIMITS.sub(said, text)
 
@@ -34,8 +34,8 @@ class GroupedHelp(TyperCommand):
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Refuse an empty value: `--json "$FILE"` without such a variable would mean this folder. Raises UsageError."""
-        options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
-        takes = {name for one in options if not getattr(one, "is_flag", False) for name in one.opts}
+        options = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "option"]
+        takes = {name for option in options if not getattr(option, "is_flag", False) for name in option.opts}
         for word, after in pairwise([*args, None]):
             if word is None or word == "--":
                 break

@@ -140,14 +140,14 @@ def command(
 
         watch(request, watching.json_lines, watching.plain, watching.count, saving.runs_dir)
         return
-    found = session.run(request, say_to(saving), lambda what: agree(what, samples.yes))
+    result = session.run(request, say_to(saving), lambda what: agree(what, samples.yes))
     next_step = None
-    if folder is not None and found.workload is not None:
-        _write(folder, found.workload)
+    if folder is not None and result.workload is not None:
+        _write(folder, result.workload)
         next_step = (
             f"The workload is in {folder}/workload.toml: powerprof compare as-is changed --workloads {folder.parent}"
         )
-    deliver(found.record, "queries", saving, files, lines=partial(lines, top=top), next_step=next_step)
+    deliver(result.record, "queries", saving, files, lines=partial(lines, top=top), next_step=next_step)
 
 
 def _check_watching(

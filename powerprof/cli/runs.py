@@ -83,10 +83,10 @@ def _list(runs_dir: Path | None, json: str | None) -> None:
     from powerprof.runs import RunStore
 
     store = RunStore(runs_dir)
-    found = store.list()
-    write_json({"schema": "powerprof.runs/1", "runs": found}, json)
+    runs = store.list()
+    write_json({"schema": "powerprof.runs/1", "runs": runs}, json)
     if json is None:
-        say("\n".join(history.lines(found, store.directory, terminal_width() if found else 200)))
+        say("\n".join(history.lines(runs, store.directory, terminal_width() if runs else 200)))
 
 
 def _one(name: str, runs_dir: Path | None, labels: list[str]) -> None:
@@ -96,7 +96,7 @@ def _one(name: str, runs_dir: Path | None, labels: list[str]) -> None:
     path = store.find(name)
     schema_of(path)
     if labels:
-        store.describe(name, About(labels=[check_label(one) for one in labels]))
+        store.describe(name, About(labels=[check_label(label) for label in labels]))
     say(str(path))
 
 
@@ -105,15 +105,15 @@ def _prune(runs_dir: Path | None, keep: int | None, older_than: float | None, ye
     from powerprof.runs import RunStore
 
     store = RunStore(runs_dir)
-    found = history.superfluous(store.list(), keep, older_than)
-    if not found:
+    old = history.superfluous(store.list(), keep, older_than)
+    if not old:
         say("Nothing to remove.")
         return
-    for run in found if yes else []:
+    for run in old if yes else []:
         store.remove(run.id)
-    for line in history.lines(found, store.directory, terminal_width()):
+    for line in history.lines(old, store.directory, terminal_width()):
         say(line)
-    count = f"{len(found)} run{'s' if len(found) > 1 else ''}"
+    count = f"{len(old)} run{'s' if len(old) > 1 else ''}"
     say(f"{count} removed." if yes else f"{count} would be removed: add --yes.")
 
 

@@ -13,18 +13,18 @@ from powerprof.text import listed
 
 def typed(context: typer.Context) -> dict[str, str]:
     """The options that stand on the command line: the parameter's name → the option as it is documented."""
-    found = {}
+    given = {}
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.param_type_name == "option" and source is not None and source.name == "COMMANDLINE":
-            found[parameter.name or ""] = parameter.opts[0]
-    return found
+            given[parameter.name or ""] = parameter.opts[0]
+    return given
 
 
 def typed_command(context: typer.Context) -> tuple[str, ...]:
     """The words after --, as the table of commands put them aside; empty where there are none."""
-    found = context.obj
-    return found if isinstance(found, tuple) else ()
+    given = context.obj
+    return given if isinstance(given, tuple) else ()
 
 
 def refuse_without_effect(

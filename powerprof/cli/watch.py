@@ -65,10 +65,10 @@ def command(
     with Monitor(plan, progress) as monitor:
         intervals = islice(monitor.intervals(), count)
         if json_lines:
-            print_lines(intervals, None, lambda one: json.dumps(document(one), ensure_ascii=True))
+            print_lines(intervals, None, lambda watched: json.dumps(document(watched), ensure_ascii=True))
             return
         if not on_screen:
-            print_lines(intervals, PLAIN_HEAD, lambda one: plain_line(one, width()))
+            print_lines(intervals, PLAIN_HEAD, lambda watched: plain_line(watched, width()))
             return
         title = f"powerprof watch · {target.label}"
         Live(

@@ -26,9 +26,9 @@ def watch(request: Request, json_lines: bool, plain: bool, count: int | None, ru
     with StatementMonitor(request, progress) as monitor:
         windows = islice(monitor.intervals(), count)
         if json_lines:
-            print_lines((one for one in windows if one is not None), None, _document)
+            print_lines((window for window in windows if window is not None), None, _document)
         elif not on_screen:
-            print_lines(windows, PLAIN_HEAD, lambda one: plain_line(one, width()))
+            print_lines(windows, PLAIN_HEAD, lambda window: plain_line(window, width()))
         else:
             history, title = StatementHistory(), "powerprof queries"
             Live(

@@ -31,7 +31,7 @@ def command(name: Name = None, schema: Schema = False, workloads: Workloads = No
         write_json(json_schema(), json or "-")
         return
     extra = workloads or []
-    found = [find_workload(name, extra)] if name else [read_workload(folder) for folder in folders(extra)]
-    write_json({"schema": "powerprof.workloads/1", "workloads": report.records(found)}, json)
+    listed = [find_workload(name, extra)] if name else [read_workload(folder) for folder in folders(extra)]
+    write_json({"schema": "powerprof.workloads/1", "workloads": report.records(listed)}, json)
     if json != "-":
-        show(report.explain(found[0], terminal_width()) if name else report.listing(found, terminal_width()))
+        show(report.explain(listed[0], terminal_width()) if name else report.listing(listed, terminal_width()))

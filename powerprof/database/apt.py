@@ -96,10 +96,10 @@ class Suite:
         self._run("update")
         need_room(self._place, _MOST_BYTES)
         said = self._run("install", "--print-uris", "--yes", *packages)
-        found = [Package(name, int(size), sha256) for _, name, size, sha256 in _LINE.findall(said)]
-        if not found or sum(package.size_bytes for package in found) > _MOST_BYTES:
+        listed = [Package(name, int(size), sha256) for _, name, size, sha256 in _LINE.findall(said)]
+        if not listed or sum(package.size_bytes for package in listed) > _MOST_BYTES:
             raise PowerprofError(f"Debian's {self._suite} has not what is needed ({', '.join(packages)})")
-        return sorted(found, key=lambda package: package.file_name)
+        return sorted(listed, key=lambda package: package.file_name)
 
     def download(self, packages: Sequence[str], wanted: Sequence[Package], shelf: Path) -> list[Path]:
         """Their files, each of which is what the signed lists say.
@@ -151,11 +151,11 @@ def _passed() -> list[str]:
 def check(path: Path, package: Package) -> None:
     """Raises DataError where the file is not the one that the signed lists name."""
     try:
-        found = _sha256(path)
+        digest = _sha256(path)
     except OSError:
-        found = "none: it was not downloaded"
-    if found != package.sha256:
-        raise DataError(path.name, f"its SHA-256 is {found}, not {package.sha256}: refused")
+        digest = "none: it was not downloaded"
+    if digest != package.sha256:
+        raise DataError(path.name, f"its SHA-256 is {digest}, not {package.sha256}: refused")
 
 
 def _sha256(path: Path) -> str:

@@ -96,9 +96,9 @@ class _Part(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         wanted = self._left if size < 0 else min(size, self._left)
-        found = self._file.read(wanted)
-        self._left -= len(found)
-        return found
+        chunk = self._file.read(wanted)
+        self._left -= len(chunk)
+        return chunk
 
 
 class _Bounded(io.RawIOBase):
@@ -111,11 +111,11 @@ class _Bounded(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        found = bytes(self._stream.read(_CHUNK if size < 0 else size))
-        self._left -= len(found)
+        chunk = bytes(self._stream.read(_CHUNK if size < 0 else size))
+        self._left -= len(chunk)
         if self._left < 0:
             raise DataError(self._package.name, "unpacks to more than expected")
-        return found
+        return chunk
 
 
 def _take(member: tarfile.TarInfo, archive: tarfile.TarFile, root: Path, room: Room, package: Path) -> None:
@@ -162,7 +162,9 @@ def _merged(path: str) -> str:
 def _kept(path: str) -> str | None:
     parts = path.split("/")
     below = parts[0] == "usr" and len(parts) > 1
-    left_out = any(path == one or path.startswith(one + "/") for one in _LEFT_OUT) or _LEFT_OUT_PARTS & set(parts)
+    left_out = any(
+        path == left_out or path.startswith(left_out + "/") for left_out in _LEFT_OUT
+    ) or _LEFT_OUT_PARTS & set(parts)
     return path if below and not left_out else None
 
 

@@ -79,13 +79,13 @@ class _MySql:
             sql.execute(connection, f"DROP DATABASE `{schema}`")
 
     def explain(self, connection: Sql, statement: str) -> list[dict[str, Any]]:
-        found = sql.records(connection, "EXPLAIN " + statement)
-        return [{name.lower(): value for name, value in row.items()} for row in found]
+        rows = sql.records(connection, "EXPLAIN " + statement)
+        return [{name.lower(): value for name, value in row.items()} for row in rows]
 
     def counters(self, connection: Sql) -> dict[str, int]:
         names = ", ".join(f"'{name}'" for name in _COUNTED)
-        found = sql.rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})", columns=2)
-        return {str(name): sql.count(value) or 0 for name, value in found}
+        rows = sql.rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})", columns=2)
+        return {str(name): sql.count(value) or 0 for name, value in rows}
 
     def room(self, connection: Sql) -> tuple[int, int, int, int | None]:
         variables = sql.rows(
@@ -127,13 +127,13 @@ class _PostgreSql:
         return {}
 
     def room(self, connection: Sql) -> tuple[int, int, int, int | None]:
-        found = sql.rows(
+        rows = sql.rows(
             connection,
             "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,"
             " (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')",
             columns=2,
         )
-        most, there = (sql.count(value) or 0 for value in (found or [(0, 0)])[0])
+        most, there = (sql.count(value) or 0 for value in (rows or [(0, 0)])[0])
         return most, 0, there, None
 
 

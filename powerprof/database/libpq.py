@@ -129,8 +129,8 @@ class Connection(Closing):
         names = [(result.fname(column) or b"").decode("utf-8", "replace") for column in columns]
 
         def value(row: int, column: int) -> str | None:
-            found = result.get_value(row, column)
-            return None if found is None else found.decode("utf-8", "replace")
+            raw = result.get_value(row, column)
+            return None if raw is None else raw.decode("utf-8", "replace")
 
         return names, [tuple(value(row, column) for column in columns) for row in range(result.ntuples)]
 
@@ -140,25 +140,25 @@ class Cursor:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._found: list[tuple[str | None, ...]] = []
+        self._rows: list[tuple[str | None, ...]] = []
         self.description: list[tuple[str]] | None = None
 
     def execute(self, statement: str, arguments: Sequence[Any] | None = None) -> None:
         """Run it. There are no arguments: a statement with values is written by `dialects`, which quotes them."""
         if arguments:
             raise StatementError("statements with arguments are not for PostgreSQL here", None, 1)
-        names, self._found = self._connection.ask(statement)
+        names, self._rows = self._connection.ask(statement)
         self.description = [(name,) for name in names]
 
     def fetchall(self) -> list[tuple[str | None, ...]]:
         """All rows."""
-        return self._found
+        return self._rows
 
     def __enter__(self) -> Cursor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._found = []
+        self._rows = []
 
 
 def _said(text: bytes | None) -> str:

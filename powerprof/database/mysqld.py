@@ -34,19 +34,19 @@ def words(build: ServerBuild, settings: Mapping[str, Setting], connections: int,
 
     That comes last: of two settings of the same name the last one holds, however the first was spelt.
     """
-    found = ["--no-defaults", "--skip-name-resolve"]
+    argv = ["--no-defaults", "--skip-name-resolve"]
     if build.names_threads:
         # Elsewhere it would cost memory and name no thread.
-        found.append("--performance-schema=ON")
+        argv.append("--performance-schema=ON")
     if connections > 100:
-        found += [
+        argv += [
             f"--max-connections={connections + _SPARE_CONNECTIONS}",
             f"--open-files-limit={connections + limits.SPARE_FILES}",
             # Thousands arrive at once and none may be turned away (listen(2), net.core.somaxconn).
             "--back-log=1024",
         ]
     return [
-        *found,
+        *argv,
         *setting_arguments(settings),
         f"--datadir={directory}/data",
         f"--socket={directory}/{SOCKET}",

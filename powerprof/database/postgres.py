@@ -47,12 +47,12 @@ def find_build(binary: Path | None = None, basedir: Path | None = None, root: Pa
     done = programs.run(
         [binary.absolute(), "--version"], timeout_s=30, check=False, user=server_account(), inside=inside
     )
-    found = re.match(r"postgres \(PostgreSQL\) (\d{1,3})(?:\.(\d{1,3}))?", done.stdout)
-    if done.returncode != 0 or not found:
+    version = re.match(r"postgres \(PostgreSQL\) (\d{1,3})(?:\.(\d{1,3}))?", done.stdout)
+    if done.returncode != 0 or not version:
         refuse_missing_library(done.stderr, binary)
         raise PowerprofError(f"{binary} is not a PostgreSQL server ({done.tail(1) or 'no version'})")
     return ServerBuild(
-        binary, "postgresql", (int(found[1]), int(found[2] or 0), 0), done.stdout.strip(), basedir, root=root
+        binary, "postgresql", (int(version[1]), int(version[2] or 0), 0), done.stdout.strip(), basedir, root=root
     )
 
 
@@ -111,7 +111,7 @@ def words(build: ServerBuild, settings: Mapping[str, Setting], connections: int,
 
 def checked(settings: Mapping[str, Setting]) -> dict[str, str]:
     """Settings as the server reads them. Raises UsageError for what is none, or is powerprof's to say."""
-    found = {}
+    checked_settings = {}
     for name, value in settings.items():
         plain = name.lower()
         if not _NAME.fullmatch(plain):
@@ -121,8 +121,8 @@ def checked(settings: Mapping[str, Setting]) -> dict[str, str]:
         text = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
         if "\0" in text or "\n" in text:
             raise UsageError(f"the server setting {name} has a line break or NUL in its value")
-        found[plain] = text
-    return found
+        checked_settings[plain] = text
+    return checked_settings
 
 
 def processes(pid: int) -> Sequence[int]:

@@ -66,22 +66,22 @@ class DebianPackages:
         say(f"reading the lists of Debian's {self.suite}")
         suite = apt.Suite(self.suite, tree)
         wanted = suite.wanted(asked)
-        say(f"downloading {len(wanted)} packages, {sum(one.size_bytes for one in wanted) / 1e6:.0f} MB")
+        say(f"downloading {len(wanted)} packages, {sum(package.size_bytes for package in wanted) / 1e6:.0f} MB")
         files = suite.download(asked, wanted, shelf)
         say("unpacking")
         (place / "root").mkdir(0o755, parents=True)
         room = deb.Room(_MOST_FILES, _MOST_BYTES)
         for file in files:
             deb.unpack(file, place / "root", room)
-        names = [one.name_and_version for one in wanted]
+        names = [package.name_and_version for package in wanted]
         had = [
-            Had(name=name, version=version, sha256=one.sha256)
-            for (name, version), one in zip(names, wanted, strict=True)
+            Had(name=name, version=version, sha256=pair.sha256)
+            for (name, version), pair in zip(names, wanted, strict=True)
         ]
         manifest = Manifest(suite=self.suite, tree_sha256=_digest(place), packages=had)
         (place / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
-        for one in wanted:
-            (shelf / one.file_name).unlink(missing_ok=True)
+        for package in wanted:
+            (shelf / package.file_name).unlink(missing_ok=True)
         shutil.rmtree(tree.path / "apt")
 
     def check(self, place: Path) -> None:
@@ -92,10 +92,10 @@ class DebianPackages:
     def build(self, place: Path) -> ServerBuild:
         """The program. Raises PowerprofError where it does not run here, DataError where it is of another version."""
         find = postgres.find_build if self.family == "postgresql" else builds.find_build
-        found = find(self.binary, root=place / "root")
-        if (found.family, found.version[: len(self.version)]) != (self.family, self.version):
-            raise DataError(place, f"Debian's {self.suite} has {found.name} now")
-        return found
+        build = find(self.binary, root=place / "root")
+        if (build.family, build.version[: len(self.version)]) != (self.family, self.version):
+            raise DataError(place, f"Debian's {self.suite} has {build.name} now")
+        return build
 
 
 def manifest_of(place: Path) -> Manifest:

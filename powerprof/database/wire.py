@@ -85,10 +85,10 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
         # PyMySQL's own has a bare `except`, where an interrupt was lost for good: powerprof then ran on to its end.
         rfile, sock = self._rfile, self._sock
         self._rfile = self._sock = None
-        for one in (rfile, sock):
-            if one is not None:
+        for channel in (rfile, sock):
+            if channel is not None:
                 with contextlib.suppress(Exception):
-                    one.close()
+                    channel.close()
 
     # What a destructor raises is dropped with a word to sys.unraisablehook, where an interrupt is raised again.
     __del__ = _force_close

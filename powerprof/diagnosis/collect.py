@@ -98,7 +98,7 @@ def evidence_of(
         log=log_of(subject.pid),
         asked=subject.connection is not None,
         notes=notes,
-        **asked.found,
+        **asked.facts,
     )
 
 
@@ -153,7 +153,7 @@ class Asked:
         self._began_s = 0.0
         self._end: tuple[str, int] | None = None
         self.window_s = 0.0
-        self.found: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
 
     def thread_names(self) -> Mapping[int, str]:
         """performance_schema's names of the server's threads."""
@@ -169,30 +169,30 @@ class Asked:
         """Everything that needs two readings; the counters last."""
         if self._connection is None:
             return
-        self.found["variables"] = self._ask("settings", asking.variables, {})
-        self.found["channels_before"] = self._ask("replication", asking.channels, [])
-        self.found["clients_before"] = self._ask("the process list", asking.clients, [])
-        self.found["events"] = self._ask("scheduled events", asking.events, [])
+        self.facts["variables"] = self._ask("settings", asking.variables, {})
+        self.facts["channels_before"] = self._ask("replication", asking.channels, [])
+        self.facts["clients_before"] = self._ask("the process list", asking.clients, [])
+        self.facts["events"] = self._ask("scheduled events", asking.events, [])
         self._end = self._ask("the binary log", asking.log_end, None)
-        self.found["status_before"] = asking.status(self._connection)
+        self.facts["status_before"] = asking.status(self._connection)
         self._began_s = time.monotonic()
 
     def after(self) -> None:
         """The counters first."""
         if self._connection is None:
             return
-        self.found["status_after"] = asking.status(self._connection)
+        self.facts["status_after"] = asking.status(self._connection)
         self.window_s = time.monotonic() - self._began_s
         # Counters move before they are shown: the second SHOW STATUS has counted itself, the first one too.
-        self.found["own_counts"] = {"Com_show_status": 1}
-        self.found["channels_after"] = self._ask("replication", asking.channels, [])
+        self.facts["own_counts"] = {"Com_show_status": 1}
+        self.facts["channels_after"] = self._ask("replication", asking.channels, [])
         if self._end is not None:
             end = self._ask("the binary log", asking.log_end, None)
             if end is not None and end[0] == self._end[0]:
-                self.found["position_before_bytes"], self.found["position_after_bytes"] = self._end[1], end[1]
+                self.facts["position_before_bytes"], self.facts["position_after_bytes"] = self._end[1], end[1]
                 if end[1] > self._end[1]:
                     since = self._end
-                    self.found["logged"] = self._ask("the binary log", lambda sql_: asking.logged(sql_, since), [])
+                    self.facts["logged"] = self._ask("the binary log", lambda sql_: asking.logged(sql_, since), [])
         self._sample(self._connection)
 
     def _sample(self, connection: Sql) -> None:
@@ -205,6 +205,6 @@ class Asked:
                 time.sleep(_SAMPLE_S)
             samples.append(asking.clients(connection))
             hosts.update(dict.fromkeys(self._ask("the list of replicas", asking.replicas, [])))
-        self.found["samples_span_s"] = time.monotonic() - began_s
-        self.found["samples"] = samples
-        self.found["replicas"] = list(hosts)
+        self.facts["samples_span_s"] = time.monotonic() - began_s
+        self.facts["samples"] = samples
+        self.facts["replicas"] = list(hosts)

@@ -155,7 +155,7 @@ def _advice(setting: Setting, evidence: Evidence) -> str:
 
 
 def _same(now: str, wanted: str) -> bool:
-    first, second = (_TRUTH.get(one.upper(), one) for one in (now, wanted))
+    first, second = (_TRUTH.get(value.upper(), value) for value in (now, wanted))
     try:
         return float(first) == float(second)
     except ValueError:
@@ -164,9 +164,9 @@ def _same(now: str, wanted: str) -> bool:
 
 def remedy(periodic: Periodic | None, evidence: Evidence, pace: str) -> list[str]:
     """What ends a wait that polls; where no setting is known to, what to tell those who wrote it."""
-    found = settings_of(periodic, evidence) if periodic else []
-    if found:
-        return found
+    settings = settings_of(periodic, evidence) if periodic else []
+    if settings:
+        return settings
     tried = [
         f"{setting.name}={evidence.variables[setting.name]} is in force already"
         for setting in (periodic.settings if periodic else ())

@@ -72,12 +72,12 @@ def _said(commands: Sequence[Command], blocks: Sequence[Block]) -> list[str]:
     """What a reader has to know of the commands' ends."""
     failed = [code for code in exit_codes(blocks) if code]
     left = sum(command.leftovers_count for command in commands)
-    found = []
+    said = []
     if failed:
-        found.append(f"ended with exit code {text.listed([str(code) for code in failed])} in some executions or all")
+        said.append(f"ended with exit code {text.listed([str(code) for code in failed])} in some executions or all")
     if left:
-        found.append(f"{left} executions left processes running in the background, which were ended")
-    return found
+        said.append(f"{left} executions left processes running in the background, which were ended")
+    return said
 
 
 def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, may_fail: bool) -> LoadRun:
@@ -153,34 +153,34 @@ def compare_commands(
     if a.name == b.name:
         b = msgspec.structs.replace(b, name=f"{b.name} (again)")
     commands: dict[Arm, Command] = {"a": Command(tuple(argv_a), may_fail), "b": Command(tuple(argv_b), may_fail)}
-    found = Collected((a, b), ASKED, options, now_text())
+    collected = Collected((a, b), ASKED, options, now_text())
     started_cpu_s, started_s = time.process_time(), time.monotonic()
     try:
         with WindowEnergy(options.energy_source, options.meter_log) as energy:
-            found.energy_source = energy.source
-            found.notes += options.said
+            collected.energy_source = energy.source
+            collected.notes += options.said
             for command in commands.values():
                 say(f"{command.argv[0]}: the first execution")
                 fit(command, options.window_s)
-            found.before += _baseline(energy, options, "idle baseline before", say)
+            collected.before += _baseline(energy, options, "idle baseline before", say)
             for number, pair in enumerate(block_order(options.pairs, options.seed)):
                 for arm in pair:
                     say(f"pair {number + 1} of {options.pairs}: {commands[arm].argv[0]}")
-                    found.blocks.append(
+                    collected.blocks.append(
                         measure_executions(commands[arm], number, arm, False, energy, options.residency_source)
                     )
-            found.blocks, left_out = leave_out(found.blocks, options.pairs)
-            found.notes += [left_out] if left_out else []
-            found.after += _baseline(energy, options, "idle baseline after", say)
+            collected.blocks, left_out = leave_out(collected.blocks, options.pairs)
+            collected.notes += [left_out] if left_out else []
+            collected.after += _baseline(energy, options, "idle baseline after", say)
     except Interrupted:
-        found.interrupted = True
-        if not pairs_of(found.blocks):
+        collected.interrupted = True
+        if not pairs_of(collected.blocks):
             raise
     except PowerprofError as error:
-        if not pairs_of(found.blocks):
+        if not pairs_of(collected.blocks):
             raise
-        found.interrupted = True
-        found.failure = error.message
-    found.notes += _said(list(commands.values()), found.blocks)
-    found.own_cpu_s, found.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
-    return msgspec.structs.replace(comparison(found), design="work")
+        collected.interrupted = True
+        collected.failure = error.message
+    collected.notes += _said(list(commands.values()), collected.blocks)
+    collected.own_cpu_s, collected.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
+    return msgspec.structs.replace(comparison(collected), design="work")

@@ -19,58 +19,60 @@ from powerprof.experiment.records import Answer, Comparison, Control, Metric, Th
 from powerprof.statistics import compare_pairs, judge_control
 
 
-def comparison(found: Collected) -> Comparison:
+def comparison(collected: Collected) -> Comparison:
     """The record of a comparison. Pure but for the description of this host."""
     from powerprof.host.describe import host_record
 
-    a, b = found.conditions
-    offer = found.offer
+    a, b = collected.conditions
+    offer = collected.offer
     design = offer.design if offer else "rate"
-    windows = [window.energy for window in (*found.before, *found.after, *(block.window for block in found.blocks))]
-    sampled = judge(found.blocks, found.baseline, found.primary, found.options.seed)
-    metrics = with_model_range(sampled, found.blocks, found.baseline, found.options.seed)
-    threats = find_threats(found.blocks, found.before, found.after, design)
-    control = _control(found, metrics)
-    cpu_percent = 100 * found.own_cpu_s / found.own_wall_s if found.own_wall_s else None
+    windows = [
+        window.energy for window in (*collected.before, *collected.after, *(block.window for block in collected.blocks))
+    ]
+    sampled = judge(collected.blocks, collected.baseline, collected.primary, collected.options.seed)
+    metrics = with_model_range(sampled, collected.blocks, collected.baseline, collected.options.seed)
+    threats = find_threats(collected.blocks, collected.before, collected.after, design)
+    control = _control(collected, metrics)
+    cpu_percent = 100 * collected.own_cpu_s / collected.own_wall_s if collected.own_wall_s else None
     return Comparison(
         id=None,
         command="compare",
-        started_at=found.started_at,
+        started_at=collected.started_at,
         a=a,
         b=b,
         design=design,
-        order=found.order,
-        blocks_count=len(found.order),
+        order=collected.order,
+        blocks_count=len(collected.order),
         metrics=metrics,
-        verdict=_answer(found, metrics, threats, control),
-        seed=found.options.seed,
+        verdict=_answer(collected, metrics, threats, control),
+        seed=collected.options.seed,
         offered_hz=offer.rate_hz if offer else None,
         queries_per_block=offer.queries if offer else None,
-        plans=found.plans,
+        plans=collected.plans,
         threats=threats,
         control=control,
-        baseline=found.before,
-        baseline_after=found.after,
-        blocks=found.blocks,
-        traced=found.traced,
-        on_cpu=function_changes(found.sampled, found.options.seed) if found.sampled else None,
+        baseline=collected.before,
+        baseline_after=collected.after,
+        blocks=collected.blocks,
+        traced=collected.traced,
+        on_cpu=function_changes(collected.sampled, collected.options.seed) if collected.sampled else None,
         host=host_record(),
-        server=found.server,
-        tool={"version": __version__, "cpu_s": found.own_cpu_s, "cpu_percent": cpu_percent},
-        options=_options(found),
-        energy_source=found.energy_source,
-        notes=[*dict.fromkeys(found.notes), *unmetered(windows, found.baseline.meters)],
-        interrupted=found.interrupted,
-        failure=found.failure,
+        server=collected.server,
+        tool={"version": __version__, "cpu_s": collected.own_cpu_s, "cpu_percent": cpu_percent},
+        options=_options(collected),
+        energy_source=collected.energy_source,
+        notes=[*dict.fromkeys(collected.notes), *unmetered(windows, collected.baseline.meters)],
+        interrupted=collected.interrupted,
+        failure=collected.failure,
     )
 
 
-def _options(found: Collected) -> dict[str, Any]:
-    options = found.options
+def _options(collected: Collected) -> dict[str, Any]:
+    options = collected.options
     return {
         "pairs_count": options.pairs,
         "window_s": options.window_s,
-        "turn_s": found.turn_s,
+        "turn_s": collected.turn_s,
         "design": options.design,
         "precision_percent": options.precision_percent,
         "control": options.control,
@@ -80,17 +82,17 @@ def _options(found: Collected) -> dict[str, Any]:
     }
 
 
-def _control(found: Collected, metrics: list[Metric]) -> Control | None:
-    primary = next((metric for metric in metrics if metric.name == found.primary), None)
-    if not found.control:
+def _control(collected: Collected, metrics: list[Metric]) -> Control | None:
+    primary = next((metric for metric in metrics if metric.name == collected.primary), None)
+    if not collected.control:
         # Where the conditions took turns, A's windows in a row scatter far more than A and B of the same moments.
-        return own_control(primary, found.options.seed) if primary and found.turn_s is None else None
-    again = judge(found.control, found.baseline, found.primary, found.options.seed)
-    chosen = next((metric for metric in again if metric.name == found.primary), None)
+        return own_control(primary, collected.options.seed) if primary and collected.turn_s is None else None
+    again = judge(collected.control, collected.baseline, collected.primary, collected.options.seed)
+    chosen = next((metric for metric in again if metric.name == collected.primary), None)
     if chosen is None:
         return None
     both = [(x, y) for x, y in zip(chosen.a.values, chosen.b.values, strict=True) if x is not None and y is not None]
-    judged = judge_control(compare_pairs([x for x, _ in both], [y for _, y in both], seed=found.options.seed))
+    judged = judge_control(compare_pairs([x for x, _ in both], [y for _, y in both], seed=collected.options.seed))
     return Control(
         kind="run",
         pairs_count=len(both),
@@ -100,9 +102,9 @@ def _control(found: Collected, metrics: list[Metric]) -> Control | None:
     )
 
 
-def _answer(found: Collected, metrics: list[Metric], threats: list[Threat], control: Control | None) -> Answer:
-    a, b = found.conditions
-    said = answer(metrics, found.primary, a.name, b.name)
-    if not pairs_of(found.blocks):
+def _answer(collected: Collected, metrics: list[Metric], threats: list[Threat], control: Control | None) -> Answer:
+    a, b = collected.conditions
+    said = answer(metrics, collected.primary, a.name, b.name)
+    if not pairs_of(collected.blocks):
         return msgspec.structs.replace(said, doubts=["no complete pair was measured"])
-    return msgspec.structs.replace(said, doubts=doubts_of(threats, control, metrics, found.primary))
+    return msgspec.structs.replace(said, doubts=doubts_of(threats, control, metrics, collected.primary))

@@ -187,24 +187,24 @@ class IdleExperiment:
         groups: dict[str, list[int]] = {"powerprof": [os.getpid()]}
         if server is not None and server.pid:
             groups["mysqld"] = [server.pid]
-        found = _Measured(name)
-        self._measured.append(found)
+        measured = _Measured(name)
+        self._measured.append(measured)
         try:
             with WindowMeter(meters=self._meters, groups=groups, residency_source=plan.residency_source) as meter:
                 for window in meter.repeat(repeat, plan.duration_s, name, self._say):
-                    found.windows.append(self._add(window))
+                    measured.windows.append(self._add(window))
                     if server is not None:
                         server.check()
         except WindowInterrupted as error:
             if error.partial is not None:
-                found.add_partial(error.partial, self._add, plan.duration_s)
+                measured.add_partial(error.partial, self._add, plan.duration_s)
             raise
         if plan.trace if trace is None else trace:
             self._say(f"{name}: what wakes the CPUs, {plan.duration_s:g} s")
             # Asked before the window: the question itself would wake the server.
             names = server.thread_names() if server is not None else {}
             try:
-                trace_phase(found.traced, plan.duration_s, names, self._tool)
+                trace_phase(measured.traced, plan.duration_s, names, self._tool)
             except CapabilityError as error:
                 note = f"causes unknown: {error.message}" + (f" ({error.hint})" if error.hint else "")
                 if note not in self._notes:
@@ -219,11 +219,11 @@ class IdleExperiment:
     def _record(self, interrupted: bool, failure: str | None) -> IdleRun:
         from powerprof.host.describe import host_record
 
-        found = [measured.phase() for measured in self._measured if measured.windows]
-        by_name = {phase.name: phase for phase in found}
+        measured_phases = [measured.phase() for measured in self._measured if measured.windows]
+        by_name = {phase.name: phase for phase in measured_phases}
         order = [name for name in ("baseline", "server", "clients") if name in by_name]
         pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]
-        meters = phases.run_meters(found)
+        meters = phases.run_meters(measured_phases)
         drift = []
         if "baseline" in by_name and "baseline-after" in by_name:
             drift = phases.deltas(by_name["baseline"], by_name["baseline-after"], meters)
@@ -233,7 +233,7 @@ class IdleExperiment:
             started_at=self._started_at,
             host=host_record(),
             tool=self._tool.record(),
-            phases=found,
+            phases=measured_phases,
             deltas=[delta for a, b in pairs for delta in phases.deltas(by_name[a], by_name[b], meters)],
             server=self._server,
             options=IdleOptions(
@@ -244,7 +244,7 @@ class IdleExperiment:
                 sysfs=str(paths.sysfs()),
             ),
             drift=drift,
-            notes=[*self._notes, *phases.unmetered_in(found, meters)],
+            notes=[*self._notes, *phases.unmetered_in(measured_phases, meters)],
             interrupted=interrupted,
             failure=failure,
         )

@@ -42,60 +42,60 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
 
     check_asked([case_a, case_b], options)
     asked = case_a.workload.definition.primary_metric
-    found = Collected((condition_record(case_a), condition_record(case_b)), asked, options, now_text())
+    collected = Collected((condition_record(case_a), condition_record(case_b)), asked, options, now_text())
     started_cpu_s, started_s = time.process_time(), time.monotonic()
     try:
         with WindowEnergy(options.energy_source, options.meter_log) as energy:
-            found.energy_source = energy.source
-            found.notes += options.said
+            collected.energy_source = energy.source
+            collected.notes += options.said
             say("starting the server and loading its tables")
             with Bench([case_a, case_b], bench_options) as bench:
-                found.plans = [*_plans(bench, case_a, "a"), *_plans(bench, case_b, "b")]
+                collected.plans = [*_plans(bench, case_a, "a"), *_plans(bench, case_b, "b")]
                 server = bench.server(case_a)
-                found.server = {"version": server.version, "private": server.private}
-                found.notes += bench.notes
-                _Run(bench, (case_a, case_b), found, energy, say).run()
+                collected.server = {"version": server.version, "private": server.private}
+                collected.notes += bench.notes
+                _Run(bench, (case_a, case_b), collected, energy, say).run()
     except Interrupted:
-        found.interrupted = True
-        if not found.blocks:
+        collected.interrupted = True
+        if not collected.blocks:
             raise
     except PowerprofError as error:
-        if not pairs_of(found.blocks):
+        if not pairs_of(collected.blocks):
             raise
-        found.failure = found.failure or error.message
-        found.interrupted = True
+        collected.failure = collected.failure or error.message
+        collected.interrupted = True
     finally:
-        found.own_cpu_s, found.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
-    return found
+        collected.own_cpu_s, collected.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
+    return collected
 
 
 class _Run:
     """One comparison on a bench that is up."""
 
     def __init__(
-        self, bench: Bench, cases: tuple[Case, Case], found: Collected, energy: WindowEnergy, say: Say
+        self, bench: Bench, cases: tuple[Case, Case], collected: Collected, energy: WindowEnergy, say: Say
     ) -> None:
-        self._found, self._cases = found, cases
-        self._options = options = found.options
+        self._collected, self._cases = collected, cases
+        self._options = options = collected.options
         self._say = say
         self._next = options.warm_up_pairs + options.pairs
-        found.offer = offer = calibrate(bench, cases, options, say)
-        found.notes += offer.notes
+        collected.offer = offer = calibrate(bench, cases, options, say)
+        collected.notes += offer.notes
         meters = energy.meters
-        found.turn_s = turn_length_s(bench, cases, offer, options, meters is None or meters.quick)
+        collected.turn_s = turn_length_s(bench, cases, offer, options, meters is None or meters.quick)
         self._apparatus = Apparatus(
-            bench, options, offer, meters, energy.complete, say, found.notes, horizon_s=self._horizon(offer)
+            bench, options, offer, meters, energy.complete, say, collected.notes, horizon_s=self._horizon(offer)
         )
 
     def run(self) -> None:
-        found, options = self._found, self._options
-        found.before += self._apparatus.baseline("idle baseline before")
+        collected, options = self._collected, self._options
+        collected.before += self._apparatus.baseline("idle baseline before")
         if options.on_cpu:
             # First: where this host cannot sample, that is said before minutes of measuring.
             rate_hz = self._apparatus.offer.easy_rate_hz
-            found.sampled += sample_functions(self._apparatus.bench, self._cases, rate_hz, options.seed, self._say)
+            collected.sampled += sample_functions(self._apparatus.bench, self._cases, rate_hz, options.seed, self._say)
         try:
-            self._pairs(self._cases, found.blocks, options.pairs, options.warm_up_pairs, options.seed)
+            self._pairs(self._cases, collected.blocks, options.pairs, options.warm_up_pairs, options.seed)
             self._replace_disturbed()
             if options.precision_percent is not None:
                 self._go_on()
@@ -104,22 +104,24 @@ class _Run:
             if options.attribute_s is not None:
                 self._trace(options.attribute_s)
         except PowerprofError as error:
-            if not pairs_of(found.blocks):
+            if not pairs_of(collected.blocks):
                 raise
-            found.failure = error.message
-            found.interrupted = True
-        found.blocks, said = leave_out(found.blocks, options.pairs)
+            collected.failure = error.message
+            collected.interrupted = True
+        collected.blocks, said = leave_out(collected.blocks, options.pairs)
         if said:
-            found.notes.append(said)
+            collected.notes.append(said)
         # Also where blocks failed in the end: a drift of the host is then still seen.
-        found.after += self._apparatus.baseline("idle baseline after")
+        collected.after += self._apparatus.baseline("idle baseline after")
 
     def _trace(self, duration_s: float) -> None:
         """A traced window of each condition, in no headline figure."""
         rate_hz = self._apparatus.offer.easy_rate_hz
         arms_of: tuple[Arm, Arm] = ("a", "b")
         for arm, case in zip(arms_of, self._cases, strict=True):
-            self._found.traced.append(trace_condition(self._apparatus.bench, case, arm, duration_s, self._say, rate_hz))
+            self._collected.traced.append(
+                trace_condition(self._apparatus.bench, case, arm, duration_s, self._say, rate_hz)
+            )
 
     def _horizon(self, offer: Offer) -> float | None:
         """How long a window of equal work lasts: a little more than the slower one took in the calibration."""
@@ -137,9 +139,9 @@ class _Run:
             label = "warm-up" if dropped else f"pair {number - self._options.warm_up_pairs + 1}"
             # Both halves of a pair draw the same random numbers.
             slots = [Slot(number, arm, dropped, seed=1 + 1000 * seed + number) for arm in pair]
-            if self._found.turn_s is not None:
+            if self._collected.turn_s is not None:
                 self._say(f"{label}: {cases[0].name} and {cases[1].name} take turns")
-                blocks += self._taking_turns(cases, slots, self._found.turn_s)
+                blocks += self._taking_turns(cases, slots, self._collected.turn_s)
                 continue
             for slot in slots:
                 case = cases[0 if slot.arm == "a" else 1]
@@ -158,42 +160,44 @@ class _Run:
 
     def _replace_disturbed(self) -> None:
         """Two pairs more, a balanced block, for every two that other programs disturbed; not without an end."""
-        found, options = self._found, self._options
+        collected, options = self._collected, self._options
         left = int(options.pairs * REPLACED_SHARE)
-        while left >= 2 and disturbed_pairs(found.blocks):
-            good = len({block.pair for block in found.blocks if not block.dropped} - disturbed_pairs(found.blocks))
+        while left >= 2 and disturbed_pairs(collected.blocks):
+            good = len(
+                {block.pair for block in collected.blocks if not block.dropped} - disturbed_pairs(collected.blocks)
+            )
             if good >= options.pairs:
                 return
             self._say("other programs ran: two pairs more")
-            self._pairs(self._cases, found.blocks, 2, 0, options.seed + self._next, self._next)
+            self._pairs(self._cases, collected.blocks, 2, 0, options.seed + self._next, self._next)
             self._next += 2
             left -= 2
 
     def _go_on(self) -> None:
         """More pairs until the interval is as narrow as asked, in fours, so that the blocks stay balanced."""
-        found, options = self._found, self._options
+        collected, options = self._collected, self._options
         wanted = options.precision_percent or 0.0
         done = options.pairs
         while True:
-            metrics = judge(found.blocks, found.baseline, found.primary, options.seed)
-            width = half_width_percent(metrics[0]) if metrics and metrics[0].name == found.primary else None
+            metrics = judge(collected.blocks, collected.baseline, collected.primary, options.seed)
+            width = half_width_percent(metrics[0]) if metrics and metrics[0].name == collected.primary else None
             if width is not None and width <= wanted:
-                found.notes.append(f"±{width:.2g} % reached after {done} pairs")
+                collected.notes.append(f"±{width:.2g} % reached after {done} pairs")
                 return
             if done + 4 > options.most_pairs:
                 said = "unknown" if width is None else f"±{width:.2g} %"
                 needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would do"
-                found.notes.append(f"±{wanted:g} % was not reached in {done} pairs: the interval is {said}{needed}")
+                collected.notes.append(f"±{wanted:g} % was not reached in {done} pairs: the interval is {said}{needed}")
                 return
-            self._pairs(self._cases, found.blocks, 4, 0, options.seed + self._next, self._next)
+            self._pairs(self._cases, collected.blocks, 4, 0, options.seed + self._next, self._next)
             self._next += 4
             done += 4
 
     def _control(self) -> None:
-        found, options = self._found, self._options
+        collected, options = self._collected, self._options
         pairs = max(MINIMUM_PAIRS, 6, options.pairs // 2)
         self._say("control: A against itself")
-        self._pairs((self._cases[0], self._cases[0]), found.control, pairs, 0, options.seed + 77)
+        self._pairs((self._cases[0], self._cases[0]), collected.control, pairs, 0, options.seed + 77)
 
 
 def _plans(bench: Bench, case: Case, arm: Arm) -> list[Plan]:

@@ -86,7 +86,7 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
     _refuse_different_work(first, second)
     names_in_both = {metric.name for metric in first.metrics} & {metric.name for metric in second.metrics}
     # One of them may have had a meter, and its answer be in joules; the other's is what both can answer by then.
-    primary = next((one.primary for one in (first, second) if one.primary in names_in_both), first.primary)
+    primary = next((half.primary for half in (first, second) if half.primary in names_in_both), first.primary)
     # The two conditions of one comparison were measured in pairs, and still are.
     paired = first.comparison is not None and first.comparison == second.comparison and first.name != second.name
     metrics = judge_saved(first.metrics, second.metrics, primary, seed, paired=paired)
@@ -120,16 +120,16 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
 
 def _apart(first: Half, second: Half) -> list[Threat]:
     """What threatens two runs of different times: that, and what was serious in either."""
-    found = [Threat(name="unpaired", text="measured at different times: nothing cancels a drift of the host")]
+    threats = [Threat(name="unpaired", text="measured at different times: nothing cancels a drift of the host")]
     for half in (first, second):
         if half.interrupted:
-            found.append(Threat(name="interrupted", text=f"{half.run_id} was ended early", serious=True))
-        found += [
+            threats.append(Threat(name="interrupted", text=f"{half.run_id} was ended early", serious=True))
+        threats += [
             msgspec.structs.replace(threat, text=f"{half.run_id}: {threat.text}")
             for threat in half.threats
             if threat.serious
         ]
-    return list({threat.text: threat for threat in found}.values())
+    return list({threat.text: threat for threat in threats}.values())
 
 
 def _names(first: Half, second: Half) -> tuple[str, str]:
@@ -155,34 +155,34 @@ def read_half(name: str, runs_dir: Path | None) -> Half:
     raise DataError(path, f"a {schema} cannot be compared")
 
 
-def _of_comparison(path: Path, found: Comparison, wanted: str | None) -> Half:
-    by_name = {found.a.name: "a", found.b.name: "b"}
+def _of_comparison(path: Path, comparison: Comparison, wanted: str | None) -> Half:
+    by_name = {comparison.a.name: "a", comparison.b.name: "b"}
     if wanted is None or wanted not in by_name:
-        said = found.id or path.name
+        said = comparison.id or path.name
         choices = " or ".join(f"{said}:{name}" for name in by_name)
         raise UsageError(f"{said} is a comparison of two conditions", f"say which: {choices}")
     side = by_name[wanted]
-    condition = found.a if side == "a" else found.b
+    condition = comparison.a if side == "a" else comparison.b
     metrics = [
         msgspec.structs.replace(
             metric, a=metric.a if side == "a" else metric.b, b=metric.a if side == "a" else metric.b
         )
-        for metric in found.metrics
+        for metric in comparison.metrics
     ]
-    options = {**found.options, "offered_hz": found.offered_hz, "design": found.design}
+    options = {**comparison.options, "offered_hz": comparison.offered_hz, "design": comparison.design}
     return Half(
         name=wanted,
-        run_id=f"{found.id or path.name}:{wanted}",
-        started_at=found.started_at,
+        run_id=f"{comparison.id or path.name}:{wanted}",
+        started_at=comparison.started_at,
         condition=condition,
         metrics=metrics,
-        primary=found.verdict.metric or "c0_ms_per_query_server",
-        host=found.host,
-        server=found.server,
+        primary=comparison.verdict.metric or "c0_ms_per_query_server",
+        host=comparison.host,
+        server=comparison.server,
         options=options,
-        interrupted=found.interrupted,
-        threats=found.threats,
-        control=found.control,
+        interrupted=comparison.interrupted,
+        threats=comparison.threats,
+        control=comparison.control,
         comparison=path,
     )
 
@@ -199,7 +199,7 @@ def _of_run(path: Path, run: Run) -> Half:
     else:
         if not run.phases:
             raise DataError(path, "a run without phases")
-        phase = [one for one in run.phases if one.name != "baseline-after"][-1]
+        phase = [phase for phase in run.phases if phase.name != "baseline-after"][-1]
         clients = None
         if isinstance(run, IdleRun):
             options, clients = msgspec.to_builtins(run.options), run.options.clients_count
@@ -223,7 +223,7 @@ def _of_run(path: Path, run: Run) -> Half:
 def _drift_of(run: Run) -> list[Threat]:
     """The drift of an idle run's baseline, where it was there and larger than an idle host's usual one."""
     drifts = run.drift if isinstance(run, IdleRun) else []
-    drift = next((one.difference for one in drifts if one.metric == "c0_percent"), None)
+    drift = next((drift.difference for drift in drifts if drift.metric == "c0_percent"), None)
     if drift is None or drift.low is None or drift.high is None:
         return []
     if drift.low <= 0 <= drift.high or abs(drift.mean) <= DRIFT_FLOOR_POINTS:
@@ -240,7 +240,7 @@ def _idle_condition(command: str, clients: int | None) -> Condition:
 
 def _of_phase(phase: Phase) -> list[Metric]:
     windows = phase.windows
-    found = [
+    metrics = [
         _single("c0_percent", "%", "measured", [window.c0_percent for window in windows], None),
         _single("wakeups_hz", "1/s", "measured", [window.wakeups_hz for window in windows], None),
     ]
@@ -248,10 +248,14 @@ def _of_phase(phase: Phase) -> list[Metric]:
         if state.polling:
             continue
         values = [
-            next((one.residency_percent for one in window.states if one.name == state.name), None) for window in windows
+            next(
+                (window_state.residency_percent for window_state in window.states if window_state.name == state.name),
+                None,
+            )
+            for window in windows
         ]
-        found.append(_single(metric_of("residency_percent", state.name), "%", "measured", values, None))
-    return found
+        metrics.append(_single(metric_of("residency_percent", state.name), "%", "measured", values, None))
+    return metrics
 
 
 def _single(name: str, unit: str, kind: Any, values: Sequence[float | None], source: str | None) -> Metric:
@@ -314,7 +318,7 @@ class Described(Protocol):
 
 def differences(first: Described, second: Described) -> list[str]:
     """What differs in host, kernel, server and settings, one line each; first what matters most."""
-    found = []
+    texts = []
     for label, a, b in (
         ("host", first.host, second.host),
         ("server", first.server, second.server),
@@ -325,14 +329,14 @@ def differences(first: Described, second: Described) -> list[str]:
         for key in sorted({*a, *b}):
             if key in _HOST_IGNORED or key in ("pid", "sysfs") or a.get(key) == b.get(key):
                 continue
-            found.append(f"{label} {key}: {_show(a.get(key))} → {_show(b.get(key))}")
+            texts.append(f"{label} {key}: {_show(a.get(key))} → {_show(b.get(key))}")
     if first.host.get("hostname") != second.host.get("hostname"):
-        found.insert(0, f"host: {_show(first.host.get('hostname'))} → {_show(second.host.get('hostname'))}")
+        texts.insert(0, f"host: {_show(first.host.get('hostname'))} → {_show(second.host.get('hostname'))}")
     if first.condition.work != second.condition.work:
-        found.append(f"condition: {first.condition.name} → {second.condition.name}")
+        texts.append(f"condition: {first.condition.name} → {second.condition.name}")
     if first.started_at[:10] != second.started_at[:10]:
-        found.append(f"date: {first.started_at[:10]} → {second.started_at[:10]}")
-    return found
+        texts.append(f"date: {first.started_at[:10]} → {second.started_at[:10]}")
+    return texts
 
 
 def _show(value: Any) -> str:

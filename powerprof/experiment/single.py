@@ -101,10 +101,10 @@ def _record(
     from powerprof.host.describe import host_record
 
     blocks = [block for block in single.blocks if not block.dropped] or single.blocks
-    found: list[Phase] = []
+    phases_of_run: list[Phase] = []
     if single.baseline:
-        found.append(phases.combine("server", single.baseline))
-    found.append(phases.combine(case.name, [block.window for block in blocks]))
+        phases_of_run.append(phases.combine("server", single.baseline))
+    phases_of_run.append(phases.combine(case.name, [block.window for block in blocks]))
     baseline = baseline_of(single.baseline, single.blocks)
     primary = headline(case.workload.definition.primary_metric, measured_names(blocks, baseline))
     metered = [window.energy for window in (*single.baseline, *(block.window for block in single.blocks))]
@@ -117,7 +117,7 @@ def _record(
         started_at=started_at,
         host=host_record(),
         tool=cost,
-        phases=found,
+        phases=phases_of_run,
         server=single.server,
         condition=condition_record(case),
         metrics=metrics,

@@ -184,9 +184,9 @@ def go_on(
             say(f"{sweep.parameter} {value}")
             case = resolve(workload, name, {sweep.key: value})
             point, server = _point(case, value, bench_options, options, notes, say)
-            kept = [one for one in sweep.points if _same(one.value) != _same(value)]
-            order = {_same(one): index for index, one in enumerate(sweep.values)}
-            points = sorted([*kept, point], key=lambda one: order[_same(one.value)])
+            kept = [point for point in sweep.points if _same(point.value) != _same(value)]
+            order = {_same(place): index for index, place in enumerate(sweep.values)}
+            points = sorted([*kept, point], key=lambda point: order[_same(point.value)])
             sweep = msgspec.structs.replace(sweep, points=points, server=server or sweep.server, notes=notes)
             save(sweep)
     except Interrupted:
@@ -209,11 +209,11 @@ def _rounds(
 
     cases = {value: resolve(workload, sweep.condition.name, {sweep.key: value}) for value in sweep.values}
     saved = {_same(point.value): point for point in sweep.points}
-    found = {value: _gathered(saved.get(_same(value))) for value in cases}
+    gathered_by_value = {value: _gathered(saved.get(_same(value))) for value in cases}
     baseline, notes = list(sweep.baseline), list(sweep.notes)
 
     def now(interrupted: bool = True) -> Sweep:
-        points = [_gathered_point(value, had) for value, had in found.items() if had.blocks or had.error]
+        points = [_gathered_point(value, had) for value, had in gathered_by_value.items() if had.blocks or had.error]
         changes = {"points": points, "baseline": baseline, "notes": notes, "interrupted": interrupted}
         return msgspec.structs.replace(sweep, server={"private": True}, **changes)
 
@@ -224,7 +224,7 @@ def _rounds(
             say(f"starting {len(cases)} servers")
             with Bench(list(cases.values()), bench_options) as bench:
                 apparatus = Apparatus(bench, options, offer, energy.meters, energy.complete, say, notes)
-                measure_rounds(apparatus, cases, found, baseline, lambda: (save(now()), None)[1])
+                measure_rounds(apparatus, cases, gathered_by_value, baseline, lambda: (save(now()), None)[1])
     except Interrupted:
         record = now()
         save(record)
@@ -320,10 +320,10 @@ def _point(
 
 def _split(blocks: Sequence[Block]) -> list[Values]:
     """C0 split in user, system and interrupts, and context switches."""
-    found = [
+    metric_values = [
         Values("user_percent", "%", "measured", lambda b: b.window.user_percent),
         Values("system_percent", "%", "measured", lambda b: b.window.system_percent),
         Values("irq_percent", "%", "measured", lambda b: b.window.irq_percent),
         Values("context_switches_hz", "1/s", "measured", lambda b: b.window.context_switches_hz),
     ]
-    return [values for values in found if any(values.of(block) is not None for block in blocks)]
+    return [values for values in metric_values if any(values.of(block) is not None for block in blocks)]

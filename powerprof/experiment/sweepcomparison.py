@@ -181,7 +181,7 @@ def _points(
     first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]], judged_by: str, seed: int
 ) -> list[ComparedPoint]:
     """The metrics at each value. The one that is judged is a family over the values: one question, asked once."""
-    found: list[ComparedPoint] = []
+    points: list[ComparedPoint] = []
     p_values: list[float | None] = []
     for a, b in both:
         metrics = judge_saved(_as_metrics(a, first), _as_metrics(b, second), judged_by, seed, paired=False)
@@ -189,9 +189,9 @@ def _points(
         sides = (chosen.a, chosen.b) if chosen else ()
         each = [[value for value in side.values if value is not None] for side in sides]
         p_values.append(compare_unpaired(each[0], each[1], seed=seed).p_value if each else None)
-        found.append(ComparedPoint(value=a.value, parted=False, metrics=metrics))
+        points.append(ComparedPoint(value=a.value, parted=False, metrics=metrics))
     sure = survivors(p_values, _LEVEL)
-    return [msgspec.structs.replace(point, parted=parted) for point, parted in zip(found, sure, strict=True)]
+    return [msgspec.structs.replace(point, parted=parted) for point, parted in zip(points, sure, strict=True)]
 
 
 def _judged(points: Sequence[ComparedPoint], name: str) -> list[Judged]:
@@ -246,10 +246,10 @@ def _parted_with(
     judged = [found for metric in named.values() if (found := _pooled(metric, apart, elsewhere)) is not None]
     sure = survivors([p for _, p in judged])
     kept = [
-        one if stays else msgspec.structs.replace(one, verdict="inconclusive")
-        for (one, _), stays in zip(judged, sure, strict=True)
+        pair if stays else msgspec.structs.replace(pair, verdict="inconclusive")
+        for (pair, _), stays in zip(judged, sure, strict=True)
     ]
-    return sorted(kept, key=lambda one: (one.verdict == "inconclusive", -_beside(one)))
+    return sorted(kept, key=lambda parting: (parting.verdict == "inconclusive", -_beside(parting)))
 
 
 def _system(point: Point, sweep: Sweep) -> _System:
@@ -263,7 +263,7 @@ def _pooled(
     there, others = pool(_strata(metric.name, apart)), pool(_strata(metric.name, elsewhere))
     if there is None:
         return None
-    found = PartingWith(
+    parting = PartingWith(
         name=metric.name,
         unit=metric.unit,
         kind=metric.kind,
@@ -275,7 +275,7 @@ def _pooled(
         elsewhere_ci95=_range(others.interval) if others else None,
         verdict=verdict_of(there.interval),
     )
-    return found, there.p_value
+    return parting, there.p_value
 
 
 def _strata(name: str, pairs: Sequence[tuple[_System, _System]]) -> list[Stratum]:
@@ -290,31 +290,31 @@ def _range(interval: Interval | None) -> Range | None:
     return None if interval is None else (interval.low, interval.high)
 
 
-def _beside(one: PartingWith) -> float:
+def _beside(parting: PartingWith) -> float:
     """How much more it differs where the sweeps parted than where they did not."""
-    return abs(one.percent - (one.elsewhere_percent or 0.0))
+    return abs(parting.percent - (parting.elsewhere_percent or 0.0))
 
 
 def _threats(sides: Sequence[SweepSide]) -> list[Threat]:
-    found = [Threat(name="unpaired", text="measured at different times: nothing cancels a drift of the host")]
-    found += [
+    threats = [Threat(name="unpaired", text="measured at different times: nothing cancels a drift of the host")]
+    threats += [
         Threat(name="interrupted", text=f"{side.run} is not finished", serious=True)
         for side in sides
         if side.interrupted
     ]
-    return found
+    return threats
 
 
 def _others(sides: Sequence[SweepSide], both: Sequence[tuple[Point, Point]]) -> list[Threat]:
     """CPUs that other programs used make a server slower, and look like what is compared."""
-    found = []
+    threats = []
     for number, side in enumerate(sides):
         blocks = [block for pair in both for block in pair[number].blocks]
         shares = [share for block in blocks if (share := rest_percent(block.window)) is not None]
         if shares and (mean := sum(shares) / len(shares)) > _OTHERS_PERCENT:
             text = f"{side.run}: {mean:.0f} % of the CPUs were neither the server's nor the client's"
-            found.append(Threat(name="others", text=text, serious=True))
-    return found
+            threats.append(Threat(name="others", text=text, serious=True))
+    return threats
 
 
 def _left_out(first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]]) -> list[str]:

@@ -58,7 +58,7 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
     """The trend of the condition of a saved run. Raises UsageError, DataError."""
     store = RunStore(runs_dir)
     this = read_half(name, runs_dir)
-    found: list[tuple[RunInfo, Half]] = []
+    halves: list[tuple[RunInfo, Half]] = []
     notes = []
     for run in store.list():
         if run.id.rpartition("-")[0] != this.run_id.rpartition("-")[0]:
@@ -68,24 +68,24 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
         except (UsageError, DataError):
             continue  # a comparison, or damaged: `runs` says so
         if half.condition.work == this.condition.work and half.condition.name == this.condition.name:
-            found.append((run, half))
-    if not found:
+            halves.append((run, half))
+    if not halves:
         raise UsageError(f"{name} does not belong to a series of runs", "powerprof runs lists them")
     metric = this.primary
-    kinds = {(one.kind, one.source) for _, half in found for one in half.metrics if one.name == metric}
+    kinds = {(judged.kind, judged.source) for _, half in halves for judged in half.metrics if judged.name == metric}
     if len(kinds) > 1:
         notes.append(f"{metric} comes from different sources: steps between them are not judged")
-    steps = _steps([half for _, half in found], metric)
+    steps = _steps([half for _, half in halves], metric)
     points = [
         TrendPoint(
             run=run.id,
             started_at=half.started_at,
             labels=list(run.labels),
             metrics=[one for metric in half.metrics if (one := _estimated(metric)) is not None],
-            differences=differences(found[index - 1][1], half) if index else [],
+            differences=differences(halves[index - 1][1], half) if index else [],
             step=steps[index],
         )
-        for index, (run, half) in enumerate(found)
+        for index, (run, half) in enumerate(halves)
     ]
     notes.append("measured at different times: nothing cancels a drift of the host")
     return Trend(
@@ -116,11 +116,11 @@ def _steps(halves: list[Half], name: str) -> list[Step | None]:
     """Each run's step since the run before; None for the first and where the two were not measured alike."""
     judged: list[tuple[Step | None, float | None]] = [(None, None)]
     for before, after in pairwise(halves):
-        a, b = (next((one for one in half.metrics if one.name == name), None) for half in (before, after))
+        a, b = (next((metric for metric in half.metrics if metric.name == name), None) for half in (before, after))
         if a is None or b is None or (a.kind, a.source) != (b.kind, b.source):
             judged.append((None, None))
             continue
-        left, right = ([value for value in one.a.values if value is not None] for one in (a, b))
+        left, right = ([value for value in side.a.values if value is not None] for side in (a, b))
         if not left or not right:
             judged.append((None, None))
             continue
@@ -153,7 +153,7 @@ def _said(condition: Condition, metric: str, points: list[TrendPoint]) -> str:
     ]
     if not sure:
         return f"{what}, {len(points)} runs: no step in {words(metric)} between neighbouring runs is sure."
-    before, after, step = max(sure, key=lambda one: abs(one[2].difference.percent or 0.0))
+    before, after, step = max(sure, key=lambda step: abs(step[2].difference.percent or 0.0))
     percent = step.difference.percent or 0.0
     way = direction(metric, step.verdict)
     more = "rose" if percent > 0 else "fell"

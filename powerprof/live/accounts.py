@@ -84,7 +84,7 @@ def function_of(wakeup: Wakeup) -> str:
     """The function to name: the innermost that is the program's own."""
     if not wakeup.stack:
         return "[no user stack]"
-    frame = next((one for one in wakeup.stack if not one.module.startswith(_PLUMBING)), wakeup.stack[0])
+    frame = next((frame for frame in wakeup.stack if not frame.module.startswith(_PLUMBING)), wakeup.stack[0])
     # An address that is not one of a file is another one in the next process: no name for a series.
     if frame.function is None and (frame.function_start is None or frame.module.startswith("[")):
         return frame.module
@@ -147,13 +147,13 @@ def joules_of(energy: Sequence[EnergyReading], host: Sequence[tuple[str, str]], 
     """
     return tuple(
         Joules(
-            source=one.source,
-            domain=one.domain,
-            kind=one.kind,
-            joules=None if one.joules is None else one.joules * share,
-            in_host=(one.source, one.domain) in host,
+            source=reading.source,
+            domain=reading.domain,
+            kind=reading.kind,
+            joules=None if reading.joules is None else reading.joules * share,
+            in_host=(reading.source, reading.domain) in host,
         )
-        for one in energy
+        for reading in energy
     )
 
 

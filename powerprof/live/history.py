@@ -47,7 +47,7 @@ class History:
 
     def series(self, value: Callable[[Interval], float | None]) -> list[float | None]:
         """One figure of each interval."""
-        return [value(one) for one in self.intervals]
+        return [value(interval) for interval in self.intervals]
 
     def lines(self) -> list[Line]:
         """Every row of the newest interval, the most exits first."""
@@ -71,4 +71,4 @@ class History:
         first = next((number for number, rates in enumerate(self._rates) if rates.get(key)), 0)
         if first == 0:
             return None
-        return sum(one.window_s for one in list(self.intervals)[first:])
+        return sum(interval.window_s for interval in list(self.intervals)[first:])

@@ -123,10 +123,10 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def host_watts(self) -> tuple[float, Kind] | None:
         """What the host drew, and whether that was measured; None where it is unknown."""
-        mine = [one for one in self.energy if one.in_host]
-        if not mine or self.window_s <= 0 or any(one.joules is None for one in mine):
+        mine = [reading for reading in self.energy if reading.in_host]
+        if not mine or self.window_s <= 0 or any(reading.joules is None for reading in mine):
             return None
-        return sum(one.joules or 0.0 for one in mine) / self.window_s, mine[0].kind
+        return sum(reading.joules or 0.0 for reading in mine) / self.window_s, mine[0].kind
 
 
 def balance_error(seen: int, kernel: int | None) -> float | None:

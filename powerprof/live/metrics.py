@@ -70,8 +70,8 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric]:
         with self._shared.reading() as totals:
-            found = [*_counters(totals), *_gauges(totals, self._shared)]
-        yield from found
+            families = [*_counters(totals), *_gauges(totals, self._shared)]
+        yield from families
 
 
 def _counters(totals: Totals) -> Iterator[Metric]:
@@ -83,7 +83,7 @@ def _counters(totals: Totals) -> Iterator[Metric]:
             made.add_metric(list(key), value)
         return made
 
-    places = {(one.process, one.thread, one.function): place for one, place in totals.places.items()}
+    places = {(woken.process, woken.thread, woken.function): place for woken, place in totals.places.items()}
     places[(REST.process, REST.thread, REST.function)] = totals.rest
     row_labels = ("process", "thread", "function")
     yield family("powerprof_idle_seconds", "Time in an idle state.", ("cpu", "state"), totals.idle_s)
@@ -132,17 +132,21 @@ def _gauges(totals: Totals, shared: Shared) -> Iterator[Metric]:
         return made
 
     servers = totals.servers
-    up = {(one.name,): float(one.up) for one in servers}
+    up = {(server.name,): float(server.up) for server in servers}
     yield family("powerprof_server_up", "Whether the server answered.", ("server",), up)
-    roles = {(one.name, one.role): 1.0 for one in servers if one.up}
+    roles = {(server.name, server.role): 1.0 for server in servers if server.up}
     yield family("powerprof_server_role", "Its part in replication.", ("server", "role"), roles)
-    healthy = {(one.name,): float(one.replication_healthy) for one in servers if one.replication_healthy is not None}
+    healthy = {
+        (server.name,): float(server.replication_healthy)
+        for server in servers
+        if server.replication_healthy is not None
+    }
     yield family(
         "powerprof_replication_healthy", "Whether a replica's threads run without errors.", ("server",), healthy
     )
-    lag = {(one.name,): one.lag_s for one in servers if one.lag_s is not None}
+    lag = {(server.name,): server.lag_s for server in servers if server.lag_s is not None}
     yield family("powerprof_replication_lag_seconds", "How far a replica is behind.", ("server",), lag)
-    findings = {(one.rule, one.severity): 1.0 for one in totals.findings}
+    findings = {(finding.rule, finding.severity): 1.0 for finding in totals.findings}
     yield family("powerprof_finding", "1 while a rule of `diagnose` holds.", ("rule", "severity"), findings)
     meters = {key: float(value) for key, value in totals.meters.items()}
     yield family("powerprof_meter_up", "Whether a meter gave a figure.", ("source", "domain"), meters)

@@ -236,8 +236,8 @@ class Monitor(Closing):
     def _host_domains(self, record: Attribution) -> Sequence[tuple[str, str]]:
         """The set of meters that stands for the host: chosen once, so that its sum is of the same domains always."""
         if not self._host_set:
-            found = host_meters([record.energy])
-            self._host_set = [] if found is None else [(found.source, domain) for domain in found.domains]
+            meter = host_meters([record.energy])
+            self._host_set = [] if meter is None else [(meter.source, domain) for domain in meter.domains]
         return self._host_set
 
     def _suspended_since(self) -> float:

@@ -127,9 +127,9 @@ def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purs
     purse.spend(done.cpu_s)
     purse.rest(done.cpu_s)
     named = [msgspec.msgpack.decode(part, type=_Named) for part in done.parts[: -1 if done.ended else None]]
-    for one in named:
-        pid, key = wanted[one.number]
-        stacks.learn(SLEEPER, pid, key, one.stack)
+    for stack in named:
+        pid, key = wanted[stack.number]
+        stacks.learn(SLEEPER, pid, key, stack.stack)
     if done.ended:
         told = msgspec.msgpack.decode(done.parts[-1], type=_Told)
         stacks.unread, store.budget = told.unread, told.budget

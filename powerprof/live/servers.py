@@ -84,10 +84,14 @@ class _Server:
         evidence = evidence_of(subject, self.asked, _of_process(record, self.pid), record.window_s, self.notes)
         self.findings = tuple(
             LiveFinding(
-                rule=one.rule, severity=one.severity, text=one.text, remedy=tuple(one.remedy), rate_hz=one.rate_hz
+                rule=finding.rule,
+                severity=finding.severity,
+                text=finding.text,
+                remedy=tuple(finding.remedy),
+                rate_hz=finding.rate_hz,
             )
-            for one in diagnose(evidence)
-            if one.severity == "fault"
+            for finding in diagnose(evidence)
+            if finding.severity == "fault"
         )
         self.state = self._state_of(evidence)
         self.close()
@@ -100,12 +104,12 @@ class _Server:
         queries = evidence.status_after.get("Questions")
         moved = None if queries is None or self.queries is None else max(0, queries - self.queries)
         self.queries = queries
-        lags = [one.seconds_behind for one in statuses if one.seconds_behind is not None]
+        lags = [status.seconds_behind for status in statuses if status.seconds_behind is not None]
         return ServerState(
             name=self.name,
             up=True,
             role="replica" if statuses else "primary" if evidence.replicas else "standalone",
-            replication_healthy=all(_is_healthy(one) for one in statuses) if statuses else None,
+            replication_healthy=all(_is_healthy(status) for status in statuses) if statuses else None,
             lag_s=float(max(lags)) if lags else None,
             queries_count=moved,
         )
@@ -162,8 +166,8 @@ class Servers:
         states = [server.state for server in self._servers.values()]
         findings: dict[str, LiveFinding] = {}
         for server in self._servers.values():
-            for one in server.findings:
-                findings.setdefault(one.rule, one)
+            for finding in server.findings:
+                findings.setdefault(finding.rule, finding)
         return tuple(states), tuple(findings.values())
 
     def hurry(self) -> None:
@@ -175,7 +179,7 @@ class Servers:
         for pid in set(self._servers) - set(here):
             self._servers.pop(pid).close()
         for account in self._accounts:
-            if not any(one.account == account for one in self._servers.values()):
+            if not any(server.account == account for server in self._servers.values()):
                 self._let_in(account)
         for pid in here[:_MOST]:
             if pid not in self._servers:
@@ -214,8 +218,8 @@ def _of_process(record: Attribution, pid: int) -> Attribution:
     """What of it is one process's."""
     return msgspec.structs.replace(
         record,
-        wakeups=[one for one in record.wakeups if one.thread.pid == pid],
-        wakings_without_exit=[one for one in record.wakings_without_exit if one.thread.pid == pid],
+        wakeups=[wakeup for wakeup in record.wakeups if wakeup.thread.pid == pid],
+        wakings_without_exit=[wakeup for wakeup in record.wakings_without_exit if wakeup.thread.pid == pid],
     )
 
 

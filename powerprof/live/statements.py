@@ -129,7 +129,9 @@ class StatementHistory:
         self.is_away = window is None
         if window is not None:
             self.windows.append(window)
-            self._shares.append({_key(one): 100.0 * one.c0_s / window.window_s for one in window.statements})
+            self._shares.append(
+                {_key(statement): 100.0 * statement.c0_s / window.window_s for statement in window.statements}
+            )
 
     @property
     def last(self) -> Queries | None:
@@ -138,7 +140,7 @@ class StatementHistory:
 
     def series(self, value: Callable[[Queries], float | None]) -> list[float | None]:
         """One figure of each window."""
-        return [value(one) for one in self.windows]
+        return [value(window) for window in self.windows]
 
     def lines(self) -> list[StatementLine]:
         """Every statement of the newest window, the most CPU time first."""
@@ -147,11 +149,13 @@ class StatementHistory:
             return []
         return [
             StatementLine(
-                one, 100.0 * one.c0_s / newest.window_s, tuple(shares.get(_key(one), 0.0) for shares in self._shares)
+                statement,
+                100.0 * statement.c0_s / newest.window_s,
+                tuple(shares.get(_key(statement), 0.0) for shares in self._shares),
             )
-            for one in newest.statements
+            for statement in newest.statements
         ]
 
 
-def _key(one: Statement) -> StatementKey:
-    return one.text, one.schema_name
+def _key(statement: Statement) -> StatementKey:
+    return statement.text, statement.schema_name

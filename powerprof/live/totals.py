@@ -118,12 +118,14 @@ class Totals:
 
     def _add_energy(self, energy: Iterable[Joules]) -> None:
         self.meters = {}
-        for one in energy:
-            key = (one.source, one.domain, one.kind)
-            self.joules[key] = self.joules.get(key, 0.0) + max(0.0, one.joules or 0.0)
-            self.meters[(one.source, one.domain)] = one.joules is not None
-            if one.in_host:
-                self.host_joules[one.kind] = self.host_joules.get(one.kind, 0.0) + max(0.0, one.joules or 0.0)
+        for reading in energy:
+            key = (reading.source, reading.domain, reading.kind)
+            self.joules[key] = self.joules.get(key, 0.0) + max(0.0, reading.joules or 0.0)
+            self.meters[(reading.source, reading.domain)] = reading.joules is not None
+            if reading.in_host:
+                self.host_joules[reading.kind] = self.host_joules.get(reading.kind, 0.0) + max(
+                    0.0, reading.joules or 0.0
+                )
 
     def _add_servers(self, interval: Interval) -> None:
         self.servers, self.findings = interval.servers, interval.findings
@@ -185,7 +187,7 @@ class Totals:
             if len(self.places) < self.top:
                 self._begin(key)
                 continue
-            cheapest = min(self.places, key=lambda one: self._known[one].cost, default=None)
+            cheapest = min(self.places, key=lambda place: self._known[place].cost, default=None)
             if cheapest is None or self._known[key].cost <= _CLEARLY * self._known[cheapest].cost:
                 break
             self._end(cheapest)
@@ -197,16 +199,16 @@ class Totals:
 
 def _merged(rows: Iterable[Row]) -> dict[RowKey, Row]:
     """Rows of one key as one: an interval has one for each mechanism and stack."""
-    found: dict[RowKey, Row] = {}
+    by_key: dict[RowKey, Row] = {}
     for row in rows:
-        known = found.get(row.key)
+        known = by_key.get(row.key)
         if row.key == REST:
             continue
         if known is None:
-            found[row.key] = row
+            by_key[row.key] = row
             continue
-        main = max(known, row, key=lambda one: one.exits_count)
-        found[row.key] = Row(
+        main = max(known, row, key=lambda row: row.exits_count)
+        by_key[row.key] = Row(
             key=row.key,
             exits_count=known.exits_count + row.exits_count,
             c0_s=known.c0_s + row.c0_s,
@@ -215,7 +217,7 @@ def _merged(rows: Iterable[Row]) -> dict[RowKey, Row]:
             period_ms=main.period_ms,
             pid=main.pid,
         )
-    return found
+    return by_key
 
 
 def merged(rows: Iterable[Row]) -> list[Row]:

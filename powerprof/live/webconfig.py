@@ -55,17 +55,17 @@ def load(path: Path) -> WebConfig:
     if len(text) > _MOST_BYTES:
         raise DataError(path, f"more than {_MOST_BYTES} bytes")
     try:
-        found = msgspec.convert(yaml.safe_load(text) or {}, WebConfig)
+        config = msgspec.convert(yaml.safe_load(text) or {}, WebConfig)
     except yaml.YAMLError as error:
         raise DataError(path, f"no YAML ({' '.join(str(error).split())[:160]})") from None
     except (msgspec.ValidationError, RecursionError) as error:
         raise DataError(path, str(error)) from None
-    for user, hashed in found.basic_auth_users.items():
+    for user, hashed in config.basic_auth_users.items():
         if not _BCRYPT.fullmatch(hashed):
             raise DataError(path, f"the password of {user} is no bcrypt hash", hint="htpasswd -nBC 10 '' prints one")
-    tls = found.tls_server_config
+    tls = config.tls_server_config
     if tls is None:
-        return found
+        return config
     if tls.min_version not in _VERSIONS:
         raise DataError(path, f"min_version {tls.min_version} is none of {', '.join(_VERSIONS)}")
     if tls.client_auth_type not in ("NoClientCert", "RequireAndVerifyClientCert"):
@@ -78,7 +78,7 @@ def load(path: Path) -> WebConfig:
         for name in ("cert_file", "key_file", "client_ca_file")
         if (value := getattr(tls, name))
     }
-    return msgspec.structs.replace(found, tls_server_config=msgspec.structs.replace(tls, **names))
+    return msgspec.structs.replace(config, tls_server_config=msgspec.structs.replace(tls, **names))
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
@@ -107,10 +107,10 @@ class Doorkeeper:
         """Whether this header's name and password are those of a user; True where there are none."""
         if not self._users:
             return True
-        found = _credentials(header)
-        if found is None:
+        credentials = _credentials(header)
+        if credentials is None:
             return False
-        user, password = found
+        user, password = credentials
         mark = hmac.digest(self._salt, f"{user}\0{password}".encode(), hashlib.sha256)
         if mark in self._let_in:
             return True

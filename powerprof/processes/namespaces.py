@@ -36,14 +36,14 @@ def outer_ids(pid: int | None) -> dict[int, int]:
 
     A server in a container tells its own numbers (THREAD_OS_ID, TID), the kernel's tracepoints tell the host's.
     """
-    found: dict[int, int] = {}
+    outer_by_inner: dict[int, int] = {}
     if pid is None:
-        return found
+        return outer_by_inner
     for entry in (paths.procfs() / str(pid) / "task").glob("[0-9]*"):
         known = read_fields(entry / "status").get("NSpid", "").split()
         if len(known) < 2:
             return {}
         inner, outer = whole(known[-1]), whole(entry.name)
         if inner is not None and outer is not None:
-            found[inner] = outer
-    return found
+            outer_by_inner[inner] = outer
+    return outer_by_inner

@@ -26,13 +26,13 @@ _HELPERS = re.compile(
 
 def server_names(pids: Iterable[int]) -> dict[int, str]:
     """Process id → what it does: `checkpointer`, `backend of shop`; a process that does not say is absent."""
-    found = {}
+    names = {}
     for pid in pids:
         text = _command_line(procfs() / str(pid) / "cmdline")
         name = part_of(text) if text else None
         if name:
-            found[pid] = name
-    return found
+            names[pid] = name
+    return names
 
 
 def part_of(title: str) -> str | None:
@@ -49,16 +49,16 @@ def part_of(title: str) -> str | None:
 
 def _command_line(path: Path) -> str | None:
     """As text; None where the process keeps its reader waiting, in whose own memory it lies."""
-    found: list[bytes] = []
+    lines: list[bytes] = []
 
     def read() -> None:
         try:
             with path.open("rb") as file:
-                found.append(file.read(_LIMIT_BYTES))
+                lines.append(file.read(_LIMIT_BYTES))
         except OSError:
             pass
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     reader.join(_PATIENCE_S)
-    return found[0].replace(b"\0", b" ").decode("utf-8", "replace") if found else None
+    return lines[0].replace(b"\0", b" ").decode("utf-8", "replace") if lines else None

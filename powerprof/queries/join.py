@@ -83,30 +83,32 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
         calls_of[use.id] += use.calls
     for use in trace.uses:
         text, schema = name_of(use.id, use.tid)
-        found = sums.setdefault((key(text), schema), _Sum(text))
-        found.calls += use.calls
-        found.unfinished += use.open_count
-        found.cpu_ns += use.cpu_ns
-        found.wakeups += use.wakeups
-        found.faults += use.faults
+        total = sums.setdefault((key(text), schema), _Sum(text))
+        total.calls += use.calls
+        total.unfinished += use.open_count
+        total.cpu_ns += use.cpu_ns
+        total.wakeups += use.wakeups
+        total.faults += use.faults
         in_statements[use.tid] += use.cpu_ns
         # The classes are of an identity, whoever executed it: each thread is taken to have had its part of them.
         for bucket, count in trace.latencies.get(use.id, {}).items():
-            found.latencies[bucket] += count * use.calls / calls_of[use.id]
+            total.latencies[bucket] += count * use.calls / calls_of[use.id]
     connections = [thread for thread in trace.threads if _is_connection(thread, known)]
     for thread in connections:
         if (running := known.running.get(thread.tid)) is not None:
             used = thread.before_ns if thread.statements else thread.cpu_ns
             text = f"{BEGAN_BEFORE} {normal(running)}"
-            found = sums.setdefault((key(text), known.schemas.get(thread.tid)), _Sum(text, before=True))
-            found.calls += 1
-            found.unfinished += not thread.statements
-            found.cpu_ns += used
+            total = sums.setdefault((key(text), known.schemas.get(thread.tid)), _Sum(text, before=True))
+            total.calls += 1
+            total.unfinished += not thread.statements
+            total.cpu_ns += used
             in_statements[thread.tid] += used
     between_ns = sum(thread.cpu_ns - in_statements[thread.tid] for thread in connections)
-    statements = [_statement(one, schema, trace.window_s) for (_, schema), one in sums.items()]
+    statements = [_statement(item, schema, trace.window_s) for (_, schema), item in sums.items()]
     return Parts(
-        statements=sorted(statements, key=lambda one: (-one.c0_s, -(one.calls_count or 0), one.text)),
+        statements=sorted(
+            statements, key=lambda statement: (-statement.c0_s, -(statement.calls_count or 0), statement.text)
+        ),
         background=_background(trace, known),
         connections=Share(c0_s=between_ns / 1e9),
         connections_count=len(connections),
@@ -115,7 +117,7 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
 
 def naming(trace: StatementTrace, known: Known) -> Callable[[int, int], tuple[str, str | None]]:
     """What tells the text and the schema of an identity that a thread executed."""
-    named = {one.id: _text_of(one, known) for one in trace.texts}
+    named = {text.id: _text_of(text, known) for text in trace.texts}
 
     def name_of(id: int, tid: int) -> tuple[str, str | None]:
         if id in named:
@@ -151,29 +153,29 @@ def _background(trace: StatementTrace, known: Known) -> list[Background]:
         Background(
             thread=name,
             threads_count=len(threads),
-            c0_s=sum(one.cpu_ns for one in threads) / 1e9,
-            wakeups_count=sum(one.wakeups for one in threads),
+            c0_s=sum(thread.cpu_ns for thread in threads) / 1e9,
+            wakeups_count=sum(thread.wakeups for thread in threads),
         )
         for name, threads in groups.items()
     ]
-    return sorted(rows, key=lambda one: (-one.c0_s, one.thread))
+    return sorted(rows, key=lambda background: (-background.c0_s, background.thread))
 
 
-def _statement(one: _Sum, schema: str | None, window_s: float) -> Statement:
-    calls = one.calls or 1
+def _statement(total: _Sum, schema: str | None, window_s: float) -> Statement:
+    calls = total.calls or 1
     return Statement(
-        text=one.text,
+        text=total.text,
         schema_name=schema,
-        calls_count=one.calls,
-        calls_hz=one.calls / window_s if window_s > 0 else None,
-        unfinished_count=one.unfinished,
-        began_before=one.before,
-        c0_s=one.cpu_ns / 1e9,
-        c0_ms_per_call=one.cpu_ns / 1e6 / calls,
-        wakeups_count=None if one.before else one.wakeups,
-        wakeups_per_call=None if one.before else one.wakeups / calls,
-        page_faults_count=None if one.before else one.faults,
-        latency_ms=latency(one.latencies),
+        calls_count=total.calls,
+        calls_hz=total.calls / window_s if window_s > 0 else None,
+        unfinished_count=total.unfinished,
+        began_before=total.before,
+        c0_s=total.cpu_ns / 1e9,
+        c0_ms_per_call=total.cpu_ns / 1e6 / calls,
+        wakeups_count=None if total.before else total.wakeups,
+        wakeups_per_call=None if total.before else total.wakeups / calls,
+        page_faults_count=None if total.before else total.faults,
+        latency_ms=latency(total.latencies),
     )
 
 

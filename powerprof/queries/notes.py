@@ -18,32 +18,32 @@ _CALL = re.compile(r"\s*CALL\b", re.IGNORECASE)
 
 def of(trace: StatementTrace, known: Known, server: Reach, statements: Sequence[Statement]) -> list[str]:
     """One sentence for each thing that a reader could otherwise take for something else."""
-    found = []
-    if any(_CALL.match(one.text) for one in statements):
-        found.append("what a stored procedure executes is within its CALL: the statements inside are not told apart")
-    if any(one.text == UNKNOWN_PREPARED for one in statements):
-        found.append(
+    notes = []
+    if any(_CALL.match(statement.text) for statement in statements):
+        notes.append("what a stored procedure executes is within its CALL: the statements inside are not told apart")
+    if any(statement.text == UNKNOWN_PREPARED for statement in statements):
+        notes.append(
             "statements that were prepared before the window have no text here: performance_schema would tell "
             "(performance_schema=ON at the server's start), or clients that reconnect"
         )
     if server.login is None:
-        found.append(
+        notes.append(
             "the server does not let this user in by its socket: threads have the kernel's names, schemas and rows are "
             "unknown (name an account with --defaults-file)"
         )
     elif not known.has_digests:
-        found.append("rows examined and sent are unknown: performance_schema is off, or does not collect statements")
+        notes.append("rows examined and sent are unknown: performance_schema is off, or does not collect statements")
     else:
-        found.append("rows examined and sent are the server's own counts, from just before the window to just after it")
+        notes.append("rows examined and sent are the server's own counts, from just before the window to just after it")
     if trace.cut_count:
-        found.append(
+        notes.append(
             f"{trace.cut_count:,} texts are longer than {TEXT_BYTES - 1:,} bytes: statements that differ only beyond "
             "that count as one"
         )
     if trace.unreadable_count:
-        found.append(f"{trace.unreadable_count:,} texts could not be read")
+        notes.append(f"{trace.unreadable_count:,} texts could not be read")
     if trace.lost_count:
-        found.append(f"{trace.lost_count:,} times a table of the tracer had no room: figures are too low")
+        notes.append(f"{trace.lost_count:,} times a table of the tracer had no room: figures are too low")
     if trace.ends_by == "do_command":
-        found.append("this kernel does not tell when a socket is written: latency lasts to the next wait for a packet")
-    return found
+        notes.append("this kernel does not tell when a socket is written: latency lasts to the next wait for a packet")
+    return notes

@@ -64,7 +64,7 @@ def record_of(server: Reach, taken: Measured, energy: WindowEnergy) -> Queries:
         steal_percent=window.steal_percent,
     )
     price = shares.pricing(split, server.label, whole, window.energy)
-    priced = [shares.priced(one, at, server_s, price, taken.window_s) for at, one in enumerate(every)]
+    priced = [shares.priced(entry, at, server_s, price, taken.window_s) for at, entry in enumerate(every)]
     count = len(parts.statements)
     statements = shares.with_rows(priced[:count], taken.known.digests)  # type: ignore[arg-type]
     cost_s = taken.cost_s
@@ -92,7 +92,7 @@ def record_of(server: Reach, taken: Measured, energy: WindowEnergy) -> Queries:
         residual_c0_s=residual_s,
         other_c0_s=parts.connections.c0_s + residual_s,
         explained_percent=100 * explained_s / server_s if server_s > 0 and taken.process_cpu_s is not None else None,
-        calls_count=sum(one.calls_count or 0 for one in statements),
+        calls_count=sum(statement.calls_count or 0 for statement in statements),
         lost_count=taken.lost_count,
         unreadable_count=taken.unreadable_count,
         cut_count=taken.cut_count,
@@ -127,4 +127,4 @@ def _energy_notes(price: shares.Pricing | None) -> list[str]:
 
 def _sum(parts: Parts) -> float:
     every: list[Share] = [*parts.statements, *parts.background, parts.connections]
-    return sum(one.c0_s for one in every)
+    return sum(part.c0_s for part in every)

@@ -70,7 +70,7 @@ def sampled_parts(
         if kind == "statement":
             low, high = _interval(count, inside)
             share = 100 * (inside + uncovered) / total
-            found = Statement(
+            statement = Statement(
                 text=text,
                 schema_name=schemas.get(text),
                 c0_s=count * weight * each_s,
@@ -80,18 +80,18 @@ def sampled_parts(
             )
             made = calls.get(key(text))
             if made:
-                found = msgspec.structs.replace(
-                    found, calls_count=made, calls_hz=made / window_s, c0_ms_per_call=1e3 * found.c0_s / made
+                statement = msgspec.structs.replace(
+                    statement, calls_count=made, calls_hz=made / window_s, c0_ms_per_call=1e3 * statement.c0_s / made
                 )
-            statements.append(found)
+            statements.append(statement)
     background = [
         Background(thread=name, threads_count=len(threads[name]), c0_s=count * each_s)
         for (kind, name), count in counts.items()
         if kind == "background"
     ]
     parts = Parts(
-        statements=sorted(statements, key=lambda one: (-one.c0_s, one.text)),
-        background=sorted(background, key=lambda one: (-one.c0_s, one.thread)),
+        statements=sorted(statements, key=lambda statement: (-statement.c0_s, statement.text)),
+        background=sorted(background, key=lambda background: (-background.c0_s, background.thread)),
         connections=Share(c0_s=counts["connections", ""] * weight * each_s),
         connections_count=sum(is_connection_name(name) for name in known.threads.values()),
     )
@@ -135,15 +135,15 @@ def _interval(count: int, total: int) -> tuple[float, float]:
 
 def _calls(known: Known) -> dict[str, int]:
     """By key of the text: how often the server counted it."""
-    found: dict[str, int] = defaultdict(int)
+    calls: dict[str, int] = defaultdict(int)
     for (_, text), (count, _, _) in known.digests.items():
-        found[key(text)] += count
-    return found
+        calls[key(text)] += count
+    return calls
 
 
 def _latency(text: str, history: History) -> Latency | None:
     digests = {digest for digest, said in history.texts.items() if key(said) == key(text)}
-    took = sorted(end - begin for rows in history.events.values() for begin, end, one in rows if one in digests)
+    took = sorted(end - begin for rows in history.events.values() for begin, end, latency in rows if latency in digests)
     if not took:
         return None
     return Latency(p50=took[len(took) // 2] / 1e6, p95=took[min(int(len(took) * 0.95), len(took) - 1)] / 1e6)

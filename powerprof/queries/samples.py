@@ -39,19 +39,19 @@ def samples(trace: StatementTrace, statements: Sequence[Statement], most: int) -
             name = key(text)
             if _READS.match(name) and not _LOCKS.search(name) and "?" not in text and "\ufffd" not in text:
                 texts.setdefault(name, text)
-    found = [
-        Sample(number, one, texts[key(one.text)])
-        for number, one in enumerate(statements)
-        if key(one.text) in texts and not one.began_before
+    chosen = [
+        Sample(number, statement, texts[key(statement.text)])
+        for number, statement in enumerate(statements)
+        if key(statement.text) in texts and not statement.began_before
     ]
-    return found[:most]
+    return chosen[:most]
 
 
 def with_plans(
     statements: Sequence[Statement], chosen: Sequence[Sample], login: Login
 ) -> tuple[list[Statement], list[str]]:
     """The statements with the plans of the chosen ones, and what could not be explained."""
-    found, notes = list(statements), []
+    planned, notes = list(statements), []
     for sample in chosen:
         try:
             steps = explain(login, sample.text, sample.statement.schema_name)
@@ -59,5 +59,5 @@ def with_plans(
             notes.append(f"no plan of {sample.statement.text[:60]}: {error.message}")
             continue
         plan = [PlanStep(table=s.table, access=s.access, key=s.key, rows_count=s.rows, extra=s.extra) for s in steps]
-        found[sample.number] = msgspec.structs.replace(found[sample.number], plan=plan)
-    return found, notes
+        planned[sample.number] = msgspec.structs.replace(planned[sample.number], plan=plan)
+    return planned, notes

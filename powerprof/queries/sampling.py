@@ -76,10 +76,10 @@ def sample(
         raise PowerprofError(f"{server.label} ended within the window")
     known = merged(before, asked(server, running=False))
     cpu_s = (after_ns - cpu_ns) / 1e9
-    found = sampled_parts(ticks, history, known, cpu_s, window_s)
+    sampled = sampled_parts(ticks, history, known, cpu_s, window_s)
     return Measured(
         method="samples",
-        parts=found.parts,
+        parts=sampled.parts,
         known=known,
         window=energy.complete(window),
         window_s=window_s,
@@ -87,17 +87,17 @@ def sample(
         cost_s=spent_s,
         bpf_s=None,
         seen_count=0,
-        notes=_notes(found, lost),
+        notes=_notes(sampled, lost),
         lost_count=lost,
         interrupted=interrupted,
     )
 
 
-def _notes(found: Sampled, lost: int) -> list[str]:
-    whole = found.used_count + found.uncovered_count + lost
-    covered = 100 * found.used_count / whole if whole else 0.0
+def _notes(sampled: Sampled, lost: int) -> list[str]:
+    whole = sampled.used_count + sampled.uncovered_count + lost
+    covered = 100 * sampled.used_count / whole if whole else 0.0
     return [
-        f"shares are those of {found.used_count:,} samples ({SAMPLE_HZ} a second and CPU) and have intervals; the "
+        f"shares are those of {sampled.used_count:,} samples ({SAMPLE_HZ} a second and CPU) and have intervals; the "
         f"server's history told of {covered:.0f} % of all, the rest is taken to be like them",
         "samples tell neither wake-ups nor page faults of statements; calls are the server's own count, from before "
         "the window to just after it, latencies those of the statements that its history kept",

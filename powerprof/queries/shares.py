@@ -23,14 +23,14 @@ Digests = Mapping[tuple[str | None, str], tuple[int, int, int]]
 def consumer(label: str, parts: Sequence[Share], residual_c0_s: float) -> Consumer:
     """The server as one that used energy, its parts below it in their order, what no part explains last."""
     children = [
-        *(Consumer(name=str(number), c0_s=one.c0_s, wakeups_count=one.wakeups_count or 0)
-          for number, one in enumerate(parts)),
+        *(Consumer(name=str(number), c0_s=part.c0_s, wakeups_count=part.wakeups_count or 0)
+          for number, part in enumerate(parts)),
         Consumer(name="residual", c0_s=residual_c0_s),
     ]  # fmt: skip
     return Consumer(
         name=label,
-        c0_s=sum(one.c0_s for one in children),
-        wakeups_count=sum(one.wakeups_count for one in children),
+        c0_s=sum(child.c0_s for child in children),
+        wakeups_count=sum(child.wakeups_count for child in children),
         children=tuple(children),
     )
 
@@ -47,7 +47,7 @@ class Pricing:
 
 def pricing(split: EnergySplit | None, label: str, whole: Total, readings: Sequence[EnergyReading]) -> Pricing | None:
     """What the parts are priced by; None where nothing can be: no figure, or no idle floor."""
-    part = next((one for one in split.parts if one.name == label), None) if split is not None else None
+    part = next((part for part in split.parts if part.name == label), None) if split is not None else None
     if split is None or part is None:
         return None
     low, high = _factors(split, whole, readings)
@@ -56,7 +56,9 @@ def pricing(split: EnergySplit | None, label: str, whole: Total, readings: Seque
 
 def _factors(split: EnergySplit, whole: Total, readings: Sequence[EnergyReading]) -> tuple[float | None, float | None]:
     """Within which factors joules above the idle floor are known: an estimate's by its slope, a meter's by its own."""
-    model = next((one.range for one in readings if one.source == whole.source and one.range is not None), None)
+    model = next(
+        (reading.range for reading in readings if reading.source == whole.source and reading.range is not None), None
+    )
     if model is not None and model.slope_watts > 0:
         return model.slope_low_watts / model.slope_watts, model.slope_high_watts / model.slope_watts
     active, watts = split.active_joules, whole.watts
@@ -74,7 +76,7 @@ def priced(part: S, number: int, server_c0_s: float, pricing: Pricing | None, wi
     if pricing is None:
         return msgspec.structs.replace(part, c0_percent=percent)
     joules = pricing.part.children[number].joules
-    found = msgspec.structs.replace(
+    share = msgspec.structs.replace(
         part,
         c0_percent=percent,
         joules=joules,
@@ -83,14 +85,14 @@ def priced(part: S, number: int, server_c0_s: float, pricing: Pricing | None, wi
         watts=joules / window_s if window_s > 0 else None,
         kind=pricing.split.kind,
     )
-    if isinstance(found, Statement) and found.calls_count:
-        return msgspec.structs.replace(found, joules_per_call=joules / found.calls_count)
-    return found
+    if isinstance(share, Statement) and share.calls_count:
+        return msgspec.structs.replace(share, joules_per_call=joules / share.calls_count)
+    return share
 
 
 def without_children(split: EnergySplit) -> EnergySplit:
     """The host's split by itself: the server's parts are rows of the record, each with its joules."""
-    parts = [msgspec.structs.replace(one, children=[], residual_joules=None) for one in split.parts]
+    parts = [msgspec.structs.replace(part, children=[], residual_joules=None) for part in split.parts]
     return msgspec.structs.replace(split, parts=parts)
 
 
@@ -100,12 +102,12 @@ def with_rows(statements: Sequence[Statement], digests: Digests) -> list[Stateme
     for (schema, text), counts in digests.items():
         for where in {(schema, key(text)), (None, key(text))}:
             counted[where] = [sum(pair) for pair in zip(counted[where], counts, strict=True)]
-    found = []
-    for one in statements:
-        calls, examined, sent = counted.get((one.schema_name, key(one.text)), (0, 0, 0))
-        if calls and not one.began_before:
+    with_counts = []
+    for statement in statements:
+        calls, examined, sent = counted.get((statement.schema_name, key(statement.text)), (0, 0, 0))
+        if calls and not statement.began_before:
             rows = {"rows_examined_per_call": examined / calls, "rows_sent_per_call": sent / calls}
-            found.append(msgspec.structs.replace(one, **rows))
+            with_counts.append(msgspec.structs.replace(statement, **rows))
         else:
-            found.append(one)
-    return found
+            with_counts.append(statement)
+    return with_counts

@@ -22,7 +22,7 @@ def with_stacks(
 ) -> tuple[list[Statement], dict[str, str], list[str]]:
     """The statements, those with most samples with their paths; the files of frames; and what is to be said of it."""
     paths = PathNames(capture, None)
-    found: dict[tuple[str, str | None], Counter[tuple[str, ...]]] = defaultdict(Counter)
+    counters: dict[tuple[str, str | None], Counter[tuple[str, ...]]] = defaultdict(Counter)
     modules: dict[str, str] = {}
     for row in capture.rows:
         if row.what:
@@ -35,16 +35,16 @@ def with_stacks(
                 modules[labels[-1]] = frame.module
             if state not in ("complete", "kernel"):
                 labels.insert(0, INCOMPLETE)
-            found[key(text), schema][tuple(labels)] += row.count
-    most = dict(sorted(found.items(), key=lambda one: -one[1].total())[:_STATEMENTS])
+            counters[key(text), schema][tuple(labels)] += row.count
+    most = dict(sorted(counters.items(), key=lambda pair: -pair[1].total())[:_STATEMENTS])
     told = [
-        msgspec.structs.replace(one, stacks=_largest(most[name]))
-        if (name := (key(one.text), one.schema_name)) in most and not one.began_before
-        else one
-        for one in statements
+        msgspec.structs.replace(statement, stacks=_largest(most[name]))
+        if (name := (key(statement.text), statement.schema_name)) in most and not statement.began_before
+        else statement
+        for statement in statements
     ]
-    used = {label for one in told for stack in one.stacks for label in stack.frames}
-    inside = sum(one.total() for one in found.values())
+    used = {label for statement in told for stack in statement.stacks for label in stack.frames}
+    inside = sum(counter.total() for counter in counters.values())
     note = (
         f"{capture.target_count:,} samples of the server, {inside:,} of them in statements; each CPU was woken for "
         f"them {1e3 / (capture.period_ms or 1.0):.0f} times a second, which wake-ups and joules contain"
@@ -53,7 +53,7 @@ def with_stacks(
 
 
 def _largest(paths: Counter[tuple[str, ...]]) -> list[SampledStack]:
-    rows = sorted(paths.items(), key=lambda one: (-one[1], one[0]))
+    rows = sorted(paths.items(), key=lambda stack: (-stack[1], stack[0]))
     rest = sum(count for _, count in rows[_PATHS:])
-    found = [SampledStack(list(frames), count) for frames, count in rows[:_PATHS]]
-    return [*found, SampledStack([OTHERS], rest)] if rest else found
+    stacks = [SampledStack(list(frames), count) for frames, count in rows[:_PATHS]]
+    return [*stacks, SampledStack([OTHERS], rest)] if rest else stacks

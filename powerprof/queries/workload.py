@@ -25,16 +25,16 @@ def check_name(name: str) -> None:
 
 def workload_toml(name: str, label: str, samples: Sequence[Sample], clients: int) -> str:
     """The text of workload.toml. Raises PowerprofError where there is nothing to put into it."""
-    usable = [one for one in samples if "{{" not in one.text]
+    usable = [sample for sample in samples if "{{" not in sample.text]
     if not usable:
         raise PowerprofError(
             "no statement for a workload: none only reads and was seen whole, with its values",
             "a longer --duration, or write one (docs/how-to/write-a-workload.md)",
         )
-    schema = Counter(one.statement.schema_name for one in usable).most_common(1)[0][0]
-    usable = [one for one in usable if one.statement.schema_name == schema]
-    rate = sum(one.statement.calls_hz or 0.0 for one in usable)
-    texts = "".join(f"  {_text(one.text)},\n" for one in usable)
+    schema = Counter(sample.statement.schema_name for sample in usable).most_common(1)[0][0]
+    usable = [sample for sample in usable if sample.statement.schema_name == schema]
+    rate = sum(sample.statement.calls_hz or 0.0 for sample in usable)
+    texts = "".join(f"  {_text(sample.text)},\n" for sample in usable)
     database = f"database = {_text(schema)}\n" if schema else "# database = the schema of these statements\n"
     return f"""schema = "powerprof.workload/1"
 name = {_text(name)}

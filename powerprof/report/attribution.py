@@ -108,7 +108,7 @@ def _grouped(record: Attribution, by: str) -> list[_Group]:
     groups: dict[str, list[Wakeup]] = {}
     for row in record.wakeups:
         groups.setdefault(_LABELS[by](row), []).append(row)
-    found = [
+    grouped = [
         _Group(
             label,
             sum(row.count for row in rows),
@@ -118,7 +118,7 @@ def _grouped(record: Attribution, by: str) -> list[_Group]:
         )
         for label, rows in groups.items()
     ]
-    return sorted(found, key=lambda group: (-group.count, group.label))
+    return sorted(grouped, key=lambda group: (-group.count, group.label))
 
 
 def _group_lines(record: Attribution, by: str, width: int, limit: int) -> list[str]:
@@ -143,11 +143,11 @@ def _evidence(record: Attribution) -> list[str]:
 
 
 def _elsewhere(record: Attribution) -> list[str]:
-    count = sum(one.count for one in record.woken_elsewhere)
+    count = sum(waking.count for waking in record.woken_elsewhere)
     if not count:
         return []
     top = record.woken_elsewhere[:3]
-    named = ", ".join(f"{one.thread.label} woke {one.process} {one.rate_hz:.1f}/s" for one in top)
+    named = ", ".join(f"{waking.thread.label} woke {waking.process} {waking.rate_hz:.1f}/s" for waking in top)
     return [f"It also ended {count:,} idle periods by waking other processes: {named}."]
 
 
@@ -183,12 +183,12 @@ def _cost(record: Attribution) -> str:
 
 def lines(record: Attribution, width: int = text.DEFAULT_WIDTH, *, by: str = "stack", top: int = _SHOWN) -> list[str]:
     """The whole report."""
-    found = [*text.wrap(headline(record), width), ""]
+    printed = [*text.wrap(headline(record), width), ""]
     if record.wakeups:
-        found += _rows(record, width, top) if by == "stack" else _group_lines(record, by, width, top)
+        printed += _rows(record, width, top) if by == "stack" else _group_lines(record, by, width, top)
     else:
-        found.append("It ended no idle period in this window.")
-    found.append("")
+        printed.append("It ended no idle period in this window.")
+    printed.append("")
     split = record.energy_split
     for line in (
         sums.joules(split) if split else "Energy: no meter and no model for this CPU (powerprof doctor).",
@@ -198,9 +198,9 @@ def lines(record: Attribution, width: int = text.DEFAULT_WIDTH, *, by: str = "st
         *_unnamed(record),
         _cost(record),
     ):
-        found += text.wrap(line, width)
+        printed += text.wrap(line, width)
     for note in record.notes:
-        found += text.wrap(f"Note: {note}.", width)
+        printed += text.wrap(f"Note: {note}.", width)
     if record.interrupted:
-        found.append("Interrupted: this is what was traced until then.")
-    return found
+        printed.append("Interrupted: this is what was traced until then.")
+    return printed

@@ -10,11 +10,11 @@ def lines(model: PowerModel) -> list[str]:
     """The model's watts and joules."""
     rows = [("C0 (running)", model.full_watts, model.full_range_watts)]
     rows += [(state.name, state.watts, state.range_watts) for state in model.states]
-    found = [f"{model.name}: {model.scope}", "", f"{'watts of one CPU':<24}{'':>8}   95 % interval"]
-    found += [f"{title:<24}{watts:8.3f}   {low:.3f} – {high:.3f}" for title, watts, (low, high) in rows]
+    printed = [f"{model.name}: {model.scope}", "", f"{'watts of one CPU':<24}{'':>8}   95 % interval"]
+    printed += [f"{title:<24}{watts:8.3f}   {low:.3f} – {high:.3f}" for title, watts, (low, high) in rows]
     if model.wakeup is not None:
         low, high = model.wakeup.range_joules
-        found.append(f"{'a wake-up, µJ':<24}{model.wakeup.joules * 1e6:8.2f}   {low * 1e6:.2f} – {high * 1e6:.2f}")
+        printed.append(f"{'a wake-up, µJ':<24}{model.wakeup.joules * 1e6:8.2f}   {low * 1e6:.2f} – {high * 1e6:.2f}")
     if model.cross_validated_percent is not None:
-        found.append(f"Error on levels that the fit had not seen: {model.cross_validated_percent:.1f} %.")
-    return [*found, *(f"· {doubt}" for doubt in model.doubts)]
+        printed.append(f"Error on levels that the fit had not seen: {model.cross_validated_percent:.1f} %.")
+    return [*printed, *(f"· {doubt}" for doubt in model.doubts)]

@@ -40,10 +40,10 @@ def _functions(comparison: Comparison, width: int) -> list[str]:
         ]
         name = row.words("name")
         rows.append([*said, f"{name.text} ({name.more})"])
-    found = ["", *text.wrap(f"Functions of the server that grew or shrank, % of one CPU: {each}", width)]
+    printed = ["", *text.wrap(f"Functions of the server that grew or shrank, % of one CPU: {each}", width)]
     heads = text.columns([row[:-1] for row in rows], left=0)
-    found += [text.cut(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
-    return [*found, *([f"{shown.left_count} more: --json"] if shown.left_count > 0 else []), ""]
+    printed += [text.cut(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
+    return [*printed, *([f"{shown.left_count} more: --json"] if shown.left_count > 0 else []), ""]
 
 
 def turns_of(comparison: Comparison) -> str:
@@ -62,40 +62,40 @@ def executions_of(blocks: Sequence[Block]) -> str:
 
 def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The report, at most `width` columns."""
-    found = text.wrap(comparison.verdict.text, width)
-    found += text.wrap(_context(comparison), width)
+    printed = text.wrap(comparison.verdict.text, width)
+    printed += text.wrap(_context(comparison), width)
     if comparison.verdict.doubts:
-        found += text.wrap(f"Doubtful: {'; '.join(comparison.verdict.doubts)}.", width)
+        printed += text.wrap(f"Doubtful: {'; '.join(comparison.verdict.doubts)}.", width)
     if comparison.interrupted:
-        found += text.wrap("Ended early: this is what was measured until then.", width)
+        printed += text.wrap("Ended early: this is what was measured until then.", width)
     if comparison.differences:
-        found += ["", "What differs besides the condition"]
+        printed += ["", "What differs besides the condition"]
         for difference in comparison.differences:
-            found += text.wrap(difference, width, "  ")
-    found.append("")
-    found += terminal.metrics(comparison_table(comparison, Places(comparison)), width)
-    found.append("")
+            printed += text.wrap(difference, width, "  ")
+    printed.append("")
+    printed += terminal.metrics(comparison_table(comparison, Places(comparison)), width)
+    printed.append("")
     if comparison.verdict.ground:
-        found += text.wrap(comparison.verdict.ground, width)
+        printed += text.wrap(comparison.verdict.ground, width)
     for said in (comparison.verdict.speed, comparison.verdict.power):
         if said:
-            found += text.wrap(f"{said}.", width)
+            printed += text.wrap(f"{said}.", width)
     shares = _shares(comparison)
     if shares:
-        found += text.wrap("C0, % of all CPUs: " + " · ".join(shares), width)
+        printed += text.wrap("C0, % of all CPUs: " + " · ".join(shares), width)
     plans = _plans(comparison)
     if plans:
-        found += text.wrap("Plans: " + " · ".join(plans), width)
-    found += _functions(comparison, width)
-    found += servers.lines(comparison, width)
+        printed += text.wrap("Plans: " + " · ".join(plans), width)
+    printed += _functions(comparison, width)
+    printed += servers.lines(comparison, width)
     threats = [threat.text for threat in comparison.threats]
     if threats:
-        found += text.wrap("Threats: " + "; ".join(threats) + ".", width)
-    found += notes.lines(comparison, width)
+        printed += text.wrap("Threats: " + "; ".join(threats) + ".", width)
+    printed += notes.lines(comparison, width)
     cost = comparison.tool.get("cpu_percent")
     if isinstance(cost, float):
-        found.append(f"powerprof itself: {cost:.2f} % of one CPU.")
-    return found
+        printed.append(f"powerprof itself: {cost:.2f} % of one CPU.")
+    return printed
 
 
 def _context(comparison: Comparison) -> str:
@@ -128,7 +128,7 @@ def _context(comparison: Comparison) -> str:
 
 def _shares(comparison: Comparison) -> list[str]:
     """Whose C0 it was, in percent of all CPUs: what the client costs does not hide the server."""
-    found = []
+    printed = []
     for arm, name in (("a", comparison.a.name), ("b", comparison.b.name)):
         windows = [block.window for block in _counted(comparison) if block.arm == arm]
         if not windows:
@@ -143,14 +143,14 @@ def _shares(comparison: Comparison) -> list[str]:
         if rest:
             parts.append(f"rest {sum(rest) / len(rest):.2f}")
         if parts:
-            found.append(f"{name}: {', '.join(parts)}")
-    return found
+            printed.append(f"{name}: {', '.join(parts)}")
+    return printed
 
 
 def _plans(comparison: Comparison) -> list[str]:
-    found: dict[str, list[str]] = {}
+    names_of_plan: dict[str, list[str]] = {}
     for plan in comparison.plans:
         name = comparison.a.name if plan.arm == "a" else comparison.b.name
-        if name not in found:
-            found[name] = [plan_text(row) for row in plan.rows]
-    return [f"{name}: {', then '.join(steps)}" for name, steps in found.items()]
+        if name not in names_of_plan:
+            names_of_plan[name] = [plan_text(row) for row in plan.rows]
+    return [f"{name}: {', then '.join(steps)}" for name, steps in names_of_plan.items()]

@@ -20,26 +20,26 @@ def lines(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, all_notes: b
     """The report, at most `width` columns. Notes on a healthy server's habits only with `all_notes`."""
     faults = [finding for finding in diagnosis.findings if finding.severity == "fault"]
     notes = [finding for finding in diagnosis.findings if finding.severity == "note"]
-    found: list[str] = []
+    printed: list[str] = []
     for number, fault in enumerate(faults):
         if number:
-            found.append("")
-        found += _finding(fault, width)
+            printed.append("")
+        printed += _finding(fault, width)
     if not faults:
-        found += text.wrap(answer(diagnosis), width)
+        printed += text.wrap(answer(diagnosis), width)
     if all_notes and notes:
-        found += ["", "What it wakes for as it should"]
+        printed += ["", "What it wakes for as it should"]
         for note in notes:
-            found += text.wrap(note.text, width, "  ")
+            printed += text.wrap(note.text, width, "  ")
             for remedy in note.remedy:
-                found += text.wrap(remedy, width, "    ")
+                printed += text.wrap(remedy, width, "    ")
     hidden = ""
     if notes and not all_notes:
         hidden = f" · {len(notes)} habit{'s' if len(notes) > 1 else ''} of a healthy server: --all"
-    found += ["", *text.wrap(f"{context(diagnosis)}{hidden}", width)]
+    printed += ["", *text.wrap(f"{context(diagnosis)}{hidden}", width)]
     for said in dict.fromkeys([*diagnosis.evidence.notes, *diagnosis.notes]):
-        found += text.wrap(f"Note: {said}", width)
-    return found
+        printed += text.wrap(f"Note: {said}", width)
+    return printed
 
 
 def whole(diagnosis: Diagnosis, width: int) -> list[str]:
@@ -59,14 +59,14 @@ def answer(diagnosis: Diagnosis) -> str:
 
 
 def _finding(finding: Finding, width: int) -> list[str]:
-    found = text.wrap(finding.text, width)
+    printed = text.wrap(finding.text, width)
     for said in finding.evidence:
-        found += _item("seen", said, width)
+        printed += _item("seen", said, width)
     if finding.stack:
-        found += _item("stack", " ← ".join(finding.stack[:_FRAMES]), width)
+        printed += _item("stack", " ← ".join(finding.stack[:_FRAMES]), width)
     for remedy in finding.remedy:
-        found += _item("do", remedy, width)
-    return found
+        printed += _item("do", remedy, width)
+    return printed
 
 
 def _item(label: str, said: str, width: int) -> list[str]:
@@ -120,21 +120,21 @@ def wakeups_table(diagnosis: Diagnosis, places: Places, limit: int) -> Table:
 def csv_lines(diagnosis: Diagnosis) -> Iterator[Line]:
     """A line a finding."""
     yield ["severity", "rule", "rate_hz", "text", "evidence", "remedy", "stack"]
-    for one in diagnosis.findings:
-        joined = ("; ".join(one.evidence), "; ".join(one.remedy), " < ".join(reversed(one.stack)))
-        yield [one.severity, one.rule, one.rate_hz, one.text, *joined]
+    for finding in diagnosis.findings:
+        joined = ("; ".join(finding.evidence), "; ".join(finding.remedy), " < ".join(reversed(finding.stack)))
+        yield [finding.severity, finding.rule, finding.rate_hz, finding.text, *joined]
 
 
 def markdown(diagnosis: Diagnosis, said: str) -> list[str]:
     """Each fault with what shows it and what ends it."""
     from powerprof.report.markdown import code, plain
 
-    found: list[str] = []
-    for number, fault in enumerate(one for one in diagnosis.findings if one.severity == "fault"):
+    written: list[str] = []
+    for number, fault in enumerate(finding for finding in diagnosis.findings if finding.severity == "fault"):
         if number:
-            found += ["", f"**{plain(fault.text)}**"]
-        found += ["", *(f"- seen: {plain(line)}" for line in fault.evidence)]
+            written += ["", f"**{plain(fault.text)}**"]
+        written += ["", *(f"- seen: {plain(line)}" for line in fault.evidence)]
         if fault.stack:
-            found.append(f"- stack: {code(' ← '.join(fault.stack[:_FRAMES]), 600)}")
-        found += [f"- what ends it: {plain(line)}" for line in fault.remedy]
-    return [*found, "", plain(context(diagnosis))]
+            written.append(f"- stack: {code(' ← '.join(fault.stack[:_FRAMES]), 600)}")
+        written += [f"- what ends it: {plain(line)}" for line in fault.remedy]
+    return [*written, "", plain(context(diagnosis))]

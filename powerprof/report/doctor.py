@@ -11,12 +11,12 @@ from powerprof.host.capability import Capability
 _WIDTH = 80
 
 
-def render(found: Sequence[Capability]) -> str:
+def render(capabilities: Sequence[Capability]) -> str:
     """Three aligned columns within 80; a command that fits stands on one line, so that it can be copied."""
-    names = max(len(capability.name) for capability in found)
+    names = max(len(capability.name) for capability in capabilities)
     indent = names + 2 + len("missing") + 2
     lines: list[str] = []
-    for capability in found:
+    for capability in capabilities:
         text = textwrap.wrap(capability.detail, _WIDTH - indent, break_on_hyphens=False) or [""]
         if capability.remedy:
             remedy = f"→ {capability.remedy}"

@@ -24,25 +24,34 @@ def csv_lines(result: EnergyResult) -> Iterator[Line]:
         *("dropped_samples", "summed", "window_s"),
     ]
     total = result.total
-    for one in result.meters:
-        summed = one.source == total.source and one.domain in total.domains
+    for meter in result.meters:
+        summed = meter.source == total.source and meter.domain in total.domains
         yield [
-            *(one.source, one.domain, one.kind, one.joules, one.watts, one.low_watts, one.high_watts, one.contained_in),
-            *(one.dropped_samples_count, "yes" if summed else "no", result.window_s),
+            *(
+                meter.source,
+                meter.domain,
+                meter.kind,
+                meter.joules,
+                meter.watts,
+                meter.low_watts,
+                meter.high_watts,
+                meter.contained_in,
+            ),
+            *(meter.dropped_samples_count, "yes" if summed else "no", result.window_s),
         ]
 
 
 def lines(result: EnergyResult, width: int = _WIDTH) -> list[str]:
     """The whole report, at most 80 columns wide where names allow it."""
-    found = textwrap.wrap(_answer(result), _WIDTH)
+    printed = textwrap.wrap(_answer(result), _WIDTH)
     if result.meters:
         names = max(24, *(len(_name(r)) + 2 for r in result.meters))
-        found += ["", f"{'':{names}}{'watts':>10}{'joules':>13}   inside"]
-        found += [_row(reading, names) for reading in result.meters]
+        printed += ["", f"{'':{names}}{'watts':>10}{'joules':>13}   inside"]
+        printed += [_row(reading, names) for reading in result.meters]
     if result.notes:
-        found.append("")
+        printed.append("")
         for note in result.notes:
-            found += textwrap.wrap(
+            printed += textwrap.wrap(
                 note,
                 _WIDTH,
                 initial_indent="· ",
@@ -50,25 +59,25 @@ def lines(result: EnergyResult, width: int = _WIDTH) -> list[str]:
                 break_long_words=False,
                 break_on_hyphens=False,  # paths are to be copied whole
             )
-    return found
+    return printed
 
 
 def _answer(result: EnergyResult) -> str:
-    found = result.total
+    total = result.total
     window = "" if result.window_s is None else f" over {result.window_s:.1f} s"
-    if found.watts is None or found.joules is None:
+    if total.watts is None or total.joules is None:
         bounds = next((r for r in result.meters if r.low_watts is not None and r.high_watts is not None), None)
         if bounds is None or bounds.low_watts is None or bounds.high_watts is None:
             return f"No energy figure{window}."
         low, high = _figure(bounds.low_watts), _figure(bounds.high_watts)
         return f"Between {low} and {high} W{window}, estimated: how long the CPUs ran is unknown."
-    if found.low_watts is not None and found.high_watts is not None and found.high_watts > WIDE * found.low_watts:
-        low, high = _figure(found.low_watts), _figure(found.high_watts)
-        return f"Between {low} and {high} W{window}, estimated; typical of such CPUs are {_figure(found.watts)} W."
-    of = " + ".join(found.domains)
-    text = f"{_figure(found.watts)} W{window}, {found.kind}: {of} by {found.source}"
-    if found.low_watts is not None and found.high_watts is not None:
-        text += f", between {_figure(found.low_watts)} and {_figure(found.high_watts)} W"
+    if total.low_watts is not None and total.high_watts is not None and total.high_watts > WIDE * total.low_watts:
+        low, high = _figure(total.low_watts), _figure(total.high_watts)
+        return f"Between {low} and {high} W{window}, estimated; typical of such CPUs are {_figure(total.watts)} W."
+    of = " + ".join(total.domains)
+    text = f"{_figure(total.watts)} W{window}, {total.kind}: {of} by {total.source}"
+    if total.low_watts is not None and total.high_watts is not None:
+        text += f", between {_figure(total.low_watts)} and {_figure(total.high_watts)} W"
     return text + "."
 
 

@@ -43,17 +43,17 @@ def _stacks(record: msgspec.Struct, name: str) -> StackSet:
     kind = kind_of(record)
     if kind is None or not kind.stacks:
         raise UsageError(f"--{name} needs the stacks of an attribution", "powerprof attribute makes one")
-    found: StackSet = kind.load("stacks")(record)
-    return found
+    stack_set: StackSet = kind.load("stacks")(record)
+    return stack_set
 
 
 def _flame(record: msgspec.Struct, extras: Extras) -> bytes:
     from powerprof.report.flamegraph import flame
     from powerprof.report.html import render_flame
 
-    found = _stacks(record, "flame")
-    graph = flame(found.stacks, unit=found.unit, root=found.root)
-    return render_flame(graph, found.title, found.modules).encode("utf-8", "replace")
+    stack_set = _stacks(record, "flame")
+    graph = flame(stack_set.stacks, unit=stack_set.unit, root=stack_set.root)
+    return render_flame(graph, stack_set.title, stack_set.modules).encode("utf-8", "replace")
 
 
 def _folded(record: msgspec.Struct, extras: Extras) -> bytes:
@@ -65,25 +65,25 @@ def _folded(record: msgspec.Struct, extras: Extras) -> bytes:
 def _pprof(record: msgspec.Struct, extras: Extras) -> bytes:
     from powerprof.report.pprof import encode_pprof
 
-    found = _stacks(record, "pprof")
-    types = [(found.unit.replace(" ", "_"), "count")]
-    columns = [[round(value) for _, value in found.stacks]]
-    if found.c0_ms is not None:
+    stack_set = _stacks(record, "pprof")
+    types = [(stack_set.unit.replace(" ", "_"), "count")]
+    columns = [[round(value) for _, value in stack_set.stacks]]
+    if stack_set.c0_ms is not None:
         types.append(("c0", "nanoseconds"))
-        columns.append([round(value * 1e6) for _, value in found.c0_ms])
+        columns.append([round(value * 1e6) for _, value in stack_set.c0_ms])
     values = zip(*columns, strict=True)
-    samples = [(frames, row) for (frames, _), row in zip(found.stacks, values, strict=True)]
-    return encode_pprof(samples, types, duration_ns=round(found.window_s * 1e9))
+    samples = [(frames, row) for (frames, _), row in zip(stack_set.stacks, values, strict=True)]
+    return encode_pprof(samples, types, duration_ns=round(stack_set.window_s * 1e9))
 
 
 def _speedscope(record: msgspec.Struct, extras: Extras) -> bytes:
     from powerprof.report.speedscope import Profile, speedscope
 
-    found = _stacks(record, "speedscope")
-    profiles = [Profile(found.unit, "none", found.stacks)]
-    if found.c0_ms is not None:
-        profiles.append(Profile("C0", "milliseconds", found.c0_ms))
-    return _json(speedscope(profiles, found.title))
+    stack_set = _stacks(record, "speedscope")
+    profiles = [Profile(stack_set.unit, "none", stack_set.stacks)]
+    if stack_set.c0_ms is not None:
+        profiles.append(Profile("C0", "milliseconds", stack_set.c0_ms))
+    return _json(speedscope(profiles, stack_set.title))
 
 
 def _perfetto(record: msgspec.Struct, extras: Extras) -> bytes:

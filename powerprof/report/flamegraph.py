@@ -64,7 +64,7 @@ def _grow(root: _Node, frames: tuple[str, ...], value: float, a: float) -> None:
 
 
 def _placed(root: _Node, unit: str, limit: int, *, difference: bool) -> Flame:
-    found: list[FlameFrame] = []
+    placed: list[FlameFrame] = []
     hidden = depth_seen = 0
     total = root.width
     # A stack of our own, since recursion in a profiled program may be deeper than Python's.
@@ -72,18 +72,18 @@ def _placed(root: _Node, unit: str, limit: int, *, difference: bool) -> Flame:
     while waiting:
         node, depth, start = waiting.pop()
         width = node.width / total if total else 1.0
-        if width < _SMALLEST or depth > MAX_DEPTH or len(found) >= limit:
+        if width < _SMALLEST or depth > MAX_DEPTH or len(placed) >= limit:
             hidden += 1
             continue
         depth_seen = max(depth_seen, depth)
-        found.append(FlameFrame(node.label, depth, start, width, node.value, node.own, node.a if difference else None))
+        placed.append(FlameFrame(node.label, depth, start, width, node.value, node.own, node.a if difference else None))
         at = start
         below = []
-        for child in sorted(node.children.values(), key=lambda one: (-one.width, one.label)):
+        for child in sorted(node.children.values(), key=lambda frame: (-frame.width, frame.label)):
             below.append((child, depth + 1, at))
             at += child.width / total
         waiting.extend(reversed(below))
-    return Flame(tuple(found), unit, depth_seen + 1, hidden, difference)
+    return Flame(tuple(placed), unit, depth_seen + 1, hidden, difference)
 
 
 def flame(stacks: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES) -> Flame:

@@ -16,7 +16,7 @@ _UNSAFE = re.compile(r"[;\x00-\x1f\x7f\x85\u2028\u2029]")
 
 
 def _escaped(name: str) -> str:
-    return _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
+    return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
 
 
 def folded(stacks: Iterable[WeightedStack]) -> str:

@@ -42,7 +42,7 @@ def _cost(profile: FunctionProfile) -> str:
 
 def lines(profile: FunctionProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
     """The whole report."""
-    found = [*text.wrap(headline(profile), width), "", *_rows(profile, width, top), ""]
+    printed = [*text.wrap(headline(profile), width), "", *_rows(profile, width, top), ""]
     said = [_cost(profile)]
     if profile.never_called_count:
         said.append(f"{profile.never_called_count:,} probed functions were never called.")
@@ -54,7 +54,7 @@ def lines(profile: FunctionProfile, width: int = text.DEFAULT_WIDTH, *, top: int
     said += [f"Limit: {limit}." for limit in profile.limits]
     said += [f"Note: {note}." for note in profile.notes]
     for line in said:
-        found += text.wrap(line, width)
+        printed += text.wrap(line, width)
     if profile.interrupted:
-        found.append("Interrupted: this is what was counted until then.")
-    return found
+        printed.append("Interrupted: this is what was counted until then.")
+    return printed

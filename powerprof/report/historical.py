@@ -26,16 +26,16 @@ def record(server: HistoricalServer) -> dict[str, object]:
 
 def listing(servers: Sequence[HistoricalServer]) -> list[str]:
     """Two lines a server: what it is, and how it is had."""
-    found = []
+    printed = []
     for server in servers:
         there = historical.is_fetched(server)
         state = f"fetched: {historical.folder(server)}" if there else f"powerprof servers fetch {server.name}"
         machine = f"{server.source.machine}, " if server.source.machine else ""
-        found += [
+        printed += [
             f"{server.name}  {server.description}",
             f"  {machine}{server.download_bytes / 1e6:.0f} MB to download, {server.licence} · {state}",
         ]
-    return found
+    return printed
 
 
 def ready(server: HistoricalServer, said: str) -> list[str]:

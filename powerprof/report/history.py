@@ -93,13 +93,13 @@ def superfluous(
     for run in runs:
         by_command[run.id.rpartition("-")[0]].append(run)
     newest = {run.id for same in by_command.values() for run in (same[-keep:] if keep else [])}
-    found = []
+    unneeded = []
     for run in runs:
         seconds = _seconds_ago(run.started_at, moment)
         old = older_than_days is None or (seconds is not None and seconds > older_than_days * _DAY_S)
         if not run.labels and old and (keep is None or run.id not in newest):
-            found.append(run)
-    return found
+            unneeded.append(run)
+    return unneeded
 
 
 def same_before(runs: Sequence[RunInfo], this: RunInfo, label: str) -> RunInfo:

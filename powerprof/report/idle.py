@@ -44,12 +44,12 @@ def headline(run: IdleRun) -> str:
         what = f"An idle server with {_clients(run)} silent connections costs"
     else:
         what = f"{_clients(run)} silent connections cost"
-    found = claims(run, first, last)
-    if not found:
+    claimed = claims(run, first, last)
+    if not claimed:
         return "C0 and wake-ups are unknown on this host."
-    kinds = {claim.finding for claim in found}
-    sure = [_figure(claim) for claim in found if claim.finding == "costs"]
-    rest = " and ".join(_figure(claim) for claim in found if claim.finding != "costs")
+    kinds = {claim.finding for claim in claimed}
+    sure = [_figure(claim) for claim in claimed if claim.finding == "costs"]
+    rest = " and ".join(_figure(claim) for claim in claimed if claim.finding != "costs")
     if not sure and "single" in kinds:
         return f"One window a phase has no interval: {rest} more. Two or more are needed to tell a cost (--repeat)."
     if not sure and "drift" in kinds:
@@ -187,7 +187,7 @@ def _causes(run: IdleRun, width: int) -> list[str]:
     phase = next((phase for phase in reversed(_shown(run)) if phase.causes), None)
     if phase is None or phase.conservation is None:
         seen = [phase.conservation for phase in _shown(run) if phase.conservation is not None]
-        blind = next((one for one in seen if sums.is_blind(one)), None)
+        blind = next((cause for cause in seen if sums.is_blind(cause)), None)
         return [] if blind is None else ["", *text.wrap(sums.verdict(blind), width)]
     c = phase.conservation
     title = f"What woke the CPUs, {phase_title(run, phase)}"
@@ -229,20 +229,20 @@ def _split(run: IdleRun) -> list[str]:
 def _notes(run: IdleRun) -> list[str]:
     """Everything that is to be known; the doubts of an estimate in one sentence."""
     source = run.energy_source
-    found = []
+    written = []
     if source is not None:
         if source.doubts:
-            found.append(f"Doubts about the estimate: {'; '.join(source.doubts)}.")
+            written.append(f"Doubts about the estimate: {'; '.join(source.doubts)}.")
         # Why there is no meter is doctor's to tell at length; the table says that there is none.
         if source.metered:
-            found.append(f"Note: energy: {source.why}.")
+            written.append(f"Note: energy: {source.why}.")
     said = dict.fromkeys([*notes.of(run), *(note for phase in run.phases for note in phase.notes)])
-    return found + [f"Note: {note}." for note in said]
+    return written + [f"Note: {note}." for note in said]
 
 
 def lines(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The whole report. `width` is the terminal's."""
-    found = [
+    printed = [
         *text.wrap(headline(run), width),
         *text.wrap(_context(run), width),
         "",
@@ -250,11 +250,11 @@ def lines(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         *_causes(run, width),
         "",
     ]
-    found += text.wrap(_cost(run), width)
+    printed += text.wrap(_cost(run), width)
     for drift in _drift(run):
-        found += text.wrap(drift, width)
+        printed += text.wrap(drift, width)
     for line in (*_split(run), *_notes(run)):
-        found += text.wrap(line, width)
+        printed += text.wrap(line, width)
     if run.interrupted:
-        found.append("Interrupted: this is what was measured until then.")
-    return found
+        printed.append("Interrupted: this is what was measured until then.")
+    return printed

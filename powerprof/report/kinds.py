@@ -122,8 +122,8 @@ def check_files(schema: str, files: Iterable[str]) -> None:
     for name in files:
         wanted = _FORM_OF.get(name)
         if not (getattr(kind, wanted) if wanted else schema == _TIMELINE):
-            can = [one for one, form_name in _FORM_OF.items() if getattr(kind, form_name)]
-            has = ", ".join(f"--{one}" for one in [*can, "json"])
+            can = [option for option, form_name in _FORM_OF.items() if getattr(kind, form_name)]
+            has = ", ".join(f"--{name}" for name in [*can, "json"])
             raise UsageError(f"there is no --{name} of what this measures", f"it has: {has}")
 
 
@@ -138,11 +138,11 @@ def form(record: Any, name: str, said: str) -> Callable[..., Any]:
 
 def lines_of(record: Any, width: int) -> list[str]:
     """The report of a record for a terminal of `width` columns."""
-    found: list[str] = form(record, "lines", "report")(record, width)
-    return found
+    printed: list[str] = form(record, "lines", "report")(record, width)
+    return printed
 
 
 def said(record: Any) -> tuple[str, str]:
     """The first two lines of its report, unwrapped: the answer, and what it is about."""
-    found = [*lines_of(record, _ONE_LINE), "", ""]
-    return found[0], found[1]
+    printed = [*lines_of(record, _ONE_LINE), "", ""]
+    return printed[0], printed[1]

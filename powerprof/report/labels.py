@@ -98,10 +98,10 @@ def short(name: str) -> str:
 
 def key(name: str) -> tuple[str, str]:
     """A JSON key as words and the unit that its suffix names: `cpu_percent` → ("cpu", "%")."""
-    found = _UNIT_SUFFIX.search(name)
-    if found is None:
+    suffix = _UNIT_SUFFIX.search(name)
+    if suffix is None:
         return name.replace("_", " "), ""
-    return name[: found.start()].replace("_", " "), _UNITS.get(found[1], found[1])
+    return name[: suffix.start()].replace("_", " "), _UNITS.get(suffix[1], suffix[1])
 
 
 def significant(value: float | None) -> str:

@@ -17,7 +17,7 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The report, at most `width` columns."""
     is_command = run.condition.load.get("kind") == "command" and run.condition.workload == "command"
     name = run.condition.name if is_command else f"{run.condition.workload}:{run.condition.name}"
-    found = [f"No window of {name} was measured."]
+    printed = [f"No window of {name} was measured."]
     if run.metrics:
         first = run.metrics[0]
         interval = ""
@@ -27,7 +27,7 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         what = words(first.name)
         # A rate's name says its unit already.
         unit = "" if first.unit.startswith("1/") else f" {first.unit}"
-        found = text.wrap(f"{name}: {what}{estimated} is {significant(first.estimate.mean)}{unit}{interval}.", width)
+        printed = text.wrap(f"{name}: {what}{estimated} is {significant(first.estimate.mean)}{unit}{interval}.", width)
     options = run.options
     least = "at least " if is_command else ""
     parts = [f"{text.count(options.windows_count)} windows of {least}{options.window_s} s"]
@@ -39,18 +39,18 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         parts.append(f"{options.queries_per_block:,} queries each")
     if run.server is not None:
         parts.append(run.server.version + (", private" if run.server.private else ""))
-    found += text.wrap(" · ".join(parts), width)
+    printed += text.wrap(" · ".join(parts), width)
     if run.interrupted:
-        found += text.wrap("Ended early: this is what was measured until then.", width)
-    found += ["", *terminal.metrics(load_table(run, Places(run)), width)]
-    found += servers.of_blocks(run.condition.name, run.blocks, width)
+        printed += text.wrap("Ended early: this is what was measured until then.", width)
+    printed += ["", *terminal.metrics(load_table(run, Places(run)), width)]
+    printed += servers.of_blocks(run.condition.name, run.blocks, width)
     if run.traced is not None:
-        found += servers.traced(run.traced, run.condition.name, width)
+        printed += servers.traced(run.traced, run.condition.name, width)
     idle = next((phase for phase in run.phases if phase.name in ("server", "baseline")), None)
     if idle is not None:
         what = "Idle server" if idle.name == "server" else "Idle host"
-        found += ["", f"{what}: {text.number(idle.c0_percent)} % C0, {text.number(idle.wakeups_hz, 1)} wake-ups/s."]
-    found += notes.lines(run, width)
+        printed += ["", f"{what}: {text.number(idle.c0_percent)} % C0, {text.number(idle.wakeups_hz, 1)} wake-ups/s."]
+    printed += notes.lines(run, width)
     if run.tool.cpu_percent is not None:
-        found.append(f"powerprof itself: {run.tool.cpu_percent:.2f} % of one CPU.")
-    return found
+        printed.append(f"powerprof itself: {run.tool.cpu_percent:.2f} % of one CPU.")
+    return printed

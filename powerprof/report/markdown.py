@@ -65,8 +65,8 @@ def to_markdown(record: msgspec.Struct) -> str:
     write = form(record, "markdown", "Markdown")
     answer, context = (plain(sentence) for sentence in said(record))
     source = f", run {code(name, 60)}" if (name := getattr(record, "id", None)) else ""
-    found = [f"**{answer}**", *write(record, context), "", f"powerprof {__version__}{source}"]
-    return "\n".join(found) + "\n"
+    written = [f"**{answer}**", *write(record, context), "", f"powerprof {__version__}{source}"]
+    return "\n".join(written) + "\n"
 
 
 def table(shown: Table, keys: Sequence[str] = ()) -> list[str]:
@@ -110,12 +110,12 @@ def _cell(cell: Cell | None, *, unit: bool) -> str:
 
 
 def _notes(notes: Iterable[str]) -> list[str]:
-    found = [f"- {plain(note)}" for note in notes]
-    return ["", *found] if found else []
+    written = [f"- {plain(note)}" for note in notes]
+    return ["", *written] if written else []
 
 
-def _balance(found: Conservation | None) -> list[str]:
-    return ["", plain(sums.balance(found))] if found is not None else []
+def _balance(conservation: Conservation | None) -> list[str]:
+    return ["", plain(sums.balance(conservation))] if conservation is not None else []
 
 
 def comparison(record: Comparison, context: str) -> list[str]:
@@ -123,58 +123,58 @@ def comparison(record: Comparison, context: str) -> list[str]:
     doubts = [f"> Doubtful: {plain('; '.join(record.verdict.doubts))}.", ""] if record.verdict.doubts else []
     ground = [plain(record.verdict.ground), ""] if record.verdict.ground else []
     places = Places(record)
-    found = ["", *doubts, *ground, context, *table(comparison_table(record, places), _COMPARED)]
+    written = ["", *doubts, *ground, context, *table(comparison_table(record, places), _COMPARED)]
     functions = functions_table(record, places, _ROWS)
     if functions.rows:
-        found += ["", "Functions that grew or shrank, in percent of one CPU:", *table(functions)]
+        written += ["", "Functions that grew or shrank, in percent of one CPU:", *table(functions)]
     if record.threats:
-        found += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
-    return found + _notes([*record.differences, *notes.all_of(record)])
+        written += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
+    return written + _notes([*record.differences, *notes.all_of(record)])
 
 
 def run(record: Run, context: str) -> list[str]:
     """Metrics, phases, how they changed, and what woke the CPUs."""
     places = Places(record)
-    found = ["", context]
+    written = ["", context]
     if isinstance(record, LoadRun) and record.metrics:
-        found += table(load_table(record, places))
+        written += table(load_table(record, places))
     if record.phases:
-        found += table(phases_table(record, places, range(len(record.phases))))
+        written += table(phases_table(record, places, range(len(record.phases))))
     if isinstance(record, IdleRun) and record.deltas:
-        found += table(changes_table(record.deltas, places, "/deltas", "change"))
+        written += table(changes_table(record.deltas, places, "/deltas", "change"))
     phases = [*enumerate(record.phases)][::-1]
-    for index, phase in [one for one in phases if one[1].causes and one[1].name != "baseline-after"][:1]:
+    for index, phase in [phase for phase in phases if phase[1].causes and phase[1].name != "baseline-after"][:1]:
         causes = causes_table(phase.causes, places, f"/phases/{index}/causes", _ROWS)
-        found += ["", f"What woke the CPUs, {code(phase.name, 40)}:", *table(causes, _CAUSES)]
-        found += _balance(phase.conservation)
-    return found + _notes(notes.all_of(record))
+        written += ["", f"What woke the CPUs, {code(phase.name, 40)}:", *table(causes, _CAUSES)]
+        written += _balance(phase.conservation)
+    return written + _notes(notes.all_of(record))
 
 
 def attribution(record: Attribution, context: str) -> list[str]:
     """The rows that ended most idle periods, and that all are accounted for."""
-    found = table(wakeups_table(record, Places(record), _ROWS), _WAKEUPS)
+    written = table(wakeups_table(record, Places(record), _ROWS), _WAKEUPS)
     left = record.wakeups[_ROWS:]
     if left:
-        found += ["", f"{len(left)} more rows with {sum(row.count for row in left):,} idle exits."]
-    return found + _balance(record.conservation) + _notes(record.notes)
+        written += ["", f"{len(left)} more rows with {sum(row.count for row in left):,} idle exits."]
+    return written + _balance(record.conservation) + _notes(record.notes)
 
 
 def sweep(record: Sweep, context: str) -> list[str]:
     """The metrics over the values of the parameter."""
     errors = [f"{record.parameter} {point.value}: {point.error}" for point in record.points if point.error]
     places = Places(record)
-    found = ["", context, *table(sweep_table(record, places))]
+    written = ["", context, *table(sweep_table(record, places))]
     if any(point.paces for point in record.points):
-        found += ["", "How often each thread wakes:", *table(paces_table(record, places))]
-    return found + _notes([*errors, *record.notes])
+        written += ["", "How often each thread wakes:", *table(paces_table(record, places))]
+    return written + _notes([*errors, *record.notes])
 
 
 def sweep_comparison(record: SweepComparison, context: str) -> list[str]:
     """The judged metric over the values of the parameter, and what parted with it."""
     places = Places(record)
-    found = ["", context, *table(points_table(record, places))]
+    written = ["", context, *table(points_table(record, places))]
     if record.parted_with:
-        found += ["", "Where they part, and where they do not:", *table(parted_table(record, places))]
+        written += ["", "Where they part, and where they do not:", *table(parted_table(record, places))]
     if record.threats:
-        found += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
-    return found + _notes([*record.differences, *record.notes])
+        written += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
+    return written + _notes([*record.differences, *record.notes])

@@ -34,8 +34,10 @@ def comparison_table(record: Comparison, places: Places) -> Table:
 def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics") -> Row:
     at = f"{under}/{index}"
     shown = labels.shown(metric.unit, (metric.a.mean, metric.b.mean))
-    found = metric.difference
-    change = max((abs(value) for value in (found.b_minus_a, *(found.ci95 or ())) if value is not None), default=0.0)
+    difference = metric.difference
+    change = max(
+        (abs(value) for value in (difference.b_minus_a, *(difference.ci95 or ())) if value is not None), default=0.0
+    )
     # A small difference of large figures has more decimals than they.
     fine = max(shown.decimals, labels.digits(change * shown.factor, 2))
     detectable = metric.minimum_detectable_percent
@@ -52,7 +54,7 @@ def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics
                 f"{at}/difference/b_minus_a", fine, ends=f"{at}/difference/ci95", scale=shown.factor, sign=True
             ),
             "percent": places.figure(
-                f"{at}/difference/percent", 1 if abs(found.percent or 0.0) < 1000 else 0, "%", sign=True
+                f"{at}/difference/percent", 1 if abs(difference.percent or 0.0) < 1000 else 0, "%", sign=True
             ),
             "verdict": Judged(
                 metric.name,
@@ -66,19 +68,19 @@ def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics
 def functions_table(record: Comparison, places: Places, limit: int) -> Table:
     """A row a function that surely grew or shrank, in percent of one CPU: itself, and with what it called."""
     functions = record.on_cpu.functions if record.on_cpu is not None else []
-    sure = [number for number, one in enumerate(functions) if one.verdict != "inconclusive"]
+    sure = [number for number, function in enumerate(functions) if function.verdict != "inconclusive"]
     rows = []
     for number in sure[:limit]:
-        one, at = functions[number], f"/on_cpu/functions/{number}"
+        function, at = functions[number], f"/on_cpu/functions/{number}"
         cells: dict[str, Cell] = {
-            "name": Words(one.function, "kernel" if one.kernel else one.module),
+            "name": Words(function.function, "kernel" if function.kernel else function.module),
             "a": places.figure(f"{at}/a_percent", 2),
             "b": places.figure(f"{at}/b_percent", 2),
             "difference": places.figure(f"{at}/b_minus_a_percent", 2, ends=f"{at}/ci95", sign=True),
             "a_total": places.figure(f"{at}/a_total_percent", 2),
             "b_total": places.figure(f"{at}/b_total_percent", 2),
         }
-        rows.append(Row(cells, key=one.function, short=one.function, exact_unit="%"))
+        rows.append(Row(cells, key=function.function, short=function.function, exact_unit="%"))
     return Table(
         [
             Column("name", "function", left=True),
@@ -203,19 +205,19 @@ def points_table(record: SweepComparison, places: Places) -> Table:
 def parted_table(record: SweepComparison, places: Places) -> Table:
     """A row a figure of the system: both sweeps where they part, and how much it differs there and elsewhere."""
     rows = []
-    for number, one in enumerate(record.parted_with):
+    for number, metric in enumerate(record.parted_with):
         at = f"/parted_with/{number}"
-        shown = labels.shown(one.unit, (one.a_mean, one.b_mean))
+        shown = labels.shown(metric.unit, (metric.a_mean, metric.b_mean))
         cells: dict[str, Cell] = {
             "a": places.figure(f"{at}/a_mean", shown.decimals, scale=shown.factor),
             "b": places.figure(f"{at}/b_mean", shown.decimals, scale=shown.factor),
             "difference": places.figure(f"{at}/percent", 0, "%", ends=f"{at}/ci95", sign=True),
             "elsewhere": places.figure(f"{at}/elsewhere_percent", 0, "%", sign=True),
-            "verdict": Words(one.verdict.removeprefix("b_"), ours=True),
+            "verdict": Words(metric.verdict.removeprefix("b_"), ours=True),
         }
         # Its unit is in its name: two of the columns are in percent, whatever the figure is in.
-        named = _row(one, shown, cells)
-        name = Words(labels.metric(one.name) + (f", {shown.unit}" if shown.unit else ""), ours=True)
+        named = _row(metric, shown, cells)
+        name = Words(labels.metric(metric.name) + (f", {shown.unit}" if shown.unit else ""), ours=True)
         rows.append(replace(named, unit="", cells={**named.cells, "name": name}))
     return Table(
         [

@@ -24,9 +24,9 @@ def of(record: Run | Comparison | Queries) -> list[str]:
 def lines(record: Run | Comparison | Queries, width: int) -> list[str]:
     """For a terminal: of an estimate one doubt stands for all, the rest is doctor's and the JSON's."""
     source = record.energy_source
-    found = []
+    printed = []
     if source is not None and not source.metered and source.doubts:
-        found += text.wrap(f"Note: no meter here: estimate: {source.doubts[0]} (powerprof doctor).", width)
+        printed += text.wrap(f"Note: no meter here: estimate: {source.doubts[0]} (powerprof doctor).", width)
     for note in of(record):
-        found += text.wrap(f"Note: {note}", width)
-    return found
+        printed += text.wrap(f"Note: {note}", width)
+    return printed

@@ -35,10 +35,10 @@ def functions_table(profile: OnCpuProfile, places: Places, limit: int) -> Table:
     """A row a function, most time of its own first."""
     faults = profile.percent_of == "page_faults"
     rows = []
-    for index, one in enumerate(profile.functions[:limit]):
+    for index, function in enumerate(profile.functions[:limit]):
         at = f"/functions/{index}"
         cells: dict[str, Cell] = {
-            "function": Words(one.function, "kernel" if one.kernel else one.module),
+            "function": Words(function.function, "kernel" if function.kernel else function.module),
             "self": places.figure(f"{at}/self_percent", 1),
             "low": places.figure(f"{at}/low_percent", 1),
             "high": places.figure(f"{at}/high_percent", 1),
@@ -59,10 +59,17 @@ def csv_lines(profile: OnCpuProfile) -> Iterator[Line]:
         *("function", "module", "kernel", "self_count", "self_percent", "low_percent", "high_percent"),
         *("self_ms", "total_count", "total_percent"),
     ]
-    for one in profile.functions:
+    for function in profile.functions:
         yield [
-            *(one.function, one.module, str(one.kernel), one.self_count, one.self_percent, one.low_percent),
-            *(one.high_percent, one.self_ms, one.total_count, one.total_percent),
+            *(
+                function.function,
+                function.module,
+                str(function.kernel),
+                function.self_count,
+                function.self_percent,
+                function.low_percent,
+            ),
+            *(function.high_percent, function.self_ms, function.total_count, function.total_percent),
         ]
 
 
@@ -118,21 +125,21 @@ def lines(
 ) -> list[str]:
     """The whole report."""
     table = {"stack": _stacks, "thread": _threads}.get(by, _functions)
-    found = [*text.wrap(headline(profile), width), "", *table(profile, width, top), ""]
-    found += text.wrap(
+    printed = [*text.wrap(headline(profile), width), "", *table(profile, width, top), ""]
+    printed += text.wrap(
         f"{profile.target_count:,} counted: stacks complete {profile.complete_count:,}, cut "
         f"{profile.truncated_count:,}, failed {profile.failed_count:,}, lost {profile.lost_count:,}; "
         f"{profile.missed_count:,} events missed.",
         width,
     )
     bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
-    found += text.wrap(
+    printed += text.wrap(
         f"powerprof itself: {text.number(100 * profile.tool_cpu_s / profile.window_s, 2)} % of one CPU{bpf}. Sampling "
         f"wakes the CPUs: no energy figure comes from this window.",
         width,
     )
     for note in profile.notes:
-        found += text.wrap(f"Note: {note}.", width)
+        printed += text.wrap(f"Note: {note}.", width)
     if profile.interrupted:
-        found.append("Interrupted: this is what was sampled until then.")
-    return found
+        printed.append("Interrupted: this is what was sampled until then.")
+    return printed

@@ -52,9 +52,9 @@ def write_output(target: str, data: bytes) -> None:
         sys.stdout.buffer.flush()
         return
     try:
-        found = _OPEN_ALREADY.fullmatch(target)
-        if found:
-            number = int(found[2]) if found[2] else {"stdout": 1, "stderr": 2}[found[1]]
+        open_already = _OPEN_ALREADY.fullmatch(target)
+        if open_already:
+            number = int(open_already[2]) if open_already[2] else {"stdout": 1, "stderr": 2}[open_already[1]]
             write_all(number, data)
             return
         with as_caller():

@@ -72,7 +72,7 @@ def export(directory: Path, target: Path, say: Callable[[str], None]) -> tuple[i
                     say(f"{info.path}: {error.reason}: left out")
                     continue
                 runs_file.write(msgspec.json.encode(row) + b"\n")
-                figures_file.writelines(msgspec.json.encode(one) + b"\n" for one in rows)
+                figures_file.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
                 counts[0] += 1
                 counts[1] += len(rows)
         for source, columns in ((runs, RUNS), (figures, FIGURES)):
@@ -85,10 +85,10 @@ def export(directory: Path, target: Path, say: Callable[[str], None]) -> tuple[i
 def _all(directory: Path) -> Iterator[tuple[str, RunStore, RunInfo]]:
     """Every run, with the name of the folder that it lies in ('' for the directory itself)."""
     try:
-        below = [one for one in islice(sorted(directory.iterdir()), _MOST_FOLDERS) if one.is_dir()]
+        below = [folder for folder in islice(sorted(directory.iterdir()), _MOST_FOLDERS) if folder.is_dir()]
     except OSError as error:
         raise PowerprofError(f"cannot read {directory} ({(error.strerror or str(error)).lower()})") from error
-    for folder in (directory, *(one for one in below if not (one / "run.json").is_file())):
+    for folder in (directory, *(folder for folder in below if not (folder / "run.json").is_file())):
         store = RunStore(folder)
         for info in store.list():
             yield "" if folder == directory else folder.name, store, info
@@ -109,7 +109,7 @@ def _read(store: RunStore, where: str, info: RunInfo) -> tuple[Row, list[Row]]:
     }
     kind = kind_of(head)
     record = decode(info.path, kind.load("record")) if kind is not None else None
-    return row, [key | one for one in figures_of(record)]
+    return row, [key | figure for figure in figures_of(record)]
 
 
 def figures_of(record: object) -> Iterator[Row]:

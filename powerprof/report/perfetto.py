@@ -40,8 +40,8 @@ class _Lanes:
 
 def perfetto(exits: Iterable[TimelineExit]) -> dict[str, Any]:
     """The document, for `json.dumps`."""
-    ordered = sorted(exits, key=lambda one: (one.exit_ns, one.cpu))
-    origin = min((one.enter_ns for one in ordered), default=0)
+    ordered = sorted(exits, key=lambda period: (period.exit_ns, period.cpu))
+    origin = min((period.enter_ns for period in ordered), default=0)
 
     def us(time_ns: int) -> float:
         return (time_ns - origin) / 1000
@@ -58,31 +58,38 @@ def perfetto(exits: Iterable[TimelineExit]) -> dict[str, Any]:
         }
 
     lanes, events = _Lanes(), list[dict[str, Any]]()
-    for number, one in enumerate(ordered, 1):
-        blame = f"{one.mechanism.replace('_', '-')}: {one.cause}"
-        end = one.exit_ns if one.next_ns is None else one.next_ns
-        events.append(slice_(_CPUS, one.cpu, one.state, one.enter_ns, one.exit_ns, ended_by=blame))
-        tid = lanes.take(blame, one.exit_ns, end)
+    for number, period in enumerate(ordered, 1):
+        blame = f"{period.mechanism.replace('_', '-')}: {period.cause}"
+        end = period.exit_ns if period.next_ns is None else period.next_ns
+        events.append(slice_(_CPUS, period.cpu, period.state, period.enter_ns, period.exit_ns, ended_by=blame))
+        tid = lanes.take(blame, period.exit_ns, end)
         events.append(
             slice_(
                 _CAUSES,
                 tid,
-                f"woke CPU {one.cpu}",
-                one.exit_ns,
+                f"woke CPU {period.cpu}",
+                period.exit_ns,
                 end,
-                mechanism=one.mechanism,
-                cause=one.cause,
-                ended_state=one.state,
+                mechanism=period.mechanism,
+                cause=period.cause,
+                ended_state=period.state,
             )
         )
-        wake = {"ph": "i", "s": "t", "pid": _CPUS, "tid": one.cpu, "name": f"wake-up: {blame}", "ts": us(one.exit_ns)}
+        wake = {
+            "ph": "i",
+            "s": "t",
+            "pid": _CPUS,
+            "tid": period.cpu,
+            "name": f"wake-up: {blame}",
+            "ts": us(period.exit_ns),
+        }
         events.append(wake)
-        if one.next_ns is not None:
-            events.append(slice_(_CPUS, one.cpu, one.thread or "running", one.exit_ns, end, woken_by=blame))
-            arrow = {"name": "wakes", "cat": "wake-up", "id": number, "ts": us(one.exit_ns)}
+        if period.next_ns is not None:
+            events.append(slice_(_CPUS, period.cpu, period.thread or "running", period.exit_ns, end, woken_by=blame))
+            arrow = {"name": "wakes", "cat": "wake-up", "id": number, "ts": us(period.exit_ns)}
             events.append({"ph": "s", "pid": _CAUSES, "tid": tid, **arrow})
-            events.append({"ph": "f", "bp": "e", "pid": _CPUS, "tid": one.cpu, **arrow})
+            events.append({"ph": "f", "bp": "e", "pid": _CPUS, "tid": period.cpu, **arrow})
     named = [_name("process_name", _CPUS, 0, "CPUs"), _name("process_name", _CAUSES, 0, "What woke them")]
-    named += [_name("thread_name", _CPUS, cpu, f"CPU {cpu}") for cpu in sorted({one.cpu for one in ordered})]
+    named += [_name("thread_name", _CPUS, cpu, f"CPU {cpu}") for cpu in sorted({period.cpu for period in ordered})]
     named += [_name("thread_name", _CAUSES, tid, name) for tid, name in enumerate(lanes.names, 1)]
     return {"displayTimeUnit": "ms", "traceEvents": named + events}

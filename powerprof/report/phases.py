@@ -32,8 +32,8 @@ _LOOKS = 6
 
 def shown_phases(run: Run) -> list[int]:
     """The phases that are compared: of idle runs baseline, server, clients; else all."""
-    found = [index for name in _MAIN for index, phase in enumerate(run.phases) if phase.name == name]
-    return found if found and isinstance(run, IdleRun) else list(range(len(run.phases)))
+    indexes = [index for name in _MAIN for index, phase in enumerate(run.phases) if phase.name == name]
+    return indexes if indexes and isinstance(run, IdleRun) else list(range(len(run.phases)))
 
 
 def phase_title(run: Run, phase: Phase) -> str:

@@ -109,7 +109,7 @@ class ProfileFolder(Closing):
         if self._folder is None:
             return
         # First, so that a full disk gets room.
-        mine = [one for one in self._folder.names() if _NAME.fullmatch(one)]
+        mine = [name for name in self._folder.names() if _NAME.fullmatch(name)]
         for old in mine[: max(0, len(mine) + 1 - self._kept)]:
             self._folder.remove(old)
         self._folder.write(name, data, _MODE)

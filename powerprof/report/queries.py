@@ -48,8 +48,8 @@ def balance(record: Queries) -> str:
     if record.explained_percent is None:
         return "Nothing counted the server's CPU time independently."
     return (
-        f"Statements {text.number(sum(one.c0_s for one in record.statements), 3)} s + background "
-        f"{text.number(sum(one.c0_s for one in record.background), 3)} s + connections "
+        f"Statements {text.number(sum(statement.c0_s for statement in record.statements), 3)} s + background "
+        f"{text.number(sum(background.c0_s for background in record.background), 3)} s + connections "
         f"{text.number(record.connections_c0_s, 3)} s + unexplained {text.number(record.residual_c0_s, 3)} s = "
         f"{text.number(record.server_c0_s, 3)} s that the kernel counted for the process "
         f"({text.number(record.explained_percent, 1)} % explained)."
@@ -76,8 +76,8 @@ def queries_table(record: Queries, places: Places) -> Table:
         Column("sent", "rows sent/call", forms=_WIDE),
         Column("schema", "schema", left=True, forms=_WIDE),
     ]
-    rows = [_statement(places, f"/statements/{at}", one) for at, one in enumerate(record.statements)]
-    rows += [_background(places, f"/background/{at}", one) for at, one in enumerate(record.background)]
+    rows = [_statement(places, f"/statements/{at}", statement) for at, statement in enumerate(record.statements)]
+    rows += [_background(places, f"/background/{at}", background) for at, background in enumerate(record.background)]
     cells = {**_shared(places, "/connections"), "text": Words("connections and parsing, in no statement", ours=True)}
     rows.append(Row(cells, key="connections", look="connections"))
     rest: dict[str, Cell] = {"text": Words("unexplained", ours=True), "percent": Figure(_percent(record), "", 1)}
@@ -97,10 +97,10 @@ def _shared(places: Places, at: str) -> dict[str, Cell]:
     }
 
 
-def _statement(places: Places, at: str, one: Statement) -> Row:
+def _statement(places: Places, at: str, statement: Statement) -> Row:
     cells: dict[str, Cell] = {
         **_shared(places, at),
-        "text": Words(one.text),
+        "text": Words(statement.text),
         "calls": places.figure(f"{at}/calls_hz", 1),
         "count": places.figure(f"{at}/calls_count", 0),
         "c0": places.figure(f"{at}/c0_ms_per_call"),
@@ -111,14 +111,14 @@ def _statement(places: Places, at: str, one: Statement) -> Row:
         "faults": places.figure(f"{at}/page_faults_count", 0),
         "examined": places.figure(f"{at}/rows_examined_per_call"),
         "sent": places.figure(f"{at}/rows_sent_per_call"),
-        "schema": Words(one.schema_name or ""),
+        "schema": Words(statement.schema_name or ""),
     }
     return Row(cells, key="statement", look="statement")
 
 
-def _background(places: Places, at: str, one: Background) -> Row:
-    name = one.thread.removeprefix("thread/")
-    many = f" ({one.threads_count} threads)" if one.threads_count > 1 else ""
+def _background(places: Places, at: str, background: Background) -> Row:
+    name = background.thread.removeprefix("thread/")
+    many = f" ({background.threads_count} threads)" if background.threads_count > 1 else ""
     return Row({**_shared(places, at), "text": Words(f"background: {name}{many}")}, key="background", look="background")
 
 
@@ -134,13 +134,13 @@ def plan_text(plan: Sequence[PlanStep]) -> str:
 
 def lines(record: Queries, width: int = text.DEFAULT_WIDTH, *, top: int = _SHOWN) -> list[str]:
     """The whole report."""
-    found = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
-    found += _table(record, width, top)
-    found += ["", *text.wrap(balance(record), width), *text.wrap(_cost(record), width)]
-    found += notes.lines(record, width)
+    printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
+    printed += _table(record, width, top)
+    printed += ["", *text.wrap(balance(record), width), *text.wrap(_cost(record), width)]
+    printed += notes.lines(record, width)
     if record.interrupted:
-        found.append("Interrupted: this is what was measured until then.")
-    return found
+        printed.append("Interrupted: this is what was measured until then.")
+    return printed
 
 
 DEAR_PERCENT = 3.0  # of the server's CPU time: from there on the cheaper way is offered
@@ -163,7 +163,7 @@ def _table(record: Queries, width: int, top: int) -> Iterator[str]:
             yield from text.wrap(f"plan: {plan_text(plan)}", width, " " * (len(head) + 2))
     if count > top:
         left = record.statements[top:]
-        percent = sum(one.c0_percent or 0.0 for one in left)
+        percent = sum(row.c0_percent or 0.0 for row in left)
         yield f"{count - top:,} more statements with {text.number(percent, 1)} % (--top N, or --json)"
 
 
@@ -171,14 +171,18 @@ def _folded(record: Queries, rows: Sequence[Row]) -> list[Row]:
     """Background threads as one line: by themselves they are many and small."""
     if not record.background:
         return list(rows)
-    names = [one.thread.rpartition("/")[2] for one in record.background]
+    names = [background.thread.rpartition("/")[2] for background in record.background]
     more = f", {len(names) - 2} more" if len(names) > 2 else ""
     every: Sequence[Share] = record.background
-    joules = sum(one.joules for one in every if one.joules is not None) if record.joules is not None else None
+    joules = (
+        sum(background.joules for background in every if background.joules is not None)
+        if record.joules is not None
+        else None
+    )
     cells: dict[str, Cell] = {
         "text": Words(f"background: {', '.join(names[:2])}{more}"),
         "joules": Figure(joules, "", None),
-        "percent": Figure(sum(one.c0_percent or 0.0 for one in every), "", 1),
+        "percent": Figure(sum(background.c0_percent or 0.0 for background in every), "", 1),
     }
     return [Row(cells), *rows[len(record.background) :]]
 
@@ -208,12 +212,25 @@ def csv_lines(record: Queries) -> Iterator[Sequence[str | float | int | None]]:
         *("page_faults_count", "rows_examined_per_call", "rows_sent_per_call", "latency_p50_ms", "latency_p95_ms"),
         *("joules", "low_joules", "high_joules", "watts", "kind"),
     ]
-    for one in record.statements:
-        latency = (one.latency_ms.p50, one.latency_ms.p95) if one.latency_ms else (None, None)
+    for statement in record.statements:
+        latency = (statement.latency_ms.p50, statement.latency_ms.p95) if statement.latency_ms else (None, None)
         yield [
-            *("statement", one.text, one.schema_name, one.calls_count, one.calls_hz, one.c0_s, one.c0_percent),
-            *(one.c0_ms_per_call, one.wakeups_count, one.page_faults_count, one.rows_examined_per_call),
-            *(one.rows_sent_per_call, *latency, *_energy(one)),
+            *(
+                "statement",
+                statement.text,
+                statement.schema_name,
+                statement.calls_count,
+                statement.calls_hz,
+                statement.c0_s,
+                statement.c0_percent,
+            ),
+            *(
+                statement.c0_ms_per_call,
+                statement.wakeups_count,
+                statement.page_faults_count,
+                statement.rows_examined_per_call,
+            ),
+            *(statement.rows_sent_per_call, *latency, *_energy(statement)),
         ]
     for row in record.background:
         yield ["background", row.thread, *[None] * 3, row.c0_s, row.c0_percent, None, row.wakeups_count, *[None] * 5]
@@ -222,8 +239,8 @@ def csv_lines(record: Queries) -> Iterator[Sequence[str | float | int | None]]:
     yield ["unexplained", "", *[None] * 3, record.residual_c0_s, _percent(record)]
 
 
-def _energy(one: Share) -> tuple[str | float | None, ...]:
-    return one.joules, one.low_joules, one.high_joules, one.watts, one.kind
+def _energy(share: Share) -> tuple[str | float | None, ...]:
+    return share.joules, share.low_joules, share.high_joules, share.watts, share.kind
 
 
 def markdown(record: Queries, said: str) -> list[str]:

@@ -21,8 +21,8 @@ def names() -> list[str]:
 def json_schema(name: str) -> dict[str, Any]:
     """The schema of a document; a run is that of any of the commands that save one."""
     commands = {kind.partition(" ")[2]: entry.load("record") for kind, entry in KINDS.items() if _is(kind, name)}
-    found, parts = msgspec.json.schema_components(list(dict.fromkeys(commands.values())), ref_template=_PLACE)
-    whole: dict[str, Any] = found[0] if len(found) == 1 else {"anyOf": list(found)}
+    schemas, parts = msgspec.json.schema_components(list(dict.fromkeys(commands.values())), ref_template=_PLACE)
+    whole: dict[str, Any] = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
     return {"$schema": _DRAFT, "title": name, **whole, "$defs": dict(sorted(parts.items()))}
 
 

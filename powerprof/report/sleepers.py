@@ -30,7 +30,7 @@ def sleeps_lines(profile: SleepsProfile, width: int = text.DEFAULT_WIDTH, *, top
     lines.append(f"{'sleeps/s':>10}  {'mean':>11}  {'longest':>11}  {'waits: mean':>11}  {'longest':>11}  thread")
     for row in profile.threads[:top]:
         figures = (row.sleep_mean_ms, row.sleep_max_ms, row.wait_mean_ms, row.wait_max_ms)
-        cells = "  ".join(f"{text.number(one, 3, ' ms'):>11}" for one in figures)
+        cells = "  ".join(f"{text.number(figure, 3, ' ms'):>11}" for figure in figures)
         begin = f"{text.number(row.sleeps_hz, 1):>10}  {cells}  "
         lines.append(text.cut(f"{begin}{_name(row.thread, row.tid)}", width))
     left = len(profile.threads) - top
@@ -54,4 +54,4 @@ def _footer(profile: WakersProfile | SleepsProfile, width: int) -> list[str]:
     said += [f"Note: {note}." for note in profile.notes]
     if profile.interrupted:
         said.append("Interrupted: this is what was counted until then.")
-    return ["", *(line for one in said for line in text.wrap(one, width))]
+    return ["", *(line for word in said for line in text.wrap(word, width))]

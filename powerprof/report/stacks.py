@@ -92,13 +92,17 @@ def of_on_cpu_profile(record: OnCpuProfile) -> StackSet:
 
 def of_queries(record: Queries) -> StackSet:
     """Samples by statement and stack. Raises UsageError where none were taken."""
-    if not any(one.stacks for one in record.statements):
+    if not any(statement.stacks for statement in record.statements):
         raise UsageError("this run of queries has no stacks", "powerprof queries --stacks takes them")
     return StackSet(
         f"C0 time of {record.server.label} by statement",
         "all",
         "samples of C0",
-        [((one.text, *stack.frames), float(stack.count)) for one in record.statements for stack in one.stacks],
+        [
+            ((statement.text, *stack.frames), float(stack.count))
+            for statement in record.statements
+            for stack in statement.stacks
+        ],
         None,
         record.modules,
         record.window_s,

@@ -10,37 +10,39 @@ from powerprof.records import Conservation, EnergySplit
 _IDLED_PERCENT = 1.0
 
 
-def is_blind(found: Conservation) -> bool:
+def is_blind(counts: Conservation) -> bool:
     """No idle exit was seen although the CPUs idled: the trace is empty, not the host still."""
-    return not found.idle_exits_count and (found.idle_percent is None or found.idle_percent > _IDLED_PERCENT)
+    return not counts.idle_exits_count and (counts.idle_percent is None or counts.idle_percent > _IDLED_PERCENT)
 
 
-def verdict(found: Conservation) -> str:
+def verdict(counts: Conservation) -> str:
     """Whether all idle exits are accounted for, in one sentence."""
-    if is_blind(found):
-        idled = "" if found.idle_percent is None else f" although its CPUs idled {found.idle_percent:.0f} % of the time"
+    if is_blind(counts):
+        idled = (
+            "" if counts.idle_percent is None else f" although its CPUs idled {counts.idle_percent:.0f} % of the time"
+        )
         return f"The trace saw no idle exit of this host{idled}: nothing is accounted for."
-    if not found.idle_exits_count:
+    if not counts.idle_exits_count:
         return "No CPU went idle."
-    if found.unknown_count or found.lost_count:
-        return f"{found.unknown_count:,} unknown, {found.lost_count:,} lost."
+    if counts.unknown_count or counts.lost_count:
+        return f"{counts.unknown_count:,} unknown, {counts.lost_count:,} lost."
     return "All accounted for."
 
 
-def _check(found: Conservation) -> str:
+def _check(counts: Conservation) -> str:
     """What the sum was checked against; before there was a choice it was cpuidle."""
-    if found.cpuidle_usage_delta_count is not None:
-        return f"cpuidle counted {text.count(found.cpuidle_usage_delta_count)}"
-    if found.checked_against is None:
+    if counts.cpuidle_usage_delta_count is not None:
+        return f"cpuidle counted {text.count(counts.cpuidle_usage_delta_count)}"
+    if counts.checked_against is None:
         return "checked against nothing here: no other counter of this kernel tells"
-    return f"the kernel's counter of the cpu_idle tracepoint (perf) says {text.count(found.reference_count)}"
+    return f"the kernel's counter of the cpu_idle tracepoint (perf) says {text.count(counts.reference_count)}"
 
 
-def balance(found: Conservation, unit: str = " idle exits") -> str:
+def balance(counts: Conservation, unit: str = " idle exits") -> str:
     """classified + unknown + lost = idle exits, and what that was checked against."""
     return (
-        f"{text.count(found.classified_count)} classified + {text.count(found.unknown_count)} unknown + "
-        f"{text.count(found.lost_count)} lost = {text.count(found.idle_exits_count)}{unit}; {_check(found)}."
+        f"{text.count(counts.classified_count)} classified + {text.count(counts.unknown_count)} unknown + "
+        f"{text.count(counts.lost_count)} lost = {text.count(counts.idle_exits_count)}{unit}; {_check(counts)}."
     )
 
 

@@ -21,13 +21,13 @@ _BUSY_PERCENT = 20.0
 _Column = tuple[str, Callable[[Point], float | None]]
 
 
-def _found(point: Point, name: str) -> RunMetric | None:
+def _metric_of(point: Point, name: str) -> RunMetric | None:
     return next((metric for metric in point.metrics if metric.name == name), None)
 
 
 def _metric(point: Point, name: str) -> float | None:
-    found = _found(point, name)
-    return None if found is None else found.estimate.mean
+    metric = _metric_of(point, name)
+    return None if metric is None else metric.estimate.mean
 
 
 def _os(point: Point, name: str) -> float | None:
@@ -49,7 +49,7 @@ _SYSTEM: list[_Column] = [
 
 def _work(points: Sequence[Point]) -> list[_Column]:
     """What was done and what it cost, energy with the prefix in which it can be read."""
-    known = [metric for point in points if (metric := _found(point, ENERGY)) is not None]
+    known = [metric for point in points if (metric := _metric_of(point, ENERGY)) is not None]
     unit, factor = labels.prefix("J", min((metric.estimate.mean for metric in known), default=1.0))
     kind = ", est." if known and known[0].kind == "estimated" else ""
 
@@ -69,26 +69,26 @@ def _work(points: Sequence[Point]) -> list[_Column]:
 def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The report, at most `width` columns."""
     good = [point for point in sweep.points if point.error is None]
-    found = text.wrap(headline(sweep), width)
+    printed = text.wrap(headline(sweep), width)
     done = f"{len(good)} of {len(sweep.values)} points"
     version = sweep.server.get("version")
-    found += text.wrap(" · ".join(part for part in (done, str(version) if version else "") if part), width)
-    found.append("")
+    printed += text.wrap(" · ".join(part for part in (done, str(version) if version else "") if part), width)
+    printed.append("")
     for columns in (_work(good), _SYSTEM):
         known = [(title, value) for title, value in columns if any(value(point) is not None for point in good)]
-        found += [*_table(sweep.parameter, good, known, width), ""] if known else []
+        printed += [*_table(sweep.parameter, good, known, width), ""] if known else []
     for point in good:
-        found += _threads(point, width)
-    found += [line for one in _alone(sweep) for line in text.wrap(one, width)]
+        printed += _threads(point, width)
+    printed += [line for line_of_alone in _alone(sweep) for line in text.wrap(line_of_alone, width)]
     for point in sweep.points:
         if point.error is not None:
-            found += text.wrap(f"{point.value}: {point.error}", width)
+            printed += text.wrap(f"{point.value}: {point.error}", width)
     if any(_os(point, "cpu_pressure_percent") is not None for point in good):
-        found.append("wait: share of time in which a task was runnable and had no CPU.")
+        printed.append("wait: share of time in which a task was runnable and had no CPU.")
     if sweep.interrupted:
         said = f" {sweep.id}" if sweep.id else ""
-        found.append(f"Not finished: go on with powerprof sweep --resume{said or ' RUN'}")
-    return found
+        printed.append(f"Not finished: go on with powerprof sweep --resume{said or ' RUN'}")
+    return printed
 
 
 def _threads(point: Point, width: int) -> list[str]:
@@ -135,9 +135,9 @@ def headline(sweep: Sweep) -> str:
     name = f"{sweep.workload}:{sweep.condition.name}"
     good = [point for point in sweep.points if point.error is None]
     parts = []
-    known = [(found.estimate.mean, point) for point in good if (found := _found(point, WAKINGS)) is not None]
-    if known and all(_found(point, "queries_hz") is None for point in good):
-        ends = (min(known, key=lambda one: one[0]), max(known, key=lambda one: one[0]))
+    known = [(metric.estimate.mean, point) for point in good if (metric := _metric_of(point, WAKINGS)) is not None]
+    if known and all(_metric_of(point, "queries_hz") is None for point in good):
+        ends = (min(known, key=lambda point: point[0]), max(known, key=lambda point: point[0]))
         least, most = (f"{point.value} ({significant(hz)}/s)" for hz, point in ends)
         return f"{name}: the threads of {least} are woken least, those of {most} most."
     if (best := _best(good, ENERGY, least=True)) is not None:
@@ -155,11 +155,11 @@ def headline(sweep: Sweep) -> str:
 
 def _best(points: Sequence[Point], name: str, *, least: bool) -> tuple[RunMetric, str] | None:
     """The best point's metric, and its value with those whose intervals reach into its interval."""
-    known = [(point, metric) for point in points if (metric := _found(point, name)) is not None]
+    known = [(point, metric) for point in points if (metric := _metric_of(point, name)) is not None]
     if not known:
         return None
-    point, best = (min if least else max)(known, key=lambda one: one[1].estimate.mean)
-    others = [f"{one.value}" for one, metric in known if one is not point and _as_good(best, metric)]
+    point, best = (min if least else max)(known, key=lambda pair: pair[1].estimate.mean)
+    others = [f"{measured.value}" for measured, metric in known if measured is not point and _as_good(best, metric)]
     alike = f" (or {text.listed(others, 'or')}: no difference is sure)" if others else ""
     return best, f"{point.value}{alike}"
 

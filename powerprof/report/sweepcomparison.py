@@ -15,36 +15,36 @@ _ROWS = 12
 def lines(record: SweepComparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The report, at most `width` columns."""
     places = Places(record)
-    found = text.wrap(record.text, width)
-    found += text.wrap(" · ".join(_side(side) for side in (record.a, record.b)), width)
+    printed = text.wrap(record.text, width)
+    printed += text.wrap(" · ".join(_side(side) for side in (record.a, record.b)), width)
     doubts = [threat.text for threat in record.threats if threat.serious]
     if doubts:
-        found += text.wrap(f"Doubtful: {'; '.join(doubts)}.", width)
+        printed += text.wrap(f"Doubtful: {'; '.join(doubts)}.", width)
     if record.differences:
-        found += ["", "What differs besides the condition"]
+        printed += ["", "What differs besides the condition"]
         for difference in record.differences:
-            found += text.wrap(difference, width, "  ")
+            printed += text.wrap(difference, width, "  ")
     points = points_table(record, places)
     title = f"{labels.metric(record.metric)} over {record.parameter}"
-    found += ["", *text.wrap(title[:1].upper() + title[1:], width)]
-    found += terminal.metrics(points, width)
+    printed += ["", *text.wrap(title[:1].upper() + title[1:], width)]
+    printed += terminal.metrics(points, width)
     sure = [
         row
-        for row, one in zip(parted_table(record, places).rows, record.parted_with, strict=True)
-        if one.verdict != "inconclusive"
+        for row, pair in zip(parted_table(record, places).rows, record.parted_with, strict=True)
+        if pair.verdict != "inconclusive"
     ]
     if sure:
-        found += ["", *_parted(record, sure[:_ROWS], width)]
+        printed += ["", *_parted(record, sure[:_ROWS], width)]
         if len(sure) > _ROWS:
-            found.append(f"and {len(sure) - _ROWS} more: --csv, --html")
+            printed.append(f"and {len(sure) - _ROWS} more: --csv, --html")
     elif record.parted_with:
-        found += ["", "No figure of the system surely differs where they part."]
+        printed += ["", "No figure of the system surely differs where they part."]
     threats = [threat.text for threat in record.threats if not threat.serious]
     if threats:
-        found += ["", *text.wrap("Threats: " + "; ".join(threats) + ".", width)]
+        printed += ["", *text.wrap("Threats: " + "; ".join(threats) + ".", width)]
     for note in record.notes:
-        found += text.wrap(f"Note: {note}", width)
-    return found
+        printed += text.wrap(f"Note: {note}", width)
+    return printed
 
 
 def _side(side: SweepSide) -> str:
@@ -64,5 +64,5 @@ def _parted(record: SweepComparison, sure: list[Row], width: int) -> list[str]:
             percent = key in ("difference", "elsewhere")
             cells.append("" if percent and shown.value is None else shown.whole if percent else shown.text)
         rows.append([text.cut(row.short, 30), *cells])
-    found = [text.cut(line, width) for line in text.columns(rows)]
-    return [*found, *text.wrap("change: of the mean of both, over the values at which they part.", width)]
+    printed = [text.cut(line, width) for line in text.columns(rows)]
+    return [*printed, *text.wrap("change: of the mean of both, over the values at which they part.", width)]

@@ -28,49 +28,49 @@ class _Names:
             return f"thread {tid}"
         return task.comm if task.process in (task.comm, "kernel") else f"{task.process} {task.comm}"
 
-    def cause(self, one: Any, thread: str | None) -> str:
+    def cause(self, key: Any, thread: str | None) -> str:
         """Who or what is behind an exit."""
-        capture, context = self._capture, int(one["waker_context"])
+        capture, context = self._capture, int(key["waker_context"])
         whose = f" for {thread}" if thread else ""
-        if not int(one["flags"]) & Flag.WAKER:
-            function = int(one["timer_function"])
+        if not int(key["flags"]) & Flag.WAKER:
+            function = int(key["timer_function"])
             if function:
                 return f"timer {capture.functions.get(function, hex(function))}{whose}"
             return thread or "nothing that ran"
         if context == WakerContext.TIMER:
-            function = int(one["waker_timer_function"])
+            function = int(key["waker_timer_function"])
             return f"timer {capture.functions.get(function, hex(function))}{whose}"
-        irq = int(one["waker_irq"])
+        irq = int(key["waker_irq"])
         if context == WakerContext.DEVICE:
             return f"{capture.interrupts.get(irq, f'irq {irq}')}{whose}"
         if context == WakerContext.SOFTIRQ:
             return f"softirq {SOFTIRQS[irq] if irq < len(SOFTIRQS) else irq}{whose}"
-        if context == WakerContext.INTERRUPT or not one["waker_tid"]:
+        if context == WakerContext.INTERRUPT or not key["waker_tid"]:
             return f"an interrupt{whose}"
-        return f"{self.thread(int(one['waker_tid']))} woke {thread}" if thread else self.thread(int(one["waker_tid"]))
+        return f"{self.thread(int(key['waker_tid']))} woke {thread}" if thread else self.thread(int(key["waker_tid"]))
 
 
 def timeline_of(capture: Capture) -> list[TimelineExit]:
     """Every idle exit in the window, in the order of time."""
     exits = in_window(capture.exit_records(), capture.cpu_edges())
-    names, found = _Names(capture), []
-    for one, mechanism in zip(exits, idle.mechanisms(cause_keys(exits), capture.states), strict=True):
-        cpu, state = int(one["cpu"]), int(one["state"])
+    names, periods = _Names(capture), []
+    for period, mechanism in zip(exits, idle.mechanisms(cause_keys(exits), capture.states), strict=True):
+        cpu, state = int(period["cpu"]), int(period["state"])
         states = capture.states.get(cpu, [])
-        tid = int(one["next_tid"]) or int(one["woken_tid"])
+        tid = int(period["next_tid"]) or int(period["woken_tid"])
         thread = names.thread(tid) if tid else None
-        next_ns = int(one["next_ns"])
-        exit_ns = int(one["exit_ns"])
-        found.append(
+        next_ns = int(period["next_ns"])
+        exit_ns = int(period["exit_ns"])
+        periods.append(
             TimelineExit(
                 cpu,
-                min(int(one["enter_ns"]), exit_ns),
+                min(int(period["enter_ns"]), exit_ns),
                 exit_ns,
                 next_ns if next_ns > exit_ns else None,
                 states[state] if state < len(states) else f"state {state}",
                 idle.MECHANISMS[int(mechanism)],
-                names.cause(one, thread),
-                thread if int(one["next_tid"]) else None,
+                names.cause(period, thread),
+                thread if int(period["next_tid"]) else None,
             )
         )
-    return sorted(found, key=lambda exit_: (exit_.exit_ns, exit_.cpu))
+    return sorted(periods, key=lambda exit_: (exit_.exit_ns, exit_.cpu))

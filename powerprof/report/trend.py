@@ -11,16 +11,16 @@ from powerprof.report.labels import significant
 
 
 def _metric(point: TrendPoint, name: str) -> RunMetric | None:
-    return next((one for one in point.metrics if one.name == name), None)
+    return next((metric for metric in point.metrics if metric.name == name), None)
 
 
 def lines(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The report, at most `width` columns."""
-    found = text.wrap(trend.text, width)
+    printed = text.wrap(trend.text, width)
     first = next((one for point in trend.points if (one := _metric(point, trend.metric))), None)
     unit = f", {first.unit}" if first is not None and first.unit not in ("1", "") else ""
     kind = ", estimated" if first is not None and first.kind == "estimated" else ""
-    found += [*text.wrap(f"{words(trend.metric)}{unit}{kind}", width), ""]
+    printed += [*text.wrap(f"{words(trend.metric)}{unit}{kind}", width), ""]
     rows = [["run", "day", "mean", "95 %", "since the run before", "label"]]
     for point in trend.points:
         metric = _metric(point, trend.metric)
@@ -30,11 +30,11 @@ def lines(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list[str]:
             if metric.estimate.low is not None and metric.estimate.high is not None:
                 ends = f"[{significant(metric.estimate.low)}, {significant(metric.estimate.high)}]"
         rows.append([point.run, point.started_at[:10], mean, ends, _step(trend, point), " ".join(point.labels)])
-    found += [text.cut(line, width) for line in text.columns(rows, left=2)]
+    printed += [text.cut(line, width) for line in text.columns(rows, left=2)]
     for point in trend.points:
         if point.differences:
-            found += ["", *text.wrap(f"{point.run}: {'; '.join(point.differences)}", width)]
-    return [*found, *(line for note in trend.notes for line in text.wrap(f"Note: {note}", width))]
+            printed += ["", *text.wrap(f"{point.run}: {'; '.join(point.differences)}", width)]
+    return [*printed, *(line for note in trend.notes for line in text.wrap(f"Note: {note}", width))]
 
 
 def _step(trend: Trend, point: TrendPoint) -> str:

@@ -55,7 +55,7 @@ def screen(history: History, view: View, title: str, width: int, height: int) ->
     if newest is None:
         return filled([title, "", "waiting for the first interval …"], [_foot(None, view, width)], width, height)
     head = [*_head(history, newest, view, title, width), ""]
-    findings = [line for one in newest.findings[:_FINDINGS] for line in _wrapped(f"! {one.text}", width)[:2]]
+    findings = [line for finding in newest.findings[:_FINDINGS] for line in _wrapped(f"! {finding.text}", width)[:2]]
     foot = [*findings, *_trouble(newest), _foot(newest, view, width)]
     room = height - len(head) - len(foot) - 1
     head.append(_columns())
@@ -77,10 +77,10 @@ def _head(history: History, newest: Interval, view: View, title: str, width: int
     first = f"{title} · {newest.cpus} CPUs · {newest.window_s:.0f} s"
     wide = 12 if width >= 100 else 8
     watts = newest.host_watts
-    power = history.series(lambda one: None if one.host_watts is None else one.host_watts[0])
+    power = history.series(lambda span: None if span.host_watts is None else span.host_watts[0])
     parts = [
-        f"C0 {text.number(newest.c0_percent, 1)} % {spark(history.series(lambda one: one.c0_percent), wide)}",
-        f"wake-ups {text.number(newest.exits_hz, 0)}/s {spark(history.series(lambda one: one.exits_hz), wide)}",
+        f"C0 {text.number(newest.c0_percent, 1)} % {spark(history.series(lambda span: span.c0_percent), wide)}",
+        f"wake-ups {text.number(newest.exits_hz, 0)}/s {spark(history.series(lambda span: span.exits_hz), wide)}",
         f"{text.number(watts[0], 1)} W{' est.' if watts[1] == 'estimated' else ''} {spark(power, wide)}"
         if watts
         else "no power figure",
@@ -132,22 +132,22 @@ def _rows(history: History, view: View, width: int, room: int) -> list[str]:
         return [f"nothing like “{view.wanted}” ended an idle period"] if view.wanted else ["no idle period ended"]
     chosen = min(view.chosen, len(lines) - 1)
     first = max(0, chosen - room + 2)
-    found: list[str] = []
+    rows: list[str] = []
     for number, line in enumerate(lines[first:], first):
         mark = ">" if number == chosen else " "
-        found.append(mark + row_line(line, width - 1)[1:])
+        rows.append(mark + row_line(line, width - 1)[1:])
         if number == chosen and view.opened:
             frames = line.row.stack or ("no user stack",)
-            found += [
+            rows += [
                 text.cut(f"{'':>37}{'← ' if at else ''}{frame}", width) for at, frame in enumerate(frames[:_STACK])
             ]
-        if len(found) >= room:
+        if len(rows) >= room:
             break
-    left = len(lines) - first - sum(1 for line in found if not line.startswith(" " * 37))
-    if left > 0 and len(found) >= room:
+    left = len(lines) - first - sum(1 for line in rows if not line.startswith(" " * 37))
+    if left > 0 and len(rows) >= room:
         rest = sum(line.rate_hz for line in lines[-left:])
-        found = [*found[: room - 1], f"{text.number(rest, 1):>8}  {left + 1} more rows (/ filter, or a higher window)"]
-    return found[:room]
+        rows = [*rows[: room - 1], f"{text.number(rest, 1):>8}  {left + 1} more rows (/ filter, or a higher window)"]
+    return rows[:room]
 
 
 def row_line(line: Line, width: int) -> str:
@@ -171,14 +171,14 @@ def _who(key: RowKey, room: int) -> str:
 
 def _trouble(newest: Interval) -> list[str]:
     """What makes the figures doubtful."""
-    found = []
+    troubles = []
     if newest.lost_count:
-        found.append(f"{newest.lost_count:,} causes lost")
+        troubles.append(f"{newest.lost_count:,} causes lost")
     if newest.balance_error is not None and newest.balance_error * newest.exits_count > _WORTH_SAYING:
-        found.append(f"trace and kernel differ by {100 * newest.balance_error:.1f} %")
+        troubles.append(f"trace and kernel differ by {100 * newest.balance_error:.1f} %")
     if newest.suspended_s >= 1.0:
-        found.append(f"asleep for {newest.suspended_s:.0f} s")
-    return [f"! {', '.join(found)}"] if found else []
+        troubles.append(f"asleep for {newest.suspended_s:.0f} s")
+    return [f"! {', '.join(troubles)}"] if troubles else []
 
 
 def _foot(newest: Interval | None, view: View, width: int) -> str:
@@ -217,7 +217,7 @@ def plain_line(interval: Interval, width: int = 100) -> str:
     )
     top = merged(interval.rows)[:3]
     most = ", ".join(f"{row.key.process} {row.key.function} {row.exits_count / interval.window_s:.1f}" for row in top)
-    faults = "".join(f"  ! {one.rule}" for one in interval.findings)
+    faults = "".join(f"  ! {finding.rule}" for finding in interval.findings)
     return text.cut(head + most + faults, width)
 
 
@@ -250,14 +250,14 @@ def document(interval: Interval) -> dict[str, Any]:
             for row in interval.rows
         ],
         "energy": [
-            {"source": one.source, "domain": one.domain, "kind": one.kind, "joules": one.joules}
-            for one in interval.energy
+            {"source": reading.source, "domain": reading.domain, "kind": reading.kind, "joules": reading.joules}
+            for reading in interval.energy
         ],
         "watts": watts[0] if watts else None,
         "kind": watts[1] if watts else None,
         "findings": [
-            {"rule": one.rule, "severity": one.severity, "text": one.text, "remedy": list(one.remedy)}
-            for one in interval.findings
+            {"rule": finding.rule, "severity": finding.severity, "text": finding.text, "remedy": list(finding.remedy)}
+            for finding in interval.findings
         ],
         "lost_count": interval.lost_count,
         "unknown_count": interval.unknown_count,

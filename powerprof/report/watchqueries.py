@@ -34,7 +34,7 @@ def _head(history: StatementHistory, newest: Queries, view: View, title: str, wi
     first = f"{title} · {newest.server.label} · {newest.window_s:.0f} s"
     wide = 12 if width >= 100 else 8
     used = history.series(_cpu_percent)
-    calls = history.series(lambda one: one.calls_count / one.window_s)
+    calls = history.series(lambda window: window.calls_count / window.window_s)
     power = history.series(_watts)
     estimated = " est." if newest.kind == "estimated" else ""
     parts = [
@@ -47,13 +47,13 @@ def _head(history: StatementHistory, newest: Queries, view: View, title: str, wi
     return [first + when.rjust(max(1, width - len(first))), "  ".join(parts), _balance(newest)]
 
 
-def _cpu_percent(one: Queries) -> float:
-    return 100.0 * one.server_c0_s / one.window_s
+def _cpu_percent(window: Queries) -> float:
+    return 100.0 * window.server_c0_s / window.window_s
 
 
-def _watts(one: Queries) -> float | None:
+def _watts(window: Queries) -> float | None:
     """The server's, above the idle floor."""
-    return None if one.joules is None else one.joules / one.window_s
+    return None if window.joules is None else window.joules / window.window_s
 
 
 def _balance(newest: Queries) -> str:
@@ -62,8 +62,8 @@ def _balance(newest: Queries) -> str:
     if whole <= 0:
         return "it used no CPU time"
     parts = {
-        "statements": sum(one.c0_s for one in newest.statements),
-        "background": sum(one.c0_s for one in newest.background),
+        "statements": sum(statement.c0_s for statement in newest.statements),
+        "background": sum(background.c0_s for background in newest.background),
         "connections": newest.connections_c0_s,
         "unexplained": newest.residual_c0_s,
     }
@@ -81,12 +81,12 @@ def _columns() -> str:
 def chosen_lines(history: StatementHistory, view: View) -> list[StatementLine]:
     """The rows that are shown, in their order."""
     wanted = view.wanted.casefold()
-    lines = [one for one in history.lines() if wanted in one.statement.text.casefold()]
+    lines = [line for line in history.lines() if wanted in line.statement.text.casefold()]
     order = {
-        "calls": lambda one: -(one.statement.calls_hz or 0.0),
-        "ms a call": lambda one: -(one.statement.c0_ms_per_call or 0.0),
-        "p95": lambda one: -(one.statement.latency_ms.p95 if one.statement.latency_ms else 0.0),
-        "name": lambda one: one.statement.text.casefold(),
+        "calls": lambda line: -(line.statement.calls_hz or 0.0),
+        "ms a call": lambda line: -(line.statement.c0_ms_per_call or 0.0),
+        "p95": lambda line: -(line.statement.latency_ms.p95 if line.statement.latency_ms else 0.0),
+        "name": lambda line: line.statement.text.casefold(),
     }.get(view.sort)
     return sorted(lines, key=order) if order else lines
 
@@ -97,39 +97,39 @@ def _rows(history: StatementHistory, view: View, width: int, room: int) -> list[
         return [f"nothing like “{view.wanted}” was executed" if view.wanted else "no statement was executed"]
     chosen = min(view.chosen, len(lines) - 1)
     first = max(0, chosen - room + 2)
-    found: list[str] = []
+    rows: list[str] = []
     starts = []
     for number, line in enumerate(lines[first:], first):
-        starts.append(len(found))
-        found.append((">" if number == chosen else " ") + _row(line, width - 1)[1:])
+        starts.append(len(rows))
+        rows.append((">" if number == chosen else " ") + _row(line, width - 1)[1:])
         if number == chosen and view.opened:
-            found += text.wrap(line.statement.text, width, " " * 8)[:_TEXT_LINES]
-        if len(found) > room:
+            rows += text.wrap(line.statement.text, width, " " * 8)[:_TEXT_LINES]
+        if len(rows) > room:
             left = lines[first + sum(start < room - 1 for start in starts) :]
-            rest = text.number(sum(one.cpu_percent for one in left), 1)
-            return [*found[: room - 1], f"{rest:>7}  {len(left)} more rows (/ filter, or a higher window)"]
-    return found
+            rest = text.number(sum(line.cpu_percent for line in left), 1)
+            return [*rows[: room - 1], f"{rest:>7}  {len(left)} more rows (/ filter, or a higher window)"]
+    return rows
 
 
 def _row(line: StatementLine, width: int) -> str:
-    one = line.statement
-    p95 = one.latency_ms.p95 if one.latency_ms else None
+    statement = line.statement
+    p95 = statement.latency_ms.p95 if statement.latency_ms else None
     figures = (
-        f"{line.cpu_percent:>7.1f}  {spark(line.before, _TREND)}  {_rate(one.calls_hz or 0.0):>9}  "
-        f"{text.number(one.c0_ms_per_call, 3):>8}  {text.number(p95, 2):>8}  "
+        f"{line.cpu_percent:>7.1f}  {spark(line.before, _TREND)}  {_rate(statement.calls_hz or 0.0):>9}  "
+        f"{text.number(statement.c0_ms_per_call, 3):>8}  {text.number(p95, 2):>8}  "
     )
-    return text.cut(figures + one.text, width)
+    return text.cut(figures + statement.text, width)
 
 
 def _trouble(newest: Queries) -> list[str]:
     """What makes the figures doubtful, or dear."""
-    found = []
+    troubles = []
     if newest.lost_count:
-        found.append(f"! {newest.lost_count:,} updates lost: figures are too low")
+        troubles.append(f"! {newest.lost_count:,} updates lost: figures are too low")
     share = _share_of_tracing(newest)
     if share is not None and share > DEAR_PERCENT:
-        found.append(f"! tracing takes {text.number(share, 1)} % of the server's CPU time")
-    return found
+        troubles.append(f"! tracing takes {text.number(share, 1)} % of the server's CPU time")
+    return troubles
 
 
 def _share_of_tracing(newest: Queries) -> float | None:
@@ -151,7 +151,8 @@ def plain_line(newest: Queries | None, width: int = 100) -> str:
         return AWAY
     watts = host_energy(newest.energy).watts
     most = ", ".join(
-        f"{100.0 * one.c0_s / newest.window_s:.1f} {text.cut(one.text, 50)}" for one in newest.statements[:3]
+        f"{100.0 * statement.c0_s / newest.window_s:.1f} {text.cut(statement.text, 50)}"
+        for statement in newest.statements[:3]
     )
     return text.cut(
         f"{newest.started_at[11:19]:<8} {_cpu_percent(newest):>6.1f} {_rate(newest.calls_count / newest.window_s):>8} "

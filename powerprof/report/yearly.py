@@ -37,25 +37,25 @@ class Draw:
 
 def terms(price: str | None, grid: float | None) -> Terms:
     """`0.30EUR` and `380` as terms. Raises UsageError."""
-    found = _PRICE.fullmatch(price.strip()) if price is not None else None
-    if price is not None and (found is None or not 0 < float(found[1]) < _MOST):
+    match = _PRICE.fullmatch(price.strip()) if price is not None else None
+    if price is not None and (match is None or not 0 < float(match[1]) < _MOST):
         raise UsageError(f"--price {price} is not a price per kWh", "a number and a currency, such as 0.30EUR")
     if grid is not None and not (math.isfinite(grid) and 0 <= grid <= 5000):
         raise UsageError(f"--grid {grid:g} is not a grid intensity", "grams of CO2 of a kWh, such as 380")
-    return Terms(float(found[1]) if found else None, found[2] if found else "", grid)
+    return Terms(float(match[1]) if match else None, match[2] if match else "", grid)
 
 
 def draw_of(record: object) -> Draw | None:
     """What a record says of power: of a comparison B less A, of a load its own; None where it says nothing sure."""
     if isinstance(record, Comparison):
-        metric = next((one for one in record.metrics if one.name == "watts"), None)
+        metric = next((metric for metric in record.metrics if metric.name == "watts"), None)
         change = metric.difference.b_minus_a if metric is not None else None
         if metric is None or change is None or metric.verdict == "inconclusive":
             return None
         more = "more" if change > 0 else "less"
         return Draw(abs(change), metric.kind, f"{record.b.name} draws {{}} {more} than {record.a.name}")
     if isinstance(record, LoadRun):
-        own = next((one for one in record.metrics if one.name == "watts"), None)
+        own = next((metric for metric in record.metrics if metric.name == "watts"), None)
         return None if own is None else Draw(own.estimate.mean, own.kind, "the host draws {} in this load")
     return None
 

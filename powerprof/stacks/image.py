@@ -96,14 +96,14 @@ class Seen:
     def elf(self, opened: Opened, path: str, meter: Meter | None) -> Elf:
         """The headers of an open file, of segments those of code, without its sections. Raises DataError."""
         key = (opened.device, opened.inode, opened.size_bytes, opened.mtime_ns)
-        found = self._elves.get(key)
-        if found is None:
+        elf = self._elves.get(key)
+        if elf is None:
             if len(self._elves) >= self._most:
                 self._elves.clear()
             read = read_elf(opened.fd, path, meter)
-            code = tuple(one for one in read.loads() if one.flags & PF_X)
-            found = self._elves[key] = replace(read, fd=-1, meter=None, segments=code, sections=())
-        return found
+            code = tuple(segment for segment in read.loads() if segment.flags & PF_X)
+            elf = self._elves[key] = replace(read, fd=-1, meter=None, segments=code, sections=())
+        return elf
 
 
 def snapshot(
@@ -147,7 +147,9 @@ def snapshot(
             meter.take(len(text), str(base / "maps"))
         mappings = parse_maps(text, str(base / "maps"))
     known: dict[tuple[str, int, str], _Read] = {}
-    unchanged = {_line(one): one for one in before.mappings} if before and before.started_ticks == started else {}
+    unchanged = (
+        {_line(mapping): mapping for mapping in before.mappings} if before and before.started_ticks == started else {}
+    )
     described = []
     for mapping in mappings:
         if mapping.inode and (same := unchanged.get(_line(mapping))) is not None:

@@ -72,23 +72,23 @@ def _words(text: str) -> Iterator[tuple[str, bool]]:
 
 def _folded(words: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
     """Signs of numbers and lists of literals put together."""
-    found: list[tuple[str, bool]] = []
+    folded: list[tuple[str, bool]] = []
     for word, apart in words:
-        if word == "?" and found and found[-1][0] in ("-", "+") and not _is_operand(found[-2:-1]):
-            found.pop()
-        found.append((word, apart))
-        tail = [one for one, _ in found[-3:]]
+        if word == "?" and folded and folded[-1][0] in ("-", "+") and not _is_operand(folded[-2:-1]):
+            folded.pop()
+        folded.append((word, apart))
+        tail = [token for token, _ in folded[-3:]]
         if tail in (["?", ",", "?"], [MANY, ",", "?"]):
-            del found[-2:]
-            if found[-1][0] == "?":
-                found += [(",", False), (MANY, True)]
-        group = [one for one, _ in found]
+            del folded[-2:]
+            if folded[-1][0] == "?":
+                folded += [(",", False), (MANY, True)]
+        group = [token for token, _ in folded]
         for shape in (["(", "?", ",", MANY, ")"], ["(", "?", ")"]):
             size = len(shape)
             # Rows of VALUES: one is as good as many.
             if group[-2 * size - 1 :] == [*shape, ",", *shape]:
-                del found[-size - 1 :]
-    return found
+                del folded[-size - 1 :]
+    return folded
 
 
 def _is_operand(before: list[tuple[str, bool]]) -> bool:

@@ -19,8 +19,8 @@ def within(t: float, freedom: int) -> float:
     for step in range(3 if is_odd else 2, freedom - 1, 2):
         term *= (step - 1) / step * cosine**2
         total += term
-    found = math.sin(angle) * total
-    return 2 / math.pi * (angle + found) if is_odd else found
+    product = math.sin(angle) * total
+    return 2 / math.pi * (angle + product) if is_odd else product
 
 
 @cache

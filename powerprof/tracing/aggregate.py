@@ -124,5 +124,5 @@ def sample_hash(cpus: Array, sequences: Array) -> Array:
     hashed = (sequences.astype(np.uint64) ^ (cpus.astype(np.uint64) * 0x9E3779B1 & _MASK)) * 0x85EBCA6B & _MASK
     hashed ^= hashed >> np.uint64(13)
     hashed = hashed * 0xC2B2AE35 & _MASK
-    found: Array = hashed ^ hashed >> np.uint64(16)
-    return found
+    hashed_twice: Array = hashed ^ hashed >> np.uint64(16)
+    return hashed_twice

@@ -120,8 +120,8 @@ class Btf:
             at = self._named.find(wanted, at + 1)
 
     def _name_offset(self, name: str) -> int | None:
-        found = self._strings.find(b"\0" + name.encode() + b"\0") if name else -1
-        return None if found < 0 else found + 1
+        place = self._strings.find(b"\0" + name.encode() + b"\0") if name else -1
+        return None if place < 0 else place + 1
 
     def _members(self, type_id: int) -> Iterator[tuple[int, int, int, int]]:
         """(name offset, type id, offset in bits, width in bits or 0) of a struct's or union's members."""
@@ -151,8 +151,8 @@ class Btf:
                 return type_of, where, width
             if not member and depth < 16:
                 inner = self._bare(type_of)
-                if self._kind(inner) in (_STRUCT, _UNION) and (found := self._member(inner, name, depth + 1)):
-                    return found[0], where + found[1], found[2]
+                if self._kind(inner) in (_STRUCT, _UNION) and (inner_member := self._member(inner, name, depth + 1)):
+                    return inner_member[0], where + inner_member[1], inner_member[2]
         return None
 
     def field_offset(self, struct_name: str, field: str) -> int:
@@ -164,13 +164,13 @@ class Btf:
         for part in field.split("."):
             name = self._name_offset(part)
             inner = self._bare(type_id)
-            found = None
+            position = None
             if name is not None and self._kind(inner) in (_STRUCT, _UNION):
-                found = self._member(inner, name)
-            if found is None:
+                position = self._member(inner, name)
+            if position is None:
                 where = f"struct {struct_name} has no field {field}"
                 raise CapabilityError(f"this kernel's {where} ({self._origin})")
-            type_id, offset, width = found
+            type_id, offset, width = position
             bits += offset
             if width or offset % 8:
                 raise CapabilityError(f"{struct_name}.{field} is a bit field in this kernel")
@@ -209,7 +209,7 @@ class Btf:
             proto = self._bare(self._points_to(proto))
         # The typedef's prototype is a pointer's and carries no names; the functions of the same shape do.
         functions = (f"__traceiter_{name}", f"__bpf_trace_{name}")
-        named = [self._points_to(function) for one in functions for function in self._ids(one, _FUNC)]
+        named = [self._points_to(function) for candidate in functions for function in self._ids(candidate, _FUNC)]
         known = self._parameters(proto)
         for candidate in [proto, *named]:
             names = self._parameters(candidate)

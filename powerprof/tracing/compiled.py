@@ -43,14 +43,14 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
 
 def with_maps(code: bytes, numbers: dict[int, int]) -> bytes:
     """The instructions with each map's number replaced: descriptors by places, or places by descriptors."""
-    found = bytearray(code)
+    patched = bytearray(code)
     for at in range(0, len(code), _SLOT.size):
         operation, registers, offset, number = _SLOT.unpack_from(code, at)
         if operation == _LOAD_IMMEDIATE and registers >> 4 == _MAP:
             if number not in numbers:
                 raise DataError("compiled program", f"refers to a map {number} that it does not have")
-            _SLOT.pack_into(found, at, operation, registers, offset, numbers[number])
-    return bytes(found)
+            _SLOT.pack_into(patched, at, operation, registers, offset, numbers[number])
+    return bytes(patched)
 
 
 def pack(compiled: Compiled) -> bytes:

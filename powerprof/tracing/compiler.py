@@ -53,7 +53,7 @@ def compile_source(source: str) -> Compiled:
         library.bpf_function_name(module.module, number) for number in range(library.bpf_num_functions(module.module))
     ]
     return Compiled(
-        maps=[_map_plan(*one) for one in zip(names, descriptors, strict=True)],
+        maps=[_map_plan(*pair) for pair in zip(names, descriptors, strict=True)],
         programs=[
             ProgramPlan(name=name.decode(), code=with_maps(bytes(module.dump_func(name)), places)) for name in functions
         ],

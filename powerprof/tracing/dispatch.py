@@ -43,7 +43,9 @@ class Dispatch:
 
 def find_dispatch(image: ProcessImage) -> Dispatch:
     """Raises CapabilityError where the process has no such function, or one that is not known."""
-    mapping = next((one for one in image.mappings if one.path == image.executable and one.bias is not None), None)
+    mapping = next(
+        (mapping for mapping in image.mappings if mapping.path == image.executable and mapping.bias is not None), None
+    )
     if mapping is None:
         raise CapabilityError(f"the program of process {image.pid} cannot be read", "run as root")
     opened = open_module(image, mapping)

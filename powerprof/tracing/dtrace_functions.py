@@ -43,11 +43,11 @@ def trace_functions(
 
 def _probes(pid: int, pattern: str, limit: int) -> tuple[list[Probed], list[tuple[str, str]]]:
     image = snapshot(pid)
-    found = find_functions(image, pattern, TableStore())
-    refuse_too_many([found], pattern, limit)
+    functions = find_functions(image, pattern, TableStore())
+    refuse_too_many([functions], pattern, limit)
     probes: list[Probed] = []
-    refused = list(found.refused)
-    for module in found.modules:
+    refused = list(functions.refused)
+    for module in functions.modules:
         name = "a.out" if module.mapping.path == image.executable else module.mapping.module
         exits = exits_of(image, module)
         for function in module.functions:

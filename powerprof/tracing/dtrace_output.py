@@ -133,26 +133,26 @@ def parse_functions(run: DtraceRun, pattern: str, refused: Sequence[tuple[str, s
             name=demangle(name),
             module=module,
             vaddr=0,
-            calls=found.get("calls", 0),
-            returns=found.get("returns", 0),
+            calls=row.get("calls", 0),
+            returns=row.get("returns", 0),
             abandoned=0,
-            unfinished=max(found.get("calls", 0) - found.get("returns", 0), 0),
+            unfinished=max(row.get("calls", 0) - row.get("returns", 0), 0),
             wall_ns=None,
             cpu_ns=None,
-            self_wall_ns=_known(found, "self_wall_ns"),
-            self_cpu_ns=_known(found, "self_cpu_ns"),
+            self_wall_ns=_known(row, "self_wall_ns"),
+            self_cpu_ns=_known(row, "self_cpu_ns"),
             children=0,
             stepped_children=0,
             stepped=False,
         )
-        for (module, name), found in sorted(sums.items())
+        for (module, name), row in sorted(sums.items())
     ]
     return FunctionTrace(
         pattern=pattern,
         pids=[run.pid],
         window_s=window_s,
         functions=functions,
-        hits_count=sum(one.calls for one in functions),
+        hits_count=sum(function.calls for function in functions),
         cost=None,
         stepped_cost=None,
         process_cpu_s=None,
@@ -167,16 +167,16 @@ def parse_functions(run: DtraceRun, pattern: str, refused: Sequence[tuple[str, s
     )
 
 
-def _known(found: dict[str, int], name: str) -> int | None:
+def _known(fields: dict[str, int], name: str) -> int | None:
     """A sum of times; None where there is none, or one that cannot be."""
-    value = found.get(name)
+    value = fields.get(name)
     return value if value is not None and value >= 0 else None
 
 
 def parse_wakeups(run: DtraceRun) -> WakersTrace:
     """Who woke whom from where, most often first. Raises DataError for damaged output."""
     lines, window_s = _lines(run)
-    found: list[DtraceWakeup] = []
+    wakeups: list[DtraceWakeup] = []
     stack: list[DtraceFrame] | None = None
     head: tuple[int, int, str, int, int] | None = None
     for number, line in enumerate(lines, 2):
@@ -196,7 +196,7 @@ def parse_wakeups(run: DtraceRun) -> WakersTrace:
             )
             stack = []
         elif text == "end of stack":
-            found.append(
+            wakeups.append(
                 DtraceWakeup(
                     sleeper_tid=head[0],
                     waker_pid=head[1],
@@ -216,7 +216,7 @@ def parse_wakeups(run: DtraceRun) -> WakersTrace:
     return WakersTrace(
         pid=run.pid,
         window_s=window_s,
-        wakeups=sorted(found, key=lambda one: (-one.count, one.sleeper_tid, one.waker_tid)),
+        wakeups=sorted(wakeups, key=lambda wakeup: (-wakeup.count, wakeup.sleeper_tid, wakeup.waker_tid)),
         lost_count=run.lost_count,
         notes=_notes(run),
         interrupted=run.interrupted,
@@ -265,7 +265,7 @@ def parse_latency(run: DtraceRun) -> SleepsTrace:
     return SleepsTrace(
         pid=run.pid,
         window_s=window_s,
-        threads=sorted(rows, key=lambda one: (-one.sleeps_count, one.tid)),
+        threads=sorted(rows, key=lambda thread: (-thread.sleeps_count, thread.tid)),
         lost_count=run.lost_count,
         notes=_notes(run),
         interrupted=run.interrupted,

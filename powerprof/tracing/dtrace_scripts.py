@@ -80,10 +80,10 @@ def render_probes(text: str, *, pid: int, probes: Sequence[Probed]) -> str:
     """The Linux function profile with a probe per entry and per exit. Raises UsageError as `render` does."""
     if not probes:
         raise UsageError("no function to probe")
-    for one in probes:
-        if not _SYMBOL.fullmatch(one.symbol) or not _MODULE.fullmatch(one.module):
-            raise UsageError(f"DTrace cannot name {one.module[:60]}:{one.symbol[:60]}")
-    places = [(f"pid{pid}:{one.module}:{one.symbol}", one.exits) for one in probes]
+    for probe in probes:
+        if not _SYMBOL.fullmatch(probe.symbol) or not _MODULE.fullmatch(probe.module):
+            raise UsageError(f"DTrace cannot name {probe.module[:60]}:{probe.symbol[:60]}")
+    places = [(f"pid{pid}:{probe.module}:{probe.symbol}", probe.exits) for probe in probes]
     entries = [f"{place}:entry" for place, _ in places]
     # A function without an exit (one that never returns) leaves the clause to the others; none has any: a probe that
     # never fires keeps the script whole.

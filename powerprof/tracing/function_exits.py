@@ -17,9 +17,9 @@ def exits_of(image: ProcessImage, module: ModuleFunctions) -> dict[int, tuple[in
     opened = open_module(image, module.mapping)
     if not isinstance(opened, Opened):
         return {function.vaddr: opened for function in module.functions}
-    found: dict[int, tuple[int, ...] | str] = {}
+    exits_by_start: dict[int, tuple[int, ...] | str] = {}
     with opened:
         for function in module.functions:
             code = os.pread(opened.fd, min(function.size_bytes, MAX_CODE_BYTES + 1), function.offset)
-            found[function.vaddr] = exits(code, function.vaddr, module.starts.__contains__)
-    return found
+            exits_by_start[function.vaddr] = exits(code, function.vaddr, module.starts.__contains__)
+    return exits_by_start

@@ -137,18 +137,18 @@ def find_functions(image: ProcessImage, pattern: str, store: TableStore) -> Foun
         with opened:
             try:
                 elf = read_elf(opened.fd, mapping.path)
-                found, rejected, starts = _of_module(image, mapping, elf, glob, store)
+                functions, rejected, starts = _of_module(image, mapping, elf, glob, store)
             except DataError as error:
                 if wanted:
                     refused.append((mapping.module, error.reason))
                 continue
         if not wanted:
-            if found:
-                elsewhere[mapping.module] = len(found)
+            if functions:
+                elsewhere[mapping.module] = len(functions)
             continue
         refused += rejected
-        if found:
-            modules.append(ModuleFunctions(mapping, tuple(found), starts))
+        if functions:
+            modules.append(ModuleFunctions(mapping, tuple(functions), starts))
     return Found(tuple(modules), tuple(refused), elsewhere)
 
 
@@ -225,11 +225,11 @@ def file_offset(elf: Elf, vaddr: int) -> int | None:
     return None
 
 
-def refuse_too_many(found: Sequence[Found], pattern: str, limit: int) -> None:
+def refuse_too_many(of_modules: Sequence[Found], pattern: str, limit: int) -> None:
     """Raises UsageError where there is nothing to probe, or more than a person can mean."""
-    total = sum(one.count for one in found)
+    total = sum(each.count for each in of_modules)
     if total > limit:
-        example = next(module.functions[0] for one in found for module in one.modules)
+        example = next(module.functions[0] for each in of_modules for module in each.modules)
         stem = bare(example.name)[:40]
         raise UsageError(
             f"--functions '{pattern}' means {total:,} functions; more than {limit:,} would slow the process down",
@@ -237,10 +237,10 @@ def refuse_too_many(found: Sequence[Found], pattern: str, limit: int) -> None:
         )
     if total:
         return
-    refused = next((why for one in found for why in one.refused), None)
+    refused = next((why for each in of_modules for why in each.refused), None)
     if refused is not None:
         raise UsageError(f"--functions '{pattern}': {refused[0]} cannot be probed ({refused[1]})")
-    others = {name: count for one in found for name, count in one.elsewhere.items()}
+    others = {name: count for each in of_modules for name, count in each.elsewhere.items()}
     hint = "powerprof attribute --on-cpu shows the functions that run"
     if others:
         name, count = max(others.items(), key=lambda item: item[1])

@@ -23,7 +23,7 @@ def entries(table: SymbolTable) -> Iterator[tuple[int, str]]:
 
 def own_symbols(elf: Elf) -> tuple[list[tuple[int, str]], set[int]]:
     """All names of the file's functions, aliases too, and the addresses of those that are IFUNCs."""
-    found: list[tuple[int, str]] = []
+    symbols: list[tuple[int, str]] = []
     indirect: set[int] = set()
     for section in elf.sections:
         if section.kind not in (SHT_SYMTAB, SHT_DYNSYM) or not section.size or section.entry_bytes != _SYMBOL.size:
@@ -32,8 +32,8 @@ def own_symbols(elf: Elf) -> tuple[list[tuple[int, str]], set[int]]:
             raise DataError(elf.path, "damaged symbol table")
         strings = section_bytes(elf, elf.sections[section.link])
         for name, value in _functions(elf, section, strings, indirect):
-            found.append((value, name))
-    return found, indirect
+            symbols.append((value, name))
+    return symbols, indirect
 
 
 def _functions(elf: Elf, section: Section, strings: bytes, indirect: set[int]) -> Iterator[tuple[str, int]]:

@@ -91,7 +91,7 @@ class FunctionTrace(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class _Target:
     image: ProcessImage
-    found: Found
+    names: Found
 
 
 class FunctionTracer(Closing):
@@ -124,15 +124,15 @@ class FunctionTracer(Closing):
         self.pattern = pattern
         tables = store or TableStore()
         self._targets = [_Target(image, find_functions(image, pattern, tables)) for image in map(snapshot, pids)]
-        refuse_too_many([target.found for target in self._targets], pattern, min(limit, HARD_LIMIT))
+        refuse_too_many([target.names for target in self._targets], pattern, min(limit, HARD_LIMIT))
         names: dict[tuple[str, str, int], Function] = {}
         for target in self._targets:
-            for module in target.found.modules:
+            for module in target.names.modules:
                 for function in module.functions:
                     names[module.mapping.device, module.mapping.path, function.vaddr] = function
         self.functions = list(names.values())
         self._index = {key: number for number, key in enumerate(names)}
-        self._refused = list(dict.fromkeys(why for target in self._targets for why in target.found.refused))
+        self._refused = list(dict.fromkeys(why for target in self._targets for why in target.names.refused))
         self._throwing = sorted({name for target in self._targets for name in throwing_modules(target.image)})
         self._by_exits = bool(self._throwing) and not unwinding_risk
         self._size = 1 << (len(self.functions) + _RESERVED - 1).bit_length()
@@ -253,7 +253,7 @@ class FunctionTracer(Closing):
         attached = 0
         try:
             for target in self._targets:
-                for module in target.found.modules:
+                for module in target.names.modules:
                     opened = open_module(target.image, module.mapping)
                     if not isinstance(opened, Opened):
                         refused.append((module.mapping.module, opened))

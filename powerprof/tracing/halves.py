@@ -60,18 +60,18 @@ class Halves:
     def since(self) -> Array:
         """What came since the last call, or since `clear`: entries with the half taken out of their keys."""
         keys, values = self._read()
-        found = [self._difference(keys, values)]
-        if 3 * len(keys) > self._slots or len(keys) > max(_FEW, _MOST_PAST * len(found[0])):
+        parts = [self._difference(keys, values)]
+        if 3 * len(keys) > self._slots or len(keys) > max(_FEW, _MOST_PAST * len(parts[0])):
             old = self._half
             self._half = 1 - old
             self._turn(self._half)
             time.sleep(GRACE_S)
             keys, values = self._read()
             is_old = (keys[self._field] & self._bit != 0) == bool(old)
-            found.append(self._difference(keys[is_old], values[is_old]))
+            parts.append(self._difference(keys[is_old], values[is_old]))
             self._program.delete(self._name, keys[is_old].tobytes())
             self._forget()
-        return np.concatenate(found)
+        return np.concatenate(parts)
 
     def _read(self) -> tuple[Array, Array]:
         keys, values = self._program.hash_bytes(self._name)

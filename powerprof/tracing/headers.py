@@ -78,7 +78,7 @@ def _is_complete(parts: Sequence[Path]) -> bool:
 
 def installed_headers(modules: Path = Path("/lib/modules"), sources: Path = Path("/usr/src")) -> list[HeaderTree]:
     """Every complete set of headers on this host, in no order."""
-    found: dict[Path, HeaderTree] = {}
+    trees: dict[Path, HeaderTree] = {}
     candidates = [*sources.glob("linux-headers-*"), *sources.glob("kernels/*"), *modules.glob("*/build")]
     for build in sorted(candidates):
         folder = build.resolve()
@@ -88,9 +88,9 @@ def installed_headers(modules: Path = Path("/lib/modules"), sources: Path = Path
         commons = [folder.parent / f"{name}-common" for name in (stem, stem.rsplit("-", 1)[0])]
         for parts in ((folder,), *((folder, common) for common in commons)):
             if _is_complete(parts):
-                found.setdefault(folder, HeaderTree(release, parts))
+                trees.setdefault(folder, HeaderTree(release, parts))
                 break
-    return list(found.values())
+    return list(trees.values())
 
 
 def _distance(release: str, running: str) -> tuple[int, int, str]:

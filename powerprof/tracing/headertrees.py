@@ -39,15 +39,15 @@ def plan_of(parts: Sequence[Path], prefix: str = "") -> dict[str, Path]:
 
 def _is_as_planned(target: Path, plan: dict[str, Path]) -> bool:
     """Whether the tree holds these links and nothing else: looked at before each use (34 links, 1 ms)."""
-    found: dict[str, Path] = {}
+    planned: dict[str, Path] = {}
     for folder, folders, files in os.walk(target):
         for name in (*folders, *files):
             path = Path(folder) / name
             if path.is_symlink():
-                found[str(path.relative_to(target))] = path.readlink()
+                planned[str(path.relative_to(target))] = path.readlink()
             elif name in files:
                 return False
-    return found == plan
+    return planned == plan
 
 
 def merged(plan: dict[str, Path], target: Path) -> Path:

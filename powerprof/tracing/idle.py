@@ -270,19 +270,23 @@ class IdleTracer(Closing):
     def _open_periods(self, totals: Array) -> Array:
         """CPUs that left idle within their windows and have been running since: their periods are in no sum yet."""
         states = self.cpu_states()
-        found: Array = states["period"][np.isin(states["phase"], (Phase.LEFT, Phase.RUNNING))].copy()
-        mine = totals[found["cpu"]]
-        inside = (mine["start_ns"] > 0) & (found["exit_ns"] >= mine["start_ns"]) & (found["exit_ns"] <= mine["end_ns"])
-        found = found[inside]
-        found["flags"] |= np.uint32(Flag.OPEN)
-        found["next_ns"] = 0
-        return found
+        still_open: Array = states["period"][np.isin(states["phase"], (Phase.LEFT, Phase.RUNNING))].copy()
+        mine = totals[still_open["cpu"]]
+        inside = (
+            (mine["start_ns"] > 0)
+            & (still_open["exit_ns"] >= mine["start_ns"])
+            & (still_open["exit_ns"] <= mine["end_ns"])
+        )
+        still_open = still_open[inside]
+        still_open["flags"] |= np.uint32(Flag.OPEN)
+        still_open["next_ns"] = 0
+        return still_open
 
 
 def _add_open(totals: Array, still_open: Array) -> None:
     """Periods that the kernel has not added yet, to the sums of their CPUs."""
-    for one in still_open:
-        total, state = totals[one["cpu"]], min(int(one["state"]), CAUSE_STATES - 1)
+    for period in still_open:
+        total, state = totals[period["cpu"]], min(int(period["state"]), CAUSE_STATES - 1)
         total["count"][state] += 1
-        total["idle_ns"][state] += int(one["exit_ns"]) - max(int(one["enter_ns"]), int(total["start_ns"]))
-        total["last_tgid"] = one["next_tgid"]
+        total["idle_ns"][state] += int(period["exit_ns"]) - max(int(period["enter_ns"]), int(total["start_ns"]))
+        total["last_tgid"] = period["next_tgid"]

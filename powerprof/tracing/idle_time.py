@@ -48,11 +48,11 @@ def traced_residency(
 
 
 def _states(totals: Array, wall_ns: int, window_s: float) -> list[StateResidency]:
-    found = []
+    states = []
     for number in np.flatnonzero(totals["count"].sum(axis=0)).tolist():
         entries, idle_ns = int(totals["count"][:, number].sum()), int(totals["idle_ns"][:, number].sum())
         percent, polling = 100.0 * idle_ns / wall_ns, number in _POLLING
-        found.append(
+        states.append(
             StateResidency(
                 name=DRIVERLESS_STATES[number] if number < len(DRIVERLESS_STATES) else f"state {number}",
                 residency_percent=0.0 if polling else percent,
@@ -64,4 +64,4 @@ def _states(totals: Array, wall_ns: int, window_s: float) -> list[StateResidency
                 polling_percent=percent if polling else None,
             )
         )
-    return found
+    return states

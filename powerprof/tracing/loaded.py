@@ -74,12 +74,12 @@ class Loaded(Closing):
         self._stats = -1
         self._run_time_s: float | None = None
         self._cpus = possible_cpus()
-        found = objects.find(name, definitions, cached=cached)
+        compiled = objects.find(name, definitions, cached=cached)
         # Kernels before 5.11 count maps as locked memory.
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         try:
-            self._load(found, uprobe_type, btf)
+            self._load(compiled, uprobe_type, btf)
             self.attach()
         except OSError as error:
             self.close()
@@ -88,18 +88,18 @@ class Loaded(Closing):
             self.close()
             raise
 
-    def _load(self, found: Compiled, uprobe_type: int, btf: Btf | None) -> None:
-        typed = [one.name for one in found.programs if one.name.startswith(_TYPED)]
+    def _load(self, compiled: Compiled, uprobe_type: int, btf: Btf | None) -> None:
+        typed = [plan.name for plan in compiled.programs if plan.name.startswith(_TYPED)]
         types = btf or (kernel_btf() if typed else None)
         ids = {name: types.tracepoint_id(name.removeprefix(_TYPED)) or 0 for name in typed if types is not None}
         attach_types = {_UPROBE: uprobe_type, _TYPED: syscalls.ATTACH_TYPED_TRACEPOINT}
-        for one in found.maps:
-            made = syscalls.create_map(one.name, one.kind, one.key_bytes, one.value_bytes, one.entries, one.flags)
-            self._maps[one.name] = (made, one)
-        descriptors = {place: self._maps[one.name][0] for place, one in enumerate(found.maps)}
+        for plan in compiled.maps:
+            made = syscalls.create_map(plan.name, plan.kind, plan.key_bytes, plan.value_bytes, plan.entries, plan.flags)
+            self._maps[plan.name] = (made, plan)
+        descriptors = {place: self._maps[plan.name][0] for place, plan in enumerate(compiled.maps)}
 
         def load(program: ProgramPlan) -> None:
-            beginning = next(one for one in _KINDS if program.name.startswith(one))
+            beginning = next(kind for kind in _KINDS if program.name.startswith(kind))
             self._programs[program.name] = syscalls.load_program(
                 program.name.removeprefix(beginning),
                 _KINDS[beginning],
@@ -110,7 +110,7 @@ class Loaded(Closing):
 
         # The verifier takes most of a second for all of them, on one CPU each. The largest first.
         with ThreadPoolExecutor(min(_VERIFIERS, os.cpu_count() or 1)) as pool:
-            list(pool.map(load, sorted(found.programs, key=lambda one: -len(one.code))))
+            list(pool.map(load, sorted(compiled.programs, key=lambda plan: -len(plan.code))))
 
     def close(self) -> None:
         """Detach and free."""
@@ -118,7 +118,7 @@ class Loaded(Closing):
         for ring in self._rings:
             ring.close()
         self._rings.clear()
-        for descriptor in (*self._programs.values(), *(one for one, _ in self._maps.values()), self._stats):
+        for descriptor in (*self._programs.values(), *(made for made, _ in self._maps.values()), self._stats):
             if descriptor >= 0:
                 os.close(descriptor)
         self._programs.clear()
@@ -156,7 +156,7 @@ class Loaded(Closing):
         if self._stats < 0:
             return self._run_time_s
         spent = [syscalls.run_time_ns(program) for program in self._programs.values()]
-        return None if None in spent else sum(one for one in spent if one is not None) / 1e9
+        return None if None in spent else sum(spent_ns for spent_ns in spent if spent_ns is not None) / 1e9
 
     def descriptor(self, program: str) -> int:
         """Of one of the programs, by its function's name. Raises KeyError where the object has none."""

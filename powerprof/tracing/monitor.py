@@ -70,10 +70,10 @@ class Monitor(Closing):
         self._tracer.begin()
         self._tracer.start()
         edges = edge_snapshot(
-            self._reader, every_cpu=True, at_edge=lambda one: self._tracer.open_cpu(one.cpu, one.at_ns or 0)
+            self._reader, every_cpu=True, at_edge=lambda edge: self._tracer.open_cpu(edge.cpu, edge.at_ns or 0)
         )
         self._edges = {cpu: reading.at_ns or 0 for cpu, reading in edges.cpus.items()}
-        self._snapshot = replace(edges, cpus={cpu: one for cpu, one in edges.cpus.items() if one.states})
+        self._snapshot = replace(edges, cpus={cpu: edge for cpu, edge in edges.cpus.items() if edge.states})
         self._stat, self._cpu_s, self._started_at = read_stat(), time.process_time(), now_text()
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Monitor(Closing):
 
     def _now(self) -> Snapshot:
         """All CPUs' counters, with what is open in them."""
-        found: dict[int, CpuReading] = {}
+        readings: dict[int, CpuReading] = {}
         missing = set(self._reader.cpus)
         notes: tuple[str, ...] = ()
         for _ in range(_LOOKS):
@@ -143,9 +143,9 @@ class Monitor(Closing):
             missing &= set(snapshot.cpus)
             for cpu in sorted(missing):
                 reading = completed(snapshot.cpus[cpu], before[cpu], after[cpu])
-                found[cpu] = _not_before(self._snapshot.cpus.get(cpu), reading)
+                readings[cpu] = _not_before(self._snapshot.cpus.get(cpu), reading)
                 if reading.resolved:
                     missing.discard(cpu)
             if not missing:
                 break
-        return Snapshot(dict(sorted(found.items())), notes)
+        return Snapshot(dict(sorted(readings.items())), notes)

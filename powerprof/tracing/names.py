@@ -33,7 +33,7 @@ def address_of(names: Sequence[str]) -> int:
 
 def kernel_functions(wanted: Mapping[int, object] | set[int]) -> dict[int, str]:
     """Names of exactly these kernel addresses, from kallsyms. Empty where it is hidden (kptr_restrict)."""
-    found: dict[int, str] = {}
+    functions: dict[int, str] = {}
     try:
         # A hundred thousand lines: looked through as bytes, for making lines of them takes half a second.
         table = b"\n" + (procfs() / "kallsyms").read_bytes()
@@ -41,10 +41,10 @@ def kernel_functions(wanted: Mapping[int, object] | set[int]) -> dict[int, str]:
         for place in places:
             parts = table[place + 1 : table.find(b"\n", place + 1)].decode("ascii", "replace").split()
             if place >= 0 and len(parts) >= _FIELDS and int(parts[0], 16):
-                found.setdefault(int(parts[0], 16), parts[2])
+                functions.setdefault(int(parts[0], 16), parts[2])
     except (OSError, ValueError):
-        return found
-    return found
+        return functions
+    return functions
 
 
 def interrupt_names() -> dict[int, str]:

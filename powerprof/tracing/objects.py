@@ -46,11 +46,11 @@ def text_of(name: str, definitions: Mapping[str, int | str]) -> str:
 
 def _compiler() -> str:
     """Which bcc there is, without loading it: it maps clang into this process."""
-    found = importlib.util.find_spec("bcc")
-    if found is None or not found.origin:
+    spec = importlib.util.find_spec("bcc")
+    if spec is None or not spec.origin:
         return "none"
-    info = Path(found.origin).stat()
-    return f"{found.origin} {info.st_size} {info.st_mtime_ns}"
+    info = Path(spec.origin).stat()
+    return f"{spec.origin} {info.st_size} {info.st_mtime_ns}"
 
 
 def _key(text: str) -> str:
@@ -72,12 +72,12 @@ def _compile(text: str) -> Compiled:
         raise PowerprofError(f"cannot compile BPF programs: {error.message}", error.hint) from error
     if done.returncode == _NO_BCC:
         raise CapabilityError("bcc is not installed", "apt install python3-bpfcc")
-    found = None
+    result = None
     if done.returncode == 0:
-        found = compiled.unpack(base64.b64decode(done.stdout))
-    if found is None:
+        result = compiled.unpack(base64.b64decode(done.stdout))
+    if result is None:
         raise _explained(done.stderr)
-    return found
+    return result
 
 
 def _explained(said: str) -> PowerprofError:
@@ -117,11 +117,11 @@ def _kept(folder: Folder, key: str) -> Compiled | None:
         return None
 
 
-def _keep(folder: Folder, key: str, found: Compiled) -> Compiled:
+def _keep(folder: Folder, key: str, made: Compiled) -> Compiled:
     """Keep it, and the latest of the others: every kernel and every setting leaves one."""
     with suppress(OSError):  # nothing is kept then: the next run compiles again
-        folder.write(key, compiled.pack(found))
-        names = sorted(folder.names(), key=lambda one: folder.stat(one).st_mtime_ns)
+        folder.write(key, compiled.pack(made))
+        names = sorted(folder.names(), key=lambda entry: folder.stat(entry).st_mtime_ns)
         for name in names[:-_KEPT]:
             folder.remove(name)
-    return found
+    return made

@@ -243,9 +243,9 @@ class OnCpuTracer(Closing):
             notes.append(error.message)
         names = {}
         for address in {address for stack in kernel.values() for address in stack}:
-            found = symbols.lookup(address) if symbols is not None else None
-            if found is not None:
-                names[address] = found
+            name = symbols.lookup(address) if symbols is not None else None
+            if name is not None:
+                names[address] = name
         return OnCpuCapture(
             event=self._event,
             pids=self._pids,
@@ -278,10 +278,10 @@ def _read_counts(descriptors: Sequence[int]) -> int:
 
 def code_ranges(image: ProcessImage) -> tuple[tuple[int, int], tuple[int, int]]:
     """[start, end) of the executable's own code, and the hull of its libraries' code."""
-    own = [one for one in image.mappings if one.path == image.executable]
-    others = [one for one in image.mappings if one.path != image.executable and one.start < 1 << 47]
+    own = [mapping for mapping in image.mappings if mapping.path == image.executable]
+    others = [mapping for mapping in image.mappings if mapping.path != image.executable and mapping.start < 1 << 47]
 
     def hull(mappings: list[Any]) -> tuple[int, int]:
-        return (mappings[0].start, max(one.end for one in mappings)) if mappings else (0, 0)
+        return (mappings[0].start, max(mapping.end for mapping in mappings)) if mappings else (0, 0)
 
     return hull(own), hull(others)

@@ -33,7 +33,7 @@ class PathNames:
         self._capture = capture
         self._unwinder = Unwinder(self._store)
         self._symbolizers: dict[int, Symbolizer] = {}
-        self._users: dict[tuple[int, int], UserStack] = {(one.pid, one.hash): one for one in capture.users}
+        self._users: dict[tuple[int, int], UserStack] = {(user.pid, user.hash): user for user in capture.users}
         self._known: dict[tuple[int, int], tuple[list[OnCpuFrame], str]] = {}
 
     def of(self, row: SampleRow) -> tuple[list[OnCpuFrame], str]:
@@ -64,8 +64,10 @@ class PathNames:
         if symbolizer is None:
             symbolizer = self._symbolizers[saved.image] = Symbolizer(image, self._store)
         frames = [
-            OnCpuFrame(one.function, one.module, f"{one.address:#x}", one.offset, one.label, False, one.inlined)
-            for one in symbolizer.stack(unwound)
+            OnCpuFrame(
+                frame.function, frame.module, f"{frame.address:#x}", frame.offset, frame.label, False, frame.inlined
+            )
+            for frame in symbolizer.stack(unwound)
         ]
         state = "complete" if unwound.complete else "truncated" if len(unwound.pcs) > 1 else "failed"
         return frames, state
@@ -83,4 +85,4 @@ class PathNames:
     @property
     def notes(self) -> list[str]:
         """What could not be read."""
-        return list(dict.fromkeys(note for one in self._symbolizers.values() for note in one.notes))
+        return list(dict.fromkeys(note for symbolizer in self._symbolizers.values() for note in symbolizer.notes))

@@ -32,7 +32,7 @@ _FRAME = np.dtype(
 
 def open_calls(threads: tuple[bytes, bytes], frames: tuple[bytes, bytes], now_ns: int) -> dict[int, dict[str, int]]:
     """Sums by function of the open calls, as FIELDS, from keys and values of the maps of functions.bpf.c."""
-    found: dict[int, dict[str, int]] = {}
+    calls: dict[int, dict[str, int]] = {}
     places = np.frombuffer(frames[0], dtype=_PLACE).tolist()
     open_frames = dict(zip(places, np.frombuffer(frames[1], dtype=_FRAME), strict=True))
     tids = np.frombuffer(threads[0], dtype="<u4").tolist()
@@ -44,18 +44,18 @@ def open_calls(threads: tuple[bytes, bytes], frames: tuple[bytes, bytes], now_ns
         stack: list[Any] = []
         while len(stack) < int(thread["depth"]) and (tid, len(stack)) in open_frames:
             stack.append(open_frames[tid, len(stack)])
-        _add(stack, now_ns, off_ns, found)
-    return found
+        _add(stack, now_ns, off_ns, calls)
+    return calls
 
 
-def _add(stack: list[Any], now_ns: int, off_ns: int, found: dict[int, dict[str, int]]) -> None:
+def _add(stack: list[Any], now_ns: int, off_ns: int, calls: dict[int, dict[str, int]]) -> None:
     """One thread's open calls, outermost first, to the sums."""
     numbers = [int(frame["function"]) for frame in stack]
     below_wall = below_cpu = below_stepped = 0
     for at in range(len(stack) - 1, -1, -1):
         frame, number = stack[at], numbers[at]
         wall, cpu = max(now_ns - int(frame["wall_ns"]), 0), max(now_ns - off_ns - int(frame["cpu_ns"]), 0)
-        sums = found.setdefault(number, dict.fromkeys(FIELDS, 0))
+        sums = calls.setdefault(number, dict.fromkeys(FIELDS, 0))
         sums["unfinished"] += 1
         sums["self_wall_ns"] += max(wall - int(frame["child_wall_ns"]) - below_wall, 0)
         sums["self_cpu_ns"] += max(cpu - int(frame["child_cpu_ns"]) - below_cpu, 0)

@@ -51,11 +51,11 @@ class Price(Closing):
 
     def _watch(self) -> None:
         while not self._over.wait(self._every_s):
-            if (found := self._so_far()) is None:
+            if (so_far := self._so_far()) is None:
                 return
-            if found[1] >= self._enough:
+            if so_far[1] >= self._enough:
                 self._program.stop_counting()
-                self._priced = found
+                self._priced = so_far
                 return
 
     def _so_far(self) -> tuple[float, int] | None:
@@ -72,7 +72,7 @@ class Price(Closing):
         """The time of all runs until now; None where the kernel does not tell. Ends the clock."""
         self.close()
         if self._priced is None:
-            found = self._so_far()
-            return None if found is None else found[0]
+            so_far = self._so_far()
+            return None if so_far is None else so_far[0]
         run_s, count = self._priced
         return run_s * (self._events() - self._count) / count

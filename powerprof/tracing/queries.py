@@ -115,7 +115,7 @@ class QueryTracer(Closing):
             "sched_entity_sum_exec_runtime": ("sched_entity", "sum_exec_runtime"),
         }
         state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
-        found: dict[str, int | str] = {
+        definitions: dict[str, int | str] = {
             "TEXT": TEXT_BYTES,
             "STATES": STATES,
             "THREADS": threads,
@@ -127,8 +127,8 @@ class QueryTracer(Closing):
             **argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
         }
         if self._has_stacks:
-            found |= path_definitions()
-        return {**found, "HAS_SEND": 1} if self._has_send else found
+            definitions |= path_definitions()
+        return {**definitions, "HAS_SEND": 1} if self._has_send else definitions
 
     def _switch(self, pid: int) -> None:
         """Count what this process does; 0: nothing."""
@@ -148,15 +148,15 @@ class QueryTracer(Closing):
 
     def attach(self) -> None:
         """Place the probe. Raises PowerprofError where the kernel refuses it."""
-        found = self.dispatch
-        opened = open_module(self._image, found.mapping)
+        dispatch = self.dispatch
+        opened = open_module(self._image, dispatch.mapping)
         if not isinstance(opened, Opened):
-            raise PowerprofError(f"{found.mapping.module} cannot be probed: {opened}")
-        ends = () if self._has_send or found.waits_offset is None else (found.waits_offset,)
+            raise PowerprofError(f"{dispatch.mapping.module} cannot be probed: {opened}")
+        ends = () if self._has_send or dispatch.waits_offset is None else (dispatch.waits_offset,)
         with opened:
-            refused = self._probes.attach(opened.fd, self.pid, [Site(found.offset, 0, ends)])
+            refused = self._probes.attach(opened.fd, self.pid, [Site(dispatch.offset, 0, ends)])
         if refused:
-            raise PowerprofError(f"{found.symbol} cannot be probed: {refused[0][1]}")
+            raise PowerprofError(f"{dispatch.symbol} cannot be probed: {refused[0][1]}")
 
     def detach(self) -> None:
         """Count nothing, and take the probe away."""
@@ -199,7 +199,7 @@ class QueryTracer(Closing):
         for tid, raw in self._raw_threads():
             threads.append(self._thread(tid, raw))
             self._add_open(tid, raw, uses, texts, latencies)
-        seen = {one.tid for one in threads}
+        seen = {thread.tid for thread in threads}
         for tid, ran in self._ran.items():
             # One that was never switched ran all the time, or not at all.
             if tid not in seen and ran > self._base[tid]:

@@ -15,7 +15,7 @@ from powerprof.tracing.sites import SleepingStack
 def sleeping_stacks(pid: int, aside: Aside) -> list[SleepingStack]:
     """The stacks of all threads of a process that are blocked now; those that run or may not be read are left out."""
     try:
-        found = aside.stacks(pid)
+        stacks = aside.stacks(pid)
     except Unreadable:
         return []
-    return [SleepingStack(pid, tid, ip, sp, stack) for tid, ip, sp, stack in found]
+    return [SleepingStack(pid, tid, ip, sp, stack) for tid, ip, sp, stack in stacks]

@@ -106,12 +106,12 @@ def _decode(data: bytes, register_bytes: int) -> SavedSite:
 
 def _target_entry(image: ProcessImage, judged: bool) -> bytes:
     """Where a process has code, and whether it is judged: struct target."""
-    own = [one for one in image.mappings if one.path == image.executable]
-    others = [one for one in image.mappings if one.path != image.executable and one.inode]
+    own = [mapping for mapping in image.mappings if mapping.path == image.executable]
+    others = [mapping for mapping in image.mappings if mapping.path != image.executable and mapping.inode]
     ranges = []
     for mappings in (own, others):
-        first = min((one.start for one in mappings), default=0)
-        ranges += [first, max((one.end for one in mappings), default=0) - first]
+        first = min((mapping.start for mapping in mappings), default=0)
+        ranges += [first, max((mapping.end for mapping in mappings), default=0) - first]
     return _TARGET.pack(*ranges, judged)
 
 
@@ -252,7 +252,7 @@ class StackTracer(IdleTracer):
         if self._woken is not None:
             rows = self._woken.since()
             self._wakings = [SiteWakings(*row) for row in rows[list(SiteWakings.__struct_fields__)].tolist()]
-        return super()._addresses(causes) | {one.timer_function for one in self._wakings} - {0}
+        return super()._addresses(causes) | {waking.timer_function for waking in self._wakings} - {0}
 
     def drain(self) -> None:
         """As for idle exits; processes that joined the target are taken in as well."""

@@ -40,5 +40,5 @@ class TickSampler(Closing):
         """(CLOCK_MONOTONIC in ns, thread) of each sample, and how many there was no room for."""
         seen = int.from_bytes(self.program.get("seen", 0), "little")
         kept = min(seen, _TICKS)
-        found = np.frombuffer(self.program.table_bytes("ticks"), dtype=_TICK)[:kept]
-        return sorted((int(at_ns), int(tid)) for at_ns, tid in found), seen - kept
+        rows = np.frombuffer(self.program.table_bytes("ticks"), dtype=_TICK)[:kept]
+        return sorted((int(at_ns), int(tid)) for at_ns, tid in rows), seen - kept

@@ -22,7 +22,7 @@ _UNWINDER = "libgcc_s"
 
 def throwing_modules(image: ProcessImage) -> list[str]:
     """Files of a process that can raise exceptions, and those that cannot be read to tell."""
-    found = []
+    modules = []
     seen = set()
     for mapping in image.mappings:
         key = (mapping.device, mapping.inode)
@@ -31,7 +31,7 @@ def throwing_modules(image: ProcessImage) -> list[str]:
         seen.add(key)
         opened = open_module(image, mapping)
         if not isinstance(opened, Opened):
-            found.append(mapping.module)
+            modules.append(mapping.module)
             continue
         with opened:
             try:
@@ -39,13 +39,15 @@ def throwing_modules(image: ProcessImage) -> list[str]:
             except DataError:
                 throws = True
         if throws:
-            found.append(mapping.module)
-    return sorted(set(found))
+            modules.append(mapping.module)
+    return sorted(set(modules))
 
 
 def can_throw(elf: Elf) -> bool:
     """Whether a file names a function that raises; a static program, whether it has handlers. Raises DataError."""
-    dynamic = [one for one in elf.sections if one.kind == SHT_DYNSYM and 0 < one.link < len(elf.sections)]
+    dynamic = [
+        section for section in elf.sections if section.kind == SHT_DYNSYM and 0 < section.link < len(elf.sections)
+    ]
     if not dynamic:
         return elf.section(".gcc_except_table") is not None
-    return any(name in section_bytes(elf, elf.sections[one.link]) for one in dynamic for name in _RAISERS)
+    return any(name in section_bytes(elf, elf.sections[entry.link]) for entry in dynamic for name in _RAISERS)

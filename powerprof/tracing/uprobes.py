@@ -170,7 +170,7 @@ def _multi_link(program: int, path: Any, places: list[tuple[int, int]], flags: i
     """A uprobe_multi link to [(offset, cookie)] of a file. Raises OSError."""
     offsets = (ctypes.c_uint64 * len(places))(*(offset for offset, _ in places))
     cookies = (ctypes.c_uint64 * len(places))(*(cookie for _, cookie in places))
-    addresses = (ctypes.addressof(one) for one in (path, offsets))
+    addresses = (ctypes.addressof(target) for target in (path, offsets))
     said = struct.pack("=4Q3I", *addresses, 0, ctypes.addressof(cookies), len(places), flags, pid)
     return syscalls.link(program, 0, _MULTI, said)
 

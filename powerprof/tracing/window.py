@@ -70,7 +70,7 @@ class _Edge:
 def _edges(before: _Edge, after: _Edge, totals: Array) -> dict[int, CpuEdge]:
     """Each CPU's window. One that went away, or whose counters began anew, has what was traced on it and no counter."""
     edges = {}
-    last_ns = max((one.at_ns for one in after.snapshot.cpus.values() if one.at_ns is not None), default=0)
+    last_ns = max((reading.at_ns for reading in after.snapshot.cpus.values() if reading.at_ns is not None), default=0)
     for cpu, start in before.snapshot.cpus.items():
         end = after.snapshot.cpus.get(cpu)
         if start.at_ns is None:

@@ -106,8 +106,8 @@ def load_official(server: Server, path: Path) -> str:
     with server.connect() as connection:
         _run(connection, split_statements(read_outside_text(path, _LIMIT_BYTES)), str(path))
     with server.connect() as connection:
-        found = sql.rows(connection, "SHOW TABLES FROM world")
-    if "city" not in {str(row[0]) for row in found}:
+        tables = sql.rows(connection, "SHOW TABLES FROM world")
+    if "city" not in {str(row[0]) for row in tables}:
         raise PowerprofError(f"{path} made no table world.city", "is it the official world.sql?")
     return "world"
 

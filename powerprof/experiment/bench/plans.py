@@ -25,9 +25,9 @@ def check_plan(condition: str, wanted: Explain, rows: Sequence[Mapping[str, Any]
     """Every step of the workload must be in the plan. Raises PlanMismatch, which says what is there instead."""
     for step in wanted.plan:
         if not any(_fits(step, row) for row in rows):
-            found = "; ".join(plan_text(row) for row in rows)
+            plan = "; ".join(plan_text(row) for row in rows)
             raise PlanMismatch(
-                f"{condition}: the plan is not the one to measure: wanted {_step_text(step)}, found {found}",
+                f"{condition}: the plan is not the one to measure: wanted {_step_text(step)}, found {plan}",
                 "another server version, setting or table size may plan differently",
             )
 
@@ -92,18 +92,18 @@ def check_counters(condition: str, wanted: Mapping[str, float], moved: Mapping[s
 
 def done(connection: Sql, counted: str) -> int:
     """What a workload's own statement says was done until now. Raises PowerprofError where it says no number."""
-    found = sql.count(sql.scalar(connection, counted))
-    if found is None:
+    count = sql.count(sql.scalar(connection, counted))
+    if count is None:
         raise PowerprofError(f"load.counted: {counted[:60]!r} gave no whole number", "one row with one number")
-    return found
+    return count
 
 
 def check_data(connection: Sql, condition: str, checks: Sequence[str]) -> None:
     """Ask what has to have no rows. Raises PowerprofError with the first row of the first that has."""
     for number, statement in enumerate(checks, 1):
-        found = sql.rows(connection, statement)
-        if found:
-            said = ", ".join(str(value) for value in found[0])
+        rows = sql.rows(connection, statement)
+        if rows:
+            said = ", ".join(str(value) for value in rows[0])
             raise PowerprofError(
                 f"{condition}: check {number} of the data does not hold: {said[:200]}",
                 "the load or the server lost or doubled something: its figures mean nothing",

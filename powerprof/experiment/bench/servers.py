@@ -309,12 +309,12 @@ class Bench(Closing):
         wanted = [*case.workload.definition.explain, *case.condition.explain]
         if not wanted:
             return []
-        found = []
+        read_plans = []
         self.enter(case)
         with self.connect(case) as connection:
             sql.execute(connection, *case.load.session)
-            for one in wanted:
-                rows = dialects.of(connection).explain(connection, one.statement)
-                plans.check_plan(case.name, one, rows)
-                found.append((one, rows))
-        return found
+            for wanted_plan in wanted:
+                rows = dialects.of(connection).explain(connection, wanted_plan.statement)
+                plans.check_plan(case.name, wanted_plan, rows)
+                read_plans.append((wanted_plan, rows))
+        return read_plans

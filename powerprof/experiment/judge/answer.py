@@ -59,7 +59,7 @@ def direction(name: str, verdict: Verdict) -> str:
 
 def is_worse(metrics: Sequence[Metric], primary: str | None) -> bool:
     """True where the primary metric says that B is worse, beyond its interval."""
-    metric = next((one for one in metrics if one.name == primary), None)
+    metric = next((metric for metric in metrics if metric.name == primary), None)
     return metric is not None and direction(metric.name, metric.verdict) == "worse"
 
 
@@ -172,7 +172,7 @@ _POWER = {"watts": "watts", "c0_percent": "time in C0"}
 def _apart(metrics: Sequence[Metric], names: dict[str, str], a: str, b: str) -> str | None:
     adjective = ("faster", "slower", "speed") if names is _SPEED else ("lower in power", "higher in power", "power")
     for name, said in names.items():
-        metric = next((one for one in metrics if one.name == name), None)
+        metric = next((metric for metric in metrics if metric.name == name), None)
         if metric is None:
             continue
         kind = ", estimated" if metric.kind == "estimated" else ""

@@ -36,7 +36,7 @@ def delta_of(run: IdleRun, before: str, after: str, metric: str) -> Delta | None
 def claims(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
     """Wake-ups and C0, as far as both phases know them."""
     after = next((phase for phase in run.phases if phase.name == "baseline-after"), None)
-    found = []
+    judged = []
     for metric in ("wakeups_hz", "c0_percent"):
         delta = delta_of(run, first.name, last.name, metric)
         if delta is not None:
@@ -44,8 +44,8 @@ def claims(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
             before, measured = (phases.values(phase.windows, metric) for phase in (first, last))
             # A record that keeps no windows has only what was made of them.
             whole = judge_cost(before, measured, at_end) if before and measured else _judge_interval(delta.difference)
-            found.append(Claim(metric, delta.difference, whole))
-    return found
+            judged.append(Claim(metric, delta.difference, whole))
+    return judged
 
 
 def _judge_interval(difference: Estimate) -> Finding:

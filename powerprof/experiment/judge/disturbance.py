@@ -24,7 +24,7 @@ _KEPT_SHARE = 0.6
 def disturbed_pairs(blocks: Sequence[Block]) -> set[int]:
     """The numbers of the pairs with a window in which something else ran."""
     counted = [block for block in blocks if not block.dropped]
-    found: set[int] = set()
+    disturbed: set[int] = set()
     for arm in ("a", "b"):
         rest = {
             block.pair: value
@@ -32,8 +32,8 @@ def disturbed_pairs(blocks: Sequence[Block]) -> set[int]:
             if block.arm == arm and (value := rest_percent(block.window)) is not None
         }
         quiet = min(rest.values(), default=0.0)
-        found |= {pair for pair, value in rest.items() if value > quiet + _DISTURBED_POINTS}
-    return found
+        disturbed |= {pair for pair, value in rest.items() if value > quiet + _DISTURBED_POINTS}
+    return disturbed
 
 
 def leave_out(blocks: Sequence[Block], wanted_pairs: int) -> tuple[list[Block], str | None]:

@@ -47,7 +47,9 @@ def function_changes(windows: Sequence[SampledWindow], seed: int) -> FunctionCha
         change if stays else msgspec.structs.replace(change, verdict="inconclusive")
         for (change, _), stays in zip(judged, sure, strict=True)
     ]
-    changes.sort(key=lambda one: (-abs(one.b_minus_a_percent), -abs(one.b_total_percent - one.a_total_percent)))
+    changes.sort(
+        key=lambda change: (-abs(change.b_minus_a_percent), -abs(change.b_total_percent - change.a_total_percent))
+    )
     return FunctionChanges(
         windows_count=len(pairs),
         window_s=sum(window.window_s for window in windows) / len(windows) if windows else None,
@@ -61,13 +63,13 @@ _Percents = dict[_Key, tuple[float, float]]
 
 def _by_key(window: SampledWindow) -> _Percents:
     """Percent of one CPU, itself and with what it called."""
-    sampled = (one for one in window.functions if one.self_count and one.self_ms is not None)
+    sampled = (function for function in window.functions if function.self_count and function.self_ms is not None)
     first = next(sampled, None)
     period_ms = first.self_ms / first.self_count if first is not None and first.self_ms is not None else 0.0
     each = 0.1 * period_ms / window.window_s  # ms a second are tenths of a percent
     return {
-        (one.function, one.module, one.kernel): (each * one.self_count, each * one.total_count)
-        for one in window.functions
+        (function.function, function.module, function.kernel): (each * function.self_count, each * function.total_count)
+        for function in window.functions
     }
 
 

@@ -113,7 +113,7 @@ def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
     def solution_joules(block: Block) -> float | None:
         return host_energy(block.solution_energy, meters).joules if block.solution_energy else block.solution_joules
 
-    found = [
+    metric_values = [
         Values("c0_ms_per_query_server", "ms", "measured", lambda b: _per_query(cpu_ms(b, "server"), b)),
         Values("c0_ms_per_query", "ms", "measured", lambda b: _per_query(_c0_ms(b.window), b)),
         Values("c0_ms_per_query_net", "ms", "measured", lambda b: _per_query(_c0_ms(b.window, baseline.c0_percent), b)),
@@ -142,7 +142,7 @@ def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
         *_of_members(blocks, baseline, meters),
         *_residencies(blocks),
     ]
-    return [values for values in found if any(values.of(block) is not None for block in blocks)]
+    return [values for values in metric_values if any(values.of(block) is not None for block in blocks)]
 
 
 def executions_metrics(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
@@ -161,7 +161,7 @@ def executions_metrics(blocks: Sequence[Block], baseline: Baseline) -> list[Valu
         used = _c0_ms(block.window)
         return None if used is None else used / 1e3
 
-    found = [
+    metric_values = [
         Values("joules_per_execution", "J", kind, lambda b: each(host(b).joules, b), source),
         Values("joules_per_execution_net", "J", kind, lambda b: each(_joules_net(b, host(b), baseline), b), source),
         Values("cpu_s_per_execution", "s", "measured", lambda b: each(b.client_cpu_s, b)),
@@ -173,7 +173,7 @@ def executions_metrics(blocks: Sequence[Block], baseline: Baseline) -> list[Valu
         Values("watts", "W", kind, lambda b: host(b).watts, source),
         *_residencies(blocks),
     ]
-    return [values for values in found if any(values.of(block) is not None for block in blocks)]
+    return [values for values in metric_values if any(values.of(block) is not None for block in blocks)]
 
 
 def measured_names(blocks: Sequence[Block], baseline: Baseline) -> set[str]:
@@ -190,10 +190,10 @@ def within(name: str, unit: str, values: Sequence[float]) -> Estimate:
 
 def run_metrics(wanted: Sequence[Values], blocks: Sequence[Block]) -> list[RunMetric]:
     """The metrics of a condition by itself: a value of each block, and their mean with its interval."""
-    found = []
+    metrics = []
     for values in wanted:
         each = [values.of(block) for block in blocks]
-        found.append(
+        metrics.append(
             RunMetric(
                 name=values.name,
                 unit=values.unit,
@@ -203,7 +203,7 @@ def run_metrics(wanted: Sequence[Values], blocks: Sequence[Block]) -> list[RunMe
                 values=each,
             )
         )
-    return found
+    return metrics
 
 
 def _wakeups_count(block: Block) -> float | None:
@@ -261,10 +261,12 @@ def _of_members(blocks: Sequence[Block], baseline: Baseline, meters: HostMeters 
     names = list(dict.fromkeys(share.name for block in blocks for share in block.members))
     kind: Kind = meters.kind if meters else "measured"
     source = meters.source if meters else None
-    found = []
+    metric_values = []
     for name in names:
-        found.append(Values(f"c0_percent:{name}", "%", "measured", _share(name, lambda share: share.c0_percent)))
-        found.append(Values(f"watts:{name}", "W", kind, _member_watts(name, baseline, meters), source))
+        metric_values.append(
+            Values(f"c0_percent:{name}", "%", "measured", _share(name, lambda share: share.c0_percent))
+        )
+        metric_values.append(Values(f"watts:{name}", "W", kind, _member_watts(name, baseline, meters), source))
     rates: tuple[tuple[str, str, Callable[[MemberShare], float | None]], ...] = (
         ("connections_hz", "1/s", lambda share: share.connections_hz),
         ("commits_hz", "1/s", lambda share: share.commits_hz),
@@ -274,8 +276,8 @@ def _of_members(blocks: Sequence[Block], baseline: Baseline, meters: HostMeters 
         for name in names:
             values = Values(f"{metric}:{name}", unit, "measured", _share(name, pick))
             if any((values.of(block) or 0.0) >= _NOUGHT_HZ for block in blocks):
-                found.append(values)
-    return found
+                metric_values.append(values)
+    return metric_values
 
 
 def _share(name: str, pick: Callable[[MemberShare], float | None]) -> Callable[[Block], float | None]:

@@ -87,5 +87,5 @@ def _widened(metric: Metric, others: Sequence[Metric]) -> Metric:
 
 
 def _hull(ranges: Sequence[Range | None]) -> Range | None:
-    known = [one for one in ranges if one is not None]
+    known = [span for span in ranges if span is not None]
     return (min(low for low, _ in known), max(high for _, high in known)) if known else None

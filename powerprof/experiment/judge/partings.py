@@ -28,14 +28,14 @@ def sentence(points: Sequence[Judged], parameter: str, names: tuple[str, str]) -
     what = "queries/s" if points[0].metric.name == "queries_hz" else words(points[0].metric.name)
     said = []
     for direction in ("higher", "lower"):
-        found = [one for one in points if one.parted and (_change(one.metric) > 0) == (direction == "higher")]
-        if not found:
+        moved = [point for point in points if point.parted and (_change(point.metric) > 0) == (direction == "higher")]
+        if not moved:
             continue
-        most = max(found, key=lambda one: abs(_change(one.metric)))
-        where = _where([one.value for one in found], [one.value for one in points], parameter)
+        most = max(moved, key=lambda point: abs(_change(point.metric)))
+        where = _where([point.value for point in moved], [point.value for point in points], parameter)
         said.append(
             f"{where} {what} {'are' if what.endswith('/s') else 'is'} {direction} with {names[1]} than with "
-            f"{names[0]}: {_by(most.metric)}{f' at {most.value}' if len(found) > 1 else ''}"
+            f"{names[0]}: {_by(most.metric)}{f' at {most.value}' if len(moved) > 1 else ''}"
         )
     if not said:
         return (
@@ -45,13 +45,13 @@ def sentence(points: Sequence[Judged], parameter: str, names: tuple[str, str]) -
     return "; ".join(said)[:1].upper() + "; ".join(said)[1:] + "."
 
 
-def _where(found: Sequence[Value], every: Sequence[Value], parameter: str) -> str:
+def _where(points: Sequence[Value], every: Sequence[Value], parameter: str) -> str:
     """`at every value of clients`, `from clients 16 on`, `at clients 4 and 64`."""
-    if len(found) == len(every) > 1:
+    if len(points) == len(every) > 1:
         return f"at every value of {parameter}"
-    if len(found) > 1 and list(found) == list(every[-len(found) :]):
-        return f"from {parameter} {found[0]} on"
-    *most, last = [str(value) for value in found]
+    if len(points) > 1 and list(points) == list(every[-len(points) :]):
+        return f"from {parameter} {points[0]} on"
+    *most, last = [str(value) for value in points]
     return f"at {parameter} {', '.join(most)} and {last}" if most else f"at {parameter} {last}"
 
 

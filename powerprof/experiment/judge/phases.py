@@ -26,8 +26,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def difference(before: Sequence[float], after: Sequence[float]) -> Estimate:
     """mean(after) − mean(before) with Welch's 95 % interval."""
     mean = sum(after) / len(after) - sum(before) / len(before)
-    found = welch_interval(before, after)
-    return Estimate(mean=mean, low=found.low if found else None, high=found.high if found else None)
+    interval = welch_interval(before, after)
+    return Estimate(mean=mean, low=interval.low if interval else None, high=interval.high if interval else None)
 
 
 def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
@@ -38,13 +38,13 @@ def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
     by_domain: dict[tuple[str, str, str], list[EnergyReading]] = {}
     for reading in (reading for window in windows for reading in window.energy):
         by_domain.setdefault((reading.source, reading.domain, reading.kind), []).append(reading)
-    found = []
+    energies = []
     for same in by_domain.values():
         whole = len(same) == len(windows)
         if not whole and same[0].kind == "estimated":
             continue
         joules = [other.joules for other in same if other.joules is not None]
-        found.append(
+        energies.append(
             msgspec.structs.replace(
                 same[0],
                 joules=sum(joules) if len(joules) == len(windows) else None,
@@ -54,21 +54,21 @@ def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
                 dropped_samples_count=sum(other.dropped_samples_count for other in same),
             )
         )
-    return found
+    return energies
 
 
 def values(windows: Sequence[Window], metric: str) -> list[float]:
     """A figure of every window; empty where any does not know it."""
-    found: list[Any] = [getattr(window, metric) for window in windows]
-    return [] if None in found else found
+    numbers: list[Any] = [getattr(window, metric) for window in windows]
+    return [] if None in numbers else numbers
 
 
 def watts_of(windows: Sequence[Window], source: str, domain: str) -> list[float]:
     """Watts of one domain in every window; empty where any does not know it."""
-    found = [
+    watts_each = [
         next((r.watts for r in window.energy if r.source == source and r.domain == domain), None) for window in windows
     ]
-    return [watts for watts in found if watts is not None] if None not in found else []
+    return [watts for watts in watts_each if watts is not None] if None not in watts_each else []
 
 
 def combine(
@@ -101,11 +101,11 @@ def deltas(before: Phase, after: Phase, meters: HostMeters | None = None) -> lis
 
     `watts` are the host's by the run's `meters`, over the windows that have them; then every meter's own.
     """
-    found = []
+    changes = []
 
     def add(metric: str, old: Sequence[float], new: Sequence[float]) -> None:
         if old and new:
-            found.append(
+            changes.append(
                 Delta(metric=metric, from_phase=before.name, to_phase=after.name, difference=difference(old, new))
             )
 
@@ -118,7 +118,7 @@ def deltas(before: Phase, after: Phase, meters: HostMeters | None = None) -> lis
     for reading in after.energy:
         metric = metric_of("watts", reading.source, reading.domain)
         add(metric, *(watts_of(p.windows, reading.source, reading.domain) for p in (before, after)))
-    return found
+    return changes
 
 
 def host_watts(phase: Phase, meters: HostMeters | None) -> list[float | None]:
@@ -141,8 +141,8 @@ def _windows(phases: Sequence[Phase]) -> list[list[EnergyReading]]:
 
 
 def _residencies(phase: Phase, name: str) -> list[float]:
-    found = [
+    percents = [
         next((state.residency_percent for state in window.states if state.name == name), None)
         for window in phase.windows
     ]
-    return [value for value in found if value is not None] if None not in found else []
+    return [value for value in percents if value is not None] if None not in percents else []

@@ -29,7 +29,7 @@ def doubts_of(
     threats: Sequence[Threat], control: Control | None, metrics: Sequence[Metric], primary: str | None
 ) -> list[str]:
     """Why an answer is not to be believed: the serious threats, but for disturbances where the effect is far larger."""
-    metric = next((one for one in metrics if one.name == primary), None)
+    metric = next((metric for metric in metrics if metric.name == primary), None)
     large = metric is not None and abs(metric.difference.percent or 0.0) > _NOT_BY_CHANCE_PERCENT
     doubts = [threat.text for threat in threats if threat.serious and not (large and threat.name in _DISTURBANCES)]
     if control is not None and control.kind == "run" and not control.sound:
@@ -42,14 +42,14 @@ def find_threats(
 ) -> list[Threat]:
     """Steal, frequency, other load, drift of the idle baseline and over the blocks, a rate not kept, repeats."""
     counted = [block for pair in pairs_of(blocks) for block in pair]
-    found = [
+    threats = [
         _steal(counted),
         _frequency(counted),
         _other_load(counted, [*before, *after]),
         _drift(counted, before, after),
     ]
-    found += [_trend(counted), _behind(counted, design), _repeats(blocks)]
-    return [threat for threat in found if threat is not None]
+    threats += [_trend(counted), _behind(counted, design), _repeats(blocks)]
+    return [threat for threat in threats if threat is not None]
 
 
 def _known(values: Sequence[float | None]) -> list[float]:

@@ -17,11 +17,11 @@ MINIMUM_PAIRS = 3
 
 def pairs_of(blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
     """The complete pairs that count, as (a, b), in the order of time."""
-    found: dict[int, dict[str, Block]] = {}
+    by_pair: dict[int, dict[str, Block]] = {}
     for block in blocks:
         if not block.dropped and not block.disturbed:
-            found.setdefault(block.pair, {})[block.arm] = block
-    return [(both["a"], both["b"]) for _, both in sorted(found.items()) if len(both) == 2]
+            by_pair.setdefault(block.pair, {})[block.arm] = block
+    return [(both["a"], both["b"]) for _, both in sorted(by_pair.items()) if len(both) == 2]
 
 
 def judge(
@@ -30,7 +30,7 @@ def judge(
     """Every metric (of one `kind`) over the complete pairs, the primary first; the others' verdicts are a family's."""
     pairs = pairs_of(blocks)
     counted = [block for pair in pairs for block in pair]
-    found = []
+    metrics = []
     for values in metrics_for(counted, baseline):
         if kind is not None and values.kind != kind:
             continue
@@ -38,13 +38,13 @@ def judge(
         both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
         if both:
             result = compare_pairs([x for x, _ in both], [y for _, y in both], seed=seed)
-            found.append((_metric(values, a, b, result), result.p_value))
-    return _as_a_family(found, primary)
+            metrics.append((_metric(values, a, b, result), result.p_value))
+    return _as_a_family(metrics, primary)
 
 
 def judge_saved(a: Sequence[Metric], b: Sequence[Metric], primary: str, seed: int, *, paired: bool) -> list[Metric]:
     """Metrics of two saved conditions, each as side a of its own; in pairs where they were measured in pairs."""
-    found = []
+    metrics = []
     for first in a:
         second = next((metric for metric in b if metric.name == first.name), None)
         if second is None or second.kind != first.kind or second.source != first.source:
@@ -58,8 +58,8 @@ def judge_saved(a: Sequence[Metric], b: Sequence[Metric], primary: str, seed: in
         if known_left and known_right:
             result = (compare_pairs if paired else compare_unpaired)(known_left, known_right, seed=seed)
             values = Values(first.name, first.unit, first.kind, lambda _: None, first.source)
-            found.append((_metric(values, left, right, result), result.p_value))
-    return _as_a_family(found, primary)
+            metrics.append((_metric(values, left, right, result), result.p_value))
+    return _as_a_family(metrics, primary)
 
 
 def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str) -> list[Metric]:

@@ -73,10 +73,10 @@ def _place_lines(context: Context) -> str:
 
 
 def _fill(word: str, places: dict[str, str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        if found[1] not in places:
-            raise UsageError(f"load.argv: no such place {found[0]}", "one of " + ", ".join(sorted(places)))
-        return places[found[1]]
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in places:
+            raise UsageError(f"load.argv: no such place {match[0]}", "one of " + ", ".join(sorted(places)))
+        return places[match[1]]
 
     return _PLACE.sub(value, word)
 

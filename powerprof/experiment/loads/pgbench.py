@@ -82,8 +82,8 @@ def texts(statements: Sequence[str], load: Load) -> list[str]:
     session = [f"{text};" for text in load.session]
     if session:
         raise UsageError("pgbench has no statements that each connection runs first", "leave load.session out")
-    found = [_script(statement) for statement in statements]
-    return ["BEGIN;\n" + "".join(found) + "END;\n"] if load.transaction else found
+    scripts = [_script(statement) for statement in statements]
+    return ["BEGIN;\n" + "".join(scripts) + "END;\n"] if load.transaction else scripts
 
 
 def _script(statement: str) -> str:
@@ -91,8 +91,8 @@ def _script(statement: str) -> str:
         raise UsageError(f"{statement.strip()[:40]!r} has a line that is a command of pgbench's own (\\…)")
     variables: list[str] = []
 
-    def variable(found: re.Match[str]) -> str:
-        variables.append(f"\\set powerprof{len(variables)} random({found[1]}, {found[2]})\n")
+    def variable(match: re.Match[str]) -> str:
+        variables.append(f"\\set powerprof{len(variables)} random({match[1]}, {match[2]})\n")
         return f":powerprof{len(variables) - 1}"
 
     text = _RANDOM.sub(variable, statement)
@@ -108,7 +108,7 @@ def result(text: str, elapsed_s: float, directory: Path) -> LoadResult:
         raise LoadFailed(f"pgbench gave no report: {' / '.join(text.split()[-20:])[:200]}")
     failed = re.search(r"number of failed transactions: (\d+)", text)
     mean = re.search(r"latency average = (\d+(?:\.\d+)?) ms", text)
-    found = LoadResult(
+    load = LoadResult(
         queries=int(counted[1]),
         elapsed_s=elapsed_s,
         mean_ms=float(mean[1]) if mean else None,
@@ -116,7 +116,7 @@ def result(text: str, elapsed_s: float, directory: Path) -> LoadResult:
     )
     ends, latencies = _logged(directory)
     if not latencies:
-        return found
+        return load
     latencies.sort()
 
     def at(percent: float) -> float:
@@ -124,7 +124,7 @@ def result(text: str, elapsed_s: float, directory: Path) -> LoadResult:
 
     # The log has the time of day, a window the monotonic clock.
     ahead_s = time.time() - time.monotonic()
-    return replace(found, p50_ms=at(50), p95_ms=at(95), p99_ms=at(99), ends_s=tuple(end - ahead_s for end in ends))
+    return replace(load, p50_ms=at(50), p95_ms=at(95), p99_ms=at(99), ends_s=tuple(end - ahead_s for end in ends))
 
 
 def _logged(directory: Path) -> tuple[list[float], list[float]]:

@@ -56,8 +56,8 @@ def _config(context: Context) -> str:
 
 def parse(text: str, elapsed_s: float, queries: int, load: Load) -> LoadResult:
     """mariadb-slap's report. Raises LoadFailed where it is not one."""
-    found = re.search(r"Average number of seconds to run all queries:\s+(\d+\.\d+) seconds", text)
-    if not found:
+    match = re.search(r"Average number of seconds to run all queries:\s+(\d+\.\d+) seconds", text)
+    if not match:
         raise LoadFailed(f"mariadb-slap gave no report: {' '.join(text.split())[-200:]}")
     each = queries // load.clients * load.clients
-    return LoadResult(queries=each or queries, elapsed_s=float(found[1]) or elapsed_s)
+    return LoadResult(queries=each or queries, elapsed_s=float(match[1]) or elapsed_s)

@@ -27,18 +27,18 @@ RelayLogs = Mapping[int, int]
 
 def relay_logs(datadir: Path) -> dict[int, int]:
     """Number → bytes of the relay logs that are there."""
-    found = {}
+    indexes = {}
     try:
         for entry in datadir.iterdir():
             name = _RELAY.fullmatch(entry.name)
             if name:
                 try:
-                    found[int(name[1])] = entry.stat().st_size
+                    indexes[int(name[1])] = entry.stat().st_size
                 except OSError:
                     continue  # purged meanwhile
     except OSError:
         return {}
-    return found
+    return indexes
 
 
 def relay_bytes(before: RelayLogs, after: RelayLogs) -> float | None:
@@ -90,7 +90,7 @@ class MembersMeter(Closing):
         """What each member used, in percent of the time of `cpus` CPUs. Raises PowerprofError where one is gone."""
         elapsed_s = time.monotonic() - self._started_s
         cpu, relays = self._read_cpu(), self._read_relays()
-        found = []
+        shares = []
         for name, server in self._servers.items():
             counters = _counters(self._connections[name])
             before = self._cpu_ns.get(name)
@@ -98,7 +98,7 @@ class MembersMeter(Closing):
             cpu_s = None if before is None or now is None else (now - before) / 1e9
             written = relay_bytes(self._relays[name], relays[name])
             moved = {key: counters[key] - self._counters[name].get(key, 0) for key in counters}
-            found.append(
+            shares.append(
                 MemberShare(
                     name=name,
                     pid=server.pid,
@@ -110,17 +110,17 @@ class MembersMeter(Closing):
                     replication=read_status(self._connections[name]),
                 )
             )
-        return found
+        return shares
 
     def _read_cpu(self) -> dict[str, int | None]:
         return {name: process_cpu_ns(server.pid) if server.pid else None for name, server in self._servers.items()}
 
     def _read_relays(self) -> dict[str, dict[int, int]]:
-        found = {}
+        relays = {}
         for name, server in self._servers.items():
             place = getattr(server, "datadir", None)
-            found[name] = relay_logs(place) if isinstance(place, Path) else {}
-        return found
+            relays[name] = relay_logs(place) if isinstance(place, Path) else {}
+        return relays
 
 
 def _counters(connection: Sql) -> dict[str, int]:

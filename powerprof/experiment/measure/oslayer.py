@@ -75,16 +75,16 @@ def parse_disks(text: str | None, wanted: set[str] | None) -> dict[str, tuple[in
     """By disk: reads, sectors read, writes, sectors written, ms with a request outstanding."""
     if text is None:
         return None
-    found = {}
+    disks = {}
     for line in text.splitlines():
         words = line.split()
         if len(words) < 13 or (wanted is not None and words[2] not in wanted) or _VIRTUAL_DISKS.match(words[2]):
             continue
         try:
-            found[words[2]] = (int(words[3]), int(words[5]), int(words[7]), int(words[9]), int(words[12]))
+            disks[words[2]] = (int(words[3]), int(words[5]), int(words[7]), int(words[9]), int(words[12]))
         except ValueError:
             continue
-    return found
+    return disks
 
 
 def parse_network(text: str | None) -> tuple[int, int, int] | None:
@@ -127,8 +127,8 @@ def parse_run_delay(text: str | None) -> int | None:
 
 def parse_pressure(text: str | None) -> int | None:
     """Microseconds in which a task waited for a CPU."""
-    found = re.search(r"^some .*total=(\d+)", text or "", re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(r"^some .*total=(\d+)", text or "", re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def between(before: Reading, after: Reading) -> OsRates:

@@ -68,7 +68,7 @@ def pace_window(traced: TracedWindow, family: str, variables: Mapping[str, str])
     for row in rows_of(traced.attribution):
         by_name[_label(row)].append(row)
     threads = [_pace(name, rows, evidence) for name, rows in by_name.items()]
-    threads.sort(key=lambda one: one.wakings_hz or one.exits_hz, reverse=True)
+    threads.sort(key=lambda thread: thread.wakings_hz or thread.exits_hz, reverse=True)
     return PaceWindow(window_s=window_s, threads=threads)
 
 
@@ -97,32 +97,32 @@ def paces(windows: Sequence[PaceWindow]) -> list[Pace]:
     """Each thread over the windows, most woken first."""
     by_name: dict[str, list[ThreadPace]] = defaultdict(list)
     for window in windows:
-        for one in window.threads:
-            by_name[one.thread].append(one)
-    found = []
+        for thread in window.threads:
+            by_name[thread.thread].append(thread)
+    rates = []
     for name, seen in by_name.items():
         absent = [0.0] * (len(windows) - len(seen))
-        woken = [one.wakings_hz for one in seen if one.wakings_hz is not None]
-        regular = sorted(one.period_ms for one in seen if one.period_ms is not None)
-        found.append(
+        woken = [thread.wakings_hz for thread in seen if thread.wakings_hz is not None]
+        regular = sorted(thread.period_ms for thread in seen if thread.period_ms is not None)
+        rates.append(
             Pace(
                 thread=name,
                 wakings=_rate([*woken, *absent]) if woken else None,
-                exits=_rate([*(one.exits_hz for one in seen), *absent]),
+                exits=_rate([*(thread.exits_hz for thread in seen), *absent]),
                 # Where it was regular in one window by chance, it is not.
                 period_ms=regular[len(regular) // 2] if 2 * len(regular) > len(windows) else None,
                 remedy=seen[0].remedy,
             )
         )
-    return sorted(found, key=lambda one: one.wakings.mean if one.wakings else one.exits.mean, reverse=True)
+    return sorted(rates, key=lambda thread: thread.wakings.mean if thread.wakings else thread.exits.mean, reverse=True)
 
 
 def pace_metrics(windows: Sequence[PaceWindow]) -> list[RunMetric]:
     """What all threads of the server make together, a value a window."""
     if not windows:
         return []
-    woken = [sum(one.wakings_hz or 0.0 for one in window.threads) for window in windows]
-    ended = [sum(one.exits_hz for one in window.threads) for window in windows]
+    woken = [sum(thread.wakings_hz or 0.0 for thread in window.threads) for window in windows]
+    ended = [sum(thread.exits_hz for thread in window.threads) for window in windows]
     return [
         RunMetric(name=name, unit="1/s", kind="measured", estimate=_rate(values), values=list(values))
         for name, values in ((WAKINGS, woken), (EXITS, ended))
@@ -131,5 +131,5 @@ def pace_metrics(windows: Sequence[PaceWindow]) -> list[RunMetric]:
 
 def _rate(values: Sequence[float]) -> Estimate:
     """The mean with its interval: none of it below 0."""
-    found = interval(values)
-    return found if found.low is None else msgspec.structs.replace(found, low=max(0.0, found.low))
+    estimate = interval(values)
+    return estimate if estimate.low is None else msgspec.structs.replace(estimate, low=max(0.0, estimate.low))

@@ -68,11 +68,11 @@ def trace_phase(traced: PhaseTrace, duration_s: float, server_names: Mapping[int
     with IdleTracer() as tracer, TraceWindow(tracer) as opened:
         window = opened.measure(duration_s)
     exits = window.trace.causes
-    found = idle.mechanisms(exits, window.state_names)
+    ended_by = idle.mechanisms(exits, window.state_names)
     rows = (
         causes.summarise(
             exits,
-            found,
+            ended_by,
             window.window_s,
             look_up,
             functions=window.trace.addresses,
@@ -89,7 +89,9 @@ def trace_phase(traced: PhaseTrace, duration_s: float, server_names: Mapping[int
     spent = window.trace.run_time_s
     tool.bpf_s = None if spent is None or tool.bpf_s is None else tool.bpf_s + spent
     traced.causes = rows
-    traced.conservation = idle.conserve(exits, found, window.trace.lost_count, window.edges, window.stat_idle_percent)
+    traced.conservation = idle.conserve(
+        exits, ended_by, window.trace.lost_count, window.edges, window.stat_idle_percent
+    )
     traced.window_s = window.window_s
     if window.interrupted:
         raise Interrupted("interrupted")

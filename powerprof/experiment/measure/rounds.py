@@ -47,7 +47,7 @@ class Gathered:
 def measure_rounds(
     apparatus: Apparatus,
     cases: Mapping[Value, Case],
-    found: Mapping[Value, Gathered],
+    gathered: Mapping[Value, Gathered],
     baseline: list[Window],
     save: Callable[[], None],
 ) -> None:
@@ -61,7 +61,7 @@ def measure_rounds(
     say(f"letting {len(cases)} servers settle for {start_s:g} s")
     time.sleep(start_s)
     for number in range(options.pairs):
-        missing = [value for value in cases if len(found[value].blocks) <= number and found[value].error is None]
+        missing = [value for value in cases if len(gathered[value].blocks) <= number and gathered[value].error is None]
         if not missing:
             continue
         random.Random(1000 * options.seed + number).shuffle(missing)  # noqa: S311 - an order, not a secret
@@ -70,11 +70,11 @@ def measure_rounds(
         for value in missing:
             say(f"round {number + 1} of {options.pairs}: {value}")
             try:
-                _measure(apparatus, cases[value], found[value], number)
+                _measure(apparatus, cases[value], gathered[value], number)
             except (UsageError, CapabilityError):
                 raise
             except PowerprofError as error:
-                found[value].error = error.message
+                gathered[value].error = error.message
         save()
 
 
@@ -86,10 +86,10 @@ def _without(apparatus: Apparatus) -> Window:
         return apparatus.complete(meter.measure(apparatus.options.window_s))
 
 
-def _measure(apparatus: Apparatus, case: Case, found: Gathered, number: int) -> None:
+def _measure(apparatus: Apparatus, case: Case, gathered: Gathered, number: int) -> None:
     bench, options = apparatus.bench, apparatus.options
     server = bench.server(case)
-    found.version = server.version
+    gathered.version = server.version
     bench.enter(case)
     time.sleep(_WOKEN_S)
     slot = Slot(number, "a", False, 1 + 1000 * options.seed + number)
@@ -103,6 +103,6 @@ def _measure(apparatus: Apparatus, case: Case, found: Gathered, number: int) -> 
             # A trace that is cut short is kept by who shows it; here it would be one of several, and not as long.
             raise Interrupted("interrupted")
         family = "mariadb" if "mariadb" in server.version.lower() else server.login.family
-        found.traced.append(pace_window(window, family, in_force))
-    found.blocks.append(block)
-    found.rates.append(rates)
+        gathered.traced.append(pace_window(window, family, in_force))
+    gathered.blocks.append(block)
+    gathered.rates.append(rates)

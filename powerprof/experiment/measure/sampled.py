@@ -29,10 +29,10 @@ def sample_functions(
     bench: Bench, cases: Sequence[Case], rate_hz: float | None, seed: int, say: Say
 ) -> list[SampledWindow]:
     """WINDOWS windows of each condition in pairs of random order. Raises CapabilityError, PowerprofError."""
-    found = []
+    sampled = []
     for pair in block_order(WINDOWS, seed):
-        found += [_window(bench, cases[0 if arm == "a" else 1], arm, rate_hz, say) for arm in pair]
-    return found
+        sampled += [_window(bench, cases[0 if arm == "a" else 1], arm, rate_hz, say) for arm in pair]
+    return sampled
 
 
 def _window(bench: Bench, case: Case, arm: Arm, rate_hz: float | None, say: Say) -> SampledWindow:

@@ -63,14 +63,14 @@ class Slicer(Closing):
 
 
 def _idle_exits(reader: CpuidleReader | None) -> int | None:
-    found = [reader.usage(cpu) for cpu in reader.cpus] if reader is not None else []
-    return sum(sum(usage) for usage in found if usage) if found else None
+    usages = [reader.usage(cpu) for cpu in reader.cpus] if reader is not None else []
+    return sum(sum(usage) for usage in usages if usage) if usages else None
 
 
 def written_bytes(pids: Sequence[int]) -> int | None:
     """Bytes that these processes had written to a disk (write_bytes of /proc/PID/io, proc(5)); None where unknown."""
-    found = [read_fields(procfs() / str(pid) / "io").get("write_bytes", "") for pid in pids]
-    return sum(int(text) for text in found) if found and all(text.isdigit() for text in found) else None
+    texts = [read_fields(procfs() / str(pid) / "io").get("write_bytes", "") for pid in pids]
+    return sum(int(text) for text in texts) if texts and all(text.isdigit() for text in texts) else None
 
 
 def slices_of(read: Sequence[tuple[float, int | None, int | None]]) -> Slices:
@@ -78,7 +78,7 @@ def slices_of(read: Sequence[tuple[float, int | None, int | None]]) -> Slices:
     lengths = [after[0] - before[0] for before, after in pairwise(read)]
 
     def moved(index: int) -> list[int]:
-        values = [one[index] for one in read]
+        values = [reading[index] for reading in read]
         known = [int(value) for value in values if value is not None]
         return [b - a for a, b in pairwise(known)] if len(known) == len(values) else []
 

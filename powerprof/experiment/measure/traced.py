@@ -64,10 +64,10 @@ def _traced(
     members = {name: server.pid for name, server in bench.members(case).items() if server.pid is not None}
 
     def names() -> Mapping[int, str]:
-        found: dict[int, str] = {}
+        names: dict[int, str] = {}
         for server in bench.members(case).values():
-            found.update(server.thread_names())
-        return found
+            names.update(server.thread_names())
+        return names
 
     pids = tuple(members.values())
     label = ", ".join(f"{name} ({pid})" for name, pid in members.items())
@@ -108,10 +108,10 @@ def role(row: Wakeup) -> str | None:
 
 def by_thread(window: TracedWindow) -> Counter[Key]:
     """Idle exits by (server, thread, of replication), most first."""
-    found: Counter[Key] = Counter()
+    counts: Counter[Key] = Counter()
     for row in window.attribution.wakeups:
-        found[_key(window, row)] += row.count
-    return found
+        counts[_key(window, row)] += row.count
+    return counts
 
 
 def _key(window: TracedWindow, row: Wakeup) -> Key:

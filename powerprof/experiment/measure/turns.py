@@ -153,4 +153,4 @@ def _block(apparatus: Apparatus, side: _Side, attempts: int) -> Block:
 
 
 def _sum(moved: Sequence[dict[str, int]]) -> dict[str, int]:
-    return {name: sum(one.get(name, 0) for one in moved) for name in moved[0]}
+    return {name: sum(counters.get(name, 0) for counters in moved) for name in moved[0]}

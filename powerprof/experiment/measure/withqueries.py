@@ -29,7 +29,7 @@ def system_values(metrics: Sequence[RunMetric], rates: Sequence[OsRates], cpus: 
     """
     named = {metric.name: metric.values for metric in metrics}
     queries = named.get("queries_hz")
-    found = []
+    metric_values = []
 
     def add(name: str, unit: str, values: Sequence[float | None]) -> None:
         known = [value for value in values if value is not None]
@@ -39,7 +39,7 @@ def system_values(metrics: Sequence[RunMetric], rates: Sequence[OsRates], cpus: 
         low, high = (interval.low, interval.high) if interval else (None, None)
         mean = sum(known) / len(known)
         estimate = Estimate(mean=mean, low=low, high=high)
-        found.append(RunMetric(name=name, unit=unit, kind="measured", estimate=estimate, values=list(values)))
+        metric_values.append(RunMetric(name=name, unit=unit, kind="measured", estimate=estimate, values=list(values)))
 
     def add_rate(name: str, unit: str, values: Sequence[float | None]) -> None:
         if queries is None:
@@ -65,12 +65,12 @@ def system_values(metrics: Sequence[RunMetric], rates: Sequence[OsRates], cpus: 
         add_rate(name, unit, _picked(rates, attribute))
     for name in _STATES:
         add(name, "%" if name.endswith("_percent") else "1", _picked(rates, name))
-    found += [metric for metric in metrics if metric.name.startswith(("residency_percent:", "c0_percent"))]
-    return found
+    metric_values += [metric for metric in metrics if metric.name.startswith(("residency_percent:", "c0_percent"))]
+    return metric_values
 
 
 def _picked(rates: Sequence[OsRates], attribute: str) -> list[float | None]:
-    return [getattr(one, attribute) for one in rates]
+    return [getattr(rate, attribute) for rate in rates]
 
 
 def _divided(values: Sequence[float | None], by: Sequence[float | None]) -> list[float | None]:

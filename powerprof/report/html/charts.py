@@ -42,10 +42,10 @@ def charts(
     `points` are (label, metrics) in their order, `curves` the values of a metric at a point, one a curve. One point is
     no course: then there is no chart.
     """
-    found = []
+    drawn_charts = []
     for name in dict.fromkeys(names):
-        same = [next((one for one in metrics if one.name == name), None) for _, metrics in points]
-        first = next((one for one in same if one is not None), None)
+        same = [next((metric for metric in metrics if metric.name == name), None) for _, metrics in points]
+        first = next((metric for metric in same if metric is not None), None)
         if first is None or len(points) < 2:
             continue
         values = [curves(metric) if metric is not None else None for metric in same]
@@ -57,5 +57,5 @@ def charts(
             for number in range(len(curves(first)))
         ]
         label = labels.metric(name)
-        found.append((label, first.kind == "estimated", svg.series(drawn, first.unit, label)))
-    return found
+        drawn_charts.append((label, first.kind == "estimated", svg.series(drawn, first.unit, label)))
+    return drawn_charts

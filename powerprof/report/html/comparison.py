@@ -38,15 +38,15 @@ def _interval(metric: Metric) -> Interval | None:
 def _drawn(record: Comparison) -> Drawn:
     """Each difference with its interval on one axis, relative to A."""
     intervals = [_interval(metric) for metric in record.metrics]
-    known = [one for one in intervals if one is not None]
+    known = [interval for interval in intervals if interval is not None]
     axis = interval_axis(known)
     ticks = interval_ticks(axis) if known else Markup()
     cells = []
-    for metric, one in zip(record.metrics, intervals, strict=True):
-        said = "" if one is None else f"{one.percent:+.1f} % [{one.low:+.1f}, {one.high:+.1f}]"
+    for metric, interval in zip(record.metrics, intervals, strict=True):
+        said = "" if interval is None else f"{interval.percent:+.1f} % [{interval.low:+.1f}, {interval.high:+.1f}]"
         # Where there is no room for the head of a table, the axis stands in each row.
-        row = interval_row(axis, one, f"{labels.metric(metric.name)}: {said}") if one else Markup()
-        cells.append(row + Markup('<div class="ticks" aria-hidden="true">{}</div>').format(ticks) if one else row)
+        row = interval_row(axis, interval, f"{labels.metric(metric.name)}: {said}") if interval else Markup()
+        cells.append(row + Markup('<div class="ticks" aria-hidden="true">{}</div>').format(ticks) if interval else row)
     return Drawn("verdict", ticks, cells)
 
 
@@ -96,7 +96,7 @@ def render(record: Comparison, extras: Extras) -> str:
     """The page."""
     places = Places(record)
     primary = next(
-        (one for one in record.metrics if one.name == record.verdict.metric),
+        (metric for metric in record.metrics if metric.name == record.verdict.metric),
         record.metrics[0] if record.metrics else None,
     )
     states = states_table(record, places)

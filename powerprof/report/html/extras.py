@@ -29,7 +29,7 @@ class Extras:
 
 def extras_of_two(a: Attribution | None, b: Attribution | None) -> Extras:
     """The stacks of a comparison's two conditions, per second of each; none for a condition that was not traced."""
-    rows_a, rows_b = (found.wakeups if found is not None else [] for found in (a, b))
+    rows_a, rows_b = (side.wakeups if side is not None else [] for side in (a, b))
     return Extras(
         stacks=stacks_of(rows_a, "rate_hz"),
         stacks_b=stacks_of(rows_b, "rate_hz"),

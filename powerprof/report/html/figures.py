@@ -60,24 +60,24 @@ def interval(shown: Figure) -> Markup:
 
 def facts(places: Places, pointer: str) -> list[tuple[str, Markup]]:
     """A mapping of the record as (words, figure or text), nested ones one level deep; unknown ones left out."""
-    found: list[tuple[str, Markup]] = []
+    rows: list[tuple[str, Markup]] = []
     for name, value in (places.at(pointer) or {}).items():
         place = f"{pointer}/{escape_pointer(name)}"
         words, unit = labels.key(clean(name, 80))
         if isinstance(value, bool):
-            found.append((words, escape("yes" if value else "no")))
+            rows.append((words, escape("yes" if value else "no")))
         elif isinstance(value, int | float):
             mebibytes = unit == "bytes"
             shown = places.figure(place, 0, "MiB", scale=2.0**-20) if mebibytes else places.figure(place, None, unit)
-            found.append((words, figure(shown)))
+            rows.append((words, figure(shown)))
         elif isinstance(value, dict):
-            inner = ", ".join(f"{clean(key, 60)}: {clean(one)}" for key, one in value.items())
-            found += [(words, escape(inner))] if inner else []
+            inner = ", ".join(f"{clean(key, 60)}: {clean(item)}" for key, item in value.items())
+            rows += [(words, escape(inner))] if inner else []
         elif isinstance(value, list):
-            found += [(words, escape(clean(", ".join(map(str, value)))))] if value else []
+            rows += [(words, escape(clean(", ".join(map(str, value)))))] if value else []
         elif value is not None:
-            found.append((words, escape(clean(value))))
-    return found
+            rows.append((words, escape(clean(value))))
+    return rows
 
 
 def embedded(record: msgspec.Struct | dict[str, object]) -> Markup:

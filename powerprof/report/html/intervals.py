@@ -43,9 +43,9 @@ def interval_axis(intervals: Sequence[Interval]) -> IntervalAxis:
 
     What says nothing may be wider than all that says something: it is cut off, and the axis is made for the others.
     """
-    near = [one for one in intervals if not one.aside] or list(intervals)
-    shown = [one for one in near if one.clear] or near
-    largest = max((max(abs(one.low), abs(one.high)) for one in shown), default=1.0) or 1.0
+    near = [interval for interval in intervals if not interval.aside] or list(intervals)
+    shown = [interval for interval in near if interval.clear] or near
+    largest = max((max(abs(interval.low), abs(interval.high)) for interval in shown), default=1.0) or 1.0
     if largest <= 60:
         scale, ticks = from_zero([largest], 50, 98)
         whole = Scale(-scale.high, scale.high, 2, 98)
@@ -57,7 +57,7 @@ def interval_axis(intervals: Sequence[Interval]) -> IntervalAxis:
             tuple((mark, text.signed(mark, 6).rstrip("0").rstrip(".") if mark else "0") for mark in marks),
             ratios=False,
         )
-    ratios = [1 + end / 100 for one in shown for end in (one.low, one.high)]
+    ratios = [1 + end / 100 for interval in shown for end in (interval.low, interval.high)]
     extreme = max([*ratios, *(1 / ratio for ratio in ratios if ratio > 0.001)], default=2.0)
     power = 1
     while 10.0**power < extreme and power < 6:
@@ -97,17 +97,19 @@ def interval_ticks(axis: IntervalAxis) -> Markup:
     return SVG.format("axis: B relative to A", 16, joined(parts))
 
 
-def interval_row(axis: IntervalAxis, one: Interval, label: str) -> Markup:
+def interval_row(axis: IntervalAxis, interval: Interval, label: str) -> Markup:
     """A bar for the interval, a dot for the mean, a line where there is no difference."""
-    low, middle, high = (axis.scale(_axis_value(axis, value)) for value in (one.low, one.percent, one.high))
+    low, middle, high = (
+        axis.scale(_axis_value(axis, value)) for value in (interval.low, interval.percent, interval.high)
+    )
     none = axis.scale(1.0 if axis.ratios else 0.0)
-    kind = "clear" if one.clear else "open"
+    kind = "clear" if interval.clear else "open"
     parts = [Markup('<line class="zero" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="18"/>').format(none)]
     parts.append(Markup('<line class="bar {}" x1="{:.2f}%" x2="{:.2f}%" y1="9" y2="9"/>').format(kind, low, high))
-    inside = axis.scale.low <= _axis_value(axis, one.percent) <= axis.scale.high
+    inside = axis.scale.low <= _axis_value(axis, interval.percent) <= axis.scale.high
     if inside:
         parts.append(Markup('<circle class="dot {}" cx="{:.2f}%" cy="9" r="4"/>').format(kind, middle))
-    ends = _axis_value(axis, one.low), _axis_value(axis, one.high)
+    ends = _axis_value(axis, interval.low), _axis_value(axis, interval.high)
     for beyond, at, arrow in (
         (ends[0] < axis.scale.low, low, "M0 5 l-7 4 l7 4 z"),
         (ends[1] > axis.scale.high, high, "M0 5 l7 4 l-7 4 z"),

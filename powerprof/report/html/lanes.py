@@ -45,18 +45,18 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
     """A lane per CPU of the first exits, as many as a page can hold. None where there are none."""
     if not exits:
         return None
-    most = min(MAX_EXITS, EXITS_PER_CPU * len({one.cpu for one in exits}))
-    whole = sorted(exits, key=lambda one: (one.exit_ns, one.cpu))[:MAX_KEPT]
+    most = min(MAX_EXITS, EXITS_PER_CPU * len({period.cpu for period in exits}))
+    whole = sorted(exits, key=lambda period: (period.exit_ns, period.cpu))[:MAX_KEPT]
     ordered = whole[:most]
-    origin = min(one.enter_ns for one in ordered)
-    end = max(one.next_ns or one.exit_ns for one in ordered)
+    origin = min(period.enter_ns for period in ordered)
+    end = max(period.next_ns or period.exit_ns for period in ordered)
     across = Scale(0, (end - origin) / 1e6, _LEFT, _RIGHT)
-    cpus = {cpu: row for row, cpu in enumerate(sorted({one.cpu for one in ordered}))}
+    cpus = {cpu: row for row, cpu in enumerate(sorted({period.cpu for period in ordered}))}
     parts = [Markup('<text x="0" y="{}">CPU {}</text>').format(row * _LANE + 20, cpu) for cpu, row in cpus.items()]
-    for one in ordered:
-        enter, leave = (across((time - origin) / 1e6) for time in (one.enter_ns, one.exit_ns))
-        top = cpus[one.cpu] * _LANE
-        blame = f"{one.mechanism.replace('_', '-')}: {clean(one.cause, 80)}"
+    for period in ordered:
+        enter, leave = (across((time - origin) / 1e6) for time in (period.enter_ns, period.exit_ns))
+        top = cpus[period.cpu] * _LANE
+        blame = f"{period.mechanism.replace('_', '-')}: {clean(period.cause, 80)}"
         parts.append(
             Markup(
                 '<rect class="idle" x="{:.3f}%" y="{}" width="{:.3f}%" height="20"><title>CPU {} in {} for '
@@ -65,26 +65,26 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
                 enter,
                 top + 5,
                 max(0.02, leave - enter),
-                one.cpu,
-                clean(one.state, 40),
-                (one.exit_ns - one.enter_ns) / 1e6,
+                period.cpu,
+                clean(period.state, 40),
+                (period.exit_ns - period.enter_ns) / 1e6,
                 blame,
             )
         )
-        ran = "" if one.next_ns is None else f", ran {(one.next_ns - one.exit_ns) / 1e6:.3f} ms"
-        width = 0.0 if one.next_ns is None else across((one.next_ns - origin) / 1e6) - leave
+        ran = "" if period.next_ns is None else f", ran {(period.next_ns - period.exit_ns) / 1e6:.3f} ms"
+        width = 0.0 if period.next_ns is None else across((period.next_ns - origin) / 1e6) - leave
         parts.append(
             Markup(
                 '<rect class="ran m-{}" x="{:.3f}%" y="{}" width="{:.3f}%" height="28"><title>{:.3f} ms: '
                 "{}, {}{}</title></rect>"
             ).format(
-                _mechanism(one),
+                _mechanism(period),
                 leave,
                 top + 1,
                 max(0.12, width),
-                (one.exit_ns - origin) / 1e6,
+                (period.exit_ns - origin) / 1e6,
                 blame,
-                clean(one.thread or "nobody ran", 80),
+                clean(period.thread or "nobody ran", 80),
                 ran,
             )
         )
@@ -102,7 +102,7 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
     svg = Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>').format(
         label, height + 20, Markup().join(parts)
     )
-    whole_ms = (max(one.next_ns or one.exit_ns for one in whole) - origin) / 1e6
+    whole_ms = (max(period.next_ns or period.exit_ns for period in whole) - origin) / 1e6
     return Lanes(
         svg,
         _overview(whole, origin, whole_ms),
@@ -117,12 +117,12 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
 
 def _overview(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> Markup:
     """A row a CPU: how many idle periods ended in each part of the window, in the colour of what ended most."""
-    cpus = {cpu: row for row, cpu in enumerate(sorted({one.cpu for one in exits}))}
+    cpus = {cpu: row for row, cpu in enumerate(sorted({period.cpu for period in exits}))}
     parts = [Markup('<text x="0" y="{}">CPU {}</text>').format(row * _ROW + 16, cpu) for cpu, row in cpus.items()]
     counts: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
-    for one in exits:
-        at = min(_BINS - 1, int((one.exit_ns - origin) / 1e6 / whole_ms * _BINS)) if whole_ms > 0 else 0
-        counts[one.cpu, at][_mechanism(one)] += 1
+    for period in exits:
+        at = min(_BINS - 1, int((period.exit_ns - origin) / 1e6 / whole_ms * _BINS)) if whole_ms > 0 else 0
+        counts[period.cpu, at][_mechanism(period)] += 1
     most = max(sum(count.values()) for count in counts.values())
     width = (_RIGHT - _LEFT) / _BINS
     for (cpu, at), count in sorted(counts.items()):
@@ -144,15 +144,17 @@ def _data(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> dict[s
     """All exits in short: CPU, begin, end, next idling (µs), mechanism, and which of the words says who it was."""
     words: dict[str, int] = {}
     rows = []
-    for one in exits:
-        said = f"{clean(one.cause, 80)}, {clean(one.thread or 'nobody ran', 80)}"
-        times = [None if at is None else (at - origin) // 1000 for at in (one.enter_ns, one.exit_ns, one.next_ns)]
-        rows.append([one.cpu, *times, MECHANISMS.index(_mechanism(one)), words.setdefault(said, len(words))])
+    for period in exits:
+        said = f"{clean(period.cause, 80)}, {clean(period.thread or 'nobody ran', 80)}"
+        times = [
+            None if at is None else (at - origin) // 1000 for at in (period.enter_ns, period.exit_ns, period.next_ns)
+        ]
+        rows.append([period.cpu, *times, MECHANISMS.index(_mechanism(period)), words.setdefault(said, len(words))])
     return {"whole_ms": whole_ms, "mechanisms": MECHANISMS, "words": list(words), "rows": rows}
 
 
-def _mechanism(one: TimelineExit) -> str:
-    return one.mechanism if one.mechanism in MECHANISMS else "unknown"
+def _mechanism(period: TimelineExit) -> str:
+    return period.mechanism if period.mechanism in MECHANISMS else "unknown"
 
 
 MECHANISMS = ("timer", "device", "ipi", "no_ipi", "tick", "unknown")

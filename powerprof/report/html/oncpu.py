@@ -18,7 +18,7 @@ _ROWS = 60
 
 def render(record: OnCpuProfile, extras: Extras) -> str:
     """The page."""
-    found = of_on_cpu_profile(record)
+    stack_set = of_on_cpu_profile(record)
     places = Places(record)
     said = headline(record)
     return page(
@@ -28,5 +28,7 @@ def render(record: OnCpuProfile, extras: Extras) -> str:
         title=clean(said),
         answer=said,
         functions=functions_table(record, places, _ROWS),
-        view=flame_view(flame(found.stacks, unit=found.unit, root=found.root), found.title, found.modules),
+        view=flame_view(
+            flame(stack_set.stacks, unit=stack_set.unit, root=stack_set.root), stack_set.title, stack_set.modules
+        ),
     )

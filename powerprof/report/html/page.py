@@ -95,10 +95,10 @@ def page(
 
 def _contents(main: str) -> str:
     """A list of the sections, as links; nothing for a page of two or three."""
-    found = _SECTION.findall(main)
-    if len(found) < _FEW_SECTIONS:
+    sections = _SECTION.findall(main)
+    if len(sections) < _FEW_SECTIONS:
         return ""
-    items = "".join(f'<li><a href="#{name}">{heading}</a></li>' for name, heading in found)
+    items = "".join(f'<li><a href="#{name}">{heading}</a></li>' for name, heading in sections)
     return f'<nav class="contents" aria-label="On this page"><ul>{items}</ul></nav>'
 
 

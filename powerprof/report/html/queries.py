@@ -45,7 +45,9 @@ def render(record: Queries, extras: Extras) -> str:
         rows=shown,
         bars=bars,
         left_count=max(count - MAX_ROWS, 0),
-        plans=[(clean(one.text, 400), plan_text(one.plan)) for one in record.statements if one.plan],
+        plans=[
+            (clean(statement.text, 400), plan_text(statement.plan)) for statement in record.statements if statement.plan
+        ],
         flames=_flames(record),
         energy=split_table(split, places, "/energy_split") if split else None,
     )
@@ -53,13 +55,13 @@ def render(record: Queries, extras: Extras) -> str:
 
 def _flames(record: Queries) -> list[FlameView]:
     """Of the statements with most samples; closed ones are not laid out until they are opened."""
-    known = [one for one in record.statements if one.stacks]
-    known.sort(key=lambda one: -sum(stack.count for stack in one.stacks))
+    known = [statement for statement in record.statements if statement.stacks]
+    known.sort(key=lambda statement: -sum(stack.count for stack in statement.stacks))
     views = []
-    for one in known[:_FLAMES]:
-        stacks = [(tuple(stack.frames), float(stack.count)) for stack in one.stacks]
+    for statement in known[:_FLAMES]:
+        stacks = [(tuple(stack.frames), float(stack.count)) for stack in statement.stacks]
         graph = flame(stacks, unit="samples of C0", root="statement", limit=_FRAMES)
-        views.append(flame_view(graph, clean(one.text, 200), record.modules))
+        views.append(flame_view(graph, clean(statement.text, 200), record.modules))
     return [view for view in views if view]
 
 

@@ -89,7 +89,7 @@ def _axis(values: Sequence[float]) -> tuple[Scale, list[float]]:
 def _row(row: Strip, top: float, scale: Scale, factor: float, unit: str) -> list[Markup]:
     parts = [Markup('<text x="0" y="{}">{}</text>').format(top + 12, row.name)]
     # Every so many of them in the order of size, so that what is drawn is spread as all are.
-    drawn = sorted(enumerate(row.values, 1), key=lambda one: one[1])[:: math.ceil(len(row.values) / _MOST_MARKS)]
+    drawn = sorted(enumerate(row.values, 1), key=lambda mark: mark[1])[:: math.ceil(len(row.values) / _MOST_MARKS)]
     last = dict.fromkeys(_LEVELS, -math.inf)
     for number, value in drawn:
         x = scale(value * factor)
@@ -113,15 +113,15 @@ def _row(row: Strip, top: float, scale: Scale, factor: float, unit: str) -> list
 
 def of_comparison(record: Comparison) -> list[Chart]:
     """The judged metric first, then as the table has them."""
-    found = []
+    of_metrics = []
     for metric in sorted(record.metrics, key=lambda metric: metric.name != record.verdict.metric):
         rows = []
         for side, condition, look in ((metric.a, record.a, "bar-a"), (metric.b, record.b, "bar-b")):
             rows += _strip(clean(condition.name, 60), side.values, look, (side.mean, side.ci95))
         if len(rows) == 2:
             label = labels.metric(metric.name)
-            found.append((label, metric.kind == "estimated", strips(rows, metric.unit, label)))
-    return found[:_MOST_CHARTS]
+            of_metrics.append((label, metric.kind == "estimated", strips(rows, metric.unit, label)))
+    return of_metrics[:_MOST_CHARTS]
 
 
 def of_run(record: Run, titles: Sequence[str], looks: dict[str, str]) -> list[Chart]:
@@ -140,7 +140,7 @@ def of_run(record: Run, titles: Sequence[str], looks: dict[str, str]) -> list[Ch
         ][:_MOST_CHARTS]
     meters = phases.run_meters(record.phases)
     estimated = record.energy_source is not None and not record.energy_source.metered
-    found = []
+    of_metrics = []
     for name, unit in (("c0_percent", "%"), ("wakeups_hz", "1/s"), ("watts", "W")):
         rows = []
         for title, phase in zip(titles, record.phases, strict=True):
@@ -148,8 +148,8 @@ def of_run(record: Run, titles: Sequence[str], looks: dict[str, str]) -> list[Ch
             rows += _strip(title, values, looks[phase.name])
         if rows:
             label = labels.metric(name)
-            found.append((label, estimated and name == "watts", strips(rows, unit, label)))
-    return found
+            of_metrics.append((label, estimated and name == "watts", strips(rows, unit, label)))
+    return of_metrics
 
 
 def _strip(

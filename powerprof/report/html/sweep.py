@@ -39,7 +39,7 @@ def render(record: Sweep, extras: Extras) -> str:
         charts=charts(
             (
                 name
-                for name in dict.fromkeys(one.name for point in record.points for one in point.metrics)
+                for name in dict.fromkeys(metric.name for point in record.points for metric in point.metrics)
                 if name in _DRAWN
             ),
             [(str(point.value), point.metrics) for point in record.points],

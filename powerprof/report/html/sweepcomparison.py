@@ -19,7 +19,7 @@ _MOST_DRAWN = 10
 
 def _names(record: SweepComparison) -> list[str]:
     """The judged metric, those of a sweep's page, and the figures that surely part with them."""
-    sure = [one.name for one in record.parted_with if one.verdict != "inconclusive"]
+    sure = [metric.name for metric in record.parted_with if metric.verdict != "inconclusive"]
     return list(dict.fromkeys((record.metric, *_DRAWN, *sure)))[:_MOST_DRAWN]
 
 

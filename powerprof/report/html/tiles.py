@@ -69,33 +69,33 @@ def _kind(metric: Metric | RunMetric) -> str:
 
 
 def _comparison(record: Comparison, places: Places) -> list[Tile]:
-    found = []
+    tiles = []
     for index, metric, heading in _chosen(record.metrics):
         verdict = direction(metric.name, metric.verdict)
         value = figure(places.figure(f"/metrics/{index}/difference/percent", 1, "%", sign=True))
         said = verdict if metric.verdict != "inconclusive" else "no difference is sure"
-        found.append(Tile(heading, value, f"B beside A: {said}", verdict))
+        tiles.append(Tile(heading, value, f"B beside A: {said}", verdict))
     pairs = record.blocks_count // 2
     doubts = len(record.verdict.doubts)
     note = f"{doubts} reason{'s' if doubts > 1 else ''} to doubt it, below" if doubts else "no serious threat was found"
     count = Markup("{} pairs").format(pairs) if pairs else Markup("not in pairs")
-    return [*found, Tile("Confidence, 95 % interval", count, note, "worse" if doubts else "")]
+    return [*tiles, Tile("Confidence, 95 % interval", count, note, "worse" if doubts else "")]
 
 
 def _load(record: LoadRun, places: Places) -> list[Tile]:
-    found = []
+    tiles = []
     for index, metric, heading in _chosen(record.metrics):
         shown = labels.shown(metric.unit, [metric.estimate.mean])
         at = f"/metrics/{index}/estimate"
         value = figure(places.figure(f"{at}/mean", shown.decimals, shown.unit, scale=shown.factor))
         half = text.half_width(metric.estimate)
         note = "one window: no interval" if half is None else f"± {text.number(half * shown.factor, shown.decimals)}"
-        found.append(Tile(heading, value, note))
-    if not found:
+        tiles.append(Tile(heading, value, note))
+    if not tiles:
         return []
     count = record.options.windows_count
     return [
-        *found,
+        *tiles,
         Tile("Confidence, 95 % interval", Markup("{} windows").format(text.count(count)), "by their scatter"),
     ]
 
@@ -106,7 +106,7 @@ def _idle(record: IdleRun, places: Places) -> list[Tile]:
     if len(shown) < 2:
         return []
     first, last = record.phases[shown[0]], record.phases[shown[-1]]
-    found = []
+    tiles = []
     for claim in claims(record, first, last):
         heading, unit, digits = _ADDED[claim.metric]
         delta = delta_of(record, first.name, last.name, claim.metric)
@@ -114,8 +114,8 @@ def _idle(record: IdleRun, places: Places) -> list[Tile]:
         value = figure(places.figure(f"/deltas/{index}/difference/mean", digits, unit, sign=True))
         half = text.half_width(claim.difference)
         spread = "" if half is None else f"± {text.number(half, digits)}, "
-        found.append(Tile(f"{heading}, added", value, f"{spread}{_FINDINGS[claim.finding]}"))
+        tiles.append(Tile(f"{heading}, added", value, f"{spread}{_FINDINGS[claim.finding]}"))
     windows = max((len(phase.windows) for phase in record.phases), default=0)
-    if not found:
+    if not tiles:
         return []
-    return [*found, Tile("Confidence, 95 % interval", Markup("{} windows").format(windows), "in each phase")]
+    return [*tiles, Tile("Confidence, 95 % interval", Markup("{} windows").format(windows), "in each phase")]

@@ -36,7 +36,7 @@ def _runs(record: Trend, places: Places) -> Table:
     """A row a run with the judged metric and its step."""
     rows = []
     for number, point in enumerate(record.points):
-        index = next((i for i, one in enumerate(point.metrics) if one.name == record.metric), None)
+        index = next((i for i, metric in enumerate(point.metrics) if metric.name == record.metric), None)
         at = f"/points/{number}/metrics/{index}/estimate" if index is not None else ""
         step = f"/points/{number}/step/difference" if point.step is not None else ""
         rows.append(

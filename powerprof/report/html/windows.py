@@ -13,10 +13,10 @@ from powerprof.report.html.svg import Bar
 
 def c0_bars(named: Iterable[tuple[Window, str, str, str]]) -> list[Bar]:
     """A bar for each (window, look, title, label) that says when it began."""
-    times = [(start, *one) for one in named if (start := _seconds(one[0])) is not None]
+    times = [(start, *bar) for bar in named if (start := _seconds(bar[0])) is not None]
     first = min((start for start, *_ in times), default=0.0)
     bars: list[Bar] = []
-    for start, window, look, title, label in sorted(times, key=lambda one: one[0]):
+    for start, window, look, title, label in sorted(times, key=lambda bar: bar[0]):
         # Two that took turns began together and were measured half of the time each: side by side that is as long.
         begin = max(start - first, bars[-1].end_s) if bars else start - first
         said = f"{title}: C0 {text.number(window.c0_percent, 2, ' %')}"

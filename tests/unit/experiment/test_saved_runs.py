@@ -105,7 +105,7 @@ def test_parameters_that_a_workload_does_not_have_are_refused_with_those_it_has(
     assert find_key(city, "clients") == ("load.clients", [1, 2, 4, 8, 16])
     with pytest.raises(UsageError) as error:
         find_key(city, "threads")
-    assert error.value.hint == "it has: clients, rate"
+    assert error.value.hint == "it has: clients, rate, server"
 
 
 def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
