@@ -16,11 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from powerprof import paths
+from powerprof.files import read_fields
 from powerprof.sources.base import CpuReading, Snapshot
 from powerprof.sources.clock import kernel_ns
-from powerprof.sources.cpuidle import CpuidleReader, list_of, online_cpus
+from powerprof.sources.cpuidle import CpuidleReader, list_of, online_cpus, parse_cpu_list
 
 _LIBC = ctypes.CDLL(None)
 
@@ -28,7 +30,7 @@ _LIBC = ctypes.CDLL(None)
 @contextmanager
 def affinity_restored() -> Iterator[None]:
     """Whatever happens inside, this thread may run afterwards where it might before."""
-    allowed = os.sched_getaffinity(0)
+    allowed = _allowed()
     try:
         yield
     finally:
@@ -38,6 +40,15 @@ def affinity_restored() -> Iterator[None]:
             # All CPUs that we were bound to have gone offline meanwhile: any other is better than one of
             # them.
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def _allowed() -> set[int]:
+    """The CPUs that this thread may run on, offline ones included: sched_getaffinity(2) leaves those out, and bound to
+    the others alone it would not run on one that comes back.
+    """
+    path = Path("/proc/thread-self/status")
+    listed = read_fields(path).get("Cpus_allowed_list", "")
+    return set(parse_cpu_list(listed, path)) if listed else os.sched_getaffinity(0)
 
 
 def move_to(cpu: int) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,9 @@ def test_a_cpu_that_goes_and_comes_back(unpluggable: None) -> None:
         going, without = monitor.next(), monitor.next()
         switch(True)
         coming, again = monitor.next(), monitor.next()
+    # A CPU that was away is one that we may run on again.
+    assert LAST in os.sched_getaffinity(0)
+    assert not [note for interval in (coming, again) for note in interval.notes if "outside our CPU set" in note]
     assert [one.cpus for one in (whole, without, again)] == [whole.cpus, whole.cpus - 1, whole.cpus]
     said = f"CPU {LAST} came or went: left out of this interval"
     assert [said in one.notes for one in (whole, going, without, coming, again)] == [False, True, False, True, False]
