@@ -58,7 +58,7 @@ man: setup ## write the manual page, the commands, the JSON Schemas and the glos
 	$(BIN)/python -m tests.contract.docs.schemas
 	$(BIN)/python -m tests.contract.docs.glossary_page
 
-gallery: setup ## measure again what docs/gallery shows, and photograph it (five minutes); as root
+gallery: setup ## measure again what docs/gallery shows, and photograph it (three minutes); as root
 	$(BIN)/python -m tests.gallery
 
 test: setup ## run all tests but the soak; those of tests/root need root and BPF
