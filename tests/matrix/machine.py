@@ -33,8 +33,8 @@ def command(cell: Cell, root: Root, kernel: Kernel, project: Path, job: str, pla
         extra = ["-acpitable", f"file={place / 'ssdt.aml'}"]
     rate_khz = clock.counter_khz() if arch.is_native else None
     append = [
-        f"console={arch.console}", "panic=-1", "rdinit=/init", "loglevel=4", "mitigations=off", "tsc=reliable",
-        *([f"tsc_early_khz={rate_khz}"] if rate_khz else []), cell.append,
+        f"console={arch.console}", "oops=panic", "panic=-1", "rdinit=/init", "loglevel=4", "mitigations=off",
+        "tsc=reliable", *([f"tsc_early_khz={rate_khz}"] if rate_khz else []), cell.append,
     ]  # fmt: skip
     disk = "if=virtio,format=raw,readonly=on,file.locking=off"
     return [
