@@ -59,15 +59,15 @@ def test_what_one_condition_only_runs_has_grown_and_what_both_run_has_not() -> N
 def test_a_condition_with_itself_has_changed_nowhere() -> None:
     draw = random.Random(5)
     false = 0
-    for _ in range(100):
+    for _ in range(40):
         windows = [
             SampledWindow(arm, 2.0, [_share(f"f{n}", draw.randint(5, 15), 20) for n in range(20)])
             for _ in range(8)
             for arm in _ARMS
         ]
         false += any(one.verdict != "inconclusive" for one in function_changes(windows, seed=1).functions)
-    # The family errs in one of a hundred, and Student's is not exact for counts.
-    assert false <= 3
+    # The family errs in one of a hundred or so, and Student's is not exact for counts.
+    assert false <= 2
 
 
 def test_functions_with_too_few_samples_are_left_out() -> None:
