@@ -7,7 +7,6 @@ which is read when it has ended. Who waits is woken once.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import select
@@ -17,9 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from powerprof.child import die_with_parent
 from powerprof.errors import PowerprofError
 
-_PR_SET_PDEATHSIG = 1
 _LENGTH = struct.Struct("<I")
 
 Say = Callable[[bytes], None]
@@ -67,7 +66,7 @@ def _work(work: Callable[[Say], None], told: int, parent: int) -> None:
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        die_with_parent()
         if os.getppid() != parent:
             return
         # To look at every object would copy every page.

@@ -4,28 +4,24 @@ die with us. Root starts only what root alone could have written."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from powerprof.caller import account_of, caller, is_delegated
-from powerprof.enclosure import Enclosure, enter
+from powerprof.child import Child, die_with_parent
+from powerprof.enclosure import Enclosure
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.folders import only_root_writes
-from powerprof.landlock import only_writes
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_NO_NEW_PRIVS = 38
-_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000  # include/uapi/linux/{sched,mount}.h
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSED = ("TZ", "TERM")
@@ -138,28 +134,21 @@ def _cannot_run(program: str, error: OSError) -> PowerprofError:
     return PowerprofError(f"cannot run {program} ({reason})")
 
 
-def _cannot_enter(program: str) -> PowerprofError:
-    return PowerprofError(
-        f"cannot run {program} in a file system of its own (this host does not allow it)",
-        "as root, or where accounts may have user namespaces: sysctl kernel.unprivileged_userns_clone=1",
-    )
-
-
-def _die_with_parent() -> None:
-    # PR_SET_PDEATHSIG fires when the *thread* that forked ends, so children are started from the main thread.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def _gain_nothing() -> None:
-    """A child that gave up root gets it back by no set-user-id program."""
-    ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-
-
-def _keep_mounts_apart() -> None:
-    """What this process mounts from now on is gone with it. Does nothing where we may not (not root)."""
-    libc = ctypes.CDLL(None)
-    if libc.unshare(_CLONE_NEWNS) == 0:
-        libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+@contextmanager
+def _said(program: str, inside: Enclosure | None) -> Iterator[None]:
+    """Why it could not be started, as PowerprofError."""
+    try:
+        yield
+    except OSError as error:
+        raise _cannot_run(program, error) from error
+    except subprocess.SubprocessError as error:
+        # All that subprocess tells of `enter` is that something broke before exec.
+        if inside is None or isinstance(error, subprocess.TimeoutExpired):
+            raise
+        raise PowerprofError(
+            f"cannot run {program} in a file system of its own (this host does not allow it)",
+            "as root, or where accounts may have user namespaces: sysctl kernel.unprivileged_userns_clone=1",
+        ) from error
 
 
 def run(
@@ -182,41 +171,24 @@ def run(
     Raises PowerprofError on time-out, on a missing program, and (check) on failure.
     """
     words = _checked(argv, user, inside)
-    becomes = user if inside is None else None
-
-    def prepare() -> None:
-        if inside is not None:
-            enter(inside, user)
-        _die_with_parent()
-        if user:
-            _gain_nothing()
-        if own_mounts:
-            _keep_mounts_apart()
-
+    child = Child(user, inside, own_mounts=own_mounts)
     try:
-        done = subprocess.run(
-            words,
-            input=stdin or "",
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-            cwd=cwd or _NOWHERE,
-            env=environment(user, env),
-            encoding="utf-8",
-            errors="replace",
-            preexec_fn=prepare,
-            user=becomes[0] if becomes else None,
-            group=becomes[1] if becomes else None,
-            extra_groups=[] if becomes else None,
-        )
-    except OSError as error:
-        raise _cannot_run(words[0], error) from error
+        with _said(words[0], inside):
+            done = subprocess.run(
+                words,
+                input=stdin or "",
+                capture_output=True,
+                timeout=timeout_s,
+                check=False,
+                cwd=cwd or _NOWHERE,
+                env=environment(user, env),
+                encoding="utf-8",
+                errors="replace",
+                preexec_fn=child.prepare,
+                **child.account(),
+            )
     except subprocess.TimeoutExpired as error:
         raise PowerprofError(f"{words[0]} did not finish in {timeout_s:g} s") from error
-    except subprocess.SubprocessError as error:
-        if inside is None:
-            raise
-        raise _cannot_enter(words[0]) from error
     finished = Finished(words, done.returncode, done.stdout, done.stderr)
     if check and done.returncode != 0:
         raise PowerprofError(f"{Path(words[0]).name} failed with {done.returncode}: {finished.tail()}")
@@ -249,24 +221,8 @@ def start(
     be started.
     """
     words = _checked(argv, user, inside)
-    becomes = user if inside is None else None
-
-    def prepare() -> None:
-        if inside is not None:
-            enter(inside, user)
-        # Runs after Popen changed the user: a change of credentials clears the parent-death signal (prctl(2)).
-        if dies_with_us:
-            _die_with_parent()
-        if user:
-            _gain_nothing()
-        if affinity:
-            os.sched_setaffinity(0, affinity)
-        if own_mounts:
-            _keep_mounts_apart()
-        if writes is not None:
-            only_writes(writes)
-
-    try:
+    child = Child(user, inside, dies_with_us, affinity, own_mounts, writes)
+    with _said(words[0], inside):
         return subprocess.Popen(
             words,
             stdin=stdin,
@@ -276,17 +232,9 @@ def start(
             start_new_session=True,
             pass_fds=pass_fds,
             env=environment(user, env),
-            preexec_fn=prepare,  # noqa: PLW1509
-            user=becomes[0] if becomes else None,
-            group=becomes[1] if becomes else None,
-            extra_groups=[] if becomes else None,
+            preexec_fn=child.prepare,  # noqa: PLW1509
+            **child.account(),
         )
-    except OSError as error:
-        raise _cannot_run(words[0], error) from error
-    except subprocess.SubprocessError as error:
-        if inside is None:
-            raise
-        raise _cannot_enter(words[0]) from error
 
 
 def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Popen[bytes]:
@@ -310,7 +258,7 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
             stderr=stderr,
             start_new_session=True,
             env=env,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509
+            preexec_fn=die_with_parent,  # noqa: PLW1509
             user=account.uid if account else None,
             group=account.gid if account else None,
             extra_groups=account.groups if account else None,
@@ -328,7 +276,7 @@ def end_session(process: subprocess.Popen[bytes], *, patience_s: float = 2.0) ->
         os.killpg(process.pid, signal.SIGTERM)
     except (ProcessLookupError, PermissionError):
         return False
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with suppress(ProcessLookupError, PermissionError):
         deadline_s = time.monotonic() + patience_s
         while time.monotonic() < deadline_s:
             process.poll()  # a zombie of ours is in its group until it is waited for
