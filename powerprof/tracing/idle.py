@@ -120,6 +120,7 @@ class IdleTracer(Closing):
         check_process_ids()
         btf = btf or kernel_btf()
         values = definitions(btf, stacks=bool(extra))
+        self._direct = bool(values["DIRECT"])
         values.update(extra or {})
         self._sample = bytearray()
         self._mask = 0

@@ -126,7 +126,7 @@ class StackTracer(IdleTracer):
         self._machine = this_machine()
         btf = kernel_btf()
         state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
-        self._target, self._direct = target, features.reads_directly(btf)
+        self._target = target
         self._budget, self._aside = Budget(), Aside()
         self._seen, self._judged = Seen(), frozenset[int]()
         self.images: dict[int, list[ProcessImage]] = {}
