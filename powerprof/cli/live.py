@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
 
 from powerprof.cli.output import say, terminal_width
 from powerprof.cli.screen import Screen
-from powerprof.errors import Interrupted
+from powerprof.errors import Interrupted, PowerprofError
 from powerprof.report.watch import View
+from powerprof.runs import RunStore
 
 T = TypeVar("T")
 H = TypeVar("H", bound="Keeps")
@@ -28,6 +32,20 @@ def print_lines(intervals: Iterable[T], head: str | None, line: Callable[[T], st
     for interval in intervals:
         say(line(interval))
         sys.stdout.flush()
+
+
+def on_screen(plain: bool, json_lines: bool) -> bool:
+    """Whether it is shown on a screen with keys."""
+    return not plain and not json_lines and sys.stdout.isatty() and sys.stdin.isatty()
+
+
+def saved(runs_dir: Path | None, command: str, record: msgspec.Struct, extra: dict[str, bytes] | None = None) -> str:
+    """Save what is on the screen as a run of that command; what to say of it."""
+    try:
+        run: Any = RunStore(runs_dir).save(command, record, extra)
+    except PowerprofError as error:
+        return error.message
+    return f"saved as {run.id}"
 
 
 def width() -> int:

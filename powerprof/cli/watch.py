@@ -8,7 +8,6 @@ is seen as a run, q quits. Findings of `diagnose` appear as servers of this host
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,7 +43,7 @@ def command(
     import json
     from itertools import islice
 
-    from powerprof.cli.live import Live, print_lines, width
+    from powerprof.cli.live import Live, on_screen, print_lines, width
     from powerprof.live.history import History
     from powerprof.live.monitor import Monitor, MonitorPlan
     from powerprof.processes.targets import resolve
@@ -61,14 +60,13 @@ def command(
         ask_every_s=watched.ask_every,
         accounts=tuple(watched.defaults_file or ()),
     )
-    on_screen = not plain and not json_lines and sys.stdout.isatty() and sys.stdin.isatty()
     with Monitor(plan, progress) as monitor:
         intervals = islice(monitor.intervals(), count)
         if json_lines:
-            print_lines(intervals, None, lambda watched: json.dumps(document(watched), ensure_ascii=True))
+            print_lines(intervals, None, lambda interval: json.dumps(document(interval), ensure_ascii=True))
             return
-        if not on_screen:
-            print_lines(intervals, PLAIN_HEAD, lambda watched: plain_line(watched, width()))
+        if not on_screen(plain, json_lines):
+            print_lines(intervals, PLAIN_HEAD, lambda interval: plain_line(interval, width()))
             return
         title = f"powerprof watch · {target.label}"
         Live(
@@ -82,15 +80,10 @@ def command(
 def _saved(monitor: Monitor, runs_dir: Path | None) -> str:
     """Save the interval that is on the screen, as `attribute` would; what to say of it."""
     from powerprof.attribution import capture
-    from powerprof.errors import PowerprofError
-    from powerprof.runs import RunStore
+    from powerprof.cli.live import saved
 
     newest = monitor.newest()
     if newest is None:
         return "nothing to save yet"
     taken, record = newest
-    try:
-        saved = RunStore(runs_dir).save("attribute", record, {capture.FILE: capture.encode(taken)})
-    except PowerprofError as error:
-        return error.message
-    return f"saved as {saved.id}"
+    return saved(runs_dir, "attribute", record, {capture.FILE: capture.encode(taken)})
