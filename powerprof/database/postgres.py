@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,6 @@ from powerprof.database.accounts import server_account
 from powerprof.database.base import Login
 from powerprof.database.builds import ServerBuild, on_host, refuse_missing_library
 from powerprof.database.settings import Setting
-from powerprof.enclosure import Enclosure
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.sources.procfs import children
 
@@ -43,17 +43,14 @@ def find_build(binary: Path | None = None, basedir: Path | None = None, root: Pa
         raise CapabilityError("postgres is not installed", "apt install postgresql")
     if not on_host(binary, root).is_file():
         raise PowerprofError(f"cannot start the server {on_host(binary, root)} (no such file)")
-    inside = Enclosure(root) if root is not None else None
-    done = programs.run(
-        [binary.absolute(), "--version"], timeout_s=30, check=False, user=server_account(), inside=inside
-    )
+    asked = ServerBuild(binary, "postgresql", (0, 0, 0), "", basedir, root=root)
+    command = [str(binary.absolute()), "--version"]
+    done = programs.run(command, timeout_s=30, check=False, user=server_account(), inside=asked.enclosure())
     version = re.match(r"postgres \(PostgreSQL\) (\d{1,3})(?:\.(\d{1,3}))?", done.stdout)
     if done.returncode != 0 or not version:
         refuse_missing_library(done.stderr, binary)
         raise PowerprofError(f"{binary} is not a PostgreSQL server ({done.tail(1) or 'no version'})")
-    return ServerBuild(
-        binary, "postgresql", (int(version[1]), int(version[2] or 0), 0), done.stdout.strip(), basedir, root=root
-    )
+    return dataclasses.replace(asked, version=(int(version[1]), int(version[2] or 0), 0), text=done.stdout.strip())
 
 
 def initialise(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]:
