@@ -224,12 +224,11 @@ def _rounds(
             say(f"starting {len(cases)} servers")
             with Bench(list(cases.values()), bench_options) as bench:
                 apparatus = Apparatus(bench, options, offer, energy.meters, energy.complete, say, notes)
-                measure_rounds(apparatus, cases, gathered_by_value, baseline, lambda: (save(now()), None)[1])
+                measure_rounds(apparatus, cases, gathered_by_value, baseline, lambda: save(now()))
+        interrupted = False
     except Interrupted:
-        record = now()
-        save(record)
-        return record
-    record = now(interrupted=False)
+        interrupted = True
+    record = now(interrupted)
     save(record)
     return record
 

@@ -49,7 +49,7 @@ def measure_rounds(
     cases: Mapping[Value, Case],
     gathered: Mapping[Value, Gathered],
     baseline: list[Window],
-    save: Callable[[], None],
+    save: Callable[[], object],
 ) -> None:
     """The rounds that are missing, saving after each. A server that fails is noted and the others go on.
 
