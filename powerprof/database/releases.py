@@ -73,11 +73,10 @@ class DebianPackages:
         room = deb.Room(_MOST_FILES, _MOST_BYTES)
         for file in files:
             deb.unpack(file, place / "root", room)
-        names = [package.name_and_version for package in wanted]
-        had = [
-            Had(name=name, version=version, sha256=pair.sha256)
-            for (name, version), pair in zip(names, wanted, strict=True)
-        ]
+        had = []
+        for package in wanted:
+            name, version = package.name_and_version
+            had.append(Had(name=name, version=version, sha256=package.sha256))
         manifest = Manifest(suite=self.suite, tree_sha256=_digest(place), packages=had)
         (place / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
         for package in wanted:

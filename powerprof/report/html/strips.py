@@ -126,21 +126,16 @@ def of_comparison(record: Comparison) -> list[Chart]:
 
 def of_run(record: Run, titles: Sequence[str], looks: dict[str, str]) -> list[Chart]:
     """Of a load its metrics; else C0, wake-ups and watts of each phase. `titles` and `looks` are of the phases."""
+    of_metrics: list[Chart] = []
     if isinstance(record, LoadRun):
-        return [
-            (label, metric.kind == "estimated", strips(rows, metric.unit, label))
-            for metric in record.metrics
-            for label in [labels.metric(metric.name)]
-            for ends in [metric.estimate]
-            if (
-                rows := _strip(
-                    clean(record.condition.name, 60), metric.values, "bar-a", (ends.mean, (ends.low, ends.high))
-                )
-            )
-        ][:_MOST_CHARTS]
+        for metric in record.metrics:
+            ends, label = metric.estimate, labels.metric(metric.name)
+            rows = _strip(clean(record.condition.name, 60), metric.values, "bar-a", (ends.mean, (ends.low, ends.high)))
+            if rows:
+                of_metrics.append((label, metric.kind == "estimated", strips(rows, metric.unit, label)))
+        return of_metrics[:_MOST_CHARTS]
     meters = phases.run_meters(record.phases)
     estimated = record.energy_source is not None and not record.energy_source.metered
-    of_metrics = []
     for name, unit in (("c0_percent", "%"), ("wakeups_hz", "1/s"), ("watts", "W")):
         rows = []
         for title, phase in zip(titles, record.phases, strict=True):
