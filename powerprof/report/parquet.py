@@ -2,7 +2,7 @@
 """Saved runs of many hosts as two tables that any SQL engine reads; the only importer of DuckDB.
 
 `runs` has a row a run, `figures` a row a figure of it; `store` and `run` join them. DuckDB writes the files: pyarrow
-and polars are twice as large, and who asks for tables wants an engine that answers.
+is twice as large, and who asks for tables wants an engine that answers.
 """
 
 from __future__ import annotations
