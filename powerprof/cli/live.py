@@ -18,7 +18,7 @@ import msgspec
 from powerprof.cli.output import say, terminal_width
 from powerprof.cli.screen import Screen
 from powerprof.errors import Interrupted, PowerprofError
-from powerprof.report.watch import View
+from powerprof.report.livescreen import View
 from powerprof.runs import RunStore
 
 T = TypeVar("T")

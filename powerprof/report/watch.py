@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from powerprof import text
 from powerprof.live.history import History, Line
 from powerprof.live.intervals import Interval, RowKey
+from powerprof.report.livescreen import View, filled, last_line, scrolled, spark
 
-_BARS = "▁▂▃▄▅▆▇█"
 SORTS = ("rate", "C0", "name")
 _TREND = 8
 _STACK = 8
@@ -19,34 +17,6 @@ _FINDINGS = 3
 # Exits; some are in the next interval, because their CPUs run on at the edge.
 _WORTH_SAYING = 20
 KEYS = "q quit  s sort  / filter  ⏎ stack  space pause  w save"
-
-
-@dataclass(frozen=True)
-class View:
-    """What the person at the screen has chosen. `chosen` is the row that is marked; `message` is said once."""
-
-    sort: str = "rate"
-    wanted: str = ""
-    typing: bool = False
-    paused: bool = False
-    opened: bool = False
-    chosen: int = 0
-    message: str = ""
-
-
-def spark(values: Sequence[float | None], width: int, top: float | None = None) -> str:
-    """The last `width` values as bars from 0 to the greatest of them; a blank where one is unknown."""
-    shown = list(values)[-width:]
-    greatest = top or max((value for value in shown if value is not None), default=0.0)
-    bars = [
-        " "
-        if value is None
-        else _BARS[min(len(_BARS) - 1, int(len(_BARS) * value / greatest))]
-        if greatest > 0
-        else _BARS[0]
-        for value in shown
-    ]
-    return "".join(bars).rjust(width)
 
 
 def screen(history: History, view: View, title: str, width: int, height: int) -> list[str]:
@@ -60,12 +30,6 @@ def screen(history: History, view: View, title: str, width: int, height: int) ->
     room = height - len(head) - len(foot) - 1
     head.append(_columns())
     return filled([*head, *_rows(history, view, width, max(1, room))], foot, width, height)
-
-
-def filled(top: list[str], foot: list[str], width: int, height: int) -> list[str]:
-    """`height` lines: the top, blanks, and the foot, which is there whatever fits."""
-    blank = [""] * max(0, height - len(top) - len(foot))
-    return [text.cut(line, width) for line in [*top[: max(0, height - len(foot))], *blank, *foot]][:height]
 
 
 def _wrapped(said: str, width: int) -> list[str]:
@@ -130,24 +94,19 @@ def _rows(history: History, view: View, width: int, room: int) -> list[str]:
     lines = chosen_lines(history, view)
     if not lines:
         return [f"nothing like “{view.wanted}” ended an idle period"] if view.wanted else ["no idle period ended"]
-    chosen = min(view.chosen, len(lines) - 1)
-    first = max(0, chosen - room + 2)
-    rows: list[str] = []
-    for number, line in enumerate(lines[first:], first):
-        mark = ">" if number == chosen else " "
-        rows.append(mark + row_line(line, width - 1)[1:])
-        if number == chosen and view.opened:
-            frames = line.row.stack or ("no user stack",)
-            rows += [
-                text.cut(f"{'':>37}{'← ' if at else ''}{frame}", width) for at, frame in enumerate(frames[:_STACK])
-            ]
-        if len(rows) >= room:
-            break
-    left = len(lines) - first - sum(1 for line in rows if not line.startswith(" " * 37))
-    if left > 0 and len(rows) >= room:
-        rest = sum(line.rate_hz for line in lines[-left:])
-        rows = [*rows[: room - 1], f"{text.number(rest, 1):>8}  {left + 1} more rows (/ filter, or a higher window)"]
-    return rows[:room]
+    return scrolled(
+        lines,
+        view,
+        room,
+        row=lambda line: row_line(line, width),
+        details=lambda line: _stack(line, width),
+        rest=lambda left: f"{text.number(sum(line.rate_hz for line in left), 1):>8}",
+    )
+
+
+def _stack(line: Line, width: int) -> list[str]:
+    frames = line.row.stack or ("no user stack",)
+    return [text.cut(f"{'':>37}{'← ' if at else ''}{frame}", width) for at, frame in enumerate(frames[:_STACK])]
 
 
 def row_line(line: Line, width: int) -> str:
@@ -184,14 +143,6 @@ def _trouble(newest: Interval) -> list[str]:
 def _foot(newest: Interval | None, view: View, width: int) -> str:
     cost = "" if newest is None or newest.window_s <= 0 else f"itself: {own_cost(newest)}"
     return last_line(view, KEYS, cost, width)
-
-
-def last_line(view: View, keys: str, cost: str, width: int) -> str:
-    """What is typed, or the keys and what powerprof itself costs."""
-    if view.typing:
-        return f"/{view.wanted}_"
-    said = view.message or keys
-    return said + cost.rjust(width - len(said)) if len(said) + len(cost) + 2 <= width else cost or said
 
 
 def own_cost(interval: Interval) -> str:

@@ -7,8 +7,8 @@ from powerprof import text
 from powerprof.energy.domains import host_energy
 from powerprof.live.statements import StatementHistory, StatementLine
 from powerprof.queries.records import Queries
+from powerprof.report.livescreen import View, filled, last_line, scrolled, spark
 from powerprof.report.queries import DEAR_PERCENT
-from powerprof.report.watch import View, filled, last_line, spark
 
 SORTS = ("CPU", "calls", "ms a call", "p95", "name")
 _KEYS = "q quit  s sort  / filter  ⏎ text  space pause  w save"
@@ -95,20 +95,14 @@ def _rows(history: StatementHistory, view: View, width: int, room: int) -> list[
     lines = chosen_lines(history, view)
     if not lines:
         return [f"nothing like “{view.wanted}” was executed" if view.wanted else "no statement was executed"]
-    chosen = min(view.chosen, len(lines) - 1)
-    first = max(0, chosen - room + 2)
-    rows: list[str] = []
-    starts = []
-    for number, line in enumerate(lines[first:], first):
-        starts.append(len(rows))
-        rows.append((">" if number == chosen else " ") + _row(line, width - 1)[1:])
-        if number == chosen and view.opened:
-            rows += text.wrap(line.statement.text, width, " " * 8)[:_TEXT_LINES]
-        if len(rows) > room:
-            left = lines[first + sum(start < room - 1 for start in starts) :]
-            rest = text.number(sum(line.cpu_percent for line in left), 1)
-            return [*rows[: room - 1], f"{rest:>7}  {len(left)} more rows (/ filter, or a higher window)"]
-    return rows
+    return scrolled(
+        lines,
+        view,
+        room,
+        row=lambda line: _row(line, width),
+        details=lambda line: text.wrap(line.statement.text, width, " " * 8)[:_TEXT_LINES],
+        rest=lambda left: f"{text.number(sum(line.cpu_percent for line in left), 1):>7}",
+    )
 
 
 def _row(line: StatementLine, width: int) -> str:

@@ -7,7 +7,7 @@ import msgspec
 
 from powerprof.live.statements import StatementHistory
 from powerprof.queries.records import Statement, TracingCost
-from powerprof.report.watch import View
+from powerprof.report.livescreen import View
 from powerprof.report.watchqueries import AWAY, PLAIN_HEAD, SORTS, chosen_lines, plain_line, screen
 from tests.unit.queries.test_report import record
 

@@ -11,7 +11,8 @@ import pytest
 from powerprof.cli.screen import keys_of
 from powerprof.live.history import History
 from powerprof.live.intervals import LiveFinding
-from powerprof.report.watch import PLAIN_HEAD, View, document, plain_line, screen, spark
+from powerprof.report.livescreen import View, scrolled, spark
+from powerprof.report.watch import PLAIN_HEAD, document, plain_line, screen
 from tests.unit.live.intervals import interval, row
 
 STORM = LiveFinding(rule="duplicate_server_id", severity="fault", text="another server has server_id 2")
@@ -51,6 +52,30 @@ def test_rows_that_do_not_fit_are_summed() -> None:
     rest = next(line for line in lines if "more rows" in line)
     figures = [float(line[1:].split()[0]) for line in (*shown, rest)]
     assert sum(figures) == pytest.approx(11.0, abs=0.2)  # 20 + 10 + 80 exits in 10 s
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("room", [1, 2, 3, 7, 12, 13, 14, 40])
+def test_rows_and_the_rest_are_all_wherever_one_scrolls(room: int, opened: bool) -> None:
+    for chosen in range(14):  # one more than there are
+        rows = scrolled(
+            [1 << n for n in range(13)],
+            View(chosen=chosen, opened=opened),
+            room,
+            row=lambda line: f" {line}",
+            details=lambda line: [f"   of {line}", "   two"],
+            rest=lambda left: f" {sum(left)}",
+        )
+        assert len(rows) <= room
+        marked = rows.index(f">{1 << min(chosen, 12)}")
+        if opened and room > 2:
+            assert rows[marked + 1] == f"   of {1 << min(chosen, 12)}"
+        if room > 1:
+            figures = [int(row[1:].split()[0]) for row in rows if not row.startswith("   ")]
+            assert sum(figures) == (1 << 13) - 1
+        more = [row for row in rows if "more row" in row]
+        shown = sum(not row.startswith("   ") for row in rows) - len(more)
+        assert not more or (more == rows[-1:] and f"  {13 - shown} more row" in more[0])
 
 
 def test_filter_sort_and_choice() -> None:
