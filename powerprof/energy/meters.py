@@ -9,10 +9,12 @@ from pathlib import Path
 
 from powerprof import paths
 from powerprof.closing import Closing
+from powerprof.energy.asleep import Gap, awake, joined
 from powerprof.energy.domains import contained
 from powerprof.energy.reconcile import reconcile
 from powerprof.errors import CapabilityError, UsageError
 from powerprof.records import EnergyReading
+from powerprof.sources.clock import Suspended
 from powerprof.sources.meter import DomainEnergy, Meter
 from powerprof.sources.series import in_window
 
@@ -25,6 +27,8 @@ _HOST = "host:"
 # RAPL counters move every millisecond; some firmwares and hypervisors take longer, none that count take this long.
 _PROBE_S = 0.4
 _SHORT_S = 0.1
+# Samples from longer before a window are let go: what runs all day takes no more memory in the evening.
+_KEPT_S = 3600.0
 
 
 def _openers(meter_log: Path | None, auto: bool) -> dict[str, Callable[[], Meter]]:
@@ -61,6 +65,9 @@ class MeterSet(Closing):
         self.why = why
         self._notes: list[str] = []
         self._notes_by_source: dict[str, list[str]] = {}
+        self._suspended = Suspended()
+        self._sampled_s: dict[int, float] = {}
+        self._gaps: dict[int, list[Gap]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,8 +87,13 @@ class MeterSet(Closing):
 
     def sample(self, now_s: float | None = None) -> None:
         """Read every meter once, now (`now_s` stands in for the clock)."""
-        for meter in self._meters:
-            meter.sample(time.monotonic() if now_s is None else now_s)
+        slept = self._suspended.since_s() > 0
+        for number, meter in enumerate(self._meters):
+            at_s = time.monotonic() if now_s is None else now_s
+            if slept and number in self._sampled_s:
+                self._gaps.setdefault(number, []).append((self._sampled_s[number], at_s))
+            self._sampled_s[number] = at_s
+            meter.sample(at_s)
 
     def readings(self, start_s: float, end_s: float) -> list[EnergyReading]:
         """Energy by domain between two moments of CLOCK_MONOTONIC, from the samples nearest to them.
@@ -90,8 +102,9 @@ class MeterSet(Closing):
         """
         self._notes = []
         result: list[EnergyReading] = []
-        for meter in self._meters:
-            energies = meter.energies(start_s, end_s)
+        for number, meter in enumerate(self._meters):
+            meter.forget(start_s - _KEPT_S)
+            energies = self._energies(number, start_s, end_s)
             made, notes = make_readings(meter.name, energies, start_s, end_s)
             result += made
             self._notes_by_source[meter.name] = mine = [*notes, *meter.notes()]
@@ -101,6 +114,15 @@ class MeterSet(Closing):
         result = contained(result)
         self._notes += reconcile(result)
         return result
+
+    def _energies(self, number: int, start_s: float, end_s: float) -> list[DomainEnergy]:
+        """Of one meter; where the host was suspended within the window, of the time that it was awake."""
+        meter, gaps = self._meters[number], self._gaps.get(number, [])
+        whole = meter.energies(start_s, end_s)
+        if all(end <= start_s or begin >= end_s for begin, end in gaps):
+            return whole
+        parts = [(span, meter.energies(*span)) for span in awake(start_s, end_s, gaps)]
+        return joined([(item.domain, item.inside) for item in whole], parts, start_s, end_s)
 
     def notes(self) -> list[str]:
         """What is to be known of the last `readings`: dropped samples, gaps, what contains what."""

@@ -135,8 +135,8 @@ def _trouble(newest: Interval) -> list[str]:
         troubles.append(f"{newest.lost_count:,} causes lost")
     if newest.balance_error is not None and newest.balance_error * newest.exits_count > _WORTH_SAYING:
         troubles.append(f"trace and kernel differ by {100 * newest.balance_error:.1f} %")
-    if newest.suspended_s >= 1.0:
-        troubles.append(f"asleep for {newest.suspended_s:.0f} s")
+    if newest.suspended_s:
+        troubles.append(f"the host was suspended for {newest.suspended_s:.1f} s, which no figure counts")
     return [f"! {', '.join(troubles)}"] if troubles else []
 
 
@@ -169,7 +169,8 @@ def plain_line(interval: Interval, width: int = 100) -> str:
     top = merged(interval.rows)[:3]
     most = ", ".join(f"{row.key.process} {row.key.function} {row.exits_count / interval.window_s:.1f}" for row in top)
     faults = "".join(f"  ! {finding.rule}" for finding in interval.findings)
-    return text.cut(head + most + faults, width)
+    slept = f"! suspended for {interval.suspended_s:.1f} s  " if interval.suspended_s else ""
+    return text.cut(head + slept + most + faults, width)
 
 
 def document(interval: Interval) -> dict[str, Any]:

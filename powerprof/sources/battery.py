@@ -9,7 +9,7 @@ from powerprof import paths
 from powerprof.errors import CapabilityError
 from powerprof.files import try_int, try_text
 from powerprof.sources.meter import DomainEnergy
-from powerprof.sources.series import PowerSample, power_energy
+from powerprof.sources.series import PowerSample, forget, power_energy
 
 _INTERVAL_S = 1.0
 
@@ -59,6 +59,10 @@ class BatteryMeter:
             DomainEnergy(folder.name, power_energy(samples, start_s, end_s, 30.0))
             for folder, samples in zip(self._folders, self._samples, strict=True)
         ]
+
+    def forget(self, before_s: float) -> None:
+        for samples in self._samples:
+            forget(samples, before_s)
 
     def notes(self) -> list[str]:
         return []

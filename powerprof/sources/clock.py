@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's own monotonic clock, which is what BPF programs read.
+"""The kernel's own monotonic clock, which is what BPF programs read, and how long the host was suspended.
 
 In a time namespace (time_namespaces(7)) a process's CLOCK_MONOTONIC is ahead of it or behind, by an offset that the
 namespace was made with: edges of windows that were told in our time would lie days beside what the kernel counts.
@@ -33,3 +33,72 @@ def ahead_ns(offsets: str) -> int:
 def kernel_ns() -> int:
     """CLOCK_MONOTONIC as the kernel has it: of any namespace, the same as `bpf_ktime_get_ns` says."""
     return time.monotonic_ns() - _offset_ns()
+
+
+# Two clocks cannot be read at one moment. A reading that took longer than this is taken again, so often at most.
+_TOGETHER_NS, _TRIES = 50_000, 5
+# Below it "suspended" is two readings that were taken far apart; the shortest real one takes tens of ms to wake from.
+_SUSPENDED_S = 0.01
+
+
+def _suspended_ns() -> int:
+    """How long the host was suspended since it started: CLOCK_BOOTTIME runs meanwhile, CLOCK_MONOTONIC stands still."""
+    best, took = 0, None
+    for _ in range(_TRIES):
+        before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        after_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        if took is None or after_ns - before_ns < took:
+            best, took = boot_ns - (before_ns + after_ns) // 2, after_ns - before_ns
+        if took < _TOGETHER_NS:
+            break
+    return best
+
+
+class Suspended:
+    """Tells from one asking to the next how long the host was suspended.
+
+    In a time namespace both clocks have offsets, which never change while a process lives: what grows is time asleep.
+    """
+
+    def __init__(self) -> None:
+        self._at_ns = _suspended_ns()
+
+    def since_s(self) -> float:
+        """Seconds of it since the last asking, or since this was made."""
+        now_ns = _suspended_ns()
+        slept_s = (now_ns - self._at_ns) / 1e9
+        if slept_s < _SUSPENDED_S:
+            return 0.0
+        self._at_ns = now_ns
+        return slept_s
+
+
+class WallOffset:
+    """By how much the clock on the wall is ahead of CLOCK_MONOTONIC, which a suspend and each setting of it change."""
+
+    def __init__(self) -> None:
+        self._noted: list[tuple[float, float]] = []
+        self.note(time.monotonic())
+
+    def note(self, now_s: float) -> None:
+        """As it is at this moment of CLOCK_MONOTONIC."""
+        ahead_s = time.time() - time.monotonic()
+        # Two that are alike tell all between them.
+        if len(self._noted) > 1 and max(abs(ahead_s - known) for _, known in self._noted[-2:]) < _SUSPENDED_S:
+            self._noted.pop()
+        self._noted.append((now_s, ahead_s))
+
+    def near(self, when_s: float) -> float:
+        """As it was nearest to that moment."""
+        return min(self._noted, key=lambda noted: abs(noted[0] - when_s))[1]
+
+
+def suspended_note(seconds: float) -> list[str]:
+    """What a window says that held so much of it; nothing where there was none."""
+    if not seconds:
+        return []
+    return [
+        f"the host was suspended for {seconds:.1f} s within this window: no figure counts that time, but what woke "
+        "the CPUs when it resumed is in it"
+    ]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -115,8 +114,3 @@ def edge_snapshot(
         which = list_of(unresolved)
         notes.append(f"CPU {which} is outside our CPU set: its open idle periods are not resolved")
     return Snapshot(readings, tuple(notes))
-
-
-def suspend_clock_ns() -> int:
-    """CLOCK_BOOTTIME − CLOCK_MONOTONIC: stands still except while the host is suspended."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)

@@ -20,7 +20,7 @@ from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import read_int, read_text
 from powerprof.sources.counters import CounterSample
 from powerprof.sources.meter import DomainEnergy
-from powerprof.sources.series import counter_energy
+from powerprof.sources.series import counter_energy, forget
 
 # Exporters refresh every 5 s (Scaphandre, Kepler), some every 30 s.
 _INTERVAL_S = 5.0
@@ -140,6 +140,9 @@ class HostMeter:
         ]
         energy = counter_energy(moved, start_s, end_s, joules_per_unit=1e-6, modulus=None, limit_watts=_HOST_WATTS)
         return [DomainEnergy(self._domain, energy)]
+
+    def forget(self, before_s: float) -> None:
+        forget(self._samples, before_s)
 
     def notes(self) -> list[str]:
         whose = (

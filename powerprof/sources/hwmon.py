@@ -20,7 +20,7 @@ from powerprof.files import read_int, try_int, try_text
 from powerprof.sources.counters import CounterSample
 from powerprof.sources.hwmon_chips import role_of
 from powerprof.sources.meter import DomainEnergy, distinct_names
-from powerprof.sources.series import PowerSample, counter_energy, power_energy
+from powerprof.sources.series import PowerSample, counter_energy, forget, power_energy
 
 _IGNORED = re.compile(r"BAT|AC\b|ACAD|ADP|ucsi|hidpp|wacom", re.I)
 _POWER_INTERVAL_S = 1.0
@@ -145,6 +145,11 @@ class HwmonMeter:
                 energy = power_energy(powers, start_s, end_s, 5 * _POWER_INTERVAL_S)
             result.append(DomainEnergy(channel.domain, energy, channel.inside))
         return result
+
+    def forget(self, before_s: float) -> None:
+        for counters, powers in zip(self._counters, self._powers, strict=True):
+            forget(counters, before_s)
+            forget(powers, before_s)
 
     def notes(self) -> list[str]:
         return [

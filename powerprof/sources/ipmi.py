@@ -18,7 +18,7 @@ from powerprof import paths, programs
 from powerprof.errors import CapabilityError, DataError, PowerprofError
 from powerprof.foreign import loader
 from powerprof.sources.meter import DomainEnergy
-from powerprof.sources.series import PowerSample, power_energy
+from powerprof.sources.series import PowerSample, forget, power_energy
 
 _DCMI = "DCMI"
 _INTERVAL_S = 5.0  # what the controllers' own sampling period is (DCMI 1.5, 6.6.1)
@@ -161,6 +161,9 @@ class IpmiMeter:
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         return [DomainEnergy("server", power_energy(self._samples, start_s, end_s, 3 * _INTERVAL_S))]
+
+    def forget(self, before_s: float) -> None:
+        forget(self._samples, before_s)
 
     def notes(self) -> list[str]:
         return ["ipmi: the controller's figures are seconds old and rounded: use windows of 30 s and more"]

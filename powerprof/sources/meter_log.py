@@ -19,6 +19,7 @@ from pathlib import Path
 from powerprof.errors import CapabilityError, DataError
 from powerprof.files import read_outside_text
 from powerprof.foreign import loader
+from powerprof.sources.clock import WallOffset
 from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.series import Energy, PowerSample, power_energy
 
@@ -196,12 +197,11 @@ class MeterLogMeter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset_s = time.time() - time.monotonic()
+        self._offset = WallOffset()
         self._notes: list[str] = []
 
     def sample(self, now_s: float) -> None:
-        # The clocks drift apart when NTP steps: the offset is that of the last sample.
-        self._offset_s = time.time() - time.monotonic()
+        self._offset.note(now_s)
 
     def is_counting(self) -> bool | None:
         return None
@@ -214,8 +214,12 @@ class MeterLogMeter:
             self._notes = [f"meter_log: {error.message}"]
             return [DomainEnergy("wall", Energy(None, start_s, end_s))]
         self._notes = [f"meter_log: {note}" for note in log.notes]
-        local = [PowerSample(s.time_s - self._offset_s, s.watts) for s in log.samples]
+        offset_s = self._offset.near(end_s)
+        local = [PowerSample(s.time_s - offset_s, s.watts) for s in log.samples]
         return [DomainEnergy("wall", power_energy(local, start_s, end_s, 3 * log.step_s))]
+
+    def forget(self, before_s: float) -> None:
+        """The samples are the log's."""
 
     def notes(self) -> list[str]:
         return self._notes

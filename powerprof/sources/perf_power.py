@@ -20,7 +20,7 @@ from powerprof.files import read_int, read_text, reason_of, try_int, try_text
 from powerprof.sources.counters import CounterSample
 from powerprof.sources.meter import DomainEnergy, distinct_names
 from powerprof.sources.perf_event import open_counter, read_counter
-from powerprof.sources.series import counter_energy
+from powerprof.sources.series import counter_energy, forget
 
 _MODULUS = 1 << 64
 _NAMES = {
@@ -111,6 +111,10 @@ class PerfPowerMeter:
             )
             for counter, samples in zip(self._counters, self._samples, strict=True)
         ]
+
+    def forget(self, before_s: float) -> None:
+        for samples in self._samples:
+            forget(samples, before_s)
 
     def notes(self) -> list[str]:
         return list(self._notes)

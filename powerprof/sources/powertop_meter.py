@@ -16,7 +16,7 @@ from powerprof import paths, programs
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.foreign import printable
 from powerprof.sources.meter import DomainEnergy
-from powerprof.sources.series import PowerSample, power_energy
+from powerprof.sources.series import PowerSample, forget, power_energy
 from powerprof.sources.timed_program import OUTPUT, TimedProgram, nameless, text_of
 
 _SECONDS = 5
@@ -70,6 +70,9 @@ class PowertopMeter:
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         return [DomainEnergy("machine", power_energy(self._samples, start_s, end_s, 3.0 * _SECONDS))]
+
+    def forget(self, before_s: float) -> None:
+        forget(self._samples, before_s)
 
     def notes(self) -> list[str]:
         return ["powertop: its watts are an estimate, and running it is part of what is measured"]

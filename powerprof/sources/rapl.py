@@ -18,7 +18,7 @@ from powerprof.files import read_int, try_int, try_text
 from powerprof.foreign import whole
 from powerprof.sources.counters import PACKAGE_WATTS, CounterSample
 from powerprof.sources.meter import DomainEnergy, distinct_names
-from powerprof.sources.series import counter_energy
+from powerprof.sources.series import counter_energy, forget
 
 _CONTROL_TYPES = ("intel-rapl", "intel-rapl-tpmi", "intel-rapl-mmio")
 # A package that drew this would wrap a 65,536 J counter (15.3 µJ units) in 65 s: half of it limits sampling.
@@ -176,6 +176,10 @@ class RaplMeter:
             )
             for domain, samples in zip(self._domains, self._samples, strict=True)
         ]
+
+    def forget(self, before_s: float) -> None:
+        for samples in self._samples:
+            forget(samples, before_s)
 
     def notes(self) -> list[str]:
         return list(self._notes)

@@ -187,6 +187,11 @@ def interval_energy(intervals: Sequence[PowerInterval], start_s: float, end_s: f
     return _share_of(pieces, start_s, end_s, len(inside) - len(good), notes)
 
 
+def forget(samples: list[CounterSample] | list[PowerSample], before_s: float) -> None:
+    """Let go of samples from before that, all but those by which later ones are judged."""
+    del samples[: max(0, bisect_left(samples, before_s, key=lambda sample: sample.time_s) - _HISTORY)]
+
+
 def in_window(energy: Energy, start_s: float, end_s: float) -> tuple[float | None, float | None]:
     """Joules and watts for the window itself: the covered span's mean power over the whole window.
 

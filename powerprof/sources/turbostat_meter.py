@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import IO
 
 from powerprof import paths, programs
 from powerprof.errors import CapabilityError, DataError, PowerprofError
+from powerprof.sources.clock import WallOffset
 from powerprof.sources.meter import DomainEnergy, distinct_names
 from powerprof.sources.series import PowerInterval, interval_energy
 from powerprof.sources.turbostat import TurbostatInterval, TurbostatLog, TurbostatRow, parse_turbostat
@@ -95,10 +95,10 @@ class TurbostatMeter:
     def __init__(self, process: subprocess.Popen[bytes], output: IO[bytes]) -> None:
         self._process = process
         self._output = output
-        self._offset_s = time.time() - time.monotonic()
+        self._offset = WallOffset()
 
     def sample(self, now_s: float) -> None:
-        self._offset_s = time.time() - time.monotonic()
+        self._offset.note(now_s)
 
     def is_counting(self) -> bool | None:
         return True  # tried in open_turbostat
@@ -107,7 +107,10 @@ class TurbostatMeter:
         self._output.seek(0)
         text = self._output.read().decode("utf-8", "replace")
         whole = text[: text.rfind("\n") + 1]
-        return log_energies(parse_turbostat(whole, "turbostat's output"), start_s, end_s, self._offset_s)
+        return log_energies(parse_turbostat(whole, "turbostat's output"), start_s, end_s, self._offset.near(end_s))
+
+    def forget(self, before_s: float) -> None:
+        """The samples are the log's."""
 
     def notes(self) -> list[str]:
         return ["turbostat: it wakes every CPU once a second, which is part of what is measured"]

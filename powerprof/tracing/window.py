@@ -16,6 +16,7 @@ from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, Interrupted
 from powerprof.records import Window
 from powerprof.sources.base import CpuReading, Meters, Snapshot
+from powerprof.sources.clock import Suspended, suspended_note
 from powerprof.sources.cpuidle import CpuidleReader, list_of, online_cpus
 from powerprof.sources.edges import edge_snapshot
 from powerprof.sources.idle_events import IdleEvents
@@ -138,7 +139,7 @@ class TraceWindow(Closing):
         if meters is not None:
             meters.sample()
             limit_s = meters.max_interval_s or limit_s
-        start_s = time.monotonic()
+        start_s, suspended = time.monotonic(), Suspended()
         stat = read_stat()
         # Wakings from before the first CPU's edge: an exit in a CPU's own window has its waking among them.
         self._tracer.start()
@@ -184,7 +185,8 @@ class TraceWindow(Closing):
                 f"CPU {list_of(alone)}: its idle exits were counted by the trace alone, cpuidle's counters began anew"
             )
             residency = msgspec.structs.replace(residency, notes=[*residency.notes, note])
-        if meters is not None:
-            residency = msgspec.structs.replace(residency, energy=meters.readings(start_s, end_s))
+        notes = [*residency.notes, *suspended_note(suspended.since_s())]
+        energy = residency.energy if meters is None else meters.readings(start_s, end_s)
+        residency = msgspec.structs.replace(residency, energy=energy, notes=notes)
         names = self._reader.state_names()
         return TracedWindow(trace, edges, window_s, residency, names, tool_cpu_s, interrupted, stat_idle_percent)

@@ -21,12 +21,11 @@ from powerprof.errors import Interrupted, PowerprofError
 from powerprof.records import Window
 from powerprof.sources import procfs
 from powerprof.sources.base import Meters
-from powerprof.sources.edges import suspend_clock_ns
+from powerprof.sources.clock import Suspended, suspended_note
 from powerprof.text import Say
 from powerprof.windows.counted import open_source
 from powerprof.windows.residency import merge_notes
 
-_SUSPENDED_S = 0.01
 _WAITED_S = 0.1
 
 
@@ -62,7 +61,7 @@ class WindowMeter(Closing):
         self._started_at = ""
         self._stat: procfs.Stat | None = None
         self._times: dict[str, dict[int, int]] = {}
-        self._suspend_ns = 0
+        self._suspended = Suspended()
         self._start_s = 0.0
         self._own = _own_use()
 
@@ -72,7 +71,7 @@ class WindowMeter(Closing):
     def open_window(self, duration_s: float | None = None) -> None:
         """Begin. `duration_s` must be known beforehand for powertop and turbostat only."""
         self._started_at = now_text()
-        self._suspend_ns = suspend_clock_ns()
+        self._suspended.since_s()
         self._stat = _stat()
         if self._meters is not None:
             self._meters.sample()
@@ -104,9 +103,7 @@ class WindowMeter(Closing):
         processes, notes = procfs.process_times(self._times, times, wall_cpu_s)
         stat = _stat()
         spent = procfs.accounting(self._stat, stat) if self._stat and stat else None
-        suspended_s = (suspend_clock_ns() - self._suspend_ns) / 1e9
-        if suspended_s > _SUSPENDED_S:
-            notes.append(f"the host was suspended for {suspended_s:.1f} s: that time is not counted")
+        notes += suspended_note(self._suspended.since_s())
         return msgspec.structs.replace(
             window,
             energy=energy,

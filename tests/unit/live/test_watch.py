@@ -92,7 +92,8 @@ def test_trouble_is_said() -> None:
     made = History()
     made.add(replace_interval(lost_count=7, suspended_s=30.0))
     lines = screen(made, View(), TITLE, 80, 24)
-    assert "! 7 causes lost, asleep for 30 s" in lines
+    assert "! 7 causes lost, the host was suspended for 30.0 s, which no figure counts" in lines
+    assert "! suspended for 30.0 s  " in plain_line(replace_interval(suspended_s=30.0))
 
 
 def replace_interval(**changes: object):  # type: ignore[no-untyped-def]

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host that was suspended, as its clocks tell it: CLOCK_BOOTTIME is ahead by more than it was.
+
+A virtual machine on a machine that runs tests can seldom be suspended; what powerprof sees of it are these clocks.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+HOUR_S = 3600
+_LIBRARY = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+static int slept;
+static int get(clockid_t clock, struct timespec *at)
+{
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    return real(clock, at);
+}
+int clock_gettime(clockid_t clock, struct timespec *at)
+{
+    int failed = get(clock, at);
+    if (!failed && clock == CLOCK_BOOTTIME && slept) at->tv_sec += 3600;
+    return failed;
+}
+int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, struct timespec *left)
+{
+    static int (*real)(clockid_t, int, const struct timespec *, struct timespec *);
+    struct timespec now = {0, 0};
+    if (!real) real = dlsym(RTLD_NEXT, "clock_nanosleep");
+    if (flags & TIMER_ABSTIME) get(clock, &now);
+    double seconds = until->tv_sec - now.tv_sec + (until->tv_nsec - now.tv_nsec) / 1e9;
+    int failed = real(clock, flags, until, left);
+    if (seconds > 0.45) slept = 1;
+    return failed;
+}
+"""
+
+
+class SuspendedClock:
+    """Of this process: `sleep` lets CLOCK_BOOTTIME jump ahead."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real, self._ahead_ns = time.clock_gettime_ns, 0
+
+        def gettime(clock: int) -> int:
+            return real(clock) + (self._ahead_ns if clock == time.CLOCK_BOOTTIME else 0)
+
+        monkeypatch.setattr(time, "clock_gettime_ns", gettime)
+
+    def sleep(self, seconds: float) -> None:
+        """As after so long a suspend."""
+        self._ahead_ns += round(seconds * 1e9)
+
+
+def suspended_while_it_sleeps(folder: Path) -> dict[str, str]:
+    """The environment of a program for which the host was suspended for an hour in its first sleep of half a second."""
+    source, library = folder / "clock.c", folder / "clock.so"
+    source.write_text(_LIBRARY)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library)}
