@@ -32,10 +32,10 @@ from powerprof.live.intervals import Interval
 from powerprof.live.pending import Pending
 from powerprof.live.servers import ASK_EVERY_S, Servers
 from powerprof.paths import procfs
-from powerprof.processes.targets import Target
+from powerprof.processes.targets import Target, found_again
 from powerprof.processes.tasks import Task, look_up
+from powerprof.sources.clock import Suspended
 from powerprof.sources.cpuidle import online_cpus
-from powerprof.sources.edges import suspend_clock_ns
 from powerprof.stacks.store import TableStore
 from powerprof.text import Say
 from powerprof.tracing import monitor as tracing
@@ -74,10 +74,10 @@ class Monitor(Closing):
     """Measures interval after interval while its context is open. `last` is the newest capture and what it says."""
 
     def __init__(self, plan: MonitorPlan, say: Say) -> None:
-        self._plan, self._say = plan, say
+        self._plan, self._say, self._target = plan, say, plan.target
         self._stack = ExitStack()
         self._servers = Servers(None if plan.target.system else plan.target.pids, plan.ask_every_s, plan.accounts)
-        self._suspended_ns = suspend_clock_ns()
+        self._suspended = Suspended()
         self._usual_hz: float | None = None
         self._host_set: Sequence[tuple[str, str]] = ()
         self._tasks: dict[int, Task] = {}
@@ -104,6 +104,7 @@ class Monitor(Closing):
         stack.callback(self._end)
         # What loading took is in no interval.
         self._own.begin()
+        self._suspended.since_s()
 
     def close(self) -> None:
         self._stack.close()
@@ -126,6 +127,7 @@ class Monitor(Closing):
 
     def next(self) -> Interval:
         """The next interval: from the end of the last one to now. Raises Interrupted where a signal cuts it short."""
+        self._find_target()
         if self._plan.ask_servers:
             self._servers.before()
             self._tracer.judge(self._servers.asked_pids)
@@ -135,7 +137,7 @@ class Monitor(Closing):
         places = naming.costliest(window.trace.causes)
         self._purse.earn(window.window_s)
         naming.look_at(self._tracer, self._unknown(places), self._purse)
-        around = Around(self._plan.target, self._host, interrupt_names(), self._tracer.notes(), self._look_up)
+        around = Around(self._target, self._host, interrupt_names(), self._tracer.notes(), self._look_up)
         capture = captured(around, window, stacks, self._energy, self._servers.thread_names())
         record = self._analyse(capture, places)
         self.last = capture, record
@@ -148,7 +150,7 @@ class Monitor(Closing):
             own_cpu_s=self._own.cpu_since(),
             own_bpf_s=self._own.bpf_of(window.trace.run_time_s),
             own_memory_bytes=resident_bytes(),
-            suspended_s=self._suspended_since(),
+            suspended_s=self._suspended.since_s(),
         )
         came = sorted(set(online_cpus()) - set(self._cpus))
         if came:
@@ -216,6 +218,13 @@ class Monitor(Closing):
             known = self._tasks[tid] = look_up(tid, pid, comm)
         return known
 
+    def _find_target(self) -> None:
+        found = found_again(self._target)
+        if found is not self._target:
+            self._target = found
+            self._tracer.follow(found)
+            self._servers.only(found.pids)
+
     def _follow(self, stacks: StackTrace) -> None:
         """What changed around us: CPUs, programs that are gone, more stacks than the kernel keeps."""
         if online_cpus() != self._cpus:
@@ -239,11 +248,6 @@ class Monitor(Closing):
             meter = host_meters([record.energy])
             self._host_set = [] if meter is None else [(meter.source, domain) for domain in meter.domains]
         return self._host_set
-
-    def _suspended_since(self) -> float:
-        now_ns = suspend_clock_ns()
-        slept, self._suspended_ns = max(0, now_ns - self._suspended_ns), now_ns
-        return slept / 1e9
 
     def _hurry(self, interval: Interval) -> None:
         """A storm is told within two intervals: the servers are asked as soon as the host wakes far more than usual."""

@@ -170,6 +170,11 @@ class Servers:
                 findings.setdefault(finding.rule, finding)
         return tuple(states), tuple(findings.values())
 
+    def only(self, pids: Sequence[int]) -> None:
+        """From now on these processes are asked, and at the next window."""
+        self._only = set(pids)
+        self.hurry()
+
     def hurry(self) -> None:
         """Ask at the next window whatever the time: something has changed."""
         self._asked_s = float("-inf")

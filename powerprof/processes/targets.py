@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from powerprof import paths
@@ -24,7 +24,7 @@ class Target:
     """The processes to attribute to. `pids` is empty for the whole system; `label` is what to call them.
 
     `cgroup` is the folder whose `cgroup.procs` is read again during the window, `roots` are processes whose
-    descendants of the same name belong to them.
+    descendants of the same name belong to them, `names` those that were asked for by name.
     """
 
     pids: tuple[int, ...]
@@ -32,6 +32,7 @@ class Target:
     system: bool = False
     cgroup: Path | None = None
     roots: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
 
     def members(self) -> list[int]:
         """Every process of the target as it is now, where processes may join it."""
@@ -73,7 +74,8 @@ def _named(name: str) -> list[int]:
         if pid == os.getpid():
             continue
         comm = try_text(paths.procfs() / str(pid) / "comm")
-        if comm is not None and (comm in {full_name[:15] for full_name in wanted} or name_of(pid) in wanted):
+        named = comm is not None and (comm in {full_name[:15] for full_name in wanted} or name_of(pid) in wanted)
+        if named and not has_ended(pid):
             pids.append(pid)
     return pids
 
@@ -192,6 +194,30 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
     unique = tuple(dict.fromkeys(pids))
     if os.getpid() in unique:
         raise UsageError("powerprof cannot attribute to itself", "its own cost is in every report")
-    families = [_named(part) for part in parts if whole(part) is None]
-    roots = tuple(root for family in families if len(family) > 1 and (root := _root_of(family)) is not None)
-    return Target(unique, ", ".join(dict.fromkeys(_label(pid) for pid in unique)), roots=roots)
+    names = tuple(part for part in parts if whole(part) is None)
+    return Target(unique, ", ".join(dict.fromkeys(map(_label, unique))), roots=_roots(names), names=names)
+
+
+def _roots(names: Sequence[str]) -> tuple[int, ...]:
+    families = [_named(name) for name in names]
+    return tuple(root for family in families if len(family) > 1 and (root := _root_of(family)) is not None)
+
+
+def found_again(target: Target) -> Target:
+    """The target with the processes that bear its names now, where one of it has ended: a server that was restarted is
+    another process. The same object where nothing has changed, or nobody bears a name yet, or too many do.
+    """
+    if not target.names or not any(map(has_ended, target.roots or target.pids)):
+        return target
+    found: list[int] = []
+    kept = [pid for pid in target.pids if not has_ended(pid)]
+    for name in target.names:
+        try:
+            found += _one(name)
+        except UsageError:
+            # The one that has ended stays: by it this name is looked for again.
+            kept = list(target.pids)
+    unique = tuple(dict.fromkeys([*kept, *found]))
+    if unique == target.pids:
+        return target
+    return replace(target, pids=unique, roots=_roots(target.names))

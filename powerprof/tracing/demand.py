@@ -49,6 +49,11 @@ class DemandTracer(StackTracer):
         """Take these processes in as they are now."""
         self.add(pid for pid in pids if pid != os.getpid())
 
+    def follow(self, target: Target) -> None:
+        """The target's processes are others from now on; those that ended are let go with the next stacks."""
+        self._target = target
+        self.add(target.pids)
+
     def forget(self) -> None:
         """What is known of programs and stacks begins anew."""
         self._budget, self._seen = Budget(), Seen()

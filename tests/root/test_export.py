@@ -11,7 +11,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -99,13 +99,17 @@ class Store:
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Iterator[int]:
     """A thread that wakes a hundred times a second."""
-    source = tmp_path / "hundred.c"
-    source.write_text("#include <unistd.h>\nint doze(void){return usleep(10000);}\nint main(void){for(;;)doze();}\n")
-    subprocess.run(["gcc", "-O0", "-g", "-o", str(tmp_path / "hundred"), str(source)], check=True)
+    compile_sleeper(tmp_path / "hundred")
     process = subprocess.Popen([tmp_path / "hundred"])
     yield process.pid
     process.kill()
     process.wait()
+
+
+def compile_sleeper(program: Path) -> None:
+    source = program.with_suffix(".c")
+    source.write_text("#include <unistd.h>\nint doze(void){return usleep(10000);}\nint main(void){for(;;)doze();}\n")
+    subprocess.run(["gcc", "-O0", "-g", "-o", str(program), str(source)], check=True)
 
 
 def test_all_series_together_are_the_kernels_count(powerprof_cli: Cli, root_bpf: None, sleeper: int) -> None:
@@ -134,6 +138,39 @@ def test_all_series_together_are_the_kernels_count(powerprof_cli: Cli, root_bpf:
             assert time.monotonic() < deadline, "no series of the function that wakes a hundred times a second"
             store.next_interval()
     assert process.returncode == 0
+
+
+def test_a_target_that_is_restarted_is_found_again_by_its_name(
+    powerprof_cli: Cli, root_bpf: None, tmp_path: Path
+) -> None:
+    program = tmp_path / f"twice{os.getpid()}"
+    compile_sleeper(program)
+
+    def dozed(store: Store) -> float:
+        rows = [value for (_, labels), value in store.last.items() if ("function", "doze") in labels]
+        return max(rows, default=0.0)
+
+    with ExitStack() as stack:
+        first = stack.enter_context(subprocess.Popen([program]))
+        stack.callback(first.kill)
+        words = ("--interval", "1", "--no-ask", "--pid", program.name)
+        port, process = stack.enter_context(exporter(powerprof_cli, *words))
+        store, deadline = Store(port), time.monotonic() + 60
+        while dozed(store) < 10:
+            assert time.monotonic() < deadline, "no series of the function that wakes a hundred times a second"
+            store.next_interval()
+        first.kill()
+        first.wait()
+        for _ in range(2):
+            store.next_interval()
+        known = dozed(store)
+        second = stack.enter_context(subprocess.Popen([program]))
+        stack.callback(second.kill)
+        deadline = time.monotonic() + 60
+        while dozed(store) < known + 10:
+            assert time.monotonic() < deadline, "the restarted program's function has no wake-ups"
+            store.next_interval()
+        assert process.poll() is None
 
 
 def test_what_answers_the_network_has_given_up_the_rest(powerprof_cli: Cli, root_bpf: None) -> None:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from powerprof.errors import UsageError
-from powerprof.processes.targets import resolve
+from powerprof.processes.targets import found_again, resolve
 
 Tree = Callable[[Mapping[str, str]], Path]
 
@@ -70,3 +71,37 @@ def test_what_has_no_stack_is_no_target(state: str, flags: int, said: str, fake_
     fake_tree(_process(10, "thing", state=state, flags=flags))
     with pytest.raises(UsageError, match=said):
         resolve(["10"])
+
+
+def test_a_server_that_was_restarted_is_found_by_its_name(fake_tree: Tree) -> None:
+    host = fake_tree({**_process(10, "mariadbd"), **_process(11, "sh"), **_process(12, "other")})
+    target = resolve(["mysqld,12"])
+    assert found_again(target) is target
+    fake_tree(_process(10, "mariadbd", state="Z"))
+    assert found_again(target) is target  # nobody bears the name now
+    fake_tree(_process(30, "mariadbd"))
+    again = found_again(target)
+    assert (again.pids, again.names, again.label) == ((12, 30), ("mysqld",), target.label)
+    assert found_again(again) is again
+    fake_tree({**_process(30, "mariadbd", state="X"), **_process(40, "mariadbd"), **_process(50, "mariadbd")})
+    assert found_again(again) is again  # two of the name: whose successor would it be?
+    shutil.rmtree(host / "proc/50")
+    assert found_again(again).pids == (12, 40)
+
+
+def test_a_server_in_processes_is_found_again_with_its_family(fake_tree: Tree) -> None:
+    fake_tree({**_process(10, "postgres", children="11"), **_process(11, "postgres", 10)})
+    target = resolve(["postgres"])
+    fake_tree(_process(11, "postgres", 10, state="X"))
+    assert found_again(target) is target  # a connection that ended
+    fake_tree({**_process(10, "postgres", state="X"), **_process(20, "postgres", children="21")})
+    fake_tree(_process(21, "postgres", 20))
+    again = found_again(target)
+    assert (again.pids, again.roots) == ((20, 21), (20,))
+
+
+def test_a_process_that_was_named_by_its_number_has_no_successor(fake_tree: Tree) -> None:
+    fake_tree(_process(10, "mariadbd"))
+    target = resolve(["10"])
+    fake_tree({**_process(10, "mariadbd", state="X"), **_process(20, "mariadbd")})
+    assert found_again(target) is target
