@@ -20,9 +20,11 @@ from powerprof.errors import PowerprofError, UsageError
 from powerprof.live.webconfig import Doorkeeper, WebConfig, tls_context
 
 DEFAULT = "127.0.0.1:9477"
-# A reader that sends nothing holds a thread no longer than this, and no more than so many hold one at a time.
+# A reader that sends nothing holds a thread no longer than this, and no more than so many hold one at a time. One that
+# sends a byte now and then would hold it for ever: where all are held, a newcomer takes the oldest's after a moment.
 _PATIENCE_S = 10.0
 _AT_ONCE = 8
+_YIELD_S = 0.25
 _UNIX = "unix:"
 _SOCKET_MODE = 0o660
 
@@ -114,6 +116,8 @@ class _Server(ThreadingMixIn, HTTPServer):
 
     def __init__(self, address: Any, handler: type[BaseHTTPRequestHandler]) -> None:
         self._free = threading.BoundedSemaphore(_AT_ONCE)
+        # A second handle on each connection that is served, the oldest first: TLS takes the first one away.
+        self._served: dict[Any, socket.socket] = {}
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -128,20 +132,40 @@ class _Server(ThreadingMixIn, HTTPServer):
         return connection, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(timeout=_PATIENCE_S):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
+        second = request.dup()
+        if not self._free.acquire(timeout=_YIELD_S):
+            self._end_oldest()
+            if not self._free.acquire(timeout=_PATIENCE_S):
+                second.close()
+                self.shutdown_request(request)
+                return
+        self._served[request] = second
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread could be started
+            self._let_go(request)
+            raise
+
+    def _let_go(self, request: Any) -> None:
+        self._served.pop(request).close()
+        self._free.release()
+
+    def _end_oldest(self) -> None:
+        oldest = next(iter(list(self._served.values())), None)
+        if oldest is not None:
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        plain = request
         try:
             if self.tls is not None:
-                request = self.tls.wrap_socket(request, server_side=True)
+                request = self.tls.wrap_socket(plain, server_side=True)
             super().process_request_thread(request, client_address)
         except (OSError, ssl.SSLError):
             self.shutdown_request(request)
         finally:
-            self._free.release()
+            self._let_go(plain)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader that breaks off is its own business."""
@@ -182,6 +206,9 @@ def _handler(answer: Answer, door: Doorkeeper) -> type[BaseHTTPRequestHandler]:
             path = self.path.partition("?")[0]
             if not door.admits(self.headers.get("Authorization")):
                 self._send(401, b"Unauthorized\n", "text/plain", {"WWW-Authenticate": 'Basic realm="powerprof"'})
+            elif path == "/metrics" and self.command == "HEAD":
+                # Who sees no figures has not read them: new rows count from when somebody has.
+                self._send(200, b"", "text/plain")
             elif path == "/metrics":
                 self._send(200, *answer(self.headers.get("Accept") or ""))
             elif path == "/":

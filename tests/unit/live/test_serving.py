@@ -6,9 +6,13 @@ from __future__ import annotations
 import base64
 import socket
 import ssl
+import struct
 import subprocess
+import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import bcrypt
@@ -58,6 +62,66 @@ def test_readers_that_send_nothing_keep_no_other_waiting() -> None:
         assert get(f"http://127.0.0.1:{server.port}/metrics")[0] == 200
         for one in silent:
             one.close()
+
+
+def asked(port: int, count: int, request: bytes) -> list[socket.socket]:
+    """So many connections that have sent that much of a request."""
+    made = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+    for one in made:
+        one.sendall(request)
+    return made
+
+
+def test_readers_that_never_end_give_way_to_those_who_ask() -> None:
+    with MetricsServer(LOOPBACK, answer) as server, ExitStack() as stack:
+        for one in asked(server.port or 0, 4, b"GET /metrics HTTP/1.1\r\nX-Slow: "):
+            stack.enter_context(one)
+        end = threading.Event()
+
+        def trickle(slow: list[socket.socket]) -> None:
+            while not end.wait(0.2):
+                for one in slow:
+                    with suppress(OSError):
+                        one.sendall(b".")
+
+        dripping = asked(server.port or 0, 8, b"GET /")
+        thread = threading.Thread(target=trickle, args=(dripping,))
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(end.set)
+        for _ in range(3):
+            assert get(f"http://127.0.0.1:{server.port}/metrics", Accept="x") == (200, b"accepts x\n")
+        for one in dripping:
+            one.close()
+
+
+def test_half_a_page_is_read_and_the_others_get_theirs() -> None:
+    page = b"x" * (8 << 20)
+    with MetricsServer(LOOPBACK, lambda accept: (page, "text/plain")) as server, ExitStack() as stack:
+        for one in asked(server.port or 0, 7, b"GET /metrics HTTP/1.1\r\n\r\n"):
+            stack.enter_context(one)
+            assert one.recv(100)
+        left = asked(server.port or 0, 1, b"GET /metrics HTTP/1.1\r\n\r\n")[0]
+        left.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        left.close()
+        with ThreadPoolExecutor(10) as readers:
+            got = list(readers.map(lambda _: get(f"http://127.0.0.1:{server.port}/metrics"), range(10)))
+        assert [(code, len(body)) for code, body in got] == [(200, len(page))] * 10
+
+
+def test_who_asks_for_no_page_has_read_none() -> None:
+    pages: list[str] = []
+
+    def once(accept: str) -> tuple[bytes, str]:
+        pages.append(accept)
+        return answer(accept)
+
+    with MetricsServer(LOOPBACK, once) as server:
+        request = urllib.request.Request(f"http://127.0.0.1:{server.port}/metrics", method="HEAD")
+        with urllib.request.urlopen(request, timeout=20) as reply:
+            assert (reply.status, pages) == (200, [])
+        assert get(f"http://127.0.0.1:{server.port}/metrics")[0] == 200
+        assert len(pages) == 1
 
 
 def test_a_socket_is_its_groups_and_gone_afterwards(tmp_path: Path) -> None:
