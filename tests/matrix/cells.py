@@ -32,7 +32,8 @@ class Cell:
     idle_states: bool = False
     cgroup: int = 2
     tracefs: bool = True
-    hotplug: bool = False
+    # What happens once within the window of `attribute` (world.MEANWHILE).
+    meanwhile: str = ""
     time_namespace: bool = False
     # pid, UTS, IPC and cgroup namespaces of its own, on the host's kernel.
     container: bool = False
@@ -73,7 +74,15 @@ CELLS: tuple[Cell, ...] = (
         why="a CPU goes and comes back within the window",
         cpus=4,
         idle_states=True,
-        hotplug=True,
+        meanwhile="hotplug",
+        window_s=40.0,
+        steps=("doctor", "attribute", "nothing-left"),
+    ),
+    Cell(
+        name="6.1-suspend",
+        why="the host is suspended to memory within the window",
+        idle_states=True,
+        meanwhile="suspend",
         window_s=40.0,
         steps=("doctor", "attribute", "nothing-left"),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -52,7 +53,7 @@ def attribute(steps: Steps, job: Job) -> dict[str, Any]:
     with steps.program(str(_PROGRAMS / "sleepers"), _FOREVER_S, f"log={log}", *_RATES) as process:
         assert process.stdout is not None
         about = json.loads(process.stdout.readline())
-        with world.hotplug(job["hotplug"], job["window_s"] / 3) as turns:
+        with world.meanwhile(job["meanwhile"], job["window_s"] / 3) as turns:
             record = steps.powerprof(
                 "attribute", "--pid", str(about["pid"]), "--duration", str(job["window_s"]), "--json", "-",
                 "--runs-dir", str(runs), limit_s=job["window_s"] + 60,
@@ -70,7 +71,7 @@ def attribute(steps: Steps, job: Job) -> dict[str, Any]:
         "stacks_complete_percent": 100 * stacks["complete_count"] / max(1, stacks["captured_count"]),
         "tool_cpu_s": record["tool"]["cpu_s"],
         "notes": record["notes"],
-        "cpu_gone_and_back_s": [round((at_ns - begin_ns) / 1e9, 2) for at_ns in turns],
+        "meanwhile_at_s": [round((at_ns - begin_ns) / 1e9, 2) for at_ns in turns],
     }
     facts["worst_percent"], wrong = truth.compare(facts["found"], counted)
     never_idle = balance["cpuidle_usage_delta_count"] == balance["idle_exits_count"] == 0
@@ -83,8 +84,14 @@ def attribute(steps: Steps, job: Job) -> dict[str, Any]:
     seen, usage = balance["idle_exits_count"], balance["cpuidle_usage_delta_count"]
     if usage is not None and abs(seen - usage) > 0.01 * usage + 2 * record["cpus"]:
         wrong.append(f"{seen} idle exits, but cpuidle counted {usage}")
-    if job["hotplug"] and (len(turns) != 2 or turns[0] < begin_ns or turns[1] > end_ns):
-        wrong.append(f"the CPU went and came at {facts['cpu_gone_and_back_s']} s, not within the window")
+    acts = world.MEANWHILE[job["meanwhile"]]
+    if len(turns) != len(acts) or any(not begin_ns <= at_ns <= end_ns for at_ns in turns):
+        wrong.append(f"{job['meanwhile']} at {facts['meanwhile_at_s']} s, not within the window")
+    if job["meanwhile"] == "suspend":
+        slept = [float(said) for note in record["notes"] for said in re.findall(r"was suspended for ([0-9.]+) s", note)]
+        # The alarm's seconds are whole, and a machine takes its time to fall asleep and to wake.
+        if len(slept) != 1 or not world.SUSPENDED_S / 2 <= slept[0] <= 60 or record["window_s"] > 1.2 * job["window_s"]:
+            wrong.append(f"suspended for {slept} s in a window of {record['window_s']:.1f} s")
     if wrong:
         raise StepError("; ".join(wrong), facts)
     return facts

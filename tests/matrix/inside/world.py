@@ -10,7 +10,7 @@ import platform
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +72,35 @@ def compiled() -> dict[str, str]:
     return {one.name: base64.b64encode(one.read_bytes()).decode() for one in kept.glob("*")}
 
 
-@contextlib.contextmanager
-def hotplug(wanted: bool, after_s: float) -> Iterator[list[int]]:
-    """While the block runs, take the last CPU away and bring it back, once: some time after tracing began.
+def _online(value: str) -> None:
+    """The last CPU goes away (0) or comes back (1)."""
+    (_CPUS / f"cpu{(os.cpu_count() or 1) - 1}/online").write_text(value)
 
-    When it went and came is appended to what the block gets (CLOCK_MONOTONIC, ns).
+
+def _suspend() -> None:
+    """To memory, until the clock on the board wakes it; its alarm is in whole seconds."""
+    alarm = Path("/sys/class/rtc/rtc0/wakealarm")
+    alarm.write_text("0")
+    alarm.write_text(f"+{SUSPENDED_S}")
+    Path("/sys/power/state").write_text("mem")
+
+
+SUSPENDED_S = 6
+# What may happen once while tracing runs, one act after the other; what was not done by its end is done then.
+MEANWHILE: Mapping[str, Sequence[Callable[[], None]]] = {
+    "": (),
+    "hotplug": (lambda: _online("0"), lambda: _online("1")),
+    "suspend": (_suspend,),
+}
+
+
+@contextlib.contextmanager
+def meanwhile(what: str, after_s: float) -> Iterator[list[int]]:
+    """While the block runs, do the acts of `what`: each some time after tracing or the act before began.
+
+    When each was over is appended to what the block gets (CLOCK_MONOTONIC, ns).
     """
     turns: list[int] = []
-    cpu = _CPUS / f"cpu{(os.cpu_count() or 1) - 1}" / "online"
     before, over = bpf.loaded(), threading.Event()
 
     def turn() -> None:
@@ -87,19 +108,17 @@ def hotplug(wanted: bool, after_s: float) -> Iterator[list[int]]:
         while not any(kind == "link" for kind, _ in bpf.loaded() - before):
             if over.wait(0.2):
                 return
-        for value in ("0", "1"):
-            if over.wait(after_s):
-                break
-            cpu.write_text(value)
+        for act in MEANWHILE[what]:
+            over.wait(after_s)
+            act()
             turns.append(time.monotonic_ns())
-        cpu.write_text("1")
 
     thread = threading.Thread(target=turn)
-    if wanted:
+    if MEANWHILE[what]:
         thread.start()
     try:
         yield turns
     finally:
         over.set()
-        if wanted:
+        if MEANWHILE[what]:
             thread.join()
