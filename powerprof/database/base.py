@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol, Self
 
 from powerprof.errors import Retryable
-
-Family = Literal["mysql", "postgresql"]
+from powerprof.statements.identity import Family
 
 
 class StatementError(Retryable):

@@ -18,7 +18,7 @@ from powerprof.processes.targets import name_of
 from powerprof.processes.titles import server_names
 
 _SERVER = re.compile(r"(mysqld|mariadbd)(-.*)?")  # mysqldump, mysqld_safe and mysqld_exporter are none
-_IN_PROCESSES = "postgres"
+IN_PROCESSES = "postgres"
 _LISTENING = "00010000"  # __SO_ACCEPTCON, include/uapi/linux/net.h
 _PATIENCE_S = 3.0  # for all its sockets together
 _MOST_SOCKETS = 20
@@ -48,7 +48,7 @@ def names_of_local_server(pid: int) -> dict[int, str]:
     Logs in as the system user (unix_socket authentication), without a password, and asks nothing of the terminal.
     """
     name = name_of(pid)
-    if name == _IN_PROCESSES:
+    if name == IN_PROCESSES:
         return server_names(postgres.processes(pid))
     if not is_server(name):
         return {}

@@ -112,6 +112,14 @@ def _family(root: int) -> list[int]:
     return sorted(members)
 
 
+def first_of(pid: int) -> int:
+    """The process of the same name that started this one, directly or through others; itself where none did."""
+    name = name_of(pid)
+    while (parent := int(_status(pid).get("PPid") or 0)) and name_of(parent) == name:
+        pid = parent
+    return pid
+
+
 def _root_of(pids: Sequence[int]) -> int | None:
     """The one process that started all the others, directly or through each other; None where there is none."""
     parents = {pid: int(_status(pid).get("PPid") or 0) for pid in pids}

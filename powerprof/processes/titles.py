@@ -18,6 +18,7 @@ _PATIENCE_S = 1.0
 # says which of several servers a process is of (cluster_name, which Debian sets to VERSION/NAME).
 _TITLE = re.compile(r"^postgres: (?:[^ :]+: )?(.*)$")
 _CLIENT = re.compile(r"^(\S+) (\S+) (?:\[local\]|\S+\(\d+\)|\S+)(?: .*)?$")
+_BACKEND = "backend of "
 _HELPERS = re.compile(
     r"^(logger|startup|checkpointer|background writer|walwriter|autovacuum|archiver|stats collector|logical replication"
     r"|walreceiver|walsender|parallel worker|io worker|slotsync worker|walsummarizer|bgworker|postmaster)"
@@ -35,6 +36,11 @@ def server_names(pids: Iterable[int]) -> dict[int, str]:
     return names
 
 
+def database_of(name: str) -> str | None:
+    """The database of a process that `server_names` calls a client's; None for any other."""
+    return name.removeprefix(_BACKEND) if name.startswith(_BACKEND) else None
+
+
 def part_of(title: str) -> str | None:
     """The part that a title tells of; of a client's process the database, and neither account nor statement."""
     said = _TITLE.match(" ".join(title.split()))
@@ -43,7 +49,7 @@ def part_of(title: str) -> str | None:
     part = said[1]
     helper = _HELPERS.match(part)
     client = None if helper else _CLIENT.match(part)
-    name = f"backend of {client[2]}" if client else re.sub(r" (for PID|waiting|recovering|streaming) .*$", "", part)
+    name = f"{_BACKEND}{client[2]}" if client else re.sub(r" (for PID|waiting|recovering|streaming) .*$", "", part)
     return printable(name)[:_MOST_NAME] or None
 
 

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from powerprof.database.performance import Known
+from powerprof.processes.titles import database_of
 from powerprof.queries.records import Background, Latency, Share, Statement
+from powerprof.statements.identity import Family
 from powerprof.statements.normal import key, normal
 from powerprof.tracing.statement_trace import (
+    COM_QUERY,
     COM_STMT_EXECUTE,
     COM_STMT_PREPARE,
     StatementTrace,
@@ -19,6 +25,7 @@ from powerprof.tracing.statement_trace import (
     class_range,
 )
 
+FASTPATH = 200  # activity.bpf.h
 UNKNOWN_PREPARED = "(prepared before the window: the server does not tell its text)"
 BEGAN_BEFORE = "(began before the window)"
 _CONNECTION = "thread/sql/one_connection"
@@ -47,6 +54,9 @@ _COMMANDS = {
     30: "COM_BINLOG_DUMP_GTID: feeds a replica",
     31: "COM_RESET_CONNECTION",
 }
+_MESSAGES = {COM_QUERY: "a statement, its text not readable", FASTPATH: "a function called by its number"}
+_MOST_COMMANDS = 255
+_AUTOVACUUM = b"autovacuum: "  # autovac_report_activity
 
 
 @dataclass
@@ -75,6 +85,8 @@ class Parts:
 
 def parts_of(trace: StatementTrace, known: Known) -> Parts:
     """Put a window together with what the server told of it."""
+    if trace.family == "postgresql":
+        trace, known = _without_autovacuum(trace, known)
     sums: dict[tuple[str, str | None], _Sum] = {}
     name_of = naming(trace, known)
     in_statements: dict[int, int] = defaultdict(int)
@@ -83,7 +95,7 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
         calls_of[use.id] += use.calls
     for use in trace.uses:
         text, schema = name_of(use.id, use.tid)
-        total = sums.setdefault((key(text), schema), _Sum(text))
+        total = sums.setdefault((key(text, trace.family), schema), _Sum(text))
         total.calls += use.calls
         total.unfinished += use.open_count
         total.cpu_ns += use.cpu_ns
@@ -97,10 +109,11 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
     for thread in connections:
         if (running := known.running.get(thread.tid)) is not None:
             used = thread.before_ns if thread.statements else thread.cpu_ns
-            text = f"{BEGAN_BEFORE} {normal(running)}"
-            total = sums.setdefault((key(text), known.schemas.get(thread.tid)), _Sum(text, before=True))
-            total.calls += 1
-            total.unfinished += not thread.statements
+            text = f"{BEGAN_BEFORE} {normal(running, trace.family)}"
+            total = sums.setdefault((key(text, trace.family), known.schemas.get(thread.tid)), _Sum(text, before=True))
+            if not _is_helper(thread, known):
+                total.calls += 1
+                total.unfinished += not thread.statements
             total.cpu_ns += used
             in_statements[thread.tid] += used
     between_ns = sum(thread.cpu_ns - in_statements[thread.tid] for thread in connections)
@@ -111,27 +124,52 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
         ),
         background=_background(trace, known),
         connections=Share(c0_s=between_ns / 1e9),
-        connections_count=len(connections),
+        connections_count=sum(not _is_helper(thread, known) for thread in connections),
     )
+
+
+def _without_autovacuum(trace: StatementTrace, known: Known) -> tuple[StatementTrace, Known]:
+    """Its workers say what they do as a client's process does, in words that are no SQL: they are background."""
+    texts = {text.id for text in trace.texts if text.text.startswith(_AUTOVACUUM)}
+    tids = {use.tid for use in trace.uses if use.id in texts}
+    quiet = msgspec.structs.replace(
+        trace,
+        uses=[use for use in trace.uses if use.tid not in tids],
+        threads=[
+            msgspec.structs.replace(thread, statements=0) if thread.tid in tids else thread for thread in trace.threads
+        ],
+    )
+    running = {tid: text for tid, text in known.running.items() if not text.startswith(_AUTOVACUUM.decode())}
+    names = {**known.threads, **dict.fromkeys(tids, "autovacuum worker")}
+    return quiet, dataclasses.replace(known, threads=names, running=running)
 
 
 def naming(trace: StatementTrace, known: Known) -> Callable[[int, int], tuple[str, str | None]]:
     """What tells the text and the schema of an identity that a thread executed."""
-    named = {text.id: _text_of(text, known) for text in trace.texts}
+    named = {text.id: _text_of(text, known, trace.family) for text in trace.texts if text.id > _MOST_COMMANDS}
+    commands = _COMMANDS if trace.family == "mysql" else _MESSAGES
+
+    where: dict[int, set[str]] = defaultdict(set)
+    if trace.family == "postgresql":
+        # Workers do not say in which database, and who has ended cannot: it is that of the others, if they are in one.
+        for use in trace.uses:
+            if use.tid in known.schemas:
+                where[use.id].add(known.schemas[use.tid])
 
     def name_of(id: int, tid: int) -> tuple[str, str | None]:
         if id in named:
-            return named[id], known.schemas.get(tid)
-        return f"({_COMMANDS.get(id, f'command {id}')})", None
+            others = where.get(id, set())
+            return named[id], known.schemas.get(tid) or (next(iter(others)) if len(others) == 1 else None)
+        return f"({commands.get(id, f'command {id}')})", None
 
     return name_of
 
 
-def _text_of(seen: TextSeen, known: Known) -> str:
+def _text_of(seen: TextSeen, known: Known, family: Family) -> str:
     if seen.command == COM_STMT_EXECUTE or seen.prepared_number:
         text = known.prepared.get((seen.tid, seen.prepared_number))
         return UNKNOWN_PREPARED if text is None else normal(text)
-    text = normal(seen.text.decode("utf-8", "replace"))
+    text = normal(seen.text.decode("utf-8", "replace"), family)
     return f"(prepare) {text}" if seen.command == COM_STMT_PREPARE else text
 
 
@@ -141,7 +179,13 @@ def is_connection_name(name: str) -> bool:
 
 
 def _is_connection(thread: ThreadUse, known: Known) -> bool:
-    return bool(thread.statements) or is_connection_name(known.threads.get(thread.tid, ""))
+    name = known.threads.get(thread.tid, "")
+    return bool(thread.statements) or thread.tid in known.running or is_connection_name(name) or database_of(name) is not None
+
+
+def _is_helper(thread: ThreadUse, known: Known) -> bool:
+    """Whether it works for a statement that another process executes."""
+    return known.threads.get(thread.tid) == "parallel worker"
 
 
 def _background(trace: StatementTrace, known: Known) -> list[Background]:

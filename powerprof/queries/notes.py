@@ -26,7 +26,12 @@ def of(trace: StatementTrace, known: Known, server: Reach, statements: Sequence[
             "statements that were prepared before the window have no text here: performance_schema would tell "
             "(performance_schema=ON at the server's start), or clients that reconnect"
         )
-    if server.login is None:
+    if server.family == "postgresql":
+        notes.append(
+            "PostgreSQL itself is not asked: schemas are the databases in the titles of its processes (of those that live "
+            "at one end of the window), rows are unknown; what functions execute is within the statement that calls them"
+        )
+    elif server.login is None:
         notes.append(
             "the server does not let this user in by its socket: threads have the kernel's names, schemas and rows are "
             "unknown (name an account with --defaults-file)"
@@ -46,4 +51,11 @@ def of(trace: StatementTrace, known: Known, server: Reach, statements: Sequence[
         notes.append(f"{trace.lost_count:,} times a table of the tracer had no room: figures are too low")
     if trace.ends_by == "do_command":
         notes.append("this kernel does not tell when a socket is written: latency lasts to the next wait for a packet")
+    if trace.ends_by == "report":
+        notes.append("this kernel does not tell when a socket is written: a statement ends just before its last packet")
+    if not trace.is_sure:
+        notes.append(
+            "this build does not tell its messages apart: preparing a statement counts as a call, a pipeline of the same "
+            "statement as one"
+        )
     return notes

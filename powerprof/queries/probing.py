@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import NamedTuple
 
 from powerprof.closing import Closing
@@ -39,10 +40,10 @@ class Probes(Closing):
         self._server = server
         self._stack = ExitStack()
         try:
-            self._tracer = self._stack.enter_context(QueryTracer(server.pid, stacks=stacks))
+            self._tracer = self._stack.enter_context(QueryTracer(server.pid, server.family, stacks=stacks))
             self._beside: OnCpuTracer | None = None
             if stacks:
-                self._beside = self._stack.enter_context(OnCpuTracer([server.pid], beside=self._tracer.program))
+                self._beside = self._stack.enter_context(OnCpuTracer(self._tracer.members.pids(), beside=self._tracer.program))
         except BaseException:
             self._stack.close()
             raise
@@ -54,6 +55,7 @@ class Probes(Closing):
         """Trace one window; the server is asked before and after it, never within. Raises WindowInterrupted."""
         tracer, server = self._tracer, self._server
         before = asked(server, running=True)
+        before = replace(before, running={**before.running, **tracer.running()})
         tracer.attach()
         tracer.begin()
         window, interrupted, sampled = self._measured(duration_s, energy)
@@ -71,6 +73,7 @@ class Probes(Closing):
             cost_s=None if cost.bpf_s is None else cost.bpf_s + cost.trap_ns / 1e9,
             bpf_s=cost.bpf_s,
             seen_count=trace.dispatches_count,
+            version=tracer.dispatch.version,
             notes=notes.of(trace, known, server, parts.statements),
             lost_count=trace.lost_count,
             unreadable_count=trace.unreadable_count,

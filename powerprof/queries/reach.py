@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 from powerprof import paths
 from powerprof.database import sql
 from powerprof.database.base import Login
-from powerprof.database.local import is_server
+from powerprof.database.local import IN_PROCESSES, is_server
 from powerprof.database.performance import Known, look
-from powerprof.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.errors import PowerprofError, UsageError
+from powerprof.processes.titles import database_of, server_names
+from powerprof.statements.identity import Family
+from powerprof.tracing.members import Members
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -26,12 +29,14 @@ _MOST_SOCKETS = 20
 
 @dataclass(frozen=True)
 class Reach:
-    """A server process of this host. `login` is None where it lets nobody in that we are."""
+    """A server process of this host, of PostgreSQL the first of them. `login` is None where it lets nobody in that we
+    are, and for PostgreSQL, which is not asked."""
 
     pid: int
     label: str
     version: str | None
     login: Login | None
+    family: Family = "mysql"
 
     def connect(self) -> Sql:
         """A connection for a few questions. Raises PowerprofError; only where there is a login."""
@@ -49,7 +54,7 @@ def reach(
 ) -> Reach:
     """The server that the command line means. Raises UsageError, PowerprofError."""
     from powerprof.database.client import connect_given
-    from powerprof.processes.targets import name_of, resolve
+    from powerprof.processes.targets import first_of, name_of, resolve
 
     if not paths.is_this_host():
         raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
@@ -59,9 +64,11 @@ def reach(
     number = None
     if pid is not None:
         target = resolve([pid])
-        if len(target.pids) != 1:
+        # A name means a server that works in processes whole; the first is the one that started the others.
+        pids = target.roots or target.pids
+        if len(pids) != 1:
             raise UsageError("one server at a time", "name one process with --pid")
-        number = target.pids[0]
+        number = pids[0]
     if given:
         with connect_given(url, socket, defaults_file, ask_password) as server:
             if number is not None and server.pid is not None and number != server.pid:
@@ -77,15 +84,12 @@ def reach(
             return Reach(number, _label(name_of(number), number), server.version, server.login)
     assert number is not None  # noqa: S101  one of the two was given
     name = name_of(number) or ""
-    if name.startswith("postgres"):
-        # exec_simple_query and its like are in no symbol table of a stripped server (docs/design/queries.md, Limits).
-        raise CapabilityError(
-            f"{number} ({name}) is PostgreSQL: powerprof has no boundaries of its statements",
-            f"pg_stat_statements has their times; powerprof attribute --pid {number} --on-cpu where the CPU time goes",
-        )
+    if name == IN_PROCESSES:
+        number = first_of(number)
+        return Reach(number, _label(name, number), None, None, "postgresql")
     if not is_server(name):
         raise UsageError(
-            f"{number} ({name or 'gone'}) is not a MariaDB or MySQL server: its statements are not known",
+            f"{number} ({name or 'gone'}) is not a MariaDB, MySQL or PostgreSQL server: its statements are not known",
             f"powerprof attribute --pid {number} --on-cpu shows where its CPU time goes",
         )
     return _by_its_socket(number, _label(name, number))
@@ -93,6 +97,10 @@ def reach(
 
 def asked(server: Reach, *, running: bool) -> Known:
     """What the server tells; nothing where it cannot be asked. What is measured does not depend on it."""
+    if server.family == "postgresql":
+        names = server_names(Members(server.pid, is_family=True).pids())
+        schemas = {pid: schema for pid, name in names.items() if (schema := database_of(name)) is not None}
+        return Known(threads={server.pid: "postmaster", **names}, schemas=schemas)
     if server.login is None:
         return Known()
     try:

@@ -22,7 +22,7 @@ from powerprof.records import ToolCost, Window
 class Measured:
     """What a way of telling statements apart found. `process_cpu_s`: the kernel's own count, None where it has none.
 
-    `cost_s` is CPU time that the way took, `seen_count` the statements that it took it for.
+    `version` is the server's as its program says, where it is not asked. `cost_s` is CPU time that the way took, `seen_count` the statements that it took it for.
     """
 
     method: Method
@@ -35,6 +35,7 @@ class Measured:
     bpf_s: float | None
     seen_count: int
     notes: list[str]
+    version: str | None = None
     lost_count: int = 0
     unreadable_count: int = 0
     cut_count: int = 0
@@ -76,7 +77,7 @@ def record_of(server: Reach, taken: Measured, energy: WindowEnergy) -> Queries:
         server=QueryServer(
             pid=server.pid,
             label=server.label,
-            version=server.version,
+            version=server.version or taken.version,
             address=server.login.text if server.login is not None else None,
             performance_schema=taken.known.has_digests,
         ),

@@ -62,6 +62,8 @@ def run(request: Request, say: Say, consent: Callable[[str], None]) -> Result:
     if request.method not in METHODS:
         raise UsageError(f"--method {request.method} is no choice", f"one of {', '.join(METHODS)}")
     server = reach(request.pid, request.server_url, request.socket, request.defaults_file, request.ask_password)
+    if server.family == "postgresql":
+        _check_postgresql(request)
     if request.explain:
         if server.login is None:
             raise PowerprofError(
@@ -76,7 +78,7 @@ def run(request: Request, say: Say, consent: Callable[[str], None]) -> Result:
     if taken.sampled is not None and taken.trace is not None:
         say("naming the functions")
         named = naming(taken.trace, taken.measured.known)
-        statements, modules, said = with_stacks(record.statements, taken.sampled, named)
+        statements, modules, said = with_stacks(record.statements, taken.sampled, named, server.family)
         record = msgspec.structs.replace(record, statements=statements, modules=modules, notes=[*record.notes, *said])
     chosen = samples(taken.trace, record.statements, _SAVED) if taken.trace is not None else []
     if request.explain and server.login is not None:
@@ -88,6 +90,16 @@ def run(request: Request, say: Say, consent: Callable[[str], None]) -> Result:
     return Result(record, workload_toml(request.workload, server.label, chosen, record.connections_count))
 
 
+def _check_postgresql(request: Request) -> None:
+    """Raises UsageError for what needs more than PostgreSQL's processes tell."""
+    if request.method == "samples" or request.enable_consumers:
+        raise UsageError("PostgreSQL keeps no history of its statements to sample by", "leave out --method samples")
+    if request.explain or request.workload is not None:
+        raise UsageError(
+            "--explain and --save-workload are for MariaDB and MySQL", "EXPLAIN the statements of the table in psql"
+        )
+
+
 def _take(request: Request, server: Reach, energy: WindowEnergy, say: Say, consent: Callable[[str], None]) -> Taken:
     """By probes where they can be placed, by samples where the server's history tells, and else why neither."""
     if request.method != "samples":
@@ -97,7 +109,7 @@ def _take(request: Request, server: Reach, energy: WindowEnergy, say: Say, conse
                 say(f"tracing the statements of {server.label} for {request.duration_s:g} s")
                 return probes.window(request.duration_s, energy)
         except CapabilityError as error:
-            if request.method == "probes":
+            if request.method == "probes" or server.family == "postgresql":
                 raise
             refused = error
     else:

@@ -102,6 +102,8 @@ def with_rows(statements: Sequence[Statement], digests: Digests) -> list[Stateme
     for (schema, text), counts in digests.items():
         for where in {(schema, key(text)), (None, key(text))}:
             counted[where] = [sum(pair) for pair in zip(counted[where], counts, strict=True)]
+    if not counted:
+        return list(statements)
     with_counts = []
     for statement in statements:
         calls, examined, sent = counted.get((statement.schema_name, key(statement.text)), (0, 0, 0))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from powerprof.queries.records import SampledStack, Statement
+from powerprof.statements.identity import Family
 from powerprof.statements.normal import key
 from powerprof.tracing.oncpu_capture import OnCpuCapture
 from powerprof.tracing.oncpu_names import PathNames
@@ -18,7 +19,10 @@ _STATEMENTS, _PATHS = 20, 400
 
 
 def with_stacks(
-    statements: Sequence[Statement], capture: OnCpuCapture, name_of: Callable[[int, int], tuple[str, str | None]]
+    statements: Sequence[Statement],
+    capture: OnCpuCapture,
+    name_of: Callable[[int, int], tuple[str, str | None]],
+    family: Family = "mysql",
 ) -> tuple[list[Statement], dict[str, str], list[str]]:
     """The statements, those with most samples with their paths; the files of frames; and what is to be said of it."""
     paths = PathNames(capture, None)
@@ -35,11 +39,11 @@ def with_stacks(
                 modules[labels[-1]] = frame.module
             if state not in ("complete", "kernel"):
                 labels.insert(0, INCOMPLETE)
-            counters[key(text), schema][tuple(labels)] += row.count
+            counters[key(text, family), schema][tuple(labels)] += row.count
     most = dict(sorted(counters.items(), key=lambda pair: -pair[1].total())[:_STATEMENTS])
     told = [
         msgspec.structs.replace(statement, stacks=_largest(most[name]))
-        if (name := (key(statement.text), statement.schema_name)) in most and not statement.began_before
+        if (name := (key(statement.text, family), statement.schema_name)) in most and not statement.began_before
         else statement
         for statement in statements
     ]

@@ -148,16 +148,23 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in words if word.isdigit()]
 
 
+def reaped_cpu_ns(pid: int) -> int:
+    """What the processes used that a process has started and waited for, in steps of 10 ms: fields 16 and 17 of
+    /proc/PID/stat (proc(5)). 0 where it is gone."""
+    words = (files.try_text(paths.procfs() / str(pid) / "stat") or "").rpartition(")")[2].split()
+    if len(words) < 15 or not (words[13].lstrip("-").isdigit() and words[14].lstrip("-").isdigit()):
+        return 0
+    return (int(words[13]) + int(words[14])) * (1_000_000_000 // _USER_HZ)
+
+
 def family_cpu_ns(pid: int) -> int | None:
     """As `process_cpu_ns`, with the processes that it started and those of them that have ended: a server that works
-    in processes. What those used that it has waited for is in fields 16 and 17 of /proc/PID/stat (proc(5)).
+    in processes.
     """
     own = process_cpu_ns(pid)
-    words = (files.try_text(paths.procfs() / str(pid) / "stat") or "").rpartition(")")[2].split()
-    if own is None or len(words) < 15 or not (words[13].lstrip("-").isdigit() and words[14].lstrip("-").isdigit()):
-        return own
-    ended_ns = (int(words[13]) + int(words[14])) * (1_000_000_000 // _USER_HZ)
-    return own + ended_ns + sum(process_cpu_ns(child) or 0 for child in children(pid))
+    if own is None:
+        return None
+    return own + reaped_cpu_ns(pid) + sum(process_cpu_ns(child) or 0 for child in children(pid))
 
 
 class ProcessTimes:

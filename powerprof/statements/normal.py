@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A statement's text without its values, as people and the server's own digests know it: the only user of sqlglot.
 
-Its tokenizer knows strings, comments, hexadecimal and quoted names of MySQL and MariaDB; its parser is not used, for a
+Its tokenizers know strings, comments, hexadecimal and quoted names of each family of servers; its parser is not used, for a
 text may be cut off. A text costs 0.2 ms, and only one of each kind comes here (`identity`).
 """
 
@@ -14,59 +14,74 @@ from functools import lru_cache
 from typing import Any
 
 from powerprof.foreign import printable
+from powerprof.statements.identity import Family
 
 MANY = "…"
 _LITERALS = frozenset(
-    ("NUMBER", "STRING", "NATIONAL_STRING", "HEX_STRING", "BIT_STRING", "BYTE_STRING", "RAW_STRING", "PLACEHOLDER")
+    ("NUMBER", "STRING", "NATIONAL_STRING", "HEX_STRING", "BIT_STRING", "BYTE_STRING", "RAW_STRING", "PLACEHOLDER",
+     "HEREDOC_STRING", "UNICODE_STRING")
 )
 _MOST_BYTES = 4096
 # What a cut text leaves open.
 _CLOSERS = ("", "'", '"', "`", "*/")
-_NO_SPACE_BEFORE = frozenset((",", ")", ".", ";"))
-_NO_SPACE_AFTER = frozenset(("(", ".", "@", "@@"))
+_NO_SPACE_BEFORE = frozenset((",", ")", ".", ";", "::", "[", "]"))
+_NO_SPACE_AFTER = frozenset(("(", ".", "@", "@@", "::", "["))
+# What a message of PostgreSQL's gives values to; $tag$ quotes, also where the text ends within.
+_PARAMETER = re.compile(r"(?<![\w$])\$\d+")
+_OPEN_QUOTE = re.compile(r"\$\w*\$.*", re.DOTALL)
 _AROUND = re.compile(r"\s*([^\w\s]+)\s*")
+_UNQUOTED = re.compile(r'[^"]+(?=(?:[^"]*"[^"]*")*[^"]*$)')
 _OPERAND = re.compile(r"[\w$)`?]")
 
 
-@lru_cache(maxsize=1)
-def _dialect() -> Any:
+@lru_cache
+def _dialect(family: Family) -> Any:
     from sqlglot.dialects.mysql import MySQL
+    from sqlglot.dialects.postgres import Postgres
 
-    return MySQL()
+    return MySQL() if family == "mysql" else Postgres()
 
 
-def normal(text: str) -> str:
+def normal(text: str, family: Family = "mysql") -> str:
     """The statement with each value as `?` and lists of values as `?, …`; comments are left out.
 
     What a server or a client says is made printable. A text that no tokenizer takes has its digits and quoted parts
     replaced by rule.
     """
     text = text[:_MOST_BYTES]
+    if family == "postgresql":
+        text = _PARAMETER.sub("?", text)
     for closer in _CLOSERS:
         with suppress(Exception):  # sqlglot's own kinds, and whatever a hostile text makes it raise
-            return printable(_joined(_folded(list(_words(text + closer)))))
-    plain = re.sub(r"'[^']*'?|\"[^\"]*\"?|\b\d+\b", "?", text)
+            return printable(_joined(_folded(list(_words(text + closer, family)))))
+    plain = _OPEN_QUOTE.sub("?", text) if family == "postgresql" else text
+    plain = re.sub(r"'[^']*'?|\"[^\"]*\"?|\b\d+\b", "?", plain)
     return printable(" ".join(plain.split()))
 
 
-def key(text: str) -> str:
+def key(text: str, family: Family = "mysql") -> str:
     """What is equal for texts of one statement: of a client, or a digest's text of the server (`IN (...)`)."""
-    plain = normal(text.replace("...", "?, ?")).replace("`", "").lower().rstrip("; ")
+    plain = normal(text.replace("...", "?, ?"), family).rstrip("; ")
+    plain = plain.replace("`", "").lower() if family == "mysql" else _UNQUOTED.sub(lambda part: part[0].lower(), plain)
     return _AROUND.sub(r"\1", plain)
 
 
-def _words(text: str) -> Iterator[tuple[str, bool]]:
+def _words(text: str, family: Family) -> Iterator[tuple[str, bool]]:
     """(word, whether a blank or comment stands before it); `?` for literals."""
     end = -1
-    for token in _dialect().tokenize(text):
+    for token in _dialect(family).tokenize(text):
         kind, raw, apart = token.token_type.name, text[token.start : token.end + 1], token.start > end + 1
         if kind == "STRING" and raw[:1] not in "'\"":
             # sqlglot takes what follows CALL, SHOW and others whole.
             rest = text[end + 1 :]
-            for number, (word, spaced) in enumerate(_words(rest)):
+            for number, (word, spaced) in enumerate(_words(rest, family)):
                 yield word, spaced or (number == 0 and rest[:1].isspace())
             return
         end = token.end
+        if raw == "?::":  # sqlglot takes another dialect's operator for it
+            yield "?", apart
+            yield "::", False
+            continue
         yield ("?" if kind in _LITERALS else raw), apart
 
 

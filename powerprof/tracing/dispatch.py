@@ -7,7 +7,8 @@ neighbours, so servers export their functions: a stripped one has it in .dynsym.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping as Table
+from dataclasses import dataclass, field
 
 from powerprof.errors import CapabilityError, DataError
 from powerprof.stacks.elf import Elf, read_elf
@@ -21,6 +22,7 @@ _DISPATCH = "_Z16dispatch_command"
 _WAITS = "_Z10do_commandP3THD"
 # What is passed → the LAYOUT of queries.bpf.c.
 _LAYOUTS = {"19enum_server_commandP3THDPc": 0, "P3THDPK8COM_DATA19enum_server_command": 1}
+POSTGRESQL = 2
 _ENDBR64 = bytes.fromhex("f30f1efa")
 _NEITHER = "performance_schema tells statements too (--method samples), or a build that exports its functions"
 
@@ -30,7 +32,9 @@ class Dispatch:
     """The place to probe. Offsets are in the file of `mapping`.
 
     `waits_offset`: where the function that waits for the next packet begins, None where it is not known. `stepped`: the
-    kernel needs a second trap for a probe there.
+    kernel needs a second trap for a probe there. `sites`: what a call means by the address that it returns to, where a
+    server's processes have one function for all (`activity`); `is_sure`: each of a client's messages is told;
+    `text_address`: where each process has the address of the text that it executes.
     """
 
     mapping: Mapping
@@ -39,15 +43,23 @@ class Dispatch:
     layout: int
     waits_offset: int | None
     stepped: bool
+    sites: Table[int, int] = field(default_factory=dict)
+    is_sure: bool = True
+    version: str | None = None
+    text_address: int | None = None
+
+
+def own_program(image: ProcessImage) -> Mapping:
+    """The mapping of a process's own program. Raises CapabilityError where it cannot be read."""
+    for mapping in image.mappings:
+        if mapping.path == image.executable and mapping.bias is not None:
+            return mapping
+    raise CapabilityError(f"the program of process {image.pid} cannot be read", "run as root")
 
 
 def find_dispatch(image: ProcessImage) -> Dispatch:
     """Raises CapabilityError where the process has no such function, or one that is not known."""
-    mapping = next(
-        (mapping for mapping in image.mappings if mapping.path == image.executable and mapping.bias is not None), None
-    )
-    if mapping is None:
-        raise CapabilityError(f"the program of process {image.pid} cannot be read", "run as root")
+    mapping = own_program(image)
     opened = open_module(image, mapping)
     if not isinstance(opened, Opened):
         raise CapabilityError(f"{mapping.module} cannot be read ({opened})", "restart the server after an upgrade")
@@ -71,14 +83,14 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
         if layout is None or offset is None or "." in name:
             others.append(name)
             continue
-        offset = _probed(elf, offset)
+        offset = probed(elf, offset)
         waits_offset = None if waits is None else file_offset(elf, waits)
         return Dispatch(
             mapping=mapping,
             symbol=name,
             offset=offset,
             layout=layout,
-            waits_offset=None if waits_offset is None else _probed(elf, waits_offset),
+            waits_offset=None if waits_offset is None else probed(elf, waits_offset),
             stepped=is_stepped(elf.read(offset, 2)),
         )
     if others:
@@ -86,7 +98,7 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
     raise CapabilityError(f"{mapping.module} has no symbol of dispatch_command, where statements begin", _NEITHER)
 
 
-def _probed(elf: Elf, offset: int) -> int:
+def probed(elf: Elf, offset: int) -> int:
     """Behind the landing mark of indirect branches, which the kernel would have to step over by a second trap."""
     if elf.read(offset, 4) == _ENDBR64 and not is_stepped(elf.read(offset + 4, 2)):
         return offset + 4

@@ -11,7 +11,7 @@ from powerprof.stacks.elf import SHT_DYNSYM, SHT_SYMTAB, Elf, Section, section_b
 from powerprof.stacks.symtab import SymbolTable
 
 MAX_SYMBOLS = 8_000_000
-_STT_FUNC, _STT_GNU_IFUNC = 2, 10
+_STT_OBJECT, _STT_FUNC, _STT_GNU_IFUNC = 1, 2, 10
 _SYMBOL = struct.Struct("<IBBHQQ")
 
 
@@ -25,15 +25,31 @@ def own_symbols(elf: Elf) -> tuple[list[tuple[int, str]], set[int]]:
     """All names of the file's functions, aliases too, and the addresses of those that are IFUNCs."""
     symbols: list[tuple[int, str]] = []
     indirect: set[int] = set()
+    for section, strings in _tables(elf):
+        for name, value in _functions(elf, section, strings, indirect):
+            symbols.append((value, name))
+    return symbols, indirect
+
+
+def object_address(elf: Elf, name: str) -> int | None:
+    """The link-time address of a variable; None where the file does not tell."""
+    wanted = name.encode() + b"\0"
+    for section, strings in _tables(elf):
+        data = section_bytes(elf, section)
+        for name_at, info, _other, index, value, _ in _SYMBOL.iter_unpack(data[: len(data) // 24 * 24]):
+            if info & 15 == _STT_OBJECT and index and strings[name_at : name_at + len(wanted)] == wanted:
+                return int(value)
+    return None
+
+
+def _tables(elf: Elf) -> Iterator[tuple[Section, bytes]]:
+    """Symbol tables with their names."""
     for section in elf.sections:
         if section.kind not in (SHT_SYMTAB, SHT_DYNSYM) or not section.size or section.entry_bytes != _SYMBOL.size:
             continue
         if section.link >= len(elf.sections) or section.size // _SYMBOL.size > MAX_SYMBOLS:
             raise DataError(elf.path, "damaged symbol table")
-        strings = section_bytes(elf, elf.sections[section.link])
-        for name, value in _functions(elf, section, strings, indirect):
-            symbols.append((value, name))
-    return symbols, indirect
+        yield section, section_bytes(elf, elf.sections[section.link])
 
 
 def _functions(elf: Elf, section: Section, strings: bytes, indirect: set[int]) -> Iterator[tuple[str, int]]:

@@ -4,30 +4,30 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, PowerprofError
-from powerprof.files import try_text
-from powerprof.paths import procfs
 from powerprof.processes.namespaces import check_process_ids
-from powerprof.processes.tasks import clean
 from powerprof.sources.clock import kernel_ns
-from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import open_module
-from powerprof.statements.identity import STATES, table
+from powerprof.statements.identity import STATES, Family, table
+from powerprof.tracing.activity import find_activity, texts_now
 from powerprof.tracing.btf import Btf, kernel_btf
 from powerprof.tracing.definitions import argument_definitions, struct_definitions
-from powerprof.tracing.dispatch import find_dispatch
+from powerprof.tracing.dispatch import POSTGRESQL, find_dispatch
 from powerprof.tracing.functions_cost import entry_cost_ns
 from powerprof.tracing.loaded import Loaded
+from powerprof.tracing.members import Members, comm, ran_ns
 from powerprof.tracing.oncpu import path_definitions
 from powerprof.tracing.price import Price
 from powerprof.tracing.statement_trace import (
+    COM_PART,
     COM_STMT_EXECUTE,
     StatementTrace,
     StatementUse,
@@ -35,35 +35,42 @@ from powerprof.tracing.statement_trace import (
     ThreadUse,
     TraceCost,
 )
-from powerprof.tracing.uprobes import Site, Uprobes, attach_type
+from powerprof.tracing.uprobes import EVERY_PROCESS, Site, Uprobes, attach_type
 
 TEXT_BYTES = 1024
 _TOTALS, _TEXTS, _PREPARED = 131_072, 16_384, 65_536
 _LEAST_THREADS, _MOST_THREADS = 2048, 65_536
-_THREAD = struct.Struct("<12Q8I")
+_MOST_MEMBERS = 65_536
+_MEMBER = (1).to_bytes(8, "little")
+_FASTPATH_FROM_18, _FASTPATH_TO_17 = 5, 4  # BackendState: one came before it in PostgreSQL 18
+_THREAD = struct.Struct("<12Q6I4B")
 _TEXT = struct.Struct("<IIQQ")
 _TOTAL = struct.Struct("<4Qq")
 _PAIR = struct.Struct("<2Q")  # struct total_key, struct latency_key
-_TABLES = ("threads", "totals", "latencies", "texts", "prepared", "connections")
+_TABLES = ("threads", "totals", "latencies", "texts")
+_NUMBERED = ("prepared", "connections")  # of statements that are executed by number
 
 
 class QueryTracer(Closing):
     """The probes of one server; a context manager that removes them. The server outlives every ending of ours: a
     uprobe's breakpoint is the kernel's, and goes with our descriptor."""
 
-    def __init__(self, pid: int, *, multi: bool = True, sends: bool = True, stacks: bool = False) -> None:
+    def __init__(
+        self, pid: int, family: Family = "mysql", *, multi: bool = True, sends: bool = True, stacks: bool = False
+    ) -> None:
         """Find the function, load the program, measure what a probe costs. Nothing of the server is probed yet.
 
-        `stacks`: the program has a part for an OnCpuTracer beside, whose samples are told by statement.
+        `pid` of PostgreSQL is the process that started all the others. `stacks`: the program has a part for an OnCpuTracer beside, whose samples are told by statement.
         `multi`, `sends`: use uprobe_multi links (Linux 6.6), and the tracepoint of sockets (6.3), where there are any.
         Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
         """
         if os.uname().machine != "x86_64":
             raise CapabilityError(f"statements are probed on x86_64, not on {os.uname().machine}", "--method samples")
         check_process_ids()
-        self.pid, self._has_stacks = pid, stacks
+        self.pid, self.family, self._has_stacks = pid, family, stacks
+        self.members = Members(pid, is_family=family == "postgresql")
         self._image = snapshot(pid)
-        self.dispatch = find_dispatch(self._image)
+        self.dispatch = find_activity(self._image) if self.members.is_family else find_dispatch(self._image)
         self._stack = ExitStack()
         self._price: Price | None = None
         try:
@@ -75,25 +82,27 @@ class QueryTracer(Closing):
     def _load(self, multi: bool, sends: bool) -> None:
         btf = kernel_btf()
         self._has_send = sends and btf.has_tracepoint("sock_send_length")
-        if not self._has_send and self.dispatch.waits_offset is None:
+        if not self._has_send and not self.members.is_family and self.dispatch.waits_offset is None:
             raise CapabilityError(
                 "neither the kernel nor do_command tells where a statement ends", "Linux 6.3 or newer"
             )
         # A power of two: each size is a program of its own to be compiled.
-        threads = min(max(1 << (4 * len(_tids(self.pid))).bit_length(), _LEAST_THREADS), _MOST_THREADS)
+        threads = min(max(1 << (4 * len(self.members.tids())).bit_length(), _LEAST_THREADS), _MOST_THREADS)
         how = attach_type(multi=multi)
         self.program = self._stack.enter_context(
             Loaded("queries.bpf.c", self._definitions(btf, threads), uprobe_type=how)
         )
         self._probes = Uprobes(self.program, how)
         self._stack.callback(self._probes.close)
-        self.program.put("table", 0, table())
+        self.program.put("table", 0, table(self.family))
+        for address, kind in self.dispatch.sites.items():
+            self.program.put("messages", address.to_bytes(8, "little"), kind.to_bytes(4, "little"))
         self.program.count_run_time()
         self._switch(os.getpid())
-        hits = self._counters()[0]
+        hits = self._hits()
         call_ns = entry_cost_ns(self._probes)
         self._switch(0)
-        seen = self._counters()[0] - hits
+        seen = self._hits() - hits
         if not seen and self._probes.multi:
             # Before Linux 6.10 the pid filter of uprobe_multi meant one thread instead of a process.
             self._stack.close()
@@ -126,19 +135,40 @@ class QueryTracer(Closing):
             **struct_definitions(btf, {**fields, "task_struct_state": ("task_struct", state)}),
             **argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
         }
+        if self.members.is_family:
+            definitions |= argument_definitions(btf, "sched_process_fork", ("parent", "child"))
+            major = re.match(r"\d+", self.dispatch.version or "")
+            fastpath = _FASTPATH_FROM_18 if major and int(major[0]) >= 18 else _FASTPATH_TO_17
+            definitions |= {"FAMILY": _MOST_MEMBERS, "STATE_FASTPATH": fastpath}
         if self._has_stacks:
             definitions |= path_definitions()
         return {**definitions, "HAS_SEND": 1} if self._has_send else definitions
 
     def _switch(self, pid: int) -> None:
-        """Count what this process does; 0: nothing."""
+        """Count what this process does, and those that belong to it; 0: nothing."""
+        if self.members.is_family and pid != self.pid:
+            self.program.clear("members")
+        if self.members.is_family and pid:
+            self.program.put("members", pid, _MEMBER)
         self.program.put("target", 0, pid.to_bytes(8, "little"))
+
+    def _gather(self) -> None:
+        """Who belongs to the server. What they start from then on joins by itself."""
+        self.program.put("members", self.pid, _MEMBER)
+        for _ in range(2):  # one that was started while the first look went on by one that was not known yet
+            for pid in self.members.pids():
+                self.program.put("members", pid, _MEMBER)
 
     def _counters(self) -> list[int]:
         return self.program.per_cpu_sum("counters")
 
+    def _hits(self) -> int:
+        """How often the probe was met."""
+        moved = self._counters()
+        return moved[0] + moved[4]
+
     def _clear(self) -> None:
-        for name in _TABLES:
+        for name in _TABLES if self.members.is_family else (*_TABLES, *_NUMBERED):
             self.program.clear(name)
 
     def close(self) -> None:
@@ -154,7 +184,9 @@ class QueryTracer(Closing):
             raise PowerprofError(f"{dispatch.mapping.module} cannot be probed: {opened}")
         ends = () if self._has_send or dispatch.waits_offset is None else (dispatch.waits_offset,)
         with opened:
-            refused = self._probes.attach(opened.fd, self.pid, [Site(dispatch.offset, 0, ends)])
+            # A server's processes come and go: the probe is every process's that runs this file.
+            whose = EVERY_PROCESS if self.members.is_family else self.pid
+            refused = self._probes.attach(opened.fd, whose, [Site(dispatch.offset, 0, ends)])
         if refused:
             raise PowerprofError(f"{dispatch.symbol} cannot be probed: {refused[0][1]}")
 
@@ -162,6 +194,11 @@ class QueryTracer(Closing):
         """Count nothing, and take the probe away."""
         self._switch(0)
         self._probes.close()
+
+    def running(self) -> dict[int, str]:
+        """Thread → the text that it executes now, as far as the server's memory tells."""
+        address = self.dispatch.text_address
+        return {} if address is None else texts_now(self.members.pids(), address)
 
     def begin(self, *, timed: bool = True) -> None:
         """A window begins, with nothing of the last one. `timed`: the time of the programs is asked for."""
@@ -171,8 +208,10 @@ class QueryTracer(Closing):
         if timed:
             self._price = Price(self.program, lambda: self._counters()[0])
             self._price.begin()
-        self._base = {tid: ran for tid in _tids(self.pid) if (ran := _ran_ns(self.pid, tid)) is not None}
-        self._cpu_ns = process_cpu_ns(self.pid)
+        if self.members.is_family:
+            self._gather()
+        self._base = {tid: ran for tid in self.members.tids() if (ran := ran_ns(tid)) is not None}
+        self._cpu_ns = self.members.cpu_ns()
         self._started_ns = kernel_ns()
         self._switch(self.pid)
 
@@ -180,9 +219,9 @@ class QueryTracer(Closing):
         """The window ends, and the probe goes."""
         self._switch(0)
         self._ended_ns = kernel_ns()
-        cpu_ns = process_cpu_ns(self.pid)
+        cpu_ns = self.members.cpu_ns()
         self._cpu_ns = None if cpu_ns is None or self._cpu_ns is None else cpu_ns - self._cpu_ns
-        self._ran = {tid: ran for tid in self._base if (ran := _ran_ns(self.pid, tid)) is not None}
+        self._ran = {tid: ran for tid in self._base if (ran := ran_ns(tid)) is not None}
         self._run_s = None if self._price is None else self._price.spent_s()
         self._probes.close()
 
@@ -203,12 +242,14 @@ class QueryTracer(Closing):
         for tid, ran in self._ran.items():
             # One that was never switched ran all the time, or not at all.
             if tid not in seen and ran > self._base[tid]:
-                threads.append(ThreadUse(tid, _comm(self.pid, tid), ran - self._base[tid], 0, 0, 0))
+                threads.append(ThreadUse(tid, comm(tid), ran - self._base[tid], 0, 0, 0))
         return StatementTrace(
             pid=self.pid,
             window_s=(self._ended_ns - self._started_ns) / 1e9,
+            family=self.family,
             symbol=self.dispatch.symbol,
-            ends_by="send" if self._has_send else "do_command",
+            is_sure=self.dispatch.is_sure,
+            ends_by="send" if self._has_send else "report" if self.members.is_family else "do_command",
             process_cpu_ns=self._cpu_ns,
             uses=list(uses.values()),
             texts=list(texts.values()),
@@ -243,7 +284,7 @@ class QueryTracer(Closing):
         begin = min(self._base.get(tid, first), first) if running else first
         ended = last + (max(self._ended_ns - in_at, 0) if in_at else 0)
         before = max(rest[7] - begin, 0) if statements else 0
-        return ThreadUse(tid, _comm(self.pid, tid), past + max(ended - begin, 0), rest[8], statements, before)
+        return ThreadUse(tid, comm(tid), past + max(ended - begin, 0), rest[8], statements, before)
 
     def _add_open(
         self,
@@ -259,8 +300,10 @@ class QueryTracer(Closing):
         if not id:
             return
         cpu, count = last + (max(self._ended_ns - in_at, 0) if in_at else 0), wakeups
+        counts = command != COM_PART
         if ended_at:
             cpu, count = ended_ns, ended_wakeups
+        if ended_at and counts:
             bucket = class_of((sent_at or ended_at) - began_at)
             where = latencies.setdefault(id, {})
             where[bucket] = where.get(bucket, 0) + 1
@@ -269,12 +312,12 @@ class QueryTracer(Closing):
         uses[id, tid] = StatementUse(
             id,
             tid,
-            old.calls + 1,
+            old.calls + counts,
             old.cpu_ns + cpu - began_ns,
             old.wall_ns + max(until - began_at, 0),
             old.wakeups + count - began_wakeups,
             old.faults,
-            old.open_count + (not ended_at),
+            old.open_count + (counts and not ended_at),
         )
         if id > 255 and id not in texts and command != COM_STMT_EXECUTE:
             texts[id] = TextSeen(id, command, length, raw[_THREAD.size :][: min(length, TEXT_BYTES - 1)])
@@ -284,20 +327,3 @@ def class_of(value: int) -> int:
     """The class of a number of nanoseconds, as the program counts them (`statement_trace.class_range`)."""
     octave = max(value.bit_length() - 1, 3)
     return octave << 3 | value >> (octave - 3) & 7
-
-
-def _tids(pid: int) -> list[int]:
-    try:
-        return [int(entry.name) for entry in (procfs() / str(pid) / "task").iterdir()]
-    except OSError:
-        return []
-
-
-def _ran_ns(pid: int, tid: int) -> int | None:
-    """The scheduler's count of a thread; None where it is gone."""
-    words = (try_text(procfs() / str(pid) / "task" / str(tid) / "schedstat") or "").split()
-    return int(words[0]) if words and words[0].isdigit() else None
-
-
-def _comm(pid: int, tid: int) -> str:
-    return clean(try_text(procfs() / str(pid) / "task" / str(tid) / "comm") or "") or "ended threads"

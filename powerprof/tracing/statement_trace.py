@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import msgspec
 
+from powerprof.statements.identity import Family
+
 COM_QUERY, COM_STMT_PREPARE, COM_STMT_EXECUTE = 3, 22, 23
+COM_PART = 1000  # queries.bpf.c
 
 
 class StatementUse(msgspec.Struct, frozen=True):
@@ -54,7 +57,8 @@ class TraceCost(msgspec.Struct, frozen=True):
 class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
     """A window as it was collected. `latencies`: identity → class of nanoseconds (`class_range`) → calls.
 
-    `process_cpu_ns` is the scheduler's own count of the process. `lost_count` are updates for which a table had no
+    `process_cpu_ns` is the scheduler's own count of the process, or of all that a server works in. `is_sure`: of
+    PostgreSQL's messages each is told. `lost_count` are updates for which a table had no
     room, `unreadable_count` texts that were not in memory, `cut_count` texts longer than is looked at.
     """
 
@@ -72,6 +76,8 @@ class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
     unreadable_count: int
     cut_count: int
     cost: TraceCost
+    family: Family = "mysql"
+    is_sure: bool = True
 
 
 def class_range(bucket: int) -> tuple[float, float]:

@@ -31,6 +31,7 @@ _MULTI_RETURN = 1
 _PERF_ATTR_BYTES = 128
 _CLOSERS = 32
 _NAMES = ("uprobe__entry", "uprobe__return", "uprobe__exit")
+EVERY_PROCESS = -1
 _RETURN_0 = struct.pack("=BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
 
 
@@ -81,7 +82,7 @@ class Uprobes:
         self.multi = attach_type == _MULTI
 
     def attach(self, file_fd: int, pid: int, sites: Sequence[Site]) -> list[tuple[Site, str]]:
-        """Probe where `sites` of an open file are entered and left in one process.
+        """Probe where `sites` of an open file are entered and left, in one process or in EVERY_PROCESS that runs it.
 
         Returns the sites that the kernel refused, with the reason. Raises CapabilityError where no uprobe can be
         attached at all for want of privileges or of kernel support.
@@ -148,7 +149,7 @@ class Uprobes:
         attributes = bytearray(_PERF_ATTR_BYTES)
         struct.pack_into("=IIQ", attributes, 0, kind, _PERF_ATTR_BYTES, int(is_return))
         struct.pack_into("=QQ", attributes, 56, ctypes.addressof(path), place[0])
-        event = open_event(bytes(attributes), pid=pid)
+        event = open_event(bytes(attributes), pid=pid, cpu=0 if pid == EVERY_PROCESS else -1)
         try:
             # The link keeps the event; bpf_get_attach_cookie knows only events that were attached by a link.
             return syscalls.link(program, event, syscalls.ATTACH_PERF_EVENT, struct.pack("=Q", place[1]))
@@ -171,7 +172,8 @@ def _multi_link(program: int, path: Any, places: list[tuple[int, int]], flags: i
     offsets = (ctypes.c_uint64 * len(places))(*(offset for offset, _ in places))
     cookies = (ctypes.c_uint64 * len(places))(*(cookie for _, cookie in places))
     addresses = (ctypes.addressof(target) for target in (path, offsets))
-    said = struct.pack("=4Q3I", *addresses, 0, ctypes.addressof(cookies), len(places), flags, pid)
+    whose = 0 if pid == EVERY_PROCESS else pid
+    said = struct.pack("=4Q3I", *addresses, 0, ctypes.addressof(cookies), len(places), flags, whose)
     return syscalls.link(program, 0, _MULTI, said)
 
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Prepared statements: which text a connection's number means. */
-#define PREPARING 0x9e3779b97f4a7c15ULL   /* tells the making of a statement from its execution */
-
 struct prepared_key {
     u64 connection;
     u64 statement;

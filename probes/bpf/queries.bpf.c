@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* CPU time, waits, wake-ups and page faults of each statement that a MariaDB or MySQL server executes.
+/* CPU time, waits, wake-ups and page faults of each statement that a MariaDB, MySQL or PostgreSQL server executes.
  *
  * Question: which statements use the server's CPU time, and wake it?
  * Cost: one uprobe a statement (dispatch_command's first instruction, which the kernel emulates: about 1 µs), and 2 µs
  *       in these programs for a point select: its text (1,023 bytes at most), the sums, four context switches, two packets
- *       (measured on a busy guest; each report prints its own). Nothing is sent in the window: no wake-up of ours.
+ *       (measured on a busy guest; each report prints its own). PostgreSQL's processes say twice a statement what they do,
+ *       and each switch of the host looks up whether it is one of theirs. Nothing is sent in the window: no wake-up of ours.
  * Privileges: CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN for uprobes (or root). x86-64, because arguments are read by register.
  * Checked against clients that count their own statements, and CPU time against the scheduler's own count of the
  * process (tests/root).
@@ -12,23 +13,23 @@
  * A statement begins where dispatch_command is entered. It ends, for what it used, where its thread goes to wait after
  * the last packet that it sent, else at the thread's next statement; for the client, with that packet. No probe is put
  * where the function returns: an exception that passes a return probe ends the process, and a probe on `ret` costs 20
- * times as much. Kernels before 6.3 do not tell when a socket is written: there the next entry of do_command ends it.
+ * times as much. Kernels before 6.3 do not tell when a socket is written: there the next entry of do_command ends it. What
+ * PostgreSQL's processes say is in activity.bpf.h; there a statement goes on until its process says that it is idle.
  *
  * The time of a thread is the scheduler's own (sum_exec_runtime at each switch-out); in between, the wall clock since it
  * was switched in. What interrupts and the hypervisor took meanwhile is corrected at the switch-out.
  *
  * The loader puts in front: TEXT and STATES (powers of two), THREADS, TOTALS, TEXTS, PREPARED, LAYOUT, OFFSET_*, ARG_*,
- * HAS_SEND where the kernel has sock_send_length; what paths.bpf.h wants where stacks are sampled beside.
+ * HAS_SEND where the kernel has sock_send_length; FAMILY and STATE_FASTPATH with PostgreSQL's LAYOUT; what paths.bpf.h wants where stacks are sampled beside.
  */
 
-/* include/my_command.h: the same numbers in every MySQL and MariaDB. */
-#define COM_QUIT 1
+/* What has a text; the numbers are include/my_command.h's. */
 #define COM_QUERY 3
-#define COM_CHANGE_USER 17
 #define COM_STMT_PREPARE 22
-#define COM_STMT_EXECUTE 23
-#define COM_STMT_CLOSE 25
-#define COM_STMT_BULK_EXECUTE 250
+#define COM_PART 1000        /* of a statement that was counted when it began, or that another process executes */
+
+#define POSTGRESQL 2         /* of the layouts */
+#define PREPARING 0x9e3779b97f4a7c15ULL   /* tells the making of a statement from its execution */
 
 enum counter { COUNT_DISPATCHES, COUNT_NO_ROOM, COUNT_UNREADABLE, COUNT_CUT, COUNT_ENDINGS, COUNTERS };
 
@@ -48,9 +49,10 @@ struct thread {
     u32 command;
     u32 length;              /* of the whole text */
     u32 statements;          /* begun in the window */
-    u32 first_seen_running;
-    u16 dead;
-    u16 is_known;            /* its first counts are there */
+    u8 first_seen_running;
+    u8 dead;
+    u8 is_known;             /* its first counts are there */
+    u8 is_over;              /* the server says so; what is left is its last packet */
     char text[TEXT];
 };
 
@@ -59,7 +61,6 @@ struct thread {
 #include "probed.bpf.h"
 #include "texts.bpf.h"
 #include "uses.bpf.h"
-#include "prepared.bpf.h"
 
 #ifdef STACK_PAGES
 /* The statement that a thread executes; 0: none. */
@@ -72,91 +73,11 @@ static __always_inline u64 what_runs(u32 tid)
 #include "paths.bpf.h"
 #endif
 
-int uprobe__entry(u64 *ctx)
-{
-    u64 who = bpf_get_current_pid_tgid(), now, task, thd, id = 0;
-    u32 tid = who, command;
-    struct thread *thread;
-#if LAYOUT == 1
-    u64 data[2] = {};
-#endif
-
-    if (!is_target(who))
-        return 0;
-    task = bpf_get_current_task();
-    now = bpf_ktime_get_ns();
-    count(COUNT_DISPATCHES);
-    thread = thread_of(tid, task, now, 1);
-    if (!thread)
-        return 0;
-    finish(thread, tid, now, task);
-#if LAYOUT == 1
-    /* dispatch_command(THD *, const COM_DATA *, enum_server_command), MySQL from 5.7 */
-    thd = ctx[REGISTER_DI];
-    command = ctx[REGISTER_DX];
-    bpf_probe_read_user(data, sizeof(data), (void *)ctx[REGISTER_SI]);
+#if LAYOUT == POSTGRESQL
+#include "activity.bpf.h"
 #else
-    /* dispatch_command(enum_server_command, THD *, char *packet, uint length, …), MySQL to 5.6 and MariaDB */
-    thd = ctx[REGISTER_SI];
-    command = ctx[REGISTER_DI];
+#include "dispatch.bpf.h"
 #endif
-    command &= 255;
-    thread->command = command;
-    thread->length = 0;
-    id = command;
-    if (command == COM_QUERY || command == COM_STMT_PREPARE) {
-#if LAYOUT == 1
-        id = identify_text(thread, data[0], data[1]);
-#else
-        id = identify_text(thread, ctx[REGISTER_DX], ctx[REGISTER_CX]);
-#endif
-        if (command == COM_STMT_PREPARE && id > 255) {
-            remember(thd, thread, tid, id);
-            id = (id ^ PREPARING) | 256;
-        }
-    } else if (command == COM_STMT_EXECUTE || command == COM_STMT_BULK_EXECUTE) {
-#if LAYOUT == 1
-        id = recall(thd, thread, tid, (u32)data[0]);
-#else
-        u32 number = 0;
-        bpf_probe_read_user(&number, sizeof(number), (void *)ctx[REGISTER_DX]);
-        if (number == 0xffffffff) {   /* MariaDB: the one that was prepared last */
-            struct connection *connection = connections.lookup(&thd);
-            if (connection)
-                number = connection->prepared + connection->base;
-        }
-        id = recall(thd, thread, tid, number);
-#endif
-    } else if (command == COM_QUIT || command == COM_CHANGE_USER) {
-        forget(thd);
-    }
-    thread->id = id ? id : 256;
-    thread->began_at = now;
-    thread->began_ns = cpu_of(thread, now);
-    if (!thread->statements++)
-        thread->before_ns = thread->began_ns;
-    return 0;
-}
-
-/* do_command: the thread is about to wait for a packet. */
-int uprobe__exit(u64 *ctx)
-{
-    u64 who = bpf_get_current_pid_tgid(), now;
-    u32 tid = who;
-    struct thread *thread;
-
-    if (!is_target(who))
-        return 0;
-    now = bpf_ktime_get_ns();
-    thread = threads.lookup(&tid);
-    count(COUNT_ENDINGS);
-    if (thread && thread->id && !thread->ended_at) {
-        thread->ended_at = now;
-        thread->ended_ns = cpu_of(thread, now);
-        thread->ended_wakeups = thread->wakeups;
-    }
-    return 0;
-}
 
 #ifdef HAS_SEND
 RAW_TRACEPOINT_PROBE(sock_send_length)
@@ -168,7 +89,7 @@ RAW_TRACEPOINT_PROBE(sock_send_length)
     if (!is_target(who))
         return 0;
     thread = threads.lookup(&tid);
-    if (thread && thread->id) {
+    if (thread && thread->id && !(thread->is_over && thread->ended_at)) {
         thread->sent_at = bpf_ktime_get_ns();
         thread->ended_at = 0;
     }
@@ -177,13 +98,13 @@ RAW_TRACEPOINT_PROBE(sock_send_length)
 #endif
 
 /* The target's thread is switched out. The clock is not asked: most of a statement's switches need none. */
-static __always_inline void switch_out(struct thread *thread, u64 task, u32 state)
+static __always_inline void switch_out(struct thread *thread, u32 tid, u64 task, u32 state)
 {
     u64 ran = run_time(task);
 
     thread->last_ns = ran;
     thread->in_at = 0;
-    if (thread->sent_at && !thread->ended_at && state) {
+    if (thread->sent_at && !thread->ended_at && state && (LAYOUT != POSTGRESQL || thread->is_over)) {
         thread->ended_at = thread->sent_at;
         thread->ended_ns = ran;
         thread->ended_wakeups = thread->wakeups;
@@ -192,6 +113,9 @@ static __always_inline void switch_out(struct thread *thread, u64 task, u32 stat
         thread->past_ns += ran - thread->first_ns;
         thread->first_ns = thread->last_ns = 0;
         thread->dead = 0;
+#ifdef FAMILY
+        leave(tid);
+#endif
     }
 }
 
@@ -203,18 +127,18 @@ RAW_TRACEPOINT_PROBE(sched_switch)
 
     if (!wanted)
         return 0;
-    if (who >> 32 == wanted) {
+    if (is_of(who, wanted)) {
         thread = thread_of(who, task, 0, 1);
         if (thread)
 #ifdef ARG_sched_switch_prev_state
-            switch_out(thread, task, ctx->args[ARG_sched_switch_prev_state]);
+            switch_out(thread, who, task, ctx->args[ARG_sched_switch_prev_state]);
 #else
-            switch_out(thread, task, read_u64(task + OFFSET_task_struct_state));
+            switch_out(thread, who, task, read_u64(task + OFFSET_task_struct_state));
 #endif
     }
     task = ctx->args[ARG_sched_switch_next];
     next = pid_tgid_of(task);
-    if (next >> 32 == wanted) {
+    if (is_of(next, wanted)) {
         now = bpf_ktime_get_ns();
         thread = thread_of(next, task, now, 0);
         if (thread) {
@@ -225,6 +149,18 @@ RAW_TRACEPOINT_PROBE(sched_switch)
     }
     return 0;
 }
+
+#ifdef FAMILY
+/* Before the new one runs. */
+RAW_TRACEPOINT_PROBE(sched_process_fork)
+{
+    u32 parent = bpf_get_current_pid_tgid() >> 32;
+    u32 child = pid_tgid_of(ctx->args[ARG_sched_process_fork_child]) >> 32;
+
+    join(parent, child);
+    return 0;
+}
+#endif
 
 RAW_TRACEPOINT_PROBE(sched_process_exit)
 {

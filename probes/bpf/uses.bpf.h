@@ -85,7 +85,7 @@ static __always_inline void finish(struct thread *thread, u32 tid, u64 now, u64 
                 keep_text(thread, thread->id, thread->command, tid, 0);
         }
         if (total) {
-            total->calls++;
+            total->calls += thread->command != COM_PART;
             total->cpu_ns += (s64)(cpu - thread->began_ns);
             total->wall_ns += end - thread->began_at;
             total->wakeups += wakeups - thread->began_wakeups;
@@ -93,12 +93,14 @@ static __always_inline void finish(struct thread *thread, u32 tid, u64 now, u64 
         } else {
             count(COUNT_NO_ROOM);
         }
-        where.bucket = class_of(end - thread->began_at);
-        calls = latencies.lookup(&where);
-        if (calls)
-            __sync_fetch_and_add(calls, 1);
-        else
-            latencies.update(&where, &one);
+        if (thread->command != COM_PART) {
+            where.bucket = class_of(end - thread->began_at);
+            calls = latencies.lookup(&where);
+            if (calls)
+                __sync_fetch_and_add(calls, 1);
+            else
+                latencies.update(&where, &one);
+        }
         thread->id = 0;
     }
     thread->began_wakeups = wakeups;

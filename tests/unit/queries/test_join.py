@@ -11,6 +11,7 @@ from powerprof.energy.split import Consumer, split_energy
 from powerprof.queries import shares
 from powerprof.queries.join import UNKNOWN_PREPARED, latency, parts_of
 from powerprof.queries.records import Share
+from powerprof.tracing.statement_trace import StatementUse, TextSeen, ThreadUse
 from tests.unit.queries.sample import MS, trace
 
 
@@ -51,6 +52,36 @@ def test_what_ran_at_the_beginning_is_told_apart() -> None:
     assert (before.text, before.calls_count) == ("(began before the window) SELECT SLEEP(?)", 1)
     assert before.c0_s == pytest.approx(0.020)
     assert parts.connections.c0_s == pytest.approx(0.070)
+
+
+def test_processes_of_postgresql_that_are_no_clients_have_their_parts() -> None:
+    """11 is a client, 12 a parallel worker of its statement, 13 vacuums by itself."""
+    scan, vacuum = 1001, 1002
+    postgres = trace(
+        family="postgresql",
+        uses=[
+            StatementUse(scan, 11, 3, 300 * MS, 400 * MS, 5, 0),
+            StatementUse(scan, 12, 0, 200 * MS, 250 * MS, 0, 0),
+            StatementUse(vacuum, 13, 1, 50 * MS, 60 * MS, 0, 0),
+        ],
+        texts=[
+            TextSeen(scan, 3, 22, b"SELECT sum(n) FROM big"),
+            TextSeen(vacuum, 3, 33, b"autovacuum: VACUUM ANALYZE public.t"),
+        ],
+        threads=[
+            ThreadUse(11, "postgres", 310 * MS, 5, 3, 0),
+            ThreadUse(12, "postgres", 200 * MS, 0, 1, 0),
+            ThreadUse(13, "postgres", 60 * MS, 2, 1, 0),
+        ],
+        latencies={},
+    )
+    known = Known(threads={11: "backend of shop", 12: "parallel worker"}, schemas={11: "shop"})
+    parts = parts_of(postgres, known)
+    assert [(one.text, one.schema_name, one.calls_count, one.c0_s) for one in parts.statements] == [
+        ("SELECT sum(n) FROM big", "shop", 3, 0.5)
+    ]
+    assert [(one.thread, one.c0_s) for one in parts.background] == [("autovacuum worker", 0.06)]
+    assert (parts.connections.c0_s, parts.connections_count) == (pytest.approx(0.01), 1)
 
 
 def test_latency_comes_from_classes_of_an_eighth_octave() -> None:

@@ -46,13 +46,32 @@ def test_what_is_another_statement_has_another_number(one: str, other: str) -> N
     assert number(one) != number(other)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ('SELECT "a" FROM t', 'SELECT "b" FROM t', False),
+        ("SELECT 'C:\\', 1 FROM t", "SELECT 'd', 2 FROM t", True),
+        ("SELECT E'it\\'s' FROM t", "SELECT E'no' FROM t", True),
+        ("SELECT e'a'", "SELECT f'a'", False),
+        ("SELECT a # 5", "SELECT a # 6", True),
+        ("SELECT a # 5, b", "SELECT a # 6, c", False),
+        ("SELECT elements FROM e", "SELECT elements  FROM e", True),
+        ("SELECT c FROM t WHERE id = $1", "SELECT c FROM t WHERE id = $2", False),
+    ],
+)
+def test_quotes_and_operators_are_postgresqls_in_its_texts(one: str, other: str, is_same: bool) -> None:
+    first, second = (identity(text.encode(), "postgresql") for text in (one, other))
+    assert (first == second) is is_same
+
+
 def test_operators_are_told_apart_though_comments_begin_like_them() -> None:
     assert len({number(f"a{operator}b") for operator in ("-", "+", "/", "*", " ", "")}) == 6
 
 
 def test_the_table_leads_to_states_that_exist_and_fits_the_program() -> None:
-    assert len(table()) == 2 * STATES * 256
-    assert max(table()[: STATES * 256]) < STATES
+    for how in (table(), table("postgresql")):
+        assert len(how) == 2 * STATES * 256
+        assert max(how[: STATES * 256]) < STATES
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))

@@ -36,6 +36,26 @@ def test_values_are_left_out(text: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('SELECT * FROM "Users" WHERE id = $1 AND x = \'a\\\'', 'SELECT * FROM "Users" WHERE id = ? AND x = ?'),
+        ("SELECT a::int FROM t WHERE k = ANY($1::int[])", "SELECT a::int FROM t WHERE k = ANY(?::int[])"),
+        ("INSERT INTO t VALUES ($1,$2),($3,$4)", "INSERT INTO t VALUES (?, …)"),
+        ("DO $$begin raise notice 'secret'; end$$", "DO ?"),
+        ("CREATE FUNCTION f() RETURNS int AS $b$ SELECT 'secret", "CREATE FUNCTION f() RETURNS int AS ?"),
+        ("SELECT E'it\\'s', U&'d\\0061', B'101'", "SELECT ?, …"),
+    ],
+)
+def test_values_are_left_out_of_postgresqls_texts(text: str, shown: str) -> None:
+    assert normal(text, "postgresql") == shown
+    assert key(shown, "postgresql") == key(text, "postgresql")
+
+
+def test_quoted_names_of_postgresql_keep_their_case() -> None:
+    assert key('SELECT A FROM "B"', "postgresql") == key('select a from "B"', "postgresql") != key('select a from "b"', "postgresql")
+
+
+@pytest.mark.parametrize(
     ("text", "digest"),
     [
         ("SELECT c FROM sbtest1 WHERE id=5", "SELECT `c` FROM `sbtest1` WHERE `id` = ?"),

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* PostgreSQL: a process begins a message where pgstat_report_activity is entered with a text, and is done with none.
+ *
+ * Query is a statement by itself. Parse, Bind and Execute of one statement come one after the other, each with its text:
+ * they are one call. A Parse alone is told as such; an Execute alone fetches more of a call that was counted. Which message
+ * it is, the return address says (tracing/activity.py). A process that works for another's statement is part of it from
+ * its birth.
+ */
+#define FASTPATH 200         /* a function is called by its number: no text, and no packet of MySQL's */
+
+enum message { WHOLE, PARSE, BIND, EXECUTE, WORKER, UNSURE };
+
+BPF_HASH(messages, u64, u32, 256);   /* return address → enum message */
+
+static __always_inline u32 message_of(u64 stack)
+{
+    u64 from = 0;
+    u32 *kind;
+
+    bpf_probe_read_user(&from, sizeof(from), (void *)stack);
+    kind = messages.lookup(&from);
+    return kind ? *kind : WHOLE;
+}
+
+/* The text at an address, in the thread's own buffer, and which statement it is. */
+static __always_inline u64 identify_string(struct thread *thread, u64 address)
+{
+    long size = bpf_probe_read_user_str(thread->text, TEXT, (void *)address);
+
+    if (size <= 0) {
+        count(COUNT_UNREADABLE);
+        thread->length = 0;
+        return COM_QUERY;
+    }
+    if (size == TEXT)
+        count(COUNT_CUT);   /* or it just fits */
+    thread->length = size == TEXT ? TEXT : size - 1;
+    return hashed(thread, size - 1);
+}
+
+/* Whether a message goes on with the statement that its process is at. */
+static __always_inline int goes_on(struct thread *thread, u32 message, u64 id)
+{
+    u64 making = (id ^ PREPARING) | 256;
+
+    if (!thread->id || thread->is_over)
+        return 0;
+    if (message == BIND)
+        return thread->command == COM_STMT_PREPARE && thread->id == making;
+    if (message == EXECUTE)
+        return thread->command != COM_STMT_PREPARE && thread->id == id;
+    return message == UNSURE && thread->id == id;
+}
+
+/* All is done: the last packet follows, if there is a client. */
+static __always_inline void report_idle(u32 tid)
+{
+    struct thread *thread = threads.lookup(&tid);
+
+    count(COUNT_ENDINGS);
+    if (!thread || !thread->id || thread->is_over)
+        return;
+    thread->is_over = 1;
+    thread->sent_at = bpf_ktime_get_ns();
+#ifndef HAS_SEND
+    thread->ended_at = thread->sent_at;
+    thread->ended_ns = cpu_of(thread, thread->ended_at);
+    thread->ended_wakeups = thread->wakeups;
+#endif
+}
+
+int uprobe__entry(u64 *ctx)
+{
+    u64 who = bpf_get_current_pid_tgid(), address = ctx[REGISTER_SI], now, task, id = FASTPATH;
+    u32 tid = who, message = WHOLE;
+    struct thread *thread;
+
+    if (!is_target(who))
+        return 0;
+    if (!address && (u32)ctx[REGISTER_DI] != STATE_FASTPATH) {
+        report_idle(tid);
+        return 0;
+    }
+    count(COUNT_DISPATCHES);
+    task = bpf_get_current_task();
+    now = bpf_ktime_get_ns();
+    thread = thread_of(tid, task, now, 1);
+    if (!thread)
+        return 0;
+    if (address) {
+        message = message_of(ctx[REGISTER_SP]);
+        id = identify_string(thread, address);
+    }
+    if (goes_on(thread, message, id)) {
+        if (message == BIND) {
+            thread->command = COM_QUERY;
+            thread->id = id;
+            keep_text(thread, id, COM_QUERY, tid, 0);
+        }
+        return 0;
+    }
+    finish(thread, tid, now, task);
+    thread->command = message == PARSE ? COM_STMT_PREPARE
+                    : message == EXECUTE || message == WORKER ? COM_PART : COM_QUERY;
+    if (message == PARSE)
+        id = (id ^ PREPARING) | 256;
+    thread->id = id;
+    thread->is_over = 0;
+    thread->began_at = now;
+    thread->began_ns = cpu_of(thread, now);
+    if (message == WORKER && !thread->statements)
+        thread->began_ns = thread->first_ns;
+    if (!thread->statements++)
+        thread->before_ns = thread->began_ns;
+    /* Now, because the next message of this statement brings its text again, and maybe another one's. */
+    keep_text(thread, id, thread->command, tid, 0);
+    return 0;
+}

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`queries` on a stripped PostgreSQL, against clients of ours that count their own statements."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from psycopg import conninfo, pq
+
+from powerprof.database.server import PrivateServer
+from powerprof.queries.join import BEGAN_BEFORE, parts_of
+from powerprof.queries.reach import Reach, asked
+from powerprof.queries.records import Statement
+from powerprof.sources.procfs import process_cpu_ns
+from powerprof.statements.identity import identity
+from powerprof.tracing.queries import QueryTracer
+from powerprof.tracing.statement_trace import StatementTrace
+from tests.conftest import Cli
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn
+
+pytestmark = pytest.mark.usefixtures("root_bpf")
+_BURN = "SELECT count(*) FROM generate_series(1, {}) n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateServer]:
+    # Its own workers would wake in the middle of a comparison.
+    with PrivateServer(family="postgresql", settings={"autovacuum": False}) as started:
+        yield started
+
+
+@contextmanager
+def client(server: PrivateServer) -> Iterator[PGconn]:
+    """A connection by the messages of the protocol."""
+    where = {"host": str(server.socket.parent), "user": server.login.user, "dbname": "postgres"}
+    handle = pq.PGconn.connect(conninfo.make_conninfo("", **where).encode())
+    assert handle.status == pq.ConnStatus.OK, handle.error_message
+    try:
+        yield handle
+    finally:
+        handle.finish()
+
+
+def run(handle: PGconn, text: str) -> Any:
+    """One message of Query."""
+    result = handle.exec_(text.encode())
+    assert result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK), result.error_message
+    return result.get_value(0, 0) if result.ntuples else None
+
+
+def traced(server: PrivateServer, work: Callable[[], object], **how: bool) -> StatementTrace:
+    """What the kernel counted while `work` ran."""
+    with QueryTracer(server.pid, "postgresql", **how) as tracer:
+        tracer.attach()
+        tracer.begin()
+        work()
+        time.sleep(0.05)  # the last packet is sent before its process has gone to wait
+        tracer.end()
+        return tracer.collect()
+
+
+def rows(server: PrivateServer, trace: StatementTrace) -> dict[str, Statement]:
+    reach = Reach(server.pid, "postgres", None, None, "postgresql")
+    return {statement.text: statement for statement in parts_of(trace, asked(reach, running=False)).statements}
+
+
+def test_calls_of_every_protocol_are_exact_and_the_parts_are_the_processes(server: PrivateServer) -> None:
+    with client(server) as first, client(server) as second:
+
+        def work() -> None:
+            for number in range(400):
+                run(first, f"SELECT {number}, 'it''s {number}', 'C:\\'")
+                if number % 4 == 0:
+                    # Parse, Bind, Execute and Sync of an unnamed statement.
+                    second.exec_params(b"SELECT $1::int + 1 AS unnamed", [b"%d" % number])
+            for times, name in enumerate((b"a", b"b", b"c"), 1):
+                first.prepare(name, b"SELECT $1::text AS named_" + name)
+                for _ in range(10 * times):
+                    first.exec_prepared(name, [b"x"])
+            run(second, 'SELECT 1 AS "Quoted"')
+            run(second, 'SELECT 1 AS "Other"')
+            run(first, _BURN.format(1_000_000))
+
+        trace = traced(server, work)
+    found = rows(server, trace)
+    calls = {text: statement.calls_count for text, statement in found.items()}
+    assert calls == {
+        "SELECT ?, …": 400,
+        "SELECT ?::int + ? AS unnamed": 100,
+        **{f"SELECT ?::text AS named_{name}": 10 * times for times, name in enumerate("abc", 1)},
+        **{f"(prepare) SELECT ?::text AS named_{name}": 1 for name in "abc"},
+        'SELECT ? AS "Quoted"': 1,
+        'SELECT ? AS "Other"': 1,
+        "SELECT count(*) FROM generate_series(?, …) n": 1,
+    }
+    assert {statement.schema_name for statement in found.values()} == {"postgres"}
+    assert next(iter(found.values())).text.startswith("SELECT count")
+    assert trace.is_sure
+    assert trace.lost_count == trace.unreadable_count == 0
+    # Two counts of the scheduler, read a moment apart.
+    assert trace.process_cpu_ns is not None
+    assert sum(thread.cpu_ns for thread in trace.threads) == pytest.approx(trace.process_cpu_ns, rel=0.01, abs=2e6)
+
+
+def test_a_pipeline_of_one_statement_has_as_many_calls(server: PrivateServer) -> None:
+    with client(server) as handle:
+        handle.prepare(b"", b"SELECT $1::int AS batch")
+
+        def work() -> None:
+            handle.enter_pipeline_mode()
+            for number in range(50):
+                handle.send_query_prepared(b"", [b"%d" % number])
+            handle.pipeline_sync()
+            while True:
+                result = handle.get_result()
+                if result is not None and result.status == pq.ExecStatus.PIPELINE_SYNC:
+                    break
+            handle.exit_pipeline_mode()
+
+        found = rows(server, traced(server, work))
+    assert {text: statement.calls_count for text, statement in found.items()} == {"SELECT ?::int AS batch": 50}
+
+
+def test_a_statement_that_sleeps_costs_next_to_nothing(server: PrivateServer) -> None:
+    with client(server) as handle:
+        found = rows(server, traced(server, lambda: (run(handle, "SELECT pg_sleep(1)"), run(handle, _BURN.format(10**6)))))
+    sleep = found["SELECT pg_sleep(?)"]
+    assert sleep.c0_s < 0.02
+    assert sleep.latency_ms is not None
+    assert sleep.latency_ms.p50 == pytest.approx(1000, rel=0.15)
+    assert found["SELECT count(*) FROM generate_series(?, …) n"].c0_s > 5 * sleep.c0_s
+
+
+def test_what_runs_at_both_ends_of_the_window_has_its_time(server: PrivateServer) -> None:
+    with client(server) as handle:
+        handle.send_query(_BURN.format(10**9).encode())
+        time.sleep(0.2)
+        with QueryTracer(server.pid, "postgresql") as tracer:
+            tracer.attach()
+            running = tracer.running()
+            tracer.begin()
+            time.sleep(0.6)
+            tracer.end()
+            trace = tracer.collect()
+        handle.get_cancel().cancel()
+        while handle.get_result() is not None:
+            pass
+    known = asked(Reach(server.pid, "postgres", None, None, "postgresql"), running=False)
+    found = parts_of(trace, type(known)(threads=known.threads, schemas=known.schemas, running=running))
+    (before,) = found.statements
+    assert before.text == f"{BEGAN_BEFORE} SELECT count(*) FROM generate_series(?, …) n"
+    assert (before.calls_count, before.unfinished_count, before.began_before) == (1, 1, True)
+    assert trace.process_cpu_ns is not None
+    assert before.c0_s == pytest.approx(trace.process_cpu_ns / 1e9, rel=0.05, abs=0.01)
+
+
+def test_the_kernel_computes_the_identity_that_python_does(server: PrivateServer) -> None:
+    texts = [
+        """SELECT 'a\\', E'it\\'s', "t"."x" FROM (SELECT 1 AS x) "t" -- end""",
+        "SELECT /* c */ 1 + 2 - 3 / 4, (5), -6, 8 # 3 WHERE 'ä' = 'q''uo' AND 'e' || E'' = $$e$$",
+        "SELECT 1 -- " + "long " * 400,
+    ]
+    with client(server) as handle:
+        trace = traced(server, lambda: [run(handle, text) for text in texts])
+    assert {identity(text.encode()[:1023], "postgresql") for text in texts} <= {seen.id for seen in trace.texts}
+    assert trace.cut_count == 1
+
+
+def test_parallel_workers_are_part_of_the_statement(server: PrivateServer) -> None:
+    with client(server) as handle:
+        run(handle, "CREATE TABLE wide AS SELECT n, n % 97 AS k FROM generate_series(1, 400000) n")
+        for setting in ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"):
+            run(handle, f"SET {setting} = 0")
+        run(handle, "SET max_parallel_workers_per_gather = 2")
+        trace = traced(server, lambda: [run(handle, "SELECT sum(k * n) FROM wide") for _ in range(3)])
+        run(handle, "DROP TABLE wide")
+    (scan,) = rows(server, trace).values()
+    assert (scan.text, scan.calls_count, scan.unfinished_count) == ("SELECT sum(k * n) FROM wide", 3, 0)
+    assert len({use.tid for use in trace.uses}) > 1
+    assert trace.process_cpu_ns is not None
+    # The rest is the first process's, which starts the workers. Of ended ones the kernel tells in steps of 10 ms.
+    assert scan.c0_s == pytest.approx(trace.process_cpu_ns / 1e9, rel=0.15, abs=0.02)
+
+
+def test_processes_that_come_and_go_are_counted(server: PrivateServer) -> None:
+    def work() -> None:
+        for _ in range(20):
+            with client(server) as handle:
+                run(handle, _BURN.format(100_000))
+
+    trace = traced(server, work)
+    parts = parts_of(trace, asked(Reach(server.pid, "postgres", None, None, "postgresql"), running=False))
+    (burn,) = parts.statements
+    assert burn.calls_count == parts.connections_count == 20
+    # Their birth and end are no statement's.
+    assert parts.connections.c0_s > 0
+    assert trace.process_cpu_ns is not None
+    counted = sum(thread.cpu_ns for thread in trace.threads)
+    assert counted == pytest.approx(trace.process_cpu_ns, rel=0.01, abs=20e6)
+
+
+def test_shares_are_those_of_statements_alone(server: PrivateServer) -> None:
+    """The CPU clock of the client's process says what each costs alone, in turn with all of them as a mix."""
+    texts = {
+        "SELECT k FROM points WHERE id = {0}": 60,
+        "SELECT sum(k) FROM points WHERE id BETWEEN {0} AND {0} + 400": 12,
+        "SELECT k FROM points WHERE id BETWEEN {0} AND {0} + 100 ORDER BY c": 8,
+        "SELECT count(*) FROM points WHERE c LIKE '{0}%'": 1,
+    }
+    spent = dict.fromkeys(texts, 0)
+    with client(server) as handle:
+        run(handle, "CREATE TABLE points AS SELECT n AS id, n % 97 AS k, md5(n::text) AS c FROM generate_series(1, 9999) n")
+        run(handle, "ALTER TABLE points ADD PRIMARY KEY (id)")
+        run(handle, "ANALYZE points")
+        backend = int(run(handle, "SELECT pg_backend_pid()"))
+
+        def turn(text: str, mark: str) -> None:
+            for number in range(texts[text]):
+                run(handle, text.format(100 + number).replace("points", f"points {mark}"))
+
+        def clock_ns() -> int:
+            time.sleep(0.0003)  # a process is counted up to where it was switched out
+            now = process_cpu_ns(backend)
+            assert now is not None
+            return now
+
+        def work() -> None:
+            for _ in range(40):
+                for text in texts:
+                    before = clock_ns()
+                    turn(text, "alone")
+                    spent[text] += clock_ns() - before
+                for text in texts:
+                    turn(text, "mixed")
+
+        trace = traced(server, work)
+        run(handle, "DROP TABLE points")
+    found = [one for one in rows(server, trace).values() if "mixed" in one.text]
+    assert sorted(one.calls_count or 0 for one in found) == sorted(40 * times for times in texts.values())
+    reading_s = 0.0
+    parts = parts_of(trace, asked(Reach(server.pid, "postgres", None, None, "postgresql"), running=False))
+    reading_s = parts.connections.c0_s / sum(one.calls_count or 0 for one in parts.statements)
+    by_calls = {one.calls_count: one.c0_s + reading_s * (one.calls_count or 0) for one in found}
+    whole = sum(by_calls.values())
+    for text, times in texts.items():
+        known = 100 * spent[text] / sum(spent.values())
+        assert 100 * by_calls[40 * times] / whole == pytest.approx(known, abs=3), text
+
+
+def test_older_kernels_count_the_same(server: PrivateServer) -> None:
+    """Without uprobe_multi links and the tracepoint of sockets, as before Linux 6.3: the idle report ends a statement."""
+    with client(server) as handle:
+
+        def work() -> None:
+            for number in range(200):
+                run(handle, f"SELECT {number}")
+            run(handle, "SELECT pg_sleep(0.3)")
+            time.sleep(0.3)
+
+        trace = traced(server, work, multi=False, sends=False)
+    found = rows(server, trace)
+    assert trace.ends_by == "report"
+    assert found["SELECT ?"].calls_count == 200
+    sleep = found["SELECT pg_sleep(?)"]
+    assert sleep.latency_ms is not None
+    assert 250 < sleep.latency_ms.p50 < 550
+    assert sleep.c0_s < 0.02
+
+
+@contextmanager
+def busy(server: PrivateServer) -> Iterator[int]:
+    """A client that works until the end; gives the process that serves it."""
+    stop = threading.Event()
+    with client(server) as handle:
+        backend = int(run(handle, "SELECT pg_backend_pid()"))
+
+        def ask() -> None:
+            while not stop.is_set():
+                run(handle, _BURN.format(20_000))
+                time.sleep(0.002)
+
+        worker = threading.Thread(target=ask)
+        worker.start()
+        try:
+            yield backend
+        finally:
+            stop.set()
+            worker.join()
+
+
+def test_the_command_says_that_it_adds_up_whichever_process_is_named(powerprof_cli: Cli, server: PrivateServer) -> None:
+    with busy(server) as backend:
+        words = ["queries", "--pid", str(backend), "--duration", "1", "--no-save", "--json", "-"]
+        result = powerprof_cli(words)
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
+    assert found["server"]["pid"] == server.pid
+    assert found["server"]["version"] == ".".join(map(str, server.build.version[:2]))
+    first = found["statements"][0]
+    assert (first["text"], first["schema_name"]) == ("SELECT count(*) FROM generate_series(?, …) n", "postgres")
+    parts = sum(one["c0_s"] for one in [*found["statements"], *found["background"]]) + found["other_c0_s"]
+    assert parts == pytest.approx(found["server_c0_s"], rel=1e-9)
+    assert abs(found["residual_c0_s"]) <= max(0.01 * found["server_c0_s"], 0.002)
+    assert "backend of" not in result.out
+    assert any("PostgreSQL itself is not asked" in note for note in found["notes"])
+
+
+def test_windows_follow_each_other_and_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer) -> None:
+    with busy(server):
+        words = ["queries", "--pid", str(server.pid), "--duration", "1", "--energy-source", "none"]
+        watched = powerprof_cli([*words, "--watch", "--json-lines", "--count", "2"])
+        sampled = powerprof_cli([*words, "--stacks", "--no-save", "--json", "-"])
+    assert watched.code == 0, watched.err
+    windows = [json.loads(line) for line in watched.out.splitlines()]
+    assert [window["statements"][0]["calls_count"] > 10 for window in windows] == [True, True]
+    assert sampled.code == 0, sampled.err
+    first = json.loads(sampled.out)["statements"][0]
+    assert any("ExecAgg" in " ".join(stack["frames"]) or "agg_" in " ".join(stack["frames"]) or "PortalRun" in " ".join(stack["frames"]) for stack in first["stacks"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--method", "samples"], "keeps no history"),
+        (["--enable-consumers"], "keeps no history"),
+        (["--explain", "--yes"], "--explain and --save-workload are for MariaDB and MySQL"),
+    ],
+)
+def test_what_only_the_others_tell_is_refused(
+    powerprof_cli: Cli, server: PrivateServer, words: list[str], said: str
+) -> None:
+    result = powerprof_cli(["queries", "--pid", str(server.pid), "--no-save", *words])
+    assert result.code == 2
+    assert said in result.err
+
+
+def test_the_server_survives_our_kill(powerprof_cli: Cli, server: PrivateServer, tmp_path: Path) -> None:
+    with busy(server):
+        process = powerprof_cli.start(["queries", "--pid", str(server.pid), "--watch", "--json-lines", "--duration", "0.3"])
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["statements"]
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    with client(server) as handle:
+        assert run(handle, "SELECT 1") == b"1"
+    server.check()
+    assert os.path.exists(f"/proc/{server.pid}")
