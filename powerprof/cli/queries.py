@@ -2,9 +2,9 @@
 """Which statements of a live server use the CPU, wake it, and cost the energy? Per statement, and the parts sum.
 
 --pid takes a process id or a name (mysqld finds mariadbd too, postgres a whole server) and asks the server by its own
-socket; --socket, --server and --defaults-file name it or an account. A probe where the server begins a command tells its
-statements apart; nothing in the server is changed, and its performance_schema need not be on. PostgreSQL is not asked
-at all. Values in texts are shown as ?, and saved so.
+socket, but for PostgreSQL, which is not asked; --socket, --server and --defaults-file name it or an account. A probe
+where the server begins a command tells its statements apart; nothing in the server is changed, and its
+performance_schema need not be on. Values in texts are shown as ?, and saved so.
 
 Where no probe can be placed, or with --method samples, samples are joined with the server's history of statements,
 which --enable-consumers switches on for the window and off again. --explain and --save-workload use statements with the

@@ -39,7 +39,7 @@ class StatementMonitor(Closing):
         try:
             self._server = self._reached()
             say("loading the tracer")
-            self._probes = Probes(self._server)
+            self._probes = Probes(self._server, again=True)
         except BaseException:
             self.close()
             raise
@@ -99,7 +99,7 @@ class StatementMonitor(Closing):
     def _found_again(self) -> bool:
         try:
             self._server = self._reached()
-            self._probes = Probes(self._server)
+            self._probes = Probes(self._server, again=True)
         except CapabilityError:
             raise
         except (PowerprofError, UsageError):  # not there yet, or no longer

@@ -180,7 +180,12 @@ def is_connection_name(name: str) -> bool:
 
 def _is_connection(thread: ThreadUse, known: Known) -> bool:
     name = known.threads.get(thread.tid, "")
-    return bool(thread.statements) or thread.tid in known.running or is_connection_name(name) or database_of(name) is not None
+    return (
+        bool(thread.statements)
+        or thread.tid in known.running
+        or is_connection_name(name)
+        or database_of(name) is not None
+    )
 
 
 def _is_helper(thread: ThreadUse, known: Known) -> bool:

@@ -28,8 +28,8 @@ def of(trace: StatementTrace, known: Known, server: Reach, statements: Sequence[
         )
     if server.family == "postgresql":
         notes.append(
-            "PostgreSQL itself is not asked: schemas are the databases in the titles of its processes (of those that live "
-            "at one end of the window), rows are unknown; what functions execute is within the statement that calls them"
+            "PostgreSQL itself is not asked: schemas are the databases in the titles of its processes, of those that live "
+            "at one end of the window; rows are unknown; what functions execute is within the statement that calls them"
         )
     elif server.login is None:
         notes.append(
@@ -55,7 +55,7 @@ def of(trace: StatementTrace, known: Known, server: Reach, statements: Sequence[
         notes.append("this kernel does not tell when a socket is written: a statement ends just before its last packet")
     if not trace.is_sure:
         notes.append(
-            "this build does not tell its messages apart: preparing a statement counts as a call, a pipeline of the same "
-            "statement as one"
+            "this build does not tell its messages apart: preparing a statement counts as a call, a pipeline of one "
+            "statement as one call"
         )
     return notes

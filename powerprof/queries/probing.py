@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
 from powerprof.closing import Closing
 from powerprof.database import performance
+from powerprof.database.performance import Known
 from powerprof.energy.windows import WindowEnergy
 from powerprof.queries import notes
 from powerprof.queries.join import parts_of
@@ -20,6 +22,8 @@ from powerprof.tracing.oncpu_capture import OnCpuCapture
 from powerprof.tracing.queries import QueryTracer
 from powerprof.tracing.statement_trace import StatementTrace
 from powerprof.windows.sampling import WindowInterrupted, WindowMeter, measure_window
+
+_RECENT_S = 0.5
 
 
 class Taken(NamedTuple):
@@ -33,17 +37,22 @@ class Taken(NamedTuple):
 class Probes(Closing):
     """The tracer of one server; a context manager that removes it. Raises CapabilityError, PowerprofError.
 
-    `stacks`: call stacks are sampled beside.
+    `stacks`: call stacks are sampled beside. `again`: windows follow each other. The probe stays between them, and the
+    server is asked once for the end of one and the beginning of the next.
     """
 
-    def __init__(self, server: Reach, *, stacks: bool = False) -> None:
-        self._server = server
+    def __init__(self, server: Reach, *, stacks: bool = False, again: bool = False) -> None:
+        self._server, self._again = server, again
+        self._last: tuple[float, Known] | None = None
+        self._over_s: float | None = None
         self._stack = ExitStack()
         try:
             self._tracer = self._stack.enter_context(QueryTracer(server.pid, server.family, stacks=stacks))
             self._beside: OnCpuTracer | None = None
             if stacks:
-                self._beside = self._stack.enter_context(OnCpuTracer(self._tracer.members.pids(), beside=self._tracer.program))
+                self._beside = self._stack.enter_context(
+                    OnCpuTracer(self._tracer.members.pids(), beside=self._tracer.program)
+                )
         except BaseException:
             self._stack.close()
             raise
@@ -54,13 +63,15 @@ class Probes(Closing):
     def window(self, duration_s: float, energy: WindowEnergy) -> Taken:
         """Trace one window; the server is asked before and after it, never within. Raises WindowInterrupted."""
         tracer, server = self._tracer, self._server
-        before = asked(server, running=True)
-        before = replace(before, running={**before.running, **tracer.running()})
+        before = self._before()
         tracer.attach()
         tracer.begin()
+        gap_s = None if self._over_s is None else time.monotonic() - self._over_s
         window, interrupted, sampled = self._measured(duration_s, energy)
         trace = tracer.collect()
-        known = performance.merged(before, asked(server, running=False))
+        after = asked(server, running=self._again)
+        self._last = (time.monotonic(), after) if self._again else None
+        known = performance.merged(before, after)
         parts = parts_of(trace, known)
         cost = trace.cost
         measured = Measured(
@@ -69,6 +80,7 @@ class Probes(Closing):
             known=known,
             window=energy.complete(window),
             window_s=trace.window_s,
+            gap_before_s=gap_s,
             process_cpu_s=None if trace.process_cpu_ns is None else trace.process_cpu_ns / 1e9,
             cost_s=None if cost.bpf_s is None else cost.bpf_s + cost.trap_ns / 1e9,
             bpf_s=cost.bpf_s,
@@ -82,9 +94,20 @@ class Probes(Closing):
         )
         return Taken(measured, trace, sampled)
 
+    def _before(self) -> Known:
+        """What the server tells as the window begins; what it told as the last one ended, if that was just now."""
+        if self._last is not None and time.monotonic() - self._last[0] < _RECENT_S:
+            before = self._last[1]
+        else:
+            before = asked(self._server, running=True)
+        return replace(before, running={**before.running, **self._tracer.running()})
+
+    def _end(self) -> None:
+        self._over_s = time.monotonic()
+        self._tracer.end(stays=self._again)
+
     def _measured(self, duration_s: float, energy: WindowEnergy) -> tuple[Window, bool, OnCpuCapture | None]:
         """The window to its end, whether it was interrupted, and the samples beside."""
-        tracer = self._tracer
         if self._beside is None:
             try:
                 window, interrupted = measure_window(duration_s, meters=energy.meters), False
@@ -92,14 +115,14 @@ class Probes(Closing):
                 if error.partial is None:
                     raise
                 window, interrupted = error.partial, True
-            tracer.end()
+            self._end()
             return window, interrupted, None
         with WindowMeter(meters=energy.meters) as meter:
             meter.open_window(duration_s)
             windows: list[Window] = []
 
             def over() -> None:
-                tracer.end()
+                self._end()
                 windows.append(meter.close_window())
 
             sampled = self._beside.measure(duration_s, over)

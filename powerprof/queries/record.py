@@ -22,7 +22,8 @@ from powerprof.records import ToolCost, Window
 class Measured:
     """What a way of telling statements apart found. `process_cpu_s`: the kernel's own count, None where it has none.
 
-    `version` is the server's as its program says, where it is not asked. `cost_s` is CPU time that the way took, `seen_count` the statements that it took it for.
+    `version` is the server's as its program says, where it is not asked. `gap_before_s`: since the window before.
+    `cost_s` is CPU time that the way took, `seen_count` the statements that it took it for.
     """
 
     method: Method
@@ -36,6 +37,7 @@ class Measured:
     seen_count: int
     notes: list[str]
     version: str | None = None
+    gap_before_s: float | None = None
     lost_count: int = 0
     unreadable_count: int = 0
     cut_count: int = 0
@@ -73,6 +75,7 @@ def record_of(server: Reach, taken: Measured, energy: WindowEnergy) -> Queries:
         id=None,
         started_at=window.started_at,
         window_s=taken.window_s,
+        gap_before_s=taken.gap_before_s,
         method=taken.method,
         server=QueryServer(
             pid=server.pid,

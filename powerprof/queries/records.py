@@ -109,6 +109,7 @@ class Queries(msgspec.Struct, frozen=True, kw_only=True):
 
     `other_c0_s` is `connections_c0_s` (threads of connections in no statement) + `residual_c0_s` (what no part
     explains; negative where the parts are more). `energy` is the host's; `joules` is the server's above the idle floor.
+    `gap_before_s`: of windows that follow each other, what lies between the one before and this one, in neither.
     """
 
     id: str | None
@@ -140,6 +141,7 @@ class Queries(msgspec.Struct, frozen=True, kw_only=True):
     tracing: TracingCost
     tool: ToolCost
     notes: list[str] = []
+    gap_before_s: float | None = None
     modules: dict[str, str] = {}
     """The file of each frame of the statements' stacks."""
     interrupted: bool = False

@@ -44,6 +44,8 @@ def _head(history: StatementHistory, newest: Queries, view: View, title: str, wi
         if power[-1] is not None
         else "no power figure",
     ]
+    if newest.gap_before_s is not None:
+        parts.append(f"{1e3 * newest.gap_before_s:.0f} ms not measured before it")
     return [first + when.rjust(max(1, width - len(first))), "  ".join(parts), _balance(newest)]
 
 

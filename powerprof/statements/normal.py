@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A statement's text without its values, as people and the server's own digests know it: the only user of sqlglot.
 
-Its tokenizers know strings, comments, hexadecimal and quoted names of each family of servers; its parser is not used, for a
-text may be cut off. A text costs 0.2 ms, and only one of each kind comes here (`identity`).
+Its tokenizers know strings, comments, hexadecimal and quoted names of each family of servers; its parser is not used,
+for a text may be cut off. A text costs 0.2 ms, and only one of each kind comes here (`identity`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,18 @@ from powerprof.statements.identity import Family
 
 MANY = "…"
 _LITERALS = frozenset(
-    ("NUMBER", "STRING", "NATIONAL_STRING", "HEX_STRING", "BIT_STRING", "BYTE_STRING", "RAW_STRING", "PLACEHOLDER",
-     "HEREDOC_STRING", "UNICODE_STRING")
+    (
+        "NUMBER",
+        "STRING",
+        "NATIONAL_STRING",
+        "HEX_STRING",
+        "BIT_STRING",
+        "BYTE_STRING",
+        "RAW_STRING",
+        "PLACEHOLDER",
+        "HEREDOC_STRING",
+        "UNICODE_STRING",
+    )
 )
 _MOST_BYTES = 4096
 # What a cut text leaves open.

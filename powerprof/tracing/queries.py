@@ -20,7 +20,7 @@ from powerprof.statements.identity import STATES, Family, table
 from powerprof.tracing.activity import find_activity, texts_now
 from powerprof.tracing.btf import Btf, kernel_btf
 from powerprof.tracing.definitions import argument_definitions, struct_definitions
-from powerprof.tracing.dispatch import POSTGRESQL, find_dispatch
+from powerprof.tracing.dispatch import find_dispatch
 from powerprof.tracing.functions_cost import entry_cost_ns
 from powerprof.tracing.loaded import Loaded
 from powerprof.tracing.members import Members, comm, ran_ns
@@ -60,7 +60,8 @@ class QueryTracer(Closing):
     ) -> None:
         """Find the function, load the program, measure what a probe costs. Nothing of the server is probed yet.
 
-        `pid` of PostgreSQL is the process that started all the others. `stacks`: the program has a part for an OnCpuTracer beside, whose samples are told by statement.
+        `pid` of PostgreSQL is the process that started all the others.
+        `stacks`: the program has a part for an OnCpuTracer beside, whose samples are told by statement.
         `multi`, `sends`: use uprobe_multi links (Linux 6.6), and the tracepoint of sockets (6.3), where there are any.
         Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
         """
@@ -177,7 +178,9 @@ class QueryTracer(Closing):
         self._stack.close()
 
     def attach(self) -> None:
-        """Place the probe. Raises PowerprofError where the kernel refuses it."""
+        """Place the probe, where it is not yet. Raises PowerprofError where the kernel refuses it."""
+        if self._probes.attached:
+            return
         dispatch = self.dispatch
         opened = open_module(self._image, dispatch.mapping)
         if not isinstance(opened, Opened):
@@ -215,15 +218,16 @@ class QueryTracer(Closing):
         self._started_ns = kernel_ns()
         self._switch(self.pid)
 
-    def end(self) -> None:
-        """The window ends, and the probe goes."""
+    def end(self, *, stays: bool = False) -> None:
+        """The window ends, and the probe goes, unless it `stays` for another."""
         self._switch(0)
         self._ended_ns = kernel_ns()
         cpu_ns = self.members.cpu_ns()
         self._cpu_ns = None if cpu_ns is None or self._cpu_ns is None else cpu_ns - self._cpu_ns
         self._ran = {tid: ran for tid in self._base if (ran := ran_ns(tid)) is not None}
         self._run_s = None if self._price is None else self._price.spent_s()
-        self._probes.close()
+        if not stays:
+            self._probes.close()
 
     def collect(self) -> StatementTrace:
         """What was counted between `begin` and `end`."""

@@ -81,6 +81,11 @@ class Uprobes:
         self._fds = tuple(program.descriptor(name) if program.has(name) else -1 for name in _NAMES)
         self.multi = attach_type == _MULTI
 
+    @property
+    def attached(self) -> bool:
+        """Whether any place is probed."""
+        return bool(self._links)
+
     def attach(self, file_fd: int, pid: int, sites: Sequence[Site]) -> list[tuple[Site, str]]:
         """Probe where `sites` of an open file are entered and left, in one process or in EVERY_PROCESS that runs it.
 

@@ -26,6 +26,7 @@ def test_the_screen_has_the_whole_and_each_statement_with_its_trend() -> None:
     assert len(lines) == 24
     assert all(len(line) <= 100 for line in lines)
     assert lines[0].startswith("powerprof queries · mysqld (10) · 2 s")
+    assert "not measured" not in lines[1]
     assert lines[1].startswith("CPU 50.0 % of one")
     assert "208 statements/s" in lines[1]
     assert lines[2] == "statements 81.0 % + background 9.0 % + connections 9.0 % + unexplained 1.0 %"
@@ -34,6 +35,12 @@ def test_the_screen_has_the_whole_and_each_statement_with_its_trend() -> None:
     point = next(line for name, line in rows.items() if "FROM t WHERE" in name)
     assert point.split()[:5] == ["20.0", "▁█", "200", "1.000", "0.59"]
     assert "itself: 5.8 µs a statement" in lines[-1]
+
+
+def test_what_lies_between_two_windows_is_said() -> None:
+    kept = history()
+    kept.add(msgspec.structs.replace(record(), gap_before_s=0.0312))
+    assert "31 ms not measured before it" in screen(kept, View(sort="CPU"), "t", 120, 24)[1]
 
 
 def test_rows_are_sorted_filtered_and_opened() -> None:

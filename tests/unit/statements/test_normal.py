@@ -38,7 +38,7 @@ def test_values_are_left_out(text: str, shown: str) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ('SELECT * FROM "Users" WHERE id = $1 AND x = \'a\\\'', 'SELECT * FROM "Users" WHERE id = ? AND x = ?'),
+        ("SELECT * FROM \"Users\" WHERE id = $1 AND x = 'a\\'", 'SELECT * FROM "Users" WHERE id = ? AND x = ?'),
         ("SELECT a::int FROM t WHERE k = ANY($1::int[])", "SELECT a::int FROM t WHERE k = ANY(?::int[])"),
         ("INSERT INTO t VALUES ($1,$2),($3,$4)", "INSERT INTO t VALUES (?, …)"),
         ("DO $$begin raise notice 'secret'; end$$", "DO ?"),
@@ -52,7 +52,11 @@ def test_values_are_left_out_of_postgresqls_texts(text: str, shown: str) -> None
 
 
 def test_quoted_names_of_postgresql_keep_their_case() -> None:
-    assert key('SELECT A FROM "B"', "postgresql") == key('select a from "B"', "postgresql") != key('select a from "b"', "postgresql")
+    assert (
+        key('SELECT A FROM "B"', "postgresql")
+        == key('select a from "B"', "postgresql")
+        != key('select a from "b"', "postgresql")
+    )
 
 
 @pytest.mark.parametrize(
