@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from powerprof.closing import Closing
-from powerprof.database.base import Family, Limits, Login, StatementError
+from powerprof.database.base import Limits, Login, StatementError
 from powerprof.errors import CapabilityError
 from powerprof.foreign import printable
+from powerprof.statements.identity import Family
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Literal
 
 from powerprof.database import limits, products
-from powerprof.database.base import Family
 from powerprof.database.builds import ServerBuild
 from powerprof.database.settings import Setting
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.files import reason_of
+from powerprof.statements.identity import Family
 
 Port = int | Literal["ephemeral"] | None
 

@@ -28,7 +28,7 @@ def of(trace: StatementTrace, known: Known, server: Reach, statements: Sequence[
         )
     if server.family == "postgresql":
         notes.append(
-            "PostgreSQL itself is not asked: schemas are the databases in the titles of its processes, of those that live "
+            "PostgreSQL itself is not asked: schemas are the databases in the titles of processes that live "
             "at one end of the window; rows are unknown; what functions execute is within the statement that calls them"
         )
     elif server.login is None:

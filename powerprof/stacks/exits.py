@@ -11,17 +11,11 @@ the program.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any
+
+from powerprof.stacks.decoding import instructions
+from powerprof.stacks.decoding import target as target_of
 
 MAX_CODE_BYTES = 1 << 18
-
-
-@cache
-def _decoder() -> Any:
-    import capstone
-
-    return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
 
 
 def exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> tuple[int, ...] | str:
@@ -37,14 +31,13 @@ def exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> tuple[
     targets: set[int] = set()
     addresses: list[int] = []
     at = 0
-    for address, size, mnemonic, operands in _decoder().disasm_lite(code, 0):
+    for address, size, words, operands in instructions(code):
         starts.add(address)
         at = address + size
-        words = mnemonic.split()  # "repz ret", "notrack jmp"
         if words[-1] in ("ret", "retf", "iretq"):
             addresses.append(address)
         elif words[-1].startswith(("j", "loop", "xbegin")):
-            target = _number(operands)
+            target = target_of(operands)
             if target is not None and 0 <= target < len(code):
                 targets.add(target)
             elif words[-1] != "jmp":
@@ -56,14 +49,6 @@ def exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> tuple[
     if not targets <= starts:
         return "its code has branches into the middle of instructions"
     return tuple(addresses)
-
-
-def _number(operands: str) -> int | None:
-    try:
-        target = int(operands, 0)
-    except ValueError:
-        return None
-    return target - (1 << 64) if target >> 63 else target
 
 
 def _through_memory(words: list[str], operands: str) -> bool:

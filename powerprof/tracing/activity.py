@@ -16,11 +16,10 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
-from functools import cache
-from typing import Any
 
 from powerprof.errors import CapabilityError, DataError
 from powerprof.paths import procfs
+from powerprof.stacks.decoding import LONGEST_BYTES, instructions, target
 from powerprof.stacks.elf import PF_X, Elf, read_elf
 from powerprof.stacks.image import ProcessImage
 from powerprof.stacks.opening import Opened
@@ -36,7 +35,6 @@ _LONGEST_TEXT, _PATIENCE_S = 1023, 1.0
 _CALL = 0xE8  # call rel32
 _MOST_STEPS = 400
 _MOST_SITES = 200
-_LONGEST = 15  # bytes of an instruction
 
 
 class Message(IntEnum):
@@ -59,7 +57,7 @@ _WORKERS = ("ParallelQueryMain", "parallel_vacuum_main", "_bt_parallel_build_mai
 # It is a whole one also where it answers like an Execute.
 _WHOLE = ("exec_replication_command",)
 _VERSION = re.compile(rb"PostgreSQL (\d{1,3}[.a-z0-9]{1,10})[^\0]{0,100} on [^\0]+, compiled by ")
-_CLIENTS = frozenset((Message.WHOLE, Message.PARSE, Message.BIND, Message.EXECUTE))
+_TOLD = frozenset((Message.PARSE, Message.BIND, Message.EXECUTE))
 
 
 def find_activity(image: ProcessImage) -> Dispatch:
@@ -99,7 +97,7 @@ def find_activity(image: ProcessImage) -> Dispatch:
         waits_offset=None,
         stepped=stepped,
         sites={vaddr + mapping.bias: int(kind) for vaddr, kind in sites.items()},
-        is_sure=set(sites.values()) >= _CLIENTS,
+        is_sure=set(sites.values()) >= _TOLD,
         version=version,
         text_address=None if text_at is None else text_at + mapping.bias,
     )
@@ -138,19 +136,21 @@ def _version(elf: Elf) -> str | None:
 
 
 def messages(elf: Elf, symbols: SymbolTable, report: int) -> dict[int, Message]:
-    """Link-time return address → what calls `report` there. Where not all four messages are told, they are UNSURE."""
+    """Link-time return address → what calls `report` there. Where Parse, Bind and Execute are not all told, every site
+    that could be one of them is UNSURE. What is in none is WHOLE."""
     known = {Message.WORKER: symbols.ranges_of(_WORKERS), Message.WHOLE: symbols.ranges_of(_WHOLE)}
     marks = {start: kind for name, kind in _CALLS.items() for start, _ in symbols.ranges_of([name])}
     sites: dict[int, Message] = {}
+    others: dict[int, Message] = {}
     for site in list(_callers(elf, report))[:_MOST_SITES]:
         inside = [kind for kind, ranges in known.items() if any(start <= site < end for start, end in ranges)]
-        kind = inside[0] if inside else _next_mark(elf, site, marks)
-        if kind is not None:
-            sites[site] = kind
-    told = set(sites.values())
-    if told >= _CLIENTS:
-        return sites
-    return {site: kind if kind == Message.WORKER else Message.UNSURE for site, kind in sites.items()}
+        if inside:
+            sites[site] = inside[0]
+        else:
+            others[site] = _next_mark(elf, site, marks) or Message.WHOLE
+    if not set(others.values()) >= _TOLD:
+        others = dict.fromkeys(others, Message.UNSURE)
+    return sites | others
 
 
 def _callers(elf: Elf, function: int) -> Iterator[int]:
@@ -177,47 +177,32 @@ def _next_mark(elf: Elf, site: int, calls: dict[int, Message]) -> Message | None
         decoded = _instruction(elf, at)
         if decoded is None:
             continue
-        size, mnemonic, operands = decoded
-        word = mnemonic.split()[-1]  # "notrack jmp"
-        ways = [at + size]
+        size, word, operands = decoded
+        ways: list[int | None] = [at + size]
         if word == "lea" and (kind := _TITLES.get(_pointed(elf, at + size, operands))) is not None:
             return kind
-        if word == "call" and (kind := calls.get(_number(operands))) is not None:
-            return kind
+        to = target(operands)
+        if word == "call" and to in calls:
+            return calls[to]
         if word.startswith("j"):
-            ways = [_number(operands), *(ways if word != "jmp" else [])]
+            ways = [to, *(ways if word != "jmp" else [])]
         elif word in ("ret", "hlt", "ud2"):
             ways = []
         for way in ways:
-            if way not in seen:
+            if way is not None and way not in seen:
                 seen.add(way)
                 left.append(way)
     return None
-
-
-@cache
-def _decoder() -> Any:
-    import capstone
-
-    return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
 
 
 def _instruction(elf: Elf, vaddr: int) -> tuple[int, str, str] | None:
     offset = file_offset(elf, vaddr)
     if offset is None:
         return None
-    code = elf.read(offset, min(_LONGEST, elf.size - offset))
-    for _, size, mnemonic, operands in _decoder().disasm_lite(code, vaddr, 1):
-        return size, mnemonic, operands
+    code = elf.read(offset, min(LONGEST_BYTES, elf.size - offset))
+    for _, size, words, operands in instructions(code, vaddr, 1):
+        return size, words[-1], operands
     return None
-
-
-def _number(operands: str) -> int:
-    """A branch's target; -1 where it goes by a register or memory."""
-    try:
-        return int(operands, 0)
-    except ValueError:
-        return -1
 
 
 def _pointed(elf: Elf, following: int, operands: str) -> bytes:

@@ -9,17 +9,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from psycopg import conninfo, pq
 
+from powerprof.database import sql
+from powerprof.database.builds import ServerBuild
 from powerprof.database.server import PrivateServer
-from powerprof.queries.join import BEGAN_BEFORE, parts_of
+from powerprof.queries.join import BEGAN_BEFORE, Parts, parts_of
 from powerprof.queries.reach import Reach, asked
 from powerprof.queries.records import Statement
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.statements.identity import identity
+from powerprof.tracing import activity
 from powerprof.tracing.queries import QueryTracer
 from powerprof.tracing.statement_trace import StatementTrace
 from tests.conftest import Cli
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
+_DATABASE = "shop"
 _BURN = "SELECT count(*) FROM generate_series(1, {}) n"
 
 
@@ -35,13 +40,20 @@ _BURN = "SELECT count(*) FROM generate_series(1, {}) n"
 def server() -> Iterator[PrivateServer]:
     # Its own workers would wake in the middle of a comparison.
     with PrivateServer(family="postgresql", settings={"autovacuum": False}) as started:
+        make_database(started)
         yield started
+
+
+def make_database(server: PrivateServer) -> None:
+    """Ours, in which we may make tables."""
+    with server.connect() as connection:
+        sql.execute(connection, f"CREATE DATABASE {_DATABASE}")
 
 
 @contextmanager
 def client(server: PrivateServer) -> Iterator[PGconn]:
     """A connection by the messages of the protocol."""
-    where = {"host": str(server.socket.parent), "user": server.login.user, "dbname": "postgres"}
+    where = {"host": str(server.socket.parent), "user": server.login.user, "dbname": _DATABASE}
     handle = pq.PGconn.connect(conninfo.make_conninfo("", **where).encode())
     assert handle.status == pq.ConnStatus.OK, handle.error_message
     try:
@@ -57,23 +69,62 @@ def run(handle: PGconn, text: str) -> Any:
     return result.get_value(0, 0) if result.ntuples else None
 
 
-def traced(server: PrivateServer, work: Callable[[], object], **how: bool) -> StatementTrace:
+@dataclass(frozen=True)
+class Traced:
+    """A window, and what the processes called themselves at its end."""
+
+    trace: StatementTrace
+    parts: Parts
+
+    @property
+    def rows(self) -> dict[str, Statement]:
+        return {statement.text: statement for statement in self.parts.statements}
+
+    @property
+    def calls(self) -> dict[str, int]:
+        return {statement.text: statement.calls_count or 0 for statement in self.parts.statements}
+
+    @property
+    def process_s(self) -> float:
+        """What the kernel counted for all processes."""
+        assert self.trace.process_cpu_ns is not None
+        return self.trace.process_cpu_ns / 1e9
+
+
+def traced(server: PrivateServer, work: Callable[[], object], **how: bool) -> Traced:
     """What the kernel counted while `work` ran."""
     with QueryTracer(server.pid, "postgresql", **how) as tracer:
         tracer.attach()
+        running = tracer.running()
         tracer.begin()
         work()
         time.sleep(0.05)  # the last packet is sent before its process has gone to wait
         tracer.end()
-        return tracer.collect()
-
-
-def rows(server: PrivateServer, trace: StatementTrace) -> dict[str, Statement]:
-    reach = Reach(server.pid, "postgres", None, None, "postgresql")
-    return {statement.text: statement for statement in parts_of(trace, asked(reach, running=False)).statements}
+        trace = tracer.collect()
+    known = asked(Reach(server.pid, "postgres", None, None, "postgresql"), running=False)
+    return Traced(trace, parts_of(trace, replace(known, running=running)))
 
 
 def test_calls_of_every_protocol_are_exact_and_the_parts_are_the_processes(server: PrivateServer) -> None:
+    by_every_protocol(server)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "release",
+    [
+        pytest.param(name, marks=pytest.mark.historical(name))
+        for name in ("postgresql-13", "postgresql-17", "postgresql-18")
+    ],
+)
+def test_other_releases_are_counted_too(historical_build: ServerBuild, release: str) -> None:
+    with PrivateServer(build=historical_build, settings={"autovacuum": False}) as other:
+        make_database(other)
+        by_every_protocol(other)
+
+
+def by_every_protocol(server: PrivateServer) -> None:
+    """Work of known calls, and that they are what is counted."""
     with client(server) as first, client(server) as second:
 
         def work() -> None:
@@ -90,10 +141,8 @@ def test_calls_of_every_protocol_are_exact_and_the_parts_are_the_processes(serve
             run(second, 'SELECT 1 AS "Other"')
             run(first, _BURN.format(1_000_000))
 
-        trace = traced(server, work)
-    found = rows(server, trace)
-    calls = {text: statement.calls_count for text, statement in found.items()}
-    assert calls == {
+        window = traced(server, work)
+    assert window.calls == {
         "SELECT ?, …": 400,
         "SELECT ?::int + ? AS unnamed": 100,
         **{f"SELECT ?::text AS named_{name}": 10 * times for times, name in enumerate("abc", 1)},
@@ -102,13 +151,15 @@ def test_calls_of_every_protocol_are_exact_and_the_parts_are_the_processes(serve
         'SELECT ? AS "Other"': 1,
         "SELECT count(*) FROM generate_series(?, …) n": 1,
     }
-    assert {statement.schema_name for statement in found.values()} == {"postgres"}
-    assert next(iter(found.values())).text.startswith("SELECT count")
+    assert {statement.schema_name for statement in window.parts.statements} == {_DATABASE}
+    assert window.parts.statements[0].text.startswith("SELECT count")
+    trace = window.trace
     assert trace.is_sure
     assert trace.lost_count == trace.unreadable_count == 0
     # Two counts of the scheduler, read a moment apart.
-    assert trace.process_cpu_ns is not None
-    assert sum(thread.cpu_ns for thread in trace.threads) == pytest.approx(trace.process_cpu_ns, rel=0.01, abs=2e6)
+    assert sum(thread.cpu_ns for thread in trace.threads) / 1e9 == pytest.approx(window.process_s, rel=0.01, abs=2e-3)
+    every = [*window.parts.statements, *window.parts.background, window.parts.connections]
+    assert sum(part.c0_s for part in every) == pytest.approx(window.process_s, rel=0.01, abs=2e-3)
 
 
 def test_a_pipeline_of_one_statement_has_as_many_calls(server: PrivateServer) -> None:
@@ -126,15 +177,35 @@ def test_a_pipeline_of_one_statement_has_as_many_calls(server: PrivateServer) ->
                     break
             handle.exit_pipeline_mode()
 
-        found = rows(server, traced(server, work))
-    assert {text: statement.calls_count for text, statement in found.items()} == {"SELECT ?::int AS batch": 50}
+        assert traced(server, work).calls == {"SELECT ?::int AS batch": 50}
+
+
+def test_a_build_that_tells_no_messages_apart_counts_what_lies_between_two_idle_reports(
+    server: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity, "_TITLES", {})
+    with client(server) as handle:
+
+        def work() -> None:
+            handle.prepare(b"once", b"SELECT $1::int AS kept")
+            for number in range(30):
+                run(handle, f"SELECT {number}")
+                handle.exec_params(b"SELECT $1::int AS unnamed", [b"1"])
+                handle.exec_prepared(b"once", [b"1"])
+
+        window = traced(server, work)
+    assert not window.trace.is_sure
+    assert window.calls == {"SELECT ?": 30, "SELECT ?::int AS unnamed": 30, "SELECT ?::int AS kept": 31}
 
 
 def test_a_statement_that_sleeps_costs_next_to_nothing(server: PrivateServer) -> None:
     with client(server) as handle:
-        found = rows(
-            server, traced(server, lambda: (run(handle, "SELECT pg_sleep(1)"), run(handle, _BURN.format(10**6))))
-        )
+
+        def work() -> None:
+            run(handle, "SELECT pg_sleep(1)")
+            run(handle, _BURN.format(1_000_000))
+
+        found = traced(server, work).rows
     sleep = found["SELECT pg_sleep(?)"]
     assert sleep.c0_s < 0.02
     assert sleep.latency_ms is not None
@@ -146,23 +217,14 @@ def test_what_runs_at_both_ends_of_the_window_has_its_time(server: PrivateServer
     with client(server) as handle:
         handle.send_query(_BURN.format(10**9).encode())
         time.sleep(0.2)
-        with QueryTracer(server.pid, "postgresql") as tracer:
-            tracer.attach()
-            running = tracer.running()
-            tracer.begin()
-            time.sleep(0.6)
-            tracer.end()
-            trace = tracer.collect()
+        window = traced(server, lambda: time.sleep(0.6))
         handle.get_cancel().cancel()
         while handle.get_result() is not None:
             pass
-    known = asked(Reach(server.pid, "postgres", None, None, "postgresql"), running=False)
-    found = parts_of(trace, type(known)(threads=known.threads, schemas=known.schemas, running=running))
-    (before,) = found.statements
+    (before,) = window.parts.statements
     assert before.text == f"{BEGAN_BEFORE} SELECT count(*) FROM generate_series(?, …) n"
     assert (before.calls_count, before.unfinished_count, before.began_before) == (1, 1, True)
-    assert trace.process_cpu_ns is not None
-    assert before.c0_s == pytest.approx(trace.process_cpu_ns / 1e9, rel=0.05, abs=0.01)
+    assert before.c0_s == pytest.approx(window.process_s, rel=0.05, abs=0.01)
 
 
 def test_the_kernel_computes_the_identity_that_python_does(server: PrivateServer) -> None:
@@ -172,7 +234,7 @@ def test_the_kernel_computes_the_identity_that_python_does(server: PrivateServer
         "SELECT 1 -- " + "long " * 400,
     ]
     with client(server) as handle:
-        trace = traced(server, lambda: [run(handle, text) for text in texts])
+        trace = traced(server, lambda: [run(handle, text) for text in texts]).trace
     assert {identity(text.encode()[:1023], "postgresql") for text in texts} <= {seen.id for seen in trace.texts}
     assert trace.cut_count == 1
 
@@ -183,14 +245,13 @@ def test_parallel_workers_are_part_of_the_statement(server: PrivateServer) -> No
         for setting in ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"):
             run(handle, f"SET {setting} = 0")
         run(handle, "SET max_parallel_workers_per_gather = 2")
-        trace = traced(server, lambda: [run(handle, "SELECT sum(k * n) FROM wide") for _ in range(3)])
+        window = traced(server, lambda: [run(handle, "SELECT sum(k * n) FROM wide") for _ in range(3)])
         run(handle, "DROP TABLE wide")
-    (scan,) = rows(server, trace).values()
+    (scan,) = window.parts.statements
     assert (scan.text, scan.calls_count, scan.unfinished_count) == ("SELECT sum(k * n) FROM wide", 3, 0)
-    assert len({use.tid for use in trace.uses}) > 1
-    assert trace.process_cpu_ns is not None
+    assert len({use.tid for use in window.trace.uses}) > 1
     # The rest is the first process's, which starts the workers. Of ended ones the kernel tells in steps of 10 ms.
-    assert scan.c0_s == pytest.approx(trace.process_cpu_ns / 1e9, rel=0.15, abs=0.02)
+    assert scan.c0_s == pytest.approx(window.process_s, rel=0.15, abs=0.02)
 
 
 def test_processes_that_come_and_go_are_counted(server: PrivateServer) -> None:
@@ -199,15 +260,14 @@ def test_processes_that_come_and_go_are_counted(server: PrivateServer) -> None:
             with client(server) as handle:
                 run(handle, _BURN.format(100_000))
 
-    trace = traced(server, work)
-    parts = parts_of(trace, asked(Reach(server.pid, "postgres", None, None, "postgresql"), running=False))
-    (burn,) = parts.statements
-    assert burn.calls_count == parts.connections_count == 20
+    window = traced(server, work)
+    (burn,) = window.parts.statements
+    assert burn.calls_count == window.parts.connections_count == 20
     # Their birth and end are no statement's.
-    assert parts.connections.c0_s > 0
-    assert trace.process_cpu_ns is not None
-    counted = sum(thread.cpu_ns for thread in trace.threads)
-    assert counted == pytest.approx(trace.process_cpu_ns, rel=0.01, abs=20e6)
+    assert window.parts.connections.c0_s > 0
+    # Of ended ones the kernel tells in steps of 10 ms, of two kinds of time.
+    counted_s = sum(thread.cpu_ns for thread in window.trace.threads) / 1e9
+    assert counted_s == pytest.approx(window.process_s, rel=0.01, abs=0.02)
 
 
 def test_shares_are_those_of_statements_alone(server: PrivateServer) -> None:
@@ -247,13 +307,12 @@ def test_shares_are_those_of_statements_alone(server: PrivateServer) -> None:
                 for text in texts:
                     turn(text, "mixed")
 
-        trace = traced(server, work)
+        window = traced(server, work)
         run(handle, "DROP TABLE points")
-    found = [one for one in rows(server, trace).values() if "mixed" in one.text]
+    found = [one for one in window.parts.statements if "mixed" in one.text]
     assert sorted(one.calls_count or 0 for one in found) == sorted(40 * times for times in texts.values())
-    reading_s = 0.0
-    parts = parts_of(trace, asked(Reach(server.pid, "postgres", None, None, "postgresql"), running=False))
-    reading_s = parts.connections.c0_s / sum(one.calls_count or 0 for one in parts.statements)
+    # A statement alone was measured with the reading of its requests, which the report has in a part of its own.
+    reading_s = window.parts.connections.c0_s / sum(window.calls.values())
     by_calls = {one.calls_count: one.c0_s + reading_s * (one.calls_count or 0) for one in found}
     whole = sum(by_calls.values())
     for text, times in texts.items():
@@ -271,9 +330,9 @@ def test_older_kernels_count_the_same(server: PrivateServer) -> None:
             run(handle, "SELECT pg_sleep(0.3)")
             time.sleep(0.3)
 
-        trace = traced(server, work, multi=False, sends=False)
-    found = rows(server, trace)
-    assert trace.ends_by == "report"
+        window = traced(server, work, multi=False, sends=False)
+    found = window.rows
+    assert window.trace.ends_by == "report"
     assert found["SELECT ?"].calls_count == 200
     sleep = found["SELECT pg_sleep(?)"]
     assert sleep.latency_ms is not None
@@ -311,7 +370,7 @@ def test_the_command_says_that_it_adds_up_whichever_process_is_named(powerprof_c
     assert found["server"]["pid"] == server.pid
     assert found["server"]["version"] == ".".join(map(str, server.build.version[:2]))
     first = found["statements"][0]
-    assert (first["text"], first["schema_name"]) == ("SELECT count(*) FROM generate_series(?, …) n", "postgres")
+    assert (first["text"], first["schema_name"]) == ("SELECT count(*) FROM generate_series(?, …) n", _DATABASE)
     parts = sum(one["c0_s"] for one in [*found["statements"], *found["background"]]) + found["other_c0_s"]
     assert parts == pytest.approx(found["server_c0_s"], rel=1e-9)
     assert abs(found["residual_c0_s"]) <= max(0.01 * found["server_c0_s"], 0.002)
