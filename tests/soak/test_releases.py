@@ -8,8 +8,20 @@ import json
 import pytest
 
 from powerprof import paths
+from powerprof.database import historical, sql
+from powerprof.database.server import PrivateServer
+from powerprof.experiment.bench import dataset
+from powerprof.workloads.catalogue import find_workload
 from tests.conftest import Cli
 
+_SUM = "SELECT COUNT(*), SUM(CRC32(CONCAT_WS('|',{}))) FROM {}"
+_ROWS = {
+    "item": ("i_id", "i_im_id", "i_name", "i_price", "i_data"),
+    "stock": ("s_i_id", "s_quantity", "s_dist_01", "s_dist_10", "s_data"),
+    "customer": ("c_id", "c_d_id", "c_first", "c_last", "c_credit", "c_discount", "c_data"),
+    "orders": ("o_id", "o_d_id", "o_c_id", "o_carrier_id", "o_ol_cnt"),
+    "order_line": ("ol_o_id", "ol_d_id", "ol_number", "ol_i_id", "ol_amount", "ol_dist_info"),
+}
 _QUICK = ["--duration", "2", "--energy-source", "none", "--quiet", "--json", "-"]
 
 
@@ -48,3 +60,17 @@ def test_a_transaction_costs_mysql_9_more_cpu_time_than_the_mysql_of_2011(powerp
     ]
     assert cost[1]["mean"] > 1.3 * cost[0]["mean"]
     assert cost[1]["low"] > cost[0]["high"]
+
+
+@pytest.mark.soak
+@pytest.mark.historical("mysql-9.7", "mysql-5.5.9", "mariadb-11.8")
+def test_every_release_makes_the_same_rows_of_tpcc() -> None:
+    workload = find_workload("tpcc")
+    sums = {}
+    for name in ("mysql-5.5.9", "mysql-9.7", "mariadb-11.8"):
+        with PrivateServer(build=historical.build(historical.find(name).name)) as server:
+            dataset.make(server, workload, workload.definition.dataset, [])
+            with server.connect(database=dataset.schema_of(workload)) as connection:
+                sums[name] = [sql.rows(connection, _SUM.format(",".join(of), table))[0] for table, of in _ROWS.items()]
+    assert [int(row[0]) for row in sums["mysql-9.7"][:4]] == [100_000, 100_000, 30_000, 30_000]
+    assert sums["mysql-5.5.9"] == sums["mysql-9.7"] == sums["mariadb-11.8"]

@@ -1,5 +1,6 @@
 -- TPC-C's nine tables and their first rows (specification 5.11, clauses 1.3 and 4.3.3), made by the server from digits:
--- the same rows every time. Where the specification wants random numbers they are CRC32 of the row's key.
+-- the same rows every time. Where the specification wants random numbers they are CRC32 of the row's key, and random
+-- letters are hexadecimal digits of its multiples: MySQL 9.7 has no MD5 any more, and not every server has SHA2.
 CREATE TABLE digit (d INT NOT NULL PRIMARY KEY) ENGINE=InnoDB;
 INSERT INTO digit VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9);
 CREATE TABLE number (n INT NOT NULL PRIMARY KEY) ENGINE=InnoDB;
@@ -53,11 +54,13 @@ CREATE TABLE stock (
   s_data VARCHAR(50), PRIMARY KEY (s_w_id, s_i_id)
 ) ENGINE=InnoDB;
 
+CREATE TABLE word (n INT NOT NULL PRIMARY KEY, w CHAR(32) NOT NULL) ENGINE=InnoDB;
+INSERT INTO word
+  SELECT n, RPAD(CONCAT(HEX(2654435761 * n), HEX(2246822519 * n)), 32, HEX(3266489917 * n)) FROM number;
 INSERT INTO item
-  SELECT n, 1 + CRC32(n) % 10000, LEFT(MD5(n), 14 + n % 10), 1 + (CRC32(CONCAT('p', n)) % 9901) / 100,
-    IF(CRC32(CONCAT('o', n)) % 10 = 0, CONCAT(LEFT(MD5(n), 13), 'ORIGINAL', LEFT(MD5(n), 13)),
-       CONCAT(MD5(n), LEFT(MD5(n), n % 18)))
-  FROM number;
+  SELECT n, 1 + CRC32(n) % 10000, LEFT(w, 14 + n % 10), 1 + (CRC32(CONCAT('p', n)) % 9901) / 100,
+    IF(CRC32(CONCAT('o', n)) % 10 = 0, CONCAT(LEFT(w, 13), 'ORIGINAL', RIGHT(w, 13)), CONCAT(w, LEFT(w, n % 18)))
+  FROM word;
 INSERT INTO warehouse
   SELECT n, CONCAT('W', n), 'STREET1', 'STREET2', 'CITY', 'ST', '123411111', 0.1000, 300000.00
   FROM number WHERE n <= {{warehouses}};
@@ -66,24 +69,26 @@ INSERT INTO district
     (CRC32(CONCAT(w.w_id, 'd', d.n)) % 2001) / 10000, 30000.00, 3001
   FROM warehouse w, number d WHERE d.n <= 10;
 INSERT INTO stock
-  SELECT n, w_id, 10 + CRC32(CONCAT(w_id, 's', n)) % 91, LEFT(MD5(n), 24), LEFT(MD5(n + 1), 24), LEFT(MD5(n + 2), 24),
-    LEFT(MD5(n + 3), 24), LEFT(MD5(n + 4), 24), LEFT(MD5(n + 5), 24), LEFT(MD5(n + 6), 24), LEFT(MD5(n + 7), 24),
-    LEFT(MD5(n + 8), 24), LEFT(MD5(n + 9), 24), 0, 0, 0, CONCAT(MD5(n), LEFT(MD5(n), n % 18))
-  FROM warehouse, number ORDER BY w_id, n;
+  SELECT n, w_id, 10 + CRC32(CONCAT(w_id, 's', n)) % 91, LEFT(w, 24), RIGHT(w, 24), MID(w, 2, 24), MID(w, 3, 24),
+    MID(w, 4, 24), MID(w, 5, 24), MID(w, 6, 24), MID(w, 7, 24), MID(w, 8, 24), REVERSE(LEFT(w, 24)), 0, 0, 0,
+    CONCAT(w, LEFT(w, n % 18))
+  FROM warehouse, word ORDER BY w_id, n;
 -- The first thousand of a district have the thousand names once each, the others are spread over them.
 INSERT INTO customer
-  SELECT c.n, d.d_id, d.d_w_id, LEFT(MD5(CONCAT(c.n, d.d_id)), 8 + c.n % 8), 'OE', CONCAT(x.s, y.s, z.s), 'STREET1',
+  SELECT c.n, d.d_id, d.d_w_id, LEFT(f.w, 8 + c.n % 8), 'OE', CONCAT(x.s, y.s, z.s), 'STREET1',
     'STREET2', 'CITY', 'ST', '123411111', '0123456789012345', '2026-01-01', IF(CRC32(c.n) % 10 = 0, 'BC', 'GC'),
     50000.00, (CRC32(CONCAT('q', c.n)) % 5001) / 10000, -10.00, 10.00, 1, 0,
-    REPEAT(MD5(CONCAT(c.n, d.d_id)), 10 + c.n % 5)
+    REPEAT(f.w, 10 + c.n % 5)
   FROM district d
     JOIN number c ON c.n <= 3000
+    JOIN word f ON f.n = c.n * 10 + d.d_id
     JOIN syllable x ON x.d = FLOOR(IF(c.n <= 1000, c.n - 1, CRC32(CONCAT('n', c.n)) % 1000) / 100)
     JOIN syllable y ON y.d = FLOOR(IF(c.n <= 1000, c.n - 1, CRC32(CONCAT('n', c.n)) % 1000) / 10) % 10
     JOIN syllable z ON z.d = IF(c.n <= 1000, c.n - 1, CRC32(CONCAT('n', c.n)) % 1000) % 10
   ORDER BY d.d_w_id, d.d_id, c.n;
 INSERT INTO history (h_c_id, h_c_d_id, h_c_w_id, h_d_id, h_w_id, h_date, h_amount, h_data)
-  SELECT c_id, c_d_id, c_w_id, c_d_id, c_w_id, '2026-01-01', 10.00, LEFT(MD5(c_id), 24) FROM customer;
+  SELECT c_id, c_d_id, c_w_id, c_d_id, c_w_id, '2026-01-01', 10.00, LEFT(w, 24)
+  FROM customer JOIN word ON n = c_id;
 -- A permutation of the customers: 1,009 has no divisor in common with 3,000.
 INSERT INTO orders
   SELECT o.n, d.d_id, d.d_w_id, 1 + (o.n * 1009 + d.d_id) % 3000, '2026-01-01',
@@ -91,8 +96,9 @@ INSERT INTO orders
   FROM district d, number o WHERE o.n <= 3000 ORDER BY d.d_w_id, d.d_id, o.n;
 INSERT INTO new_order SELECT o_id, o_d_id, o_w_id FROM orders WHERE o_id > 2100;
 INSERT INTO order_line
-  SELECT o_id, o_d_id, o_w_id, n, 1 + CRC32(CONCAT(o_w_id, o_d_id, 'i', o_id, '.', n)) % 100000, o_w_id,
-    IF(o_id <= 2100, o_entry_d, NULL), 5, IF(o_id <= 2100, 0, 0.01 + (CRC32(CONCAT(o_id, 'a', n)) % 999999) / 100),
-    LEFT(MD5(CONCAT(o_id, n)), 24)
-  FROM orders JOIN number ON n <= o_ol_cnt ORDER BY o_w_id, o_d_id, o_id, n;
+  SELECT o_id, o_d_id, o_w_id, number.n, 1 + CRC32(CONCAT(o_w_id, o_d_id, 'i', o_id, '.', number.n)) % 100000, o_w_id,
+    IF(o_id <= 2100, o_entry_d, NULL), 5, IF(o_id <= 2100, 0, 0.01 + (CRC32(CONCAT(o_id, 'a', number.n)) % 999999) / 100),
+    LEFT(w, 24)
+  FROM orders JOIN number ON number.n <= o_ol_cnt JOIN word ON word.n = o_id * 20 + number.n
+  ORDER BY o_w_id, o_d_id, o_id, number.n;
 ANALYZE TABLE warehouse, district, customer, orders, new_order, order_line, item, stock;
