@@ -22,7 +22,7 @@ LoadKind = Literal["statements", "tpcc", "slap", "pgbench", "idle", "none", "com
 # What can drive which server.
 LOADS: dict[ServerKind, tuple[LoadKind, ...]] = {
     "mysql": ("statements", "tpcc", "slap", "idle", "none", "command"),
-    "postgresql": ("pgbench", "idle", "none", "command"),
+    "postgresql": ("statements", "pgbench", "idle", "none", "command"),
 }
 # And which tables a server can have, and what else there is for one alone: the keys by server.
 DATASETS: dict[ServerKind, tuple[str, ...]] = {"mysql": ("none", "world", "sql"), "postgresql": ("none", "sql")}

@@ -13,7 +13,7 @@ sysbench.cmdline.options = {
    transaction = {"all statements are one event", false},
    unique = {"number that the sequences of this run begin with", 0},
    gate = {"file shared with powerprof, which says by it when to ask (statements run whenever sysbench likes without)", ""},
-   pace = {"statements a second that all clients together are to ask while the gate is open", 0},
+   pace = {"statements a second that all clients together are to ask while the gate is open (0: as fast as it goes)", 0},
 }
 
 local function read_statements(path)
@@ -71,6 +71,7 @@ local function now_s()
 end
 
 local function interval_s()
+   if sysbench.opt.pace == 0 then return 0 end
    return -math.log(1 - sysbench.rand.uniform_double()) * sysbench.opt.threads / sysbench.opt.pace
 end
 
@@ -117,7 +118,7 @@ local function count_answer()
    own.buckets[bucket] = own.buckets[bucket] + 1
    own.total_us = own.total_us + took_ms * 1e3
    own.done = own.done + 1
-   due_s = due_s + interval_s()
+   due_s = sysbench.opt.pace == 0 and now_s() or due_s + interval_s()
    own.busy = 0
 end
 

@@ -73,6 +73,9 @@ class Running(Protocol):
     def alive(self) -> bool:
         """False once it has ended."""
 
+    def done(self) -> int | None:
+        """How many queries have been answered until now; None where only the server can tell."""
+
     def finish(self, timeout_s: float) -> LoadResult:
         """Wait for its end. Raises LoadFailed where it failed or does not end."""
 

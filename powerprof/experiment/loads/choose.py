@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from powerprof.experiment.loads import command, idle, pgbench, slap, sysbench
+from powerprof.experiment.loads import command, gated, idle, pgbench, slap, sysbench
 from powerprof.experiment.loads.base import Context, Order, Running
 from powerprof.workloads.reading import Case
 
@@ -20,4 +20,6 @@ def start_load(case: Case, context: Context, order: Order) -> Running:
         return pgbench.start(case, context, order)
     if case.load.kind == "tpcc":
         return sysbench.start_tpcc(case, context, order)
+    if context.login.family == "postgresql" and order.duration_s is not None:
+        return gated.OpenGate(case.load, case.load_statements(), context, order)
     return sysbench.start(case.load, case.load_statements(), context, order)

@@ -9,6 +9,8 @@ offset 0            u32 `turn`: 0 shut, 0xffffffff over, else a number that is n
                     1,024 × u32 a histogram of the latencies, logarithmic from 0.001 ms to 100 s (1.8 % a bucket),
                     u32 failed (its statement did)
 
+A pace of 0 is as fast as it goes: each client asks again when it has its answer.
+
 Arrivals are exponentially distributed and each client's own. A client that is not done when its next statement is due
 asks that at once afterwards, and its latency counts from when it was due. What is due while the gate is shut is not
 asked. `statements.lua` is the other end.
@@ -21,7 +23,7 @@ import mmap
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +31,8 @@ from numpy.typing import NDArray
 
 from powerprof import programs
 from powerprof.closing import Closing
-from powerprof.errors import PowerprofError
-from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult
+from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
 from powerprof.experiment.loads.process import ProcessLoad, private_file
 from powerprof.experiment.loads.sysbench import arguments, percentile
 from powerprof.workloads.definition import Load
@@ -121,6 +123,10 @@ class GatedLoad(Closing):
         """The client's process."""
         return self._process.pids
 
+    def alive(self) -> bool:
+        """False once the client has ended."""
+        return self._process.alive()
+
     def open(self) -> None:
         """Let the clients ask from now on."""
         self._turn += 1
@@ -155,6 +161,51 @@ class GatedLoad(Closing):
             if time.monotonic() > deadline_s:
                 raise LoadFailed(f"sysbench {what} in {patience_s:.0f} s")
             time.sleep(_POLL_S)
+
+
+class OpenGate:
+    """sysbench with the gate open from the start, for whole windows on a server that does not count statements in time:
+    PostgreSQL's processes report what they did up to a second later (monitoring-stats, "Statistics collection").
+
+    Raises CapabilityError where sysbench is not installed or this machine's calls are unknown, LoadFailed where the
+    clients do not connect.
+    """
+
+    def __init__(self, load: Load, statements: Sequence[str], context: Context, order: Order) -> None:
+        if not is_possible():
+            raise CapabilityError(f"statements cannot be counted on {platform.machine()}", "use a load of kind pgbench")
+        self._load = GatedLoad(load, statements, context, order.rate_hz or 0.0, order.seed)
+        self._load.__enter__()
+        self._start = self._load.tally()
+        self._start_s = time.monotonic()
+        self._until_s = self._start_s + (order.duration_s or 0.0)
+        self._load.open()
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The client's process."""
+        return self._load.pids
+
+    def alive(self) -> bool:
+        """False once it has ended."""
+        return self._load.alive()
+
+    def done(self) -> int:
+        """How many statements have been answered until now."""
+        return self._load.tally().done - self._start.done
+
+    def finish(self, timeout_s: float) -> LoadResult:
+        """Wait until its time is over and the last is answered. Raises LoadFailed."""
+        time.sleep(max(0.0, self._until_s - time.monotonic()))
+        try:
+            self._load.shut(timeout_s)
+            return replace(self._load.tally().since(self._start), elapsed_s=time.monotonic() - self._start_s)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it now."""
+        self._load.close()
 
 
 def _unexpected(text: str) -> LoadResult:

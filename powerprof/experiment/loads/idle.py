@@ -27,6 +27,10 @@ class IdleLoad:
         """False once the server has closed one."""
         return self._held.lost_count() == 0
 
+    def done(self) -> int | None:
+        """Nothing is asked."""
+        return None
+
     def finish(self, timeout_s: float) -> LoadResult:
         """Close the connections. Raises LoadFailed where the server has closed some before."""
         lost = self._held.lost_count()

@@ -66,6 +66,10 @@ class ProcessLoad:
         """False once it has ended."""
         return self._process.poll() is None
 
+    def done(self) -> int | None:
+        """It says so when it ends, if at all."""
+        return None
+
     def finish(self, timeout_s: float) -> LoadResult:
         """Wait for its end and read what it said. Raises LoadFailed."""
         try:

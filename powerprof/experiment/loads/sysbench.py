@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof import programs
+from powerprof.database.base import Login
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
 from powerprof.experiment.loads.process import ProcessLoad, private_file
 from powerprof.paths import data_dir
@@ -88,6 +89,8 @@ def _nul(statements: Sequence[str]) -> bytes:
 def _config(load: Load, context: Context) -> str:
     """The account in a file: a password on the command line would be everybody's to read."""
     login = context.login
+    if login.family == "postgresql":
+        return _postgresql(load, login)
     lines = ["db-driver=mysql", f"mysql-user={login.user}", f"mysql-password={login.password}"]
     if login.socket is not None:
         lines.append(f"mysql-socket={login.socket}")
@@ -97,6 +100,21 @@ def _config(load: Load, context: Context) -> str:
     if login.tls:
         lines.append("mysql-ssl=on")
     return "\n".join(lines) + "\n"
+
+
+def _postgresql(load: Load, login: Login) -> str:
+    """A host that is a folder is where the socket is, which is named after the port (libpq, PQconnectdb)."""
+    socket = login.socket
+    return "\n".join(
+        [
+            "db-driver=pgsql",
+            f"pgsql-user={login.user}",
+            f"pgsql-password={login.password}",
+            f"pgsql-host={socket.parent if socket else login.host or '127.0.0.1'}",
+            f"pgsql-port={socket.suffix[1:] if socket else login.port or 5432}",
+            f"pgsql-db={load.database or login.database or 'postgres'}\n",
+        ]
+    )
 
 
 def parse(text: str, elapsed_s: float) -> LoadResult:

@@ -81,9 +81,9 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         ):
             before = count()
             beside.start()
-            start_s = time.monotonic()
+            start_s, answered = time.monotonic(), running.done()
             window = meter.measure(window_s)
-            end_s = time.monotonic()
+            end_s, answered_then = time.monotonic(), running.done()
             shares, storm = beside.finish(window.cpus)
             after = count()
         if not running.alive() and not (window.window_s and window.window_s >= 0.98 * window_s):
@@ -96,6 +96,8 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
     done = moved.pop(_DONE, None)
     if done is None:
         own = result.between(start_s, end_s)
+        if answered is not None and answered_then is not None:
+            own = answered_then - answered
         done = plans.queries_in(moved, transactions=case.load.transaction) if own is None else own
     plans.check_counters(case.qualified, case.condition.counters, moved, done)
     return block_of(

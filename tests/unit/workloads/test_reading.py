@@ -119,7 +119,7 @@ def test_the_published_schema_is_that_of_the_code() -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ('[server]\nkind = "postgresql"\n[load]\nsql = ["SELECT 1"]', "a load of kind statements does not know"),
+        ('[server]\nkind = "postgresql"\n[load]\nkind = "tpcc"', "a load of kind tpcc does not know"),
         ('[load]\nkind = "pgbench"\nsql = ["SELECT 1"]', "a load of kind pgbench does not know a server of kind mysql"),
         (
             '[server]\nkind = "postgresql"\nmy_cnf = { port = 1 }\n[load]\nkind = "none"',

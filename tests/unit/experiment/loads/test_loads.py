@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from powerprof.database.base import Login
 from powerprof.errors import UsageError
 from powerprof.experiment.loads import command, pgbench, slap, sysbench
 from powerprof.experiment.loads.base import LoadFailed
@@ -69,6 +71,19 @@ def test_a_command_may_say_what_it_did() -> None:
     result = command.parse("working…\nqueries=1200\np95_ms: 2.5\n", 4.0)
     assert (result.queries, result.p95_ms, result.p99_ms, result.elapsed_s) == (1200, 2.5, None, 4.0)
     assert command.parse("", 1.0).queries is None
+
+
+def test_an_account_of_postgresql_is_named_by_its_sockets_folder_and_port(tmp_path: Path) -> None:
+    login = Login(user="u", socket=Path("/run/x/.s.PGSQL.5433"), database="shop", family="postgresql")
+    text = sysbench._config(Load(), SimpleNamespace(login=login))  # type: ignore[arg-type]
+    assert text.splitlines() == [
+        "db-driver=pgsql",
+        "pgsql-user=u",
+        "pgsql-password=",
+        "pgsql-host=/run/x",
+        "pgsql-port=5433",
+        "pgsql-db=shop",
+    ]
 
 
 def test_places_of_a_command_are_filled_and_unknown_ones_refused() -> None:
