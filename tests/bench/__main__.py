@@ -8,7 +8,19 @@ import os
 import platform
 import sys
 
-from tests.bench import attribution, estimate, exporter, observer, opening, queries, rate, startup, steadiness, turns
+from tests.bench import (
+    attribution,
+    drivers,
+    estimate,
+    exporter,
+    observer,
+    opening,
+    queries,
+    rate,
+    startup,
+    steadiness,
+    turns,
+)
 from tests.bench.figures import Verdict
 
 
@@ -20,7 +32,7 @@ def main() -> int:
         nargs="*",
         metavar="NAME",
         help="startup, opening, rate, estimate, observer, steadiness, turns-full, turns-half, attribution, "
-        "attribution-idle, queries, queries-samples, exporter, exporter-busy (all)",
+        "attribution-idle, queries, queries-samples, exporter, exporter-busy, driver-tpcc, driver-postgresql (all)",
     )
     parser.add_argument("--quick", action="store_true", help="short windows, to see that it works: nothing to believe")
     given = parser.parse_args()
@@ -37,6 +49,8 @@ def main() -> int:
         "queries-samples": queries.run_samples,
         "exporter": exporter.run,
         "exporter-busy": exporter.run_busy,
+        "driver-tpcc": drivers.run_tpcc,
+        "driver-postgresql": drivers.run_pgbench,
         "attribution": attribution.run_loaded,
         "attribution-idle": attribution.run_idle,
     }

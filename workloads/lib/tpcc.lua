@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The five transactions of TPC-C (specification 5.11, clause 2) in their mix, one an event, through sysbench.
--- Left out: the terminal's screens, remote warehouses where there is one warehouse, and delivery's queue: it is run at
--- once. `think` scales keying and think times (clause 5.2.5): 1 as specified, 0 none.
+-- Left out: the terminal's screens, remote warehouses where there is one warehouse, delivery's queue (it is run at once),
+-- and terminals of one warehouse each: a client takes any, or a few clients would leave most of the tables alone. `think` scales keying and think times (clause 5.2.5): 1 as specified, 0 none.
 
 sysbench.cmdline.options = {
    warehouses = {"how many warehouses the tables hold", 1},
@@ -37,6 +37,21 @@ local function rows(text, ...)
    return found
 end
 
+-- A change whose places are whole numbers, prepared once a connection: what sysbench can bind without a length. Amounts are
+-- cents, so that sums stay exact.
+local function change(text, ...)
+   local made = prepared[text]
+   if made == nil then
+      made = {statement = con:prepare(text), places = {}}
+      local _, count = text:gsub("%?", "")
+      for number = 1, count do made.places[number] = made.statement:bind_create(sysbench.sql.type.BIGINT) end
+      made.statement:bind_param(unpack(made.places))
+      prepared[text] = made
+   end
+   for number, place in ipairs(made.places) do place:set((select(number, ...))) end
+   made.statement:execute()
+end
+
 -- By last name in 60 of 100 (clause 2.5.1.2): of those with that name the one in the middle by first name.
 local function some_customer(w, d)
    if uniform(1, 100) > 60 then return nurand(1023, C_ID, 1, CUSTOMERS) end
@@ -52,65 +67,108 @@ local function another(w)
    return other >= w and other + 1 or other
 end
 
-local function new_order(w)
-   local d, c, count = uniform(1, DISTRICTS), nurand(1023, C_ID, 1, CUSTOMERS), uniform(5, 15)
-   local lines, all_local = {}, 1
-   for number = 1, count do
+-- The items of an order are all different, so that each row of stock is read and written once. The rows of items and
+-- stock are read and the lines written by one statement each: what goes over the wire is what applications send.
+local function draw_lines(w)
+   local lines, drawn, is_local = {}, {}, true
+   for number = 1, uniform(5, 15) do
+      local item
+      repeat item = nurand(8191, C_ITEM, 1, ITEMS) until not drawn[item]
+      drawn[item] = true
       local from = uniform(1, 100) == 1 and another(w) or w
-      if from ~= w then all_local = 0 end
-      lines[number] = {item = nurand(8191, C_ITEM, 1, ITEMS), from = from, quantity = uniform(1, 10)}
+      is_local = is_local and from == w
+      lines[number] = {item = item, from = from, quantity = uniform(1, 10)}
    end
+   if uniform(1, 100) == 1 then lines[#lines].item = ITEMS + 1 end
    -- In one order for all, so that two of them wait for each other and do not deadlock.
    table.sort(lines, function(a, b) return a.from < b.from or a.from == b.from and a.item < b.item end)
-   if uniform(1, 100) == 1 then lines[count].item = ITEMS + 1 end
+   return lines, is_local
+end
+
+local function items_of(lines)
+   local found = {}
+   for number, line in ipairs(lines) do found[number] = line.item end
+   return table.concat(found, ", ")
+end
+
+-- Locks the rows of stock, one warehouse after the other; by item the quantity there and the district's text.
+local function lock_stock(lines, d)
+   local by_warehouse, order = {}, {}
+   for _, line in ipairs(lines) do
+      if by_warehouse[line.from] == nil then
+         by_warehouse[line.from] = {}
+         order[#order + 1] = line.from
+      end
+      table.insert(by_warehouse[line.from], line)
+   end
+   local stock = {}
+   for _, from in ipairs(order) do
+      local found = rows(
+         "SELECT s_i_id, s_quantity, s_dist_%02d, s_data FROM stock WHERE s_w_id = %d AND s_i_id IN (%s) FOR UPDATE",
+         d, from, items_of(by_warehouse[from]))
+      for _, one in ipairs(found) do stock[tonumber(one[1])] = {quantity = tonumber(one[2]), text = one[3]} end
+   end
+   return stock
+end
+
+local function new_order(w)
+   local d, c = uniform(1, DISTRICTS), nurand(1023, C_ID, 1, CUSTOMERS)
+   local lines, is_local = draw_lines(w)
    ask("BEGIN")
    local discount, _, _, w_tax = row(
       "SELECT c_discount, c_last, c_credit, w_tax FROM customer, warehouse WHERE w_id = %d AND c_w_id = %d AND c_d_id = %d AND c_id = %d",
       w, w, d, c)
    local order, d_tax = row("SELECT d_next_o_id, d_tax FROM district WHERE d_w_id = %d AND d_id = %d FOR UPDATE", w, d)
-   ask("UPDATE district SET d_next_o_id = d_next_o_id + 1 WHERE d_w_id = %d AND d_id = %d", w, d)
-   ask("INSERT INTO orders (o_id, o_d_id, o_w_id, o_c_id, o_entry_d, o_ol_cnt, o_all_local) VALUES (%s, %d, %d, %d, NOW(), %d, %d)",
-      order, d, w, c, count, all_local)
-   ask("INSERT INTO new_order (no_o_id, no_d_id, no_w_id) VALUES (%s, %d, %d)", order, d, w)
-   for number, line in ipairs(lines) do
-      local price = row("SELECT i_price, i_name, i_data FROM item WHERE i_id = %d", line.item)
-      if price == nil then
-         ask("ROLLBACK")
-         return
-      end
-      local stock, dist = row(
-         "SELECT s_quantity, s_dist_%02d, s_data FROM stock WHERE s_i_id = %d AND s_w_id = %d FOR UPDATE", d, line.item, line.from)
-      local left = tonumber(stock) - line.quantity
-      if left < 10 then left = left + 91 end
-      ask("UPDATE stock SET s_quantity = %d, s_ytd = s_ytd + %d, s_order_cnt = s_order_cnt + 1, s_remote_cnt = s_remote_cnt + %d WHERE s_i_id = %d AND s_w_id = %d",
-         left, line.quantity, line.from == w and 0 or 1, line.item, line.from)
-      ask("INSERT INTO order_line (ol_o_id, ol_d_id, ol_w_id, ol_number, ol_i_id, ol_supply_w_id, ol_quantity, ol_amount, ol_dist_info) VALUES (%s, %d, %d, %d, %d, %d, %d, %.2f, '%s')",
-         order, d, w, number, line.item, line.from, line.quantity,
-         line.quantity * tonumber(price) * (1 + tonumber(w_tax) + tonumber(d_tax)) * (1 - tonumber(discount)), dist)
+   order = tonumber(order)
+   change("UPDATE district SET d_next_o_id = d_next_o_id + 1 WHERE d_w_id = ? AND d_id = ?", w, d)
+   change("INSERT INTO orders (o_id, o_d_id, o_w_id, o_c_id, o_entry_d, o_ol_cnt, o_all_local) VALUES (?, ?, ?, ?, NOW(), ?, ?)",
+      order, d, w, c, #lines, is_local and 1 or 0)
+   change("INSERT INTO new_order (no_o_id, no_d_id, no_w_id) VALUES (?, ?, ?)", order, d, w)
+   local items = rows("SELECT i_id, i_price, i_name, i_data FROM item WHERE i_id IN (%s)", items_of(lines))
+   if #items < #lines then
+      ask("ROLLBACK")
+      return
    end
+   local price = {}
+   for _, item in ipairs(items) do price[tonumber(item[1])] = tonumber(item[2]) end
+   local stock, values = lock_stock(lines, d), {}
+   local factor = (1 + tonumber(w_tax) + tonumber(d_tax)) * (1 - tonumber(discount))
+   for number, line in ipairs(lines) do
+      local left = stock[line.item].quantity - line.quantity
+      if left < 10 then left = left + 91 end
+      change("UPDATE stock SET s_quantity = ?, s_ytd = s_ytd + ?, s_order_cnt = s_order_cnt + 1, s_remote_cnt = s_remote_cnt + ? WHERE s_i_id = ? AND s_w_id = ?",
+         left, line.quantity, line.from == w and 0 or 1, line.item, line.from)
+      values[number] = format("(%d, %d, %d, %d, %d, %d, %d, %.2f, '%s')", order, d, w, number, line.item, line.from,
+         line.quantity, line.quantity * price[line.item] * factor, stock[line.item].text)
+   end
+   ask("INSERT INTO order_line (ol_o_id, ol_d_id, ol_w_id, ol_number, ol_i_id, ol_supply_w_id, ol_quantity, ol_amount, ol_dist_info) VALUES %s",
+      table.concat(values, ", "))
    ask("COMMIT")
 end
 
 local function payment(w)
-   local d, amount = uniform(1, DISTRICTS), uniform(100, 500000) / 100
+   local d, cents = uniform(1, DISTRICTS), uniform(100, 500000)
    local c_w, c_d = w, d
    if uniform(1, 100) > 85 then c_w, c_d = another(w), uniform(1, DISTRICTS) end
    ask("BEGIN")
-   ask("UPDATE warehouse SET w_ytd = w_ytd + %.2f WHERE w_id = %d", amount, w)
-   local w_name = row("SELECT w_name, w_street_1, w_street_2, w_city, w_state, w_zip FROM warehouse WHERE w_id = %d", w)
-   ask("UPDATE district SET d_ytd = d_ytd + %.2f WHERE d_w_id = %d AND d_id = %d", amount, w, d)
+   -- The district before the warehouse, whose row all clients of a warehouse wait for.
+   change("UPDATE district SET d_ytd = d_ytd + ? / 100 WHERE d_w_id = ? AND d_id = ?", cents, w, d)
    local d_name = row(
       "SELECT d_name, d_street_1, d_street_2, d_city, d_state, d_zip FROM district WHERE d_w_id = %d AND d_id = %d", w, d)
+   change("UPDATE warehouse SET w_ytd = w_ytd + ? / 100 WHERE w_id = ?", cents, w)
+   local w_name = row("SELECT w_name, w_street_1, w_street_2, w_city, w_state, w_zip FROM warehouse WHERE w_id = %d", w)
    local c = some_customer(c_w, c_d)
    local credit = row(
       "SELECT c_credit, c_first, c_middle, c_last, c_street_1, c_city, c_phone, c_since, c_credit_lim, c_discount, c_balance FROM customer WHERE c_w_id = %d AND c_d_id = %d AND c_id = %d FOR UPDATE",
       c_w, c_d, c)
-   local data = credit == "BC" and format(
-      ", c_data = LEFT(CONCAT('%d %d %d %d %d %.2f|', c_data), 500)", c, c_d, c_w, d, w, amount) or ""
-   ask("UPDATE customer SET c_balance = c_balance - %.2f, c_ytd_payment = c_ytd_payment + %.2f, c_payment_cnt = c_payment_cnt + 1%s WHERE c_w_id = %d AND c_d_id = %d AND c_id = %d",
-      amount, amount, data, c_w, c_d, c)
+   if credit == "BC" then
+      ask("UPDATE customer SET c_data = LEFT(CONCAT('%d %d %d %d %d %.2f|', c_data), 500) WHERE c_w_id = %d AND c_d_id = %d AND c_id = %d",
+         c, c_d, c_w, d, w, cents / 100, c_w, c_d, c)
+   end
+   change("UPDATE customer SET c_balance = c_balance - ? / 100, c_ytd_payment = c_ytd_payment + ? / 100, c_payment_cnt = c_payment_cnt + 1 WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
+      cents, cents, c_w, c_d, c)
    ask("INSERT INTO history (h_c_d_id, h_c_w_id, h_c_id, h_d_id, h_w_id, h_date, h_amount, h_data) VALUES (%d, %d, %d, %d, %d, NOW(), %.2f, '%s    %s')",
-      c_d, c_w, c, d, w, amount, w_name, d_name)
+      c_d, c_w, c, d, w, cents / 100, w_name, d_name)
    ask("COMMIT")
 end
 
@@ -129,21 +187,36 @@ local function order_status(w)
    ask("COMMIT")
 end
 
+-- The oldest order of each district at once; a district without one is left out.
 local function delivery(w)
-   local carrier = uniform(1, 10)
+   local carrier, orders = uniform(1, 10), {}
    ask("BEGIN")
    for d = 1, DISTRICTS do
       local order = row(
          "SELECT no_o_id FROM new_order WHERE no_w_id = %d AND no_d_id = %d ORDER BY no_o_id LIMIT 1 FOR UPDATE", w, d)
-      if order ~= nil then
-         ask("DELETE FROM new_order WHERE no_w_id = %d AND no_d_id = %d AND no_o_id = %s", w, d, order)
-         local c = row("SELECT o_c_id FROM orders WHERE o_w_id = %d AND o_d_id = %d AND o_id = %s", w, d, order)
-         ask("UPDATE orders SET o_carrier_id = %d WHERE o_w_id = %d AND o_d_id = %d AND o_id = %s", carrier, w, d, order)
-         ask("UPDATE order_line SET ol_delivery_d = NOW() WHERE ol_w_id = %d AND ol_d_id = %d AND ol_o_id = %s", w, d, order)
-         local total = row(
-            "SELECT SUM(ol_amount) FROM order_line WHERE ol_w_id = %d AND ol_d_id = %d AND ol_o_id = %s", w, d, order)
-         ask("UPDATE customer SET c_balance = c_balance + %s, c_delivery_cnt = c_delivery_cnt + 1 WHERE c_w_id = %d AND c_d_id = %d AND c_id = %s",
-            total or "0", w, d, c)
+      if order ~= nil then orders[#orders + 1] = {district = d, order = order} end
+   end
+   if #orders > 0 then
+      local function these(prefix)
+         local found = {}
+         for number, one in ipairs(orders) do
+            found[number] = format("%s_d_id = %d AND %s_o_id = %s", prefix, one.district, prefix, one.order)
+         end
+         return table.concat(found, " OR ")
+      end
+      ask("DELETE FROM new_order WHERE no_w_id = %d AND (%s)", w, these("no"))
+      local mine = these("o"):gsub("o_o_id", "o_id")
+      local customers = {}
+      for _, one in ipairs(rows("SELECT o_d_id, o_c_id FROM orders WHERE o_w_id = %d AND (%s)", w, mine)) do
+         customers[tonumber(one[1])] = tonumber(one[2])
+      end
+      ask("UPDATE orders SET o_carrier_id = %d WHERE o_w_id = %d AND (%s)", carrier, w, mine)
+      ask("UPDATE order_line SET ol_delivery_d = NOW() WHERE ol_w_id = %d AND (%s)", w, these("ol"))
+      local totals = rows(
+         "SELECT ol_d_id, SUM(ol_amount) FROM order_line WHERE ol_w_id = %d AND (%s) GROUP BY ol_d_id", w, these("ol"))
+      for _, one in ipairs(totals) do
+         change("UPDATE customer SET c_balance = c_balance + ? / 100, c_delivery_cnt = c_delivery_cnt + 1 WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
+            math.floor(one[2] * 100 + 0.5), w, tonumber(one[1]), customers[tonumber(one[1])])
       end
    end
    ask("COMMIT")
@@ -170,7 +243,7 @@ end
 function thread_init()
    drv = sysbench.sql.driver()
    con = drv:connect()
-   home = sysbench.tid % sysbench.opt.warehouses + 1
+   prepared = {}
 end
 
 function event()
@@ -179,7 +252,7 @@ function event()
       drawn = drawn - kind[1]
       if drawn <= 0 then
          wait(kind[3])
-         kind[2](home)
+         kind[2](uniform(1, sysbench.opt.warehouses))
          wait(math.min(10, -math.log(1 - sysbench.rand.uniform_double())) * kind[4])
          return
       end
