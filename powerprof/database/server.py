@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from powerprof import programs
 from powerprof.closing import Closing
-from powerprof.database import builds, errorlog, launch, limits, netns, products, sql, template
+from powerprof.database import builds, diskgroup, errorlog, launch, limits, netns, products, sql, template
 from powerprof.database.accounts import server_account
 from powerprof.database.base import Limits, Login
 from powerprof.database.builds import ServerBuild
@@ -148,6 +148,10 @@ class PrivateServer(Closing):
             if handle is not None:
                 os.close(handle)
         self._log = self._pidfd = None
+
+    def slow_disk(self, operations_hz: int) -> None:
+        """From now on let it do no more reads, and no more direct writes, a second. Raises CapabilityError."""
+        diskgroup.limit(self._tree, self.options.name, self.directory, self.pid, operations_hz)
 
     def pause(self) -> None:
         """Stop its process (SIGSTOP) until `resume`; does nothing where it has ended."""

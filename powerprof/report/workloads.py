@@ -95,6 +95,10 @@ def _case(case: Case) -> list[str]:
             printed.append(f"… and {len(statements) - 4} more")
     printed += [f"{name} = {value}" for name, value in server.settings.items()]
     printed += [f"SET GLOBAL {name} = {value}" for name, value in server.set_global.items()]
+    if server.disk_operations_hz is not None:
+        printed.append(
+            f"disk: {server.disk_operations_hz} reads/s and as many direct writes/s at most, by control group"
+        )
     printed += [f"environment {name}={value}" for name, value in server.environment.items()]
     printed += [f"each connection first: {statement}" for statement in load.session]
     return printed

@@ -72,6 +72,7 @@ class Server(_Table, frozen=True, kw_only=True):
     changed at run time.
 
     `set_global` is put back to what it was, also on a given server. `build` is a fetched server (`powerprof servers`).
+    `disk_operations_hz` makes each server's disk slow, once its tables are made.
     """
 
     kind: ServerKind = DEFAULT_KIND
@@ -80,6 +81,7 @@ class Server(_Table, frozen=True, kw_only=True):
     my_cnf: dict[Variable, Value] = {}
     set_global: dict[Variable, Value] = {}
     environment: dict[Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
+    disk_operations_hz: Annotated[int, Meta(ge=10, le=1_000_000)] | None = None
 
     @property
     def settings(self) -> dict[str, Value]:

@@ -36,17 +36,17 @@ class Node:
         if self.server.private and not self.asleep:
             self.asleep = True
             for server in self.members.values():
-                _private(server).pause()
+                private(server).pause()
 
     def wake(self) -> None:
         """Let them go on."""
         if self.asleep:
             self.asleep = False
             for server in self.members.values():
-                _private(server).resume()
+                private(server).resume()
 
 
-def _private(server: Server) -> PrivateServer:
+def private(server: Server) -> PrivateServer:
     """A server of a node whose first one is private: then all are."""
     from powerprof.database.server import PrivateServer
 

@@ -61,7 +61,10 @@ def _check_given(case: Case, options: BenchOptions) -> None:
             f"{case.qualified} is for servers of kind {case.server.kind}, and {options.given.version} was given",
             "leave --server, --socket and --defaults-file out: a private server is started",
         )
-    if options.given is not None and (case.server.settings or case.server.environment or case.server.build):
+    server = case.server
+    if options.given is not None and (
+        server.settings or server.environment or server.build or server.disk_operations_hz is not None
+    ):
         raise UsageError(
             f"{case.qualified} needs a server started with its own settings, which a given server cannot be",
             "leave --server, --socket and --defaults-file out: a private server is started",

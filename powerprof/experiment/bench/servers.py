@@ -15,7 +15,7 @@ from powerprof.database.accounts import server_account
 from powerprof.database.base import Login
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.bench import dataset, plans
-from powerprof.experiment.bench.node import Node
+from powerprof.experiment.bench.node import Node, private
 from powerprof.experiment.bench.options import BenchOptions, check_supported
 from powerprof.experiment.bench.settings import GlobalSettings
 from powerprof.experiment.loads import Context
@@ -144,6 +144,10 @@ class Bench(Closing):
                 done.append(which)
                 self._run(other, node, other.condition.setup)
                 self._run_on_members(other, node)
+        if case.server.disk_operations_hz is not None:
+            # Not before: writing the tables themselves would take minutes.
+            for server in node.members.values():
+                private(server).slow_disk(case.server.disk_operations_hz)
 
     def _run_on_members(self, case: Case, node: Node) -> None:
         for name, statements in case.condition.on_members.items():
@@ -168,7 +172,8 @@ class Bench(Closing):
             return "given"
         settings, environment = sorted(case.server.settings.items()), sorted(case.server.environment.items())
         own = None if case.topology.kind == "standalone" else (case.condition.setup, case.condition.on_members)
-        return repr((case.server.kind, case.server.build, settings, environment, case.topology, own))
+        started = case.server.kind, case.server.build, case.server.disk_operations_hz
+        return repr((started, settings, environment, case.topology, own))
 
     # One condition
 

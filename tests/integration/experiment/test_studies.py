@@ -114,6 +114,38 @@ def test_a_router_answers_what_one_server_answers_and_costs_cpu_time(
     assert metrics["c0_ms_per_query_server"] > 1.5 * _means(on_one_server[16])["c0_ms_per_query_server"]
 
 
+@pytest.mark.soak
+def test_with_the_disk_as_the_bottleneck_a_second_server_is_a_gain(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path
+) -> None:
+    options = [
+        "--clients",
+        "16",
+        "--repeat",
+        "3",
+        "--duration",
+        "6",
+        "--energy-source",
+        "none",
+        "--no-save",
+        "--json",
+        "-",
+    ]
+    found = []
+    for condition in ("tpcc-disk-single", "tpcc-disk-routed-pair"):
+        done = powerprof_cli(["sweep", condition, *options], timeout=300)
+        assert done.code == 0, done.err
+        (point,) = json.loads(done.out)["points"]
+        assert point["error"] is None
+        found.append(_means(point))
+    single, pair = found
+    # The pages that one server reads are as many as its disk gives, and its CPU is mostly idle.
+    assert 80 < single["disk_reads_per_query"] * single["queries_hz"] < 200
+    assert single["c0_percent"] < 60
+    # 1.5 times where it was measured.
+    assert pair["queries_hz"] > 1.1 * single["queries_hz"]
+
+
 def test_pages_that_are_written_soon_are_written_more_often(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
     options = ["--pairs", "2", "--duration", "3", "--energy-source", "none", "--no-save", "--json", "-"]
     done = powerprof_cli(["compare", "dirty-pages-high", "dirty-pages-low", *options])
