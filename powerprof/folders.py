@@ -97,13 +97,10 @@ class Folder:
         name = f".powerprof-{secrets.token_hex(8)}"
         handle = self.create(name)
         try:
-            system = os.fstatvfs(handle)
+            check_free(handle, needed_bytes)
         finally:
             os.close(handle)
             self.remove(name)
-        # A file system that counts no blocks (some remote ones say 0) says nothing about room.
-        if system.f_blocks and system.f_bavail * system.f_frsize < needed_bytes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def read(self, name: str, limit_bytes: int) -> bytes:
         """The content of a regular file of at most `limit_bytes`; no link, and nothing that could wait."""
@@ -123,6 +120,14 @@ class Folder:
     def remove_folder(self, name: str) -> None:
         """Remove an empty directory."""
         os.rmdir(_single(name), dir_fd=self.handle)
+
+
+def check_free(handle: int, needed_bytes: int) -> None:
+    """Refuse where less is free on the file system of what is open than is needed. Raises OSError."""
+    system = os.fstatvfs(handle)
+    # A file system that counts no blocks (some remote ones say 0) says nothing about room.
+    if system.f_blocks and system.f_bavail * system.f_frsize < needed_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def write_all(handle: int, data: bytes) -> None:

@@ -13,14 +13,17 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Energy, Quiet
+from powerprof.cli.options import MAX_SEED, Energy, Quiet
 from powerprof.cli.output import progress, say
+from powerprof.errors import PowerprofError
 
 Step = Annotated[float, typer.Option("--step", metavar="S", min=0.2, max=3600, help="Length of a step in seconds.")]
 Repeats = Annotated[int, typer.Option("--repeats", metavar="N", min=1, max=100, help="How often a level is metered.")]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The model's name (default: CPU and date).")]
 Output = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Where to write the model.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random order of steps.")]
+Seed = Annotated[
+    int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the random order of steps.")
+]
 
 
 def command(
@@ -36,10 +39,13 @@ def command(
     """Calibrate, write, print."""
     from powerprof.energy import calibrate
     from powerprof.energy.cpu import this_cpu
+    from powerprof.energy.models_file import encode_model
     from powerprof.report.calibration import lines
     from powerprof.windows.sampling import now_text
 
-    calibrate.check_target(name, output)
+    cpu = this_cpu()
+    name = calibrate.default_name(cpu) if name is None else name
+    path = calibrate.target_of(name, output)
     fit, scope = calibrate.calibrate(
         energy.energy_source,
         meter_log=energy.meter_log,
@@ -48,8 +54,11 @@ def command(
         seed=seed,
         progress=lambda text: progress(text, quiet),
     )
-    cpu = this_cpu()
-    model = calibrate.model_of(fit, name or calibrate.default_name(cpu), cpu, scope, now_text()[:10])
-    path = calibrate.save_model(model, output)
+    model = calibrate.model_of(fit, name, cpu, scope, now_text()[:10])
+    try:
+        calibrate.save_model(model, path)
+    except PowerprofError:
+        say(encode_model(model))  # minutes of metering are not lost with the file
+        raise
     if not quiet:
         say("\n".join([*lines(model), f"Saved as {path}."]))

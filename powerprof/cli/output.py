@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from powerprof.cli.options import Saving
 from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
+from powerprof.files import reason_of
 from powerprof.foreign import printable, printable_lines
 
 if TYPE_CHECKING:
@@ -30,21 +31,21 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
     targets = {**(files or {}), "json": json}
     if list(targets.values()).count("-") > 1:
         raise UsageError("only one of the files can be stdout", "give the others names")
-    for option, target in targets.items():
-        if target is None or target == "-":
-            continue
-        if Path(target).is_dir():
+    asked = {option: target for option, target in targets.items() if target is not None}
+    for option, target in asked.items():
+        place = Path(target)
+        if target != "-" and os.path.isdir(place):  # noqa: PTH112 - Path's raises where a name is too long
             raise UsageError(f"--{option} {target} is a directory", "name a file, or - for stdout")
-        if not Path(target).parent.is_dir():
-            raise UsageError(f"--{option} {target}: no such directory {Path(target).parent}", "create it first")
-    paths = [os.path.realpath(target) for target in targets.values() if target not in (None, "-")]
+        if target != "-" and not os.path.isdir(place.parent):  # noqa: PTH112
+            raise UsageError(f"--{option} {target}: no such directory {place.parent}", "create it first")
+    paths = [os.path.realpath(target) for target in asked.values() if target != "-"]
     if len(set(paths)) < len(paths):
         raise UsageError("two options name the same file", "give each its own")
-    if paths:
+    if asked:
         from powerprof.report.output import check_output
 
-        for path in paths:
-            check_output(path)
+        for target in asked.values():
+            check_output(target)
 
 
 def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = False, judged: bool = False) -> Saving:
@@ -67,6 +68,8 @@ def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = Fa
             raise UsageError("--runs-dir says where to save and --no-save not to", "leave one of the two out")
         if saving.quiet and not judged and not any((saving.json, *(files or {}).values())):
             raise UsageError("--quiet and --no-save would leave nothing of the result", "add --json FILE")
+        if not any((saving.json, *(files or {}).values())):
+            _check_stdout()
         return saving
     from powerprof.runs import RunStore
 
@@ -78,6 +81,20 @@ def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = Fa
         print(printable(f"note: the run is not going to be saved: {error.message}"), file=sys.stderr)
         return replace(saving, no_save=True)
     return saving
+
+
+def _check_stdout() -> None:
+    """Refuse a stdout that takes nothing where nothing else would be left; a reader that has gone (head) is no loss.
+
+    Raises PowerprofError.
+    """
+    from powerprof.report.output import check_output
+
+    try:
+        check_output("-")
+    except PowerprofError as error:
+        if not isinstance(error.__cause__, BrokenPipeError):
+            raise
 
 
 def write_json(record: Any, target: str | None) -> None:
@@ -99,9 +116,16 @@ def write_exports(record: msgspec.Struct, files: Targets, extras: Extras | None 
         from powerprof.report.exports import export
         from powerprof.report.output import write_output
 
-        # All are made before the first is written: a refusal leaves nothing half done.
+        # All are made before the first is written: a refusal leaves nothing half done. One that cannot be written
+        # keeps none of the others back.
+        problem: PowerprofError | None = None
         for target, data in [(target, export(record, kind, extras)) for kind, target in asked.items()]:
-            write_output(target, data)
+            try:
+                write_output(target, data)
+            except PowerprofError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
 
 
 def deliver(
@@ -146,14 +170,16 @@ def deliver(
     except Interrupted:
         raise interrupted from None
     try:
-        try:
-            write_json(record, saving.json)
-            write_exports(record, files or {}, extras() if extras and any((files or {}).values()) else None)
-        except PowerprofError as error:
-            problem = problem or error
-        if not saving.quiet and "-" not in (saving.json, *(files or {}).values()):
+        unwritten = _write_files(record, saving, files or {}, extras)
+        if unwritten is not None and saved is not None:
+            unwritten.hint = f"the run is saved: powerprof report {saved} writes it elsewhere"
+        problem = problem or unwritten
+        # Where nothing else is left of it, the report is shown also to who asked for silence.
+        lost = unwritten is not None and saved is None
+        if (lost or not saving.quiet) and "-" not in (saving.json, *(files or {}).values()):
             last = " ".join(part for part in (f"Saved as {saved}." if saved else None, next_step) if part)
-            show([*report(record, lines), *([last] if last else [])])
+            unshown = _shown([*report(record, lines), *([last] if last else [])], kept)
+            problem = problem or unshown
     except Interrupted as late:
         late.hint = late.hint or kept  # what is shown may be cut short, what was measured is not
         raise
@@ -162,6 +188,34 @@ def deliver(
     if getattr(record, "interrupted", False):
         raise interrupted
     return record
+
+
+def _shown(lines: Iterable[str], kept: str | None) -> PowerprofError | None:
+    """Print the report; why it could not be. A reader that has enough (head) is no failure, and is raised."""
+    try:
+        show(lines)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return PowerprofError(f"cannot write to stdout ({reason_of(error)})", kept or "measure again with --json FILE")
+    return None
+
+
+def _write_files(
+    record: msgspec.Struct, saving: Saving, files: Targets, extras: Callable[[], Extras] | None
+) -> PowerprofError | None:
+    """Write every file that can be written; why the first one that cannot be."""
+    problem: PowerprofError | None = None
+    try:
+        write_json(record, saving.json)
+    except PowerprofError as error:
+        problem = error
+    try:
+        write_exports(record, files, extras() if extras and any(files.values()) else None)
+    except PowerprofError as error:
+        problem = problem or error
+    return problem
 
 
 def leave_terminal() -> None:

@@ -16,6 +16,7 @@ line each (--plain), or a document each (--json-lines). A server that is named b
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ def command(
         enable_consumers=way.enable_consumers,
         stacks=way.stacks,
         explain=samples.explain,
-        workload=folder.resolve().name if folder is not None else None,
+        workload=Path(os.path.realpath(folder)).name if folder is not None else None,
     )
     if watching.watch:
         from powerprof.cli.watchqueries import watch
@@ -142,13 +143,20 @@ def command(
         watch(request, watching.json_lines, watching.plain, watching.count, saving.runs_dir)
         return
     result = session.run(request, say_to(saving), lambda what: agree(what, samples.yes))
-    next_step = None
+    next_step, unwritten = None, None
     if folder is not None and result.workload is not None:
-        _write(folder, result.workload)
-        next_step = (
-            f"The workload is in {folder}/workload.toml: powerprof compare as-is changed --workloads {folder.parent}"
-        )
+        try:
+            _write(folder, result.workload)
+        except PowerprofError as error:
+            unwritten = error  # said when what was measured is safe
+        else:
+            next_step = (
+                f"The workload is in {folder}/workload.toml: "
+                f"powerprof compare as-is changed --workloads {folder.parent}"
+            )
     deliver(result.record, "queries", saving, files, lines=partial(lines, top=top), next_step=next_step)
+    if unwritten is not None:
+        raise unwritten
 
 
 def _check_watching(
@@ -168,24 +176,35 @@ def _check_watching(
 
 
 def _check_folder(folder: Path) -> None:
-    """Raises UsageError for a place where no workload can be made."""
+    """Raises UsageError for a place where no workload can be made, PowerprofError where it cannot be written."""
     from powerprof.queries.workload import check_name
+    from powerprof.report.output import check_output
 
-    check_name(folder.resolve().name)
-    if (folder / "workload.toml").exists():
+    place = Path(os.path.realpath(folder))  # Path's own raises where links go round
+    check_name(place.name)
+    if os.path.lexists(place / "workload.toml"):
         raise UsageError(f"--save-workload: there is a workload in {folder} already", "name another folder")
-    if not folder.resolve().parent.is_dir():
-        raise UsageError(f"--save-workload {folder}: no such directory {folder.resolve().parent}", "create it first")
+    if os.path.lexists(folder) and not place.is_dir():
+        raise UsageError(f"--save-workload {folder} is not a folder", "name another one")
+    if not place.parent.is_dir():
+        raise UsageError(f"--save-workload {folder}: no such directory {place.parent}", "create it first")
+    try:
+        check_output(str((place if place.is_dir() else place.parent) / "workload.toml"))
+    except PowerprofError as error:
+        raise PowerprofError(f"--save-workload {folder}: {error.message}", error.hint) from error
 
 
 def _write(folder: Path, text: str) -> None:
     """The folder and its workload.toml, as the caller's. Raises PowerprofError."""
     from powerprof.caller import as_caller
+    from powerprof.files import reason_of
     from powerprof.report.output import write_output
 
     try:
         with as_caller():
             folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise PowerprofError(f"cannot make {folder} ({(error.strerror or str(error)).lower()})") from error
+        raise PowerprofError(
+            f"cannot make {folder} ({reason_of(error)})", "measure again with --save-workload in another place"
+        ) from error
     write_output(str(folder / "workload.toml"), text.encode())

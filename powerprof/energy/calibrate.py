@@ -38,6 +38,7 @@ while True:
 """
 _SETTLE_S = 0.5
 _LONGEST_NAME = 120
+_NEEDED_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -177,37 +178,50 @@ def model_of(fit: Fit, name: str, cpu: CpuIdentity, scope: str, when: str) -> Po
     )
 
 
-def check_target(name: str | None, target: Path | None) -> None:
-    """Refuse before the metering what could not be saved after it. Raises UsageError, PowerprofError."""
-    if name is not None and not 0 < len(name) <= _LONGEST_NAME:
-        raise UsageError(f"--name must have 1 to {_LONGEST_NAME} characters")
-    if target is None:
-        paths.private_directory(_models_folder())
-    elif target.exists():
-        raise UsageError(f"--output {target} exists", "choose another name")
-    elif not target.parent.is_dir():
+def target_of(name: str, output: Path | None) -> Path:
+    """Where a model of that name is going to be written: `output`, or a file among the user's models.
+
+    Raises UsageError, PowerprofError, before the metering, for what could not be written after it.
+    """
+    if not 0 < len(name.strip()) <= _LONGEST_NAME or not name.isprintable():
+        raise UsageError(f"--name must have 1 to {_LONGEST_NAME} characters that can be printed", "such as rack-7")
+    stem = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-") or "model"
+    target = output or paths.private_directory(paths.config_dir() / "models") / f"{stem}.toml"
+    if os.path.isdir(target):  # noqa: PTH112 - Path's raises where a name is too long
+        raise UsageError(f"--output {target} is a directory", "name a file")
+    if os.path.exists(target):  # noqa: PTH110
+        raise _exists(target)
+    if not os.path.isdir(target.parent):  # noqa: PTH112
         raise UsageError(f"--output {target}: no such directory {target.parent}", "create it first")
+    try:
+        with as_caller():
+            folder, _ = locate(target)
+            with folder:
+                folder.check_room(_NEEDED_BYTES)
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+    return target
 
 
-def _models_folder() -> Path:
-    return paths.config_dir() / "models"
-
-
-def save_model(model: PowerModel, target: Path | None) -> Path:
-    """Write a model to `target`, or among the user's models. An existing file is never overwritten: UsageError."""
-    if target is None:
-        stem = "".join(c if c.isalnum() else "-" for c in model.name.lower()).strip("-") or "model"
-        target = paths.private_directory(_models_folder()) / f"{stem}.toml"
+def save_model(model: PowerModel, target: Path) -> None:
+    """Write a model. An existing file is never overwritten: UsageError."""
     try:
         with as_caller():
             folder, name = locate(target)
             with folder, os.fdopen(folder.create(name, 0o666), "w", encoding="utf-8") as file:
                 file.write(encode_model(model))
     except FileExistsError:
-        raise UsageError(f"{target} exists", "choose another name: --name NAME or --output FILE") from None
+        raise _exists(target) from None
     except OSError as error:
-        raise PowerprofError(f"cannot write {target} ({reason_of(error)})") from error
-    return target
+        raise _cannot_write(target, error) from error
+
+
+def _exists(target: Path) -> UsageError:
+    return UsageError(f"{target} exists", "choose another name: --name NAME or --output FILE")
+
+
+def _cannot_write(target: Path, error: OSError) -> PowerprofError:
+    return PowerprofError(f"cannot write {target} ({reason_of(error)})", "name another place with --output FILE")
 
 
 def default_name(cpu: CpuIdentity | None = None) -> str:

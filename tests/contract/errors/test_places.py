@@ -153,6 +153,75 @@ def test_a_disk_that_fills_meanwhile(tmp_path: Path, powerprof_cli: Cli, args: l
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_disk_that_fills_meanwhile_and_silence(tmp_path: Path, powerprof_cli: Cli) -> None:
+    """Where nothing else would be left, the report is shown also under --quiet; what is saved is written elsewhere."""
+    page = tmp_path / "run.json"
+    limited = ["prlimit", "--fsize=100", sys.executable, "-m", "powerprof", "residency", "--duration", "0.1", "--quiet"]
+    done = subprocess.run(
+        [*limited, "--no-save", "--json", str(page)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        env={**powerprof_cli.environment(), "PYTHONDONTWRITEBYTECODE": "1"},
+        encoding="utf-8",
+        check=False,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == f"error: cannot write {page} (file too large)"
+    assert done.stdout.startswith("The CPUs ran ")
+
+
+@pytest.mark.parametrize(
+    ("stdout", "said"), [("/dev/full", "no space left on device"), ("a pipe", "nobody reads it any more")]
+)
+def test_a_stdout_that_takes_nothing(powerprof_cli: Cli, stdout: str, said: str) -> None:
+    """Refused before a window of a minute where the result is for stdout."""
+    done = _into(stdout, powerprof_cli, ["residency", "--duration", "60", "--json", "-"])
+    assert done.stderr.splitlines() == [f"error: cannot write to stdout ({said})", "hint: name another place"]
+    assert done.returncode == 1
+    assert not (powerprof_cli.home / "state/powerprof/runs/residency-0001").exists()
+
+
+def test_a_report_for_a_stdout_that_takes_nothing(powerprof_cli: Cli) -> None:
+    """What was measured is saved, and said; where it is not to be saved, nothing is measured."""
+    done = _into("/dev/full", powerprof_cli, ["residency", "--duration", "0.1"])
+    assert (done.returncode, done.stderr.splitlines()) == (
+        1,
+        [
+            "error: cannot write to stdout (no space left on device)",
+            "hint: what was measured is saved as residency-0001",
+        ],
+    )
+    refused = _into("/dev/full", powerprof_cli, ["residency", "--duration", "60", "--no-save"])
+    assert (refused.returncode, refused.stderr.splitlines()[0]) == (
+        1,
+        "error: cannot write to stdout (no space left on device)",
+    )
+
+
+def _into(stdout: str, cli: Cli, words: list[str]) -> subprocess.CompletedProcess[str]:
+    if stdout == "a pipe":
+        reader, writer = os.pipe()
+        os.close(reader)
+    else:
+        writer = os.open(stdout, os.O_WRONLY)
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", "powerprof", *words],
+            cwd=REPOSITORY,
+            env={**cli.environment(), "PYTHONDONTWRITEBYTECODE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            check=False,
+            timeout=50,
+        )
+    finally:
+        os.close(writer)
+
+
 def test_neither_sysfs_nor_procfs(refused: Refused, tmp_path: Path) -> None:
     nothing = {"POWERPROF_SYSFS": str(tmp_path), "POWERPROF_PROCFS": str(tmp_path)}
     refused(1, r"cannot read .*/stat \(no such file\)", ["residency", "--duration", "0.05"], nothing)

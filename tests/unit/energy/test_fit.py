@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
-from powerprof.energy.calibrate import LEVELS, default_name, metered, model_of, save_model
+from powerprof.cli.calibrate import command as calibrate_command
+from powerprof.cli.options import Energy
+from powerprof.energy.calibrate import LEVELS, default_name, metered, model_of, save_model, target_of
 from powerprof.energy.cpu import CpuIdentity
 from powerprof.energy.families import shipped_models
 from powerprof.energy.fit import Fit, MeteredWindow, fit_windows
@@ -154,11 +157,14 @@ def test_a_calibrated_model_estimates_what_the_meter_would_say(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     model = model_of(fit_windows(simulate(7)), "bench", GENOA, "package-0 by rapl", "2026-01-31")
-    path = save_model(model, None)
+    path = target_of("bench", None)
+    save_model(model, path)
     assert path.name == "bench.toml"
     assert parse_models(path.read_text(), path) == [model]
     with pytest.raises(UsageError, match="exists"):
-        save_model(model, None)
+        target_of("bench", None)
+    with pytest.raises(UsageError, match="exists"):
+        save_model(model, path)
     chosen = choose_model([model, *shipped_models()], GENOA)
     window = simulate(8, noise_watts=0.0)[0]
     states = [
@@ -175,6 +181,23 @@ def test_a_calibrated_model_estimates_what_the_meter_would_say(
     assert (reading.low_watts or 0) <= window.joules / 5.0 <= (reading.high_watts or 0)
     assert model.source == "calibrated 2026-01-31 over 24 windows of package-0 by rapl"
     assert default_name(GENOA).startswith("AuthenticAMD family 25 model 17, calibrated 20")
+
+
+def test_a_model_that_cannot_be_written_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Minutes of metering are not lost with a disk that has filled meanwhile."""
+    fit = fit_windows(simulate(7))
+
+    def full(*_: object) -> None:
+        raise PowerprofError("cannot write bench.toml (no space left on device)")
+
+    monkeypatch.setattr("powerprof.energy.calibrate.calibrate", lambda *_, **__: (fit, "package-0 by rapl"))
+    monkeypatch.setattr("powerprof.energy.calibrate.save_model", full)
+    with pytest.raises(PowerprofError, match="no space left"):
+        calibrate_command(energy=Energy(), name="bench", output=tmp_path / "bench.toml", quiet=True)
+    (model,) = parse_models(capsys.readouterr().out, tmp_path)
+    assert (model.name, model.scope) == ("bench", "package-0 by rapl")
 
 
 def test_a_meter_that_does_not_follow_the_load_makes_no_model() -> None:
