@@ -14,7 +14,7 @@ import typer
 
 from powerprof import __version__, paths
 from powerprof.cli.groups import spread
-from powerprof.cli.help import GroupedHelp
+from powerprof.cli.help import GroupedHelp, narrow
 from powerprof.cli.output import leave_terminal, say
 from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
 from powerprof.foreign import printable
@@ -53,7 +53,7 @@ def build_app() -> typer.Typer:
     """The Typer application with every subcommand."""
     app = typer.Typer(
         name="powerprof",
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": narrow()},
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -168,5 +168,9 @@ def run_app(arguments: Sequence[str]) -> int:
         if os.environ.get("POWERPROF_DEBUG"):
             raise
         what = f" {error.filename}" if error.filename else ""
-        _say(PowerprofError(f"the system refused{what} ({(error.strerror or str(error)).lower()})"))
+        _say(
+            PowerprofError(
+                f"the system refused{what} ({(error.strerror or str(error)).lower()})", "powerprof --debug shows where"
+            )
+        )
         return 1

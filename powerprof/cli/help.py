@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
 from itertools import pairwise
 from typing import Any
 
@@ -18,31 +20,56 @@ _OWN = "Options"
 _LIMITS = re.compile(r"(?P<low>[\d.e+-]+)<=x<=(?P<high>[\d.e+-]+)|x>=(?P<least>[\d.e+-]+)|x<=(?P<most>[\d.e+-]+)")
 
 
+def _grouped(number: str) -> str:
+    return f"{int(number):,}" if number.isdigit() and len(number) > 4 else number
+
+
 def limits(text: str) -> str:
     """`1<=x<=1000` as `1 to 1000`."""
 
     def said(match: re.Match[str]) -> str:
         if match["low"] is not None:
-            return f"{match['low']} to {match['high']}"
-        return f"from {match['least']}" if match["least"] is not None else f"to {match['most']}"
+            return f"{_grouped(match['low'])} to {_grouped(match['high'])}"
+        return f"from {_grouped(match['least'])}" if match["least"] is not None else f"to {_grouped(match['most'])}"
 
     return _LIMITS.sub(said, text)
+
+
+def narrow() -> int | None:
+    """The width of a terminal that is narrower than the 50 columns that help is never wrapped below; else None."""
+    columns = shutil.get_terminal_size((80, 24)).columns
+    return max(30, columns - 2) if columns < 52 else None
 
 
 class GroupedHelp(TyperCommand):
     """A subcommand whose options are told in their groups."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Refuse an empty value: `--json "$FILE"` without such a variable would mean this folder. Raises UsageError."""
+        """Refuse an empty value: `--json "$FILE"` without such a variable would mean this folder; and what is no text,
+        which no report and no saved run could name. Raises UsageError.
+        """
+        for given in args:
+            if "\0" in given or any("\ud800" <= char <= "\udfff" for char in given):
+                raise UsageError(f"{given} is not UTF-8", "rename it, or give it another name by a link")
         options = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "option"]
         takes = {name for option in options if not getattr(option, "is_flag", False) for name in option.opts}
         for word, after in pairwise([*args, None]):
             if word is None or word == "--":
                 break
             option, equals, value = word.partition("=")
-            if option in takes and (value if equals else after) == "":
+            said = value if equals else after
+            if option in takes and said is not None and not said.strip():
                 raise UsageError(f"{option} has an empty value", "give it one, or leave it out")
-        return super().parse_args(ctx, args)
+        left = super().parse_args(ctx, args)
+        for parameter in options:
+            number = ctx.params.get(parameter.name or "")
+            if isinstance(number, float) and not math.isfinite(number):
+                raise UsageError(f"{parameter.opts[0]}: {number} is no length, rate or price", "give it a number")
+        return left
+
+    def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """`[A]`, not `[[A]]`."""
+        return [re.sub(r"^\[(\[.*\])\]$", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         """The options under the headings of their groups, the command's own first."""
@@ -53,7 +80,8 @@ class GroupedHelp(TyperCommand):
                 continue
             is_argument = parameter.param_type_name == "argument"
             heading = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or _OWN
-            sections.setdefault(heading, []).append((record[0], limits(record[1])))
+            # Some versions of Typer add the type to the name of an argument, and brackets around those that it has.
+            sections.setdefault(heading, []).append((re.sub(r" <\w+>$", "", record[0]), limits(record[1])))
         for heading in ("Arguments", *(name for name in sections if name != "Arguments")):
             if sections.get(heading):
                 with formatter.section(heading):

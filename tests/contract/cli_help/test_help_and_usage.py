@@ -63,6 +63,17 @@ def test_options_stand_in_groups_and_limits_are_words(powerprof_cli: Cli) -> Non
     assert "1 to 1000" in text and "<=x" not in text
 
 
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_help_fits_the_terminal(powerprof_cli: Cli, columns: int) -> None:
+    """80 columns are the most that are easy to read; where it is narrow, no line of text breaks twice."""
+    for words in ([], ["compare"], ["export"]):
+        done = powerprof_cli([*words, "--help"], {"COLUMNS": str(columns), "TERM": "dumb"})
+        too_long = [line for line in done.out.splitlines() if len(line) > min(columns + 2, 80)]
+        too_long = [line for line in too_long if not re.match(r"\S.*:$", line)]  # a heading is not wrapped
+        assert (done.code, too_long) == (0, [])
+        assert "[[" not in done.out and "\x1b" not in done.out
+
+
 @pytest.mark.parametrize("name", command_names())
 def test_an_unknown_option_is_named(powerprof_cli: Cli, name: str) -> None:
     done = powerprof_cli([name, "--no-such-option"])
