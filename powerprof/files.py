@@ -66,18 +66,34 @@ def try_int(path: Path) -> int | None:
         return None
 
 
+def check_outside(path: Path) -> None:
+    """That what a person named is a file that can be read; a pipe or a device is not even opened. Raises DataError."""
+    try:
+        if not path.exists():
+            raise DataError(path, "no such file", hint="name one that is there")
+        if not path.is_file():
+            raise DataError(path, "not a regular file", hint="name a file, no folder, pipe or device")
+        path.open("rb").close()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    hint = "run as its owner, or as root" if error.errno in (errno.EACCES, errno.EPERM) else "name another one"
+    return DataError(path, f"cannot be read ({reason_of(error)})", hint=hint)
+
+
 def read_outside_text(path: Path, limit_bytes: int = 256 << 20) -> str:
     """A file that a person gave us, unpacked where it is gzip's: never larger than `limit_bytes`, never a traceback.
 
     Raises DataError.
     """
+    check_outside(path)
     try:
-        if not path.is_file():
-            raise DataError(path, "not a regular file" if path.exists() else "no such file")
         with path.open("rb") as file:
             data = file.read(limit_bytes + 1)
     except OSError as error:
-        raise DataError(path, f"cannot be read ({reason_of(error)})") from error
+        raise _unreadable(path, error) from error
     if data.startswith(_GZIP):
         data = _unpacked(data, path, limit_bytes)
     if len(data) > limit_bytes:

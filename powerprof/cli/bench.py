@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import Given, ServerBinary, Workloads
+from powerprof.cli.options import Given, ServerBinary, Workloads, to_enter, to_read
 from powerprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ class Bench:
     given: Given
     server_binary: ServerBinary = None
     server_basedir: Annotated[
-        Path | None, typer.Option("--server-basedir", metavar="DIR", help="Where that server keeps its files.")
+        Path | None,
+        typer.Option("--server-basedir", metavar="DIR", callback=to_enter, help="Where that server keeps its files."),
     ] = None
     network_namespaces: Annotated[
         bool, typer.Option("--network-namespaces", help="A network of its own for every server of a topology (root).")
@@ -47,7 +48,9 @@ class Bench:
     ] = None
     world_sql: Annotated[
         Path | None,
-        typer.Option("--world-sql", metavar="FILE", help="The official world.sql instead of generated data."),
+        typer.Option(
+            "--world-sql", metavar="FILE", callback=to_read, help="The official world.sql instead of generated data."
+        ),
     ] = None
 
     trust: Annotated[

@@ -53,7 +53,9 @@ def command(
         from powerprof.energy.replay import replay
 
         if energy != Energy():
-            raise UsageError("--energy-source and --meter-log choose this host's meters, --from reads recordings")
+            raise UsageError(
+                "--energy-source and --meter-log choose this host's meters, --from reads recordings", "leave them out"
+            )
         _show(replay([*recordings, *(more or [])], elapsed), files, json, quiet)
         return
     from powerprof.energy.session import EnergyInterrupted, measure

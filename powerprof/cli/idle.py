@@ -24,7 +24,9 @@ class Windows:
     """How many connections, how long and how often."""
 
     clients: Annotated[
-        int, typer.Option("--clients", metavar="N", help="Connections that are held open and silent.")
+        int,
+        # One process holds no more (database/limits.py).
+        typer.Option("--clients", metavar="N", min=0, max=60_000, help="Connections that are held open and silent."),
     ] = 16
     duration: Duration = 8.0
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, max=1000, help="Windows in each phase.")] = 5

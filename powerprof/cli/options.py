@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
 from powerprof.errors import UsageError
 
+P = TypeVar("P", bound=Path | list[Path] | None)
+
 MAX_DURATION_S = 7 * 24 * 3600.0
 # More than any server of today answers; a stream is made statement by statement, and arithmetic ends somewhere.
 MAX_RATE_HZ = 10_000_000.0
 MAX_QUERIES = 1_000_000_000
+MAX_SEED = (1 << 32) - 1  # a record holds 64 bits
 
 
 def _duration(value: float | None) -> float | None:
@@ -26,6 +30,49 @@ def _duration(value: float | None) -> float | None:
 def _rate(value: float | None) -> float | None:
     if value is not None and not 0 < value <= MAX_RATE_HZ:
         raise typer.BadParameter(f"must be above 0 and at most {MAX_RATE_HZ:,.0f} queries/s")
+    return value
+
+
+def _residency(value: str | None) -> str | None:
+    if value not in (None, "cpuidle"):  # what stands there by default need not load anything
+        from powerprof.windows.counted import check_name
+
+        check_name(str(value))
+    return value
+
+
+def _energy(value: str) -> str:
+    if value != "auto":
+        from powerprof.energy.meters import words_of
+
+        words_of(value)
+    return value
+
+
+def to_read(value: P) -> P:
+    """A callback of options that name a file, or several: what cannot be read is said before anything begins."""
+    from powerprof.files import check_outside
+
+    for path in value if isinstance(value, list) else [value]:
+        if path is not None:
+            check_outside(path)
+    return value
+
+
+def _program(value: Path | None) -> Path | None:
+    if value is not None:
+        from powerprof.database.builds import check_program
+
+        check_program(value)
+    return value
+
+
+def to_enter(value: P) -> P:
+    """A callback of options that name a folder, or several."""
+    for path in value if isinstance(value, list) else [value]:
+        if path is not None and not os.path.isdir(path):  # noqa: PTH112 - Path's raises where a name is too long
+            reason = "not a directory" if os.path.lexists(path) else "no such directory"
+            raise typer.BadParameter(f"{path}: {reason}")
     return value
 
 
@@ -55,28 +102,35 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No report and no progress.
 RunsDir = Annotated[
     Path | None, typer.Option("--runs-dir", metavar="DIR", help="Where runs are saved (default: the state directory).")
 ]
-ResidencySource = Annotated[
-    str, typer.Option("--residency-source", metavar="NAME", help="cpuidle (default), powertop, turbostat or procfs.")
-]
+_RESIDENCY = typer.Option(
+    "--residency-source", metavar="NAME", callback=_residency, help="cpuidle (default), powertop, turbostat or procfs."
+)
+ResidencySource = Annotated[str, _RESIDENCY]
+# Without a default: a recording says itself what it is.
+ResidencySourceOrNone = Annotated[str | None, _RESIDENCY]
 Html = Annotated[str | None, _file("html", "One self-contained page: opens offline, prints; - is stdout.")]
 Rate = Annotated[
     float | None,
     typer.Option("--rate", metavar="HZ", callback=_rate, help="Queries/s to offer, instead of calibrating."),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the order and of the intervals.")]
+Seed = Annotated[
+    int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the order and of the intervals.")
+]
 Labels = Annotated[
     list[str] | None,
     typer.Option("--label", metavar="NAME", help="Label the run, such as a release; repeatable (powerprof runs)."),
 ]
 Workloads = Annotated[
-    list[Path] | None, typer.Option("--workloads", metavar="DIR", help="Also look for workloads here; repeatable.")
+    list[Path] | None,
+    typer.Option("--workloads", metavar="DIR", callback=to_enter, help="Also look for workloads here; repeatable."),
 ]
 Attribute = Annotated[
     float | None,
     typer.Option("--attribute", metavar="S", min=0.5, max=3600, help="Afterwards trace each server for S seconds."),
 ]
 ServerBinary = Annotated[
-    Path | None, typer.Option("--server-binary", metavar="FILE", help="Another mariadbd or mysqld to run.")
+    Path | None,
+    typer.Option("--server-binary", metavar="FILE", callback=_program, help="Another mariadbd or mysqld to run."),
 ]
 
 
@@ -127,10 +181,18 @@ class Energy:
 
     energy_source: Annotated[
         str,
-        typer.Option("--energy-source", metavar="NAME[,NAME]", help="auto, or the meters to read (powerprof doctor)."),
+        typer.Option(
+            "--energy-source",
+            metavar="NAME[,NAME]",
+            callback=_energy,
+            help="auto, or the meters to read (powerprof doctor).",
+        ),
     ] = "auto"
     meter_log: Annotated[
-        Path | None, typer.Option("--meter-log", metavar="FILE", help="CSV log that an external meter is writing.")
+        Path | None,
+        typer.Option(
+            "--meter-log", metavar="FILE", callback=to_read, help="CSV log that an external meter is writing."
+        ),
     ] = None
 
 
@@ -161,7 +223,9 @@ class Watched:
     ] = 60.0
     defaults_file: Annotated[
         list[Path] | None,
-        typer.Option("--defaults-file", metavar="FILE", help="Option file of a server to ask; repeatable."),
+        typer.Option(
+            "--defaults-file", metavar="FILE", callback=to_read, help="Option file of a server to ask; repeatable."
+        ),
     ] = None
 
 
@@ -179,7 +243,10 @@ class Given:
     ] = None
     socket: Annotated[Path | None, typer.Option("--socket", metavar="PATH", help="Your server's unix socket.")] = None
     defaults_file: Annotated[
-        Path | None, typer.Option("--defaults-file", metavar="FILE", help="Option file with user, password, socket.")
+        Path | None,
+        typer.Option(
+            "--defaults-file", metavar="FILE", callback=to_read, help="Option file with user, password, socket."
+        ),
     ] = None
 
 

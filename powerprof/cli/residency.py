@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Duration, Saving, Tables, files_of
+from powerprof.cli.options import Duration, ResidencySourceOrNone, Saving, Tables, files_of
 from powerprof.cli.output import Targets, check, check_targets, deliver, progress
 from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError
@@ -26,11 +26,6 @@ Elapsed = Annotated[
     float | None,
     typer.Option("--elapsed", metavar="S", min=0.001, max=1e9, help="Wall time between two dumps in seconds."),
 ]
-# Without a default, since a recording says itself what it is.
-SourceName = Annotated[
-    str | None,
-    typer.Option("--residency-source", metavar="NAME", help="cpuidle (default), powertop, turbostat or procfs."),
-]
 
 
 def command(
@@ -40,7 +35,7 @@ def command(
     after: After = None,
     elapsed: Elapsed = None,
     duration: Duration = 5.0,
-    residency_source: SourceName = None,
+    residency_source: ResidencySourceOrNone = None,
     tables: Tables,
     saving: Saving,
 ) -> None:

@@ -23,10 +23,12 @@ Name = Annotated[
 ]
 Trend = Annotated[bool, typer.Option("--trend", help="All runs of this run's condition, and where they changed.")]
 Keep = Annotated[
-    int | None, typer.Option("--keep", metavar="N", min=0, help="Of prune: keep the newest N of each command.")
+    int | None,
+    typer.Option("--keep", metavar="N", min=0, max=1_000_000, help="Of prune: keep the newest N of each command."),
 ]
 OlderThan = Annotated[
-    float | None, typer.Option("--older-than", metavar="DAYS", min=0, help="Of prune: keep what is younger.")
+    float | None,
+    typer.Option("--older-than", metavar="DAYS", min=0, max=36_525, help="Of prune: keep what is younger."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Of prune: remove, instead of saying what would be.")]
 Parquet = Annotated[
@@ -92,11 +94,12 @@ def _list(runs_dir: Path | None, json: str | None) -> None:
 def _one(name: str, runs_dir: Path | None, labels: list[str]) -> None:
     from powerprof.runs import About, RunStore, check_label, schema_of
 
+    about = About(labels=[check_label(label) for label in labels])
     store = RunStore(runs_dir)
     path = store.find(name)
     schema_of(path)
     if labels:
-        store.describe(name, About(labels=[check_label(label) for label in labels]))
+        store.describe(name, about)
     say(str(path))
 
 

@@ -40,6 +40,12 @@ def command(
     """Open, measure, show."""
     if plain and json_lines:
         raise UsageError("--plain and --json-lines exclude each other", "leave one out")
+    if runs_dir is not None:
+        if plain or json_lines:
+            raise UsageError("--runs-dir says where the key w saves, and lines have no keys", "leave it out")
+        from powerprof.runs import RunStore
+
+        RunStore(runs_dir).check()
     import json
     from itertools import islice
 

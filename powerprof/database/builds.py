@@ -67,6 +67,13 @@ def on_host(path: Path, root: Path | None) -> Path:
     return path if root is None else root / path.relative_to("/")
 
 
+def check_program(file: Path) -> None:
+    """Raises PowerprofError where there is no program."""
+    if not os.path.isfile(file) or not os.access(file, os.X_OK):  # noqa: PTH113 - Path's raises where a name is too long
+        reason = "not an executable file" if os.path.lexists(file) else "no such file"
+        raise PowerprofError(f"cannot start the server {file} ({reason})", "name a mariadbd or mysqld")
+
+
 def find_build(
     binary: Path | None = None, basedir: Path | None = None, template: Path | None = None, root: Path | None = None
 ) -> ServerBuild:
@@ -83,10 +90,7 @@ def find_build(
         binary = programs.which("mariadbd") or programs.which("mysqld")
     if binary is None:
         raise CapabilityError("neither mariadbd nor mysqld is installed", "apt install mariadb-server")
-    file = on_host(binary, root)
-    if not file.is_file() or not os.access(file, os.X_OK):
-        reason = "not an executable file" if file.exists() else "no such file"
-        raise PowerprofError(f"cannot start the server {file} ({reason})", "name a mariadbd or mysqld")
+    check_program(on_host(binary, root))
     return _identify(ServerBuild(binary, "mysql", (0, 0, 0), "", basedir, template, root))
 
 
@@ -105,7 +109,10 @@ def _identify(asked: ServerBuild) -> ServerBuild:
     numbers = re.search(r"Ver (\d{1,4})\.(\d{1,4})\.(\d{1,4})(\S*)", text)
     if done.returncode != 0 or not numbers:
         refuse_missing_library(done.stderr, binary)
-        raise PowerprofError(f"{binary} is not a MariaDB or MySQL server ({done.tail(1) or 'no version'})")
+        raise PowerprofError(
+            f"{binary} is not a MariaDB or MySQL server ({done.tail(1) or 'no version'})",
+            "--server-binary takes mariadbd or mysqld; postgres by its own name",
+        )
     version = (int(numbers[1]), int(numbers[2]), int(numbers[3]))
     family: Family = "mariadb" if "mariadb" in text.lower() else "mysql"
     if asked.template is None and family == "mysql" and version < (5, 7, 6):

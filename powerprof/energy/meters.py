@@ -168,11 +168,8 @@ def make_readings(
     return readings, notes
 
 
-def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
-    """Open the meters of `--energy-source`: `auto`, `none`, or NAME[,NAME]; a named log is read in any case.
-
-    Raises UsageError on an unknown name, CapabilityError where a named meter is missing or does not count.
-    """
+def words_of(choice: str) -> list[str]:
+    """The names in `--energy-source`. Raises UsageError for one that there is not, and for what excludes others."""
     words = [word.strip() for word in choice.split(",") if word.strip()]
     known = (*NAMES, "auto", "none", "model")
     unknown = [word for word in words if word not in known and not word.startswith(_HOST)]
@@ -181,6 +178,15 @@ def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
             f"--energy-source {choice}: {unknown[0] if unknown else 'this'} is not a choice",
             f"auto, none, model, or one or more of {', '.join(NAMES)}, host:URL, host:FOLDER (a comma between)",
         )
+    return words
+
+
+def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
+    """Open the meters of `--energy-source`: `auto`, `none`, or NAME[,NAME]; a named log is read in any case.
+
+    Raises UsageError on an unknown name, CapabilityError where a named meter is missing or does not count.
+    """
+    words = words_of(choice)
     openers = _openers(meter_log, auto=words == ["auto"])
     meters: list[Meter] = []
     try:

@@ -40,15 +40,21 @@ _BASELINE_S = (0.5, 4.0)
 
 def condition_of(argv: Sequence[str]) -> Condition:
     """A command as a condition: its words are the work."""
+    shown = [_as_text(word) for word in argv]
     digest = hashlib.sha256(json.dumps(list(argv)).encode()).hexdigest()[:16]
     return Condition(
-        name=text.cut(shlex.join(argv), _NAME_LIMIT),
+        name=text.cut(shlex.join(shown), _NAME_LIMIT),
         workload="command",
         title="",
-        load={"kind": "command", "argv": list(argv), "directory": str(Path.cwd())},
+        load={"kind": "command", "argv": shown, "directory": _as_text(str(Path.cwd()))},
         settings={},
         work=digest,
     )
+
+
+def _as_text(word: str) -> str:
+    """A word of a command line or a path as it can be saved: they may hold any byte, a record holds UTF-8."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _check(options: ExperimentOptions) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.database import historical, limits
+from powerprof.database import historical, limits, products
 from powerprof.database.accounts import server_account
 from powerprof.database.connections import check_connections
 from powerprof.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError
@@ -142,13 +142,20 @@ def _no_value(parameter: str, value: Value, key: str, error: DataError) -> Usage
 
 
 def check_room(sweep: Sweep, workload: Loaded, bench_options: BenchOptions) -> None:
-    """See before the first point that there is room for the connections of the largest. Raises PowerprofError."""
+    """See before the first point that the server is one, and has room for the connections of the largest point.
+
+    Each point has a server of its own, and one that fails is noted: a wrong server would fail in all of them. Raises
+    PowerprofError.
+    """
     if sweep.parameter == SERVER:
         if bench_options.server_build or bench_options.server_binary or bench_options.server_basedir:
             raise UsageError("--set server=… and --server-build are two servers", "leave --server-build out")
         for value in sweep.values:
             historical.build(str(value))
-    most = max(resolve(workload, sweep.condition.name, {sweep.key: value}).load.clients for value in sweep.values)
+    cases = [resolve(workload, sweep.condition.name, {sweep.key: value}) for value in sweep.values]
+    most = max(case.load.clients for case in cases)
+    if bench_options.server_binary or bench_options.server_basedir:
+        products.find(cases[0].server.kind, bench_options.server_binary, bench_options.server_basedir)
     if bench_options.given is not None:
         check_connections(bench_options.given, most)
     else:

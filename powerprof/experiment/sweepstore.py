@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from powerprof.errors import DataError
+from powerprof.errors import DataError, PowerprofError
 from powerprof.experiment import sweep as sweeps
 from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.options import ExperimentOptions
@@ -37,6 +37,7 @@ class SweepStore:
         self._store = RunStore(directory)
         self._folder: Path | None = None
         self._keep = keep
+        self._new: str | None = None
 
     def load(self, name: str) -> Sweep:
         """A sweep by id, folder or file. Raises UsageError, DataError."""
@@ -52,9 +53,18 @@ class SweepStore:
             return sweep
         if self._folder is None:
             name, self._folder = self._store.create("sweep")
+            self._new = name
             sweep = msgspec.structs.replace(sweep, id=name)
         self._store.write(self._folder, "run.json", encode(sweep))
+        if sweep.points:
+            self._new = None
         return sweep
+
+    def drop_if_empty(self) -> None:
+        """Take away a sweep that was refused before its first point: there is nothing to go on with."""
+        if self._new is not None:
+            with suppress(PowerprofError):
+                self._store.remove(self._new)
 
 
 def sweep(
@@ -80,4 +90,8 @@ def sweep(
     with bench() as where:
         sweeps.check_room(record, workload, where)
         record = store.save(record)
-        return sweeps.go_on(record, workload, where, options, save=store.save, say=say)
+        try:
+            return sweeps.go_on(record, workload, where, options, save=store.save, say=say)
+        except PowerprofError:
+            store.drop_if_empty()
+            raise

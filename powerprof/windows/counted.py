@@ -121,6 +121,12 @@ class ProcfsResidency:
             self._events.close()
 
 
+def check_name(name: str) -> None:
+    """Raises UsageError where there is no such source."""
+    if name not in get_args(Name):
+        raise UsageError(f"no residency source {name!r}", f"one of: {', '.join(get_args(Name))}")
+
+
 def open_source(name: str) -> ResidencySource:
     """The source of that name; /proc/stat in place of cpuidle where the host has no driver, which notes say.
 
@@ -138,10 +144,12 @@ def open_source(name: str) -> ResidencySource:
         return ProcfsResidency((f"{_NO_DRIVER}, wake-ups are counted by perf",), events=events)
     if name == "procfs":
         return ProcfsResidency()
-    if name not in get_args(Name):
-        raise UsageError(f"no residency source {name!r}", f"one of: {', '.join(get_args(Name))}")
+    check_name(name)
     if not paths.is_this_host():
-        raise UsageError(f"{name} measures this host, but POWERPROF_SYSFS or POWERPROF_PROCFS is set")
+        raise UsageError(
+            f"{name} measures this host, but POWERPROF_SYSFS or POWERPROF_PROCFS is set",
+            "unset them, or --residency-source cpuidle",
+        )
     if name == "powertop":
         from powerprof.sources.powertop_run import PowertopResidency
 

@@ -25,6 +25,7 @@ class Parameter:
     high: float | None
     takes_value: bool
     required: bool
+    kind: object
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def _parameters(function: typing.Callable[..., object]) -> typing.Iterator[Param
             info.max,
             isinstance(info, ArgumentInfo) or kind is not bool,
             required,
+            kind,
         )
 
 

@@ -74,12 +74,24 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (2, r"--html .*no such directory", ("idle", *LONG, "--html", "/nonexistent/page.html")),
     (2, r"only one of the files can be stdout", ("idle", *LONG, "--html", "-", "--json", "-")),
     (1, r"cannot write /proc/page.html \(", ("idle", *LONG, "--html", "/proc/page.html")),
+    (1, r"cannot write /dev/full \(no space left on device\)", ("idle", *LONG, "--html", "/dev/full")),
+    (1, r"cannot write /dev/full \(no space left on device\)", ("compare", "index", "no-index", "--json", "/dev/full")),
+    (1, r"cannot write /dev/fd/77 \(bad file descriptor\)", ("sweep", *CITY, "--clients", "1", "--csv", "/dev/fd/77")),
     (1, r"cannot save the run in /proc \(", ("idle", *LONG, "--runs-dir", "/proc")),
     (1, r"cannot save the run in /proc \(", ("residency", *LONG, "--runs-dir", "/proc")),
     # Targets and servers.
     (2, r"--pid '-1' is neither", ("attribute", "--pid", "-1", *LONG)),
     (2, r"is not a MariaDB or MySQL server", ("diagnose", "--pid", "1", *LONG)),
     (1, r"is not a MariaDB or MySQL server", ("compare", "index", "no-index", *LONG, "--server-binary", "/bin/true")),
+    (1, r"is not a MariaDB or MySQL server", ("sweep", *CITY, "--clients", "1,2", "--server-binary", "/bin/true")),
+    (
+        1,
+        r"cannot start the server /nonexistent \(",
+        ("sweep", *CITY, "--clients", "1", "--server-binary", "/nonexistent"),
+    ),
+    (2, r"--server-basedir: /bin/true: not a directory", ("run", *CITY, "--server-basedir", "/bin/true")),
+    (1, r"/nonexistent: no such file", ("compare", "index", "no-index", *LONG, "--world-sql", "/nonexistent")),
+    (1, r"/nonexistent: no such file", ("watch", "--plain", "--defaults-file", "/nonexistent")),
     (3, r"no log was named", ("idle", *LONG, "--energy-source", "meter_log")),
 ]
 
