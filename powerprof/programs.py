@@ -118,7 +118,8 @@ def _checked(
     if "/" not in words[0]:
         path, refused = _find(words[0])
         if path is None:
-            raise PowerprofError(refused or f"cannot run {words[0]} (no such program)")
+            hint = "install it where only root may write" if refused else "is it installed, and on PATH?"
+            raise PowerprofError(refused or f"cannot run {words[0]} (no such program)", hint)
         words = (str(path), *words[1:])
     # Our own interpreter runs already, and what becomes somebody else has that account's rights only.
     if os.geteuid() == 0 and user is None and words[0] != sys.executable:
@@ -188,7 +189,9 @@ def run(
                 **child.account(),
             )
     except subprocess.TimeoutExpired as error:
-        raise PowerprofError(f"{words[0]} did not finish in {timeout_s:g} s") from error
+        raise PowerprofError(
+            f"{words[0]} did not finish in {timeout_s:g} s", "the host may be too busy: try again when it is idle"
+        ) from error
     finished = Finished(words, done.returncode, done.stdout, done.stderr)
     if check and done.returncode != 0:
         raise PowerprofError(f"{Path(words[0]).name} failed with {done.returncode}: {finished.tail()}")
@@ -245,7 +248,7 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
     account = caller() if is_delegated() else None
     program = shutil.which(argv[0])
     if program is None:
-        raise PowerprofError(f"cannot run {argv[0]} (no such program)")
+        raise PowerprofError(f"cannot run {argv[0]} (no such program)", "is it installed, and on PATH?")
     words = (program, *argv[1:]) if account else _checked((str(Path(program).absolute()), *argv[1:]), None)
     env = {name: value for name, value in os.environ.items() if account is None or not name.startswith("SUDO_")}
     if account:

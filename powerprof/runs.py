@@ -181,7 +181,10 @@ class RunStore:
                         run.remove(leftover)
                 store.remove_folder(name)
         except OSError as error:
-            raise PowerprofError(f"cannot remove {self.directory / name} ({reason_of(error)})") from error
+            raise PowerprofError(
+                f"cannot remove {self.directory / name} ({reason_of(error)})",
+                "remove it as the user that it belongs to",
+            ) from error
 
     def about(self, name: str) -> About:
         """What is kept beside a run; nothing where it was saved by an older version, or is damaged."""
@@ -256,7 +259,9 @@ class RunStore:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise PowerprofError(f"cannot read {self.directory} ({reason_of(error)})") from error
+            raise PowerprofError(
+                f"cannot read {self.directory} ({reason_of(error)})", "name another folder with --runs-dir"
+            ) from error
         yield from (name for name in names if _NAME.fullmatch(name))
 
     def _cannot(self, error: OSError) -> PowerprofError:

@@ -100,7 +100,10 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         ExitStack() as stack,
     ):
         if not plan.target.system and not tracer.images:
-            raise PowerprofError(f"{plan.target.label}: the process is gone, or is the kernel's")
+            raise PowerprofError(
+                f"{plan.target.label}: the process is gone, or is the kernel's",
+                "ps -e lists them; --system looks at every process",
+            )
         price = stack.enter_context(Price(tracer.program)) if plan.count_run_time else None
         # Before anything is given up: what counts idle exits beside the trace is found through tracefs.
         opened = stack.enter_context(TraceWindow(tracer, energy.meters))

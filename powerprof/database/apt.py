@@ -98,7 +98,10 @@ class Suite:
         said = self._run("install", "--print-uris", "--yes", *packages)
         listed = [Package(name, int(size), sha256) for _, name, size, sha256 in _LINE.findall(said)]
         if not listed or sum(package.size_bytes for package in listed) > _MOST_BYTES:
-            raise PowerprofError(f"Debian's {self._suite} has not what is needed ({', '.join(packages)})")
+            raise PowerprofError(
+                f"Debian's {self._suite} has not what is needed ({', '.join(packages)})",
+                "powerprof servers lists the others",
+            )
         return sorted(listed, key=lambda package: package.file_name)
 
     def download(self, packages: Sequence[str], wanted: Sequence[Package], shelf: Path) -> list[Path]:

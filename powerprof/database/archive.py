@@ -115,7 +115,10 @@ def unpack(jar: Path, members: tuple[Member, ...], target: Path, limit_bytes: in
     except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, RuntimeError) as error:
         raise DataError(jar.name, f"damaged archive ({error})") from error
     except OSError as error:
-        raise PowerprofError(f"cannot unpack into {target} ({reason_of(error)})") from error
+        raise PowerprofError(
+            f"cannot unpack into {target} ({reason_of(error)})",
+            "make room there, or set XDG_CACHE_HOME to another place",
+        ) from error
 
 
 def _small(outer: zipfile.ZipFile, name: str, limit_bytes: int) -> bytes:

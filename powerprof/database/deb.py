@@ -65,7 +65,9 @@ def unpack(package: Path, root: Path, room: Room) -> None:
         # gzip and bz2 say what is damaged by an OSError without a number.
         if error.errno is None:
             raise DataError(package.name, f"damaged package ({error})") from error
-        raise PowerprofError(f"cannot unpack into {root} ({reason_of(error)})") from error
+        raise PowerprofError(
+            f"cannot unpack into {root} ({reason_of(error)})", "make room there, or set XDG_CACHE_HOME to another place"
+        ) from error
 
 
 def _data(file: IO[bytes], package: Path, room: Room) -> _Bounded:

@@ -69,7 +69,9 @@ def hierarchy(groups: Path = GROUPS) -> Path:
         raise CapabilityError(
             "control groups limit no disks here", f"echo +io >{groups}/cgroup.subtree_control, as root"
         )
-    raise CapabilityError("this kernel has no control groups that limit disks (CONFIG_BLK_DEV_THROTTLING)")
+    raise CapabilityError(
+        "this kernel has no control groups that limit disks (CONFIG_BLK_DEV_THROTTLING)", "boot one that has"
+    )
 
 
 def disk_of(place: Path, devices: Path = _DEVICES) -> str:
@@ -88,5 +90,7 @@ def disk_of(place: Path, devices: Path = _DEVICES) -> str:
         return name
     whole = (try_text(entry.resolve().parent / "dev") or "").strip()
     if not whole:
-        raise CapabilityError(f"cannot tell which disk partition {name} belongs to")
+        raise CapabilityError(
+            f"cannot tell which disk partition {name} belongs to", "set TMPDIR to a folder on another disk"
+        )
     return whole

@@ -208,7 +208,9 @@ def fetch(
     server = find(name)
     machine = server.source.machine
     if machine is not None and platform.machine() != machine:
-        raise CapabilityError(f"{name} runs on {machine} only, this host is {platform.machine()}")
+        raise CapabilityError(
+            f"{name} runs on {machine} only, this host is {platform.machine()}", "powerprof servers lists the others"
+        )
     if is_fetched(server):
         return build(name)
     if not consent(consent_question(server)):
@@ -231,4 +233,6 @@ def _keep(partial: Path, final: Path) -> None:
     try:
         partial.replace(final)
     except OSError as error:
-        raise PowerprofError(f"cannot keep the server in {final} ({reason_of(error)})") from error
+        raise PowerprofError(
+            f"cannot keep the server in {final} ({reason_of(error)})", "set XDG_CACHE_HOME to another place"
+        ) from error

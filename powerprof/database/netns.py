@@ -72,7 +72,7 @@ class Network(Closing):
     def _open(self) -> None:
         reason = refusal()
         if reason is not None:
-            raise CapabilityError(f"no network namespaces: {reason}")
+            raise CapabilityError(f"no network namespaces: {reason}", "run as root, or leave --network-namespaces out")
         self._bridge.append(_new())
         for _ in range(self.count):
             self.namespaces.append(_new())

@@ -56,7 +56,9 @@ class ServerOptions:
             raise UsageError(f"{self.port} is not a port", "1 to 65535")
         for name, value in self.environment.items():
             if not name or "=" in name or "\0" in name + value:
-                raise UsageError(f"{name!r} cannot be an environment variable")
+                raise UsageError(
+                    f"{name!r} cannot be an environment variable", "a name without = and NUL, such as MALLOC_ARENA_MAX"
+                )
         if self.affinity is not None:
             usable = os.sched_getaffinity(0)
             wrong = sorted(set(self.affinity) - usable)

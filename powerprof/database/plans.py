@@ -58,7 +58,7 @@ def plan(kind: Kind, count: int | None = None, members: Mapping[str, MemberOptio
     count = count if count is not None else fixed or 2
     if (fixed is not None and count != fixed) or not (fixed or 2) <= count <= _MAX_MEMBERS:
         wanted = fixed if fixed is not None else f"2 to {_MAX_MEMBERS}"
-        raise UsageError(f"a {kind} topology has {wanted} servers, not {count}")
+        raise UsageError(f"a {kind} topology has {wanted} servers, not {count}", "topology.servers says how many")
     links = _links(kind, count)
     options = dict(members or {})
     unknown = sorted(set(options) - {name for name, _, _ in links})

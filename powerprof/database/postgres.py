@@ -42,14 +42,20 @@ def find_build(binary: Path | None = None, basedir: Path | None = None, root: Pa
     if binary is None:
         raise CapabilityError("postgres is not installed", "apt install postgresql")
     if not on_host(binary, root).is_file():
-        raise PowerprofError(f"cannot start the server {on_host(binary, root)} (no such file)")
+        raise PowerprofError(
+            f"cannot start the server {on_host(binary, root)} (no such file)",
+            "name a server that is there, or apt install postgresql",
+        )
     asked = ServerBuild(binary, "postgresql", (0, 0, 0), "", basedir, root=root)
     command = [str(binary.absolute()), "--version"]
     done = programs.run(command, timeout_s=30, check=False, user=server_account(), inside=asked.enclosure())
     version = re.match(r"postgres \(PostgreSQL\) (\d{1,3})(?:\.(\d{1,3}))?", done.stdout)
     if done.returncode != 0 or not version:
         refuse_missing_library(done.stderr, binary)
-        raise PowerprofError(f"{binary} is not a PostgreSQL server ({done.tail(1) or 'no version'})")
+        raise PowerprofError(
+            f"{binary} is not a PostgreSQL server ({done.tail(1) or 'no version'})",
+            "such as /usr/lib/postgresql/15/bin/postgres",
+        )
     return dataclasses.replace(asked, version=(int(version[1]), int(version[2] or 0), 0), text=done.stdout.strip())
 
 
@@ -112,12 +118,14 @@ def checked(settings: Mapping[str, Setting]) -> dict[str, str]:
     for name, value in settings.items():
         plain = name.lower()
         if not _NAME.fullmatch(plain):
-            raise UsageError(f"{name!r} is not the name of a setting of PostgreSQL")
+            raise UsageError(
+                f"{name!r} is not the name of a setting of PostgreSQL", "SHOW ALL lists those that there are"
+            )
         if _REFUSED.search(plain):
-            raise UsageError(f"the server setting {name} is powerprof's own and cannot be changed")
+            raise UsageError(f"the server setting {name} is powerprof's own and cannot be changed", "leave it out")
         text = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
         if "\0" in text or "\n" in text:
-            raise UsageError(f"the server setting {name} has a line break or NUL in its value")
+            raise UsageError(f"the server setting {name} has a line break or NUL in its value", "write it in one line")
         checked_settings[plain] = text
     return checked_settings
 

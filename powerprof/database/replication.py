@@ -54,7 +54,10 @@ def read_status(connection: Sql) -> list[ReplicationStatus]:
         except StatementError as error:
             if error.number != 1064:  # a syntax error: words of another server
                 raise
-    raise PowerprofError("the server has no statement that shows replication")
+    raise PowerprofError(
+        "the server has no statement that shows replication",
+        "a MariaDB or MySQL account with REPLICATION CLIENT sees it",
+    )
 
 
 def status_of(row: Mapping[str, Any]) -> ReplicationStatus:

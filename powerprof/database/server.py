@@ -110,7 +110,8 @@ class PrivateServer(Closing):
                 self._launch()
             elif time.monotonic() > deadline:
                 raise PowerprofError(
-                    f"the private server was not ready in {self.options.timeout_s:g} s: {self.log_tail()}"
+                    f"the private server was not ready in {self.options.timeout_s:g} s: {self.log_tail()}",
+                    "the host may be too busy: try again when it is idle",
                 )
             time.sleep(0.02)
         launch.ready(self.build, self.directory)

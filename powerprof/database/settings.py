@@ -64,18 +64,22 @@ def setting_arguments(settings: Mapping[str, Setting]) -> list[str]:
     words = []
     for name, value in settings.items():
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is not the name of a server setting")
+            raise UsageError(
+                f"{name!r} is not the name of a server setting", "mariadbd --verbose --help lists those that there are"
+            )
         ours = ours_of(name)
         if ours is not None:
             same = name.lower().replace("-", "_") == ours
             raise UsageError(
                 f"the server setting {name} is powerprof's own and cannot be changed",
-                None if same else f"it could mean {ours}; write the setting you mean in full",
+                "leave it out" if same else f"it could mean {ours}; write the setting you mean in full",
             )
         for item in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
             text = {True: "ON", False: "OFF"}[item] if isinstance(item, bool) else str(item)
             if "\0" in text or "\n" in text:
-                raise UsageError(f"the server setting {name} has a line break or NUL in its value")
+                raise UsageError(
+                    f"the server setting {name} has a line break or NUL in its value", "write it in one line"
+                )
             words.append(f"--{name}" if item is None else f"--{name}={text}")
     return words
 

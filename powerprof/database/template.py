@@ -46,7 +46,9 @@ def template_for(build: ServerBuild, tree: RunTree) -> Path:
         partial.rename(finished)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise PowerprofError(f"cannot keep the server's template ({reason_of(error)})") from error
+            raise PowerprofError(
+                f"cannot keep the server's template ({reason_of(error)})", "set XDG_CACHE_HOME to another place"
+            ) from error
         # Another powerprof was first: its template is as good.
         shutil.rmtree(partial, ignore_errors=True)
     tree.keep(partial)

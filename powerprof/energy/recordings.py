@@ -68,7 +68,7 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
         with reading(dumps[0].path):
             recordings.append(_powercap(dumps, elapsed_s))
     elif elapsed_s is not None:
-        raise UsageError("--elapsed is the time between powercap dumps, and none of these files is one")
+        raise UsageError("--elapsed is the time between powercap dumps, and none of these files is one", "leave it out")
     if not recordings and not notes:
         raise UsageError("no recordings were given", "powerprof energy --from FILE…")
     return _told_apart(recordings, notes), notes

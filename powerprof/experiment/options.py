@@ -59,16 +59,18 @@ class ExperimentOptions:
 
     def __post_init__(self) -> None:
         if not 1 <= self.pairs <= 1000:
-            raise UsageError(f"--pairs {self.pairs}: must be between 1 and 1000")
+            raise UsageError(f"--pairs {self.pairs}: must be between 1 and 1000", "such as --pairs 12")
         if not (self.turn_s == 0 or 0.05 <= self.turn_s <= 60):
-            raise UsageError(f"--turn {self.turn_s:g}: must be 0 (whole windows) or between 0.05 and 60 s")
+            raise UsageError(
+                f"--turn {self.turn_s:g}: must be 0 (whole windows) or between 0.05 and 60 s", "such as --turn 0.4"
+            )
         if 2 * self.turn_s > self.window_s:
             raise UsageError(
                 f"--turn {self.turn_s:g}: two turns do not fit into a window of {self.window_s:g} s",
                 "a shorter --turn, or a longer --duration",
             )
         if self.precision_percent is not None and not 0 < self.precision_percent < 100:
-            raise UsageError(f"--precision {self.precision_percent:g}: must be between 0 and 100 %")
+            raise UsageError(f"--precision {self.precision_percent:g}: must be between 0 and 100 %", "such as 2%")
         if self.design == "work" and self.rate_hz is not None:
             raise UsageError("--rate belongs to --design rate", "leave one of the two out")
         if self.design == "rate" and self.queries is not None:

@@ -95,7 +95,10 @@ class Monitor(Closing):
         self._energy = stack.enter_context(WindowEnergy(plan.energy_source, plan.meter_log))
         self._tracer = stack.enter_context(DemandTracer(plan.target))
         if not plan.target.system and not self._tracer.images:
-            raise PowerprofError(f"{plan.target.label}: the process is gone, or is the kernel's")
+            raise PowerprofError(
+                f"{plan.target.label}: the process is gone, or is the kernel's",
+                "ps -e lists them; without --pid every process is looked at",
+            )
         self._own = OwnTime(self._tracer.program)
         stack.callback(self._servers.close)
         privileges.settle(plan.settle, plan.energy_source)

@@ -77,7 +77,9 @@ class MetricsServer(Closing):
                 self._server = kind(address, handler)
         except OSError as error:
             name = str(address) if isinstance(address, Path) else f"{address[0]}:{address[1]}"
-            raise PowerprofError(f"cannot listen on {name} ({(error.strerror or str(error)).lower()})") from error
+            raise PowerprofError(
+                f"cannot listen on {name} ({(error.strerror or str(error)).lower()})", "--listen takes another address"
+            ) from error
         self._server.tls = context
         self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
 
@@ -189,10 +191,15 @@ def _clear(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise PowerprofError(f"cannot listen on {path} (a file of another kind is there)")
+        raise PowerprofError(
+            f"cannot listen on {path} (a file of another kind is there)", "name another path with --listen unix:PATH"
+        )
     with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
         probe.connect(str(path))
-        raise PowerprofError(f"cannot listen on {path} (another process does)")
+        raise PowerprofError(
+            f"cannot listen on {path} (another process does)",
+            "end that one, or name another path with --listen unix:PATH",
+        )
     path.unlink()
 
 

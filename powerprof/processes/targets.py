@@ -195,7 +195,7 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
         folder = _cgroup(cgroup)
         pids = cgroup_pids(folder)
         if not pids:
-            raise PowerprofError(f"the cgroup {folder} has no processes")
+            raise PowerprofError(f"the cgroup {folder} has no processes", "systemctl status says whether its unit runs")
         return Target(tuple(pids), folder.name, cgroup=folder)
     parts = [part.strip() for word in words for part in word.split(",")]
     pids = [pid for part in parts for pid in _one(part)]

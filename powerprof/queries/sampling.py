@@ -73,7 +73,9 @@ def sample(
         history = reader.finish()
         ticks, lost = sampler.ticks()
     if cpu_ns is None or after_ns is None:
-        raise PowerprofError(f"{server.label} ended within the window")
+        raise PowerprofError(
+            f"{server.label} ended within the window", "its error log says why; measure again when it is up"
+        )
     known = merged(before, asked(server, running=False))
     cpu_s = (after_ns - cpu_ns) / 1e9
     sampled = sampled_parts(ticks, history, known, cpu_s, window_s)

@@ -87,7 +87,10 @@ def _all(directory: Path) -> Iterator[tuple[str, RunStore, RunInfo]]:
     try:
         below = [folder for folder in islice(sorted(directory.iterdir()), _MOST_FOLDERS) if folder.is_dir()]
     except OSError as error:
-        raise PowerprofError(f"cannot read {directory} ({(error.strerror or str(error)).lower()})") from error
+        raise PowerprofError(
+            f"cannot read {directory} ({(error.strerror or str(error)).lower()})",
+            "name the folder of the runs with --runs-dir",
+        ) from error
     for folder in (directory, *(folder for folder in below if not (folder / "run.json").is_file())):
         store = RunStore(folder)
         for info in store.list():
@@ -165,4 +168,6 @@ def _write(duckdb: Any, source: Path, columns: dict[str, str], made: Path) -> No
             engine.execute(f"COPY (SELECT * FROM {read}) TO '{made}' (FORMAT parquet, COMPRESSION zstd)")  # noqa: S608
         except duckdb.Error as error:
             reason = str(error).partition("\n")[0]
-            raise PowerprofError(f"DuckDB cannot write {made.name} ({reason[:200]})") from error
+            raise PowerprofError(
+                f"DuckDB cannot write {made.name} ({reason[:200]})", "make room there, or name another folder"
+            ) from error

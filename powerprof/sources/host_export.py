@@ -197,6 +197,8 @@ def _from_page(url: str, guest: str | None) -> tuple[str, float]:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as page:  # noqa: S310 - http(s) only, checked above
             text = page.read(_LIMIT_BYTES).decode("utf-8", "replace")
     except (OSError, ValueError, urllib.error.URLError) as error:
-        raise PowerprofError(f"cannot read {url} ({getattr(error, 'reason', error)})") from error
+        raise PowerprofError(
+            f"cannot read {url} ({getattr(error, 'reason', error)})", "is the exporter up, and its address right?"
+        ) from error
     domain, chosen = choose_samples(parse_metrics(text), guest)
     return domain, sum(sample.value for sample in chosen)

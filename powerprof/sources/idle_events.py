@@ -78,7 +78,10 @@ class IdleEvents(Closing):
                 finally:
                     os.close(switches)
                 if idled >= _TRIAL_SLEEPS - 1 and not counted:
-                    raise CapabilityError(f"perf does not count the tracepoint {_TRACEPOINT} on CPU {cpu}")
+                    raise CapabilityError(
+                        f"perf does not count the tracepoint {_TRACEPOINT} on CPU {cpu}",
+                        "--residency-source procfs does without; powerprof doctor says what works",
+                    )
 
     def close(self) -> None:
         """Stop counting."""

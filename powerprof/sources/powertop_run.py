@@ -101,7 +101,9 @@ class PowertopResidency:
             reason = outcome.said[0] if outcome.said else f"exit {outcome.returncode}"
             if "root privileges" in reason:
                 raise CapabilityError("powertop needs root", "run with sudo, or --residency-source cpuidle")
-            raise PowerprofError(f"powertop failed: {reason[:200]}")
+            raise PowerprofError(
+                f"powertop failed: {reason[:200]}", "--residency-source cpuidle reads the kernel's own counters"
+            )
         self.report = parse_powertop(self._program.report(), "PowerTOP's report")
         return window_from(self.report, started_at, float(self._seconds))
 

@@ -130,12 +130,12 @@ def snapshot(
         executable = str((base / "exe").readlink()).removesuffix(_DELETED)
         namespace_pid = _namespace_pid(base)
     except FileNotFoundError as error:
-        raise PowerprofError(f"process {pid} is gone") from error
+        raise PowerprofError(f"process {pid} is gone", "ps -e lists them") from error
     except ProcessLookupError as error:
-        raise PowerprofError(f"process {pid} is gone") from error
+        raise PowerprofError(f"process {pid} is gone", "ps -e lists them") from error
     except Unreadable as error:
         if error.errno in (errno.ENOENT, errno.ESRCH):
-            raise PowerprofError(f"process {pid} is gone") from error
+            raise PowerprofError(f"process {pid} is gone", "ps -e lists them") from error
         if error.errno:
             raise CapabilityError(error.message, "run as root or as its user") from error
         raise PowerprofError(error.message) from error

@@ -19,6 +19,8 @@ from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import reason_of
 
 _MAGIC = 0xEB9F
+# What is asked for depends on the feature, and every feature has a line there.
+_ELSEWHERE = "powerprof doctor says what works here"
 _LIMIT_BYTES = 256 << 20
 
 _PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _FUNC, _FUNC_PROTO = (
@@ -141,7 +143,7 @@ class Btf:
             typedef = next(self._ids(name, _TYPEDEF), 0)
             best = self._bare(typedef)
         if self._kind(best) not in (_STRUCT, _UNION):
-            raise CapabilityError(f"this kernel has no struct {name} ({self._origin})")
+            raise CapabilityError(f"this kernel has no struct {name} ({self._origin})", _ELSEWHERE)
         return best
 
     def _member(self, type_id: int, name: int, depth: int = 0) -> tuple[int, int, int] | None:
@@ -169,11 +171,11 @@ class Btf:
                 position = self._member(inner, name)
             if position is None:
                 where = f"struct {struct_name} has no field {field}"
-                raise CapabilityError(f"this kernel's {where} ({self._origin})")
+                raise CapabilityError(f"this kernel's {where} ({self._origin})", _ELSEWHERE)
             type_id, offset, width = position
             bits += offset
             if width or offset % 8:
-                raise CapabilityError(f"{struct_name}.{field} is a bit field in this kernel")
+                raise CapabilityError(f"{struct_name}.{field} is a bit field in this kernel", _ELSEWHERE)
         return bits // 8
 
     def has_field(self, struct_name: str, field: str) -> bool:
@@ -203,7 +205,7 @@ class Btf:
         """
         typedef = self.tracepoint_id(name)
         if typedef is None:
-            raise CapabilityError(f"this kernel has no tracepoint {name} ({self._origin})")
+            raise CapabilityError(f"this kernel has no tracepoint {name} ({self._origin})", _ELSEWHERE)
         proto = self._bare(typedef)
         if self._kind(proto) == _PTR:
             proto = self._bare(self._points_to(proto))

@@ -56,14 +56,16 @@ def pick(dtrace: Dtrace, question: Question) -> str:
     """The script for this system. Raises CapabilityError where there is none."""
     script = _SCRIPTS.get(dtrace.system, {}).get(question)
     if script is None:
-        raise CapabilityError(f"no DTrace script for {question} on {dtrace.system}")
+        raise CapabilityError(
+            f"no DTrace script for {question} on {dtrace.system}", "--backend bpf, or powerprof attribute without it"
+        )
     return (Path(data_dir("probes")) / "dtrace" / script).read_text()
 
 
 def render(text: str, *, pid: int, functions: str = "*", module: str = "a.out", frames: int = 40) -> str:
     """A script with its parameters put in. Raises UsageError for any that could be more than a parameter."""
     if not 0 < pid < 1 << 31:
-        raise UsageError(f"{pid} is not a process id")
+        raise UsageError(f"{pid} is not a process id", "ps -e lists them")
     if not 0 < frames <= MAX_FRAMES:
         raise UsageError(f"{frames} frames make no sense", f"up to {MAX_FRAMES}")
     if not _FUNCTIONS.fullmatch(functions):
@@ -79,10 +81,10 @@ def render(text: str, *, pid: int, functions: str = "*", module: str = "a.out", 
 def render_probes(text: str, *, pid: int, probes: Sequence[Probed]) -> str:
     """The Linux function profile with a probe per entry and per exit. Raises UsageError as `render` does."""
     if not probes:
-        raise UsageError("no function to probe")
+        raise UsageError("no function to probe", "powerprof attribute --on-cpu shows the functions that run")
     for probe in probes:
         if not _SYMBOL.fullmatch(probe.symbol) or not _MODULE.fullmatch(probe.module):
-            raise UsageError(f"DTrace cannot name {probe.module[:60]}:{probe.symbol[:60]}")
+            raise UsageError(f"DTrace cannot name {probe.module[:60]}:{probe.symbol[:60]}", "--backend bpf can")
     places = [(f"pid{pid}:{probe.module}:{probe.symbol}", probe.exits) for probe in probes]
     entries = [f"{place}:entry" for place, _ in places]
     # A function without an exit (one that never returns) leaves the clause to the others; none has any: a probe that

@@ -239,7 +239,10 @@ def refuse_too_many(of_modules: Sequence[Found], pattern: str, limit: int) -> No
         return
     refused = next((why for each in of_modules for why in each.refused), None)
     if refused is not None:
-        raise UsageError(f"--functions '{pattern}': {refused[0]} cannot be probed ({refused[1]})")
+        raise UsageError(
+            f"--functions '{pattern}': {refused[0]} cannot be probed ({refused[1]})",
+            "powerprof attribute --on-cpu samples it without probes",
+        )
     others = {name: count for each in of_modules for name, count in each.elsewhere.items()}
     hint = "powerprof attribute --on-cpu shows the functions that run"
     if others:

@@ -119,7 +119,10 @@ class FunctionTracer(Closing):
         host cannot, PowerprofError where a process is gone.
         """
         if os.uname().machine != "x86_64":
-            raise CapabilityError(f"function probes on {os.uname().machine} are not supported; x86_64 is")
+            raise CapabilityError(
+                f"function probes on {os.uname().machine} are not supported; x86_64 is",
+                "powerprof attribute names functions without probes",
+            )
         features.need(features.ATTACH_COOKIE)
         self.pattern = pattern
         tables = store or TableStore()
@@ -168,7 +171,9 @@ class FunctionTracer(Closing):
             self._load(False)
             return
         if cost is None:
-            raise PowerprofError("function probes count nothing on this host")
+            raise PowerprofError(
+                "function probes count nothing on this host", "powerprof attribute --on-cpu samples instead"
+            )
         self._cost, self._stepped_cost = cost
 
     @property
@@ -269,7 +274,9 @@ class FunctionTracer(Closing):
             raise
         if not attached:
             name, reason = refused[0] if refused else (self.pattern, "gone")
-            raise PowerprofError(f"{name} cannot be probed: {reason}")
+            raise PowerprofError(
+                f"{name} cannot be probed: {reason}", "powerprof attribute --on-cpu samples it without probes"
+            )
         return refused
 
     def _sites(self, image: ProcessImage, module: ModuleFunctions) -> tuple[list[Site], list[tuple[str, str]]]:

@@ -57,7 +57,10 @@ def measure_cost(
         try:
             refused = probes.attach(file, os.getpid(), sites)
             if refused:
-                raise PowerprofError(f"cannot measure what a probe costs ({refused[0][1]})")
+                raise PowerprofError(
+                    f"cannot measure what a probe costs ({refused[0][1]})",
+                    "powerprof attribute --on-cpu samples instead",
+                )
             probed = [_timed(function) for function in functions]
         finally:
             probes.close()
@@ -85,7 +88,10 @@ def entry_cost_ns(probes: Uprobes) -> float:
         try:
             refused = probes.attach(file, os.getpid(), [Site(0, 0, ())])
             if refused:
-                raise PowerprofError(f"cannot measure what a probe costs ({refused[0][1]})")
+                raise PowerprofError(
+                    f"cannot measure what a probe costs ({refused[0][1]})",
+                    "powerprof attribute --on-cpu samples instead",
+                )
             probed = _timed(function)
         finally:
             probes.close()
@@ -119,7 +125,10 @@ def _map(file: int) -> int:
     # Private: the kernel puts no breakpoints into shared mappings.
     base = libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC, mmap.MAP_PRIVATE, file, 0)
     if base is None or base == ctypes.c_void_p(-1).value:
-        raise PowerprofError(f"cannot measure what a probe costs ({os.strerror(ctypes.get_errno()).lower()})")
+        raise PowerprofError(
+            f"cannot measure what a probe costs ({os.strerror(ctypes.get_errno()).lower()})",
+            "powerprof attribute --on-cpu samples instead",
+        )
     return int(base)
 
 

@@ -85,7 +85,10 @@ def _put(temporary: Path, target: Path, is_right: Callable[[], bool]) -> None:
 
 def cannot_prepare(target: Path, error: OSError | tarfile.TarError | lzma.LZMAError) -> PowerprofError:
     reason = reason_of(error) if isinstance(error, OSError) else str(error)
-    return PowerprofError(f"cannot prepare kernel headers in {target} ({reason})")
+    return PowerprofError(
+        f"cannot prepare kernel headers in {target} ({reason})",
+        "make room there, or set XDG_CACHE_HOME to another place",
+    )
 
 
 def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:

@@ -45,7 +45,10 @@ def _refusal(error: OSError) -> PowerprofError:
     # The verifier ends with its statistics.
     lines = [line for line in lines if not line.startswith(("processed ", "verification time", "stack depth"))]
     reason = lines[-1] if lines else reason_of(error)
-    return PowerprofError(f"cannot load BPF programs: the kernel refused a BPF program: {reason[:300]}")
+    return PowerprofError(
+        f"cannot load BPF programs: the kernel refused a BPF program: {reason[:300]}",
+        "powerprof doctor says what works here; the kernel's words name what it lacks",
+    )
 
 
 class Loaded(Closing):

@@ -89,7 +89,7 @@ def _explained(said: str) -> PowerprofError:
         return CapabilityError("cannot compile BPF programs: kernel headers do not fit", remedy())
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     reason = next((line for line in lines if "error:" in line), lines[-1] if lines else "no reason given")
-    return PowerprofError(f"cannot compile BPF programs: {reason[:300]}")
+    return PowerprofError(f"cannot compile BPF programs: {reason[:300]}", "powerprof doctor says what works here")
 
 
 def find(name: str, definitions: Mapping[str, int | str], *, cached: bool = True) -> Compiled:

@@ -74,7 +74,10 @@ class OnCpuTracer(Closing):
         Raises CapabilityError where this host or user may not, PowerprofError where a process is gone.
         """
         if os.uname().machine != "x86_64":
-            raise CapabilityError(f"--on-cpu on {os.uname().machine} is not supported; x86_64 is")
+            raise CapabilityError(
+                f"--on-cpu on {os.uname().machine} is not supported; x86_64 is",
+                "powerprof attribute, without --on-cpu, works here",
+            )
         for feature in (features.RING_BUFFER, features.CURRENT_TASK, features.TASK_REGISTERS):
             features.need(feature, "--on-cpu")
         check_process_ids()

@@ -110,7 +110,9 @@ class QueryTracer(Closing):
             self._load(False, sends)
             return
         if not seen:
-            raise PowerprofError("probes of functions count nothing on this host")
+            raise PowerprofError(
+                "probes of functions count nothing on this host", "--method samples does without probes"
+            )
         inside = self.program.run_time_s()
         self.program.stop_counting()
         self._trap_ns = max(call_ns - (1e9 * inside / seen if inside else 0.0), 0.0)
@@ -184,14 +186,18 @@ class QueryTracer(Closing):
         dispatch = self.dispatch
         opened = open_module(self._image, dispatch.mapping)
         if not isinstance(opened, Opened):
-            raise PowerprofError(f"{dispatch.mapping.module} cannot be probed: {opened}")
+            raise PowerprofError(
+                f"{dispatch.mapping.module} cannot be probed: {opened}", "--method samples does without probes"
+            )
         ends = () if self._has_send or dispatch.waits_offset is None else (dispatch.waits_offset,)
         with opened:
             # A server's processes come and go: the probe is every process's that runs this file.
             whose = EVERY_PROCESS if self.members.is_family else self.pid
             refused = self._probes.attach(opened.fd, whose, [Site(dispatch.offset, 0, ends)])
         if refused:
-            raise PowerprofError(f"{dispatch.symbol} cannot be probed: {refused[0][1]}")
+            raise PowerprofError(
+                f"{dispatch.symbol} cannot be probed: {refused[0][1]}", "--method samples does without probes"
+            )
 
     def detach(self) -> None:
         """Count nothing, and take the probe away."""

@@ -189,7 +189,7 @@ def _raise_if_hopeless(error: OSError, pid: int) -> None:
             "cannot attach uprobes: not permitted", "run as root, or with CAP_SYS_ADMIN, CAP_BPF and CAP_PERFMON"
         ) from error
     if error.errno == errno.ESRCH:
-        raise PowerprofError(f"process {pid} is gone") from error
+        raise PowerprofError(f"process {pid} is gone", "ps -e lists them") from error
     if error.errno in (errno.EMFILE, errno.ENFILE):
         raise PowerprofError("too many open files for these probes", "ulimit -n 8192, or fewer functions") from error
 

@@ -40,7 +40,7 @@ def read_recording(
         text = read_outside_text(before, _LIMIT_BYTES)
         if source == "turbostat" or (source is None and turbostat.looks_like_turbostat(text)):
             if elapsed_s is not None:
-                raise UsageError("--elapsed is for cpuidle dumps: a turbostat log has its own times")
+                raise UsageError("--elapsed is for cpuidle dumps: a turbostat log has its own times", "leave it out")
             log = turbostat.parse_turbostat(text, before)
             window = turbostat_run.window_from(log, read_at)
             if not window.states and window.c0_percent is None:

@@ -93,5 +93,5 @@ class GlobalSettings(Closing):
 def _checked(name: str) -> str:
     plain = name.replace("-", "_")
     if not _VARIABLE.fullmatch(plain):
-        raise UsageError(f"{name!r} is not the name of a server variable")
+        raise UsageError(f"{name!r} is not the name of a server variable", "SHOW VARIABLES lists those that there are")
     return plain

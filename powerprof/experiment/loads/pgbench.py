@@ -88,7 +88,10 @@ def texts(statements: Sequence[str], load: Load) -> list[str]:
 
 def _script(statement: str) -> str:
     if any(line.lstrip().startswith("\\") for line in statement.splitlines()):
-        raise UsageError(f"{statement.strip()[:40]!r} has a line that is a command of pgbench's own (\\…)")
+        raise UsageError(
+            f"{statement.strip()[:40]!r} has a line that is a command of pgbench's own (\\…)",
+            "load.statements are SQL alone",
+        )
     variables: list[str] = []
 
     def variable(match: re.Match[str]) -> str:
@@ -97,7 +100,9 @@ def _script(statement: str) -> str:
 
     text = _RANDOM.sub(variable, statement)
     if "{{" in text:
-        raise UsageError(f"{statement.strip()[:40]!r}: pgbench knows {{{{uniform A B}}}} only")
+        raise UsageError(
+            f"{statement.strip()[:40]!r}: pgbench knows {{{{uniform A B}}}} only", "write it so, or let sysbench ask"
+        )
     return "".join(variables) + text.rstrip().rstrip(";") + ";\n"
 
 

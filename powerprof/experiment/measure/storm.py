@@ -109,7 +109,10 @@ class StormWatch(Closing):
     def _trigger(self) -> None:
         for name, statements in self._storm.trigger.items():
             if name not in self._servers:
-                raise PowerprofError(f"the storm is to be started on {name}: there is no such server")
+                raise PowerprofError(
+                    f"the storm is to be started on {name}: there is no such server",
+                    "storm.trigger names members of the topology",
+                )
             with self._servers[name].connect() as connection:
                 sql.execute(connection, *statements)
 
@@ -120,7 +123,9 @@ class StormWatch(Closing):
         rows = sql.rows(self._connection, f"SHOW GLOBAL STATUS LIKE '{self._storm.counter}'", columns=2)
         counted = sql.count(rows[0][1]) if rows else None
         if counted is None:
-            raise PowerprofError(f"the server has no counter {self._storm.counter}")
+            raise PowerprofError(
+                f"the server has no counter {self._storm.counter}", "storm.counter is a name of SHOW GLOBAL STATUS"
+            )
         return time.monotonic(), counted
 
     @staticmethod

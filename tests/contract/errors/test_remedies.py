@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who typed something wrong, or has a host that cannot, is told what to do: no such error is without a hint."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+
+_WITH_A_REMEDY = {"UsageError", "CapabilityError"}
+
+
+def _without(module: Path) -> list[str]:
+    return [
+        f"{module.relative_to(REPOSITORY)}:{node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _WITH_A_REMEDY
+        if len(node.args) < 2 and not any(keyword.arg in ("hint", None) for keyword in node.keywords)
+    ]
+
+
+def test_every_error_of_use_and_of_the_host_says_what_to_do() -> None:
+    assert [line for module in sorted((REPOSITORY / "powerprof").rglob("*.py")) for line in _without(module)] == []
