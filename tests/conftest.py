@@ -144,8 +144,11 @@ class Cli:
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cache of all command lines of these tests."""
-    return tmp_path_factory.mktemp("shared-cache")
+    """The cache of all command lines of these tests, one for all workers of xdist."""
+    base = tmp_path_factory.getbasetemp()
+    cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-cache"
+    cache.mkdir(mode=0o700, exist_ok=True)
+    return cache
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ class Measured:
 
 
 @pytest.fixture(scope="session")
-def measured(tmp_path_factory: pytest.TempPathFactory, mariadbd: Path, root_bpf: None) -> Measured:
+def measured(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path, mariadbd: Path, root_bpf: None) -> Measured:
     """16 silent clients on a private server, causes traced, JSON on stdout."""
-    cli = Cli(tmp_path_factory.mktemp("idle"))
+    cli = Cli(tmp_path_factory.mktemp("idle"), shared_cache)
     done = cli(["idle", "--clients", "16", "--duration", "1.5", "--repeat", "2", "--json", "-"])
     assert done.code == 0, done.err
     return Measured(done, json.loads(done.out), cli)

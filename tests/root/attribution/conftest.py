@@ -73,9 +73,11 @@ class Attributed:
 
 
 @pytest.fixture(scope="session")
-def attribute(root_bpf: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Attributed]:
+def attribute(
+    root_bpf: None, tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
+) -> Callable[..., Attributed]:
     """`attribute(pid, *more, duration=…)`: the command itself, with one cache for all tests."""
-    cli = Cli(tmp_path_factory.mktemp("attribute"))
+    cli = Cli(tmp_path_factory.mktemp("attribute"), shared_cache)
 
     def run(target: int | str, *more: str, duration: float = 3.0) -> Attributed:
         began = time.monotonic()
