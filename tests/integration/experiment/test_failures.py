@@ -65,9 +65,11 @@ def test_a_block_is_repeated_when_its_server_or_client_is_killed(
             "index",
             "no-index",
             "--pairs",
-            "3",
+            "2",
             "--duration",
             "0.4",
+            "--rate",
+            "30",  # one that a busy host does too: equal work would be measured instead of a rate, and has no pace
             "--turn",
             turn,
             "--energy-source",
@@ -85,7 +87,7 @@ def test_a_block_is_repeated_when_its_server_or_client_is_killed(
     assert process.returncode == 0, err
     record = json.loads(out)
     # A pair in which other programs ran is left out, and is there.
-    assert len([block for block in record["blocks"] if not block["dropped"]]) >= 6
+    assert len([block for block in record["blocks"] if not block["dropped"]]) >= 4
     assert not record["interrupted"]
     assert sum(block["attempts_count"] - 1 for block in record["blocks"]) >= 1
     assert any("attempt 1" in note for note in record["notes"])
