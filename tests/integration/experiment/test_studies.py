@@ -147,7 +147,7 @@ def test_with_the_disk_as_the_bottleneck_a_second_server_is_a_gain(
 
 
 def test_pages_that_are_written_soon_are_written_more_often(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
-    options = ["--pairs", "2", "--duration", "3", "--energy-source", "none", "--no-save", "--json", "-"]
+    options = ["--pairs", "2", "--duration", "2.4", "--energy-source", "none", "--no-save", "--json", "-"]
     done = powerprof_cli(["compare", "dirty-pages-high", "dirty-pages-low", *options])
     assert done.code == 0, done.err
     record = json.loads(done.out)
