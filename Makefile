@@ -10,19 +10,15 @@ TESTED := $(VENV)/.tested
 # A server of the past that tests look for; absent, they are deselected, which pytest says at the end.
 HISTORICAL := mysql-5.5.9
 
-# What judges this host's idleness or speed runs alone, one after the other. What traces or waits, and judges its target
-# only, runs by threes. The rest keeps the CPUs busy. Neighbours on a host of clouds take CPU time by seconds, so what fails
+# What judges this host's idleness or speed runs alone, one after the other. What traces, and judges its target only, runs
+# by fours. The rest runs by sixes, for most of it waits for servers; tests/conftest.py says what begins first. Neighbours on a host of clouds take CPU time by seconds, so what fails
 # is run again, and named as RERUN: a test that fails always fails here too.
-ALONE := tests/contract/idle tests/unit/sources/test_edges.py tests/integration/experiment/test_compare.py \
-	tests/root/attribution/test_counts.py tests/root/attribution/test_ground_truth.py \
-	tests/root/attribution/test_servers.py tests/root/test_dtrace_linux.py tests/root/test_hotplug.py tests/root/test_idle_causes.py \
-	tests/root/test_monitor.py tests/root/test_oncpu.py tests/root/test_preemption.py tests/root/test_rate.py \
-	tests/root/test_without_cpuidle.py
-WAITING := tests/root/test_targets_survive.py tests/integration/experiment/test_how_to.py \
-	tests/contract/attribute tests/integration/replication/test_mysql_5_5_9.py tests/root
-
-# Begun first, so that no long one is left over for the end, as in WAITING.
-LONGEST := tests/integration/experiment tests/integration
+ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tests/unit/sources/test_edges.py \
+	tests/integration/replication/test_mysql_5_5_9.py tests/root/attribution/test_counts.py \
+	tests/root/attribution/test_ground_truth.py tests/root/attribution/test_servers.py tests/root/test_hotplug.py \
+	tests/root/test_idle_causes.py tests/root/test_monitor.py tests/root/test_preemption.py \
+	tests/root/test_rate.py tests/root/test_without_cpuidle.py
+WAITING := tests/integration/experiment/test_how_to.py tests/contract/attribute tests/root
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-demo demo man gallery test bench matrix matrix-quick soak deb lint clean
@@ -66,9 +62,9 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
 	@$(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2
 	@status=0; \
-	$(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder --reruns 1 \
-		$(LONGEST) tests $(addprefix --ignore=,$(ALONE) $(WAITING)) || status=1; \
-	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
+	$(PYTEST) --numprocesses 6 --dist loadfile --no-loadscope-reorder --reruns 1 \
+		tests $(addprefix --ignore=,$(ALONE) $(WAITING)) || status=1; \
+	$(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
 	$(PYTEST) --reruns 2 $(ALONE) || status=1; \
 	exit $$status
 

@@ -149,10 +149,3 @@ def test_unknown_figures_are_question_marks(measured: Measured, tmp_path: Path) 
     assert re.search(r"^C0 \(running\) +\? +\? +\?$", done.out, re.MULTILINE)
     assert "C0 and wake-ups are unknown on this host." in done.out
     assert "no meter and no model" in done.out
-
-
-def test_quiet_is_quiet_and_saves(powerprof_cli: Cli, mariadbd: Path) -> None:
-    args = ["idle", "--clients", "0", "--duration", "0.05", "--repeat", "1", "--energy-source", "none", "--no-causes"]
-    done = powerprof_cli([*args, "--quiet"])
-    assert (done.code, done.out, done.err) == (0, "", "")
-    assert len(list((powerprof_cli.home / "state/powerprof/runs").glob("*/run.json"))) == 1
