@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sys
@@ -21,7 +22,9 @@ from powerprof.foreign import printable
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE = "\x1b[H", "\x1b[K"
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
-_ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1bOA": "up", b"\x1bOB": "down"}
+_ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}
+# What one key sends (ECMA-48, 5.4): ESC [ parameters and a letter, ESC O and a letter, ESC and a character, or one.
+_SENT = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|O[^\x1b]?|[^\x1b])?|[^\x1b]", re.DOTALL)
 _NAMED = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape"}
 
 
@@ -92,7 +95,7 @@ class Screen:
                 self.refresh()
                 continue
             try:
-                data = os.read(self._in, 64)
+                data = os.read(self._in, 3 << 10)
             except OSError:
                 return
             if not data:
@@ -103,9 +106,13 @@ class Screen:
 
 
 def keys_of(data: bytes) -> list[str]:
-    """The keys of what a terminal sent at once: characters, and `up`, `down`, `enter`, `backspace`, `escape`."""
-    if data in _ARROWS:
-        return [_ARROWS[data]]
-    if data.startswith(b"\x1b") and len(data) > 1:
-        return []
-    return [_NAMED.get(char, char) for char in data.decode("utf-8", "ignore") if char in _NAMED or char.isprintable()]
+    """The keys of what a terminal sent at once, several where one is held down: characters, and `up`, `down`, `enter`,
+    `backspace`, `escape`. Other keys, and those with Alt, are none.
+    """
+    keys = []
+    for sent in _SENT.findall(data.decode("utf-8", "ignore")):
+        if len(sent) > 1:
+            keys += [_ARROWS[sent]] if sent in _ARROWS else []
+        elif sent in _NAMED or sent.isprintable():
+            keys.append(_NAMED.get(sent, sent))
+    return keys

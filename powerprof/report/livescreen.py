@@ -10,6 +10,8 @@ from typing import TypeVar
 from powerprof import text
 
 _BARS = "▁▂▃▄▅▆▇█"
+# Screens of fewer lines have none to spare for the keys.
+_TWO_LINES = 16
 T = TypeVar("T")
 
 
@@ -84,9 +86,11 @@ def filled(top: list[str], foot: list[str], width: int, height: int) -> list[str
     return [text.cut(line, width) for line in [*top[: max(0, height - len(foot))], *blank, *foot]][:height]
 
 
-def last_line(view: View, keys: str, cost: str, width: int) -> str:
-    """What is typed, or the keys and what powerprof itself costs."""
+def last_lines(view: View, keys: str, cost: str, width: int, height: int) -> list[str]:
+    """What is typed, or the keys and what powerprof itself costs: on two lines where one has no room for both."""
     if view.typing:
-        return f"/{view.wanted}_"
+        return [f"/{view.wanted}_"]
     said = view.message or keys
-    return said + cost.rjust(width - len(said)) if len(said) + len(cost) + 2 <= width else cost or said
+    if len(said) + len(cost) + 2 <= width:
+        return [said + cost.rjust(width - len(said))]
+    return [cost, said] if cost and height >= _TWO_LINES else [cost or said]

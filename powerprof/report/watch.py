@@ -8,7 +8,7 @@ from typing import Any
 from powerprof import text
 from powerprof.live.history import History, Line
 from powerprof.live.intervals import Interval, RowKey
-from powerprof.report.livescreen import View, filled, last_line, scrolled, spark
+from powerprof.report.livescreen import View, filled, last_lines, scrolled, spark
 
 SORTS = ("rate", "C0", "name")
 _TREND = 8
@@ -23,10 +23,10 @@ def screen(history: History, view: View, title: str, width: int, height: int) ->
     """The whole screen, `height` lines of at most `width`: figures, rows, findings, keys and own cost."""
     newest = history.last
     if newest is None:
-        return filled([title, "", "waiting for the first interval …"], [_foot(None, view, width)], width, height)
+        return filled([title, "", "waiting for the first interval …"], _foot(None, view, width, height), width, height)
     head = [*_head(history, newest, view, title, width), ""]
     findings = [line for finding in newest.findings[:_FINDINGS] for line in _wrapped(f"! {finding.text}", width)[:2]]
-    foot = [*findings, *_trouble(newest), _foot(newest, view, width)]
+    foot = [*findings, *_trouble(newest), *_foot(newest, view, width, height)]
     room = height - len(head) - len(foot) - 1
     head.append(_columns())
     return filled([*head, *_rows(history, view, width, max(1, room))], foot, width, height)
@@ -140,9 +140,9 @@ def _trouble(newest: Interval) -> list[str]:
     return [f"! {', '.join(troubles)}"] if troubles else []
 
 
-def _foot(newest: Interval | None, view: View, width: int) -> str:
+def _foot(newest: Interval | None, view: View, width: int, height: int) -> list[str]:
     cost = "" if newest is None or newest.window_s <= 0 else f"itself: {own_cost(newest)}"
-    return last_line(view, KEYS, cost, width)
+    return last_lines(view, KEYS, cost, width, height)
 
 
 def own_cost(interval: Interval) -> str:

@@ -7,7 +7,7 @@ from powerprof import text
 from powerprof.energy.domains import host_energy
 from powerprof.live.statements import StatementHistory, StatementLine
 from powerprof.queries.records import Queries
-from powerprof.report.livescreen import View, filled, last_line, scrolled, spark
+from powerprof.report.livescreen import View, filled, last_lines, scrolled, spark
 from powerprof.report.queries import DEAR_PERCENT
 
 SORTS = ("CPU", "calls", "ms a call", "p95", "name")
@@ -22,9 +22,9 @@ def screen(history: StatementHistory, view: View, title: str, width: int, height
     away = [f"! {AWAY}"] if history.is_away else []
     if newest is None:
         waiting = "" if away else "waiting for the first window …"
-        return filled([title, "", waiting], [*away, last_line(view, _KEYS, "", width)], width, height)
+        return filled([title, "", waiting], [*away, *last_lines(view, _KEYS, "", width, height)], width, height)
     head = [*_head(history, newest, view, title, width), "", _columns()]
-    foot = [*away, *_trouble(newest), last_line(view, _KEYS, _cost(newest), width)]
+    foot = [*away, *_trouble(newest), *last_lines(view, _KEYS, _cost(newest), width, height)]
     room = max(1, height - len(head) - len(foot))
     return filled([*head, *_rows(history, view, width, room)], foot, width, height)
 

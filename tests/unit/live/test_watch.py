@@ -12,7 +12,7 @@ from powerprof.cli.screen import keys_of
 from powerprof.live.history import History
 from powerprof.live.intervals import LiveFinding
 from powerprof.report.livescreen import View, scrolled, spark
-from powerprof.report.watch import PLAIN_HEAD, document, plain_line, screen
+from powerprof.report.watch import KEYS, PLAIN_HEAD, document, plain_line, screen
 from tests.unit.live.intervals import interval, row
 
 STORM = LiveFinding(rule="duplicate_server_id", severity="fault", text="another server has server_id 2")
@@ -41,9 +41,11 @@ def test_what_eighty_columns_show() -> None:
     assert lines[0].startswith(f"{TITLE} · 2 CPUs · 10 s") and lines[0].endswith("00:00:00")
     assert lines[1].startswith("C0 7.5 %") and "wake-ups 521/s" in lines[1] and "3.0 W" in lines[1]
     assert " ".join(lines[5].split()) == "> 512.0 ▁▁▁█ 2.56 page_cleaner · handle_slave_io NEW, 30 s"
-    assert "more rows" in lines[21]
-    assert lines[22] == "! another server has server_id 2"
-    assert lines[23].endswith("itself: 0.1 % of a CPU, 0.3 wake-ups/s")
+    assert "more rows" in lines[20]
+    assert lines[21] == "! another server has server_id 2"
+    assert lines[22:] == ["itself: 0.1 % of a CPU, 0.3 wake-ups/s", KEYS]
+    wide = screen(history(20), View(), TITLE, 200, 60)[-1]
+    assert wide.startswith(KEYS) and wide.endswith("itself: 0.1 % of a CPU, 0.3 wake-ups/s")
 
 
 def test_rows_that_do_not_fit_are_summed() -> None:
@@ -111,6 +113,8 @@ def test_keys() -> None:
     assert keys_of(b"\r") == ["enter"]
     assert keys_of(b"q/x") == ["q", "/", "x"]
     assert keys_of(b"\x1b[200~") == []
+    # Held down, or on a slow line: several at once.
+    assert keys_of(b"\x1b[B\x1b[B\x1bOA\r\x1b[3~s\x1bq\x1b") == ["down", "down", "up", "enter", "s", "escape"]
     assert keys_of("ü\x01".encode()) == ["ü"]
 
 
