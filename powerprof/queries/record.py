@@ -83,6 +83,7 @@ def record_of(server: Reach, taken: Measured, energy: WindowEnergy) -> Queries:
             version=server.version or taken.version,
             address=server.login.text if server.login is not None else None,
             performance_schema=taken.known.has_digests,
+            family=server.family,
         ),
         host=host_record(),
         cpus=cpus,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from powerprof.records import EnergyReading, EnergySource, EnergySplit, Kind, ToolCost
+from powerprof.statements.identity import Family
 
 Method = Literal["probes", "samples"]
 
@@ -20,13 +21,15 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Which server. `performance_schema`: whether it could be asked, and collects statements."""
+    """Which server, `pid` the first of PostgreSQL's processes. `performance_schema`: whether it could be asked, and
+    collects statements."""
 
     pid: int
     label: str
     version: str | None = None
     address: str | None = None
     performance_schema: bool = False
+    family: Family = "mysql"
 
 
 class PlanStep(msgspec.Struct, frozen=True, kw_only=True):

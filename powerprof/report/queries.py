@@ -51,7 +51,7 @@ def balance(record: Queries) -> str:
         f"Statements {text.number(sum(statement.c0_s for statement in record.statements), 3)} s + background "
         f"{text.number(sum(background.c0_s for background in record.background), 3)} s + connections "
         f"{text.number(record.connections_c0_s, 3)} s + unexplained {text.number(record.residual_c0_s, 3)} s = "
-        f"{text.number(record.server_c0_s, 3)} s that the kernel counted for the process "
+        f"{text.number(record.server_c0_s, 3)} s that the kernel counted for the {_whole(record)} "
         f"({text.number(record.explained_percent, 1)} % explained)."
     )
 
@@ -187,6 +187,10 @@ def _folded(record: Queries, rows: Sequence[Row]) -> list[Row]:
     return [Row(cells), *rows[len(record.background) :]]
 
 
+def _whole(record: Queries) -> str:
+    return "process" if record.server.family == "mysql" else "server's processes"
+
+
 def _cost(record: Queries) -> str:
     cost = record.tracing
     if cost.probes_ms is None:
@@ -194,7 +198,7 @@ def _cost(record: Queries) -> str:
     each = "" if cost.per_call_us is None else f", {text.number(cost.per_call_us, 1)} µs a statement"
     share = 100.0 * cost.probes_ms / 1e3 / record.server_c0_s if record.server_c0_s else None
     server = "" if share is None else f" and {text.number(share, 2)} % of the server's CPU time"
-    dear = record.method == "probes" and share is not None and share > DEAR_PERCENT
+    dear = record.method == "probes" and record.server.family == "mysql" and share is not None and share > DEAR_PERCENT
     return (
         f"Tracing cost {text.number(cost.probes_ms, 0)} ms of CPU time, {text.number(cost.percent, 2)} % of this host"
         f"{server}{each}; it is within the figures. "

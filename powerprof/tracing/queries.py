@@ -149,14 +149,13 @@ class QueryTracer(Closing):
 
     def _switch(self, pid: int) -> None:
         """Count what this process does, and those that belong to it; 0: nothing."""
-        if self.members.is_family and pid != self.pid:
-            self.program.clear("members")
         if self.members.is_family and pid:
             self.program.put("members", pid, _MEMBER)
         self.program.put("target", 0, pid.to_bytes(8, "little"))
 
     def _gather(self) -> None:
         """Who belongs to the server. What they start from then on joins by itself."""
+        self.program.clear("members")
         self.program.put("members", self.pid, _MEMBER)
         for _ in range(2):  # one that was started while the first look went on by one that was not known yet
             for pid in self.members.pids():

@@ -31,6 +31,8 @@
 #define POSTGRESQL 2         /* of the layouts */
 #define PREPARING 0x9e3779b97f4a7c15ULL   /* tells the making of a statement from its execution */
 
+#define TASK_DEAD 0x80       /* include/linux/sched.h, since Linux 4.14 */
+
 enum counter { COUNT_DISPATCHES, COUNT_NO_ROOM, COUNT_UNREADABLE, COUNT_CUT, COUNT_ENDINGS, COUNTERS };
 
 struct thread {
@@ -109,8 +111,10 @@ static __always_inline void switch_out(struct thread *thread, u32 tid, u64 task,
         thread->ended_ns = ran;
         thread->ended_wakeups = thread->wakeups;
     }
-    if (thread->dead) {
+    /* Its last switch, not one on the way there: giving its memory back takes a while. */
+    if (thread->dead && state & TASK_DEAD) {
         thread->past_ns += ran - thread->first_ns;
+        thread->before_ns -= thread->first_ns;   /* where it executed any: what it counts from is 0 now */
         thread->first_ns = thread->last_ns = 0;
         thread->dead = 0;
 #ifdef FAMILY

@@ -91,10 +91,13 @@ class Traced:
         return self.trace.process_cpu_ns / 1e9
 
 
-def traced(server: PrivateServer, work: Callable[[], object], **how: bool) -> Traced:
-    """What the kernel counted while `work` ran."""
+def traced(
+    server: PrivateServer, work: Callable[[], object], *, before: Callable[[], object] = lambda: None, **how: bool
+) -> Traced:
+    """What the kernel counted while `work` ran; `before` just before the window begins."""
     with QueryTracer(server.pid, "postgresql", **how) as tracer:
         tracer.attach()
+        before()
         running = tracer.running()
         tracer.begin()
         work()
@@ -225,6 +228,29 @@ def test_what_runs_at_both_ends_of_the_window_has_its_time(server: PrivateServer
     assert before.text == f"{BEGAN_BEFORE} SELECT count(*) FROM generate_series(?, …) n"
     assert (before.calls_count, before.unfinished_count, before.began_before) == (1, 1, True)
     assert before.c0_s == pytest.approx(window.process_s, rel=0.05, abs=0.01)
+
+
+def test_a_process_that_ends_had_no_more_before_its_first_statement_than_it_used(server: PrivateServer) -> None:
+    with client(server) as handle:
+        run(handle, _BURN.format(1_000_000))  # CPU time of which the window knows nothing
+
+        def before() -> None:
+            handle.send_query(b"SELECT pg_sleep(0.5)")
+            time.sleep(0.1)
+
+        def work() -> None:
+            while handle.get_result() is not None:
+                pass
+            run(handle, _BURN.format(100_000))
+            handle.finish()
+            time.sleep(0.1)
+
+        window = traced(server, work, before=before)
+    assert window.rows[f"{BEGAN_BEFORE} SELECT pg_sleep(?)"].c0_s < 0.01
+    assert window.parts.connections.c0_s > -0.001
+    assert sum(thread.cpu_ns for thread in window.trace.threads) / 1e9 == pytest.approx(
+        window.process_s, rel=0.01, abs=0.02
+    )
 
 
 def test_the_kernel_computes_the_identity_that_python_does(server: PrivateServer) -> None:
@@ -367,7 +393,7 @@ def test_the_command_says_that_it_adds_up_whichever_process_is_named(powerprof_c
         result = powerprof_cli(words)
     assert result.code == 0, result.err
     found = json.loads(result.out)
-    assert found["server"]["pid"] == server.pid
+    assert (found["server"]["pid"], found["server"]["family"]) == (server.pid, "postgresql")
     assert found["server"]["version"] == ".".join(map(str, server.build.version[:2]))
     first = found["statements"][0]
     assert (first["text"], first["schema_name"]) == ("SELECT count(*) FROM generate_series(?, …) n", _DATABASE)
