@@ -108,8 +108,8 @@ class ProfileFolder(Closing):
     def _replace(self, name: str, data: bytes) -> None:
         if self._folder is None:
             return
-        # First, so that a full disk gets room.
-        mine = [name for name in self._folder.names() if _NAME.fullmatch(name)]
+        # First, so that a full disk gets room. What is of times to come is older: the clock was set back.
+        mine = sorted(filter(_NAME.fullmatch, self._folder.names()), key=lambda old: (old <= name, old))
         for old in mine[: max(0, len(mine) + 1 - self._kept)]:
             self._folder.remove(old)
         self._folder.write(name, data, _MODE)

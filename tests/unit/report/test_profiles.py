@@ -68,6 +68,13 @@ def test_only_the_newest_are_kept_and_what_is_not_ours_stays(folder: Path) -> No
     ]
 
 
+def test_a_clock_that_is_set_back_costs_old_profiles_not_new_ones(folder: Path) -> None:
+    with ProfileFolder(folder, lambda _: None, kept=3, every_s=10.0) as profiles:
+        for second in (600, 610, 620, 10, 20):
+            profiles.add(at(second, interval(row("poll", 1), window_s=10.0)))
+        assert named(folder) == [f"powerprof-20261122T08{stamp}Z.pb.gz" for stamp in ("0010", "0020", "1020")]
+
+
 def test_a_disk_that_is_full_is_said_once_and_measuring_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     full, write = [True], Folder.write
