@@ -38,7 +38,7 @@ int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, st
     if (flags & TIMER_ABSTIME) get(clock, &now);
     double seconds = until->tv_sec - now.tv_sec + (until->tv_nsec - now.tv_nsec) / 1e9;
     int failed = real(clock, flags, until, left);
-    if (seconds > 0.45) slept = 1;
+    if (seconds > 0.15) slept = 1;
     return failed;
 }
 """
@@ -61,7 +61,7 @@ class SuspendedClock:
 
 
 def suspended_while_it_sleeps(folder: Path) -> dict[str, str]:
-    """The environment of a program for which the host was suspended for an hour in its first sleep of half a second."""
+    """The environment of a program: the host is suspended for an hour in its first sleep of more than 0.15 s."""
     source, library = folder / "clock.c", folder / "clock.so"
     source.write_text(_LIBRARY)
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)

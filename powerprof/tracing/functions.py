@@ -13,7 +13,7 @@ import msgspec
 
 from powerprof.closing import Closing
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError
-from powerprof.sources.clock import kernel_ns
+from powerprof.sources.clock import Suspended, kernel_ns, suspended_note
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.opening import Opened
@@ -208,14 +208,14 @@ class FunctionTracer(Closing):
         tool, interrupted = time.process_time(), False
         cpu = [_process_cpu_s(target.image.pid) for target in self._targets]
         try:
-            started = kernel_ns()
+            started, suspended = kernel_ns(), Suspended()
             self._enable(True)
             try:
                 time.sleep(duration_s)
             except Interrupted:
                 interrupted = True
             self._enable(False)
-            ended = kernel_ns()
+            ended, notes = kernel_ns(), suspended_note(suspended.since_s())
             cpu_after = [_process_cpu_s(target.image.pid) for target in self._targets]
             open_frames = open_calls(self.program.hash_bytes("threads"), self.program.hash_bytes("frames"), ended)
         finally:
@@ -247,7 +247,7 @@ class FunctionTracer(Closing):
             too_deep_count=moved[2],
             lost_count=moved[3],
             refused=[*self._refused, *refused],
-            notes=[self.danger] if self.danger else [],
+            notes=[*([self.danger] if self.danger else []), *notes],
             method=("uprobe_multi" if self._probes.multi else "uprobe PMU") + (", at exits" if self._by_exits else ""),
             tool_cpu_s=tool_cpu_s,
             interrupted=interrupted,

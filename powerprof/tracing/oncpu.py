@@ -18,6 +18,7 @@ from powerprof.files import try_text
 from powerprof.paths import procfs
 from powerprof.processes.namespaces import check_process_ids
 from powerprof.processes.tasks import clean
+from powerprof.sources.clock import Suspended, suspended_note
 from powerprof.stacks.aside import Aside
 from powerprof.stacks.budget import Budget
 from powerprof.stacks.image import ProcessImage, merge, snapshot
@@ -152,7 +153,7 @@ class OnCpuTracer(Closing):
         with self._sampler:
             self._start()
             opened()
-            started = time.monotonic()
+            started, suspended = time.monotonic(), Suspended()
             # The kernel's own count is read within the program's, so that what it has more was missed for certain.
             seen_first = self.program.per_cpu_sum("path_counters")[0]
             counted_first = _read_counts(self._sampler.descriptors)
@@ -162,7 +163,7 @@ class OnCpuTracer(Closing):
                     self._drain()
             except Interrupted:
                 interrupted = True
-            window_s = time.monotonic() - started
+            window_s, notes = time.monotonic() - started, suspended_note(suspended.since_s())
             counted = _read_counts(self._sampler.descriptors) - counted_first
             seen = self.program.per_cpu_sum("path_counters")[0] - seen_first
         if over is not None:
@@ -171,7 +172,7 @@ class OnCpuTracer(Closing):
         moved = [now - then for then, now in zip(before, self.program.per_cpu_sum("path_counters"), strict=True)]
         # The clock's counter is in ns, the faults' in faults.
         missed = counted - seen if self._event == "page-faults" else 0
-        return self._capture(window_s, moved, missed, time.process_time() - tool, interrupted)
+        return self._capture(window_s, moved, missed, time.process_time() - tool, interrupted, notes)
 
     def _on_record(self, data: bytes) -> None:
         if self._bytes + len(data) > _MAX_CAPTURE_BYTES:
@@ -214,7 +215,7 @@ class OnCpuTracer(Closing):
         return self._by_pid[pid]
 
     def _capture(
-        self, window_s: float, moved: list[int], missed: int, tool_cpu_s: float, interrupted: bool
+        self, window_s: float, moved: list[int], missed: int, tool_cpu_s: float, interrupted: bool, notes: list[str]
     ) -> OnCpuCapture:
         users: list[UserStack] = []
         kernel: dict[int, list[int]] = {}
@@ -238,12 +239,11 @@ class OnCpuTracer(Closing):
             if row.tid not in comms:
                 comm = try_text(procfs() / str(row.pid) / "task" / str(row.tid) / "comm")
                 comms[row.tid] = clean(comm) if comm else f"thread {row.tid}"
-        notes: list[str] = []
         symbols: KernelSymbols | None = None
         try:
             symbols = kernel_symbols() if kernel else None
         except CapabilityError as error:
-            notes.append(error.message)
+            notes = [*notes, error.message]
         names = {}
         for address in {address for stack in kernel.values() for address in stack}:
             name = symbols.lookup(address) if symbols is not None else None

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Cli
-from tests.root.test_export import exporter, scrape, total
+from tests.root.test_export import compile_sleeper, exporter, scrape, total
 from tests.suspended import HOUR_S, suspended_while_it_sleeps
 
 SAID = "the host was suspended for 3600.0 s within this window"
@@ -41,6 +42,22 @@ def test_an_attribution_and_its_energy(powerprof_cli: Cli, root_bpf: None, aslee
     for reading in record["energy"]:
         if reading["kind"] == "estimated" and reading["joules"] is not None:
             assert reading["joules"] == pytest.approx(reading["watts"] * record["window_s"], rel=0.1)
+
+
+def test_samples_and_calls(powerprof_cli: Cli, root_bpf: None, asleep: dict[str, str], tmp_path: Path) -> None:
+    program = tmp_path / "sleeper"
+    compile_sleeper(program)
+    with subprocess.Popen([program]) as process:
+        try:
+            for words in (("--on-cpu",), ("--functions", "doze")):
+                words = ("attribute", *words, "--pid", str(process.pid), "--duration", "1", "--json", "-", "--no-save")
+                done = powerprof_cli(words, env=asleep)
+                assert done.code == 0, done.err
+                record = json.loads(done.out)
+                assert any(SAID in note for note in record["notes"]), words
+                assert record["window_s"] < 60
+        finally:
+            process.kill()
 
 
 def test_intervals_of_watch(powerprof_cli: Cli, root_bpf: None, asleep: dict[str, str]) -> None:
