@@ -76,9 +76,7 @@ def test_the_report_says_the_same(taken: Taken) -> None:
     assert taken.result.err == ""
 
 
-def test_the_report_is_there_within_two_seconds_of_the_window(taken: Taken) -> None:
-    window = capture.load(taken.run / capture.FILE)
-    assert (taken.ended_ns - window.counted_to_ns) / 1e9 < 2.0
+def test_it_uses_little_memory(taken: Taken) -> None:
     # Some 110 MB; a compiler in this process would be 135 MB more.
     assert json.loads(taken.json)["tool"]["memory_bytes"] < 200e6
 

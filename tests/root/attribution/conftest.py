@@ -45,6 +45,7 @@ class Attributed:
     run: Path
     result: CliResult
     took_s: float
+    ended_ns: int
 
     @property
     def captured(self) -> capture.Capture:
@@ -98,9 +99,9 @@ def attribute(
                 *more,
             ]
         )
-        took_s = time.monotonic() - began
+        took_s, ended_ns = time.monotonic() - began, time.monotonic_ns()
         assert result.code == 0, result.err
-        return Attributed(json.loads(result.out), runs / "attribute-0001", result, took_s)
+        return Attributed(json.loads(result.out), runs / "attribute-0001", result, took_s, ended_ns)
 
     return run
 

@@ -52,6 +52,8 @@ def test_each_function_of_a_c_program_at_its_rate_by_its_origin(
     data = tmp_path / "perf.data"
     with ground_truth.running(built("sleepers")) as truth, perf.recording(int(str(truth["pid"])), data):
         found = attribute(truth["pid"], duration=4)
+    # The report is there soon after the window.
+    assert (found.ended_ns - found.captured.counted_to_ns) / 1e9 < 2.0
     _whole(found)
     agreement = perf.compare(perf.stacks(data), found.rows)
     assert agreement.stacks >= len(_C)
