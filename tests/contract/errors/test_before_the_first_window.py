@@ -92,6 +92,8 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     (2, r"--server-basedir: /bin/true: not a directory", ("run", *CITY, "--server-basedir", "/bin/true")),
     (1, r"/nonexistent: no such file", ("compare", "index", "no-index", *LONG, "--world-sql", "/nonexistent")),
     (1, r"/nonexistent: no such file", ("watch", "--plain", "--defaults-file", "/nonexistent")),
+    # Refused at its first point: no empty run is left to go on with.
+    (3, r"no log was named", ("sweep", *CITY, "--clients", "1,2", "--energy-source", "meter_log")),
     (3, r"no log was named", ("idle", *LONG, "--energy-source", "meter_log")),
 ]
 
