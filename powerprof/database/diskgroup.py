@@ -25,8 +25,9 @@ _OLD = ("blkio.throttle.read_iops_device", "blkio.throttle.write_iops_device")
 _NEW = "io.max"
 
 
-def limit(tree: RunTree, name: str, place: Path, pid: int, operations_hz: int) -> None:
-    """Let process `pid` do `operations_hz` reads and as many writes a second on the disk that holds `place`.
+def limit(tree: RunTree, name: str, place: Path, pid: int, operations_hz: int | None) -> None:
+    """Let process `pid` do `operations_hz` reads and as many writes a second on the disk that holds `place`; None: all
+    that it can.
 
     The group is the tree's, and ends with it, also after a kill -9. Raises CapabilityError where this host cannot.
     """
@@ -45,11 +46,12 @@ def limit(tree: RunTree, name: str, place: Path, pid: int, operations_hz: int) -
         raise CapabilityError(f"cannot limit a disk by {group} ({reason_of(error)})", "run as root") from error
 
 
-def settings(root: Path, device: str, operations_hz: int) -> dict[str, str]:
+def settings(root: Path, device: str, operations_hz: int | None) -> dict[str, str]:
     """What is written to which file of a group; pure but for which version it is."""
     if is_old(root):
-        return dict.fromkeys(_OLD, f"{device} {operations_hz}\n")
-    return {_NEW: f"{device} riops={operations_hz} wiops={operations_hz}\n"}
+        return dict.fromkeys(_OLD, f"{device} {operations_hz or 0}\n")
+    most = operations_hz or "max"
+    return {_NEW: f"{device} riops={most} wiops={most}\n"}
 
 
 def is_old(root: Path) -> bool:

@@ -150,8 +150,11 @@ class PrivateServer(Closing):
                 os.close(handle)
         self._log = self._pidfd = None
 
-    def slow_disk(self, operations_hz: int) -> None:
-        """From now on let it do no more reads, and no more direct writes, a second. Raises CapabilityError."""
+    def slow_disk(self, operations_hz: int | None) -> None:
+        """From now on let it do no more reads, and no more direct writes, a second; None: as many as the disk can.
+
+        Raises CapabilityError.
+        """
         diskgroup.limit(self._tree, self.options.name, self.directory, self.pid, operations_hz)
 
     def pause(self) -> None:

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -190,6 +190,19 @@ class Bench(Closing):
     def leave(self, case: Case) -> None:
         """Run what the condition wants run after each of its blocks."""
         self._run(case, self._node(case), case.condition.leave)
+
+    @contextmanager
+    def quick_disks(self, case: Case) -> Iterator[None]:
+        """Disks that the condition makes slow are as quick as they are: for what is in no window."""
+        operations_hz = case.server.disk_operations_hz
+        servers = [] if operations_hz is None else [private(server) for server in self.members(case).values()]
+        for server in servers:
+            server.slow_disk(None)
+        try:
+            yield
+        finally:
+            for server in servers:
+                server.slow_disk(operations_hz)
 
     def shared(self, cases: Sequence[Case]) -> bool:
         """Whether one server stands for all of these conditions."""

@@ -37,7 +37,8 @@ def measure_block(apparatus: Apparatus, case: Case, slot: Slot, attempts: int) -
     with bench.connect(case) as control:
         measure = _work if apparatus.offer.design == "work" else _rate
         block = measure(apparatus, case, slot, attempts, counting(control, bench.server(case).pid, case.load.counted))
-        plans.check_data(control, case.qualified, case.load.checks)
+        with bench.quick_disks(case):
+            plans.check_data(control, case.qualified, case.load.checks)
     bench.leave(case)
     return block
 

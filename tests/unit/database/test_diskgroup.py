@@ -35,6 +35,9 @@ def test_version_1_has_two_files_and_version_2_one(tmp_path: Path, root: None) -
     new = _tree(tmp_path / "new", {"cgroup.controllers": "cpu io memory\n", "cgroup.subtree_control": "cpu io\n"})
     assert diskgroup.hierarchy(new) == new
     assert diskgroup.settings(new, "8:0", 120) == {"io.max": "8:0 riops=120 wiops=120\n"}
+    # And no limit any more.
+    assert set(diskgroup.settings(old / "blkio", "8:0", None).values()) == {"8:0 0\n"}
+    assert diskgroup.settings(new, "8:0", None) == {"io.max": "8:0 riops=max wiops=max\n"}
 
 
 def test_a_host_that_cannot_is_told_what_is_missing(tmp_path: Path, root: None) -> None:
