@@ -32,8 +32,8 @@ from tests.bench.figures import Verdict
 
 TURN_S = 0.2
 _TIMED_PAIRS = 10
-# Attaching is still felt for an instant, and the programs' own meter of load looks back over tenths of a second: what they
-# do until it knows that a CPU never idles is done once a window, not in each turn.
+# Attaching is still felt for an instant, and the programs' own meter of load looks back over tenths of a second: what
+# they do until it knows that a CPU never idles is done once a window, not in each turn.
 _SETTLE_S = 0.15
 # Blocks of two pairs go on until the interval is so much narrower than the target.
 _NARROW, _MOST_BATCHES = 0.5, 10
