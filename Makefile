@@ -11,8 +11,8 @@ TESTED := $(VENV)/.tested
 HISTORICAL := mysql-5.5.9
 
 # What judges this host's idleness or speed runs alone, one after the other. What traces, and judges its target only, runs
-# by threes: four take all of two CPUs, and some of these tests need an idle moment. The rest runs by sixes, for much of it
-# waits for servers. tests/conftest.py says what begins first. Neighbours on a host of clouds take CPU time by seconds, so
+# by threes: four take all of two CPUs, and some of these tests need an idle moment. The rest runs by fours (six were not
+# quicker). tests/conftest.py says what begins first. Neighbours on a host of clouds take CPU time by seconds, so
 # what fails is run again, and named as RERUN: a test that fails always fails here too.
 ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tests/unit/sources/test_edges.py \
 	tests/integration/replication/test_mysql_5_5_9.py tests/root/attribution/test_counts.py \
@@ -63,7 +63,7 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
 	@$(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2
 	@status=0; \
-	$(PYTEST) --numprocesses 6 --dist loadfile --no-loadscope-reorder --reruns 1 \
+	$(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder --reruns 1 \
 		tests $(addprefix --ignore=,$(ALONE) $(WAITING)) || status=1; \
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
 	$(PYTEST) --reruns 2 $(ALONE) || status=1; \

@@ -69,6 +69,14 @@ class Idle:
         """Until its BPF programs are loaded."""
         return wait_until(lambda: held_programs(self.process.pid), "BPF programs")
 
+    def reads_counters(self) -> bool:
+        """Whether it holds the idle states' counters open, as it does from just before the first window on."""
+        try:
+            held = [os.readlink(entry) for entry in Path(f"/proc/{self.process.pid}/fd").iterdir()]
+        except OSError:
+            return False
+        return any("/cpuidle/state" in path for path in held)
+
     def send(self, number: int, pid: int | None = None) -> None:
         """Note what it holds, then signal it or a child."""
         self.programs |= held_programs(self.process.pid)

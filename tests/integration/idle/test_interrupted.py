@@ -43,7 +43,8 @@ def test_a_signal_while_the_server_runs_saves_the_baseline(root_bpf: None, idle:
 
 def test_a_signal_in_the_first_window_saves_what_there_is_of_it(idle: Start) -> None:
     running = idle(["--duration", "30", "--no-causes"])
-    time.sleep(3.0)
+    wait_until(running.reads_counters, "open counters")
+    time.sleep(1.0)
     running.send(signal.SIGINT)
     assert running.end() == 130
     (run,) = running.runs()
