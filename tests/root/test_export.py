@@ -125,8 +125,8 @@ def test_all_series_together_are_the_kernels_count(powerprof_cli: Cli, root_bpf:
         counted = sum(sum(one.usage) for one in reader.snapshot().cpus.values()) - counted
         exits = store.increase["powerprof_idle_exits_total"]
         assert store.increase["powerprof_wakeups_total"] == exits
-        # The intervals' ends lie before the counters were read here: some hundredths of a second, on a full host as much
-        # as a second of the eight. Over ten minutes it is 1 % (tests/soak/test_export_all_day.py).
+        # The intervals' ends lie before the counters were read here: some hundredths of a second, on a full host a
+        # second of the eight. Over ten minutes it is 1 % (tests/soak/test_export_all_day.py).
         assert exits == pytest.approx(counted, rel=0.12, abs=60)
         last = store.last
         assert total(last, "powerprof_lost_events_total") == 0
