@@ -202,7 +202,7 @@ def _cost(record: Queries) -> str:
     return (
         f"Tracing cost {text.number(cost.probes_ms, 0)} ms of CPU time, {text.number(cost.percent, 2)} % of this host"
         f"{server}{each}; it is within the figures. "
-        + "Where that is too much: --method samples costs about 1 %, and tells short statements less well. "
+        + "Where that is too much: --method samples costs a fraction of it, and tells short statements less well. "
         * dear
         + f"Reading it cost powerprof {text.number(record.tool.cpu_percent, 2)} % and "
         f"{text.number(record.tool.wakeups_hz, 1)} wake-ups/s; {record.lost_count:,} updates lost."
