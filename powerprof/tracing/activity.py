@@ -17,13 +17,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
 
-from powerprof.errors import CapabilityError, DataError
+from powerprof.errors import CapabilityError
 from powerprof.paths import procfs
 from powerprof.stacks.decoding import LONGEST_BYTES, instructions, target
-from powerprof.stacks.elf import PF_X, Elf, read_elf
-from powerprof.stacks.image import ProcessImage
-from powerprof.stacks.opening import Opened
-from powerprof.stacks.store import open_module
+from powerprof.stacks.elf import PF_X, Elf
+from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.symtab import SymbolTable, read_symbols
 from powerprof.tracing.dispatch import POSTGRESQL, Dispatch, own_program, probed
 from powerprof.tracing.function_names import file_offset, is_stepped
@@ -63,42 +61,33 @@ _TOLD = frozenset((Message.PARSE, Message.BIND, Message.EXECUTE))
 def find_activity(image: ProcessImage) -> Dispatch:
     """Where to probe, and return addresses by what they mean. Raises CapabilityError where the program has no such
     function."""
-    mapping = own_program(image)
-    opened = open_module(image, mapping)
-    if not isinstance(opened, Opened):
-        raise CapabilityError(f"{mapping.module} cannot be read ({opened})", "restart the server after an upgrade")
-    with opened:
-        try:
-            elf = read_elf(opened.fd, mapping.path)
-            symbols = read_symbols(elf)
-            found = symbols.ranges_of([_REPORT])
-            vaddr = min((start for start, _ in found), default=None)
-            offset = None if vaddr is None else file_offset(elf, vaddr)
-            if vaddr is None or offset is None:
-                raise CapabilityError(
-                    f"{mapping.module} has no symbol of {_REPORT}, where statements begin",
-                    "a build that exports its functions, as PostgreSQL's own makefiles do",
-                )
-            offset = probed(elf, offset)
-            stepped = is_stepped(elf.read(offset, 2))
-            sites = messages(elf, symbols, vaddr)
-            version = _version(elf)
-            text_at = object_address(elf, _TEXT_NOW)
-        except DataError as error:
-            raise CapabilityError(
-                f"{mapping.module} cannot be read ({error.reason})", "restart the server after an upgrade"
-            ) from error
+    with own_program(image, "restart the server after an upgrade") as (elf, mapping):
+        return _in(elf, mapping)
+
+
+def _in(elf: Elf, mapping: Mapping) -> Dispatch:
+    symbols = read_symbols(elf)
+    vaddr = min((start for start, _ in symbols.ranges_of([_REPORT])), default=None)
+    offset = None if vaddr is None else file_offset(elf, vaddr)
+    if vaddr is None or offset is None:
+        raise CapabilityError(
+            f"{mapping.module} has no symbol of {_REPORT}, where statements begin",
+            "a build that exports its functions, as PostgreSQL's own makefiles do",
+        )
     assert mapping.bias is not None  # noqa: S101  own_program takes no other
+    offset = probed(elf, offset)
+    sites = messages(elf, symbols, vaddr)
+    text_at = object_address(elf, _TEXT_NOW)
     return Dispatch(
         mapping=mapping,
         symbol=_REPORT,
         offset=offset,
         layout=POSTGRESQL,
         waits_offset=None,
-        stepped=stepped,
-        sites={vaddr + mapping.bias: int(kind) for vaddr, kind in sites.items()},
+        stepped=is_stepped(elf.read(offset, 2)),
+        sites={site + mapping.bias: int(kind) for site, kind in sites.items()},
         is_sure=set(sites.values()) >= _TOLD,
-        version=version,
+        version=_version(elf),
         text_address=None if text_at is None else text_at + mapping.bias,
     )
 

@@ -7,7 +7,9 @@ neighbours, so servers export their functions: a stripped one has it in .dynsym.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Mapping as Table
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from powerprof.errors import CapabilityError, DataError
@@ -49,25 +51,27 @@ class Dispatch:
     text_address: int | None = None
 
 
-def own_program(image: ProcessImage) -> Mapping:
-    """The mapping of a process's own program. Raises CapabilityError where it cannot be read."""
-    for mapping in image.mappings:
-        if mapping.path == image.executable and mapping.bias is not None:
-            return mapping
-    raise CapabilityError(f"the program of process {image.pid} cannot be read", "run as root")
-
-
-def find_dispatch(image: ProcessImage) -> Dispatch:
-    """Raises CapabilityError where the process has no such function, or one that is not known."""
-    mapping = own_program(image)
+@contextmanager
+def own_program(image: ProcessImage, remedy: str) -> Iterator[tuple[Elf, Mapping]]:
+    """A process's own program and its mapping, which has a bias. Raises CapabilityError where it cannot be read, with
+    `remedy` where what it holds is damaged."""
+    mapping = next((one for one in image.mappings if one.path == image.executable and one.bias is not None), None)
+    if mapping is None:
+        raise CapabilityError(f"the program of process {image.pid} cannot be read", "run as root")
     opened = open_module(image, mapping)
     if not isinstance(opened, Opened):
         raise CapabilityError(f"{mapping.module} cannot be read ({opened})", "restart the server after an upgrade")
     with opened:
         try:
-            return _in(read_elf(opened.fd, mapping.path), mapping)
+            yield read_elf(opened.fd, mapping.path), mapping
         except DataError as error:
-            raise CapabilityError(f"{mapping.module} cannot be read ({error.reason})", _NEITHER) from error
+            raise CapabilityError(f"{mapping.module} cannot be read ({error.reason})", remedy) from error
+
+
+def find_dispatch(image: ProcessImage) -> Dispatch:
+    """Raises CapabilityError where the process has no such function, or one that is not known."""
+    with own_program(image, _NEITHER) as (elf, mapping):
+        return _in(elf, mapping)
 
 
 def _in(elf: Elf, mapping: Mapping) -> Dispatch:
