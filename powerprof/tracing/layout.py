@@ -59,7 +59,7 @@ CPU_STATE = np.dtype(
     + [(name, "<u4") for name in ("phase", "hardirq", "softirq", "softirq_after_irq")]
     + [(name, "<u8") for name in ("hardirq_end_ns", "timer_active", "looks_window_ns")]
     + [(name, "<u4") for name in ("looks_count", "looks_loaded", "looks_skipped", "looks_brisk")]
-    + [("reviewed_ns", "<u8"), ("gap", "V128")]
+    + [("reviewed_ns", "<u8"), ("idled_ns", "<u8"), ("gap", "V128")]
 )
 
 # struct stack_record: registers, as many as the machine has, and the stack's bytes follow.

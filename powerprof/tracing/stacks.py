@@ -33,8 +33,8 @@ _SHARED_REGISTERS, SHARED_COUNTING, _SHARED_STACK_BYTES, _SHARED_WOKEN_HALF = 1,
 _SHARED_ONLY_TARGET, _SHARED_WINDOW, _SHARED_OWN_PID = 7, 8, 10
 _TARGET = struct.Struct("=5Q")
 _RING_PAGES = 4096  # 16 MiB: two thousand stacks of 8 KiB between two drains
-# Up to 20,000 switch-outs and wakings a second and CPU all are looked at, or 8,000 where it never idles; above that one
-# in SAMPLE_1_IN.
+# Up to 20,000 switch-outs and wakings a second and CPU all are looked at, or 8,000 where it idles less than a tenth of
+# the time; above that one in SAMPLE_1_IN.
 LOADED_PER_100MS = 2000
 SAMPLE_1_IN = 64
 # What one window may keep of stacks: five thousand threads with one site of 12 KiB, or one thread with 256 sites.
@@ -130,7 +130,7 @@ class StackTracer(IdleTracer):
         self._budget, self._aside = Budget(), Aside()
         self._seen, self._judged = Seen(), frozenset[int]()
         self.images: dict[int, list[ProcessImage]] = {}
-        self._records: list[bytes] = []
+        self._sites: list[SavedSite] = []
         self._stack_bytes, self._ring_bytes = 0, ring_pages * 4096
         self._sleeping: list[SleepingStack] = []
         self._wakings: list[SiteWakings] = []
@@ -215,7 +215,7 @@ class StackTracer(IdleTracer):
         super().begin()
         if self._woken is None:
             return
-        self._records.clear()
+        self._sites.clear()
         self._stack_bytes = 0
         self._woken.clear()
         self._share(_SHARED_STACK_BYTES, STACK_BYTES)
@@ -272,14 +272,14 @@ class StackTracer(IdleTracer):
         return _LOOK_FOR_MEMBERS_S if may_grow else super().drain_at_most_s
 
     def _on_stack(self, data: bytes) -> None:
-        self._records.append(data)
+        # At once: whoever kept the bytes for later would hold most of them twice then.
+        self._sites.append(_decode(data, self._machine.register_bytes))
         self._stack_bytes += len(data)
 
     def stack_trace(self) -> StackTrace:
         """Everything about stacks since `begin` or the call before; call it after `finish` or `snapshot`."""
-        sites = [_decode(data, self._machine.register_bytes) for data in self._records]
+        sites, self._sites = self._sites, []
         sleeping, self._sleeping = self._sleeping, []
-        self._records.clear()
         self._stack_bytes = 0
         self._look_again(sites)
         counters = self.program.per_cpu_sum("counters")

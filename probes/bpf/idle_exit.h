@@ -116,6 +116,7 @@ struct cpu_state {
     u32 looks_skipped;
     u32 looks_brisk;         /* … above the limit from which on not every call path is read */
     u64 reviewed_ns;         /* when this CPU last looked whether all CPUs are busy */
+    u64 idled_ns;            /* since the load meter last looked */
     /* No two CPUs' states share a cache line, nor a pair of lines that are fetched together: the table begins
      * anywhere in a line, and the gap is a pair of lines. */
     u8 gap[CACHE_GAP_BYTES];
@@ -161,6 +162,7 @@ static __attribute__((always_inline)) inline void idle_leave(struct cpu_state *c
     if (cpu->phase != PHASE_IDLE)
         return;
     cpu->period.exit_ns = now;
+    cpu->idled_ns += now - cpu->period.enter_ns;
     cpu->phase = PHASE_LEFT;
 }
 
@@ -287,8 +289,7 @@ static __attribute__((always_inline)) inline int idle_switch(struct cpu_state *c
 
     if (!is_open(cpu))
         return 0;
-    if (cpu->phase == PHASE_IDLE)
-        period->exit_ns = now;   /* the exit event was not seen: the switch is the latest it can have been */
+    idle_leave(cpu, now);   /* where the exit event was not seen: the switch is the latest it can have been */
     cpu->phase = PHASE_RUNNING;
     period->next_tid = tid;
     period->next_tgid = tgid;

@@ -3,13 +3,16 @@
  *
  * Under load (a CPU that saw more than LOADED_PER_100MS switch-outs and wakings by target threads in a tenth of a
  * second) only one in SAMPLE_1_IN is looked at, besides threads whose wake-up was blamed on a site not yet seen, and
- * wakings are not counted. The tenth before decides, so that a lasting load pays for the sample only. A CPU that did not
- * idle in it has no idle exit to be named, and is loaded from SATURATED_PER_100MS on.
+ * wakings are not counted. The tenth before decides, so that a lasting load pays for the sample only. A CPU that hardly
+ * idled in it has hardly an idle exit to be named, and is loaded from SATURATED_PER_100MS on: looks that nobody needs are
+ * what tracing would cost it.
  *
  * ON_DEMAND is for readers that stay: a sleep is looked at only where the thread's last one ended an idle period, or where
  * the process is judged now. Then what a host pays goes by its idle exits, whatever else it does.
  */
 #define SITE_SLOTS 16384
+/* A CPU that idled for less than this part of a tenth of a second hardly idled. */
+#define IDLE_1_IN 10
 /* More looks than this on one CPU: a thread that is where it always was need not show its call path each time. */
 #define BRISK_PER_100MS 100
 
@@ -167,10 +170,12 @@ static __always_inline u64 coarse_ns(void)
 static __always_inline void note_look(struct cpu_state *cpu, u64 now)
 {
     if (now - cpu->looks_window_ns > 100000000ULL) {
-        u32 most = cpu->period.enter_ns > cpu->looks_window_ns ? LOADED_PER_100MS : SATURATED_PER_100MS;
+        u64 span = now - cpu->looks_window_ns;
+        u32 most = cpu->idled_ns * IDLE_1_IN > span ? LOADED_PER_100MS : SATURATED_PER_100MS;
 
-        cpu->looks_loaded = cpu->looks_count > most && now - cpu->looks_window_ns < 200000000ULL;
-        cpu->looks_brisk = cpu->looks_count > BRISK_PER_100MS && now - cpu->looks_window_ns < 200000000ULL;
+        cpu->looks_loaded = cpu->looks_count > most && span < 200000000ULL;
+        cpu->looks_brisk = cpu->looks_count > BRISK_PER_100MS && span < 200000000ULL;
+        cpu->idled_ns = 0;
         cpu->looks_window_ns = now;
         cpu->looks_count = 0;
     }

@@ -269,6 +269,17 @@ def test_states_of_two_cpus_share_no_pair_of_cache_lines(library: ctypes.CDLL) -
     assert library.state_bytes() - used >= 128
 
 
+def test_the_load_meter_is_told_how_long_the_cpu_idled_whether_its_exit_was_seen_or_not(library: ctypes.CDLL) -> None:
+    state = ctypes.create_string_buffer(library.state_bytes())
+    period = ctypes.create_string_buffer(library.record_bytes())
+    library.enter(state, ctypes.c_uint64(1_000), 0, 1, period)
+    library.leave(state, ctypes.c_uint64(5_000))
+    library.switch_to(state, ctypes.c_uint64(6_000), 7, None)
+    library.enter(state, ctypes.c_uint64(10_000), 0, 1, period)
+    library.switch_to(state, ctypes.c_uint64(10_500), 7, None)
+    assert np.frombuffer(state.raw, dtype=layout.CPU_STATE)[0]["idled_ns"] == 4_500
+
+
 def test_nothing_seen_stays_unknown(library: ctypes.CDLL) -> None:
     (record,) = run(library, f"0 5200 idle {EXIT}\n0 5300 sched_switch 0 77")
     assert record["evidence"] == Evidence.NONE
