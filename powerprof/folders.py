@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -72,7 +71,7 @@ class Folder:
     @contextmanager
     def replacing(self, name: str, mode: int = 0o600) -> Iterator[int]:
         """A new file that takes the place of `name` at the end of the block; after an error nothing has changed."""
-        temporary = f".powerprof-{secrets.token_hex(8)}"
+        temporary = f".powerprof-{os.urandom(8).hex()}"
         handle = self.create(temporary, mode)
         try:
             yield handle
@@ -94,7 +93,7 @@ class Folder:
 
         Tried for real: a read-only file system, a quota or /proc refuse what the permissions allow.
         """
-        name = f".powerprof-{secrets.token_hex(8)}"
+        name = f".powerprof-{os.urandom(8).hex()}"
         handle = self.create(name)
         try:
             check_free(handle, needed_bytes)

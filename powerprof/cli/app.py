@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import cast
@@ -14,7 +14,7 @@ import typer
 
 from powerprof import __version__, paths
 from powerprof.cli.groups import spread
-from powerprof.cli.help import GroupedHelp, narrow
+from powerprof.cli.help import LIMITS, GroupedHelp, narrow
 from powerprof.cli.output import leave_terminal, say
 from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
 from powerprof.foreign import printable
@@ -49,8 +49,8 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-def build_app() -> typer.Typer:
-    """The Typer application with every subcommand."""
+def build_app(names: Sequence[str] = _COMMANDS) -> typer.Typer:
+    """The Typer application with these subcommands: all, or the one that was typed, to import no other."""
     app = typer.Typer(
         name="powerprof",
         context_settings={"help_option_names": ["-h", "--help"], "terminal_width": narrow()},
@@ -71,7 +71,7 @@ def build_app() -> typer.Typer:
             os.environ["POWERPROF_DEBUG"] = "1"
         paths.check_roots()
 
-    for name in _COMMANDS:
+    for name in names:
         module = import_module(f"powerprof.cli.{name}")
         # The first sentence is the line in the list of commands: click would go on after a question mark.
         first = re.match(r"[^.?]*[.?]", module.__doc__ or "")
@@ -102,13 +102,19 @@ def _reader_gone() -> int:
 _CommandLineError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
 
+def _bound(match: re.Match[str]) -> str:
+    """`-1 is not in the range 0<=x<=100` as `must be at least 0`."""
+    least, most = match["low"] or match["least"], match["high"] or match["most"]
+    below = least is not None and float(match["value"]) < float(least)
+    return f"must be at least {least}" if below else f"must be at most {most}"
+
+
 # What Typer says of a value, and the plain words for it.
-_COMPLAINTS = (
+_COMPLAINTS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^Invalid value for '(--[\w-]+)': ", r"\1: "),
-    (r"Input should be a valid integer.*", "not a whole number"),
-    (r"Input should be a valid number.*", "not a number"),
-    (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
-    (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
+    (r"'.*' is not a valid int.*", "not a whole number"),
+    (r"'.*' is not a valid float.*", "not a number"),
+    (rf"(?P<value>\S+) is not in the range (?:{LIMITS})", _bound),
 )
 
 
@@ -140,7 +146,9 @@ def run_app(arguments: Sequence[str]) -> int:
         arguments = [*arguments[1:], "--help"]
     try:
         words, typed = _typed_command(arguments)
-        code = build_app()(args=words, prog_name="powerprof", standalone_mode=False, obj=typed)
+        # Options before the command may ask for the list of all.
+        app = build_app(words[:1]) if words and words[0] in _COMMANDS else build_app()
+        code = app(args=words, prog_name="powerprof", standalone_mode=False, obj=typed)
         return code if isinstance(code, int) else 0
     except _CommandLineError as error:
         if not arguments:

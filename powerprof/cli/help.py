@@ -17,7 +17,8 @@ from powerprof.errors import UsageError
 
 # What has no group of its own.
 _OWN = "Options"
-_LIMITS = re.compile(r"(?P<low>[\d.e+-]+)<=x<=(?P<high>[\d.e+-]+)|x>=(?P<least>[\d.e+-]+)|x<=(?P<most>[\d.e+-]+)")
+# How click writes the range of a number.
+LIMITS = r"(?P<low>[\d.e+-]+)<=x<=(?P<high>[\d.e+-]+)|x>=(?P<least>[\d.e+-]+)|x<=(?P<most>[\d.e+-]+)"
 
 
 def _grouped(number: str) -> str:
@@ -32,7 +33,7 @@ def limits(text: str) -> str:
             return f"{_grouped(match['low'])} to {_grouped(match['high'])}"
         return f"from {_grouped(match['least'])}" if match["least"] is not None else f"to {_grouped(match['most'])}"
 
-    return _LIMITS.sub(said, text)
+    return re.sub(LIMITS, said, text)
 
 
 def narrow() -> int | None:
@@ -52,7 +53,7 @@ class GroupedHelp(TyperCommand):
             if "\0" in given or any("\ud800" <= char <= "\udfff" for char in given):
                 raise UsageError(f"{given} is not UTF-8", "rename it, or give it another name by a link")
         options = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "option"]
-        takes = {name for option in options if not getattr(option, "is_flag", False) for name in option.opts}
+        takes = {name: option for option in options if not getattr(option, "is_flag", False) for name in option.opts}
         for word, after in pairwise([*args, None]):
             if word is None or word == "--":
                 break
@@ -60,6 +61,9 @@ class GroupedHelp(TyperCommand):
             said = value if equals else after
             if option in takes and said is not None and not said.strip():
                 raise UsageError(f"{option} has an empty value", "give it one, or leave it out")
+            # Python takes the digits of every script for numbers: ٣ would be 3, and a mistake more often than that.
+            if option in takes and said and not said.isascii() and takes[option].type.name.startswith(("int", "float")):
+                raise UsageError(f"{option}: not a number", f"{ctx.command_path} --help")
         left = super().parse_args(ctx, args)
         for parameter in options:
             number = ctx.params.get(parameter.name or "")

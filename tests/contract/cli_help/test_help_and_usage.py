@@ -135,15 +135,17 @@ def test_the_version_is_that_of_the_package(powerprof_cli: Cli) -> None:
     assert re.fullmatch(r"powerprof \d+\.\d+\.\d+\n", done.out)
 
 
-def test_help_does_not_import_what_is_slow(tmp_path: Path) -> None:
-    """Starting quickly is a promise: BPF, plotting and statistics libraries are loaded where they are used."""
+@pytest.mark.parametrize("words", [["--help"], ["idle", "--clients", "none"]])
+def test_nothing_slow_is_imported_before_it_is_needed(words: list[str], tmp_path: Path) -> None:
+    """Starting quickly is a promise: libraries and other commands are loaded where they are used."""
     import subprocess
     import sys
 
+    slow = {"bcc", "drgn", "numpy", "scipy", "plotly", "jinja2", "pymysql", "rich", "pydantic"}
+    slow |= {"powerprof.cli.compare"} if words[0] == "idle" else set()
     program = (
-        "import sys; sys.argv=['powerprof', '--help']\nfrom powerprof.cli import main\n"
-        "try: main()\nexcept SystemExit: pass\n"
-        "print(sorted({'bcc','drgn','numpy','scipy','plotly','jinja2','pymysql','rich'} & set(sys.modules)))"
+        f"import sys; sys.argv={['powerprof', *words]}\nfrom powerprof.cli import main\n"
+        f"try: main()\nexcept SystemExit: pass\nprint(sorted({slow} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, encoding="utf-8", cwd=tmp_path, check=True
