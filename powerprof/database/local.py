@@ -10,7 +10,7 @@ from pathlib import Path
 
 from powerprof import paths
 from powerprof.database import postgres, sql
-from powerprof.database.base import Limits, Login
+from powerprof.database.base import Limits, Login, Sql
 from powerprof.database.locate import socket_inodes
 from powerprof.errors import PowerprofError
 from powerprof.files import try_text
@@ -41,27 +41,39 @@ def listening_sockets(pid: int) -> list[Path]:
     return sockets
 
 
+def enter(pid: int, limits: Limits = sql.A_LOOK) -> tuple[Login, Sql] | None:
+    """In by the server's own socket, and how; None where none of them lets us in. The caller closes the connection.
+
+    Logs in as the system user (unix_socket authentication), without a password, and asks nothing of the terminal.
+    """
+    end_s = time.monotonic() + _PATIENCE_S
+    for place in listening_sockets(pid)[:_MOST_SOCKETS]:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            break
+        login = Login(user=getpass.getuser(), socket=place)
+        try:
+            return login, sql.connect(login, timeout_s=left_s, limits=limits)
+        except (PowerprofError, OSError):
+            continue
+    return None
+
+
 def names_of_local_server(pid: int) -> dict[int, str]:
     """Kernel thread id → performance_schema name, or what a process of PostgreSQL says that it is; empty for what is no
     server, or one that does not let us in.
 
-    Logs in as the system user (unix_socket authentication), without a password, and asks nothing of the terminal.
     """
     name = name_of(pid)
     if name == IN_PROCESSES:
         return server_names(postgres.processes(pid))
     if not is_server(name):
         return {}
-    end_s = time.monotonic() + _PATIENCE_S
-    for place in listening_sockets(pid)[:_MOST_SOCKETS]:
-        left_s = end_s - time.monotonic()
-        if left_s <= 0:
-            break
-        try:
-            with sql.connect(
-                Login(user=getpass.getuser(), socket=place), timeout_s=left_s, limits=Limits(waiting_s=left_s)
-            ) as connection:
-                return sql.thread_names(connection, pid)
-        except (PowerprofError, OSError):
-            continue
-    return {}
+    entered = enter(pid, Limits(waiting_s=_PATIENCE_S))
+    if entered is None:
+        return {}
+    try:
+        with entered[1] as connection:
+            return sql.thread_names(connection, pid)
+    except (PowerprofError, OSError):
+        return {}

@@ -3,24 +3,16 @@
 
 from __future__ import annotations
 
-import getpass
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from powerprof import paths
 from powerprof.diagnosis.collect import Look, Subject, look
 from powerprof.diagnosis.findings import DiagnosedServer, Diagnosis
 from powerprof.diagnosis.rules import diagnose
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
-
-if TYPE_CHECKING:
-    from powerprof.database.base import Sql
-
-_PATIENCE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -96,10 +88,10 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
     if pid is None:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     label = name_of(pid) or str(pid)
-    from powerprof.database.local import is_server
+    from powerprof.database.local import enter, is_server
 
-    own_connection = connect_locally(pid)
-    if own_connection is None:
+    entered = enter(pid)
+    if entered is None:
         if not is_server(label):
             raise UsageError(
                 f"{pid} ({label}) is not a MariaDB or MySQL server: there are no rules to judge it by",
@@ -112,23 +104,5 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
         return Subject(pid, label, None, label, None)
     from powerprof.database.client import version_of
 
-    stack.enter_context(own_connection)
+    own_connection = stack.enter_context(entered[1])
     return Subject(pid, label, own_connection, version_of(own_connection), None)
-
-
-def connect_locally(pid: int) -> Sql | None:
-    """In by its own unix socket as the system user, without a password."""
-    from powerprof.database import sql
-    from powerprof.database.base import Login
-    from powerprof.database.local import listening_sockets
-
-    end_s = time.monotonic() + _PATIENCE_S
-    for place in listening_sockets(pid):
-        left_s = end_s - time.monotonic()
-        if left_s <= 0:
-            break
-        try:
-            return sql.connect(Login(user=getpass.getuser(), socket=place), timeout_s=left_s, limits=sql.A_LOOK)
-        except (PowerprofError, OSError):
-            continue
-    return None

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from powerprof.attribution.records import Attribution
-from powerprof.database.local import is_server
+from powerprof.database.local import enter, is_server
 from powerprof.database.replication import ReplicationStatus
 from powerprof.diagnosis.collect import Asked, Subject, evidence_of
 from powerprof.diagnosis.evidence import Evidence
 from powerprof.diagnosis.rules import diagnose
-from powerprof.diagnosis.session import connect_locally
 from powerprof.errors import PowerprofError
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.processes.targets import name_of, processes
@@ -57,7 +56,11 @@ class _Server:
 
     def before(self) -> None:
         """Connect, and ask what needs two readings."""
-        self.connection = connect_locally(self.pid) if self.account is None else _by_account(self.account)[0]
+        if self.account is not None:
+            self.connection = _by_account(self.account)[0]
+        else:
+            entered = enter(self.pid)
+            self.connection = None if entered is None else entered[1]
         if self.connection is None:
             self.down()
             return

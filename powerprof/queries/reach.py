@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import getpass
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from powerprof import paths
 from powerprof.database import sql
 from powerprof.database.base import Login
-from powerprof.database.local import IN_PROCESSES, is_server
+from powerprof.database.local import IN_PROCESSES, enter, is_server
 from powerprof.database.performance import Known, look
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.processes.titles import database_of, server_names
@@ -22,9 +21,6 @@ from powerprof.tracing.members import Members
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
-
-_PATIENCE_S = 3.0
-_MOST_SOCKETS = 20
 
 
 @dataclass(frozen=True)
@@ -115,19 +111,11 @@ def _label(name: str | None, pid: int) -> str:
 
 
 def _by_its_socket(pid: int, label: str) -> Reach:
-    """In by its own unix socket as the system user, without a password; else not at all."""
     from powerprof.database.client import version_of
-    from powerprof.database.local import listening_sockets
 
-    end_s = time.monotonic() + _PATIENCE_S
-    for place in listening_sockets(pid)[:_MOST_SOCKETS]:
-        left_s = end_s - time.monotonic()
-        if left_s <= 0:
-            break
-        login = Login(user=getpass.getuser(), socket=place)
-        try:
-            with sql.connect(login, timeout_s=left_s, limits=sql.A_LOOK) as connection:
-                return Reach(pid, label, version_of(connection), login)
-        except (PowerprofError, OSError):
-            continue
+    entered = enter(pid)
+    if entered is not None:
+        login, connection = entered
+        with suppress(PowerprofError, OSError), connection:
+            return Reach(pid, label, version_of(connection), login)
     return Reach(pid, label, None, None)
