@@ -69,11 +69,11 @@ def on_host(path: Path, root: Path | None) -> Path:
     return path if root is None else root / path.relative_to("/")
 
 
-def check_program(file: Path) -> None:
-    """Raises PowerprofError where there is no program."""
+def check_program(file: Path, wanted: str = "mariadbd or mysqld") -> None:
+    """Raises PowerprofError where there is no program; `wanted` is what the hint asks for."""
     if not os.path.isfile(file) or not os.access(file, os.X_OK):  # noqa: PTH113 - Path's raises where a name is too long
         reason = "not an executable file" if os.path.lexists(file) else "no such file"
-        raise PowerprofError(f"cannot start the server {file} ({reason})", "name a mariadbd or mysqld")
+        raise PowerprofError(f"cannot start the server {file} ({reason})", f"name a {wanted}")
 
 
 def find_build(

@@ -11,7 +11,7 @@ from pathlib import Path
 from powerprof import programs
 from powerprof.database.accounts import server_account
 from powerprof.database.base import Login
-from powerprof.database.builds import ServerBuild, on_host, refuse_missing_library
+from powerprof.database.builds import ServerBuild, check_program, on_host, refuse_missing_library
 from powerprof.database.settings import Setting
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.sources.procfs import children
@@ -41,11 +41,7 @@ def find_build(binary: Path | None = None, basedir: Path | None = None, root: Pa
         binary = max(places, key=lambda place: int(place.parts[-3]), default=None) or programs.which("postgres")
     if binary is None:
         raise CapabilityError("postgres is not installed", "apt install postgresql")
-    if not on_host(binary, root).is_file():
-        raise PowerprofError(
-            f"cannot start the server {on_host(binary, root)} (no such file)",
-            "name a server that is there, or apt install postgresql",
-        )
+    check_program(on_host(binary, root), "postgres that is there, or apt install postgresql")
     asked = ServerBuild(binary, "postgresql", (0, 0, 0), "", basedir, root=root)
     command = [str(binary.absolute()), "--version"]
     done = programs.run(command, timeout_s=30, check=False, user=server_account(), inside=asked.enclosure())
