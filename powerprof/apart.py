@@ -50,7 +50,10 @@ def apart(work: Callable[[Say], None], timeout_s: float) -> Apart:
         pid = 0
         return Apart(_parts(told), status == 0, cpu_s)
     except OSError as error:
-        raise PowerprofError(f"cannot fork ({(error.strerror or str(error)).lower()})") from error
+        raise PowerprofError(
+            f"cannot fork ({(error.strerror or str(error)).lower()})",
+            "allow more processes: ulimit -u, and pids.max of its control group",
+        ) from error
     finally:
         os.close(told)
         if pid:

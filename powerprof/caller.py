@@ -95,7 +95,10 @@ def acting_as(account: Account) -> Iterator[None]:
             libc.setfsuid(account.uid)
             # It returns no error; asked for the impossible it says what holds.
             if (libc.setfsgid(-1), libc.setfsuid(-1)) != (account.gid, account.uid):
-                raise PowerprofError(f"cannot act as user {account.uid} (setfsuid was refused)")
+                raise PowerprofError(
+                    f"cannot act as user {account.uid} (setfsuid was refused)",
+                    "give root CAP_SETUID and CAP_SETGID, or run without sudo",
+                )
             yield
         finally:
             libc.setfsuid(before[1])

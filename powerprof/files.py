@@ -17,6 +17,13 @@ def reason_of(error: OSError) -> str:
     return _REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()
 
 
+def not_understood(path: object, reason: str) -> PowerprofError:
+    """A pseudo file that is not as the kernel writes it."""
+    return PowerprofError(
+        f"cannot read {path} ({reason})", "no kernel writes that: is POWERPROF_SYSFS or POWERPROF_PROCFS set?"
+    )
+
+
 def read_text(path: Path) -> str:
     """A small pseudo file, stripped. Raises PowerprofError with thing, reason and remedy."""
     try:
@@ -47,7 +54,7 @@ def read_int(path: Path) -> int:
     try:
         return int(text)
     except ValueError:
-        raise PowerprofError(f"cannot read {path} (not a number: {text[:40]!r})") from None
+        raise not_understood(path, f"not a number: {text[:40]!r}") from None
 
 
 def try_text(path: Path) -> str | None:

@@ -83,4 +83,7 @@ def _permitted() -> int:
 
 def _must(result: int) -> None:
     if result != 0:
-        raise PowerprofError(f"cannot give up privileges ({os.strerror(ctypes.get_errno()).lower()})")
+        raise PowerprofError(
+            f"cannot give up privileges ({os.strerror(ctypes.get_errno()).lower()})",
+            "run it where capset is allowed (a container's seccomp profile may forbid it)",
+        )

@@ -132,7 +132,7 @@ def _checked(
 
 def _cannot_run(program: str, error: OSError) -> PowerprofError:
     reason = "no such program" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
-    return PowerprofError(f"cannot run {program} ({reason})")
+    return PowerprofError(f"cannot run {program} ({reason})", "start it by itself: is it a program of this machine?")
 
 
 @contextmanager
@@ -194,7 +194,10 @@ def run(
         ) from error
     finished = Finished(words, done.returncode, done.stdout, done.stderr)
     if check and done.returncode != 0:
-        raise PowerprofError(f"{Path(words[0]).name} failed with {done.returncode}: {finished.tail()}")
+        raise PowerprofError(
+            f"{Path(words[0]).name} failed with {done.returncode}: {finished.tail()}",
+            "run it by itself: what it lacks for powerprof it lacks for you",
+        )
     return finished
 
 

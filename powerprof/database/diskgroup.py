@@ -81,7 +81,9 @@ def disk_of(place: Path, devices: Path = _DEVICES) -> str:
     try:
         number = place.stat().st_dev
     except OSError as error:
-        raise PowerprofError(f"cannot look at {place} ({reason_of(error)})") from error
+        raise PowerprofError(
+            f"cannot look at {place} ({reason_of(error)})", "set TMPDIR to a folder on a disk"
+        ) from error
     name = f"{os.major(number)}:{os.minor(number)}"
     entry = devices / name
     if not entry.exists():

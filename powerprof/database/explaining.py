@@ -49,7 +49,7 @@ def _read_only(connection: Sql) -> None:
             sql.execute(connection, statement)
         except StatementError as error:
             if error.number >= 2000 or error.number == 0:
-                raise PowerprofError(error.message) from error
+                raise PowerprofError(error.message, error.hint) from error
 
 
 def _step(row: dict[str, object]) -> Step:

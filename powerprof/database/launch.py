@@ -115,7 +115,10 @@ def open_log(directory: Path) -> int:
             flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             return os.open(ERROR_LOG, flags, dir_fd=folder.handle)
     except OSError as error:
-        raise PowerprofError(f"cannot open {directory / ERROR_LOG} ({reason_of(error)})") from error
+        raise PowerprofError(
+            f"cannot open {directory / ERROR_LOG} ({reason_of(error)})",
+            "set TMPDIR to a folder of root's on another disk",
+        ) from error
 
 
 def command(build: ServerBuild, options: ServerOptions, directory: Path, port: int | None) -> tuple[Path, list[str]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from powerprof import programs
 from powerprof.closing import Closing
-from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.errors import CapabilityError, UsageError
 
 _CLONE_NEWNET = 0x40000000
 _OWN = "/proc/thread-self/ns/net"
@@ -58,12 +58,12 @@ class Network(Closing):
     """`with Network(3) as network:` joins three namespaces by a bridge.
 
     `network.namespaces[i]` is a file descriptor for `inside`, `network.addresses[i]` the IPv4 address there.
-    Raises CapabilityError where the host cannot, PowerprofError where `ip` fails.
+    Raises CapabilityError where the host cannot, PowerprofError where `ip` fails, UsageError for too many.
     """
 
     def __init__(self, count: int) -> None:
         if not 1 <= count <= 200:
-            raise PowerprofError(f"{count} namespaces are not possible")
+            raise UsageError(f"{count} network namespaces are not possible", "a topology of 1 to 200 servers")
         self.count = count
         self.namespaces: list[int] = []
         self.addresses = [f"10.77.0.{number + 1}" for number in range(count)]

@@ -111,5 +111,5 @@ def manifest_of(place: Path) -> Manifest:
 
 def _digest(place: Path) -> str:
     if not (place / "root").is_dir():
-        raise PowerprofError(f"{place} holds no root")
+        raise PowerprofError(f"{place} holds no root", "remove that folder, and fetch the server again")
     return tree_digest(place / "root", most_files=_MOST_FILES, most_bytes=_MOST_BYTES)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
 _MARKER = "powerprof_marker"
+_LOOK = "look at the settings and statements that its condition has for it (workload.toml)"
 
 
 class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,10 +179,13 @@ def wait_marker(replica: Sql, token: str, name: str, deadline: float) -> None:
                 sql.execute(replica, "STOP SLAVE", "START SLAVE")
                 begun_anew = time.monotonic()
             if status.sql_running is False and status.last_sql_error:
-                raise PowerprofError(f"{name} does not replicate: {status.last_sql_error}")
+                raise PowerprofError(f"{name} does not replicate: {status.last_sql_error}", _LOOK)
             if status.io_running == "No" and status.last_io_error:
-                raise PowerprofError(f"{name} does not replicate: {status.last_io_error}")
+                raise PowerprofError(f"{name} does not replicate: {status.last_io_error}", _LOOK)
         if time.monotonic() > deadline:
             said = "; ".join(f"{status.io_state}, {status.last_io_error}" for status in read_status(replica))
-            raise PowerprofError(f"{name} did not apply its source's marker row in time ({said or 'no status'})")
+            raise PowerprofError(
+                f"{name} did not apply its source's marker row in time ({said or 'no status'})",
+                "the host may be too busy: try again when it is idle",
+            )
         time.sleep(0.02)

@@ -39,7 +39,7 @@ class RunTree(Closing):
     def path(self) -> Path:
         """The directory."""
         if self._path is None:
-            raise PowerprofError("the private directory is not there (outside its with block)")
+            raise RuntimeError("the private directory is not there (outside its with block)")
         return self._path
 
     @property
@@ -51,7 +51,7 @@ class RunTree(Closing):
     def janitor_pid(self) -> int:
         """The process that cleans up after a kill -9."""
         if self._janitor is None:
-            raise PowerprofError("no janitor runs (outside its with block)")
+            raise RuntimeError("no janitor runs (outside its with block)")
         return self._janitor.pid
 
     def _open(self) -> None:

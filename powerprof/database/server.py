@@ -182,7 +182,8 @@ class PrivateServer(Closing):
         """Raises PowerprofError where the server has ended: how, and what it said last."""
         if not self.alive():
             raise PowerprofError(
-                f"the private server {self.options.name} (pid {self.pid}) {self._ending()}: {self.log_tail()}"
+                f"the private server {self.options.name} (pid {self.pid}) {self._ending()}: {self.log_tail()}",
+                "dmesg says whether the host had no memory left; otherwise fewer clients or other settings may help",
             )
 
     def _ending(self) -> str:
@@ -257,5 +258,5 @@ class PrivateServer(Closing):
 
 def _there(part: T | None) -> T:
     if part is None:
-        raise PowerprofError("the private server has not been started")
+        raise RuntimeError("the private server has not been started")
     return part

@@ -116,7 +116,10 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
     if done.returncode != 0:
         builds.refuse_missing_library(done.stderr, build.binary)
         need_room(work, 8 << 20)
-        raise PowerprofError(f"cannot create the empty data directory of {build.name}: {done.tail()}")
+        raise PowerprofError(
+            f"cannot create the empty data directory of {build.name}: {done.tail()}",
+            "its own words say why; --server-binary names another server",
+        )
     return work / "data"
 
 

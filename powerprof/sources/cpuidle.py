@@ -33,7 +33,7 @@ def parse_cpu_list(text: str, what: object) -> list[int]:
     for part in text.strip().split(",") if text.strip() else []:
         match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
         if match is None or (match[2] and int(match[2]) < int(match[1])):
-            raise PowerprofError(f"cannot read {what} (not a list of CPUs: {text.strip()[:40]!r})")
+            raise files.not_understood(what, f"not a list of CPUs: {text.strip()[:40]!r}")
         cpus.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return sorted(cpus)
 
@@ -44,7 +44,7 @@ def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise PowerprofError(f"cannot list {folder} ({files.reason_of(error)})") from error
+        raise PowerprofError(f"cannot list {folder} ({files.reason_of(error)})", "run as root") from error
     folders = [(int(match[1]), entry) for entry in entries if (match := pattern.fullmatch(entry.name))]
     return sorted(folders)
 
@@ -151,11 +151,11 @@ class CpuidleReader(Closing):
         except OSError as error:
             if error.errno in _GONE:
                 raise _CpuGone from error
-            raise PowerprofError(f"cannot read {path} ({files.reason_of(error)})") from error
+            raise PowerprofError(f"cannot read {path} ({files.reason_of(error)})", "run as root") from error
         try:
             return int(data)
         except ValueError:
-            raise PowerprofError(f"cannot read {path} (not a number: {data[:20]!r})") from None
+            raise files.not_understood(path, f"not a number: {data[:20]!r}") from None
 
     def usage(self, cpu: int) -> tuple[int, ...] | None:
         """The entries of each state of one CPU; None where the CPU has gone."""

@@ -86,7 +86,7 @@ class PowertopResidency:
 
     def start(self, duration_s: float | None) -> None:
         if duration_s is None:
-            raise PowerprofError("powertop must know the length of the window in advance")
+            raise RuntimeError("powertop must know the length of the window in advance")
         self._seconds = max(1, math.ceil(duration_s))
         self._program.launch([f"--csv={OUTPUT}", f"--time={self._seconds}"], duration_s)
 

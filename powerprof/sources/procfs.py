@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof import files, paths
-from powerprof.errors import PowerprofError
 from powerprof.records import ProcessTime
 
 _USER_HZ = 100  # the unit of /proc/stat for user space on every architecture (include/asm-generic/param.h)
@@ -60,9 +59,9 @@ def parse_stat(text: str, path: object, at_ns: int = 0) -> Stat:
                 ticks = [int(word) / _USER_HZ for word in words[1:]]
                 cpus[int(words[0][3:])] = dict(zip(_FIELDS, ticks, strict=False))
         except (ValueError, IndexError):
-            raise PowerprofError(f"cannot read {path} (not understood: {line[:40]!r})") from None
+            raise files.not_understood(path, f"not understood: {line[:40]!r}") from None
     if not cpus:
-        raise PowerprofError(f"cannot read {path} (no CPU in it)")
+        raise files.not_understood(path, "no CPU in it")
     return Stat(at_ns, cpus, counts["intr"], counts["ctxt"])
 
 

@@ -73,14 +73,16 @@ class TimedProgram:
         Raises PowerprofError where it does not end.
         """
         if self._process is None:
-            raise PowerprofError("the window was never opened")
+            raise RuntimeError("the window was never opened")
         if self._process.poll() is None and time.monotonic() < self._end_s - 0.5:
             stop(self._process, patience_s=2.0)
             return None
         try:
             code = self._process.wait(_PATIENCE_S + max(0.0, self._end_s - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise PowerprofError(f"{self._name} did not finish") from None
+            raise PowerprofError(
+                f"{self._name} did not finish", "the host may be too busy: try again when it is idle"
+            ) from None
         return Outcome(code, text_of(self._said).strip().splitlines())
 
     def report(self) -> str:

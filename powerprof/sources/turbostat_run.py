@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.errors import CapabilityError
 from powerprof.records import AchievedResidency, StateResidency, Window
 from powerprof.sources.base import is_polling
 from powerprof.sources.timed_program import OUTPUT, Outcome, TimedProgram
@@ -112,7 +112,7 @@ class TurbostatResidency:
 
     def start(self, duration_s: float | None) -> None:
         if duration_s is None:
-            raise PowerprofError("turbostat must know the length of the window in advance")
+            raise RuntimeError("turbostat must know the length of the window in advance")
         self._program.launch(
             [
                 "--enable",

@@ -142,7 +142,10 @@ class Aside(Closing):
             child = programs.start(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             if child.stdout is None or not select.select([child.stdout], [], [], _START_S)[0]:
                 programs.stop(child, patience_s=0.5)
-                raise PowerprofError("the child that reads other processes did not start")
+                raise PowerprofError(
+                    "the child that reads other processes did not start",
+                    "the host may be too busy: try again when it is idle",
+                )
             os.read(child.stdout.fileno(), 4)
             self._child = child
         return self._child

@@ -138,7 +138,7 @@ def snapshot(
             raise PowerprofError(f"process {pid} is gone", "ps -e lists them") from error
         if error.errno:
             raise CapabilityError(error.message, "run as root or as its user") from error
-        raise PowerprofError(error.message) from error
+        raise PowerprofError(error.message, error.hint) from error
     except (OSError, ValueError, IndexError) as error:
         why = reason_of(error) if isinstance(error, OSError) else str(error)
         raise PowerprofError(f"cannot look at process {pid} ({why})", "run as root or as its user") from error

@@ -90,7 +90,7 @@ class Btf:
             raise self._damaged("its last type is cut")
 
     def _damaged(self, reason: str) -> PowerprofError:
-        return PowerprofError(f"{self._origin} is damaged: {reason}")
+        return PowerprofError(f"{self._origin} is damaged: {reason}", "install that kernel again, and boot it")
 
     def _kind(self, type_id: int) -> int:
         if type_id >= len(self._positions):

@@ -51,6 +51,13 @@ def _refusal(error: OSError) -> PowerprofError:
     )
 
 
+def _unusable(what: str, error: OSError) -> PowerprofError:
+    """Why a table of a loaded program could not be used."""
+    return PowerprofError(
+        f"cannot {what} ({reason_of(error)})", "free memory: the host's, and its control group's (memory.max)"
+    )
+
+
 class Loaded(Closing):
     """All programs and maps of one object; leaving the context, or `close`, detaches and frees them."""
 
@@ -194,14 +201,14 @@ class Loaded(Closing):
         try:
             return syscalls.read_all(descriptor, plan.key_bytes, plan.value_bytes, plan.entries)
         except OSError as error:
-            raise PowerprofError(f"cannot read the table {name} ({reason_of(error)})") from error
+            raise _unusable(f"read the table {name}", error) from error
 
     def put(self, name: str, key: int | bytes, value: bytes) -> None:
         """Set one entry of an array, by its number, or of a hash table."""
         try:
             syscalls.update(self._maps[name][0], _key(key), value)
         except OSError as error:
-            raise PowerprofError(f"cannot write the table {name} ({reason_of(error)})") from error
+            raise _unusable(f"write the table {name}", error) from error
 
     def get(self, name: str, index: int) -> bytes:
         """One entry of an array."""
@@ -209,7 +216,7 @@ class Loaded(Closing):
         try:
             return syscalls.lookup(descriptor, _key(index), plan.value_bytes)
         except OSError as error:
-            raise PowerprofError(f"cannot read the table {name} ({reason_of(error)})") from error
+            raise _unusable(f"read the table {name}", error) from error
 
     def delete(self, name: str, keys: bytes) -> None:
         """Delete entries of a hash table by their keys, one after the other; those not there are passed over."""
@@ -217,7 +224,7 @@ class Loaded(Closing):
         try:
             syscalls.delete(descriptor, keys, plan.key_bytes)
         except OSError as error:
-            raise PowerprofError(f"cannot clear the table {name} ({reason_of(error)})") from error
+            raise _unusable(f"clear the table {name}", error) from error
 
     def clear(self, name: str) -> None:
         """Delete all entries of a hash table."""

@@ -37,7 +37,10 @@ class Sampler(Closing):
                 self.close()
                 if error.errno in (errno.EPERM, errno.EACCES):
                     raise not_permitted() from error
-                raise PowerprofError(f"cannot sample on CPU {cpu} ({reason_of(error)})") from error
+                raise PowerprofError(
+                    f"cannot sample on CPU {cpu} ({reason_of(error)})",
+                    "end other profilers, and allow more open files (ulimit -n)",
+                ) from error
 
     def close(self) -> None:
         """Sample no more."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, Protocol, get_args
 
 from powerprof import paths
-from powerprof.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.errors import CapabilityError, UsageError
 from powerprof.records import Window
 from powerprof.sources import procfs
 from powerprof.sources.base import Snapshot
@@ -55,7 +55,7 @@ class CpuidleResidency:
 
     def finish(self, started_at: str) -> Window:
         if self._before is None or self._after is None:
-            raise PowerprofError("the window was never opened")
+            raise RuntimeError("the window was never opened")
         return residency.compute(self._before, self._after, started_at=started_at)
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class ProcfsResidency:
     def finish(self, started_at: str) -> Window:
         after = self._after
         if self._before is None or after is None:
-            raise PowerprofError("the window was never opened")
+            raise RuntimeError("the window was never opened")
         spent = procfs.accounting(self._before, after)
         notes = list(self._notes)
         if spent is None:

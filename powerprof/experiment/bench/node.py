@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from powerprof.errors import PowerprofError
 from powerprof.experiment.bench.settings import GlobalSettings
 
 if TYPE_CHECKING:
@@ -51,5 +50,5 @@ def private(server: Server) -> PrivateServer:
     from powerprof.database.server import PrivateServer
 
     if not isinstance(server, PrivateServer):
-        raise PowerprofError(f"{server.version} is not ours to stop")
+        raise RuntimeError(f"{server.version} is not ours to stop")
     return server

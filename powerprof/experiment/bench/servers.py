@@ -311,7 +311,7 @@ class Bench(Closing):
 
     def _private_tree(self) -> RunTree:
         if self._tree is None:
-            raise PowerprofError("the servers of the experiment have been stopped")
+            raise RuntimeError("the servers of the experiment have been stopped")
         return self._tree
 
     def _node(self, case: Case) -> Node:

@@ -127,6 +127,6 @@ def _counters(connection: Sql) -> dict[str, int]:
     try:
         rows = sql.rows(connection, "SHOW GLOBAL STATUS", columns=2)
     except PowerprofError as error:
-        raise Retryable(f"a server of the topology is gone: {error.message}") from error
+        raise Retryable(f"a server of the topology is gone: {error.message}", error.hint) from error
     counted = {str(name): sql.count(value) for name, value in rows if name in _COUNTED}
     return {name: value for name, value in counted.items() if value is not None}

@@ -119,7 +119,7 @@ class StormWatch(Closing):
     def _count(self) -> tuple[float, int]:
         """When, and the counter without this connection's own part. Raises PowerprofError where there is none."""
         if self._connection is None:
-            raise PowerprofError("the storm is not watched")
+            raise RuntimeError("the storm is not watched")
         rows = sql.rows(self._connection, f"SHOW GLOBAL STATUS LIKE '{self._storm.counter}'", columns=2)
         counted = sql.count(rows[0][1]) if rows else None
         if counted is None:

@@ -167,7 +167,10 @@ def test_unreadable_counters_are_one_line(powerprof_cli: Cli, tmp_path: Path) ->
     (cpus.state(0, 1) / "time").write_text("junk\n")
     result = powerprof_cli(["residency", "--duration", "0.1"], env={"POWERPROF_SYSFS": str(tmp_path / "sys")})
     assert (result.code, result.out) == (1, "")
-    assert result.err == f"error: cannot read {cpus.state(0, 1)}/time (not a number: b'junk\\n')\n"
+    assert result.err.splitlines() == [
+        f"error: cannot read {cpus.state(0, 1)}/time (not a number: b'junk\\n')",
+        "hint: no kernel writes that: is POWERPROF_SYSFS or POWERPROF_PROCFS set?",
+    ]
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_window(powerprof_cli: Cli, tmp_path: Path) -> None:
