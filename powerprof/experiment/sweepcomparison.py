@@ -13,6 +13,7 @@ from powerprof.errors import UsageError
 from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.judge.metrics import rest_percent
 from powerprof.experiment.judge.partings import Judged, sentence
+from powerprof.experiment.judge.threats import OTHERS_PERCENT
 from powerprof.experiment.judge.verdict import judge_saved
 from powerprof.experiment.measure.withqueries import system_values
 from powerprof.experiment.records import Condition, Difference, Metric, Range, Side, Threat
@@ -23,8 +24,6 @@ from powerprof.runs import RunStore, decode, schema_of
 from powerprof.statistics import Interval, Stratum, Verdict, compare_unpaired, pool, survivors, verdict_of
 
 _SCHEMA = "powerprof.sweep/1"
-# Interrupts and the kernel's own threads stay below it on a host that does nothing else.
-_OTHERS_PERCENT = 10.0
 _LEVEL = 0.95  # of the values together: a false parting anywhere is as rare as one interval that misses
 
 
@@ -311,7 +310,7 @@ def _others(sides: Sequence[SweepSide], both: Sequence[tuple[Point, Point]]) -> 
     for number, side in enumerate(sides):
         blocks = [block for pair in both for block in pair[number].blocks]
         shares = [share for block in blocks if (share := rest_percent(block.window)) is not None]
-        if shares and (mean := sum(shares) / len(shares)) > _OTHERS_PERCENT:
+        if shares and (mean := sum(shares) / len(shares)) > OTHERS_PERCENT:
             text = f"{side.run}: {mean:.0f} % of the CPUs were neither the server's nor the client's"
             threats.append(Threat(name="others", text=text, serious=True))
     return threats

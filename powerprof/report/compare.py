@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from powerprof import text
 from powerprof.experiment.bench.plans import plan_text
 from powerprof.experiment.judge.metrics import rest_percent
-from powerprof.experiment.records import Block, Comparison
+from powerprof.experiment.records import Block, Comparison, Metric
 from powerprof.report import notes, servers, terminal
 from powerprof.report.metrics import comparison_table, functions_table
 from powerprof.report.table import Figure, Places
@@ -60,6 +60,18 @@ def executions_of(blocks: Sequence[Block]) -> str:
     return f"{sum(known):,} executions{said}" if known else ""
 
 
+def speed_and_power(comparison: Comparison) -> str:
+    """What is said of speed and of power, as one sentence; empty where nothing is."""
+    said = "; ".join(filter(None, (comparison.verdict.speed, comparison.verdict.power)))
+    # A condition's name stays as it is.
+    return f"{said[:1].upper() if said.startswith('no ') else said[:1]}{said[1:]}." if said else ""
+
+
+def _is_a_hint(metric: Metric) -> bool:
+    ends = metric.difference.ci95
+    return ends is not None and not ends[0] <= 0 <= ends[1] and metric.verdict == "inconclusive"
+
+
 def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The report, at most `width` columns."""
     printed = text.wrap(comparison.verdict.text, width)
@@ -73,13 +85,17 @@ def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
         for difference in comparison.differences:
             printed += text.wrap(difference, width, "  ")
     printed.append("")
-    printed += terminal.metrics(comparison_table(comparison, Places(comparison)), width)
-    printed.append("")
+    table = terminal.metrics(comparison_table(comparison, Places(comparison)), width)
+    printed += [*table, ""]
+    if any("[" in line for line in table) and any(map(_is_a_hint, comparison.metrics)):
+        printed += text.wrap(
+            "The rows after the first are judged together: an interval clear of 0 may be chance.", width
+        )
     if comparison.verdict.ground:
         printed += text.wrap(comparison.verdict.ground, width)
-    for said in (comparison.verdict.speed, comparison.verdict.power):
-        if said:
-            printed += text.wrap(f"{said}.", width)
+    apart = speed_and_power(comparison)
+    if apart:
+        printed += text.wrap(apart, width)
     shares = _shares(comparison)
     if shares:
         printed += text.wrap("C0, % of all CPUs: " + " · ".join(shares), width)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,8 @@ _STANDS_FOR = {
     "c0_ms_per_query_net": ENERGY,
     "cpu_s_per_execution": "joules_per_execution",
 }
+
+_PERCENT = " %"
 
 # More of these is better.
 _MORE = ("queries_hz",)
@@ -129,32 +131,57 @@ def answer(metrics: Sequence[Metric], primary: str, a: str, b: str) -> Answer:
 
 def _sentence(metric: Metric, a: str, b: str) -> str:
     what = words(metric.name)
-    kind = " (estimated)" if metric.kind == "estimated" else ""
-    percent, interval = metric.difference.percent, metric.difference.ci95
-    if interval is None or percent is None or not metric.a.mean:
+    apart, interval = metric.difference.b_minus_a, metric.difference.ci95
+    if apart is None or interval is None:
         return f"Too few pairs to say whether {a} and {b} differ in {what}."
-    low, high = (100 * end / abs(metric.a.mean) for end in interval)
+    scale, unit, figure = _scale(metric, apart)
+    difference, (low, high) = scale * apart, (scale * end for end in interval)
+    sure = f"95 %{', estimated' if metric.kind == 'estimated' else ''}"
     if metric.verdict == "inconclusive":
         could = metric.minimum_detectable_percent
-        seen = f" A difference of {_three(could)} % would have been found." if could is not None else ""
+        seen = (
+            f" A difference of {_three(could)} % would have been found."
+            if could is not None and unit == _PERCENT
+            else ""
+        )
+        figures = f"{_signed(figure(difference))}{unit} ({_signed(figure(low))} to {_signed(figure(high))}, {sure})."
+        if low > 0 or high < 0:
+            return f"Among so many figures it is not sure that {a} and {b} differ in {what}: {figures}"
+        return f"No difference found between {a} and {b} in {what}: {figures}{seen}"
+    ends = sorted((abs(low), abs(high)))
+    within = f"{figure(ends[0])} – {figure(ends[1])}{unit}, {sure}"
+    more = "more" if difference > 0 else "less"
+    if unit != _PERCENT:
         return (
-            f"No difference found between {a} and {b} in {what}{kind}: "
-            f"{_signed(percent)} % ({_signed(low)} to {_signed(high)}, 95 %).{seen}"
+            f"{what[:1].upper()}{what[1:]}: {figure(abs(difference))}{unit} {more} with {b} than with {a} ({within})."
         )
     said = _WORDS.get(metric.name) or _Said(what, f"has {{}} times the {what} of", f"has {{}} % {{}} {what} than")
     ratio = metric.ratio
     if ratio is not None and ratio.ci95 is not None and (ratio.b_over_a >= 1.5 or ratio.b_over_a <= 2 / 3):
-        more, less, flip = (b, a, False) if ratio.b_over_a > 1 else (a, b, True)
+        first, second, flip = (b, a, False) if ratio.b_over_a > 1 else (a, b, True)
         value = 1 / ratio.b_over_a if flip else ratio.b_over_a
-        ends = sorted(1 / end if flip else end for end in ratio.ci95)
-        return f"{more} {said.times.format(_three(value))} {less}{kind} ({_three(ends[0])} – {_three(ends[1])}, 95 %)."
-    ends = sorted((abs(low), abs(high)))
-    than = said.percent.format(f"{abs(percent):,.1f}", "more" if percent > 0 else "less")
-    return f"{b} {than} {a}{kind} ({ends[0]:,.1f} – {ends[1]:,.1f} %, 95 %)."
+        times = sorted(1 / end if flip else end for end in ratio.ci95)
+        return f"{first} {said.times.format(_three(value))} {second} ({_three(times[0])} – {_three(times[1])}, {sure})."
+    if difference < 0 and ends[1] > 100:
+        # Few windows that are no pairs: A's mean does not bound the difference. Nobody uses less than nothing.
+        within = f"at least {figure(ends[0])} %, {sure}"
+    return f"{b} {said.percent.format(figure(abs(difference)), more)} {a} ({within})."
 
 
-def _signed(percent: float) -> str:
-    return f"{percent:+,.1f}".replace("-", "−")
+def _scale(metric: Metric, apart: float) -> tuple[float, str, Callable[[float], str]]:
+    """What a difference is multiplied by to be told, its unit, and the form of such a figure.
+
+    Percent of A; its own unit where A may be nought (net of idle it may even be below), of which nothing is a share.
+    """
+    mean, interval = metric.a.mean, metric.a.ci95
+    nought = metric.name.endswith("_net") and interval is not None and interval[0] <= 0
+    if not mean or nought or apart < -abs(mean):
+        return 1.0, "" if metric.unit == "1" else f" {metric.unit}", _three
+    return 100 / abs(mean), _PERCENT, lambda value: f"{value:,.1f}"
+
+
+def _signed(figure: str) -> str:
+    return f"−{figure[1:]}" if figure.startswith("-") else f"+{figure}"
 
 
 def _three(value: float) -> str:

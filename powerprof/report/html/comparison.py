@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from powerprof.experiment.records import Comparison, Metric
 from powerprof.report import labels, notes
+from powerprof.report.compare import speed_and_power
 from powerprof.report.flamegraph import flame, flame_difference
 from powerprof.report.html import strips, svg
 from powerprof.report.html.extras import Extras, extras_of_two
@@ -120,6 +121,7 @@ def render(record: Comparison, extras: Extras) -> str:
         pairs=svg.pairs(primary.a.values, primary.b.values, primary.unit, names) if primary else Markup(),
         strips=strips.of_comparison(record),
         states=states,
+        apart=speed_and_power(record),
         state_bars=_state_bars(record, states) if states.rows else [],
         course=svg.course(_bars(record), "% C0"),
         flames=flames(record, extras),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,9 +12,9 @@ from powerprof.experiment.judge.answer import answer, direction, headline, is_wo
 from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
 from powerprof.experiment.judge.metrics import Baseline, measured_names, metrics_for, rest_percent
 from powerprof.experiment.judge.threats import find_threats
-from powerprof.experiment.judge.verdict import half_width_percent, judge, own_control, pairs_of
+from powerprof.experiment.judge.verdict import half_width_percent, judge, judge_saved, own_control, pairs_of
 from powerprof.experiment.measure.block import with_client
-from powerprof.experiment.records import Metric
+from powerprof.experiment.records import Difference, Metric, Side
 from powerprof.records import EnergyReading
 from powerprof.windows.joined import joined
 from tests.unit.experiment.builders import block, blocks, window
@@ -139,7 +141,50 @@ def test_measured_joules_are_the_answer_and_cpu_time_its_ground() -> None:
     assert said.ground is not None and said.ground.startswith("no-index uses 2 times as much server CPU time")
     said = answer(judge(estimated, BASELINE, asked, seed=1), asked, "index", "no-index")
     assert said.ground is not None
-    assert said.ground.startswith("no-index uses 33.3 % more energy per query than index (estimated)")
+    assert said.ground == ("no-index uses 33.3 % more energy per query than index (33.3 – 33.3 %, 95 %, estimated).")
+
+
+def _told(name: str, a: list[float], b: list[float], *, paired: bool = True) -> str:
+    def side(values: list[float]) -> Metric:
+        mean = sum(values) / len(values)
+        return Metric(
+            name=name,
+            unit="1" if name.startswith("wakeups") else "ms",
+            kind="measured",
+            a=Side(mean=mean, ci95=(min(values), max(values)), values=list(values)),
+            b=Side(mean=mean, ci95=None),
+            difference=Difference(b_minus_a=None, ci95=None, percent=None),
+            verdict="inconclusive",
+            minimum_detectable_percent=None,
+        )
+
+    return answer(judge_saved([side(a)], [side(b)], name, 1, paired=paired), name, "index", "no-index").text
+
+
+def test_a_share_of_nothing_is_not_said() -> None:
+    """Net of idle a condition may use nought, and less."""
+    spread = [-0.1, 0.2, -0.3, 0.1, 0.2, -0.1]
+    said = _told("c0_ms_per_query_net", spread, [value + 2 for value in spread])
+    assert said.startswith("The CPU time per query, net of idle: 2 ms more with no-index than with index (")
+    said = _told("wakeups_per_query", [0.0] * 6, [5.0, 5.1, 5.2, 4.9, 5.0, 5.1])
+    assert said.startswith("The wake-ups per query: 5.05 more with no-index than with index (")
+
+
+def test_nobody_uses_less_than_nothing() -> None:
+    """Few windows that are no pairs: the interval of the difference is wider than A's mean."""
+    said = _told("c0_ms_per_query_server", [2.0, 9.0, 3.0, 11.0], [0.4, 0.5, 0.6, 0.5], paired=False)
+    if "less" in said:
+        assert re.search(r"\(at least [\d.]+ %, 95 %\)\.$", said)
+    assert all(float(percent) <= 100 for percent in re.findall(r"([\d.]+) % less", said))
+
+
+def test_what_is_not_sure_among_many_is_neither_found_nor_absent() -> None:
+    (metric,) = (m for m in judge(blocks(10, 0.1, 0.2), BASELINE, "watts", seed=1) if m.name == "joules_per_query")
+    said = answer([replace(metric, verdict="inconclusive")], "joules_per_query", "index", "no-index").text
+    assert said == (
+        "Among so many figures it is not sure that index and no-index differ in the energy per query: "
+        "+33.3 % (+33.3 to +33.3, 95 %, estimated)."
+    )
 
 
 def test_nothing_can_be_said_without_the_primary_metric() -> None:
@@ -179,7 +224,7 @@ def test_two_windows_in_a_row_are_joined_by_time() -> None:
 
 
 def test_threats_are_told_and_weighed() -> None:
-    quiet = blocks(6, 0.1, 0.1)
+    quiet = [block(pair, arm) for pair in range(6) for arm in ("a", "b")]
     before = [window(1.0), window(1.05), window(0.95)]
     threats = {threat.name: threat for threat in find_threats(quiet, before, before, "rate")}
     assert not [threat for threat in threats.values() if threat.serious]
@@ -190,6 +235,9 @@ def test_threats_are_told_and_weighed() -> None:
     drift = next(t for t in find_threats(quiet, before, after, "rate") if t.name == "drift")
     assert drift.serious
     assert "+30.00 points" in drift.text
+    # Nine tenths of the CPUs are somebody else's all the time: steady, and still not a host to ask about energy.
+    crowded = [block(pair, arm, one=window(95.0)) for pair in range(6) for arm in ("a", "b")]
+    assert next(t for t in find_threats(crowded, [], [], "rate") if t.name == "other_load").serious
     behind = [block(0, "a", queries=40), block(0, "b")]
     assert "a finished 40 %" in next(t for t in find_threats(behind, [], [], "rate") if t.name == "saturated").text
     again = [block(0, "a", attempts=3), block(0, "b")]
