@@ -23,6 +23,7 @@ from powerprof.experiment.judge import phases
 from powerprof.experiment.judge.answer import headline
 from powerprof.experiment.judge.disturbance import leave_out
 from powerprof.experiment.judge.metrics import baseline_of, measured_names, metrics_for, run_metrics
+from powerprof.experiment.judge.threats import crowded
 from powerprof.experiment.judge.verdict import pairs_of
 from powerprof.experiment.measure.executions import Command, exit_codes, fit, measure_executions
 from powerprof.experiment.measure.order import block_order
@@ -144,7 +145,11 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
         ),
         blocks=blocks,
         energy_source=source,
-        notes=[*_said([command], blocks), *unmetered([window.energy for window in [*baseline, *windows]], idle.meters)],
+        notes=[
+            *_said([command], blocks),
+            *crowded(blocks),
+            *unmetered([window.energy for window in [*baseline, *windows]], idle.meters),
+        ],
         interrupted=interrupted,
         failure=failure,
     )

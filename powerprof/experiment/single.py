@@ -16,6 +16,7 @@ from powerprof.experiment.condition import condition_record
 from powerprof.experiment.judge import phases
 from powerprof.experiment.judge.answer import headline
 from powerprof.experiment.judge.metrics import baseline_of, measured_names, metrics_for, run_metrics
+from powerprof.experiment.judge.threats import crowded
 from powerprof.experiment.measure.apparatus import Apparatus
 from powerprof.experiment.measure.asked import check_asked
 from powerprof.experiment.measure.block import measure_block
@@ -134,7 +135,7 @@ def _record(
         traced=single.traced,
         blocks=[block for block in blocks if block.members or block.storm or block.slices],
         energy_source=single.energy_source,
-        notes=[*dict.fromkeys(single.notes), *unmetered(metered, baseline.meters)],
+        notes=[*dict.fromkeys(single.notes), *crowded(blocks), *unmetered(metered, baseline.meters)],
         interrupted=interrupted,
         failure=single.failure,
     )

@@ -25,9 +25,11 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
             interval = f" ({significant(first.estimate.low)} – {significant(first.estimate.high)}, 95 %)"
         estimated = " (estimated)" if first.kind == "estimated" else ""
         what = words(first.name)
-        # A rate's name says its unit already.
-        unit = "" if first.unit.startswith("1/") else f" {first.unit}"
-        printed = text.wrap(f"{name}: {what}{estimated} is {significant(first.estimate.mean)}{unit}{interval}.", width)
+        # The name of a rate or a number says its unit already.
+        unit = "" if first.unit.startswith("1") else f" {first.unit}"
+        verb = "are" if what.startswith("the wake-ups") else "is"
+        mean = significant(first.estimate.mean)
+        printed = text.wrap(f"{name}: {what}{estimated} {verb} {mean}{unit}{interval}.", width)
     options = run.options
     least = "at least " if is_command else ""
     parts = [f"{text.count(options.windows_count)} windows of {least}{options.window_s} s"]

@@ -88,6 +88,14 @@ def _other_load(blocks: Sequence[Block]) -> Threat | None:
     return Threat(name="other_load", text=text, serious=serious)
 
 
+def crowded(blocks: Sequence[Block]) -> list[str]:
+    """A note where others used so much of the host that its figures are theirs as well."""
+    rest = _known([rest_percent(block.window) for block in blocks if block.window.processes])
+    mean = statistics.fmean(rest) if rest else 0.0
+    said = f"other programs used {mean:.0f} % of the CPUs: what is said of the whole host is theirs as well"
+    return [said] if mean > OTHERS_PERCENT else []
+
+
 def drift_of(blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Window]) -> Drift | None:
     """How far the idle baseline moved, weighed against the difference in C0 between the conditions."""
     means = {arm: _known([block.window.c0_percent for block in blocks if block.arm == arm]) for arm in ("a", "b")}

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from powerprof.experiment.judge.answer import answer, direction, headline, is_worse
 from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
 from powerprof.experiment.judge.metrics import Baseline, measured_names, metrics_for, rest_percent
-from powerprof.experiment.judge.threats import find_threats
+from powerprof.experiment.judge.threats import crowded, find_threats
 from powerprof.experiment.judge.verdict import half_width_percent, judge, judge_saved, own_control, pairs_of
 from powerprof.experiment.measure.block import with_client
 from powerprof.experiment.records import Difference, Metric, Side
@@ -236,8 +236,10 @@ def test_threats_are_told_and_weighed() -> None:
     assert drift.serious
     assert "+30.00 points" in drift.text
     # Nine tenths of the CPUs are somebody else's all the time: steady, and still not a host to ask about energy.
-    crowded = [block(pair, arm, one=window(95.0)) for pair in range(6) for arm in ("a", "b")]
-    assert next(t for t in find_threats(crowded, [], [], "rate") if t.name == "other_load").serious
+    crowd = [block(pair, arm, one=window(95.0)) for pair in range(6) for arm in ("a", "b")]
+    assert next(t for t in find_threats(crowd, [], [], "rate") if t.name == "other_load").serious
+    told = "other programs used 82 % of the CPUs: what is said of the whole host is theirs as well"
+    assert (crowded(crowd), crowded(quiet)) == ([told], [])
     behind = [block(0, "a", queries=40), block(0, "b")]
     assert "a finished 40 %" in next(t for t in find_threats(behind, [], [], "rate") if t.name == "saturated").text
     again = [block(0, "a", attempts=3), block(0, "b")]
