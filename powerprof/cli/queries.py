@@ -6,8 +6,9 @@ socket, but for PostgreSQL, which is not asked; --socket, --server and --default
 where the server begins a command tells its statements apart; nothing in the server is changed, and its
 performance_schema need not be on. Values in texts are shown as ?, and saved so.
 
-Where no probe can be placed, or with --method samples, samples are joined with the server's history of statements,
-which --enable-consumers switches on for the window and off again. --explain and --save-workload use statements with the
+Where no probe can be placed, or with --method samples where it is too dear, texts in the server's memory are sampled:
+shares have intervals then. --method history joins samples with the server's own history of statements, which
+--enable-consumers switches on for the window and off again. --explain and --save-workload use statements with the
 values that clients sent. These three ask before; --yes agrees.
 
 --watch measures window after window, each of --duration, and shows them as `watch` does: a screen with its keys, or a
@@ -41,11 +42,13 @@ class Way:
     method: Annotated[
         str,
         typer.Option(
-            "--method", metavar="NAME", help="probes, samples (of performance_schema), or auto: probes first."
+            "--method",
+            metavar="NAME",
+            help="probes, samples (cheap), history (of performance_schema), or auto: the first that can.",
         ),
     ] = "auto"
     enable_consumers: Annotated[
-        bool, typer.Option("--enable-consumers", help="Samples: let the server keep a history meanwhile; asks before.")
+        bool, typer.Option("--enable-consumers", help="History: let the server keep one meanwhile; asks before.")
     ] = False
     stacks: Annotated[
         bool, typer.Option("--stacks", help="Sample call stacks beside (99 Hz): a flame graph of each statement.")
@@ -169,7 +172,13 @@ def _check_watching(
         return
     if watching.plain and watching.json_lines:
         raise UsageError("--plain and --json-lines exclude each other", "leave one out")
-    if way.method == "samples" or way.enable_consumers or way.stacks or samples.explain or samples.save_workload:
+    if (
+        way.method in ("samples", "history")
+        or way.enable_consumers
+        or way.stacks
+        or samples.explain
+        or samples.save_workload
+    ):
         raise UsageError("--watch is by probes, and shows what they tell", "leave out the options of one window")
     if saving.json or any(files.values()):
         raise UsageError("--watch writes no files", "--json-lines, or the key w, which saves a window as a run")

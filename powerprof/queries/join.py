@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -88,7 +88,7 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
     if trace.family == "postgresql":
         trace, known = _without_autovacuum(trace, known)
     sums: dict[tuple[str, str | None], _Sum] = {}
-    name_of = naming(trace, known)
+    name_of = naming(trace.texts, trace.family, ((use.id, use.tid) for use in trace.uses), known)
     in_statements: dict[int, int] = defaultdict(int)
     calls_of: dict[int, int] = defaultdict(int)
     for use in trace.uses:
@@ -144,17 +144,19 @@ def _without_autovacuum(trace: StatementTrace, known: Known) -> tuple[StatementT
     return quiet, dataclasses.replace(known, threads=names, running=running)
 
 
-def naming(trace: StatementTrace, known: Known) -> Callable[[int, int], tuple[str, str | None]]:
-    """What tells the text and the schema of an identity that a thread executed."""
-    named = {text.id: _text_of(text, known, trace.family) for text in trace.texts if text.id > _MOST_COMMANDS}
-    commands = _COMMANDS if trace.family == "mysql" else _MESSAGES
+def naming(
+    texts: Iterable[TextSeen], family: Family, met: Iterable[tuple[int, int]], known: Known
+) -> Callable[[int, int], tuple[str, str | None]]:
+    """What tells the text and the schema of an identity that a thread executed; `met` are the identities of threads."""
+    named = {text.id: _text_of(text, known, family) for text in texts if text.id > _MOST_COMMANDS}
+    commands = _COMMANDS if family == "mysql" else _MESSAGES
 
     where: dict[int, set[str]] = defaultdict(set)
-    if trace.family == "postgresql":
+    if family == "postgresql":
         # Workers do not say in which database, and who has ended cannot: it is that of the others, if they are in one.
-        for use in trace.uses:
-            if use.tid in known.schemas:
-                where[use.id].add(known.schemas[use.tid])
+        for id, tid in met:
+            if tid in known.schemas:
+                where[id].add(known.schemas[tid])
 
     def name_of(id: int, tid: int) -> tuple[str, str | None]:
         if id in named:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
@@ -20,17 +21,19 @@ from powerprof.records import Window
 from powerprof.tracing.oncpu import OnCpuTracer
 from powerprof.tracing.oncpu_capture import OnCpuCapture
 from powerprof.tracing.queries import QueryTracer
-from powerprof.tracing.statement_trace import StatementTrace
+from powerprof.tracing.statement_trace import StatementTrace, TextSeen
 from powerprof.windows.sampling import WindowInterrupted, WindowMeter, measure_window
 
 _RECENT_S = 0.5
 
 
 class Taken(NamedTuple):
-    """A window, the trace with the clients' texts where statements were probed, and samples of stacks beside."""
+    """A window, the texts as clients sent them, and where statements were probed the trace, and samples of stacks
+    beside."""
 
     measured: Measured
-    trace: StatementTrace | None
+    texts: Sequence[TextSeen] = ()
+    trace: StatementTrace | None = None
     sampled: OnCpuCapture | None = None
 
 
@@ -92,7 +95,7 @@ class Probes(Closing):
             cut_count=trace.cut_count,
             interrupted=interrupted,
         )
-        return Taken(measured, trace, sampled)
+        return Taken(measured, trace.texts, trace, sampled)
 
     def _before(self) -> Known:
         """What the server tells as the window begins; what it told as the last one ended, if that was just now."""

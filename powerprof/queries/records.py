@@ -10,7 +10,8 @@ import msgspec
 from powerprof.records import EnergyReading, EnergySource, EnergySplit, Kind, ToolCost
 from powerprof.statements.identity import Family
 
-Method = Literal["probes", "samples"]
+Method = Literal["probes", "samples", "history"]
+"""By a probe at each statement, by samples of the texts in the server's memory, or by samples and its own history."""
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):

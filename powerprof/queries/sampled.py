@@ -1,126 +1,134 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure: samples of running threads and the server's history of statements → the shares of each, with their interval."""
+"""Pure: how often a server was met at what → its parts, each with the interval of its share."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import msgspec
 
-from powerprof.database.history import History
 from powerprof.database.performance import Known
-from powerprof.queries.join import Parts, is_connection_name
+from powerprof.processes.titles import database_of
+from powerprof.queries.join import Parts, is_connection_name, naming
 from powerprof.queries.records import Background, Latency, Share, Statement
-from powerprof.statements.normal import key, normal
+from powerprof.statements.identity import Family
+from powerprof.statements.normal import key
+from powerprof.tracing.moments import Met, Moments
 
 _Z = 1.96
-_UNNAMED = "(the server tells no digest of it)"
+_ENDED = "ended processes"
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """The parts, how many samples they stand on, and how many lay where the history had been overwritten."""
+@dataclass
+class Counts:
+    """Samples by what they met. `uncovered`: those of clients' threads of which it is not known."""
 
-    parts: Parts
-    used_count: int
-    uncovered_count: int
+    family: Family = "mysql"
+    statements: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    texts: dict[tuple[str, str | None], str] = field(default_factory=dict)
+    background: Counter[str] = field(default_factory=Counter)
+    threads: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    connections: int = 0
+    uncovered: int = 0
+    _keys: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """All."""
+        return self.clients + self.uncovered + self.background.total()
+
+    @property
+    def clients(self) -> int:
+        """Those of clients' threads of which is known what they met."""
+        return self.statements.total() + self.connections
+
+    def add_statement(self, text: str, schema: str | None, count: int = 1) -> None:
+        """A thread was met at a statement."""
+        if text not in self._keys:
+            self._keys[text] = key(text, self.family)
+        which = self._keys[text], schema
+        self.statements[which] += count
+        self.texts.setdefault(which, text)
+
+    def add_background(self, name: str, tid: int, count: int = 1) -> None:
+        """A thread that executes no client's statement was met."""
+        self.background[name] += count
+        self.threads[name].add(tid)
 
 
-def sampled_parts(
-    ticks: Sequence[tuple[int, int]], history: History, known: Known, cpu_s: float, window_s: float
-) -> Sampled:
-    """Each sample stands for an equal part of the server's CPU time; those of which nothing is known are left out."""
-    events = {thread: sorted(rows) for thread, rows in history.events.items()}
-    starts = {thread: [row[0] for row in rows] for thread, rows in events.items()}
-    strangers = _strangers(history)
-    began = [begin for begin, _ in strangers]
-    counts: Counter[tuple[str, str]] = Counter()
-    schemas: dict[str, str | None] = {}
-    threads: dict[str, set[int]] = defaultdict(set)
-    uncovered = 0
-    for at_ns, tid in ticks:
-        name = known.threads.get(tid, f"thread {tid}")
-        if not is_connection_name(name) and tid in known.threads:
-            counts["background", name] += 1
-            threads[name].add(tid)
-        elif not any(begin <= at_ns <= end for begin, end in history.covered):
-            uncovered += 1
-        elif (digest := _at(at_ns, history.threads.get(tid, ()), events, starts)) is None:
-            # A connection that came and went between two readings: which thread executed its statements is not known.
-            place = bisect_right(began, at_ns) - 1
-            if place >= 0 and at_ns <= strangers[place][1]:
-                uncovered += 1
-            else:
-                counts["connections", ""] += 1
-        else:
-            text = normal(history.texts[digest].replace("...", "?, ?")) if digest in history.texts else _UNNAMED
-            counts["statement", text] += 1
-            schemas.setdefault(text, known.schemas.get(tid))
-    # Background threads were seen all the time, the others where the history reaches: these stand for all of theirs.
-    total = sum(counts.values()) + uncovered
-    inside = total - uncovered - sum(count for (kind, _), count in counts.items() if kind == "background")
-    weight = (inside + uncovered) / inside if inside else 1.0
+def parts_of_counts(
+    counts: Counts,
+    known: Known,
+    cpu_s: float,
+    window_s: float,
+    connections_count: int,
+    latency_of: Callable[[str], Latency | None] = lambda text: None,
+) -> Parts:
+    """Each sample stands for an equal part of the server's CPU time; what is not known is taken to be like the rest."""
+    total, inside = counts.total, counts.clients
+    # Background threads were seen all the time, the others where they are known: these stand for all of theirs.
+    weight = (inside + counts.uncovered) / inside if inside else 1.0
     each_s = cpu_s / total if total else 0.0
-    calls = _calls(known)
+    calls = _calls(known, counts.family)
+    rows = Counter(text for text, _ in counts.statements)
     statements = []
-    for (kind, text), count in counts.items():
-        if kind == "statement":
-            low, high = _interval(count, inside)
-            share = 100 * (inside + uncovered) / total
-            statement = Statement(
-                text=text,
-                schema_name=schemas.get(text),
-                c0_s=count * weight * each_s,
-                low_percent=low * share,
-                high_percent=high * share,
-                latency_ms=_latency(text, history),
+    for (name, schema), count in counts.statements.items():
+        low, high = _interval(count, inside)
+        share = 100 * (inside + counts.uncovered) / total
+        text = counts.texts[name, schema]
+        statement = Statement(
+            text=text,
+            schema_name=schema,
+            c0_s=count * weight * each_s,
+            low_percent=low * share,
+            high_percent=high * share,
+            latency_ms=latency_of(text),
+        )
+        # Without its schema it has all calls, unless there is another row of it.
+        made = calls.get((schema, name)) or (calls.get((None, name)) if rows[name] == 1 else None)
+        if made:
+            statement = msgspec.structs.replace(
+                statement, calls_count=made, calls_hz=made / window_s, c0_ms_per_call=1e3 * statement.c0_s / made
             )
-            made = calls.get(key(text))
-            if made:
-                statement = msgspec.structs.replace(
-                    statement, calls_count=made, calls_hz=made / window_s, c0_ms_per_call=1e3 * statement.c0_s / made
-                )
-            statements.append(statement)
+        statements.append(statement)
     background = [
-        Background(thread=name, threads_count=len(threads[name]), c0_s=count * each_s)
-        for (kind, name), count in counts.items()
-        if kind == "background"
+        Background(thread=name, threads_count=len(counts.threads[name]), c0_s=count * each_s)
+        for name, count in counts.background.items()
     ]
-    parts = Parts(
+    return Parts(
         statements=sorted(statements, key=lambda statement: (-statement.c0_s, statement.text)),
         background=sorted(background, key=lambda background: (-background.c0_s, background.thread)),
-        connections=Share(c0_s=counts["connections", ""] * weight * each_s),
-        connections_count=sum(is_connection_name(name) for name in known.threads.values()),
+        connections=Share(c0_s=counts.connections * weight * each_s),
+        connections_count=connections_count,
     )
-    return Sampled(parts, total - uncovered, uncovered)
 
 
-def _at(
-    at_ns: int, threads: Iterable[int], events: dict[int, list[tuple[int, int, str]]], starts: dict[int, list[int]]
-) -> str | None:
-    """The digest that a thread, under any of its numbers, executed at a moment; None for none."""
-    for thread in threads:
-        place = bisect_right(starts.get(thread, []), at_ns) - 1
-        if place >= 0:
-            _, end, digest = events[thread][place]
-            if at_ns <= end:
-                return digest
-    return None
-
-
-def _strangers(history: History) -> list[tuple[int, int]]:
-    """When threads executed statements of which it is not known what threads of the kernel they are."""
-    known = set().union(*history.threads.values())
-    spans: list[tuple[int, int]] = []
-    for begin, end, _ in sorted(row for thread, rows in history.events.items() if thread not in known for row in rows):
-        if spans and begin <= spans[-1][1]:
-            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+def moment_parts(moments: Moments, known: Known, cpu_s: float, window_s: float) -> tuple[Parts, int]:
+    """The parts, and on how many samples they stand."""
+    family = moments.family
+    name_of = naming(moments.texts, family, ((met.id, met.tid) for met in moments.met), known)
+    clients = {met.tid for met in moments.met if _is_client(met, known, family)}
+    counts = Counts(family)
+    for met in moments.met:
+        # Threads of MariaDB and MySQL that work by themselves execute statements as well, a replica's for one.
+        if met.id and (met.tid in clients or family == "postgresql"):
+            counts.add_statement(*name_of(met.id, met.tid), met.count)
+        elif met.tid in clients:
+            counts.connections += met.count
         else:
-            spans.append((begin, end))
-    return spans
+            name = known.threads.get(met.tid) or (_ENDED if family == "postgresql" else met.comm)
+            counts.add_background(name, met.tid, met.count)
+    return parts_of_counts(counts, known, cpu_s, window_s, len(clients)), counts.total
+
+
+def _is_client(met: Met, known: Known, family: Family) -> bool:
+    name = known.threads.get(met.tid)
+    if family == "postgresql":
+        return met.is_client or (name is not None and database_of(name) is not None)
+    # One without a name came and went, or no thread's is known: then only a client's has a statement.
+    return is_connection_name(name) if name is not None else bool(met.id or known.threads)
 
 
 def _interval(count: int, total: int) -> tuple[float, float]:
@@ -133,17 +141,10 @@ def _interval(count: int, total: int) -> tuple[float, float]:
     return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
-def _calls(known: Known) -> dict[str, int]:
-    """By key of the text: how often the server counted it."""
-    calls: dict[str, int] = defaultdict(int)
-    for (_, text), (count, _, _) in known.digests.items():
-        calls[key(text)] += count
+def _calls(known: Known, family: Family) -> dict[tuple[str | None, str], int]:
+    """By schema (None: all of them) and key of the text: how often the server counted it."""
+    calls: dict[tuple[str | None, str], int] = defaultdict(int)
+    for (schema, text), (count, _, _) in known.digests.items():
+        for where in {(schema, key(text, family)), (None, key(text, family))}:
+            calls[where] += count
     return calls
-
-
-def _latency(text: str, history: History) -> Latency | None:
-    digests = {digest for digest, said in history.texts.items() if key(said) == key(text)}
-    took = sorted(end - begin for rows in history.events.values() for begin, end, latency in rows if latency in digests)
-    if not took:
-        return None
-    return Latency(p50=took[len(took) // 2] / 1e6, p95=took[min(int(len(took) * 0.95), len(took) - 1)] / 1e6)

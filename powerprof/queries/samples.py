@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,7 +15,7 @@ from powerprof.errors import PowerprofError
 from powerprof.queries.records import PlanStep, Statement
 from powerprof.statements.normal import key
 from powerprof.tracing.queries import TEXT_BYTES
-from powerprof.tracing.statement_trace import COM_QUERY, StatementTrace
+from powerprof.tracing.statement_trace import COM_QUERY, TextSeen
 
 _READS = re.compile(r"\(*(SELECT|WITH)\b", re.IGNORECASE)
 _LOCKS = re.compile(r"\b(for update|for share|lock in share mode|into ?(outfile|dumpfile|@))")
@@ -30,10 +30,10 @@ class Sample:
     text: str
 
 
-def samples(trace: StatementTrace, statements: Sequence[Statement], most: int) -> list[Sample]:
+def samples(seen_texts: Iterable[TextSeen], statements: Sequence[Statement], most: int) -> list[Sample]:
     """Of the first statements those that only read, and whose text is whole and has its values."""
     texts: dict[str, str] = {}
-    for seen in trace.texts:
+    for seen in seen_texts:
         if seen.command == COM_QUERY and seen.length < TEXT_BYTES:
             text = seen.text.decode("utf-8", "replace")
             name = key(text)

@@ -1,106 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way without probes: samples of running threads, joined with the history of statements that the server keeps."""
+"""The way by samples: which statement each thread is at, by its text in the server's memory."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
 
-from powerprof.database.history import HistoryReader, enabled, missing_consumers
+from powerprof.closing import Closing
 from powerprof.database.performance import merged
 from powerprof.energy.windows import WindowEnergy
-from powerprof.errors import CapabilityError, Interrupted, PowerprofError
+from powerprof.errors import PowerprofError
+from powerprof.queries import notes
 from powerprof.queries.reach import Reach, asked
 from powerprof.queries.record import Measured
-from powerprof.queries.sampled import Sampled, sampled_parts
-from powerprof.sources.procfs import process_cpu_ns
-from powerprof.text import Say
-from powerprof.tracing.ticks import SAMPLE_HZ, TickSampler
-from powerprof.windows.sampling import WindowMeter
-
-# Reading the history is a statement as others are: it takes at most a hundredth of the time.
-_LEAST_S, _SHARE = 0.5, 100.0
+from powerprof.queries.sampled import moment_parts
+from powerprof.tracing.members import Members
+from powerprof.tracing.moments import MomentSampler
+from powerprof.tracing.statement_trace import TextSeen
+from powerprof.windows.sampling import WindowInterrupted, measure_window
 
 
-def sample(
-    server: Reach, duration_s: float, energy: WindowEnergy, say: Say, consent: Callable[[str], None], *, enable: bool
-) -> Measured:
-    """One window. `enable`: consumers of performance_schema that are off may be switched on for it, after `consent`.
+class Samples(Closing):
+    """The sampler of one server; a context manager that removes it. Raises CapabilityError, PowerprofError."""
 
-    Raises CapabilityError where the host or the server cannot, PowerprofError.
-    """
-    if server.login is None:
-        raise CapabilityError(
-            "the server does not let this user in by its socket", "name an account by --defaults-file"
-        )
-    with ExitStack() as stack:
-        with server.connect() as connection:
-            missing = missing_consumers(connection)
-        if missing and not enable:
-            raise CapabilityError(
-                f"performance_schema keeps no history of statements ({', '.join(missing)} off)",
-                "--enable-consumers switches it on for the window and off again",
-            )
-        if missing:
-            consent(
-                f"{' and '.join(missing)} of performance_schema are going to be switched on, and off again afterwards"
-            )
-            stack.enter_context(enabled(server.login, missing))
-        say("loading the sampler")
-        sampler = stack.enter_context(TickSampler(server.pid))
+    def __init__(self, server: Reach) -> None:
+        self._server = server
+        self._sampler = MomentSampler(server.pid, server.family)
+
+    def close(self) -> None:
+        self._sampler.close()
+
+    def window(self, duration_s: float, energy: WindowEnergy) -> tuple[Measured, list[TextSeen]]:
+        """One window, and the texts as clients sent them. The server is asked before and after it, never within.
+
+        Raises WindowInterrupted, PowerprofError where the server ended.
+        """
+        server, sampler = self._server, self._sampler
+        members = Members(server.pid, is_family=server.family == "postgresql")
         before = asked(server, running=False)
-        reader = HistoryReader(server.login)
-        stack.enter_context(closing(reader))
-        meter = stack.enter_context(WindowMeter(meters=energy.meters))
-        say(f"sampling {server.label} for {duration_s:g} s")
-        meter.open_window(duration_s)
-        cpu_ns, started, spent_s, interrupted = process_cpu_ns(server.pid), time.monotonic(), 0.0, False
+        cpu_ns, started_s = members.cpu_ns(), time.monotonic()
         sampler.start()
         try:
-            interval_s = _LEAST_S
-            while (left_s := started + duration_s - time.monotonic()) > 0:
-                time.sleep(min(left_s, interval_s))
-                if left_s > interval_s:
-                    took_s = reader.read()
-                    spent_s += took_s
-                    interval_s = max(_LEAST_S, _SHARE * took_s)
-        except Interrupted:
-            interrupted = True
-        sampler.stop()
-        after_ns, window_s = process_cpu_ns(server.pid), time.monotonic() - started
-        window = meter.close_window()
-        history = reader.finish()
-        ticks, lost = sampler.ticks()
-    if cpu_ns is None or after_ns is None:
-        raise PowerprofError(
-            f"{server.label} ended within the window", "its error log says why; measure again when it is up"
+            window, interrupted = measure_window(duration_s, meters=energy.meters), False
+        except WindowInterrupted as error:
+            if error.partial is None:
+                raise
+            window, interrupted = error.partial, True
+        finally:
+            sampler.stop()
+        after_ns, window_s = members.cpu_ns(), time.monotonic() - started_s
+        if cpu_ns is None or after_ns is None:
+            raise PowerprofError(
+                f"{server.label} ended within the window", "its error log says why; measure again when it is up"
+            )
+        moments = sampler.collect()
+        known = merged(before, asked(server, running=False))
+        parts, count = moment_parts(moments, known, (after_ns - cpu_ns) / 1e9, window_s)
+        measured = Measured(
+            method="samples",
+            parts=parts,
+            known=known,
+            window=energy.complete(window),
+            window_s=window_s,
+            process_cpu_s=(after_ns - cpu_ns) / 1e9,
+            cost_s=moments.cost_s,
+            bpf_s=moments.bpf_s,
+            seen_count=0,
+            notes=notes.of_samples(moments, count, known, server),
+            lost_count=moments.lost_count,
+            unreadable_count=moments.unreadable_count,
+            cut_count=moments.cut_count,
+            interrupted=interrupted,
         )
-    known = merged(before, asked(server, running=False))
-    cpu_s = (after_ns - cpu_ns) / 1e9
-    sampled = sampled_parts(ticks, history, known, cpu_s, window_s)
-    return Measured(
-        method="samples",
-        parts=sampled.parts,
-        known=known,
-        window=energy.complete(window),
-        window_s=window_s,
-        process_cpu_s=cpu_s,
-        cost_s=spent_s,
-        bpf_s=None,
-        seen_count=0,
-        notes=_notes(sampled, lost),
-        lost_count=lost,
-        interrupted=interrupted,
-    )
-
-
-def _notes(sampled: Sampled, lost: int) -> list[str]:
-    whole = sampled.used_count + sampled.uncovered_count + lost
-    covered = 100 * sampled.used_count / whole if whole else 0.0
-    return [
-        f"shares are those of {sampled.used_count:,} samples ({SAMPLE_HZ} a second and CPU) and have intervals; the "
-        f"server's history told of {covered:.0f} % of all, the rest is taken to be like them",
-        "samples tell neither wake-ups nor page faults of statements; calls are the server's own count, from before "
-        "the window to just after it, latencies those of the statements that its history kept",
-    ]
+        return measured, moments.texts

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,18 +11,26 @@ import msgspec
 
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.queries.history import remember
 from powerprof.queries.join import naming
 from powerprof.queries.probing import Probes, Taken
 from powerprof.queries.reach import Reach, reach
 from powerprof.queries.record import record_of
 from powerprof.queries.records import Queries
 from powerprof.queries.samples import samples, with_plans
-from powerprof.queries.sampling import sample
+from powerprof.queries.sampling import Samples
 from powerprof.queries.stacks import with_stacks
 from powerprof.queries.workload import workload_toml
 from powerprof.text import Say
 
-METHODS = ("auto", "probes", "samples")
+# In the order in which they are tried.
+_WAYS = {
+    "auto": ("probes", "samples", "history"),
+    "probes": ("probes",),
+    "samples": ("samples", "history"),
+    "history": ("history",),
+}
+METHODS = tuple(_WAYS)
 _EXPLAINED, _SAVED = 5, 20
 
 
@@ -77,10 +85,11 @@ def run(request: Request, say: Say, consent: Callable[[str], None]) -> Result:
         record = record_of(server, taken.measured, energy)
     if taken.sampled is not None and taken.trace is not None:
         say("naming the functions")
-        named = naming(taken.trace, taken.measured.known)
+        met = ((use.id, use.tid) for use in taken.trace.uses)
+        named = naming(taken.texts, server.family, met, taken.measured.known)
         statements, modules, said = with_stacks(record.statements, taken.sampled, named, server.family)
         record = msgspec.structs.replace(record, statements=statements, modules=modules, notes=[*record.notes, *said])
-    chosen = samples(taken.trace, record.statements, _SAVED) if taken.trace is not None else []
+    chosen = samples(taken.texts, record.statements, _SAVED)
     if request.explain and server.login is not None:
         say("asking for plans")
         statements, untold = with_plans(record.statements, chosen[:_EXPLAINED], server.login)
@@ -92,8 +101,8 @@ def run(request: Request, say: Say, consent: Callable[[str], None]) -> Result:
 
 def _check_postgresql(request: Request) -> None:
     """Raises UsageError for what needs more than PostgreSQL's processes tell."""
-    if request.method == "samples" or request.enable_consumers:
-        raise UsageError("PostgreSQL keeps no history of its statements to sample by", "leave out --method samples")
+    if request.method == "history" or request.enable_consumers:
+        raise UsageError("PostgreSQL keeps no history of its statements to sample by", "--method samples needs none")
     if request.explain or request.workload is not None:
         raise UsageError(
             "--explain and --save-workload are for MariaDB and MySQL", "EXPLAIN the statements of the table in psql"
@@ -101,30 +110,53 @@ def _check_postgresql(request: Request) -> None:
 
 
 def _take(request: Request, server: Reach, energy: WindowEnergy, say: Say, consent: Callable[[str], None]) -> Taken:
-    """By probes where they can be placed, by samples where the server's history tells, and else why neither."""
-    if request.method != "samples":
+    """By the first way that can of those that are asked for, else why none can."""
+    refused: list[PowerprofError] = []
+    for way in _WAYS[request.method]:
+        if way == "history" and server.family == "postgresql":
+            continue
+        _check_way(request, way, refused)
         try:
-            say("loading the tracer")
-            with Probes(server, stacks=request.stacks) as probes:
-                say(f"tracing the statements of {server.label} for {request.duration_s:g} s")
-                return probes.window(request.duration_s, energy)
-        except CapabilityError as error:
-            if request.method == "probes" or server.family == "postgresql":
+            return _by(way, request, server, energy, say, consent)
+        except PowerprofError as error:
+            if isinstance(error, UsageError) or not (refused or isinstance(error, CapabilityError)):
                 raise
-            refused = error
-    else:
-        refused = None
-    if request.explain or request.workload is not None or request.stacks:
-        raise refused or UsageError(
-            "--explain and --save-workload need statements as clients sent them, --stacks the statement of each "
-            "moment: the server's history has neither",
-            "leave out --method samples",
+            refused.append(error)
+    if len(refused) == 1:
+        raise refused[0]
+    raise CapabilityError(
+        "; nor without: ".join(error.message for error in refused),
+        next((error.hint for error in reversed(refused) if error.hint), None),
+    ) from refused[0]
+
+
+def _check_way(request: Request, way: str, refused: Sequence[PowerprofError]) -> None:
+    """Raises what was refused before, or UsageError, where a way tells less than is asked for."""
+    if way != "probes" and request.stacks:
+        raise next(
+            iter(refused), UsageError("--stacks needs the statement of each moment", "leave out --method samples")
         )
-    try:
-        return Taken(sample(server, request.duration_s, energy, say, consent, enable=request.enable_consumers), None)
-    except PowerprofError as error:
-        if refused is None or isinstance(error, UsageError):
-            raise
-        raise CapabilityError(
-            f"{refused.message}; nor by samples: {error.message}", error.hint or refused.hint
-        ) from error
+    if way == "history" and (request.explain or request.workload is not None):
+        raise next(
+            iter(refused),
+            UsageError(
+                "--explain and --save-workload need statements as clients sent them: the server's history has digests",
+                "leave out --method history",
+            ),
+        )
+
+
+def _by(
+    way: str, request: Request, server: Reach, energy: WindowEnergy, say: Say, consent: Callable[[str], None]
+) -> Taken:
+    if way == "probes":
+        say("loading the tracer")
+        with Probes(server, stacks=request.stacks) as probes:
+            say(f"tracing the statements of {server.label} for {request.duration_s:g} s")
+            return probes.window(request.duration_s, energy)
+    if way == "samples":
+        say("loading the sampler")
+        with Samples(server) as sampler:
+            say(f"sampling {server.label} for {request.duration_s:g} s")
+            return Taken(*sampler.window(request.duration_s, energy))
+    return Taken(remember(server, request.duration_s, energy, say, consent, enable=request.enable_consumers))

@@ -35,7 +35,9 @@ def _joules(value: float) -> str:
 def context(record: Queries) -> str:
     """Whose, how long, and how it was told."""
     server = record.server
-    how = "statements told by a probe" if record.method == "probes" else "shares by samples"
+    how = {"probes": "statements told by a probe", "samples": "shares by samples"}.get(
+        record.method, "shares by samples and the server's history"
+    )
     version = f" · {server.version}" if server.version else ""
     return (
         f"{server.label}{version} · {text.number(record.window_s, 1)} s · {record.calls_count:,} statements · "
@@ -198,13 +200,12 @@ def _cost(record: Queries) -> str:
     each = "" if cost.per_call_us is None else f", {text.number(cost.per_call_us, 1)} µs a statement"
     share = 100.0 * cost.probes_ms / 1e3 / record.server_c0_s if record.server_c0_s else None
     server = "" if share is None else f" and {text.number(share, 2)} % of the server's CPU time"
-    dear = record.method == "probes" and record.server.family == "mysql" and share is not None and share > DEAR_PERCENT
+    dear = record.method == "probes" and share is not None and share > DEAR_PERCENT
     return (
         f"Tracing cost {text.number(cost.probes_ms, 0)} ms of CPU time, {text.number(cost.percent, 2)} % of this host"
         f"{server}{each}; it is within the figures. "
-        + "Where that is too much: --method samples costs a fraction of it, and tells short statements less well. "
-        * dear
-        + f"Reading it cost powerprof {text.number(record.tool.cpu_percent, 2)} % and "
+        + "Where that is too much: --method samples costs a fraction of it, whatever the statements; its shares have "
+        "intervals. " * dear + f"Reading it cost powerprof {text.number(record.tool.cpu_percent, 2)} % and "
         f"{text.number(record.tool.wakeups_hz, 1)} wake-ups/s; {record.lost_count:,} updates lost."
     )
 

@@ -19,7 +19,7 @@ from powerprof.stacks.budget import Meter
 from powerprof.stacks.registers import BY_ELF, X86_64, Machine
 
 ET_EXEC, ET_DYN = 2, 3
-PT_LOAD, PT_NOTE = 1, 4
+PT_LOAD, PT_NOTE, PT_TLS = 1, 4, 7
 PF_X = 1
 SHT_SYMTAB, SHT_STRTAB, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 2, 3, 7, 8, 11
 SHF_COMPRESSED = 1 << 11
@@ -47,6 +47,7 @@ class Segment:
     vaddr: int
     file_bytes: int
     memory_bytes: int
+    align: int = 1
 
 
 @dataclass(frozen=True)
@@ -169,8 +170,8 @@ def _parse(raw: Elf) -> Elf:
         if phentsize != _PHDR.size or phnum > MAX_SEGMENTS or not _inside(phoff, phnum * _PHDR.size, size):
             raise DataError(path, "program headers out of range")
         for words in _PHDR.iter_unpack(raw.read(phoff, phnum * _PHDR.size)):
-            p_type, p_flags, offset, vaddr, _paddr, filesz, memsz, _align = words
-            segment = Segment(p_type, p_flags, offset, vaddr, filesz, memsz)
+            p_type, p_flags, offset, vaddr, _paddr, filesz, memsz, align = words
+            segment = Segment(p_type, p_flags, offset, vaddr, filesz, memsz, align)
             # A separate debug file keeps the program headers of its program, whose bytes it does not hold.
             if p_type == PT_LOAD and (
                 memsz >= _ADDRESS_LIMIT or vaddr >= _ADDRESS_LIMIT or vaddr + memsz >= _ADDRESS_LIMIT or filesz > memsz

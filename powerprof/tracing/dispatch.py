@@ -26,7 +26,7 @@ _WAITS = "_Z10do_commandP3THD"
 _LAYOUTS = {"19enum_server_commandP3THDPc": 0, "P3THDPK8COM_DATA19enum_server_command": 1}
 POSTGRESQL = 2
 _ENDBR64 = bytes.fromhex("f30f1efa")
-_NEITHER = "performance_schema tells statements too (--method samples), or a build that exports its functions"
+NEITHER = "--method history, where performance_schema keeps one, or a build that exports its functions"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def own_program(image: ProcessImage, remedy: str) -> Iterator[tuple[Elf, Mapping
 
 def find_dispatch(image: ProcessImage) -> Dispatch:
     """Raises CapabilityError where the process has no such function, or one that is not known."""
-    with own_program(image, _NEITHER) as (elf, mapping):
+    with own_program(image, NEITHER) as (elf, mapping):
         return _in(elf, mapping)
 
 
@@ -98,8 +98,8 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
             stepped=is_stepped(elf.read(offset, 2)),
         )
     if others:
-        raise CapabilityError(f"{mapping.module} passes its commands in an unknown way ({others[0][:80]})", _NEITHER)
-    raise CapabilityError(f"{mapping.module} has no symbol of dispatch_command, where statements begin", _NEITHER)
+        raise CapabilityError(f"{mapping.module} passes its commands in an unknown way ({others[0][:80]})", NEITHER)
+    raise CapabilityError(f"{mapping.module} has no symbol of dispatch_command, where statements begin", NEITHER)
 
 
 def probed(elf: Elf, offset: int) -> int:

@@ -7,11 +7,11 @@ import struct
 from collections.abc import Iterator
 
 from powerprof.errors import DataError
-from powerprof.stacks.elf import SHT_DYNSYM, SHT_SYMTAB, Elf, Section, section_bytes
+from powerprof.stacks.elf import PT_TLS, SHT_DYNSYM, SHT_SYMTAB, Elf, Section, section_bytes
 from powerprof.stacks.symtab import SymbolTable
 
 MAX_SYMBOLS = 8_000_000
-_STT_OBJECT, _STT_FUNC, _STT_GNU_IFUNC = 1, 2, 10
+_STT_OBJECT, _STT_FUNC, _STT_TLS, _STT_GNU_IFUNC = 1, 2, 6, 10
 _SYMBOL = struct.Struct("<IBBHQQ")
 
 
@@ -33,11 +33,26 @@ def own_symbols(elf: Elf) -> tuple[list[tuple[int, str]], set[int]]:
 
 def object_address(elf: Elf, name: str) -> int | None:
     """The link-time address of a variable; None where the file does not tell."""
+    return _value(elf, name, _STT_OBJECT)
+
+
+def thread_offset(elf: Elf, name: str) -> int | None:
+    """Where a program has a variable that each thread has its own of, from the thread's pointer on; None where the file
+    does not tell. On x86-64 it lies before it ("ELF Handling For Thread-Local Storage", variant II)."""
+    value = _value(elf, name, _STT_TLS)
+    block = next((segment for segment in elf.segments if segment.kind == PT_TLS), None)
+    if value is None or block is None:
+        return None
+    align = max(block.align, 1)
+    return value - (block.memory_bytes + align - 1) // align * align
+
+
+def _value(elf: Elf, name: str, kind: int) -> int | None:
     wanted = name.encode() + b"\0"
     for section, strings in _tables(elf):
         data = section_bytes(elf, section)
         for name_at, info, _other, index, value, _ in _SYMBOL.iter_unpack(data[: len(data) // 24 * 24]):
-            if info & 15 == _STT_OBJECT and index and strings[name_at : name_at + len(wanted)] == wanted:
+            if info & 15 == kind and index and strings[name_at : name_at + len(wanted)] == wanted:
                 return int(value)
     return None
 

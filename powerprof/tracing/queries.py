@@ -51,6 +51,13 @@ _TABLES = ("threads", "totals", "latencies", "texts")
 _NUMBERED = ("prepared", "connections")  # of statements that are executed by number
 
 
+def text_seen(key: bytes, data: bytes) -> TextSeen:
+    """An entry of the table of texts (texts.bpf.h)."""
+    command, length, number, tid = _TEXT.unpack_from(data)
+    text = b"" if number else data[_TEXT.size : _TEXT.size + min(length, TEXT_BYTES - 1)]
+    return TextSeen(int.from_bytes(key, "little"), command, length, text, number, tid)
+
+
 class QueryTracer(Closing):
     """The probes of one server; a context manager that removes them. The server outlives every ending of ours: a
     uprobe's breakpoint is the kernel's, and goes with our descriptor."""
@@ -242,7 +249,7 @@ class QueryTracer(Closing):
         for key, value in self.program.entries("latencies"):
             id, bucket = _PAIR.unpack(key)
             latencies.setdefault(id, {})[bucket] = int.from_bytes(value, "little")
-        texts = {text.id: text for text in self._texts()}
+        texts = {text.id: text for text in (text_seen(*entry) for entry in self.program.entries("texts"))}
         threads = []
         for tid, raw in self._raw_threads():
             threads.append(self._thread(tid, raw))
@@ -276,12 +283,6 @@ class QueryTracer(Closing):
             calls, wakeups, faults, wall, cpu = _TOTAL.unpack(value)
             id, tid = _PAIR.unpack(key)
             yield StatementUse(id, tid, calls, cpu, wall, wakeups, faults)
-
-    def _texts(self) -> Iterator[TextSeen]:
-        for key, data in self.program.entries("texts"):
-            command, length, number, tid = _TEXT.unpack_from(data)
-            text = b"" if number else data[_TEXT.size : _TEXT.size + min(length, TEXT_BYTES - 1)]
-            yield TextSeen(int.from_bytes(key, "little"), command, length, text, number, tid)
 
     def _raw_threads(self) -> Iterator[tuple[int, bytes]]:
         for key, value in self.program.entries("threads"):

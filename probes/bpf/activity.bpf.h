@@ -22,22 +22,6 @@ static __always_inline u32 message_of(u64 stack)
     return kind ? *kind : WHOLE;
 }
 
-/* The text at an address, in the thread's own buffer, and which statement it is. */
-static __always_inline u64 identify_string(struct thread *thread, u64 address)
-{
-    long size = bpf_probe_read_user_str(thread->text, TEXT, (void *)address);
-
-    if (size <= 0) {
-        count(COUNT_UNREADABLE);
-        thread->length = 0;
-        return COM_QUERY;
-    }
-    if (size == TEXT)
-        count(COUNT_CUT);   /* or it just fits */
-    thread->length = size == TEXT ? TEXT : size - 1;
-    return hashed(thread, size - 1);
-}
-
 /* Whether a message goes on with the statement that its process is at. */
 static __always_inline int goes_on(struct thread *thread, u32 message, u64 id)
 {

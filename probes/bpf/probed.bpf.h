@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* What programs at uprobes share: where registers lie, counters, and an entry for each thread.
  *
- * They can be preempted by another thread's on the same CPU: per-CPU values need atomic adds. The includer has defined
- * enum counter, struct thread and the size of its table.
+ * The includer has defined enum counter, struct thread and the size of its table.
  */
+#include "counts.bpf.h"
+
 /* In struct pt_regs of x86-64. */
 #define REGISTER_CX 11
 #define REGISTER_DX 12
@@ -13,14 +14,6 @@
 
 BPF_HASH(threads, u32, struct thread, THREADS);
 BPF_ARRAY(new_thread, struct thread, 1);   /* zeros: one is too large for a program's stack */
-BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
-
-static __always_inline void count(int what)
-{
-    u64 *value = counters.lookup(&what);
-    if (value)
-        __sync_fetch_and_add(value, 1);
-}
 
 /* A thread's entry, made where there is none yet (all zeros); null where there is no room. */
 static __always_inline struct thread *thread_entry(u32 tid)

@@ -86,3 +86,19 @@ static __always_inline u64 identify_text(struct thread *thread, u64 address, u32
     }
     return hashed(thread, size);
 }
+
+/* The same of a text that ends with a zero. */
+static __always_inline u64 identify_string(struct thread *thread, u64 address)
+{
+    long size = bpf_probe_read_user_str(thread->text, TEXT, (void *)address);
+
+    if (size <= 0) {
+        count(COUNT_UNREADABLE);
+        thread->length = 0;
+        return COM_QUERY;
+    }
+    if (size == TEXT)
+        count(COUNT_CUT);   /* or it just fits */
+    thread->length = size == TEXT ? TEXT : size - 1;
+    return hashed(thread, size - 1);
+}

@@ -330,50 +330,6 @@ def test_the_server_of_2011_is_counted_too(historical_build: ServerBuild) -> Non
     assert sum(thread.cpu_ns for thread in trace.threads) == pytest.approx(trace.process_cpu_ns, rel=0.01, abs=2e6)
 
 
-def consumers(server: PrivateServer) -> dict[str, str]:
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT NAME, ENABLED FROM performance_schema.setup_consumers")
-        return dict(cursor.fetchall())
-
-
-def test_samples_agree_with_probes_and_consumers_are_restored(powerprof_cli: Cli, tmp_path: Path) -> None:
-    with PrivateServer(settings={"performance_schema": "ON"}) as sampled:
-        before = consumers(sampled)
-        stop = threading.Event()
-
-        def client() -> None:
-            with sampled.connect() as connection, connection.cursor() as cursor:
-                while not stop.is_set():
-                    cursor.execute("SELECT BENCHMARK(100000, SHA2('x', 256))")
-
-        worker = threading.Thread(target=client)
-        worker.start()
-        options = ["queries", "--socket", str(sampled.socket), "--method", "samples", "--no-save"]
-        try:
-            refused = powerprof_cli(options)
-            found = powerprof_cli([*options, "--enable-consumers", "--yes", "--duration", "3", "--json", "-"])
-            process = powerprof_cli.start([*options, "--enable-consumers", "--yes", "--duration", "60"])
-            until = time.monotonic() + 60
-            while consumers(sampled) == before and time.monotonic() < until:
-                time.sleep(0.1)
-            time.sleep(1)
-            process.terminate()
-            process.communicate(timeout=60)
-        finally:
-            stop.set()
-            worker.join()
-        assert consumers(sampled) == before
-    assert (refused.code, "--enable-consumers" in refused.err) == (3, True)
-    assert found.code == 0, found.err
-    record = json.loads(found.out)
-    first = record["statements"][0]
-    assert record["method"] == "samples"
-    assert "BENCHMARK" in first["text"]
-    assert first["c0_percent"] > 80
-    assert first["low_percent"] < first["c0_percent"] < first["high_percent"] + 1e-9
-    assert process.returncode == 130
-
-
 def test_shares_are_those_of_work_that_is_known(server: PrivateServer) -> None:
     """The same loop of the server, 1 : 2 : 5 as often: whatever the machine's speed, each has its part of the time."""
     parts = {"a": 1, "b": 2, "c": 5}

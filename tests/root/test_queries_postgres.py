@@ -428,7 +428,7 @@ def test_windows_follow_each_other_and_stacks_are_told_by_statement(powerprof_cl
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--method", "samples"], "keeps no history"),
+        (["--method", "history"], "keeps no history"),
         (["--enable-consumers"], "keeps no history"),
         (["--explain", "--yes"], "--explain and --save-workload are for MariaDB and MySQL"),
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`queries` on a server that sysbench asks at a known rate, with and without probes: shares are those of each
+"""`queries` on a server that sysbench asks at a known rate, by each way: shares are those of each
 statement alone, calls those that sysbench made."""
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ def test_calls_are_exact_and_shares_are_known_by_probes() -> None:
     assert abs(record.residual_c0_s) <= 0.01 * record.server_c0_s
 
 
-def test_samples_have_the_known_shares_within_their_intervals() -> None:
-    record, known = measured("samples")
+@pytest.mark.parametrize("method", ["samples", "history"])
+def test_samples_have_the_known_shares_within_their_intervals(method: str) -> None:
+    record, known = measured(method)
     rows = {key(one.text): one for one in record.statements}
     told = sum(one.c0_percent or 0.0 for one in record.statements)
     known_ns = [*known.alone_ns, *(known.mix_ns * percent / 100 for percent in known.percent)]
@@ -66,7 +67,7 @@ def test_samples_have_the_known_shares_within_their_intervals() -> None:
         assert one.low_percent is not None
         assert one.high_percent is not None
         print(
-            f"\nsamples: {one.c0_percent:.1f} [{one.low_percent:.1f}, {one.high_percent:.1f}], {percent:.1f} %: {text}"
+            f"\n{method}: {one.c0_percent:.1f} [{one.low_percent:.1f}, {one.high_percent:.1f}], {percent:.1f} %: {text}"
         )
         # The interval is of 95 %, and eight are looked at; what the clocks are apart comes besides.
         assert one.low_percent - 2 <= percent <= one.high_percent + 2

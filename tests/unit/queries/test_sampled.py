@@ -1,76 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares by samples: each sample stands for as much, what the history lost is taken to be like the rest."""
+"""Samples of what threads were at: each stands for as much, and the parts are the whole."""
 
 from __future__ import annotations
 
 import pytest
 
-from powerprof.database.history import History
 from powerprof.database.performance import Known
-from powerprof.queries.sampled import Sampled, sampled_parts
+from powerprof.queries.sampled import moment_parts
+from powerprof.statements.identity import Family
+from powerprof.tracing.moments import Met, Moments
+from powerprof.tracing.statement_trace import COM_QUERY, TextSeen
 
+POINT, POINT_TOO, BURN, UNREADABLE = 1001, 1002, 1003, 3
 KNOWN = Known(
     threads={11: "thread/sql/one_connection", 12: "thread/sql/one_connection", 13: "thread/innodb/page_cleaner_thread"},
-    schemas={11: "shop"},
-    digests={(None, "SELECT `c` FROM `t` WHERE `id` = ?"): (40, 40, 40)},
+    schemas={11: "shop", 12: "shop"},
+    digests={("shop", "SELECT `c` FROM `t` WHERE `id` = ?"): (40, 40, 40)},
 )
 
 
-def history(covered: list[tuple[int, int]]) -> History:
-    return History(
-        events={1: [(100, 200, "a"), (300, 400, "b")], 2: [(0, 1000, "b")]},
-        covered=covered,
-        texts={"a": "SELECT `c` FROM `t` WHERE `id` = ?", "b": "SELECT `BENCHMARK` (...)"},
-        threads={11: {1}, 12: {2}},
+def moments(met: list[Met], family: Family = "mysql") -> Moments:
+    texts = [
+        TextSeen(POINT, COM_QUERY, 26, b"SELECT c FROM t WHERE id=7"),
+        TextSeen(POINT_TOO, COM_QUERY, 28, b"SELECT c FROM t WHERE id = 8"),
+        TextSeen(BURN, COM_QUERY, 21, b"SELECT BENCHMARK(9,1)"),
+    ]
+    return Moments(
+        family=family,
+        met=met,
+        texts=texts,
+        events_count=1000,
+        lost_count=0,
+        unreadable_count=0,
+        cut_count=0,
+        bpf_s=0.001,
+        cost_s=0.002,
     )
 
 
-def found(ticks: list[tuple[int, int]], covered: list[tuple[int, int]]) -> Sampled:
-    return sampled_parts(ticks, history(covered), KNOWN, 2.0, 4.0)
+def met(id: int, tid: int, count: int, is_client: bool = False) -> Met:
+    return Met(id, tid, is_client, count, "mysqld")
 
 
-def test_samples_go_to_what_ran_then() -> None:
-    ticks = [(150, 11)] * 40 + [(350, 11)] * 10 + [(250, 11)] * 10 + [(500, 12)] * 30 + [(500, 13)] * 10
-    parts = found(ticks, [(0, 1000)]).parts
-    shares = {one.text: one.c0_s for one in parts.statements}
-    assert shares == {
-        "SELECT `c` FROM `t` WHERE `id` = ?": pytest.approx(0.8),
-        "SELECT `BENCHMARK` (?, …)": pytest.approx(0.8),
-    }
+def test_samples_are_the_servers_cpu_time_and_have_intervals() -> None:
+    rows = [met(POINT, 11, 30), met(POINT_TOO, 12, 10), met(BURN, 12, 40), met(0, 11, 10), met(0, 13, 10)]
+    parts, count = moment_parts(moments(rows), KNOWN, 2.0, 4.0)
+    assert count == 100
+    found = {one.text: one for one in parts.statements}
+    point = found["SELECT c FROM t WHERE id = ?"]
+    assert (point.c0_s, point.schema_name) == (pytest.approx(0.8), "shop")
+    assert (point.calls_count, point.calls_hz, point.c0_ms_per_call) == (40, 10.0, pytest.approx(20.0))
+    assert point.low_percent is not None
+    assert point.high_percent is not None
+    # Wilson's: 40 of the 90 of clients, of the 90 % that they are.
+    assert (point.low_percent, point.high_percent) == (pytest.approx(31.2, abs=0.2), pytest.approx(49.2, abs=0.2))
+    burn = found["SELECT BENCHMARK(?, …)"]
+    assert (burn.c0_s, burn.calls_count) == (pytest.approx(0.8), None)
     assert parts.connections.c0_s == pytest.approx(0.2)
-    assert parts.background[0].c0_s == pytest.approx(0.2)
-    first = next(one for one in parts.statements if "WHERE" in one.text)
-    assert (first.calls_count, first.calls_hz, first.schema_name) == (40, 10.0, "shop")
-    assert first.c0_ms_per_call == pytest.approx(20.0)
-    assert first.low_percent is not None and first.high_percent is not None
-    assert 30 < first.low_percent < 40 < first.high_percent < 50
+    assert [(one.thread, one.c0_s) for one in parts.background] == [
+        ("thread/innodb/page_cleaner_thread", pytest.approx(0.2))
+    ]
+    assert parts.connections_count == 2
 
 
-def test_what_the_history_lost_is_like_the_rest_and_the_sum_is_whole() -> None:
-    ticks = [(150, 11)] * 30 + [(350, 11)] * 10 + [(700, 11)] * 40 + [(700, 13)] * 20
-    sampled = found(ticks, [(0, 500)])
-    assert (sampled.used_count, sampled.uncovered_count) == (60, 40)
-    parts = sampled.parts
-    shares = [one.c0_s for one in parts.statements]
-    assert shares == [pytest.approx(1.2), pytest.approx(0.4)]
-    assert sum(shares) + parts.background[0].c0_s + parts.connections.c0_s == pytest.approx(2.0)
+def test_a_thread_that_works_by_itself_is_background_whatever_it_executes() -> None:
+    known = Known(threads={14: "thread/sql/slave_sql"})
+    parts, _ = moment_parts(moments([met(BURN, 14, 5)]), known, 1.0, 1.0)
+    assert (parts.statements, [one.thread for one in parts.background]) == ([], ["thread/sql/slave_sql"])
 
 
-def test_no_sample_is_no_part() -> None:
-    parts = found([], [(0, 500)]).parts
-    assert (parts.statements, parts.background, parts.connections.c0_s) == ([], [], 0.0)
+def test_of_a_server_that_is_not_asked_threads_with_a_statement_are_connections() -> None:
+    rows = [met(POINT, 21, 5), met(0, 21, 3), met(0, 22, 2)]
+    parts, _ = moment_parts(moments(rows), Known(), 1.0, 1.0)
+    assert parts.connections.c0_s == pytest.approx(0.3)
+    assert [(one.thread, one.c0_s) for one in parts.background] == [("mysqld", pytest.approx(0.2))]
 
 
-def test_a_thread_that_was_kept_for_another_connection_is_both() -> None:
-    seen = history([(0, 1000)])
-    seen.events[7], seen.threads[11] = [(700, 800, "b")], {1, 7}
-    parts = sampled_parts([(150, 11), (750, 11)], seen, KNOWN, 2.0, 4.0).parts
-    assert [one.c0_s for one in parts.statements] == [pytest.approx(1.0), pytest.approx(1.0)]
+def test_processes_of_clients_are_told_by_themselves_and_workers_are_no_clients() -> None:
+    known = Known(threads={10: "postmaster", 31: "backend of shop"}, schemas={31: "shop"})
+    rows = [
+        met(POINT, 31, 4, is_client=True),
+        met(POINT, 32, 4),  # a parallel worker
+        met(0, 33, 1, is_client=True),  # born and gone
+        met(0, 34, 1),  # autovacuum's, gone
+    ]
+    parts, _ = moment_parts(moments(rows, "postgresql"), known, 1.0, 1.0)
+    (statement,) = parts.statements
+    assert (statement.c0_s, statement.schema_name) == (pytest.approx(0.8), "shop")
+    assert parts.connections.c0_s == pytest.approx(0.1)
+    assert [one.thread for one in parts.background] == ["ended processes"]
+    assert parts.connections_count == 2
 
 
-def test_statements_of_connections_that_are_gone_are_not_taken_for_idle_ones() -> None:
-    seen = history([(0, 1000)])
-    seen.events[7] = [(600, 700, "b"), (650, 800, "a")]
-    sampled = sampled_parts([(150, 11)] * 3 + [(750, 14)] * 2 + [(900, 14)], seen, KNOWN, 2.0, 4.0)
-    assert (sampled.used_count, sampled.uncovered_count) == (4, 2)
-    assert sampled.parts.connections.c0_s == pytest.approx(0.5)
+def test_a_text_that_could_not_be_read_is_said_so_and_no_sample_is_no_part() -> None:
+    parts, _ = moment_parts(moments([met(UNREADABLE, 11, 1)]), KNOWN, 1.0, 1.0)
+    assert parts.statements[0].text == "(COM_QUERY, its text not readable)"
+    none, count = moment_parts(moments([]), KNOWN, 1.0, 1.0)
+    assert (none.statements, none.background, none.connections.c0_s, count) == ([], [], 0.0, 0)

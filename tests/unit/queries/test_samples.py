@@ -35,7 +35,7 @@ def chosen(most: int = 20) -> list[Sample]:
         texts=[TextSeen(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
         latencies={},
     )
-    return samples(taken, parts_of(taken, Known(schemas={11: "shop"})).statements, most)
+    return samples(taken.texts, parts_of(taken, Known(schemas={11: "shop"})).statements, most)
 
 
 def test_only_whole_texts_that_read_are_taken() -> None:

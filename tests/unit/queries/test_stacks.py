@@ -55,7 +55,9 @@ ROWS = [
 
 def test_paths_of_a_statement_are_those_of_all_its_threads() -> None:
     taken = trace()
-    told, modules, notes = with_stacks(parts_of(taken, KNOWN).statements, capture(ROWS), naming(taken, KNOWN))
+    told, modules, notes = with_stacks(
+        parts_of(taken, KNOWN).statements, capture(ROWS), naming(taken.texts, "mysql", [], KNOWN)
+    )
     stacks = {one.text: [(one.frames, one.count) for one in one.stacks] for one in told if one.stacks}
     assert stacks == {
         "SELECT c FROM t WHERE id = ?": [(["entry_[k]", "read_[k]"], 6), (["entry_[k]", "write_[k]"], 3)],
@@ -69,7 +71,7 @@ def test_paths_of_a_statement_are_those_of_all_its_threads() -> None:
 
 def test_they_leave_as_flame_graphs_and_folded_stacks() -> None:
     taken, whole = trace(), record()
-    told, modules, _ = with_stacks(whole.statements, capture(ROWS), naming(taken, Known()))
+    told, modules, _ = with_stacks(whole.statements, capture(ROWS), naming(taken.texts, "mysql", [], Known()))
     found = msgspec.structs.replace(whole, statements=told, modules=modules)
     lines = export(found, "folded").decode().splitlines()
     assert "SELECT c FROM t WHERE id = ?;entry_[k];read_[k] 6" in lines

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`queries` without probes: samples of the texts in a server's memory, and of its history of statements."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from powerprof.database.builds import ServerBuild
+from powerprof.database.server import PrivateServer
+from powerprof.errors import CapabilityError
+from powerprof.queries.join import Parts
+from powerprof.queries.reach import Reach, asked
+from powerprof.queries.records import Statement
+from powerprof.queries.sampled import moment_parts
+from powerprof.statements.normal import key
+from powerprof.tracing.members import Members
+from powerprof.tracing.moments import Moments, MomentSampler
+from tests.conftest import Cli
+from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
+from tests.root.test_queries import execute, prepare
+
+pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
+_HZ = 4999  # 25 times the usual, so that the tests need as much less time
+_BURN = "SELECT BENCHMARK({}, SHA2('x', 256))"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateServer]:
+    with PrivateServer(settings={"performance_schema": "OFF", "max_connections": 1100}) as started:
+        yield started
+
+
+def sampled(server: PrivateServer, work: Callable[[], object]) -> tuple[Moments, Parts]:
+    """What threads were met at while `work` ran."""
+    assert server.pid is not None
+    members = Members(server.pid, is_family=False)
+    with MomentSampler(server.pid) as sampler:
+        before = members.cpu_ns()
+        sampler.start(_HZ)
+        started_s = time.monotonic()
+        work()
+        sampler.stop()
+        after, window_s = members.cpu_ns(), time.monotonic() - started_s
+        moments = sampler.collect()
+    assert before is not None
+    assert after is not None
+    known = asked(Reach(server.pid, "", None, server.login), running=False)
+    return moments, moment_parts(moments, known, (after - before) / 1e9, window_s)[0]
+
+
+def rows(parts: Parts) -> dict[str, Statement]:
+    return {statement.text: statement for statement in parts.statements}
+
+
+def percents(parts: Parts) -> dict[str, float]:
+    """Of the CPU time in statements."""
+    whole = sum(one.c0_s for one in parts.statements)
+    return {one.text: 100 * one.c0_s / whole for one in parts.statements}
+
+
+def test_a_mix_of_short_statements_has_the_shares_of_its_statements_alone(sysbench: Path) -> None:
+    with PrivateServer(settings={"performance_schema": "OFF"}) as mixed, mix_on(mixed) as mix:
+        mix.run("--events=5", "--time=0")
+        found = []
+        moments, parts = sampled(mixed, lambda: found.append(mix.run("--events=100", "--time=0")))
+    (known,) = found
+    assert moments.lost_count == moments.unreadable_count == 0
+    # A statement alone was measured with the reading of its requests, which the report has in a part of its own.
+    reading_s = parts.connections.c0_s / (2 * known.events * sum(TIMES))
+    alike = {key(one.text): one.c0_s for one in parts.statements}
+    alone, mixture = (
+        [alike[key(text)] + reading_s * known.events * times for text, times in zip(texts, TIMES, strict=True)]
+        for texts in (ALONE, MIX)
+    )
+    for percent, one in zip(known.percent, mixture, strict=True):
+        assert 100 * one / sum(mixture) == pytest.approx(percent, abs=3)
+    assert sum(alone) == pytest.approx(sum(mixture), rel=0.15)
+
+
+def test_work_that_is_known_has_its_share_and_sleep_has_none(server: PrivateServer) -> None:
+    parts = {"a": 1, "b": 2, "c": 5}
+
+    def work() -> None:
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT SLEEP(0.3)")
+            for _ in range(60):
+                for name, times in parts.items():
+                    cursor.execute(f"{_BURN.format(20_000 * times)} AS {name}")
+
+    _, found = sampled(server, work)
+    shares = percents(found)
+    for name, times in parts.items():
+        assert shares[f"SELECT BENCHMARK(?, SHA2(?, …)) AS {name}"] == pytest.approx(
+            100 * times / sum(parts.values()), abs=3
+        )
+    assert shares.get("SELECT SLEEP(?)", 0.0) < 1
+    first = found.statements[0]
+    assert (first.calls_count, first.wakeups_count, first.latency_ms) == (None, None, None)
+    assert first.low_percent is not None
+    assert first.high_percent is not None
+    assert first.low_percent < 62.5 < first.high_percent + 3
+
+
+def test_prepared_statements_are_told_by_their_texts_also_of_before_the_window(server: PrivateServer) -> None:
+    with server.connect() as connection:
+        number = prepare(connection, "SELECT BENCHMARK(30000, SHA2('x', 256)) AS kept")
+        _, parts = sampled(server, lambda: [execute(connection, number) for _ in range(30)])
+    assert percents(parts)["SELECT BENCHMARK(?, SHA2(?, …)) AS kept"] > 95
+
+
+def test_what_a_procedure_executes_is_told_by_its_own_text(server: PrivateServer) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS q")
+        cursor.execute("CREATE TABLE IF NOT EXISTS q.kept (n INT)")
+        cursor.execute(
+            "CREATE PROCEDURE q.inner_ones() BEGIN DECLARE i INT DEFAULT 0; WHILE i < 30 DO"
+            " INSERT INTO q.kept SELECT BENCHMARK(20000, SHA2('x', 256)); SET i = i + 1; END WHILE; END"
+        )
+        _, parts = sampled(server, lambda: cursor.execute("CALL q.inner_ones()"))
+    shares = percents(parts)
+    (inner,) = [share for text, share in shares.items() if text.startswith("INSERT INTO q.kept")]
+    assert inner > 90
+
+
+def test_what_runs_already_when_the_window_begins_is_told(server: PrivateServer) -> None:
+    connection = server.connect()
+
+    def burn() -> None:
+        with suppress(pymysql.MySQLError), connection.cursor() as cursor:  # it is killed
+            cursor.execute(_BURN.format(20_000_000))
+
+    worker = threading.Thread(target=burn, daemon=True)
+    worker.start()
+    time.sleep(0.2)
+    _, parts = sampled(server, lambda: time.sleep(0.6))
+    assert percents(parts)["SELECT BENCHMARK(?, SHA2(?, …))"] > 95
+    with server.connect() as other, other.cursor() as cursor:
+        cursor.execute(f"KILL {connection.thread_id()}")
+    worker.join(30)
+
+
+def test_a_thousand_connections_are_one_statement(server: PrivateServer) -> None:
+    connections = [server.connect() for _ in range(1000)]
+    try:
+
+        def work() -> None:
+            for number, connection in enumerate(connections):
+                connection.query(f"SELECT BENCHMARK({3000 + number % 2}, SHA2('x', 256)) FROM DUAL")
+
+        moments, parts = sampled(server, work)
+    finally:
+        for connection in connections:
+            connection.close()
+    assert percents(parts)["SELECT BENCHMARK(?, SHA2(?, …)) FROM DUAL"] > 95
+    assert moments.lost_count == 0
+    assert 200 < parts.connections_count <= 1001
+
+
+@contextmanager
+def burning(server: PrivateServer) -> Iterator[None]:
+    """A client that works until the end."""
+    stop = threading.Event()
+
+    def client() -> None:
+        with server.connect() as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute(_BURN.format(100_000))
+
+    worker = threading.Thread(target=client)
+    worker.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        worker.join()
+
+
+def test_the_command_says_what_samples_tell(powerprof_cli: Cli, tmp_path: Path) -> None:
+    with PrivateServer() as asked_server, burning(asked_server):
+        words = ["queries", "--socket", str(asked_server.socket), "--method", "samples", "--no-save", "--duration", "2"]
+        plain = powerprof_cli([*words, "--duration", "1"])
+        found = powerprof_cli([*words, "--explain", "--yes", "--save-workload", str(tmp_path / "made"), "--json", "-"])
+        stacks = powerprof_cli([*words, "--stacks"])
+    assert plain.code == 0, plain.err
+    assert "shares by samples" in plain.out
+    assert "95 % intervals" in " ".join(plain.out.split())
+    assert found.code == 0, found.err
+    record = json.loads(found.out)
+    first = record["statements"][0]
+    assert (record["method"], first["text"]) == ("samples", "SELECT BENCHMARK(?, SHA2(?, …))")
+    assert first["c0_percent"] > 80
+    assert first["low_percent"] < first["c0_percent"] < first["high_percent"] + 1e-9
+    assert first["calls_count"] > 10, "performance_schema is on: the server's own count"
+    assert first["latency_ms"] is None
+    parts = sum(one["c0_s"] for one in [*record["statements"], *record["background"]]) + record["other_c0_s"]
+    assert parts == pytest.approx(record["server_c0_s"], rel=1e-9)
+    # A calibrated sample takes some µs, and the host has 499 a second and CPU.
+    assert 0 < record["tracing"]["percent"] < 5
+    assert "BENCHMARK(100000" in (tmp_path / "made" / "workload.toml").read_text()
+    assert (stacks.code, "--stacks needs" in stacks.err) == (2, True)
+
+
+@pytest.mark.historical("mysql-5.5.9")
+def test_a_server_that_does_not_tell_where_its_texts_are_is_refused(historical_build: ServerBuild) -> None:
+    with PrivateServer(build=historical_build) as old, pytest.raises(CapabilityError, match="where a thread has"):
+        assert old.pid is not None
+        MomentSampler(old.pid)
+
+
+def consumers(server: PrivateServer) -> dict[str, str]:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT NAME, ENABLED FROM performance_schema.setup_consumers")
+        return dict(cursor.fetchall())
+
+
+def test_the_history_agrees_and_consumers_are_restored(powerprof_cli: Cli) -> None:
+    with PrivateServer(settings={"performance_schema": "ON"}) as asked:
+        before = consumers(asked)
+        stop = threading.Event()
+
+        def client() -> None:
+            with asked.connect() as connection, connection.cursor() as cursor:
+                while not stop.is_set():
+                    cursor.execute("SELECT BENCHMARK(100000, SHA2('x', 256))")
+
+        worker = threading.Thread(target=client)
+        worker.start()
+        options = ["queries", "--socket", str(asked.socket), "--method", "history", "--no-save"]
+        try:
+            refused = powerprof_cli(options)
+            found = powerprof_cli([*options, "--enable-consumers", "--yes", "--duration", "3", "--json", "-"])
+            process = powerprof_cli.start([*options, "--enable-consumers", "--yes", "--duration", "60"])
+            until = time.monotonic() + 60
+            while consumers(asked) == before and time.monotonic() < until:
+                time.sleep(0.1)
+            time.sleep(1)
+            process.terminate()
+            process.communicate(timeout=60)
+        finally:
+            stop.set()
+            worker.join()
+        assert consumers(asked) == before
+    assert (refused.code, "--enable-consumers" in refused.err) == (3, True)
+    assert found.code == 0, found.err
+    record = json.loads(found.out)
+    first = record["statements"][0]
+    assert record["method"] == "history"
+    assert "BENCHMARK" in first["text"]
+    assert first["c0_percent"] > 80
+    assert first["low_percent"] < first["c0_percent"] < first["high_percent"] + 1e-9
+    assert process.returncode == 130
