@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from powerprof import text
-from powerprof.attribution.records import Attribution, StackFrame, Wakeup
+from powerprof.attribution.records import Attribution, StackFrame, Wakeup, Waking
 from powerprof.report import sums
 
 BY = ("stack", "function", "thread", "device")
@@ -44,7 +44,7 @@ def headline(record: Attribution) -> str:
     return f"{name} caused {mine:,} of {total:,} idle exits in {text.number(record.window_s, 1)} s{share}. {rest}"
 
 
-def _origin(row: Wakeup) -> str:
+def _origin(row: Wakeup | Waking) -> str:
     said = _ORIGINS[row.origin]
     if row.origin in ("other_thread", "other_process") and row.waker is not None:
         who = row.waker.server_name.removeprefix("thread/") if row.waker.server_name else row.waker.comm
@@ -86,6 +86,21 @@ def _rows(record: Attribution, width: int, limit: int) -> list[str]:
     if left:
         rate = sum(row.rate_hz for row in left)
         lines.append(f"{text.number(rate, 1):>8}  {'':>8}  {'':>9}  {len(left)} more (--top N, or --json)")
+    return lines
+
+
+def _ran_anyway(record: Attribution, width: int, limit: int) -> list[str]:
+    """Where the target ended nothing: what woke it, which is what it would end on a quieter host."""
+    rows, span_s = record.wakings_without_exit, record.wakings_window_s
+    if not rows or not span_s:
+        return []
+    rate = text.number(sum(row.wakings_count for row in rows) / span_s, 1)
+    said = f"It was woken {rate} times a second while CPUs ran anyway. On a quieter host that ends idle periods:"
+    lines = ["", *text.wrap(said, width), f"{'/s':>8}  {'':>8}  {'':>9}  thread and stack (innermost first)"]
+    for row in rows[:limit]:
+        head = f"{text.number(row.wakings_hz, 1):>8}  {'':>8}  {'':>9}  "
+        lines.append(text.cut(f"{head}{row.thread.label} · {_origin(row)}", width))
+        lines += _stack(row.stack, width, " " * 31)
     return lines
 
 
@@ -188,6 +203,7 @@ def lines(record: Attribution, width: int = text.DEFAULT_WIDTH, *, by: str = "st
         printed += _rows(record, width, top) if by == "stack" else _group_lines(record, by, width, top)
     else:
         printed.append("It ended no idle period in this window.")
+        printed += _ran_anyway(record, width, top)
     printed.append("")
     split = record.energy_split
     for line in (

@@ -30,7 +30,7 @@ from powerprof.report.metrics import (
 )
 from powerprof.report.phases import causes_table, changes_table, phases_table
 from powerprof.report.table import Cell, Column, Figure, Judged, Path, Places, Row, Table
-from powerprof.report.wakeups import wakeups_table
+from powerprof.report.wakeups import RAN_ANYWAY, ran_anyway_table, wakeups_table
 
 _NAME_LIMIT = 120
 _STACK_LIMIT = 8
@@ -38,6 +38,7 @@ _ROWS = 25
 _COMPARED = ("name", "a", "b", "difference", "percent", "verdict")
 _CAUSES = ("who", "why", "every", "rate", "percent")
 _WAKEUPS = ("thread", "path", "every", "rate", "count", "c0")
+_WAKINGS = ("thread", "path", "rate", "count")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
 
@@ -152,7 +153,12 @@ def run(record: Run, context: str) -> list[str]:
 
 def attribution(record: Attribution, context: str) -> list[str]:
     """The rows that ended most idle periods, and that all are accounted for."""
-    written = table(wakeups_table(record, Places(record), _ROWS), _WAKEUPS)
+    places = Places(record)
+    anyway = ran_anyway_table(record, places)
+    if anyway:
+        written = ["", RAN_ANYWAY, *table(anyway, _WAKINGS)]
+    else:
+        written = table(wakeups_table(record, places, _ROWS), _WAKEUPS)
     left = record.wakeups[_ROWS:]
     if left:
         written += ["", f"{len(left)} more rows with {sum(row.count for row in left):,} idle exits."]

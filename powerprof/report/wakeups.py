@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from powerprof import text
-from powerprof.attribution.records import Attribution, Wakeup
+from powerprof.attribution.records import Attribution, Wakeup, Waking
 from powerprof.report.table import Column, Path, Places, Row, Table, Words, figures, words
 
 _ELSEWHERE = 100
@@ -16,6 +16,7 @@ _ORIGINS = {
     "kernel": "the kernel",
 }
 _NAME_LIMIT = 60
+RAN_ANYWAY = "It ended no idle period: it was woken while CPUs ran anyway. On a quieter host that ends idle periods."
 
 
 def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
@@ -43,7 +44,7 @@ def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
     return Table(columns, rows, "wake-ups by thread and stack", caption, left)
 
 
-def _why(wakeup: Wakeup) -> str:
+def _why(wakeup: Wakeup | Waking) -> str:
     """Origin in words, with who woke it or which device or timer it was."""
     origin = _ORIGINS.get(wakeup.origin, wakeup.origin)
     if wakeup.waker is not None and wakeup.origin in ("other_thread", "other_process"):
@@ -60,3 +61,21 @@ def elsewhere_table(record: Attribution, places: Places) -> Table:
         counted = {"rate": places.figure(f"{at}/rate_hz", 1), "count": places.figure(f"{at}/count")}
         rows.append(Row({**counted, "thread": Words(woken.thread.label), "woke": Words(woken.process)}))
     return Table([*figures(rate="/s", count="exits"), *words("thread", "woke")], rows, "other processes")
+
+
+def ran_anyway_table(record: Attribution, places: Places) -> Table | None:
+    """What woke a target that ended no idle period: on a quieter host, that is what would."""
+    if record.wakeups or not record.wakings_without_exit:
+        return None
+    rows = []
+    for index, waking in enumerate(record.wakings_without_exit[:_ELSEWHERE]):
+        at = f"/wakings_without_exit/{index}"
+        counted = {"rate": places.figure(f"{at}/wakings_hz", 1), "count": places.figure(f"{at}/wakings_count")}
+        path = Path([frame.label for frame in waking.stack], waking.stack_complete)
+        rows.append(Row({**counted, "thread": Words(waking.thread.label, _why(waking)), "path": path}))
+    columns = [
+        *figures(rate="/s", count="wakings"),
+        *words("thread"),
+        Column("path", "stack, innermost first", left=True, beside="thread"),
+    ]
+    return Table(columns, rows, "wakings that found a CPU running", RAN_ANYWAY)

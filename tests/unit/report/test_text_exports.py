@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from powerprof.attribution.records import Waking
 from powerprof.energy.domains import Total
 from powerprof.energy.result import EnergyResult
 from powerprof.records import EnergyReading
+from powerprof.report import attribution as report
 from powerprof.report import compare
 from powerprof.report.csvfile import to_csv
 from powerprof.report.exports import export
@@ -55,6 +57,29 @@ def test_csv_of_a_run_has_phases_states_and_causes() -> None:
     causes = [row for row in rows if row["phase"] == "clients" and row["mechanism"]]
     assert [float(row["value"]) for row in causes] == [cause.wakeups_hz for cause in run.phases[2].causes]
     assert all(row["value"] == "" for row in rows if row["figure"] == "average residency in POLL")
+
+
+def test_a_target_that_ended_nothing_is_shown_what_woke_it() -> None:
+    """On a host that is busy with something else, where all that wakes it finds a CPU running."""
+    record = attribution()
+    ended = record.wakeups[0]
+    waking = Waking(
+        origin=ended.origin,
+        wakings_count=250,
+        wakings_hz=25.0,
+        thread=ended.thread,
+        waker=None,
+        stack=ended.stack,
+        stack_complete=True,
+    )
+    busy = replace(record, wakeups=[], wakings_without_exit=[waking], wakings_window_s=10.0)
+    printed = "\n".join(report.lines(busy))
+    assert "It was woken 25.0 times a second while CPUs ran anyway" in printed
+    assert re.search(r"^ +25\.0 +mysys/statement_timer · its own timer$", printed, re.MULTILINE), printed
+    assert "timer_handler" in printed
+    for text in (render_html(busy), to_markdown(busy)):
+        assert "25.0" in text and "timer_handler" in text and "quieter host" in text
+    assert "quieter host" not in "\n".join(report.lines(replace(busy, wakings_without_exit=[])))
 
 
 def test_csv_of_an_attribution_is_a_line_a_stack() -> None:
