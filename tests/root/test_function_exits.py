@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -39,20 +39,26 @@ def throwing(programs: dict[str, Path]) -> Iterator[Running]:
     target.end()
 
 
-def profile(target: Running, seconds: float, *, multi: bool = True) -> tuple[FunctionProfile, str]:
-    with FunctionTracer([target.pid], "truth_*", multi=multi) as tracer:
+def profile(target: Running, *, multi: bool = True) -> tuple[FunctionProfile, str]:
+    """A window that is as long as the program works, however long that takes on this host."""
+    said = []
+
+    def work(_: float) -> None:
+        target.begin()
+        said.append(target.line())
+
+    with FunctionTracer([target.pid], "truth_*", multi=multi) as tracer, pytest.MonkeyPatch.context() as patch:
         assert tracer.danger is None
-        timer = threading.Timer(1.0, target.begin)  # the probes are placed by then
-        timer.start()
-        trace = tracer.measure(seconds)
-        timer.join()
+        patch.setattr(time, "sleep", work)
+        trace = tracer.measure(1)
     assert target.process.poll() is None
-    return function_profile(trace), target.line()
+    (one,) = said
+    return function_profile(trace), one
 
 
 @pytest.mark.parametrize("multi", [True, False], ids=["uprobe_multi", "uprobe_pmu"])
 def test_a_program_throws_ten_thousand_times_through_probed_functions_and_lives(throwing: Running, multi: bool) -> None:
-    found, said = profile(throwing, 5, multi=multi)
+    found, said = profile(throwing, multi=multi)
     assert said == "alive 10000 0\n"
     assert found.method.endswith("at exits")
     rows = {row.function: row for row in found.functions}
@@ -85,7 +91,7 @@ def test_calls_are_exact_and_self_times_are_the_functions_own(programs: dict[str
     for _ in range(3):
         target = Running(programs["truth"])
         try:
-            found, said = profile(target, 3)
+            found, said = profile(target)
         finally:
             target.end()
         assert said == "done\n"
