@@ -147,7 +147,7 @@ def _condition(design: Matrix) -> float:
 def _least_squares(design: Matrix, watts: Matrix) -> tuple[Matrix, Matrix, float, float]:
     """Values, their standard errors, the residuals' standard deviation, and the simultaneous t quantile."""
     import numpy as np
-    from scipy import stats
+    from scipy import special
 
     count, unknowns = design.shape
     freedom = count - unknowns
@@ -157,7 +157,7 @@ def _least_squares(design: Matrix, watts: Matrix) -> tuple[Matrix, Matrix, float
     # (XᵀX)⁻¹ = R⁻¹R⁻ᵀ by QR, which keeps the digits that forming XᵀX would lose.
     inverse = np.linalg.inv(np.linalg.qr(design)[1])
     errors = np.sqrt(variance * (inverse**2).sum(axis=1))
-    quantile = float(stats.t.ppf(1 - (1 - _CONFIDENCE) / (2 * unknowns), freedom))
+    quantile = float(special.stdtrit(freedom, 1 - (1 - _CONFIDENCE) / (2 * unknowns)))
     return values, np.asarray(errors, dtype=np.float64), variance**0.5, quantile
 
 

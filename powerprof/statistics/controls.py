@@ -83,9 +83,9 @@ class Trend:
 
 def block_trend(values: Sequence[float]) -> Trend | None:
     """Kendall's test of values in the order of time. None for fewer than six or constant ones."""
-    from scipy import stats
-
     if len(values) < 6 or max(values) == min(values):
         return None
+    from scipy import stats
+
     test = stats.kendalltau(range(len(values)), values)
     return Trend(float(test.statistic), float(test.pvalue))

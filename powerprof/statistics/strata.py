@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from powerprof.statistics.intervals import LEVEL, Interval
+from powerprof.statistics.intervals import LEVEL, Interval, student_p, student_quantile
 
 _MOST = 200.0
 Stratum = tuple[Sequence[float], Sequence[float]]
@@ -32,8 +32,6 @@ def pool(strata: Sequence[Stratum]) -> Pooled | None:
     differences, with the degrees of freedom of Welch and Satterthwaite over all settings. Settings at which both are
     nought say 0. None where no setting has values of both.
     """
-    from scipy import stats
-
     known = [(list(a), list(b)) for a, b in strata if a and b]
     if not known:
         return None
@@ -55,9 +53,9 @@ def pool(strata: Sequence[Stratum]) -> Pooled | None:
             interval, p_value = Interval(mean, mean, "constant"), 1.0 if mean == 0 else 0.0
         else:
             freedom = variance**2 / spread
-            reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
+            reach = student_quantile(LEVEL, freedom) * error
             interval = Interval(max(mean - reach, -_MOST), min(mean + reach, _MOST), "welch")
-            p_value = 2 * float(stats.t.sf(abs(mean) / error, freedom))
+            p_value = student_p(mean / error, freedom)
     return Pooled(
         a_mean=statistics.fmean(statistics.fmean(a) for a, _ in known),
         b_mean=statistics.fmean(statistics.fmean(b) for _, b in known),

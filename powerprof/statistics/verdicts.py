@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +16,9 @@ from powerprof.statistics.intervals import (
     difference_interval,
     mean_interval,
     ratio_interval,
+    student_p,
+    student_quantile,
+    welch_error,
     welch_interval,
 )
 
@@ -61,14 +63,12 @@ def minimum_detectable_percent(a: Sequence[float], b: Sequence[float]) -> float 
 
     (t[0.975] + t[0.8]) · s/√n with n − 1 degrees of freedom, s the deviation of the paired differences.
     """
-    from scipy import stats
-
     count = len(a)
     centre = statistics.fmean(a) if a else 0.0
     if count < 3 or centre == 0:
         return None
     spread = statistics.stdev(y - x for x, y in zip(a, b, strict=True))
-    quantiles = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) + float(stats.t.ppf(POWER, count - 1))
+    quantiles = student_quantile(LEVEL, count - 1) + student_quantile(2 * POWER - 1, count - 1)
     return 100 * quantiles * spread / math.sqrt(count) / abs(centre)
 
 
@@ -113,15 +113,13 @@ def _result(a: Sequence[float], b: Sequence[float], interval: Interval | None, s
 
 
 def _p_of_pairs(a: Sequence[float], b: Sequence[float], *, on_logs: bool) -> float | None:
-    from scipy import special
-
     if len(a) < 3:
         return None
     each = [math.log(y / x) if on_logs else y - x for x, y in zip(a, b, strict=True)]
     error = statistics.stdev(each) / math.sqrt(len(each))
     if error == 0:
         return 1.0 if each[0] == 0 else 0.0
-    return 2 * float(special.stdtr(len(each) - 1, -abs(statistics.fmean(each)) / error))
+    return student_p(statistics.fmean(each) / error, len(each) - 1)
 
 
 def survivors(p_values: Sequence[float | None], level: float = FAMILY_LEVEL) -> list[bool]:
@@ -148,12 +146,9 @@ def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int) -> Pa
 
 
 def _p_of_two(a: Sequence[float], b: Sequence[float]) -> float | None:
-    from scipy import stats
-
     if min(len(a), len(b)) < 3:
         return None
-    if min(a) == max(a) and min(b) == max(b):
-        return 1.0 if a[0] == b[0] else 0.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of values that are nearly alike
-        return float(stats.ttest_ind(b, a, equal_var=False).pvalue)
+    difference, (error, freedom) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b)
+    if error == 0:
+        return 1.0 if difference == 0 else 0.0
+    return student_p(difference / error, freedom)
