@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""List and fetch servers of other releases.
+"""List and fetch servers of other releases, and Java connectors.
 
 `list` shows those that there are, `fetch NAME` brings one: the MySQL of 2011 that a study was made on, or what Debian
 built, unpacked with its libraries into a root of its own; nothing is installed. A fetched server is checked, kept in
@@ -9,13 +9,17 @@ the cache and run only with data of its own. `compare`, `run` and `sweep` take i
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from powerprof.cli.options import Json, Quiet
 from powerprof.cli.output import check_targets, progress, say, show, write_json
 from powerprof.errors import PowerprofError, UsageError
+
+if TYPE_CHECKING:
+    from powerprof.database.connectors import Connector
+    from powerprof.database.historical import HistoricalServer
 
 Action = Annotated[str, typer.Argument(metavar="ACTION", help="list or fetch.")]
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which one to fetch, such as mariadb-11.8.")]
@@ -27,7 +31,9 @@ def command(
 ) -> None:
     """List or fetch."""
     check_targets(json)
-    from powerprof.database import historical
+    servers: list[HistoricalServer] = []
+    clients: list[Connector] = []
+    from powerprof.database import connectors, historical
     from powerprof.report import historical as report
 
     if action == "list":
@@ -36,17 +42,27 @@ def command(
         if yes:
             raise UsageError("--yes agrees to a download, and list makes none", "powerprof servers fetch NAME --yes")
         servers = list(historical.CATALOGUE.values())
-        lines = report.listing(servers)
-    elif action == "fetch":
-        if name is None:
-            raise UsageError("fetch needs a name", "powerprof servers list")
+        clients = list(connectors.CATALOGUE.values())
+        lines = [*report.listing(servers), *report.connectors_listing(clients)]
+    elif action == "fetch" and name is None:
+        raise UsageError("fetch needs a name", "powerprof servers list")
+    elif action == "fetch" and name in connectors.CATALOGUE:
+        connectors.fetch(name, lambda question: _consent(question, yes), lambda text: progress(text, quiet))
+        clients = [connectors.CATALOGUE[name]]
+        lines = [f"{name}: {connectors.place(clients[0])}"]
+    elif action == "fetch" and name is not None:
         servers = [historical.find(name)]
         said = "was there already" if historical.is_fetched(servers[0]) else "fetched, checked and started once"
         historical.fetch(name, lambda question: _consent(question, yes), lambda text: progress(text, quiet))
         lines = report.ready(servers[0], said)
     else:
         raise UsageError(f"servers {action} is not an action", "list or fetch")
-    write_json({"schema": "powerprof.servers/1", "servers": [report.record(server) for server in servers]}, json)
+    record = {
+        "schema": "powerprof.servers/1",
+        "servers": [report.record(server) for server in servers],
+        "connectors": [report.connector_record(connector) for connector in clients],
+    }
+    write_json(record, json)
     if json != "-" and not quiet:
         show(lines)
 

@@ -19,7 +19,8 @@ def condition_record(case: Case) -> Condition:
     """A condition as it is saved; `work` is a digest of statements, protocol, schema and dataset."""
     load = msgspec.to_builtins(case.load)
     settings = {**msgspec.to_builtins(case.server), **msgspec.to_builtins({"topology": case.topology})}
-    statements = case.load_statements() if case.load.kind in ("statements", "slap", "pgbench") else case.load.argv
+    asks = case.load.kind in ("statements", "slap", "pgbench", "connector-j")
+    statements = case.load_statements() if asks else case.load.argv
     asked = {
         "load": {key: value for key, value in load.items() if key not in (*_NOT_WORK, "sql", "files")},
         "statements": statements,

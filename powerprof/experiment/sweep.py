@@ -183,12 +183,14 @@ def go_on(
         raise UsageError(f"{sweep.workload}:{name} has changed since the sweep was begun", "begin a new one")
     done = {_same(point.value) for point in sweep.points if point.error is None}
     notes = list(sweep.notes)
+    missing = [value for value in sweep.values if _same(value) not in done]
+    started_s = time.monotonic()
     try:
         for value in sweep.values:
             if _same(value) in done:
                 say(f"{sweep.parameter} {value}: already measured")
                 continue
-            say(f"{sweep.parameter} {value}")
+            say(f"{sweep.parameter} {value}{to_go(missing.index(value), len(missing), time.monotonic() - started_s)}")
             case = resolve(workload, name, {sweep.key: value})
             point, server = _point(case, value, bench_options, options, notes, say)
             kept = [point for point in sweep.points if _same(point.value) != _same(value)]
@@ -201,6 +203,13 @@ def go_on(
     sweep = msgspec.structs.replace(sweep, interrupted=False)
     save(sweep)
     return sweep
+
+
+def to_go(measured: int, of: int, passed_s: float) -> str:
+    """How long the rest takes, where its points are as long as those that are measured. Empty before the first."""
+    if not measured:
+        return ""
+    return f" ({measured} of {of} done, about {max(1, round(passed_s / measured * (of - measured) / 60))} min to go)"
 
 
 def _rounds(

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof servers` for a terminal and as JSON."""
+"""`powerprof servers` for a terminal and as JSON: servers of other releases, and connectors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from powerprof.database import historical
+from powerprof.database import connectors, historical
+from powerprof.database.connectors import Connector
 from powerprof.database.historical import HistoricalServer
 
 
@@ -35,6 +36,31 @@ def listing(servers: Sequence[HistoricalServer]) -> list[str]:
             f"{server.name}  {server.description}",
             f"  {machine}{server.download_bytes / 1e6:.0f} MB to download, {server.licence} · {state}",
         ]
+    return printed
+
+
+def connector_record(connector: Connector) -> dict[str, object]:
+    """A Java connector of `powerprof.servers/1`."""
+    fetched = connectors.is_fetched(connector)
+    return {
+        "name": connector.name,
+        "version": connector.artifact.version,
+        "description": connector.description,
+        "licence": connector.licence,
+        "download_bytes": connector.artifact.size_bytes,
+        "fetched": fetched,
+        "path": str(connectors.place(connector)) if fetched else None,
+    }
+
+
+def connectors_listing(known: Sequence[Connector]) -> list[str]:
+    """Two lines a connector, as of a server."""
+    printed = []
+    for connector in known:
+        there = connectors.is_fetched(connector)
+        state = f"fetched: {connectors.place(connector)}" if there else f"powerprof servers fetch {connector.name}"
+        size = f"{connector.artifact.size_bytes / 1e6:.1f} MB to download"
+        printed += [f"{connector.name}  {connector.description}", f"  {size}, {connector.licence} · {state}"]
     return printed
 
 

@@ -18,10 +18,10 @@ Statement = Annotated[str, Meta(min_length=1, max_length=1 << 20)]
 
 ServerKind = Literal["mysql", "postgresql"]
 DEFAULT_KIND: ServerKind = "mysql"
-LoadKind = Literal["statements", "tpcc", "slap", "pgbench", "idle", "none", "command"]
+LoadKind = Literal["statements", "tpcc", "slap", "pgbench", "connector-j", "idle", "none", "command"]
 # What can drive which server.
 LOADS: dict[ServerKind, tuple[LoadKind, ...]] = {
-    "mysql": ("statements", "tpcc", "slap", "idle", "none", "command"),
+    "mysql": ("statements", "tpcc", "slap", "connector-j", "idle", "none", "command"),
     "postgresql": ("statements", "pgbench", "idle", "none", "command"),
 }
 # And which tables a server can have, and what else there is for one alone: the keys by server.
@@ -122,6 +122,7 @@ class Load(_Table, frozen=True, kw_only=True):
     maximum_rate_hz: Annotated[float, Meta(gt=0, le=1e6)] = 2000.0
     queries: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
     argv: list[str] = []
+    connector: Literal["mysql-connector-j", "mariadb-connector-j"] = "mysql-connector-j"
 
 
 class PlanStep(_Table, frozen=True, kw_only=True):

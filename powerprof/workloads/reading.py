@@ -123,7 +123,9 @@ def _check(loaded: Loaded, text: str) -> None:
         own = "files" in loaded.raw["conditions"][name].get("load", {})
         _check_files(loaded, text, case.load.files, [*where, "load", "files"] if own else ["load", "files"])
         _check_kind(case, text)
-        if case.load.kind in ("statements", "slap", "pgbench") and not (case.load.sql or case.load.files):
+        if case.load.kind in ("statements", "slap", "pgbench", "connector-j") and not (
+            case.load.sql or case.load.files
+        ):
             raise DataError(path, f"conditions.{name}: the load has neither sql nor files", line_of(text, where))
         if case.load.kind in ("idle", "none", "tpcc") and (case.load.sql or case.load.files or case.load.session):
             said = f"conditions.{name}: a load of kind {case.load.kind} runs no statements of yours"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from powerprof.experiment.loads import command, gated, idle, pgbench, slap, sysbench
+from powerprof.experiment.loads import command, connectorj, gated, idle, pgbench, slap, sysbench
 from powerprof.experiment.loads.base import Context, Order, Running
 from powerprof.workloads.reading import Case
 
@@ -16,6 +16,8 @@ def start_load(case: Case, context: Context, order: Order) -> Running:
         return slap.start(case, context, order)
     if case.load.kind == "command":
         return command.start(case, context, order)
+    if case.load.kind == "connector-j":
+        return connectorj.start(case.load, case.load_statements(), context, order)
     if case.load.kind == "pgbench":
         return pgbench.start(case, context, order)
     if case.load.kind == "tpcc":

@@ -27,7 +27,7 @@ def start(case: Case, context: Context, order: Order) -> ProcessLoad:
     """
     login = context.login
     owner = server_account()
-    place = _own_folder(context.directory, owner)
+    place = own_folder(context.directory, owner)
     folder = context.folder or case.workload.folder
     defaults = private_file(
         place,
@@ -56,7 +56,8 @@ def start(case: Case, context: Context, order: Order) -> ProcessLoad:
     return ProcessLoad(argv, replace(context, directory=place), parse, env={"MYSQL_PWD": login.password}, user=owner)
 
 
-def _own_folder(directory: Path, owner: tuple[int, int] | None) -> Path:
+def own_folder(directory: Path, owner: tuple[int, int] | None) -> Path:
+    """The folder below `directory` of a client that runs as `owner`."""
     with Folder.open(directory) as ours:
         with suppress(FileExistsError):
             ours.make("command")

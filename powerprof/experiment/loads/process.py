@@ -80,7 +80,7 @@ class ProcessLoad:
         elapsed_s = time.monotonic() - self._started_s
         # One client runs at a time and servers are not waited for, so what was reaped since is the client.
         cpu_s = _children_cpu_s() - self._children_s
-        text = self._text()
+        text = self.text()
         if code != 0:
             said = [line.strip() for line in text.splitlines() if "FATAL" in line or "rror" in line][:2]
             reason = " / ".join(said)[:300] or "it said nothing"
@@ -95,7 +95,8 @@ class ProcessLoad:
         if self._process.poll() is None:
             programs.stop(self._process, patience_s=1.0)
 
-    def _text(self) -> str:
+    def text(self) -> str:
+        """What it has said until now."""
         with self._output.open("rb") as file:
             return file.read(_OUTPUT_LIMIT_BYTES).decode("utf-8", errors="replace")
 

@@ -67,8 +67,9 @@ def capacity(bench: Bench, case: Case, duration_s: float) -> float:
         order = Order(queries=max(case.load.queries or 0, 20 * case.load.clients))
     with bench.connect(case) as control:
         before = plans.counters(control)
-        start_s = time.monotonic()
         running = start_load(case, bench.context(case), order)
+        # A client that takes seconds to come up (Java) is waited for until it is connected.
+        start_s = time.monotonic()
         try:
             result = running.finish(max(120.0, 20 * duration_s))
         except BaseException:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from powerprof.cli.compare import _judge
 from powerprof.errors import UsageError, WorseError
-from powerprof.experiment.sweep import Sweep
+from powerprof.experiment.sweep import Sweep, to_go
 from powerprof.experiment.sweepcomparison import are_sweeps, compare_sweeps
 from powerprof.report.kinds import lines_of
 from powerprof.runs import RunStore
@@ -95,3 +95,9 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
 def test_a_worse_sweep_fails_where_that_was_asked_for() -> None:
     with pytest.raises(WorseError, match="lower with sweep-0002"):
         _judge(sweep_comparison())
+
+
+def test_what_is_left_of_a_sweep_is_said_from_its_first_point_on() -> None:
+    assert to_go(0, 8, 0.0) == ""
+    assert to_go(2, 8, 150.0) == " (2 of 8 done, about 8 min to go)"
+    assert to_go(7, 8, 70.0) == " (7 of 8 done, about 1 min to go)"

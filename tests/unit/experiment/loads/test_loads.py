@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from powerprof.database.base import Login
-from powerprof.errors import UsageError
-from powerprof.experiment.loads import command, pgbench, slap, sysbench
-from powerprof.experiment.loads.base import LoadFailed
+from powerprof.errors import CapabilityError, UsageError
+from powerprof.experiment.loads import command, connectorj, pgbench, slap, sysbench
+from powerprof.experiment.loads.base import Context, LoadFailed, Order
 from powerprof.workloads.definition import Load
 
 # sysbench 1.0.20, --rate=100 --time=3 --histogram=on, shortened.
@@ -138,3 +138,72 @@ def test_statements_become_scripts_of_pgbench() -> None:
     for statement in ("SELECT 1;\n  \\shell rm -r x", "\\setshell a id", "SELECT {{sequence}}"):
         with pytest.raises(UsageError):
             pgbench.texts([statement], load)
+
+
+_SELECT = "SELECT Name FROM City WHERE ID = {{uniform 1 4079}} AND Population > {{uniform 5 9}}"
+
+
+def _java_context(tmp_path: Path) -> Context:
+    login = Login(user="powerprof", password="a\\b=é", host="127.0.0.1", port=3307, database="world")
+    return Context(SimpleNamespace(), login, tmp_path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "connector", "said"),
+    [
+        ("text", "mysql-connector-j", ("jdbc:mysql://", "useServerPrepStmts=false", "cachePrepStmts=false")),
+        ("prepare-each", "mysql-connector-j", ("jdbc:mysql://", "useServerPrepStmts=true", "cachePrepStmts=false")),
+        ("prepare-once", "mariadb-connector-j", ("jdbc:mariadb://", "useServerPrepStmts=true", "cachePrepStmts=true")),
+    ],
+)
+def test_what_a_java_connector_is_told(tmp_path: Path, protocol: str, connector: str, said: tuple[str, ...]) -> None:
+    load = Load(kind="connector-j", protocol=protocol, connector=connector, sql=[_SELECT])  # type: ignore[arg-type]
+    order = Order(duration_s=2.5, rate_hz=1000.0, seed=7)
+    text = connectorj.properties(load, [_SELECT], _java_context(tmp_path), order)
+    assert all(word in text for word in said)
+    lines = dict(line.split("=", 1) for line in text.splitlines())
+    assert lines["sql"] == "SELECT Name FROM City WHERE ID = ? AND Population > ?"
+    assert (lines["bounds"], lines["rate_hz"], lines["duration_s"], lines["queries"]) == (
+        "1 4079 5 9",
+        "1000",
+        "2.5",
+        "0",
+    )
+    # As java.util.Properties.load takes it.
+    assert lines["connector.password"] == "a\\\\b=\\u00e9"
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        Load(kind="connector-j", sql=["SELECT 1", "SELECT 2"]),
+        Load(kind="connector-j", sql=["SELECT {{sequence}}"]),
+        Load(kind="connector-j", sql=["SELECT 1"], reconnect=True),
+    ],
+)
+def test_what_a_java_connector_cannot_ask_is_refused(tmp_path: Path, load: Load) -> None:
+    with pytest.raises(UsageError, match="connector-j"):
+        connectorj.properties(load, load.sql, _java_context(tmp_path), Order(duration_s=1.0))
+
+
+def test_without_a_jdk_or_the_connector_it_is_said_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Load(kind="connector-j", sql=["SELECT 1"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CapabilityError, match=r"^java is not installed") as caught:
+        connectorj.start(load, load.sql, _java_context(tmp_path), Order(duration_s=1.0))
+    assert caught.value.hint == "apt install default-jdk-headless"
+    # A runtime alone cannot run a source file.
+    monkeypatch.setattr(connectorj.programs, "need", _only_java)
+    with pytest.raises(CapabilityError, match=r"^javac is not installed"):
+        connectorj.start(load, load.sql, _java_context(tmp_path), Order(duration_s=1.0))
+    monkeypatch.setattr(connectorj.programs, "need", lambda name, package: Path("/bin/false"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(CapabilityError, match="mysql-connector-j has not been fetched") as caught:
+        connectorj.start(load, load.sql, _java_context(tmp_path), Order(duration_s=1.0))
+    assert caught.value.hint == "powerprof servers fetch mysql-connector-j"
+
+
+def _only_java(name: str, package: str) -> Path:
+    if name == "java":
+        return Path("/bin/false")
+    raise CapabilityError(f"{name} is not installed", f"apt install {package}")
