@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import os
 import resource
-from pathlib import Path
 
 from powerprof.sources.procfs import read_stat
 from powerprof.tracing.loaded import Loaded
@@ -18,11 +16,6 @@ COUNTED_INTERVALS = 4
 def _cpu_s() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
-
-
-def resident_bytes() -> int:
-    """The memory that this process holds now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class OwnTime:
@@ -45,12 +38,14 @@ class OwnTime:
         used, self._cpu_s = now_s - self._cpu_s, now_s
         return used
 
-    def bpf_of(self, counted_s: float | None) -> float | None:
-        """Seconds in an interval's BPF programs: `counted_s` while the kernel counts them, an estimate afterwards."""
+    def bpf_of(self, counted_s: float | None, switches_count: int) -> float | None:
+        """Seconds in an interval's BPF programs: `counted_s` while the kernel counts them, an estimate afterwards.
+
+        `switches_count`: the host's context switches since boot, at the interval's end.
+        """
         if counted_s is None:
             return None
-        now = read_stat().context_switches_count
-        switches, self._switches = now - self._switches, now
+        switches, self._switches = switches_count - self._switches, switches_count
         self._number += 1
         if self._number > COUNTED_INTERVALS:
             return self._per_switch_s * switches

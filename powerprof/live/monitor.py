@@ -7,7 +7,7 @@ It outlives what it looks at: processes come and go, CPUs too, servers restart, 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,20 +27,20 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError
 from powerprof.live import heap, naming
 from powerprof.live.accounts import Span, changed_note, interval_of, span_between
-from powerprof.live.cost import OwnTime, resident_bytes
+from powerprof.live.cost import OwnTime
 from powerprof.live.intervals import Interval
 from powerprof.live.pending import Pending
 from powerprof.live.servers import ASK_EVERY_S, Servers
-from powerprof.paths import procfs
 from powerprof.processes.targets import Target, found_again
 from powerprof.processes.tasks import Task, look_up
 from powerprof.sources.clock import Suspended
 from powerprof.sources.cpuidle import online_cpus
+from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.store import TableStore
 from powerprof.text import Say
 from powerprof.tracing import monitor as tracing
 from powerprof.tracing.demand import DemandTracer
-from powerprof.tracing.names import interrupt_names
+from powerprof.tracing.names import Interrupts
 from powerprof.tracing.stacks import StackTrace
 from powerprof.tracing.window import TracedWindow, next_drain_s
 from powerprof.windows.sampling import now_text
@@ -103,6 +103,7 @@ class Monitor(Closing):
         stack.callback(self._servers.close)
         privileges.settle(plan.settle, plan.energy_source)
         heap.settle()
+        self._trim = heap.Trim()
         self._begin()
         stack.callback(self._end)
         # What loading took is in no interval.
@@ -139,11 +140,16 @@ class Monitor(Closing):
         stacks = self._pending.with_earlier(self._tracer.stack_trace())
         places = naming.costliest(window.trace.causes)
         self._purse.earn(window.window_s)
-        naming.look_at(self._tracer, self._unknown(places), self._purse)
-        around = Around(self._target, self._host, interrupt_names(), self._tracer.notes(), self._look_up)
+        unknown = self._unknown(places)
+        if sum(places[place] for place in unknown) > naming.MUCH * int(window.trace.causes["count"].sum()):
+            self._purse.wake()
+        naming.look_at(self._tracer, unknown, self._purse)
+        interrupts = self._interrupts.of(window.trace.causes)
+        around = Around(self._target, self._host, interrupts, self._tracer.notes(), self._look_up)
         capture = captured(around, window, stacks, self._energy, self._servers.thread_names())
         record = self._analyse(capture, places)
         self.last = capture, record
+        memory_bytes, online = heap.resident_bytes(), online_cpus()
         interval = interval_of(
             record,
             _span(window),
@@ -151,19 +157,19 @@ class Monitor(Closing):
             processes={task.pid: task.process for task in capture.tasks if task.pid is not None},
             host_domains=self._host_domains(record),
             own_cpu_s=self._own.cpu_since(),
-            own_bpf_s=self._own.bpf_of(window.trace.run_time_s),
-            own_memory_bytes=resident_bytes(),
+            own_bpf_s=self._own.bpf_of(window.trace.run_time_s, self._monitor.switches_count),
+            own_memory_bytes=memory_bytes,
             suspended_s=self._suspended.since_s(),
         )
-        came = sorted(set(online_cpus()) - set(self._cpus))
+        came = sorted(set(online) - set(self._cpus))
         if came:
             interval = msgspec.structs.replace(interval, notes=(*interval.notes, changed_note(came)))
         if self._plan.ask_servers:
             servers, findings = self._servers.after(record)
             interval = msgspec.structs.replace(interval, servers=servers, findings=findings)
             self._hurry(interval)
-        self._follow(stacks)
-        heap.trim()
+        self._follow(stacks, online)
+        self._trim.after(memory_bytes)
         return interval
 
     def _wait(self, duration_s: float) -> None:
@@ -189,7 +195,7 @@ class Monitor(Closing):
         readings = meters.readings(began_s, self._metered_s)
         return replace(window, residency=msgspec.structs.replace(window.residency, energy=readings))
 
-    def _unknown(self, places: list[naming.Place]) -> list[naming.Place]:
+    def _unknown(self, places: Iterable[naming.Place]) -> list[naming.Place]:
         """Those without a name, and those of processes that were not looked at."""
         images = self._tracer.images
         return [
@@ -198,7 +204,7 @@ class Monitor(Closing):
             if pid not in images or self._memo.get((SLEEPER, pid, images[pid][0].started_ticks, key)) is None
         ]
 
-    def _analyse(self, capture: Capture, places: list[naming.Place]) -> Attribution:
+    def _analyse(self, capture: Capture, places: Iterable[naming.Place]) -> Attribution:
         stacks = SiteStacks(capture, self._store, self._memo)
         naming.name(stacks, places, self._store, self._purse)
         unnamed = set(self._unknown(places))
@@ -228,9 +234,9 @@ class Monitor(Closing):
             self._tracer.follow(found)
             self._servers.only(found.pids)
 
-    def _follow(self, stacks: StackTrace) -> None:
+    def _follow(self, stacks: StackTrace, online: list[int]) -> None:
         """What changed around us: CPUs, programs that are gone, more stacks than the kernel keeps."""
-        if online_cpus() != self._cpus:
+        if online != self._cpus:
             self._end()
             self._begin()
         if time.monotonic() - self._remembered_s > _FORGET_EVERY_S:
@@ -241,7 +247,8 @@ class Monitor(Closing):
 
     def _remember(self) -> None:
         self._store, self._memo = TableStore(), StackMemo(_STACKS)
-        self._pending = Pending(lambda pid: not (procfs() / str(pid)).exists())
+        self._pending = Pending(lambda pid: process_cpu_ns(pid) is None)
+        self._interrupts = Interrupts()
         self._remembered_s = time.monotonic()
         self._tasks.clear()
 

@@ -8,7 +8,7 @@ up: on a host that runs what it always ran all is named in the first interval, a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -23,27 +23,28 @@ from powerprof.stacks.walker import load
 from powerprof.tracing.demand import DemandTracer
 from powerprof.tracing.layout import Flag
 
-SHARE = 0.001
+SHARE = 0.0003
 # What may be put by: the programs of a host that has just been met. One that is dear to read may overdraw.
 MOST_S, LEAST_S = 1.0, -0.06
 # A fork and the tables of one process take about so long: below it, put by.
 _WORTH_S = 0.02
 _PATIENCE_S = 10.0
-# The share of a CPU that it may take for a while, and how long that while is at most.
-_AT_ONCE, _MOST_REST_S = 0.01, 4.0
+# A fork takes that much whatever it names: what is new and small waits for company, so that no more than this share of
+# a CPU goes to it, but no longer than so many seconds. What has this share of all exits is no small thing.
+_AT_ONCE, _MOST_REST_S, MUCH = 0.001, 30.0, 0.1
 _PLACE = ("next_tgid", "next_tid", "site_ip", "site_sp", "site_code")
 
 Place = tuple[int, Key]
 
 
-def costliest(causes: Array) -> list[Place]:
-    """Where threads slept whose wake-ups ended idle periods, the most frequent first: (pid, site)."""
+def costliest(causes: Array) -> dict[Place, int]:
+    """Where threads slept whose wake-ups ended idle periods, the most frequent first: (pid, site) with its exits."""
     blamed = causes[causes["flags"] & np.uint32(Flag.SITE) != 0]
     counts: dict[Place, int] = {}
     for pid, tid, ip, sp, code, count in blamed[[*_PLACE, "count"]].tolist():
         place = pid, (tid, ip, sp, code)
         counts[place] = counts.get(place, 0) + count
-    return sorted(counts, key=lambda place: (-counts[place], place))
+    return dict(sorted(counts.items(), key=lambda counted: (-counted[1], counted[0])))
 
 
 class Purse:
@@ -52,6 +53,11 @@ class Purse:
     def __init__(self, share: float = SHARE) -> None:
         self._share, self.left_s = share, MOST_S
         self.rests_until_s = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is enough for a few names, and it is not to rest."""
+        return self.left_s >= _WORTH_S and time.monotonic() >= self.rests_until_s
 
     def earn(self, passed_s: float) -> None:
         """An interval has passed."""
@@ -72,11 +78,15 @@ class Purse:
         """So much was spent at once: what comes in the next seconds is named together."""
         self.rests_until_s = time.monotonic() + min(_MOST_REST_S, seconds / _AT_ONCE)
 
+    def wake(self) -> None:
+        """What has come now shall not wait."""
+        self.rests_until_s = 0.0
 
-def look_at(tracer: DemandTracer, unknown: list[Place], purse: Purse) -> None:
-    """Snapshots of the processes of places that have no name yet."""
+
+def look_at(tracer: DemandTracer, unknown: Iterable[Place], purse: Purse) -> None:
+    """Snapshots of the processes of places that have no name yet, where they will be named in this interval."""
     for pid in dict.fromkeys(pid for pid, _ in unknown):
-        if purse.left_s <= 0:
+        if not purse.is_open:
             return
         with purse.spending():
             tracer.look_at([pid])
@@ -96,18 +106,18 @@ class _Told(msgspec.Struct, frozen=True):
     budget: Budget
 
 
-def name(stacks: SiteStacks, places: list[Place], store: TableStore, purse: Purse) -> None:
+def name(stacks: SiteStacks, places: Iterable[Place], store: TableStore, purse: Purse) -> None:
     """Name these, and afterwards none that is not known.
 
     It is done in a fork: tables of symbols and what unwinds by them are many times what we need all day, and what was
     freed of them would lie between that. A table that kills its reader or keeps it busy costs the one place.
     """
-    if purse.left_s > 0:
+    if purse.is_open:
         for pid, key in places:
             if not stacks.has_image(pid):
                 stacks.find(SLEEPER, pid, key)
     wanted = [(pid, key) for pid, key in places if stacks.has_image(pid) and not stacks.knows(SLEEPER, pid, key)]
-    if wanted and purse.left_s >= _WORTH_S and time.monotonic() >= purse.rests_until_s:
+    if wanted and purse.is_open:
         _name_apart(stacks, wanted, store, purse)
     stacks.only_known = True
 

@@ -188,8 +188,9 @@ def open_module(image: ProcessImage, mapping: Mapping) -> Opened | str:
 
 
 def _is_same(opened: Opened, mapping: Mapping) -> bool:
-    if mapping.build_id is None:
-        return (opened.size_bytes, opened.mtime_ns) == (mapping.size_bytes, mapping.mtime_ns)
+    unchanged = (opened.size_bytes, opened.mtime_ns) == (mapping.size_bytes, mapping.mtime_ns)
+    if mapping.build_id is None or (unchanged and opened.inode == mapping.inode):
+        return unchanged
     try:
         return read_elf(opened.fd, mapping.path).build_id == mapping.build_id
     except DataError:

@@ -256,8 +256,11 @@ class IdleTracer(Closing):
         """Names of kernel functions; each is looked for once."""
         unknown = addresses - self._functions.keys()
         if unknown:
-            self._functions.update(dict.fromkeys(unknown, "") | kernel_functions(unknown))
+            self._functions.update(dict.fromkeys(unknown, "") | self._name_functions(unknown))
         return {address: self._functions[address] for address in addresses if self._functions[address]}
+
+    def _name_functions(self, addresses: set[int]) -> dict[int, str]:
+        return kernel_functions(addresses)
 
     def _addresses(self, causes: Array) -> set[int]:
         """Kernel functions to be named."""

@@ -79,6 +79,11 @@ class Monitor(Closing):
     def close(self) -> None:
         self._reader.close()
 
+    @property
+    def switches_count(self) -> int:
+        """The host's context switches since boot, at the last read."""
+        return self._stat.context_switches_count
+
     def drain(self) -> None:
         """Between two reads, where records come faster than their buffers hold (`IdleTracer.collected`)."""
         self._tracer.drain()

@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from powerprof.files import try_text
 from powerprof.paths import procfs
 
 _FIELDS = 3  # address, kind, name
+_DIGITS = 16  # of an address: what is first by its letters is lowest
 _CHUNK = 1 << 18
 
 
@@ -19,16 +24,24 @@ def address_of(names: Sequence[str]) -> int:
     The list is long and made while it is read, the kernel's own functions first: no more is read than is needed.
     """
     wanted = re.compile(rb"^([0-9a-f]+) \w (?:%s)$" % "|".join(names).encode(), re.MULTILINE)
+    for lines in _symbols(_CHUNK):
+        if match := wanted.search(lines):
+            return int(match[1], 16)
+    return 0
+
+
+def _symbols(size: int) -> Iterator[bytes]:
+    """Some lines of kallsyms at a time; none where it cannot be read."""
     rest = b""
     try:
         with (procfs() / "kallsyms").open("rb", buffering=0) as file:
-            while data := file.read(_CHUNK):
+            while data := file.read(size):
                 lines, _, rest = (rest + data).rpartition(b"\n")
-                if match := wanted.search(lines):
-                    return int(match[1], 16)
+                yield lines
     except OSError:
-        return 0
-    return 0
+        return
+    if rest:
+        yield rest
 
 
 def kernel_functions(wanted: Mapping[int, object] | set[int]) -> dict[int, str]:
@@ -39,12 +52,58 @@ def kernel_functions(wanted: Mapping[int, object] | set[int]) -> dict[int, str]:
         table = b"\n" + (procfs() / "kallsyms").read_bytes()
         places = [table.find(b"\n%016x " % address) for address in wanted if address]
         for place in places:
-            parts = table[place + 1 : table.find(b"\n", place + 1)].decode("ascii", "replace").split()
-            if place >= 0 and len(parts) >= _FIELDS and int(parts[0], 16):
-                functions.setdefault(int(parts[0], 16), parts[2])
+            if place >= 0:
+                functions.update(_parsed(table, place + 1))
     except (OSError, ValueError):
         return functions
     return functions
+
+
+def _parsed(table: bytes, at: int) -> dict[int, str]:
+    """The symbol of the line that begins there."""
+    end = table.find(b"\n", at)
+    parts = table[at : end if end >= 0 else len(table)].decode("ascii", "replace").split()
+    address = int(parts[0], 16)
+    return {address: parts[2]} if len(parts) >= _FIELDS and address else {}
+
+
+def _block(lines: bytes) -> tuple[bytes, bytes, bytes]:
+    """The lowest and the highest address, and the lines. Modules are not in the order of their addresses."""
+    entries = lines.split(b"\n")
+    return min(entries)[:_DIGITS], max(entries)[:_DIGITS], zlib.compress(lines, 1)
+
+
+class KernelFunctions:
+    """Names for who asks all day: the kernel makes kallsyms anew for each reader, in 50 ms of CPU time.
+
+    A packed copy is kept, a megabyte. An address that is not in it is that of a module or a BPF program which came
+    later: then it is read once more.
+    """
+
+    def __init__(self) -> None:
+        self._read()
+
+    def _read(self) -> None:
+        self._blocks = [_block(lines) for lines in _symbols(_CHUNK)]
+
+    def find(self, wanted: set[int]) -> dict[int, str]:
+        """As `kernel_functions`."""
+        found = self._find(wanted)
+        if len(found) < len(wanted) and self._blocks:
+            self._read()
+            found = self._find(wanted)
+        return found
+
+    def _find(self, wanted: set[int]) -> dict[int, str]:
+        keys = {b"%016x" % address for address in wanted}
+        found: dict[int, str] = {}
+        for low, high, packed in self._blocks:
+            if here := [key for key in keys if low <= key <= high]:
+                lines = b"\n" + zlib.decompress(packed)
+                for key in here:
+                    if (place := lines.find(b"\n" + key + b" ")) >= 0:
+                        found.update(_parsed(lines, place + 1))
+        return found
 
 
 def interrupt_names() -> dict[int, str]:
@@ -56,3 +115,19 @@ def interrupt_names() -> dict[int, str]:
         if number.strip().isdigit() and words:
             names[int(number)] = words[-1]
     return names
+
+
+class Interrupts:
+    """Names of interrupts for who asks all day: read when a number comes that was not there before."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._met: set[int] = set()
+
+    def of(self, causes: npt.NDArray[np.void]) -> dict[int, str]:
+        """The names, all that these causes (layout.CAUSE) ask for among them."""
+        numbers = {*causes["irq"].tolist(), *causes["waker_irq"].tolist()}
+        if not numbers <= self._met:
+            self._met |= numbers
+            self._names = interrupt_names()
+        return self._names

@@ -135,6 +135,8 @@ class StackTracer(IdleTracer):
         self._sleeping: list[SleepingStack] = []
         self._wakings: list[SiteWakings] = []
         self._woken: Halves | None = None
+        # Whether wakings are counted, or were since the last read.
+        self._counting = True
         self._window = self._counted_from_ns = self._counted_to_ns = 0
         super().__init__(
             {
@@ -219,7 +221,7 @@ class StackTracer(IdleTracer):
         self._stack_bytes = 0
         self._woken.clear()
         self._share(_SHARED_STACK_BYTES, STACK_BYTES)
-        self._base = self.program.per_cpu_sum("counters")
+        self._base = self._counted
         # Last: a stack that is not new is not copied again.
         self.send_again()
         if not self._target.system:
@@ -249,7 +251,8 @@ class StackTracer(IdleTracer):
         return int.from_bytes(self.program.get("shared", index), "little")
 
     def _addresses(self, causes: npt.NDArray[Any]) -> set[int]:
-        if self._woken is not None:
+        self._wakings = []
+        if self._woken is not None and self._counting:
             rows = self._woken.since()
             self._wakings = [SiteWakings(*row) for row in rows[list(SiteWakings.__struct_fields__)].tolist()]
         return super()._addresses(causes) | {waking.timer_function for waking in self._wakings} - {0}
@@ -282,9 +285,8 @@ class StackTracer(IdleTracer):
         sleeping, self._sleeping = self._sleeping, []
         self._stack_bytes = 0
         self._look_again(sites)
-        counters = self.program.per_cpu_sum("counters")
-        counted = [now - then for now, then in zip(counters, self._base, strict=True)]
-        self._base = counters
+        counted = [now - then for now, then in zip(self._counted, self._base, strict=True)]
+        self._base = self._counted
         self._share(_SHARED_STACK_BYTES, STACK_BYTES)
         counted_from_ns, self._counted_from_ns = self._counted_from_ns, self._counted_to_ns
         return StackTrace(

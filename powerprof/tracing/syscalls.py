@@ -17,7 +17,8 @@ _MAP_CREATE, _LOOKUP, _UPDATE, _PROG_LOAD = 0, 1, 2, 5
 _RAW_TRACEPOINT_OPEN, _LOOKUP_BATCH, _DELETE_BATCH, _LINK_CREATE, _ENABLE_STATS = 17, 24, 27, 28, 32
 _ATTR_BYTES = 120
 _LOG_BYTES = 1 << 20
-_BATCH = 4096
+# Most tables hold little: to take memory for more, and to look at it, takes longer than to read them.
+_FIRST_BATCH, _BATCH = 256, 4096
 
 MAP_HASH, MAP_ARRAY, MAP_PERCPU_ARRAY, MAP_LRU_HASH, MAP_RING_BUFFER = 1, 2, 6, 9, 27
 PROGRAM_KPROBE, PROGRAM_PERF_EVENT, PROGRAM_RAW_TRACEPOINT, PROGRAM_TRACING = 2, 7, 17, 26
@@ -154,12 +155,14 @@ def delete(descriptor: int, keys: bytes, key_bytes: int) -> None:
 def read_all(descriptor: int, key_bytes: int, value_bytes: int, entries: int) -> tuple[bytes, bytes]:
     """All keys and values of a hash or array of so many entries at most, some thousand a call (BPF_MAP_LOOKUP_BATCH,
     Linux 5.6)."""
-    batch = min(_BATCH, entries)
-    keys, values = (ctypes.create_string_buffer(batch * size) for size in (key_bytes, value_bytes))
+    batch = 0
     found_keys, found_values = bytearray(), bytearray()
     # Where the next batch begins: a bucket's number, in a key's place.
     place, begun = ctypes.create_string_buffer(max(key_bytes, 8)), False
     while True:
+        if batch < min(_BATCH, entries):
+            batch = min(_FIRST_BATCH if not begun else _BATCH, entries)
+            keys, values = (ctypes.create_string_buffer(batch * size) for size in (key_bytes, value_bytes))
         attributes = bytearray(
             struct.pack(
                 "=4Q2I2Q",

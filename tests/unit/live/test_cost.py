@@ -8,7 +8,8 @@ from typing import cast
 
 import pytest
 
-from powerprof.live.cost import COUNTED_INTERVALS, OwnTime, resident_bytes
+from powerprof.live.cost import COUNTED_INTERVALS, OwnTime
+from powerprof.live.heap import Trim, resident_bytes
 from powerprof.tracing.loaded import Loaded
 
 _STAT = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\nctxt {}\n"
@@ -34,16 +35,14 @@ def test_the_clock_runs_for_some_intervals_only(tmp_path: Path, monkeypatch: pyt
     for number in range(1, COUNTED_INTERVALS + 1):
         assert program.counting
         switches += 1000
-        stat.write_text(_STAT.format(switches))
-        assert own.bpf_of(0.001 * number) == 0.001 * number
+        assert own.bpf_of(0.001 * number, switches) == 0.001 * number
     assert not program.counting
-    stat.write_text(_STAT.format(switches + 500))
     # The kernel counts nothing any more: half as many switches as in the last interval that it counted.
-    assert own.bpf_of(0.0) == pytest.approx(0.0005 * COUNTED_INTERVALS)
+    assert own.bpf_of(0.0, switches + 500) == pytest.approx(0.0005 * COUNTED_INTERVALS)
 
 
 def test_a_kernel_that_does_not_tell(tmp_path: Path) -> None:
-    assert OwnTime(cast(Loaded, Program())).bpf_of(None) is None
+    assert OwnTime(cast(Loaded, Program())).bpf_of(None, 1000) is None
 
 
 def test_memory_is_what_is_held_now() -> None:
@@ -52,3 +51,16 @@ def test_memory_is_what_is_held_now() -> None:
     assert resident_bytes() - before > 50 << 20
     del held
     assert resident_bytes() - before < 20 << 20
+
+
+def test_what_was_freed_is_given_back_where_memory_has_grown() -> None:
+    trim = Trim()
+    blocks = [bytes([number % 255 + 1]) * 100_000 for number in range(600)]
+    held = resident_bytes()
+    assert held - trim._least > 20 << 20
+    kept = blocks[-1]
+    del blocks
+    trim.after(held)
+    assert held - resident_bytes() > 20 << 20
+    assert abs(trim._least - resident_bytes()) < 1 << 20
+    assert len(kept) == 100_000

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
 
 from powerprof.tracing import names
+from powerprof.tracing.layout import CAUSE
 
 # Modules' functions come last, each with its module.
 LINES = [f"{0xFFFFFFFF81000000 + 16 * at:016x} t function_{at}" for at in range(50_000)]
@@ -24,3 +28,38 @@ def test_hidden_addresses_are_none(fake_tree: Callable[[dict[str, str]], object]
     fake_tree({"proc/kallsyms": "0000000000000000 t function_1\n"})
     assert names.address_of(("function_1",)) == 0
     assert names.kernel_functions({0xFFFFFFFF81000010}) == {}
+
+
+def test_a_packed_copy_names_what_the_list_does(fake_tree: Callable[[dict[str, str]], Path]) -> None:
+    tree = fake_tree({"proc/kallsyms": KALLSYMS})
+    kept = names.KernelFunctions()
+    wanted = {0xFFFFFFFF81000000 + 16 * at for at in (0, 6553, 49_999)} | {0xFFFFFFFFC0000010}
+    (tree / "proc/kallsyms").write_text("")
+    assert kept.find(wanted) == {
+        0xFFFFFFFF81000000: "function_0",
+        0xFFFFFFFF81000000 + 16 * 6553: "function_6553",
+        0xFFFFFFFF81000000 + 16 * 49_999: "function_49999",
+        0xFFFFFFFFC0000010: "of_a_module",
+    }
+
+
+def test_a_module_that_came_later_is_found(fake_tree: Callable[[dict[str, str]], Path]) -> None:
+    tree = fake_tree({"proc/kallsyms": KALLSYMS})
+    kept = names.KernelFunctions()
+    (tree / "proc/kallsyms").write_text(KALLSYMS + "ffffffffc0000020 t of_another\t[another]\n")
+    assert kept.find({0xFFFFFFFFC0000020, 0xFFFFFFFF81000010, 0xFFFFFFFF81000011}) == {
+        0xFFFFFFFFC0000020: "of_another",
+        0xFFFFFFFF81000010: "function_1",
+    }
+
+
+def test_interrupts_are_read_where_a_number_is_new(fake_tree: Callable[[dict[str, str]], Path]) -> None:
+    tree = fake_tree({"proc/interrupts": "  CPU0\n 24: 7 PCI-MSI 0-edge virtio0\n"})
+    causes = np.zeros(1, dtype=CAUSE)
+    causes["irq"] = 24
+    interrupts = names.Interrupts()
+    assert interrupts.of(causes) == {24: "virtio0"}
+    (tree / "proc/interrupts").write_text("  CPU0\n 24: 7 PCI-MSI 0-edge virtio0\n 25: 7 PCI-MSI 0-edge nvme0\n")
+    assert interrupts.of(causes) == {24: "virtio0"}
+    causes["irq"] = 25
+    assert interrupts.of(causes) == {24: "virtio0", 25: "nvme0"}
