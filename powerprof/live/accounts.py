@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from powerprof.attribution.records import Attribution, Wakeup
 from powerprof.live.intervals import UNTRACED, Interval, Joules, OwnCost, Row, RowKey, balance_error
 from powerprof.records import Cause, EnergyReading
@@ -129,6 +131,18 @@ def _row_of_cause(cause: Cause) -> Row:
     )
 
 
+def within(rows: list[Row], c0_s: float) -> list[Row]:
+    """Rows whose running time is no more than the interval's.
+
+    A CPU that ran from one interval into the next is blamed when it idles again, for all that time: what lay in the
+    earlier interval was counted there, as nobody's.
+    """
+    blamed_s = sum(row.c0_s for row in rows)
+    if blamed_s <= c0_s:
+        return rows
+    return [msgspec.structs.replace(row, c0_s=row.c0_s * c0_s / blamed_s) for row in rows]
+
+
 def mechanisms_of(rows: Sequence[Row], exits_count: int | None) -> tuple[dict[str, int], int]:
     """Idle exits by mechanism, `untraced` among them, and their sum: what the kernel counted, where it counts."""
     counted: Counter[str] = Counter()
@@ -170,7 +184,7 @@ def interval_of(
     suspended_s: float = 0.0,
 ) -> Interval:
     """The interval that a traced window closes; `span` reaches back to the edge that closed the one before."""
-    rows = rows_of(record, processes)
+    rows = within(rows_of(record, processes), span.c0_s)
     mechanisms, total = mechanisms_of(rows, span.exits_count)
     own = sum(row.exits_count for row in rows if row.key.process == OWN)
     window_s = span.window_s or record.window_s

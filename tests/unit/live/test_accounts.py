@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from powerprof.attribution.records import StackFrame, Thread, Wakeup
-from powerprof.live.accounts import function_of, mechanisms_of, span_between
+from powerprof.live.accounts import function_of, mechanisms_of, span_between, within
 from powerprof.sources.base import CpuReading, Snapshot, StateInfo
 from tests.unit.live.intervals import row
 
@@ -46,6 +46,15 @@ def test_counters_that_were_reset_are_no_interval() -> None:
 def test_what_the_kernel_counted_and_nobody_traced_is_in_the_sum() -> None:
     assert mechanisms_of([row("a", 70), row("b", 20)], 100) == ({"timer": 90, "untraced": 10}, 100)
     assert mechanisms_of([row("a", 70)], None) == ({"timer": 70, "untraced": 0}, 70)
+
+
+def test_who_ran_since_an_earlier_interval_is_blamed_for_no_more_than_this_one() -> None:
+    # A CPU left idle four seconds ago and idles again now: this interval has 1.5 s in C0, the rest was in earlier ones.
+    rows = within([row("a", 1, c0_s=4.0), row("b", 10, c0_s=1.0)], 1.5)
+    assert [one.c0_s for one in rows] == pytest.approx([1.2, 0.3])
+    assert [one.exits_count for one in rows] == [1, 10]
+    kept = [row("a", 1, c0_s=0.5)]
+    assert within(kept, 1.5) == kept
 
 
 def wakeup(*stack: tuple[str | None, str]) -> Wakeup:
