@@ -69,6 +69,11 @@ def count(value: int | None) -> str:
     return UNKNOWN if value is None or abs(value) >= _ABSURD else f"{value:,}".replace("-", "−")
 
 
+def some(number: int, noun: str) -> str:
+    """`1 stack`, `2,000 stacks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def signed(value: float | None, digits: int = 2, unit: str = "") -> str:
     """As `number`, with + before what is not negative."""
     text = number(value, digits, unit)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
+from powerprof import text
 from powerprof.attribution.capture import Capture, NamedSite, NamedSites, StackTally
 from powerprof.attribution.records import StackFrame
 from powerprof.stacks.image import ProcessImage
@@ -20,6 +21,7 @@ SLEEPER, WAKER, REGISTERS = 0, 1, 2
 Key = tuple[int, int, int, int]
 LEFT_OUT = "[not named]"
 _MOST_FRAMES = 20_000
+_MOST_FILES = 3
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,12 @@ def _frame(frame: Frame) -> StackFrame:
         inlined=frame.inlined,
         source=frame.source,
     )
+
+
+def _named(files: list[str]) -> str:
+    """As many as a line holds."""
+    few = files[:_MOST_FILES]
+    return text.listed([*few, text.some(len(files) - len(few), "more file")] if len(files) > len(few) else few)
 
 
 def without_name(key: Key, reason: str, *, captured: bool = False) -> NamedStack:
@@ -193,12 +201,21 @@ class SiteStacks:
         """What could not be read of the processes' files, and why stacks were cut."""
         if self._notes:
             return self._notes
-        cut = [f"{count} stacks cut short: {reason}" for reason, count in sorted(self.tally.reasons.items())]
+        short: dict[str, int] = {}
+        for reason, count in self.tally.reasons.items():
+            # Which file it was is said once, by the notes of files.
+            why = reason.rpartition(": ")[2]
+            short[why] = short.get(why, 0) + count
+        cut = [f"{text.some(count, 'stack')} cut short: {why}" for why, count in sorted(short.items())]
         return list(dict.fromkeys([*self._store.budget.notes(), *self.unread, *self.notes_unread(), *cut]))
 
     def notes_unread(self) -> list[str]:
         """What could not be read of the processes' files."""
-        return [note for symbolizer in self._symbolizers.values() for note in symbolizer.notes]
+        files: dict[str, list[str]] = {}
+        for note in dict.fromkeys(note for symbolizer in self._symbolizers.values() for note in symbolizer.notes):
+            file, _, reason = note.rpartition(": ")
+            files.setdefault(reason, []).append(file)
+        return [f"{_named(names)}: {reason}" if any(names) else reason for reason, names in files.items()]
 
     def _saved(self, kind: int, pid: int, key: Key) -> SavedStack | None:
         tid, ip, sp, code = key

@@ -21,6 +21,8 @@ UNATTRIBUTED = "cannot be attributed"
 STOLEN = "stolen by other guests"
 # cpuidle counts in microseconds: less C0 than one of them is none.
 _CLOCK_S = 1e-6
+# The clocks of processes and of CPUs are read one after the other.
+_CLOCKS_SHARE = 0.01
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +78,8 @@ def split_energy(
         # A line of its own: a CPU that was given to another guest looks as if it ran here, and drew nothing for us.
         parts.append(EnergyPart(name=STOLEN, joules=0.0, percent=0.0, c0_s=steal_s, wakeups_count=0.0))
     residual = total_joules - math.fsum([idle, *(part.joules for part in parts)])
-    if residual < 0 and active >= 0:
-        notes.append("the parts were seen to run longer than the CPUs: the residual is negative")
+    if residual < -_CLOCKS_SHARE * active and active >= 0:
+        notes.append("the parts sum to more than the CPUs ran: what cannot be attributed is below 0")
     return EnergySplit(
         total_joules=total_joules,
         kind=kind,

@@ -41,6 +41,7 @@ def headline(record: Attribution) -> str:
     rest = sums.verdict(record.conservation)
     if sums.is_blind(record.conservation):
         return f"What {name} caused is unknown. {rest}"
+    name = name[:1].upper() + name[1:] if record.target.system else name
     return f"{name} caused {mine:,} of {total:,} idle exits in {text.number(record.window_s, 1)} s{share}. {rest}"
 
 
@@ -163,7 +164,7 @@ def _elsewhere(record: Attribution) -> list[str]:
         return []
     top = record.woken_elsewhere[:3]
     named = ", ".join(f"{waking.thread.label} woke {waking.process} {waking.rate_hz:.1f}/s" for waking in top)
-    return [f"It also ended {count:,} idle periods by waking other processes: {named}."]
+    return [f"It also ended {text.some(count, 'idle period')} by waking other processes: {named}."]
 
 
 def _others(record: Attribution) -> list[str]:
@@ -196,6 +197,13 @@ def _cost(record: Attribution) -> str:
     )
 
 
+def _told(notes: Sequence[str]) -> list[str]:
+    """The notes, but of an estimate one doubt that stands for all: the rest is doctor's and the JSON's."""
+    doubts = [note for note in notes if note.startswith("estimate: ")]
+    rest = [note for note in notes if note not in doubts and not (doubts and note.startswith("energy: "))]
+    return [*(f"no meter here: {doubt} (powerprof doctor)" for doubt in doubts[:1]), *rest]
+
+
 def lines(record: Attribution, width: int = text.DEFAULT_WIDTH, *, by: str = "stack", top: int = _SHOWN) -> list[str]:
     """The whole report."""
     printed = [*text.wrap(headline(record), width), ""]
@@ -215,7 +223,7 @@ def lines(record: Attribution, width: int = text.DEFAULT_WIDTH, *, by: str = "st
         _cost(record),
     ):
         printed += text.wrap(line, width)
-    for note in record.notes:
+    for note in _told(record.notes):
         printed += text.wrap(f"Note: {note}.", width)
     if record.interrupted:
         printed.append("Interrupted: this is what was traced until then.")

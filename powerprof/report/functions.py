@@ -11,10 +11,9 @@ def headline(profile: FunctionProfile) -> str:
     """How many functions were called how often."""
     calls = sum(row.calls_count for row in profile.functions)
     who = profile.label or "the target"
-    return (
-        f"{who} called {len(profile.functions)} functions of {profile.pattern} {calls:,} times in "
-        f"{text.number(profile.window_s, 1)} s."
-    )
+    several = len(profile.functions) != 1
+    what = f"{len(profile.functions)} functions of {profile.pattern}" if several else profile.functions[0].function
+    return f"{who} called {what} {text.some(calls, 'time')} in {text.number(profile.window_s, 1)} s."
 
 
 def _rows(profile: FunctionProfile, width: int, limit: int) -> list[str]:

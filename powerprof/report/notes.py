@@ -28,5 +28,5 @@ def lines(record: Run | Comparison | Queries, width: int) -> list[str]:
     if source is not None and not source.metered and source.doubts:
         printed += text.wrap(f"Note: no meter here: estimate: {source.doubts[0]} (powerprof doctor).", width)
     for note in of(record):
-        printed += text.wrap(f"Note: {note}", width)
+        printed += text.wrap(f"Note: {note.removesuffix('.')}.", width)
     return printed

@@ -127,7 +127,8 @@ def _background(places: Places, at: str, background: Background) -> Row:
 def plan_text(plan: Sequence[PlanStep]) -> str:
     """`city ALL, 20,395 rows`, a step after the other."""
     return "; ".join(
-        f"{step.table or '?'} {step.access or '?'}{f' on {step.key}' if step.key else ''}"
+        (f"{step.table} {step.access or '?'}" if step.table else "no table")
+        + (f" on {step.key}" if step.key else "")
         + (f", {step.rows_count:,} rows" if step.rows_count is not None else "")
         + (f" ({step.extra})" if step.extra else "")
         for step in plan

@@ -140,28 +140,34 @@ def headline(sweep: Sweep) -> str:
         ends = (min(known, key=lambda point: point[0]), max(known, key=lambda point: point[0]))
         least, most = (f"{point.value} ({significant(hz)}/s)" for hz, point in ends)
         return f"{name}: the threads of {least} are woken least, those of {most} most."
-    if (best := _best(good, ENERGY, least=True)) is not None:
+    if (best := _best(sweep.parameter, good, ENERGY, least=True)) is not None:
         metric, at = best
         unit, factor = labels.prefix("J", metric.estimate.mean)
         kind = ", estimated" if metric.kind == "estimated" else ""
         joules = f"{significant(metric.estimate.mean * factor)} {unit}{kind}"
-        parts.append(f"uses least energy per query at {sweep.parameter} {at}: {joules}")
+        parts.append(f"uses least energy per query {at}: {joules}")
     # At a rate that is given there is nothing to win.
-    if sweep.options.get("rate_hz") is None and (best := _best(good, "queries_hz", least=False)) is not None:
+    if (
+        sweep.options.get("rate_hz") is None
+        and (best := _best(sweep.parameter, good, "queries_hz", least=False)) is not None
+    ):
         metric, at = best
-        parts.append(f"does most at {sweep.parameter} {at}: {significant(metric.estimate.mean)} queries/s")
+        parts.append(f"does most {at}: {significant(metric.estimate.mean)} queries/s")
     return f"{name} {'; it '.join(parts)}." if parts else f"{name} was not measured at any point."
 
 
-def _best(points: Sequence[Point], name: str, *, least: bool) -> tuple[RunMetric, str] | None:
-    """The best point's metric, and its value with those whose intervals reach into its interval."""
+def _best(parameter: str, points: Sequence[Point], name: str, *, least: bool) -> tuple[RunMetric, str] | None:
+    """The best point's metric, and which it is, with those whose intervals reach into its interval."""
     known = [(point, metric) for point in points if (metric := _metric_of(point, name)) is not None]
     if not known:
         return None
     point, best = (min if least else max)(known, key=lambda pair: pair[1].estimate.mean)
     others = [f"{measured.value}" for measured, metric in known if measured is not point and _as_good(best, metric)]
     alike = f" (or {text.listed(others, 'or')}: no difference is sure)" if others else ""
-    return best, f"{point.value}{alike}"
+    where = (
+        f"with {text.some(int(point.value), 'client')}" if parameter == "clients" else f"at {parameter} {point.value}"
+    )
+    return best, f"{where}{alike}"
 
 
 def _as_good(best: RunMetric, other: RunMetric) -> bool:

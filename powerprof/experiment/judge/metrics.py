@@ -48,6 +48,11 @@ class Values:
     of: Callable[[Block], float | None]
     source: str | None = None
 
+    def possible(self, low: float, high: float) -> bool:
+        """True where no value between the two is one that cannot be."""
+        floor, ceiling = _limits(self.name, self.unit)
+        return (floor is None or low >= floor) and (ceiling is None or high <= ceiling)
+
 
 def baseline_of(windows: Sequence[Window], blocks: Sequence[Block] = ()) -> Baseline:
     """The mean of the idle windows before and after, by the meters that stand for the host in these and the blocks."""
@@ -183,9 +188,14 @@ def measured_names(blocks: Sequence[Block], baseline: Baseline) -> set[str]:
 
 def within(name: str, unit: str, values: Sequence[float]) -> Estimate:
     """The mean of at least one value, with an interval within what is possible."""
+    return interval(values, *_limits(name, unit))
+
+
+def _limits(name: str, unit: str) -> tuple[float | None, float | None]:
+    """The least and the most that a metric can be."""
     # What is net of idle may be below 0 by chance; nothing else can.
     floor = None if name.endswith("_net") or name.startswith("watts:") else 0.0
-    return interval(values, floor, 100.0 if unit == "%" else None)
+    return floor, 100.0 if unit == "%" else None
 
 
 def run_metrics(wanted: Sequence[Values], blocks: Sequence[Block]) -> list[RunMetric]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from powerprof.experiment.judge.metrics import Baseline, Values, metrics_for
+from powerprof.experiment.judge.metrics import Baseline, Values, metrics_for, within
 from powerprof.experiment.records import Block, Control, Difference, Metric, Range, Ratio, Side
 from powerprof.records import Kind
 from powerprof.statistics import Interval, PairedResult, compare_pairs, compare_unpaired, judge_control, survivors
@@ -83,8 +83,8 @@ def _metric(values: Values, a: Sequence[float | None], b: Sequence[float | None]
         unit=values.unit,
         kind=values.kind,
         source=values.source,
-        a=Side(mean=result.a_mean, ci95=_range(result.a_interval), values=list(a)),
-        b=Side(mean=result.b_mean, ci95=_range(result.b_interval), values=list(b)),
+        a=Side(mean=result.a_mean, ci95=_possible(values, a, result.a_interval), values=list(a)),
+        b=Side(mean=result.b_mean, ci95=_possible(values, b, result.b_interval), values=list(b)),
         difference=Difference(
             b_minus_a=result.difference, ci95=_range(result.difference_interval), percent=result.percent
         ),
@@ -92,6 +92,14 @@ def _metric(values: Values, a: Sequence[float | None], b: Sequence[float | None]
         verdict=result.verdict,
         minimum_detectable_percent=result.minimum_detectable_percent,
     )
+
+
+def _possible(values: Values, each: Sequence[float | None], interval: Interval | None) -> Range | None:
+    """The interval; where it reaches what cannot be, that of `within`, which does not."""
+    if interval is None or values.possible(interval.low, interval.high):
+        return _range(interval)
+    known = within(values.name, values.unit, [value for value in each if value is not None])
+    return None if known.low is None or known.high is None else (known.low, known.high)
 
 
 def own_control(metric: Metric, seed: int) -> Control | None:

@@ -180,7 +180,15 @@ def test_parts_that_ran_longer_than_the_cpus_leave_a_negative_residual() -> None
         20.0, 10.0, idle_watts=1.0, c0_s=1.0, kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.5)]
     )
     assert split.residual_joules == pytest.approx(-5.0)
-    assert split.notes == ["the parts were seen to run longer than the CPUs: the residual is negative"]
+    assert split.notes == ["the parts sum to more than the CPUs ran: what cannot be attributed is below 0"]
+
+
+def test_clocks_that_differ_by_half_a_percent_are_no_note() -> None:
+    split = split_energy(
+        20.0, 10.0, idle_watts=1.0, c0_s=1.0, kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.005)]
+    )
+    assert split.residual_joules == pytest.approx(-0.05)
+    assert split.notes == []
 
 
 def test_no_cpu_ran() -> None:

@@ -110,7 +110,7 @@ def test_the_answer_comes_first(kind: str) -> None:
         "comparison": "no-index uses ",
         "idle": "An idle server with 16 silent connections costs ",
         "load": "city:index: the server&#39;s CPU time per query is",
-        "sweep": "city:index uses least energy per query at clients 1: ",
+        "sweep": "city:index uses least energy per query with 1 client: ",
         "sweepcomparison": "From clients 4 on queries/s are lower with sweep-0002",
         "attribution": "mariadbd (8123) caused 68 of 381 idle exits",
         "diagnosis": "The thread innodb/log_files_governor_thread, which keeps the redo log&#39;s files at their size,",

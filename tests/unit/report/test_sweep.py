@@ -43,7 +43,7 @@ def test_the_most_efficient_point_and_the_fastest_are_the_answer() -> None:
         _point(8, (0.0002, 0.00019, 0.00021), (9000, 8950, 9050)),
     )
     assert headline(found) == (
-        "city:index uses least energy per query at clients 4: 0.100 mJ; it does most at clients 8: 9,000 queries/s."
+        "city:index uses least energy per query with 4 clients: 0.100 mJ; it does most with 8 clients: 9,000 queries/s."
     )
 
 
@@ -54,15 +54,15 @@ def test_points_whose_intervals_meet_are_told_beside_the_best() -> None:
         _point(8, (0.9, 0.8, 1.0), (8500, 7500, 9500), "estimated"),
     )
     assert headline(found) == (
-        "city:index uses least energy per query at clients 4 (or 1: no difference is sure): 0.300 J, estimated; "
-        "it does most at clients 8 (or 4: no difference is sure): 8,500 queries/s."
+        "city:index uses least energy per query with 4 clients (or 1: no difference is sure): 0.300 J, estimated; "
+        "it does most with 8 clients (or 4: no difference is sure): 8,500 queries/s."
     )
 
 
 def test_a_given_rate_is_not_won_by_anybody_and_no_meter_leaves_the_rate() -> None:
     point = _point(1, (0.4, 0.3, 0.5), (1000, 990, 1010))
-    assert headline(_sweep(point, rate_hz=100.0)) == "city:index uses least energy per query at clients 1: 0.400 J."
-    assert headline(_sweep(_point(1, None, (9, 8, 10)))) == "city:index does most at clients 1: 9.00 queries/s."
+    assert headline(_sweep(point, rate_hz=100.0)) == "city:index uses least energy per query with 1 client: 0.400 J."
+    assert headline(_sweep(_point(1, None, (9, 8, 10)))) == "city:index does most with 1 client: 9.00 queries/s."
     assert headline(_sweep()) == "city:index was not measured at any point."
 
 

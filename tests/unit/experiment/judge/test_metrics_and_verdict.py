@@ -178,6 +178,21 @@ def test_nobody_uses_less_than_nothing() -> None:
     assert all(float(percent) <= 100 for percent in re.findall(r"([\d.]+) % less", said))
 
 
+def test_no_interval_of_a_condition_reaches_what_cannot_be() -> None:
+    """Student's interval of these wake-ups begins below 0, and that of the time in C0 ends above 100 %."""
+    few = [0.0, 0.02, 0.0, 1.9, 0.01, 0.0]
+    each = [
+        block(pair, arm, queries=100, one=window(100.0 if pair else 60.0, wakeups_hz=50 * hz))
+        for pair, hz in enumerate(few)
+        for arm in ("a", "b")
+    ]
+    metrics = judge(each, BASELINE, "c0_ms_per_query_server", seed=1)
+    for name in ("wakeups_per_query", "c0_percent"):
+        ends = _metric(metrics, name).a.ci95
+        assert ends is not None
+        assert 0 <= ends[0] < ends[1] <= 100
+
+
 def test_what_is_not_sure_among_many_is_neither_found_nor_absent() -> None:
     (metric,) = (m for m in judge(blocks(10, 0.1, 0.2), BASELINE, "watts", seed=1) if m.name == "joules_per_query")
     said = answer([replace(metric, verdict="inconclusive")], "joules_per_query", "index", "no-index").text

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reports say in passing: one of a thing is one, and a doubt is told once."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from powerprof.attribution.functions import FunctionProfile, FunctionRow
+from powerprof.queries.records import PlanStep
+from powerprof.report import attribution, functions
+from powerprof.report.queries import plan_text
+from tests.unit.report import sample_records
+
+
+def test_of_an_estimate_one_doubt_stands_for_all() -> None:
+    notes = ["energy: no meter on this host: rapl: none", "estimate: a", "estimate: b", "libx.so: no such file"]
+    said = "\n".join(attribution.lines(replace(sample_records.attribution(), notes=notes)))
+    assert said.count("Note: ") == 2
+    assert "Note: no meter here: estimate: a (powerprof doctor).\nNote: libx.so: no such file." in said
+    metered = replace(sample_records.attribution(), notes=["energy: rapl: package-0"])
+    assert "Note: energy: rapl: package-0." in "\n".join(attribution.lines(metered))
+
+
+def test_a_step_without_a_table_has_no_question_marks() -> None:
+    assert plan_text([PlanStep(table=None, access=None, key=None, rows_count=None, extra="No tables used")]) == (
+        "no table (No tables used)"
+    )
+
+
+def test_one_function_is_called_by_its_name() -> None:
+    row = sample_records.filled(FunctionRow, function="dispatch_command", calls_count=300)
+    one = sample_records.filled(FunctionProfile, label="mariadbd", pattern="dispatch*", window_s=3.0, functions=[row])
+    assert functions.headline(one) == "mariadbd called dispatch_command 300 times in 3.0 s."
+    two = replace(one, functions=[row, replace(row, function="dispatch_end", calls_count=1)])
+    assert functions.headline(two) == "mariadbd called 2 functions of dispatch* 301 times in 3.0 s."
