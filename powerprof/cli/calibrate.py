@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from powerprof.cli.options import MAX_SEED, Energy, Quiet
-from powerprof.cli.output import progress, say
+from powerprof.cli.output import check_targets, progress, say
 from powerprof.errors import PowerprofError
 
 Step = Annotated[float, typer.Option("--step", metavar="S", min=0.2, max=3600, help="Length of a step in seconds.")]
@@ -46,6 +46,7 @@ def command(
     cpu = this_cpu()
     name = calibrate.default_name(cpu) if name is None else name
     path = calibrate.target_of(name, output)
+    check_targets(files={"output": str(path)})
     fit, scope = calibrate.calibrate(
         energy.energy_source,
         meter_log=energy.meter_log,

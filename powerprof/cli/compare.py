@@ -185,7 +185,13 @@ def command(
         comparison = compare(
             str(a), str(b), bench.open, options, runs_dir=saving.runs_dir, extra=bench.folders, say=say_to(saving)
         )
-    comparison = deliver(comparison, "compare", saving, files)
+    try:
+        comparison = deliver(comparison, "compare", saving, files)
+    except (BrokenPipeError, SystemExit):
+        # A reader that has enough (head), of which Rich makes an exit, does not change the answer.
+        if judging.fail_if_worse:
+            _judge(comparison)
+        raise
     if judging.fail_if_worse:
         _judge(comparison)
 

@@ -20,6 +20,7 @@ from powerprof.statements.identity import Family
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
+_LOG = "the server's error log says why"
 _SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE, postgres_ext.h
 
 
@@ -61,7 +62,9 @@ class Connection(Closing):
         if self._handle.status != 0:  # CONNECTION_OK
             reason = _said(self._handle.error_message)
             self.close()
-            raise StatementError(f"cannot connect to {login.text} ({reason})", None, 0)
+            raise StatementError(
+                f"cannot connect to {login.text} ({reason})", "does it run, and let this account in?", 0
+            )
 
     def cursor(self) -> Cursor:
         """What runs statements; one at a time."""
@@ -85,7 +88,7 @@ class Connection(Closing):
 
     def _alive(self) -> PGconn:
         if self._handle is None:
-            raise StatementError("the connection was closed", None, 0)
+            raise StatementError("the connection was closed", _LOG, 0)
         return self._handle
 
     def ask(self, statement: str) -> tuple[list[str], list[tuple[str | None, ...]]]:
@@ -107,7 +110,7 @@ class Connection(Closing):
                     refused = StatementError(f"{reason}{f' [{code.decode()}]' if code else ''}", None, 1)
         except OperationalError as error:
             self.close()
-            raise StatementError(_said(str(error).encode()) or "the connection was lost", None, 0) from None
+            raise StatementError(_said(str(error).encode()) or "the connection was lost", _LOG, 0) from None
         if refused is not None:
             raise refused
         return answer
@@ -118,7 +121,7 @@ class Connection(Closing):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 self.close()
-                raise StatementError(f"the server did not answer in {self.patience_s:g} s", None, 0)
+                raise StatementError(f"the server did not answer in {self.patience_s:g} s", _LOG, 0)
             select.select([handle.socket], [], [], left_s)
             handle.consume_input()
         return handle.get_result()

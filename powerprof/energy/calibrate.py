@@ -38,7 +38,6 @@ while True:
 """
 _SETTLE_S = 0.5
 _LONGEST_NAME = 120
-_NEEDED_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -181,25 +180,14 @@ def model_of(fit: Fit, name: str, cpu: CpuIdentity, scope: str, when: str) -> Po
 def target_of(name: str, output: Path | None) -> Path:
     """Where a model of that name is going to be written: `output`, or a file among the user's models.
 
-    Raises UsageError, PowerprofError, before the metering, for what could not be written after it.
+    Raises UsageError for a name that is none and a file that is there; whether it can be written is not asked here.
     """
     if not 0 < len(name.strip()) <= _LONGEST_NAME or not name.isprintable():
         raise UsageError(f"--name must have 1 to {_LONGEST_NAME} characters that can be printed", "such as rack-7")
     stem = "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-") or "model"
     target = output or paths.private_directory(paths.config_dir() / "models") / f"{stem}.toml"
-    if os.path.isdir(target):  # noqa: PTH112 - Path's raises where a name is too long
-        raise UsageError(f"--output {target} is a directory", "name a file")
-    if os.path.exists(target):  # noqa: PTH110
+    if os.path.exists(target) and not os.path.isdir(target):  # noqa: PTH110, PTH112 - Path's raise for a long name
         raise _exists(target)
-    if not os.path.isdir(target.parent):  # noqa: PTH112
-        raise UsageError(f"--output {target}: no such directory {target.parent}", "create it first")
-    try:
-        with as_caller():
-            folder, _ = locate(target)
-            with folder:
-                folder.check_room(_NEEDED_BYTES)
-    except OSError as error:
-        raise _cannot_write(target, error) from error
     return target
 
 

@@ -83,6 +83,10 @@ def are_runs(a: str, b: str, runs_dir: Path | None) -> bool:
 def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Comparison:
     """Compare two saved runs. Raises UsageError for different work, DataError for damaged runs."""
     first, second = read_half(a, runs_dir), read_half(b, runs_dir)
+    if (first.run_id, first.name) == (second.run_id, second.name):
+        raise UsageError(
+            f"{a} and {b} are the same measurement", "name another run, or compare a condition with itself"
+        )
     _refuse_different_work(first, second)
     names_in_both = {metric.name for metric in first.metrics} & {metric.name for metric in second.metrics}
     # One of them may have had a meter, and its answer be in joules; the other's is what both can answer by then.
@@ -152,7 +156,12 @@ def read_half(name: str, runs_dir: Path | None) -> Half:
         return _of_comparison(path, decode(path, Comparison), wanted)
     if schema == "powerprof.run/1":
         return _of_run(path, read_run(path))
-    raise DataError(path, f"a {schema} cannot be compared")
+    kind = schema.removeprefix("powerprof.").partition("/")[0]
+    raise UsageError(
+        f"{name} is of the kind {kind}, which is not compared",
+        "compare takes saved runs of compare, run, idle and sweep; of two attributions: "
+        "powerprof report COMPARISON --html FILE --flame-a A --flame-b B",
+    )
 
 
 def _of_comparison(path: Path, comparison: Comparison, wanted: str | None) -> Half:

@@ -134,7 +134,7 @@ def _sentence(metric: Metric, a: str, b: str) -> str:
     apart, interval = metric.difference.b_minus_a, metric.difference.ci95
     if apart is None or interval is None:
         return f"Too few pairs to say whether {a} and {b} differ in {what}."
-    scale, unit, figure = _scale(metric, apart)
+    scale, unit, figure = _scale(metric, apart, interval[0])
     difference, (low, high) = scale * apart, (scale * end for end in interval)
     sure = f"95 %{', estimated' if metric.kind == 'estimated' else ''}"
     if metric.verdict == "inconclusive":
@@ -168,15 +168,16 @@ def _sentence(metric: Metric, a: str, b: str) -> str:
     return f"{b} {said.percent.format(figure(abs(difference)), more)} {a} ({within})."
 
 
-def _scale(metric: Metric, apart: float) -> tuple[float, str, Callable[[float], str]]:
+def _scale(metric: Metric, apart: float, low: float) -> tuple[float, str, Callable[[float], str]]:
     """What a difference is multiplied by to be told, its unit, and the form of such a figure.
 
-    Percent of A; its own unit where A may be nought (net of idle it may even be below), of which nothing is a share.
+    Percent of A; its own unit where A may be nought, of which nothing is a share: net of idle, and where the windows
+    leave room for less than nothing.
     """
     mean, interval = metric.a.mean, metric.a.ci95
     nought = metric.name.endswith("_net") and interval is not None and interval[0] <= 0
-    if not mean or nought or apart < -abs(mean):
-        return 1.0, "" if metric.unit == "1" else f" {metric.unit}", _three
+    if not mean or nought or (low if metric.verdict == "inconclusive" else apart) < -abs(mean):
+        return 1.0, {"1": "", "1/s": "/s"}.get(metric.unit, f" {metric.unit}"), _three
     return 100 / abs(mean), _PERCENT, lambda value: f"{value:,.1f}"
 
 

@@ -24,7 +24,7 @@ _BEHIND = 0.85
 
 # A busy neighbour or a change of frequency moves figures by tens of percent, hardly by more.
 _DISTURBANCES = ("steal", "frequency", "other_load")
-_NOT_BY_CHANCE_PERCENT = 100.0
+_NOT_BY_CHANCE_PERCENT = (-50.0, 100.0)  # half, or twice as much
 
 
 def doubts_of(
@@ -32,7 +32,8 @@ def doubts_of(
 ) -> list[str]:
     """Why an answer is not to be believed: the serious threats, but for disturbances where the effect is far larger."""
     metric = next((metric for metric in metrics if metric.name == primary), None)
-    large = metric is not None and abs(metric.difference.percent or 0.0) > _NOT_BY_CHANCE_PERCENT
+    low, high = _NOT_BY_CHANCE_PERCENT
+    large = metric is not None and not low <= (metric.difference.percent or 0.0) <= high
     doubts = [threat.text for threat in threats if threat.serious and not (large and threat.name in _DISTURBANCES)]
     if control is not None and control.kind == "run" and not control.sound:
         doubts.append(control.text)
@@ -57,8 +58,9 @@ def _steal(blocks: Sequence[Block]) -> Threat | None:
     values = _known([block.window.steal_percent for block in blocks])
     if not values:
         return None
-    mean = statistics.fmean(values)
-    return Threat(name="steal", text=f"steal {mean:.2g} %", serious=max(values) > _STEAL_PERCENT)
+    serious = max(values) > _STEAL_PERCENT
+    worst = f", up to {max(values):.2g} %" if serious else ""
+    return Threat(name="steal", text=f"steal {statistics.fmean(values):.2g} %{worst}", serious=serious)
 
 
 def _frequency(blocks: Sequence[Block]) -> Threat | None:

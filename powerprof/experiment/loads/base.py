@@ -15,6 +15,9 @@ from powerprof.errors import Retryable
 class LoadFailed(Retryable):
     """The client ended before it should have, or with an error."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "try the load's statements by hand, or fewer clients at a lower rate")
+
 
 @dataclass(frozen=True)
 class Order:

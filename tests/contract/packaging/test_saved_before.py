@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +53,36 @@ def test_a_run_of_the_last_release_makes_a_page(powerprof_cli: Cli, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [("compare-0001:index", "compare-0001:no-index"), ("run-0001", "run-0001"), ("idle-0001", "idle-0001")]
+    ("a", "b"), [("compare-0001:index", "compare-0001:no-index"), ("run-0001", "run-0009"), ("idle-0001", "idle-0009")]
 )
-def test_runs_of_the_last_release_are_compared(powerprof_cli: Cli, a: str, b: str) -> None:
-    done = powerprof_cli(["compare", a, b, "--runs-dir", str(SAVED), "--no-save", "--json", "-"])
+def test_runs_of_the_last_release_are_compared(powerprof_cli: Cli, tmp_path: Path, a: str, b: str) -> None:
+    runs = Path(shutil.copytree(SAVED, tmp_path / "runs"))
+    for name in ("run", "idle"):  # a second one of each: with itself nothing is compared
+        shutil.copytree(runs / f"{name}-0001", runs / f"{name}-0009")
+        again = runs / f"{name}-0009/run.json"
+        again.write_text(again.read_text().replace(f'"{name}-0001"', f'"{name}-0009"'))
+    done = powerprof_cli(["compare", a, b, "--runs-dir", str(runs), "--no-save", "--json", "-"])
     assert (done.code, done.err) == (0, "")
     found = json.loads(done.out)
-    if a != b:
+    if a.startswith("compare"):
         # As the release itself measured: the server spends many times as long on a query without the index.
         server = found["metrics"][0]
         assert server["name"] == "c0_ms_per_query_server"
         assert server["b"]["mean"] > 5 * server["a"]["mean"]
+
+
+@pytest.mark.parametrize(("b", "code"), [("no-index", 4), ("index", 0)])
+def test_a_reader_that_has_enough_does_not_change_the_exit_code(powerprof_cli: Cli, b: str, code: int) -> None:
+    a = "index" if b == "no-index" else "no-index"
+    words = [f"compare-0001:{a}", f"compare-0001:{b}", "--runs-dir", str(SAVED), "--no-save", "--fail-if-worse"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "powerprof", "compare", *words],
+        cwd=REPOSITORY,
+        env=powerprof_cli.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as running:
+        assert running.stdout is not None
+        os.read(running.stdout.fileno(), 1)
+        running.stdout.close()
+        assert running.wait(60) == code

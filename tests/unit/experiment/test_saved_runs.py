@@ -77,6 +77,18 @@ def test_different_work_is_refused(tmp_path: Path) -> None:
         compare_saved(a, c, tmp_path, seed=1)
 
 
+def test_what_says_nothing_is_refused(tmp_path: Path) -> None:
+    """A measurement beside itself, and records that are no measurements of a condition."""
+    a = _run(RunStore(tmp_path), [1.0] * 3)
+    with pytest.raises(UsageError, match=f"{a} and {a} are the same measurement"):
+        compare_saved(a, a, tmp_path, seed=1)
+    (tmp_path / "attribute-0001").mkdir()
+    (tmp_path / "attribute-0001/run.json").write_text('{"schema":"powerprof.attribution/1"}')
+    with pytest.raises(UsageError, match="attribute-0001 is of the kind attribution") as refused:
+        compare_saved("attribute-0001", a, tmp_path, seed=1)
+    assert "--flame-a A --flame-b B" in (refused.value.hint or "")
+
+
 def test_measured_and_estimated_figures_are_not_compared(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     a, b = _run(store, [1.0] * 3, source="rapl"), _run(store, [1.0] * 3, source="model", kind="estimated")

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from powerprof.experiment.judge.answer import answer, direction, headline, is_worse
 from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
 from powerprof.experiment.judge.metrics import Baseline, measured_names, metrics_for, rest_percent
-from powerprof.experiment.judge.threats import crowded, find_threats
+from powerprof.experiment.judge.threats import crowded, doubts_of, find_threats
 from powerprof.experiment.judge.verdict import half_width_percent, judge, judge_saved, own_control, pairs_of
 from powerprof.experiment.measure.block import with_client
-from powerprof.experiment.records import Difference, Metric, Side
+from powerprof.experiment.records import Difference, Metric, Side, Threat
 from powerprof.records import EnergyReading
 from powerprof.windows.joined import joined
 from tests.unit.experiment.builders import block, blocks, window
@@ -178,6 +178,25 @@ def test_nobody_uses_less_than_nothing() -> None:
     assert all(float(percent) <= 100 for percent in re.findall(r"([\d.]+) % less", said))
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "believed"), [(0.1, 0.5, True), (0.5, 0.1, True), (0.1, 0.15, False), (0.15, 0.1, False)]
+)
+def test_a_large_effect_is_believed_in_both_directions(a: float, b: float, believed: bool) -> None:
+    name = "c0_ms_per_query_server"
+    stolen = Threat(name="steal", text="steal 2 %", serious=True)
+    doubts = doubts_of([stolen], None, judge(blocks(10, a, b), BASELINE, name, seed=1), name)
+    assert doubts == ([] if believed else ["steal 2 %"])
+
+
+def test_windows_that_leave_room_for_less_than_nothing_are_told_in_the_unit() -> None:
+    said = _told("wakeups_per_query", [0.5, 1.2, 0.9], [2.0, 60.0, 8.0], paired=False)
+    shape = r"No difference found between index and no-index in the wake-ups per query: (.*) \((−.*) to \+.*, 95 %\)\."
+    told = re.fullmatch(shape, said)
+    assert told is not None
+    assert told[1] == "+22.5"
+    assert float(told[2].replace("−", "-")) < 0
+
+
 def test_no_interval_of_a_condition_reaches_what_cannot_be() -> None:
     """Student's interval of these wake-ups begins below 0, and that of the time in C0 ends above 100 %."""
     few = [0.0, 0.02, 0.0, 1.9, 0.01, 0.0]
@@ -245,7 +264,8 @@ def test_threats_are_told_and_weighed() -> None:
     assert not [threat for threat in threats.values() if threat.serious]
     assert threats["frequency"].text == "no frequency data on this host"
     stolen = [block(0, "a", one=window(steal_percent=3.0)), block(0, "b")]
-    assert next(t for t in find_threats(stolen, before, before, "rate") if t.name == "steal").serious
+    steal = next(t for t in find_threats(stolen, before, before, "rate") if t.name == "steal")
+    assert (steal.serious, steal.text) == (True, "steal 1.5 %, up to 3 %")
     after = [window(31.0), window(31.1), window(30.9)]
     drift = next(t for t in find_threats(quiet, before, after, "rate") if t.name == "drift")
     assert drift.serious
