@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 ASK_EVERY_S = 60.0
 # More servers on one host are watched, and not asked.
 _MOST = 16
+# Looks out of turn that may be put by: a regular one earns one. Where rates jump all the time, a look is worth nothing.
+_MOST_HURRIES = 3
 
 
 class _Server:
@@ -131,6 +133,7 @@ class Servers:
         self._servers: dict[int, _Server] = {}
         self._asked_s = float("-inf")
         self._asking = False
+        self._hurries = _MOST_HURRIES
 
     def close(self) -> None:
         """Close all connections."""
@@ -153,6 +156,8 @@ class Servers:
         self._asking = now_s - self._asked_s >= self._every_s
         if not self._asking:
             return
+        if now_s - self._asked_s < float("inf"):
+            self._hurries = min(_MOST_HURRIES, self._hurries + 1)
         self._asked_s = now_s
         self._find()
         for server in self._servers.values():
@@ -176,11 +181,13 @@ class Servers:
     def only(self, pids: Sequence[int]) -> None:
         """From now on these processes are asked, and at the next window."""
         self._only = set(pids)
-        self.hurry()
+        self._asked_s = float("-inf")
 
     def hurry(self) -> None:
-        """Ask at the next window whatever the time: something has changed."""
-        self._asked_s = float("-inf")
+        """Ask at the next window whatever the time: something has changed. No more often than regular looks earn."""
+        if self._hurries > 0:
+            self._hurries -= 1
+            self._asked_s = float("-inf")
 
     def _find(self) -> None:
         here = [pid for pid in processes() if (self._only is None or pid in self._only) and is_server(name_of(pid))]

@@ -17,6 +17,7 @@ from powerprof.database import sql
 from powerprof.database.options import ServerOptions
 from powerprof.database.server import PrivateServer
 from powerprof.database.topology import Topology
+from powerprof.diagnosis import asking
 from powerprof.errors import PowerprofError
 from tests.conftest import Cli
 from tests.programs.orphans import orphan, ring
@@ -141,3 +142,13 @@ def test_nobody_to_look_at(powerprof_cli: Cli) -> None:
     done = powerprof_cli(["diagnose", "--pid", str(os.getppid()), "--socket", "/nowhere/at/all"])
     assert done.code == 1
     assert done.err.startswith("error: cannot connect")
+
+
+def test_a_server_is_asked_for_what_rules_read_alone() -> None:
+    with PrivateServer() as server, server.connect() as connection:
+        counters, settings = asking.status(connection), asking.variables(connection)
+        everything = {str(name) for name, _ in sql.rows(connection, "SHOW GLOBAL STATUS", columns=2)}
+    assert {"Com_select", "Com_show_status", "Com_show_slave_hosts", "Threads_connected", "Questions"} <= set(counters)
+    assert {"Aborted_clients", "Innodb_history_list_length", "Binlog_commits"} <= set(counters)
+    assert set(counters) < everything and len(counters) < len(everything) / 3
+    assert {"server_id", "log_bin", "performance_schema"} <= set(settings) <= set(asking._VARIABLES)
