@@ -44,6 +44,7 @@ class Aside(Closing):
     silent: dict[int, None] = field(default_factory=dict)
     _child: subprocess.Popen[bytes] | None = None
     _left: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _asked_s: float = 0.0
 
     def maps(self, pid: int) -> tuple[bytes, bytes | None]:
         """The text of /proc/PID/maps, and the vdso. Raises Unreadable."""
@@ -72,6 +73,11 @@ class Aside(Closing):
             f"{MOST_LEFT_BEHIND} that did"
         ]
 
+    def rest(self, after_s: float) -> None:
+        """End a child that nobody has asked for so long: its memory is worth more than the next one's start."""
+        if self._child is not None and time.monotonic() - self._asked_s >= after_s:
+            self.close()
+
     def close(self) -> None:
         """End the child. Those that wait for others cannot be ended: they go when they are answered."""
         if self._child is not None:
@@ -88,6 +94,7 @@ class Aside(Closing):
             self.silent[pid] = None
             raise Unreadable(f"process {pid} is not looked at: others kept their reader waiting")
         parts: list[bytes] = []
+        self._asked_s = time.monotonic()
         try:
             for part in self._parts(f"{what} {pid}\n".encode()):
                 if part[:1] == b"e":

@@ -20,6 +20,8 @@ from powerprof.tracing.names import KernelFunctions
 from powerprof.tracing.sites import SavedSite
 from powerprof.tracing.stacks import SHARED_COUNTING, StackTracer
 
+# A child of 10 MB that reads processes' maps, which takes 30 ms to start.
+_CHILD_RESTS_S = 300.0
 # 2 MiB are 128 of the largest stacks: those of a second in which all programs of a host are new. What does not fit is
 # sent again.
 _RING_PAGES = 512
@@ -71,6 +73,7 @@ class DemandTracer(StackTracer):
 
     def _look_again(self, sites: list[SavedSite]) -> None:
         # A look at its clock, which takes a microsecond: a zombie goes when it is reaped.
+        self._aside.rest(_CHILD_RESTS_S)
         ended = [pid for pid in self.images if process_cpu_ns(pid) is None]
         if not ended:
             return

@@ -282,6 +282,17 @@ def test_a_crowd_that_lets_its_readers_wait_costs_two_waits(hanging: Callable[[i
     assert MOST_LEFT_BEHIND * PATIENCE_S <= 2.0 and ANSWER_S < 10
 
 
+def test_a_reader_that_nobody_asks_goes_and_another_comes() -> None:
+    with Aside() as aside:
+        text, _ = aside.maps(os.getpid())
+        first = aside._child
+        aside.rest(3600.0)
+        assert first is not None and aside._child is first
+        aside.rest(0.0)
+        assert aside._child is None and first.poll() is not None
+        assert aside.maps(os.getpid())[0][:12] == text[:12]
+
+
 def test_a_process_that_is_gone_is_told_from_one_that_is_silent() -> None:
     with Aside() as aside:
         with pytest.raises(Unreadable):
