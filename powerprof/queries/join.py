@@ -28,7 +28,8 @@ from powerprof.tracing.statement_trace import (
 FASTPATH = 200  # activity.bpf.h
 UNKNOWN_PREPARED = "(prepared before the window: the server does not tell its text)"
 BEGAN_BEFORE = "(began before the window)"
-_CONNECTION = "thread/sql/one_connection"
+# A thread of its own, or one of a pool's (MariaDB's, MySQL's).
+_CONNECTIONS = ("thread/sql/one_connection", "thread/threadpool/worker_thread", "thread/thread_pool/tp_")
 # include/my_command.h; what else a packet can ask for is called by its number.
 _COMMANDS = {
     0: "COM_SLEEP",
@@ -177,7 +178,7 @@ def _text_of(seen: TextSeen, known: Known, family: Family) -> str:
 
 def is_connection_name(name: str) -> bool:
     """Whether performance_schema calls a thread of a client so."""
-    return name.startswith(_CONNECTION)
+    return name.startswith(_CONNECTIONS)
 
 
 def _is_connection(thread: ThreadUse, known: Known) -> bool:

@@ -218,8 +218,11 @@ def test_a_statement_that_sleeps_costs_next_to_nothing(server: PrivateServer) ->
 
 def test_what_runs_at_both_ends_of_the_window_has_its_time(server: PrivateServer) -> None:
     with client(server) as handle:
+        backend = int(run(handle, "SELECT pg_backend_pid()"))
+        before_ns, until_s = process_cpu_ns(backend) or 0, time.monotonic() + 60
         handle.send_query(_BURN.format(10**9).encode())
-        time.sleep(0.2)
+        while (process_cpu_ns(backend) or 0) - before_ns < 100_000_000 and time.monotonic() < until_s:
+            time.sleep(0.01)
         window = traced(server, lambda: time.sleep(0.6))
         handle.get_cancel().cancel()
         while handle.get_result() is not None:
@@ -319,8 +322,12 @@ def test_shares_are_those_of_statements_alone(server: PrivateServer) -> None:
                 run(handle, text.format(100 + number).replace("points", f"points {mark}"))
 
         def clock_ns() -> int:
-            time.sleep(0.0003)  # a process is counted up to where it was switched out
+            """When the process has gone to wait: it answers before, and is counted to where it is switched out."""
+            last: int | None = -1
             now = process_cpu_ns(backend)
+            while now != last:
+                time.sleep(0.0003)
+                last, now = now, process_cpu_ns(backend)
             assert now is not None
             return now
 

@@ -164,6 +164,38 @@ def test_a_thousand_connections_are_one_statement(server: PrivateServer) -> None
     assert 200 < parts.connections_count <= 1001
 
 
+def test_threads_of_a_pool_are_told_too() -> None:
+    with PrivateServer(settings={"thread_handling": "pool-of-threads", "thread_pool_size": 2}) as pooled:
+        test_prepared_statements_are_told_by_their_texts_also_of_before_the_window(pooled)
+        test_a_thousand_texts_are_one_statement_or_as_many(pooled)
+
+
+def test_a_thousand_texts_are_one_statement_or_as_many(server: PrivateServer) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+
+        def work() -> None:
+            for number in range(1000):
+                cursor.execute(f"SELECT BENCHMARK(1500, SHA2('{number}', 256))")
+                cursor.execute(f"SELECT BENCHMARK(1500, SHA2('x', 256)) AS c{number}")
+
+        moments, parts = sampled(server, work)
+    shares = percents(parts)
+    assert shares["SELECT BENCHMARK(?, SHA2(?, …))"] == pytest.approx(50, abs=5)
+    assert len(shares) > 300
+    assert moments.lost_count == 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "release", [pytest.param(name, marks=pytest.mark.historical(name)) for name in ("mariadb-11.8", "mysql-9.7")]
+)
+def test_other_releases_are_told_too(historical_build: ServerBuild, release: str) -> None:
+    with PrivateServer(build=historical_build) as other:
+        test_what_a_procedure_executes_is_told_by_its_own_text(other)
+        test_what_runs_already_when_the_window_begins_is_told(other)
+        test_prepared_statements_are_told_by_their_texts_also_of_before_the_window(other)
+
+
 @contextmanager
 def burning(server: PrivateServer) -> Iterator[None]:
     """A client that works until the end."""
