@@ -274,13 +274,13 @@ def test_parallel_workers_are_part_of_the_statement(server: PrivateServer) -> No
         for setting in ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"):
             run(handle, f"SET {setting} = 0")
         run(handle, "SET max_parallel_workers_per_gather = 2")
-        window = traced(server, lambda: [run(handle, "SELECT sum(k * n) FROM wide") for _ in range(3)])
+        window = traced(server, lambda: [run(handle, "SELECT sum(k * n) FROM wide") for _ in range(10)])
         run(handle, "DROP TABLE wide")
     (scan,) = window.parts.statements
-    assert (scan.text, scan.calls_count, scan.unfinished_count) == ("SELECT sum(k * n) FROM wide", 3, 0)
+    assert (scan.text, scan.calls_count, scan.unfinished_count) == ("SELECT sum(k * n) FROM wide", 10, 0)
     assert len({use.tid for use in window.trace.uses}) > 1
     # The rest is the first process's, which starts the workers. Of ended ones the kernel tells in steps of 10 ms.
-    assert scan.c0_s == pytest.approx(window.process_s, rel=0.15, abs=0.02)
+    assert scan.c0_s == pytest.approx(window.process_s, rel=0.2, abs=0.03)
 
 
 def test_processes_that_come_and_go_are_counted(server: PrivateServer) -> None:
