@@ -56,7 +56,7 @@ _QUESTIONS = (
     "SELECT i_name FROM item WHERE i_id NOT IN (SELECT ol_i_id FROM order_line) ORDER BY 1",
     "SELECT d_id, d_next_o_id - 1 = (SELECT MAX(o_id) FROM orders WHERE o_d_id = d_id) FROM district ORDER BY 1",
     "SELECT COUNT(DISTINCT s_i_id) FROM order_line, stock WHERE ol_d_id = 2 AND s_i_id = ol_i_id AND s_quantity < 13",
-    "SELECT i_name, s_quantity FROM item JOIN stock ON s_i_id = i_id WHERE i_price < 2 ORDER BY 2 DESC LIMIT 2",
+    "SELECT i_name, s_quantity FROM item JOIN stock ON s_i_id = i_id WHERE i_price < 2 ORDER BY 2 DESC, 1 LIMIT 2",
 )
 _CHANGES = (
     "UPDATE stock JOIN item ON i_id = s_i_id SET s_quantity = s_quantity - 3 WHERE i_name = 'bolt'",

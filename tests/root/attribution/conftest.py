@@ -66,6 +66,13 @@ class Attributed:
             found.setdefault(who, Counter())[row["origin"]] += row["wakings_count"]
         return found
 
+    @property
+    def exits_complete_percent(self) -> float:
+        """Of the exits whose stacks are whole; of none, as where the CPUs never idle, none is cut."""
+        percent: float | None = self.record["stacks"]["exits_complete_percent"]
+        assert percent is not None or self.record["wakeups"] == []
+        return 100.0 if percent is None else percent
+
     def exits(self, function: str) -> int:
         """Idle exits blamed on a function."""
         return sum(

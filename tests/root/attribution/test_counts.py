@@ -41,7 +41,7 @@ def test_call_sites_that_differ_by_a_return_address_only(attribute: Attribute, w
     assert 1 <= noted["rare_sleep"] <= 2
     # Each of the threads that were born in the window has its own row.
     assert noted["born_sleep"] > 40
-    assert found.record["stacks"]["exits_complete_percent"] >= 99.0
+    assert found.exits_complete_percent >= 99.0
 
 
 def test_seven_thousand_wakings_a_second(attribute: Attribute, wakes: Callable[..., Any]) -> None:

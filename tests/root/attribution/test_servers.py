@@ -48,7 +48,7 @@ def test_mariadb_threads_with_names_and_periods_and_the_frames_of_perf(
             assert row["stack"][-1]["module"].startswith("libc.so")
             period_ms = row.get("period_ms")  # of wakings that ended no idle period there is none
             assert period_ms is None or abs(period_ms / 400 - round(period_ms / 400)) < 0.02
-        assert found.record["stacks"]["exits_complete_percent"] >= 99.0
+        assert found.exits_complete_percent >= 99.0
         agreement = perf.compare(perf.stacks(data), found.rows)
         assert agreement.stacks >= 1
         assert agreement.agreeing >= 0.99 * agreement.comparable, agreement.differing
