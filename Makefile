@@ -15,10 +15,8 @@ HISTORICAL := mysql-5.5.9
 # quicker). tests/conftest.py says what begins first. Neighbours on a host of clouds take CPU time by seconds, so
 # what fails is run again, and named as RERUN: a test that fails always fails here too.
 ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tests/unit/sources/test_edges.py \
-	tests/integration/replication/test_mysql_5_5_9.py tests/root/attribution/test_counts.py \
-	tests/root/attribution/test_ground_truth.py tests/root/attribution/test_servers.py tests/root/test_hotplug.py \
-	tests/root/test_idle_causes.py tests/root/test_monitor.py tests/root/test_preemption.py \
-	tests/root/test_rate.py tests/root/test_without_cpuidle.py
+	tests/integration/replication/test_mysql_5_5_9.py tests/root/attribution/test_ground_truth.py tests/root/test_hotplug.py \
+	tests/root/test_idle_causes.py tests/root/test_monitor.py
 WAITING := tests/integration/experiment/test_how_to.py tests/contract/attribute tests/root
 
 .DEFAULT_GOAL := help

@@ -66,10 +66,9 @@ class Attributed:
             found.setdefault(who, Counter())[row["origin"]] += row["wakings_count"]
         return found
 
-    @property
-    def exits_complete_percent(self) -> float:
-        """Of the exits whose stacks are whole; of none, as where the CPUs never idle, none is cut."""
-        percent: float | None = self.record["stacks"]["exits_complete_percent"]
+    def share_of_exits(self, part: str, name: str) -> float:
+        """A share of this host's idle exits, or of the target's; of none, as where no CPU ever idles, all are right."""
+        percent: float | None = self.record[part][name]
         assert percent is not None or self.record["wakeups"] == []
         return 100.0 if percent is None else percent
 

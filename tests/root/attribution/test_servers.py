@@ -32,7 +32,7 @@ def test_mariadb_threads_with_names_and_periods_and_the_frames_of_perf(
         with perf.recording(server.pid, data):
             found = attribute(server.pid, "--socket", str(server.socket), duration=5)
         conservation = found.record["conservation"]
-        assert conservation["coverage_percent"] >= 99.0
+        assert found.share_of_exits("conservation", "coverage_percent") >= 99.0
         assert conservation["lost_count"] == 0
         names = {row["thread"]["server_name"] for row in found.rows}
         assert {"thread/mysys/statement_timer", "thread/innodb/thread_pool_thread"} <= names
@@ -48,7 +48,7 @@ def test_mariadb_threads_with_names_and_periods_and_the_frames_of_perf(
             assert row["stack"][-1]["module"].startswith("libc.so")
             period_ms = row.get("period_ms")  # of wakings that ended no idle period there is none
             assert period_ms is None or abs(period_ms / 400 - round(period_ms / 400)) < 0.02
-        assert found.exits_complete_percent >= 99.0
+        assert found.share_of_exits("stacks", "exits_complete_percent") >= 99.0
         agreement = perf.compare(perf.stacks(data), found.rows)
         assert agreement.stacks >= 1
         assert agreement.agreeing >= 0.99 * agreement.comparable, agreement.differing
@@ -145,7 +145,7 @@ def test_postgresql_redis_and_nginx_by_name(attribute: Attribute, room: Path) ->
         # this machine would make the name ambiguous.
         found = attribute(f"postgres,{redis},nginx")
     record = found.record
-    assert record["conservation"]["coverage_percent"] >= 99.0
+    assert found.share_of_exits("conservation", "coverage_percent") >= 99.0
     assert record["stacks"]["complete_count"] >= 0.99 * record["stacks"]["captured_count"] > 0
     assert record["target"]["label"] == "postgres, redis-server, nginx"
     assert len(record["target"]["pids"]) >= 5 + 1 + 3
