@@ -60,7 +60,7 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 	@test "$$(id -u)" = 0 || \
 		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
 	@$(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2
-	@status=0; \
+	@status=0; export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; \
 	$(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder --reruns 1 \
 		tests $(addprefix --ignore=,$(ALONE) $(WAITING)) || status=1; \
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \

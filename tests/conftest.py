@@ -144,7 +144,9 @@ class Cli:
 
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cache of all command lines of these tests, one for all workers of xdist."""
+    """The cache of all command lines of these tests: one for all workers of xdist, and for all parts of `make test`."""
+    if "TEST_CACHE" in os.environ:
+        return Path(os.environ["TEST_CACHE"])
     base = tmp_path_factory.getbasetemp()
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared-cache"
     cache.mkdir(mode=0o700, exist_ok=True)
