@@ -40,7 +40,7 @@ def mariadbd() -> Capability:
 
 def sysbench() -> Capability:
     """The load generator of `run` and `compare`."""
-    return _installed("sysbench", "not installed; run and compare need it")
+    return _installed("sysbench", "not installed; most loads of run, compare and sweep need it")
 
 
 def powertop() -> Capability:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from powerprof import text
 from powerprof.attribution.records import Attribution, StackFrame, Wakeup, Waking
 from powerprof.report import sums
+from powerprof.report.notes import one_doubt
 
 BY = ("stack", "function", "thread", "device")
 _SHOWN = 20
@@ -198,10 +199,11 @@ def _cost(record: Attribution) -> str:
 
 
 def _told(notes: Sequence[str]) -> list[str]:
-    """The notes, but of an estimate one doubt that stands for all: the rest is doctor's and the JSON's."""
-    doubts = [note for note in notes if note.startswith("estimate: ")]
-    rest = [note for note in notes if note not in doubts and not (doubts and note.startswith("energy: "))]
-    return [*(f"no meter here: {doubt} (powerprof doctor)" for doubt in doubts[:1]), *rest]
+    """The notes, but of an estimate one doubt that stands for all."""
+    doubts = [note.removeprefix("estimate: ") for note in notes if note.startswith("estimate: ")]
+    if not doubts:
+        return list(notes)
+    return [one_doubt(doubts), *(note for note in notes if not note.startswith(("estimate: ", "energy: ")))]
 
 
 def lines(record: Attribution, width: int = text.DEFAULT_WIDTH, *, by: str = "stack", top: int = _SHOWN) -> list[str]:

@@ -227,12 +227,12 @@ def _split(run: IdleRun) -> list[str]:
 
 
 def _notes(run: IdleRun) -> list[str]:
-    """Everything that is to be known; the doubts of an estimate in one sentence."""
+    """Everything that is to be known; of the doubts of an estimate the first."""
     source = run.energy_source
     written = []
     if source is not None:
         if source.doubts:
-            written.append(f"Doubts about the estimate: {'; '.join(source.doubts)}.")
+            written.append(f"Note: {notes.one_doubt(source.doubts)}.")
         # Why there is no meter is doctor's to tell at length; the table says that there is none.
         if source.metered:
             written.append(f"Note: energy: {source.why}.")

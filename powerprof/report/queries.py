@@ -64,12 +64,12 @@ def queries_table(record: Queries, places: Places) -> Table:
     columns = [
         Column("text", "statement", left=True),
         Column("joules", f"J{estimated}"),
-        Column("watts", f"W{estimated}", forms=_WIDE),
         Column("percent", "CPU %"),
         Column("calls", "calls/s"),
         Column("count", "calls", forms=_WIDE),
         Column("c0", "ms CPU"),
         Column("mj", f"mJ/call{estimated}", forms=_WIDE),
+        Column("watts", f"W{estimated}", forms=_WIDE),
         Column("wakeups", "wake-ups"),
         Column("p50", "p50 ms", forms=_WIDE),
         Column("p95", "p95 ms"),

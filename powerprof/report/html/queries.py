@@ -17,10 +17,12 @@ from powerprof.report.html.tables import Drawn
 from powerprof.report.notes import all_of
 from powerprof.report.phases import split_table
 from powerprof.report.queries import balance, context, headline, plan_text, queries_table
-from powerprof.report.table import Figure, Places, Row
+from powerprof.report.table import Column, Figure, Places, Row, Words
 
 MAX_ROWS = 500
 _FLAMES, _FRAMES = 10, 800
+# What the server may not have told of any statement: such a column is none.
+_ASKED = ("examined", "sent", "schema")
 _BAR = Markup('<span class="share"><span style="--w:{:.4g}%"></span></span>')
 
 
@@ -30,7 +32,10 @@ def render(record: Queries, extras: Extras) -> str:
     whole = queries_table(record, places)
     count = len(record.statements)
     rows = [*whole.rows[: min(count, MAX_ROWS)], *whole.rows[count:]]
-    shown = replace(whole, rows=rows).of("html")
+    columns = [
+        column for column in whole.columns if column.key not in _ASKED or any(_is_known(row, column) for row in rows)
+    ]
+    shown = replace(whole, rows=rows, columns=columns).of("html")
     bars = Drawn("calls", Markup("share"), [_bar(row) for row in shown.rows])
     split = record.energy_split
     return page(
@@ -51,6 +56,11 @@ def render(record: Queries, extras: Extras) -> str:
         flames=_flames(record),
         energy=split_table(split, places, "/energy_split") if split else None,
     )
+
+
+def _is_known(row: Row, column: Column) -> bool:
+    cell = row.cells.get(column.key)
+    return cell.value is not None if isinstance(cell, Figure) else isinstance(cell, Words) and bool(cell.text)
 
 
 def _flames(record: Queries) -> list[FlameView]:

@@ -106,3 +106,13 @@ def test_a_plan_is_told_below_its_statement() -> None:
     first = msgspec.structs.replace(plain.statements[0], plan=[step])
     planned = msgspec.structs.replace(plain, statements=[first, *plain.statements[1:]])
     assert any("plan: t ALL, 20,395 rows" in line for line in lines_of(planned, 80))
+
+
+def test_a_column_that_the_server_did_not_tell_is_none() -> None:
+    known = record()
+    told = [msgspec.structs.replace(one, rows_examined_per_call=20_395.0) for one in known.statements]
+    for shown, is_there in ((known, False), (msgspec.structs.replace(known, statements=told), True)):
+        page = render_html(shown)
+        assert ("rows examined/call</th>" in page) == is_there
+        assert "p95 ms</th>" in page
+        assert "schema</th>" not in page

@@ -16,7 +16,7 @@ def test_of_an_estimate_one_doubt_stands_for_all() -> None:
     notes = ["energy: no meter on this host: rapl: none", "estimate: a", "estimate: b", "libx.so: no such file"]
     said = "\n".join(attribution.lines(replace(sample_records.attribution(), notes=notes)))
     assert said.count("Note: ") == 2
-    assert "Note: no meter here: estimate: a (powerprof doctor).\nNote: libx.so: no such file." in said
+    assert "Note: no meter here: estimate: a (more doubts: powerprof energy).\nNote: libx.so: no such file." in said
     metered = replace(sample_records.attribution(), notes=["energy: rapl: package-0"])
     assert "Note: energy: rapl: package-0." in "\n".join(attribution.lines(metered))
 
