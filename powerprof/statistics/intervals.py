@@ -102,13 +102,19 @@ def student_interval(values: Sequence[float], level: float = LEVEL) -> Interval 
     return Interval(centre - reach, centre + reach, "student" if reach else "constant")
 
 
+def _exp(power: float) -> float:
+    """As far as a float reaches: a mean that is next to its bound, of values on both sides of it, goes beyond."""
+    return math.exp(min(power, 300.0))
+
+
 def bounded_interval(
     values: Sequence[float], floor: float | None = None, ceiling: float | None = None, level: float = LEVEL
 ) -> Interval | None:
     """Student's interval of a figure that cannot leave its bounds: a rate below 0, a residency above 100 %.
 
     Where the plain one would, it is taken on the logarithm of the distance from that bound (of both distances' ratio
-    where it would leave both), by the delta method, and turned back: it bends towards the bound and is not cut there.
+    where it, or what so becomes of it, would leave both), by the delta method, and turned back: it bends towards the
+    bound and is not cut there.
     """
     plain = student_interval(values, level)
     if plain is None:
@@ -120,17 +126,20 @@ def bounded_interval(
     if (floor is not None and centre <= floor) or (ceiling is not None and centre >= ceiling):
         return Interval(centre, centre, "constant")
     reach = plain.half_width
-    if below and above and floor is not None and ceiling is not None:
-        low, high = centre - floor, ceiling - centre
-        odds, spread = low / high, math.exp(reach * (1 / low + 1 / high))
-        ends = [floor + (ceiling - floor) * ratio / (1 + ratio) for ratio in (odds / spread, odds * spread)]
-        return Interval(ends[0], ends[1], "student-logit")
-    if below and floor is not None:
-        low, factor = centre - floor, math.exp(reach / (centre - floor))
-        return Interval(floor + low / factor, floor + low * factor, "student-log")
-    assert ceiling is not None  # noqa: S101  for the type checker: `above` says so
-    high, factor = ceiling - centre, math.exp(reach / (ceiling - centre))
-    return Interval(ceiling - high * factor, ceiling - high / factor, "student-log")
+    if not above and floor is not None:
+        low, factor = centre - floor, _exp(reach / (centre - floor))
+        if ceiling is None or floor + low * factor <= ceiling:
+            return Interval(floor + low / factor, floor + low * factor, "student-log")
+    if not below and ceiling is not None:
+        high, factor = ceiling - centre, _exp(reach / (ceiling - centre))
+        if floor is None or ceiling - high * factor >= floor:
+            return Interval(ceiling - high * factor, ceiling - high / factor, "student-log")
+    assert floor is not None  # noqa: S101  for the type checker: it leaves both bounds
+    assert ceiling is not None  # noqa: S101
+    low, high = centre - floor, ceiling - centre
+    odds, spread = low / high, _exp(reach * (1 / low + 1 / high))
+    ends = [floor + (ceiling - floor) * ratio / (1 + ratio) for ratio in (odds / spread, odds * spread)]
+    return Interval(ends[0], ends[1], "student-logit")
 
 
 def welch_error(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:

@@ -119,6 +119,9 @@ def test_ten_pairs_cover_the_truth(kind: str, monkeypatch: pytest.MonkeyPatch) -
         ([99.9, 99.0, 99.99, 97.0], 0.0, 100.0),
         ([1.0, 99.0], 0.0, 100.0),
         ([0.0, 0.0, 0.3], 0.0, 100.0),
+        # Only one end of the plain one is out; bent away from there, the other would be.
+        ([74.4, 97.0, 59.2], 0.0, 100.0),
+        ([25.6, 3.0, 40.8], 0.0, 100.0),
     ],
 )
 def test_an_interval_stays_within_what_is_possible(values: list[float], floor: float, ceiling: float | None) -> None:
@@ -130,6 +133,14 @@ def test_an_interval_stays_within_what_is_possible(values: list[float], floor: f
     # Bent, not cut: open at the bound, and as long on the other side or longer.
     assert floor < found.low < mean < found.high
     assert ceiling is None or found.high < ceiling
+
+
+def test_a_mean_next_to_its_bound_of_values_on_both_sides_tells_nothing() -> None:
+    """A clock read a little below 0: no overflow, and nothing beyond what is possible."""
+    found = bounded_interval([-0.1, 0.1001], 0.0, 100.0)
+    assert found is not None
+    assert 0.0 <= found.low < 0.0001
+    assert found.high == pytest.approx(100.0)
 
 
 def test_an_interval_clear_of_its_bounds_is_students() -> None:
