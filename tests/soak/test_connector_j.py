@@ -34,7 +34,6 @@ def test_statements_that_the_server_prepares_for_one_execution_cost_it_more(powe
     assert each["round_trips_per_query"]["a"]["mean"] == pytest.approx(1, abs=0.05)
     assert each["round_trips_per_query"]["b"]["mean"] == pytest.approx(2, abs=0.05)
     server = each["c0_ms_per_query_server"]["difference"]
-    assert server["percent"] > 15
     assert server["ci95"][0] > 0
     kept = cost("server-prepared-cached", "server-prepared")
     assert kept["round_trips_per_query"]["a"]["mean"] == pytest.approx(1, abs=0.05)
