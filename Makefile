@@ -20,7 +20,7 @@ ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tes
 WAITING := tests/integration/experiment/test_how_to.py tests/contract/attribute tests/root
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo man gallery test bench matrix matrix-quick soak deb lint clean
+.PHONY: help setup setup-demo demo man gallery test bench matrix matrix-quick matrix-kernels soak deb lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,12 @@ matrix: setup-demo ## boot every machine of the matrix (40 minutes), and write d
 matrix-quick: setup-demo ## the few machines that every change has to pass; as root
 	@.ci/matrix-packages quick
 	$(BIN)/python -m tests.matrix --quick
+
+KERNELS := build/kernels
+matrix-kernels: setup-demo ## one sweep under two kernels, and the page that compares them (20 minutes); as root
+	@.ci/matrix-packages quick
+	$(BIN)/python -m tests.matrix --write --runs $(KERNELS) 6.1-sweep 6.12-sweep
+	$(BIN)/powerprof compare $(KERNELS)/6.1-sweep $(KERNELS)/6.12-sweep --no-save --html $(KERNELS)/two-kernels.html
 
 soak: setup ## run the long tests
 	@.ci/packages soak

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -27,6 +28,13 @@ def _show_commands(ended: Ended) -> None:
         print(f"$ {result['step']}\n{facts.get('out', facts)}{facts.get('err', '')}{result.get('why', '')}")
 
 
+def _keep_runs(folder: Path, ended: Ended) -> None:
+    """As `powerprof compare` finds it."""
+    for result in (one for one in ended.results if "run" in one):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text(json.dumps(result["run"]) + "\n")
+
+
 def main() -> int:
     """1 where a cell is red."""
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
@@ -36,6 +44,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help=f"keep what was found in {page.PAGE.name}")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="machines at a time (default: CPUs)")
     parser.add_argument("--console", type=Path, metavar="FOLDER", help="keep the machines' consoles there")
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="keep there what sweeps measured, as saved runs")
     parser.add_argument("--command", action="append", default=[], metavar="LINE", help="run this instead of the steps")
     given = parser.parse_args()
     try:
@@ -53,6 +62,8 @@ def main() -> int:
             if given.console:
                 given.console.mkdir(parents=True, exist_ok=True)
                 (given.console / f"{cell.name}.txt").write_text(ended.console)
+            if given.runs:
+                _keep_runs(given.runs / cell.name, ended)
             if given.command:
                 _show_commands(ended)
                 continue

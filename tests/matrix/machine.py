@@ -20,6 +20,8 @@ TIME_SCALE = 8.0
 # One thread takes turns at all CPUs. With a thread each, code that the kernel changes under a running CPU (every
 # tracepoint that is switched on or off) is seen half changed: 6.12 died of an int3 in handle_softirqs, 6.1 hung.
 _ACCELERATOR = "tcg,thread=single"
+# 2^3 ns an instruction; where all CPUs idle, the clock goes to the next timer at once.
+_COUNTED = "shift=3,sleep=off"
 
 
 def command(cell: Cell, root: Root, kernel: Kernel, project: Path, job: str, place: Path) -> Sequence[str | Path]:
@@ -32,6 +34,9 @@ def command(cell: Cell, root: Root, kernel: Kernel, project: Path, job: str, pla
         (place / "ssdt.aml").write_bytes(acpi.idle_table(cell.cpus))
         extra = ["-acpitable", f"file={place / 'ssdt.aml'}"]
     rate_khz = clock.counter_khz() if arch.is_native else None
+    if cell.counted_time:
+        extra += ["-icount", _COUNTED]
+        rate_khz = 1_000_000  # the time-stamp counter counts these nanoseconds then
     append = [
         f"console={arch.console}", "oops=panic", "panic=-1", "rdinit=/init", "loglevel=4", "mitigations=off",
         "tsc=reliable", *([f"tsc_early_khz={rate_khz}"] if rate_khz else []), cell.append,

@@ -23,6 +23,7 @@ PACKAGES = (
     "mariadb-server-core",
     "python3",
     "python3-bpfcc",
+    "sysbench",
     "util-linux",
 )
 # Where a root can be entered here: gcc makes the truth programs with the suite's own libc, and the headers are those

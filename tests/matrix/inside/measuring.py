@@ -241,6 +241,26 @@ def contained(steps: Steps, job: Job) -> dict[str, Any]:
     return {"tracing": tracing["detail"], "wakeups_hz": [phase["wakeups_hz"] for phase in record["phases"]]}
 
 
+def sweep(steps: Steps, job: Job) -> dict[str, Any]:
+    """OLTP over clients, whose record leaves the machine whole: kernels are compared by two of them."""
+    record = steps.powerprof(
+        "sweep", "oltp-read-only", "--clients", "1,8,64", "--duration", "8", "--repeat", "4",
+        "--energy-source", "none", "--json", "-", "--no-save", limit_s=job["limit_s"] / steps.scale,
+    ).document()  # fmt: skip
+    steps.keep(record)
+    failed = [f"{point['value']}: {point['error']}" for point in record["points"] if point["error"]]
+    if failed or record["interrupted"]:
+        raise StepError(f"points failed: {'; '.join(failed)}")
+    return {
+        "queries_hz": {
+            str(point["value"]): metric["estimate"]["mean"]
+            for point in record["points"]
+            for metric in point["metrics"]
+            if metric["name"] == "queries_hz"
+        }
+    }
+
+
 def nothing_left(steps: Steps, job: Job) -> dict[str, Any]:
     """No BPF program and no link is there once powerprof has ended."""
     # The kernel frees programs after a grace period of RCU.
@@ -260,5 +280,6 @@ STEPS: Mapping[str, Callable[[Steps, Job], dict[str, Any]]] = {
     "idle": idle,
     "refused": refused,
     "contained": contained,
+    "sweep": sweep,
     "nothing-left": nothing_left,
 }

@@ -121,5 +121,12 @@ class Steps:
         except Exception as error:  # the bench must hear of everything that goes wrong in here
             said.update(ok=False, why=f"{type(error).__name__}: {error}")
         said["seconds"] = round(time.monotonic() - start, 1)
+        self._say(said)
+
+    def keep(self, run: dict[str, Any]) -> None:
+        """A record of powerprof's that the bench keeps as a saved run."""
+        self._say({"run": run})
+
+    def _say(self, said: dict[str, Any]) -> None:
         self.results.write(json.dumps(said) + "\n")
         self.results.flush()
