@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 
+from powerprof.database.base import StatementError
 from powerprof.database.history import HistoryReader, enabled, missing_consumers
 from powerprof.database.performance import merged
 from powerprof.energy.windows import WindowEnergy
@@ -37,7 +38,13 @@ def remember(
         )
     with ExitStack() as stack:
         with server.connect() as connection:
-            missing = missing_consumers(connection)
+            try:
+                missing = missing_consumers(connection)
+            except StatementError as error:
+                raise CapabilityError(
+                    f"performance_schema is closed to this account ({error.message})",
+                    "another account by --defaults-file, or --method samples, which asks nothing",
+                ) from error
         if missing and not enable:
             raise CapabilityError(
                 f"performance_schema keeps no history of statements ({', '.join(missing)} off)",

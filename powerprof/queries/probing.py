@@ -22,7 +22,7 @@ from powerprof.tracing.oncpu import OnCpuTracer
 from powerprof.tracing.oncpu_capture import OnCpuCapture
 from powerprof.tracing.queries import QueryTracer
 from powerprof.tracing.statement_trace import StatementTrace, TextSeen
-from powerprof.windows.sampling import WindowInterrupted, WindowMeter, measure_window
+from powerprof.windows.sampling import WindowInterrupted, WindowMeter
 
 _RECENT_S = 0.5
 
@@ -68,9 +68,11 @@ class Probes(Closing):
         tracer, server = self._tracer, self._server
         before = self._before()
         tracer.attach()
-        tracer.begin()
-        gap_s = None if self._over_s is None else time.monotonic() - self._over_s
-        window, interrupted, sampled = self._measured(duration_s, energy)
+        # Opened before: that takes a while, and belongs to no window.
+        with WindowMeter(meters=energy.meters) as meter:
+            tracer.begin()
+            gap_s = None if self._over_s is None else time.monotonic() - self._over_s
+            window, interrupted, sampled = self._measured(duration_s, meter)
         trace = tracer.collect()
         after = asked(server, running=self._again)
         self._last = (time.monotonic(), after) if self._again else None
@@ -109,24 +111,23 @@ class Probes(Closing):
         self._over_s = time.monotonic()
         self._tracer.end(stays=self._again)
 
-    def _measured(self, duration_s: float, energy: WindowEnergy) -> tuple[Window, bool, OnCpuCapture | None]:
+    def _measured(self, duration_s: float, meter: WindowMeter) -> tuple[Window, bool, OnCpuCapture | None]:
         """The window to its end, whether it was interrupted, and the samples beside."""
         if self._beside is None:
             try:
-                window, interrupted = measure_window(duration_s, meters=energy.meters), False
+                window, interrupted = meter.measure(duration_s), False
             except WindowInterrupted as error:
                 if error.partial is None:
                     raise
                 window, interrupted = error.partial, True
             self._end()
             return window, interrupted, None
-        with WindowMeter(meters=energy.meters) as meter:
-            meter.open_window(duration_s)
-            windows: list[Window] = []
+        meter.open_window(duration_s)
+        windows: list[Window] = []
 
-            def over() -> None:
-                self._end()
-                windows.append(meter.close_window())
+        def over() -> None:
+            self._end()
+            windows.append(meter.close_window())
 
-            sampled = self._beside.measure(duration_s, over)
+        sampled = self._beside.measure(duration_s, over)
         return windows[0], sampled.interrupted, sampled

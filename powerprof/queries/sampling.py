@@ -16,7 +16,7 @@ from powerprof.queries.sampled import moment_parts
 from powerprof.tracing.members import Members
 from powerprof.tracing.moments import MomentSampler
 from powerprof.tracing.statement_trace import TextSeen
-from powerprof.windows.sampling import WindowInterrupted, measure_window
+from powerprof.windows.sampling import WindowInterrupted, WindowMeter
 
 
 class Samples(Closing):
@@ -37,17 +37,18 @@ class Samples(Closing):
         server, sampler = self._server, self._sampler
         members = Members(server.pid, is_family=server.family == "postgresql")
         before = asked(server, running=False)
-        cpu_ns, started_s = members.cpu_ns(), time.monotonic()
-        sampler.start()
-        try:
-            window, interrupted = measure_window(duration_s, meters=energy.meters), False
-        except WindowInterrupted as error:
-            if error.partial is None:
-                raise
-            window, interrupted = error.partial, True
-        finally:
-            sampler.stop()
-        after_ns, window_s = members.cpu_ns(), time.monotonic() - started_s
+        with WindowMeter(meters=energy.meters) as meter:
+            cpu_ns, started_s = members.cpu_ns(), time.monotonic()
+            sampler.start()
+            try:
+                window, interrupted = meter.measure(duration_s), False
+            except WindowInterrupted as error:
+                if error.partial is None:
+                    raise
+                window, interrupted = error.partial, True
+            finally:
+                sampler.stop()
+            after_ns, window_s = members.cpu_ns(), time.monotonic() - started_s
         if cpu_ns is None or after_ns is None:
             raise PowerprofError(
                 f"{server.label} ended within the window", "its error log says why; measure again when it is up"

@@ -25,7 +25,7 @@ from powerprof.tracing.sampling import CPU_CLOCK, Sampler
 from powerprof.tracing.statement_trace import TextSeen
 from powerprof.tracing.textplace import find_text
 
-SAMPLE_HZ = 199  # no divisor of timers' usual rates, or samples would run in step with them
+SAMPLE_HZ = 149  # no divisor of timers' usual rates, or samples would run in step with them
 _TEXTS, _MOMENTS = 16_384, 65_536
 _MOMENT, _MET, _PLACE = struct.Struct("<Q2I"), struct.Struct("<Q16s"), struct.Struct("<2Q")
 # An interrupt is a hole in a loop that reads the clock.

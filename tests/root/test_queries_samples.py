@@ -28,7 +28,7 @@ from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
 from tests.root.test_queries import execute, prepare
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
-_HZ = 4999  # 25 times the usual, so that the tests need as much less time
+_HZ = 4999  # 33 times the usual, so that the tests need as much less time
 _BURN = "SELECT BENCHMARK({}, SHA2('x', 256))"
 
 
@@ -234,7 +234,7 @@ def test_the_command_says_what_samples_tell(powerprof_cli: Cli, tmp_path: Path) 
     assert first["latency_ms"] is None
     parts = sum(one["c0_s"] for one in [*record["statements"], *record["background"]]) + record["other_c0_s"]
     assert parts == pytest.approx(record["server_c0_s"], rel=1e-9)
-    # A calibrated sample takes some µs, and the host has 499 a second and CPU.
+    # A calibrated sample takes some µs, and each CPU has 149 a second.
     assert 0 < record["tracing"]["percent"] < 5
     assert "BENCHMARK(100000" in (tmp_path / "made" / "workload.toml").read_text()
     assert (stacks.code, "--stacks needs" in stacks.err) == (2, True)
@@ -251,6 +251,23 @@ def consumers(server: PrivateServer) -> dict[str, str]:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT NAME, ENABLED FROM performance_schema.setup_consumers")
         return dict(cursor.fetchall())
+
+
+def test_an_account_to_which_performance_schema_is_closed_has_samples(powerprof_cli: Cli, tmp_path: Path) -> None:
+    account = tmp_path / "account.cnf"
+    with PrivateServer() as closed, burning(closed):
+        with closed.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE USER other@localhost IDENTIFIED BY 'x'")
+        account.write_text(f"[client]\nuser=other\npassword=x\nsocket={closed.socket}\n")
+        account.chmod(0o600)
+        words = ["queries", "--defaults-file", str(account), "--duration", "1", "--no-save"]
+        found = powerprof_cli([*words, "--method", "samples", "--json", "-"])
+        refused = powerprof_cli([*words, "--method", "history"])
+    assert found.code == 0, found.err
+    assert json.loads(found.out)["statements"][0]["text"] == "SELECT BENCHMARK(?, SHA2(?, …))"
+    assert refused.code == 3
+    assert "closed to this account" in refused.err
+    assert "--method samples" in refused.err
 
 
 def test_the_history_agrees_and_consumers_are_restored(powerprof_cli: Cli) -> None:

@@ -22,7 +22,7 @@ from tests.conftest import Cli
 from tests.root.test_queries_postgres import busy, client, make_database, run
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
-_HZ = 4999  # 25 times the usual, so that the tests need as much less time
+_HZ = 4999  # 33 times the usual, so that the tests need as much less time
 _BURN = "SELECT count(*) FROM generate_series(1, {}) n"
 
 
