@@ -29,6 +29,8 @@ _STACK_LIMIT_BYTES = 0x4000
 _CPUS_LIMIT = 1 << 16
 _SUMS_LIMIT = 1 << 62
 FILE = "capture.bin"
+# A quarter smaller than the fastest for 0.07 s of a capture of 44 MB; the best is 4 % smaller still, for 0.3 s.
+_LEVEL = 4
 
 
 class NamedSite(msgspec.Struct, frozen=True, array_like=True):
@@ -131,7 +133,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(capture: Capture) -> bytes:
     """Packed and compressed. Fast rather than small: a busy minute is a hundred megabytes before, and people wait."""
-    return zlib.compress(msgspec.msgpack.encode(capture), 1)
+    return zlib.compress(msgspec.msgpack.encode(capture), _LEVEL)
 
 
 @loader

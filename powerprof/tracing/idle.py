@@ -173,8 +173,7 @@ class IdleTracer(Closing):
         self.program.consume()
         while len(self._sample) > SAMPLE_LIMIT * IDLE_EXIT.itemsize:
             self._set_mask(self._mask << 1 | 1)
-            kept = self._chosen(np.frombuffer(bytes(self._sample), dtype=IDLE_EXIT))
-            self._sample[:] = kept.tobytes()
+            self._sample[:] = self._chosen(np.frombuffer(self._sample, dtype=IDLE_EXIT)).tobytes()
 
     def collected(self) -> list[tuple[int, int]]:
         """Of each ring buffer: how much came through it in this window, and how much it holds, in bytes."""
@@ -229,7 +228,7 @@ class IdleTracer(Closing):
         for name in ("count", "idle_ns"):
             totals[name] -= self._totals[name]
         self._totals = now
-        sample = self._chosen(np.frombuffer(bytes(self._sample), dtype=IDLE_EXIT))
+        sample = self._chosen(np.frombuffer(self._sample, dtype=IDLE_EXIT))
         if with_open:
             still_open = self._open_periods(now)
             causes = aggregate(still_open, causes)
