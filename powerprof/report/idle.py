@@ -53,7 +53,12 @@ def headline(run: IdleRun) -> str:
     if not sure and "single" in kinds:
         return f"One window a phase has no interval: {rest} more. Two or more are needed to tell a cost (--repeat)."
     if not sure and "drift" in kinds:
-        return f"The host itself changed too much to tell what it costs: {rest}, but the baseline drifted as far."
+        drifted = " and ".join(_figure(claim) for claim in claimed if claim.finding == "drift")
+        others = [_figure(claim) for claim in claimed if claim.finding != "drift"]
+        told = f"; these windows tell nothing about the rest: {' and '.join(others)}" if others else ""
+        return (
+            f"The host itself changed too much to tell what it costs: {drifted}, but the baseline drifted as far{told}."
+        )
     if not sure:
         return f"{what} nothing that these windows can tell: {rest}."
     if not rest:

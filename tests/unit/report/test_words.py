@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from powerprof.attribution.functions import FunctionProfile, FunctionRow
+from powerprof.experiment.judge.cost import Claim
 from powerprof.queries.records import PlanStep
-from powerprof.report import attribution, functions
+from powerprof.records import Estimate
+from powerprof.report import attribution, functions, idle
 from powerprof.report.queries import plan_text
 from tests.unit.report import sample_records
 
@@ -33,3 +36,13 @@ def test_one_function_is_called_by_its_name() -> None:
     assert functions.headline(one) == "mariadbd called dispatch_command 300 times in 3.0 s."
     two = replace(one, functions=[row, replace(row, function="dispatch_end", calls_count=1)])
     assert functions.headline(two) == "mariadbd called 2 functions of dispatch* 301 times in 3.0 s."
+
+
+def test_only_what_the_baseline_drifted_as_far_as_is_said_to_be_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    drifted = Claim("wakeups_hz", Estimate(mean=925.3, low=729.9, high=1120.7), "drift")
+    below = Claim("c0_percent", Estimate(mean=-24.57, low=-35.66, high=-13.48), "nothing")
+    monkeypatch.setattr(idle, "claims", lambda *_: [drifted, below])
+    assert idle.headline(sample_records.idle_run()) == (
+        "The host itself changed too much to tell what it costs: 925.3 ± 195.4 wake-ups/s, but the baseline drifted as "
+        "far; these windows tell nothing about the rest: −24.57 ± 11.09 points of C0."
+    )
