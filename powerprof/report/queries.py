@@ -65,6 +65,7 @@ def queries_table(record: Queries, places: Places) -> Table:
         Column("text", "statement", left=True),
         Column("joules", f"J{estimated}"),
         Column("percent", "CPU %"),
+        Column("range", "95 %", forms=frozenset(("terminal",))),
         Column("calls", "calls/s"),
         Column("count", "calls", forms=_WIDE),
         Column("c0", "ms CPU"),
@@ -102,6 +103,8 @@ def _shared(places: Places, at: str) -> dict[str, Cell]:
 def _statement(places: Places, at: str, statement: Statement) -> Row:
     cells: dict[str, Cell] = {
         **_shared(places, at),
+        "percent": places.figure(f"{at}/c0_percent", 1, ends=(f"{at}/low_percent", f"{at}/high_percent")),
+        "range": Words(_range(statement)),
         "text": Words(statement.text),
         "calls": places.figure(f"{at}/calls_hz", 1),
         "count": places.figure(f"{at}/calls_count", 0),
@@ -116,6 +119,12 @@ def _statement(places: Places, at: str, statement: Statement) -> Row:
         "schema": Words(statement.schema_name or ""),
     }
     return Row(cells, key="statement", look="statement")
+
+
+def _range(statement: Statement) -> str:
+    if statement.low_percent is None or statement.high_percent is None:
+        return ""
+    return f"{text.number(statement.low_percent, 1)}–{text.number(statement.high_percent, 1)}"
 
 
 def _background(places: Places, at: str, background: Background) -> Row:
@@ -148,11 +157,14 @@ def lines(record: Queries, width: int = text.DEFAULT_WIDTH, *, top: int = _SHOWN
 
 DEAR_PERCENT = 3.0  # of the server's CPU time: from there on the cheaper way is offered
 _KEYS = ("joules", "percent", "calls", "c0", "wakeups", "p95")
+# Samples know neither wake-ups nor latencies, but intervals.
+_SAMPLED_KEYS = ("joules", "percent", "range", "calls", "c0")
 
 
 def _table(record: Queries, width: int, top: int) -> Iterator[str]:
     shown = queries_table(record, Places(record)).of("terminal")
-    keys = [key for key in _KEYS if key != "joules" or record.joules is not None]
+    known = _KEYS if record.method == "probes" else _SAMPLED_KEYS
+    keys = [key for key in known if key != "joules" or record.joules is not None]
     heads = {column.key: column.short or column.heading for column in shown.columns}
     count = len(record.statements)
     rows = [*shown.rows[:count][:top], *_folded(record, shown.rows[count:])]

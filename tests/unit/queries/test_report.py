@@ -77,6 +77,16 @@ def test_a_dear_trace_names_the_cheaper_way() -> None:
     assert "--method samples costs a fraction of it" in text
 
 
+def test_shares_by_samples_have_their_intervals_instead_of_what_samples_do_not_know() -> None:
+    plain = record()
+    first = msgspec.structs.replace(plain.statements[0], low_percent=38.2, high_percent=42.9, wakeups_per_call=None)
+    sampled = msgspec.structs.replace(plain, method="samples", statements=[first, *plain.statements[1:]])
+    found = lines_of(sampled, 80)
+    assert any(line.split()[:5] == ["CPU", "%", "95", "%", "calls/s"] for line in found)
+    assert any(line.split()[:2] == ["40.5", "38.2–42.9"] for line in found)
+    assert "wake-ups  " not in " ".join(found[:6])
+
+
 def test_a_server_that_does_nothing_is_said_so() -> None:
     idle = record(uses=[], texts=[], latencies={})
     assert lines_of(idle, 80)[0] == "mysqld (10) executed no statement in 2.0 s."
