@@ -116,12 +116,16 @@ class MomentSampler(Closing):
         longest = [step - usual for step in steps[-int(_TRIED_HZ * _TRIED_S) :] if step > _HOLE * usual]
         return float(longest[len(longest) // 2]) if longest else None
 
-    def start(self, frequency_hz: int = SAMPLE_HZ) -> None:
-        """Sample from now on, with nothing of the window before. Raises CapabilityError, PowerprofError."""
+    def start(self, frequency_hz: int = SAMPLE_HZ, *, timed: bool = True) -> None:
+        """Sample from now on, with nothing of the window before. `timed`: the time of the programs is asked for.
+
+        Raises CapabilityError, PowerprofError.
+        """
         for name in ("moments", "texts"):
             self.program.clear(name)
         self._before = self.program.per_cpu_sum("counters")
-        self.program.count_run_time()
+        if timed:
+            self.program.count_run_time()
         self._run_s = self.program.run_time_s()
         self.program.put("target", 0, self._pid.to_bytes(8, "little"))
         self._sampler.open(CPU_CLOCK, frequency_hz=frequency_hz)

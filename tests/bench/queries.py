@@ -54,16 +54,15 @@ class Samples:
 
     def attach(self) -> None:
         if not self._is_on:
-            self._sampler.start(SAMPLE_HZ * self._times)
+            self._sampler.start(SAMPLE_HZ * self._times, timed=False)
         self._is_on = True
 
     def detach(self) -> None:
         self._sampler.stop()
-        self._sampler.program.stop_counting()
         self._is_on = False
 
     def count_run_time(self) -> None:
-        """It always does: its runs are few."""
+        self._sampler.program.count_run_time()
 
     def run_time_s(self) -> float | None:
         return self._sampler.program.run_time_s()
