@@ -67,7 +67,9 @@ class MomentSampler(Closing):
         Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
         """
         if os.uname().machine != "x86_64":
-            raise CapabilityError(f"texts of statements are found on x86_64, not on {os.uname().machine}")
+            raise CapabilityError(
+                f"texts of statements are found on x86_64, not on {os.uname().machine}", "--method probes, or history"
+            )
         check_process_ids()
         self.family, self._pid = family, pid
         place = find_text(snapshot(pid), family)

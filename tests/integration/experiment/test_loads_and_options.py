@@ -176,4 +176,4 @@ def test_a_program_of_the_users_is_the_client(powerprof_cli: Cli, mariadbd: Path
     assert server["b"]["mean"] > 3 * server["a"]["mean"]
     failed = powerprof_cli(["compare", "light", "broken", *quick])
     assert failed.code == 1
-    assert failed.err.splitlines()[-1].startswith("error: client.py failed with 1: ")
+    assert failed.err.splitlines()[-2].startswith("error: client.py failed with 1: ")

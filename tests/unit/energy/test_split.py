@@ -92,7 +92,8 @@ def test_parts_and_residual_sum_to_the_total(
     # Parts of consumers that "ran" far longer than the CPUs dwarf the total; the sum is exact to their rounding.
     largest = max([abs(total), *(abs(p) for p in figures(split))])
     assert conservation_error(split) * max(abs(total), 1e-12) <= 1e-9 * max(largest, 1e-12)
-    if split.residual_joules < 0:
+    # The clocks of processes and of CPUs are read one after the other: a hundredth below 0 is none.
+    if split.residual_joules < -0.01 * abs(split.active_joules or 0.0):
         assert split.notes
 
 
