@@ -28,17 +28,19 @@ def lines(record: SweepComparison, width: int = text.DEFAULT_WIDTH) -> list[str]
     title = f"{labels.metric(record.metric)} over {record.parameter}"
     printed += ["", *text.wrap(title[:1].upper() + title[1:], width)]
     printed += terminal.metrics(points, width)
-    sure = [
-        row
-        for row, pair in zip(parted_table(record, places).rows, record.parted_with, strict=True)
-        if pair.verdict != "inconclusive"
-    ]
+    rows = list(zip(parted_table(record, places).rows, record.parted_with, strict=True))
+    sure = [row for row, pair in rows if pair.verdict != "inconclusive"]
+    # By its own interval: not sure where many figures are looked at, and the first place to look all the same.
+    likely = [row for row, pair in rows if pair.ci95 is not None and (pair.ci95[0] > 0 or pair.ci95[1] < 0)]
     if sure:
         printed += ["", *_parted(record, sure[:_ROWS], width)]
         if len(sure) > _ROWS:
             printed.append(f"and {len(sure) - _ROWS} more: --csv, --html")
-    elif record.parted_with:
+    elif rows:
         printed += ["", "No figure of the system surely differs where they part."]
+    if likely and not sure:
+        said = f"Each by its own 95 % interval, one of {len(rows)} figures that were looked at, these may:"
+        printed += [*text.wrap(said, width), *_parted(record, likely[:_ROWS], width)]
     threats = [threat.text for threat in record.threats if not threat.serious]
     if threats:
         printed += ["", *text.wrap("Threats: " + "; ".join(threats) + ".", width)]

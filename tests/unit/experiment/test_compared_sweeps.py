@@ -58,6 +58,17 @@ def test_the_report_fits_a_terminal_and_says_all_of_it() -> None:
     assert "6.1.0-32-amd64 → 6.12.1-amd64" in found
 
 
+def test_what_only_its_own_interval_tells_is_called_no_more_than_possible() -> None:
+    found = sweep_comparison()
+    first, *others = found.parted_with
+    unsure = replace(found, parted_with=[replace(first, verdict="inconclusive"), *others])
+    _, _, said = "\n".join(lines_of(unsure, 80)).partition("No figure of the system surely differs where they part.")
+    assert "one of 3 figures that were looked at, these may:" in said
+    assert "switches/query" in said and "page faults" not in said
+    nothing = replace(found, parted_with=[replace(one, verdict="inconclusive", ci95=None) for one in found.parted_with])
+    assert "these may" not in "\n".join(lines_of(nothing, 80))
+
+
 def test_a_sweep_with_itself_parts_nowhere(tmp_path: Path) -> None:
     runs = _saved(tmp_path, sweep(), sweep())
     found = compare_sweeps("sweep-0001", "sweep-0002", runs, 1)
