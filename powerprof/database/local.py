@@ -62,7 +62,6 @@ def enter(pid: int, limits: Limits = sql.A_LOOK) -> tuple[Login, Sql] | None:
 def names_of_local_server(pid: int) -> dict[int, str]:
     """Kernel thread id → performance_schema name, or what a process of PostgreSQL says that it is; empty for what is no
     server, or one that does not let us in.
-
     """
     name = name_of(pid)
     if name == IN_PROCESSES:

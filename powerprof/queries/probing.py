@@ -22,7 +22,7 @@ from powerprof.tracing.oncpu import OnCpuTracer
 from powerprof.tracing.oncpu_capture import OnCpuCapture
 from powerprof.tracing.queries import QueryTracer
 from powerprof.tracing.statement_trace import StatementTrace, TextSeen
-from powerprof.windows.sampling import WindowInterrupted, WindowMeter
+from powerprof.windows.sampling import WindowMeter
 
 _RECENT_S = 0.5
 
@@ -114,12 +114,7 @@ class Probes(Closing):
     def _measured(self, duration_s: float, meter: WindowMeter) -> tuple[Window, bool, OnCpuCapture | None]:
         """The window to its end, whether it was interrupted, and the samples beside."""
         if self._beside is None:
-            try:
-                window, interrupted = meter.measure(duration_s), False
-            except WindowInterrupted as error:
-                if error.partial is None:
-                    raise
-                window, interrupted = error.partial, True
+            window, interrupted = meter.measure_or_part(duration_s)
             self._end()
             return window, interrupted, None
         meter.open_window(duration_s)

@@ -16,7 +16,7 @@ from powerprof.queries.sampled import moment_parts
 from powerprof.tracing.members import Members
 from powerprof.tracing.moments import MomentSampler
 from powerprof.tracing.statement_trace import TextSeen
-from powerprof.windows.sampling import WindowInterrupted, WindowMeter
+from powerprof.windows.sampling import WindowMeter
 
 
 class Samples(Closing):
@@ -41,11 +41,7 @@ class Samples(Closing):
             cpu_ns, started_s = members.cpu_ns(), time.monotonic()
             sampler.start()
             try:
-                window, interrupted = meter.measure(duration_s), False
-            except WindowInterrupted as error:
-                if error.partial is None:
-                    raise
-                window, interrupted = error.partial, True
+                window, interrupted = meter.measure_or_part(duration_s)
             finally:
                 sampler.stop()
             after_ns, window_s = members.cpu_ns(), time.monotonic() - started_s

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from powerprof.database import connectors, historical
 from powerprof.database.connectors import Connector
@@ -29,13 +30,10 @@ def listing(servers: Sequence[HistoricalServer]) -> list[str]:
     """Two lines a server: what it is, and how it is had."""
     printed = []
     for server in servers:
-        there = historical.is_fetched(server)
-        state = f"fetched: {historical.folder(server)}" if there else f"powerprof servers fetch {server.name}"
         machine = f"{server.source.machine}, " if server.source.machine else ""
-        printed += [
-            f"{server.name}  {server.description}",
-            f"  {machine}{server.download_bytes / 1e6:.0f} MB to download, {server.licence} · {state}",
-        ]
+        size = f"{machine}{server.download_bytes / 1e6:.0f} MB"
+        there = historical.folder(server) if historical.is_fetched(server) else None
+        printed += _two_lines(server, size, there)
     return printed
 
 
@@ -57,11 +55,14 @@ def connectors_listing(known: Sequence[Connector]) -> list[str]:
     """Two lines a connector, as of a server."""
     printed = []
     for connector in known:
-        there = connectors.is_fetched(connector)
-        state = f"fetched: {connectors.place(connector)}" if there else f"powerprof servers fetch {connector.name}"
-        size = f"{connector.artifact.size_bytes / 1e6:.1f} MB to download"
-        printed += [f"{connector.name}  {connector.description}", f"  {size}, {connector.licence} · {state}"]
+        there = connectors.place(connector) if connectors.is_fetched(connector) else None
+        printed += _two_lines(connector, f"{connector.artifact.size_bytes / 1e6:.1f} MB", there)
     return printed
+
+
+def _two_lines(what: HistoricalServer | Connector, size: str, there: Path | None) -> list[str]:
+    state = f"powerprof servers fetch {what.name}" if there is None else f"fetched: {there}"
+    return [f"{what.name}  {what.description}", f"  {size} to download, {what.licence} · {state}"]
 
 
 def ready(server: HistoricalServer, said: str) -> list[str]:

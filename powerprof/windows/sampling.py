@@ -142,6 +142,18 @@ class WindowMeter(Closing):
             raise WindowInterrupted(error.message, partial) from error
         return self.close_window()
 
+    def measure_or_part(self, duration_s: float) -> tuple[Window, bool]:
+        """As `measure`; the part that there is where it was interrupted, and whether it was.
+
+        Raises WindowInterrupted where there is none.
+        """
+        try:
+            return self.measure(duration_s), False
+        except WindowInterrupted as error:
+            if error.partial is None:
+                raise
+            return error.partial, True
+
     def repeat(self, count: int, duration_s: float, what: str, say: Say) -> Iterator[Window]:
         """`count` windows, one after the other, each announced. Raises WindowInterrupted as `measure` does."""
         for number in range(1, count + 1):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # On the host's kernel others may load BPF programs too: that nothing is left can be told in a machine only.
 HERE_STEPS = ("doctor", "attribute", "functions", "on-cpu", "idle")
@@ -61,6 +61,16 @@ _HARDENED = {
     "kernel.dmesg_restrict": "1",
 }
 
+_SWEEP = Cell(
+    name="6.1-sweep",
+    why="OLTP over clients under Debian 12's kernel, its time counted in instructions",
+    idle_states=True,
+    counted_time=True,
+    cpus=1,
+    steps=("sweep",),
+    limit_s=1800.0,
+    by_name=True,
+)
 CELLS: tuple[Cell, ...] = (
     Cell(name="6.1", why="Debian 12's kernel in a guest without a cpuidle driver"),
     Cell(name="6.1-cpuidle", why="the same with a cpuidle driver", idle_states=True, steps=IDLE_STEPS),
@@ -147,26 +157,9 @@ CELLS: tuple[Cell, ...] = (
         limit_s=1500.0,
     ),
     # One root under two kernels: what parts between their sweeps is the kernel's (`make matrix-kernels`).
-    Cell(
-        name="6.1-sweep",
-        why="OLTP over clients under Debian 12's kernel, its time counted in instructions",
-        idle_states=True,
-        counted_time=True,
-        cpus=1,
-        steps=("sweep",),
-        limit_s=1800.0,
-        by_name=True,
-    ),
-    Cell(
-        name="6.12-sweep",
-        why="the same, with Debian 12's programs, under Debian 13's kernel",
-        kernel="trixie",
-        idle_states=True,
-        counted_time=True,
-        cpus=1,
-        steps=("sweep",),
-        limit_s=1800.0,
-        by_name=True,
+    _SWEEP,
+    replace(
+        _SWEEP, name="6.12-sweep", why="the same, with Debian 12's programs, under Debian 13's kernel", kernel="trixie"
     ),
     Cell(name="bookworm", why="Debian 12 on the host's kernel", kernel=None, steps=HERE_STEPS),
     Cell(name="trixie", why="Debian 13 on the host's kernel", root="trixie", kernel=None, steps=HERE_STEPS, quick=True),

@@ -17,18 +17,17 @@ from powerprof.database.builds import ServerBuild
 from powerprof.database.server import PrivateServer
 from powerprof.errors import CapabilityError
 from powerprof.queries.join import Parts
-from powerprof.queries.reach import Reach, asked
+from powerprof.queries.reach import Reach
 from powerprof.queries.records import Statement
-from powerprof.queries.sampled import moment_parts
 from powerprof.statements.normal import key
-from powerprof.tracing.members import Members
 from powerprof.tracing.moments import Moments, MomentSampler
 from tests.conftest import Cli
 from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
+from tests.root.moments import percents
+from tests.root.moments import sampled as sampled_at
 from tests.root.test_queries import execute, prepare
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
-_HZ = 4999  # 33 times the usual, so that the tests need as much less time
 _BURN = "SELECT BENCHMARK({}, SHA2('x', 256))"
 
 
@@ -39,31 +38,13 @@ def server() -> Iterator[PrivateServer]:
 
 
 def sampled(server: PrivateServer, work: Callable[[], object]) -> tuple[Moments, Parts]:
-    """What threads were met at while `work` ran."""
+    """What was met while `work` ran."""
     assert server.pid is not None
-    members = Members(server.pid, is_family=False)
-    with MomentSampler(server.pid) as sampler:
-        before = members.cpu_ns()
-        sampler.start(_HZ)
-        started_s = time.monotonic()
-        work()
-        sampler.stop()
-        after, window_s = members.cpu_ns(), time.monotonic() - started_s
-        moments = sampler.collect()
-    assert before is not None
-    assert after is not None
-    known = asked(Reach(server.pid, "", None, server.login), running=False)
-    return moments, moment_parts(moments, known, (after - before) / 1e9, window_s)[0]
+    return sampled_at(Reach(server.pid, "", None, server.login), work)
 
 
 def rows(parts: Parts) -> dict[str, Statement]:
     return {statement.text: statement for statement in parts.statements}
-
-
-def percents(parts: Parts) -> dict[str, float]:
-    """Of the CPU time in statements."""
-    whole = sum(one.c0_s for one in parts.statements)
-    return {one.text: 100 * one.c0_s / whole for one in parts.statements}
 
 
 def test_a_mix_of_short_statements_has_the_shares_of_its_statements_alone(sysbench: Path) -> None:

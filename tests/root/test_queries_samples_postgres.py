@@ -13,16 +13,15 @@ import pytest
 from powerprof.database.builds import ServerBuild
 from powerprof.database.server import PrivateServer
 from powerprof.queries.join import Parts
-from powerprof.queries.reach import Reach, asked
-from powerprof.queries.sampled import moment_parts
+from powerprof.queries.reach import Reach
 from powerprof.sources.procfs import process_cpu_ns
-from powerprof.tracing.members import Members
-from powerprof.tracing.moments import Moments, MomentSampler
+from powerprof.tracing.moments import Moments
 from tests.conftest import Cli
+from tests.root.moments import percents
+from tests.root.moments import sampled as sampled_at
 from tests.root.test_queries_postgres import busy, client, make_database, run
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
-_HZ = 4999  # 33 times the usual, so that the tests need as much less time
 _BURN = "SELECT count(*) FROM generate_series(1, {}) n"
 
 
@@ -34,27 +33,9 @@ def server() -> Iterator[PrivateServer]:
 
 
 def sampled(server: PrivateServer, work: Callable[[], object]) -> tuple[Moments, Parts]:
-    """What processes were met at while `work` ran."""
+    """What was met while `work` ran."""
     assert server.pid is not None
-    members = Members(server.pid, is_family=True)
-    with MomentSampler(server.pid, "postgresql") as sampler:
-        before = members.cpu_ns()
-        sampler.start(_HZ)
-        started_s = time.monotonic()
-        work()
-        sampler.stop()
-        after, window_s = members.cpu_ns(), time.monotonic() - started_s
-        moments = sampler.collect()
-    assert before is not None
-    assert after is not None
-    known = asked(Reach(server.pid, "", None, None, "postgresql"), running=False)
-    return moments, moment_parts(moments, known, (after - before) / 1e9, window_s)[0]
-
-
-def percents(parts: Parts) -> dict[str, float]:
-    """Of the CPU time in statements."""
-    whole = sum(one.c0_s for one in parts.statements)
-    return {one.text: 100 * one.c0_s / whole for one in parts.statements}
+    return sampled_at(Reach(server.pid, "", None, None, "postgresql"), work)
 
 
 def test_shares_are_those_of_statements_alone_by_each_protocol(server: PrivateServer) -> None:
