@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from powerprof import programs
-from powerprof.database import historical
+from powerprof.database import fetched, historical
 from powerprof.database.builds import ServerBuild
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -55,7 +55,7 @@ _RANKS = {REPOSITORY / name: rank for rank, name in enumerate(_BEGUN_FIRST)}
 
 def _needs_a_server_that_is_not_fetched(item: pytest.Item) -> bool:
     marker = item.get_closest_marker("historical")
-    return marker is not None and not all(historical.is_fetched(historical.find(name)) for name in marker.args)
+    return marker is not None and not all(fetched.is_fetched(historical.find(name)) for name in marker.args)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

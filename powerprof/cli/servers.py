@@ -34,6 +34,7 @@ def command(
     servers: list[HistoricalServer] = []
     clients: list[Connector] = []
     from powerprof.database import connectors, historical
+    from powerprof.database.fetched import is_fetched
     from powerprof.report import historical as report
 
     if action == "list":
@@ -43,16 +44,15 @@ def command(
             raise UsageError("--yes agrees to a download, and list makes none", "powerprof servers fetch NAME --yes")
         servers = list(historical.CATALOGUE.values())
         clients = list(connectors.CATALOGUE.values())
-        lines = [*report.listing(servers), *report.connectors_listing(clients)]
+        lines = report.listing([*servers, *clients])
     elif action == "fetch" and name is None:
         raise UsageError("fetch needs a name", "powerprof servers list")
     elif action == "fetch" and name in connectors.CATALOGUE:
-        connectors.fetch(name, lambda question: _consent(question, yes), lambda text: progress(text, quiet))
-        clients = [connectors.CATALOGUE[name]]
-        lines = [f"{name}: {connectors.place(clients[0])}"]
+        clients = [connectors.fetch(name, lambda question: _consent(question, yes), lambda text: progress(text, quiet))]
+        lines = [f"{name}: {clients[0].place}"]
     elif action == "fetch" and name is not None:
         servers = [historical.find(name)]
-        said = "was there already" if historical.is_fetched(servers[0]) else "fetched, checked and started once"
+        said = "was there already" if is_fetched(servers[0]) else "fetched, checked and started once"
         historical.fetch(name, lambda question: _consent(question, yes), lambda text: progress(text, quiet))
         lines = report.ready(servers[0], said)
     else:
@@ -60,7 +60,7 @@ def command(
     record = {
         "schema": "powerprof.servers/1",
         "servers": [report.record(server) for server in servers],
-        "connectors": [report.connector_record(connector) for connector in clients],
+        "connectors": [report.record(connector) for connector in clients],
     }
     write_json(record, json)
     if json != "-" and not quiet:

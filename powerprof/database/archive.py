@@ -86,10 +86,22 @@ def check(path: Path, artifact: Artifact) -> None:
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
-    if digest.hexdigest() != artifact.sha256:
+    _compare(digest.hexdigest(), path, artifact)
+
+
+def read(path: Path, artifact: Artifact) -> bytes:
+    """What the file holds, read once, so that what is used is what was checked. Raises DataError for another file."""
+    with path.open("rb") as file:
+        data = file.read(artifact.size_bytes + 1)
+    _compare(hashlib.sha256(data).hexdigest(), path, artifact)
+    return data
+
+
+def _compare(digest: str, path: Path, artifact: Artifact) -> None:
+    if digest != artifact.sha256:
         raise DataError(
             path.name,
-            f"its SHA-256 is {digest.hexdigest()}, not {artifact.sha256}: refused",
+            f"its SHA-256 is {digest}, not {artifact.sha256}: refused",
             hint="somebody changed the file on its way, or the repository did; try again from another network",
         )
 

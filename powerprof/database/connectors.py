@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof import paths
-from powerprof.database import archive
+from powerprof.database import archive, fetched
 from powerprof.database.runtree import RunTree
-from powerprof.errors import CapabilityError, DataError, PowerprofError
+from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
-from powerprof.folders import Folder, write_all
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,31 @@ class Connector:
     licence: str
     scheme: str
     options: Mapping[str, str]
+
+    @property
+    def version(self) -> str:
+        """Its release."""
+        return self.artifact.version
+
+    @property
+    def download_bytes(self) -> int:
+        """The size of its jar."""
+        return self.artifact.size_bytes
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people."""
+        return archive.index()
+
+    @property
+    def terms(self) -> str:
+        """What to agree to before it is downloaded."""
+        return f"Its licence is {self.licence}. It is run as the account of the servers"
+
+    @property
+    def place(self) -> Path:
+        """Where its jar is kept once fetched."""
+        return paths.cache_dir() / "connectors" / self.artifact.file_name
 
     def url(self, host: str, port: int, database: str) -> str:
         """The address of a server as the connector takes it."""
@@ -66,55 +90,32 @@ CATALOGUE = {
 }
 
 
-def place(connector: Connector) -> Path:
-    """Where its jar is kept once fetched."""
-    return paths.cache_dir() / "connectors" / connector.artifact.file_name
-
-
-def is_fetched(connector: Connector) -> bool:
-    """True where it lies in the cache. `jar` looks whether it is what was fetched."""
-    try:
-        return place(connector).is_file()
-    except PermissionError:
-        return False
-
-
 def jar(name: str) -> bytes:
-    """The jar, compared with what it must be. Raises CapabilityError where it is not there, DataError for another."""
+    """The jar, which is what it must be. Raises CapabilityError where it is not there, DataError for another."""
     connector = CATALOGUE[name]
-    if not is_fetched(connector):
-        raise CapabilityError(f"{name} has not been fetched", f"powerprof servers fetch {name}")
-    path = place(connector)
-    paths.cache_folder(path.parent.name)
-    try:
-        archive.check(path, connector.artifact)
-        return path.read_bytes()
-    except DataError as error:
-        raise DataError(path, error.reason, hint=f"rm {path} && powerprof servers fetch {name}") from error
-    except OSError as error:
-        raise PowerprofError(f"cannot read {path} ({reason_of(error)})", f"powerprof servers fetch {name}") from error
 
-
-def fetch(name: str, consent: Callable[[str], bool], progress: Callable[[str], None]) -> None:
-    """Download, check and keep one; does nothing where it is there already. Raises PowerprofError."""
-    connector = CATALOGUE[name]
-    if is_fetched(connector):
-        jar(name)
-        return
-    question = (
-        f"Download {connector.description}, {connector.artifact.size_bytes / 1e6:.1f} MB, from {archive.index()}? "
-        f"Its licence is {connector.licence}. It is run as the account of the servers"
-    )
-    if not consent(question):
-        raise PowerprofError(f"{name} was not fetched: consent was refused", "answer yes, or use --yes")
-    with RunTree() as tree:
-        shelf = paths.cache_folder("connectors")
-        progress(f"downloading {connector.artifact.file_name}")
-        data = archive.download(connector.artifact, tree).read_bytes()
+    def read(path: Path) -> bytes:
         try:
-            with Folder.open(shelf) as folder, folder.replacing(connector.artifact.file_name) as handle:
-                write_all(handle, data)
+            return archive.read(path, connector.artifact)
         except OSError as error:
             raise PowerprofError(
-                f"cannot keep {name} in {shelf} ({reason_of(error)})", "set XDG_CACHE_HOME to another place"
+                f"cannot read {path} ({reason_of(error)})", f"powerprof servers fetch {name}"
             ) from error
+
+    return fetched.checked(connector, read)
+
+
+def fetch(name: str, consent: Callable[[str], bool], progress: Callable[[str], None]) -> Connector:
+    """Download, check and keep one; does nothing where it is there already. Raises PowerprofError."""
+    connector = CATALOGUE[name]
+    kept_as = f"{name} in {connector.place.parent}"
+
+    def bring(partial: Path, tree: RunTree) -> None:
+        progress(f"downloading {connector.artifact.file_name}")
+        data = archive.read(archive.download(connector.artifact, tree), connector.artifact)
+        with fetched.keeping(kept_as):
+            partial.write_bytes(data)
+
+    fetched.fetch(connector, consent, bring, kept_as=kept_as)
+    jar(name)
+    return connector

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof import paths
-from powerprof.database import archive
+from powerprof.database import archive, fetched
 from powerprof.database.builds import ServerBuild, find_build
 from powerprof.database.releases import DebianPackages
 from powerprof.database.runtree import RunTree
 from powerprof.digests import tree_digest
-from powerprof.errors import CapabilityError, DataError, PowerprofError, UsageError
-from powerprof.files import reason_of
+from powerprof.errors import CapabilityError, DataError, UsageError
 from powerprof.text import Say
 
 
@@ -69,6 +68,21 @@ class HistoricalServer:
     licence: str
     licence_text: str
     doubt: str = "It is run with data of its own, which nobody else can reach"
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people."""
+        return self.source.origin
+
+    @property
+    def terms(self) -> str:
+        """What to agree to before it is downloaded."""
+        return f"Its licence is {self.licence} ({self.licence_text}). {self.doubt}"
+
+    @property
+    def place(self) -> Path:
+        """The folder that it is kept in once fetched."""
+        return paths.cache_dir() / "servers" / self.name
 
 
 _GPL_2 = "/usr/share/common-licenses/GPL-2"
@@ -195,42 +209,14 @@ def find(name: str) -> HistoricalServer:
     return CATALOGUE[name]
 
 
-def folder(server: HistoricalServer) -> Path:
-    """Where it is kept once fetched."""
-    return paths.cache_dir() / "servers" / server.name
-
-
-def is_fetched(server: HistoricalServer) -> bool:
-    """True where it lies in the cache. `build` looks whether it is what was fetched."""
-    try:
-        return folder(server).is_dir()
-    except PermissionError:
-        return False
-
-
 def build(name: str) -> ServerBuild:
     """The fetched server, to be given to `PrivateServer(build=…)`, every file of it compared with what it must be.
 
     Raises CapabilityError where it is not there, DataError where it is something else.
     """
     server = find(name)
-    if not is_fetched(server):
-        raise CapabilityError(f"{name} has not been fetched", f"powerprof servers fetch {name}")
-    place = folder(server)
-    paths.cache_folder(place.parent.name)
-    try:
-        server.source.check(place)
-    except DataError as error:
-        raise DataError(place, error.reason, hint=f"rm -r {place} && powerprof servers fetch {name}") from error
-    return server.source.build(place)
-
-
-def consent_question(server: HistoricalServer) -> str:
-    """What to ask before anything is downloaded."""
-    return (
-        f"Download {server.description}, {server.download_bytes / 1e6:.0f} MB, from {server.source.origin}? "
-        f"Its licence is {server.licence} ({server.licence_text}). {server.doubt}"
-    )
+    fetched.checked(server, server.source.check)
+    return server.source.build(server.place)
 
 
 def fetch(
@@ -249,28 +235,13 @@ def fetch(
         raise CapabilityError(
             f"{name} runs on {machine} only, this host is {platform.machine()}", "powerprof servers lists the others"
         )
-    if is_fetched(server):
-        return build(name)
-    if not consent(consent_question(server)):
-        raise PowerprofError(f"{name} was not fetched: consent was refused", "answer yes, or use --yes")
-    with RunTree() as tree:
-        shelf = paths.cache_folder(folder(server).parent.name)
-        partial = shelf / f".{tree.path.name}"
-        tree.also_remove(partial)
+
+    def bring(partial: Path, tree: RunTree) -> None:
         server.source.bring(partial, tree, progress)
         progress("starting it once")
         # So that nothing useless is kept.
         with PrivateServer(build=server.source.build(partial), tree=tree, name="trial"):
             pass
-        _keep(partial, folder(server))
-        tree.keep(partial)
+
+    fetched.fetch(server, consent, bring, kept_as=f"the server in {server.place}")
     return build(name)
-
-
-def _keep(partial: Path, final: Path) -> None:
-    try:
-        partial.replace(final)
-    except OSError as error:
-        raise PowerprofError(
-            f"cannot keep the server in {final} ({reason_of(error)})", "set XDG_CACHE_HOME to another place"
-        ) from error

@@ -104,7 +104,7 @@ def _left_behind() -> list[str]:
 @pytest.mark.usefixtures("archive")
 def test_a_release_is_fetched_and_runs_with_its_own_libraries_as_nobody_special() -> None:
     build = historical.fetch("tiny", lambda question: True)
-    place = historical.folder(historical.find("tiny"))
+    place = historical.find("tiny").place
     assert not (place / "root/ran").exists() and not Path("/ran").exists()
     with PrivateServer(build=build) as server:
         proc = Path(f"/proc/{server.pid}")
@@ -168,7 +168,7 @@ def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_
     build = historical.fetch("jarred", lambda question: True)
     with PrivateServer(build=build) as server, server.connect() as connection:
         assert sql.scalar(connection, "SELECT COUNT(*) > 0 FROM mysql.help_topic") == 1
-        assert os.readlink(f"/proc/{server.pid}/exe") == str(historical.folder(jarred) / "sbin/mariadbd")
+        assert os.readlink(f"/proc/{server.pid}/exe") == str(jarred.place / "sbin/mariadbd")
     # The data of the trial, from another folder, are these: made once.
     assert len(list((paths.cache_dir() / "server-template").iterdir())) == 1
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import archive, historical
+from powerprof.database import archive, connectors, fetched, historical
 from powerprof.database.archive import Artifact, Member
 from powerprof.database.runtree import RunTree
 from powerprof.errors import CapabilityError, DataError, PowerprofError, UsageError
@@ -145,12 +146,37 @@ def test_nothing_is_downloaded_without_consent(
     assert "140 MB" in asked[0]
     with pytest.raises(PowerprofError, match="cannot download"):
         historical.fetch("mysql-5.5.9", lambda question: True)
-    assert not historical.is_fetched(historical.find("mysql-5.5.9"))
+    assert not fetched.is_fetched(historical.find("mysql-5.5.9"))
     with pytest.raises(CapabilityError, match="has not been fetched") as caught:
         historical.build("mysql-5.5.9")
     assert caught.value.hint == "powerprof servers fetch mysql-5.5.9"
     with pytest.raises(UsageError, match="no server is called"):
         historical.find("mysql-4.1")
+
+
+def test_a_connector_is_kept_and_refused_once_it_is_another_file(
+    index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    known = dataclasses.replace(connectors.CATALOGUE["mysql-connector-j"], artifact=_artifact(b"archive"))
+    monkeypatch.setitem(connectors.CATALOGUE, "mysql-connector-j", known)
+    with pytest.raises(CapabilityError, match="has not been fetched"):
+        connectors.jar("mysql-connector-j")
+    asked: list[str] = []
+    with pytest.raises(PowerprofError, match="consent was refused"):
+        connectors.fetch("mysql-connector-j", lambda question: bool(asked.append(question)), asked.append)
+    assert "0.0 MB, from http://127.0.0.1" in asked[0]
+    assert asked[0].endswith("It is run as the account of the servers")
+    index[_PATH] = b"archive"
+    for _ in range(2):
+        assert connectors.fetch("mysql-connector-j", lambda question: True, asked.append).place == known.place
+    assert asked[1:] == ["downloading thing-1.0.jar"]
+    assert list(known.place.parent.iterdir()) == [known.place]
+    assert connectors.jar("mysql-connector-j") == b"archive"
+    known.place.write_bytes(b"archive and more")
+    with pytest.raises(DataError, match="its SHA-256 is") as caught:
+        connectors.jar("mysql-connector-j")
+    assert caught.value.hint == f"rm {known.place} && powerprof servers fetch mysql-connector-j"
 
 
 def test_another_machine_cannot_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
