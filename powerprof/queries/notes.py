@@ -11,7 +11,7 @@ from powerprof.queries.join import UNKNOWN_PREPARED
 from powerprof.queries.reach import Reach
 from powerprof.queries.records import Statement
 from powerprof.tracing.moments import SAMPLE_HZ, Moments
-from powerprof.tracing.queries import TEXT_BYTES
+from powerprof.tracing.statement_tables import TEXT_BYTES
 from powerprof.tracing.statement_trace import StatementTrace
 
 _CALL = re.compile(r"\s*CALL\b", re.IGNORECASE)

@@ -14,7 +14,7 @@ from powerprof.database.explaining import explain
 from powerprof.errors import PowerprofError
 from powerprof.queries.records import PlanStep, Statement
 from powerprof.statements.normal import key
-from powerprof.tracing.queries import TEXT_BYTES
+from powerprof.tracing.statement_tables import TEXT_BYTES
 from powerprof.tracing.statement_trace import COM_QUERY, TextSeen
 
 _READS = re.compile(r"\(*(SELECT|WITH)\b", re.IGNORECASE)

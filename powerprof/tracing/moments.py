@@ -20,8 +20,8 @@ from powerprof.tracing.btf import kernel_btf
 from powerprof.tracing.definitions import struct_definitions
 from powerprof.tracing.dispatch import POSTGRESQL
 from powerprof.tracing.loaded import Loaded
-from powerprof.tracing.queries import TEXT_BYTES, text_seen
 from powerprof.tracing.sampling import CPU_CLOCK, Sampler
+from powerprof.tracing.statement_tables import TEXT_BYTES, text_seen
 from powerprof.tracing.statement_trace import TextSeen
 from powerprof.tracing.textplace import find_text
 

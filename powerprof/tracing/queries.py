@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 from powerprof.closing import Closing
@@ -26,18 +24,10 @@ from powerprof.tracing.loaded import Loaded
 from powerprof.tracing.members import Members, comm, ran_ns
 from powerprof.tracing.oncpu import path_definitions
 from powerprof.tracing.price import Price
-from powerprof.tracing.statement_trace import (
-    COM_PART,
-    COM_STMT_EXECUTE,
-    StatementTrace,
-    StatementUse,
-    TextSeen,
-    ThreadUse,
-    TraceCost,
-)
+from powerprof.tracing.statement_tables import TEXT_BYTES, add_open, read_sums, read_threads, thread_use
+from powerprof.tracing.statement_trace import StatementTrace, ThreadUse, TraceCost
 from powerprof.tracing.uprobes import EVERY_PROCESS, Site, Uprobes, attach_type
 
-TEXT_BYTES = 1024
 _TOTALS, _TEXTS, _PREPARED = 131_072, 16_384, 65_536
 _LEAST_THREADS, _MOST_THREADS = 2048, 65_536
 _MOST_MEMBERS = 65_536
@@ -45,19 +35,8 @@ _MEMBER = (1).to_bytes(8, "little")
 # What is read as a window begins is read again where that took longer than so, and so long for each thread.
 _TOGETHER_NS, _EACH_NS, _TRIES = 2_000_000, 100_000, 5
 _FASTPATH_FROM_18, _FASTPATH_TO_17 = 5, 4  # BackendState: one came before it in PostgreSQL 18
-_THREAD = struct.Struct("<12Q6I4B")
-_TEXT = struct.Struct("<IIQQ")
-_TOTAL = struct.Struct("<4Qq")
-_PAIR = struct.Struct("<2Q")  # struct total_key, struct latency_key
 _TABLES = ("threads", "totals", "latencies", "texts")
 _NUMBERED = ("prepared", "connections")  # of statements that are executed by number
-
-
-def text_seen(key: bytes, data: bytes) -> TextSeen:
-    """An entry of the table of texts (texts.bpf.h)."""
-    command, length, number, tid = _TEXT.unpack_from(data)
-    text = b"" if number else data[_TEXT.size : _TEXT.size + min(length, TEXT_BYTES - 1)]
-    return TextSeen(int.from_bytes(key, "little"), command, length, text, number, tid)
 
 
 class QueryTracer(Closing):
@@ -259,16 +238,12 @@ class QueryTracer(Closing):
     def collect(self) -> StatementTrace:
         """What was counted between `begin` and `end`."""
         moved = [now - then for then, now in zip(self._before, self._counters(), strict=True)]
-        uses = {(use.id, use.tid): use for use in self._uses()}
-        latencies: dict[int, dict[int, int]] = {}
-        for key, value in self.program.entries("latencies"):
-            id, bucket = _PAIR.unpack(key)
-            latencies.setdefault(id, {})[bucket] = int.from_bytes(value, "little")
-        texts = {text.id: text for text in (text_seen(*entry) for entry in self.program.entries("texts"))}
+        entries = self.program.entries
+        sums = read_sums(entries("totals"), entries("texts"), entries("latencies"))
         threads = []
-        for tid, raw in self._raw_threads():
-            threads.append(self._thread(tid, raw))
-            self._add_open(tid, raw, uses, texts, latencies)
+        for tid, thread, text in read_threads(entries("threads")):
+            threads.append(thread_use(tid, comm(tid), thread, self._base.get(tid), self._ended_ns))
+            add_open(sums, tid, thread, text, self._ended_ns)
         seen = {thread.tid for thread in threads}
         for tid, ran in self._ran.items():
             # One that was never switched ran all the time, or not at all.
@@ -282,73 +257,13 @@ class QueryTracer(Closing):
             is_sure=self.dispatch.is_sure,
             ends_by="send" if self._has_send else "report" if self.members.is_family else "do_command",
             process_cpu_ns=self._cpu_ns,
-            uses=list(uses.values()),
-            texts=list(texts.values()),
+            uses=list(sums.uses.values()),
+            texts=list(sums.texts.values()),
             threads=threads,
-            latencies=latencies,
+            latencies=sums.latencies,
             dispatches_count=moved[0],
             lost_count=moved[1],
             unreadable_count=moved[2],
             cut_count=moved[3],
             cost=TraceCost(bpf_s=self._run_s, trap_ns=self._trap_ns * (moved[0] + moved[4])),
         )
-
-    def _uses(self) -> Iterator[StatementUse]:
-        for key, value in self.program.entries("totals"):
-            calls, wakeups, faults, wall, cpu = _TOTAL.unpack(value)
-            id, tid = _PAIR.unpack(key)
-            yield StatementUse(id, tid, calls, cpu, wall, wakeups, faults)
-
-    def _raw_threads(self) -> Iterator[tuple[int, bytes]]:
-        for key, value in self.program.entries("threads"):
-            yield int.from_bytes(key, "little"), value
-
-    def _thread(self, tid: int, raw: bytes) -> ThreadUse:
-        first, last, in_at, past, *rest = _THREAD.unpack_from(raw)
-        statements, running = rest[13], rest[14]
-        begin = min(self._base.get(tid, first), first) if running else first
-        ended = last + (max(self._ended_ns - in_at, 0) if in_at else 0)
-        before = max(rest[7] - begin, 0) if statements else 0
-        return ThreadUse(tid, comm(tid), past + max(ended - begin, 0), rest[8], statements, before)
-
-    def _add_open(
-        self,
-        tid: int,
-        raw: bytes,
-        uses: dict[tuple[int, int], StatementUse],
-        texts: dict[int, TextSeen],
-        latencies: dict[int, dict[int, int]],
-    ) -> None:
-        """The last statement of a thread, which no other followed: it has ended, or goes on."""
-        _, last, in_at, _, id, began_at, began_ns, ended_at, ended_ns, sent_at, *rest = _THREAD.unpack_from(raw)
-        wakeups, began_wakeups, ended_wakeups, command, length = rest[2:7]
-        if not id:
-            return
-        cpu, count = last + (max(self._ended_ns - in_at, 0) if in_at else 0), wakeups
-        counts = command != COM_PART
-        if ended_at:
-            cpu, count = ended_ns, ended_wakeups
-        if ended_at and counts:
-            bucket = class_of((sent_at or ended_at) - began_at)
-            where = latencies.setdefault(id, {})
-            where[bucket] = where.get(bucket, 0) + 1
-        until = (sent_at or ended_at) if ended_at else self._ended_ns
-        old = uses.get((id, tid), StatementUse(id, tid, 0, 0, 0, 0, 0))
-        uses[id, tid] = StatementUse(
-            id,
-            tid,
-            old.calls + counts,
-            old.cpu_ns + cpu - began_ns,
-            old.wall_ns + max(until - began_at, 0),
-            old.wakeups + count - began_wakeups,
-            old.faults,
-            old.open_count + (counts and not ended_at),
-        )
-        if id > 255 and id not in texts and command != COM_STMT_EXECUTE:
-            texts[id] = TextSeen(id, command, length, raw[_THREAD.size :][: min(length, TEXT_BYTES - 1)])
-
-
-def class_of(value: int) -> int:
-    """The class of a number of nanoseconds, as the program counts them (`statement_trace.class_range`)."""
-    octave = max(value.bit_length() - 1, 3)
-    return octave << 3 | value >> (octave - 3) & 7

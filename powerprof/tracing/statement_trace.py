@@ -80,8 +80,14 @@ class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
     is_sure: bool = True
 
 
+def class_of(duration_ns: int) -> int:
+    """The class of a time, as the programs in the kernel tell it (uses.bpf.h): eight of equal width in each octave."""
+    octave = max(duration_ns.bit_length() - 1, 3)
+    return octave << 3 | duration_ns >> (octave - 3) & 7
+
+
 def class_range(bucket: int) -> tuple[float, float]:
-    """Lowest and highest nanoseconds of a class: eight of equal width in each octave."""
+    """Lowest and highest nanoseconds of a class."""
     octave, part = bucket >> 3, bucket & 7
     width = 2.0 ** (octave - 3)
     return (8 + part) * width, (9 + part) * width

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel's tables of statements say at the end of a window, by entries made up with known figures."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from powerprof.tracing.statement_tables import (
+    TEXT_BYTES,
+    Thread,
+    add_open,
+    read_sums,
+    read_threads,
+    text_seen,
+    thread_use,
+)
+from powerprof.tracing.statement_trace import (
+    COM_PART,
+    COM_QUERY,
+    COM_STMT_EXECUTE,
+    StatementUse,
+    TextSeen,
+    class_of,
+    class_range,
+)
+
+_ID, _TID = 0x1F00, 42
+_ENDED = 10_000_000
+_TEXT = b"SELECT 1"
+
+
+def _key(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+def _thread(**fields: Any) -> Thread:
+    plain = dict.fromkeys(Thread._fields, 0) | {
+        "first_ns": 1_000,
+        "id": _ID,
+        "command": COM_QUERY,
+        "length": len(_TEXT),
+    }
+    return Thread(**{**plain, **fields})
+
+
+def _entry(thread: Thread, text: bytes = _TEXT) -> tuple[bytes, bytes]:
+    return struct.pack("<I", _TID), struct.pack("<12Q6I4B", *thread) + text.ljust(TEXT_BYTES, b"\0")
+
+
+@pytest.mark.parametrize("duration_ns", [8, 9, 15, 16, 1_000, 123_456_789, 2**40 - 1, 2**40])
+def test_a_time_lies_in_its_class(duration_ns: int) -> None:
+    low, high = class_range(class_of(duration_ns))
+    assert low <= duration_ns < high <= low * 9 / 8
+
+
+def test_what_has_ended_is_read_as_it_was_counted() -> None:
+    total = struct.pack("<4Qq", 3, 2, 1, 900, -5)
+    text = struct.pack("<IIQQ", COM_QUERY, len(_TEXT), 0, 0) + _TEXT.ljust(TEXT_BYTES, b"\0")
+    sums = read_sums([(_key(_ID, _TID), total)], [(_key(_ID), text)], [(_key(_ID, 30), _key(3))])
+    assert sums.uses == {(_ID, _TID): StatementUse(_ID, _TID, 3, -5, 900, 2, 1)}
+    assert sums.texts == {_ID: TextSeen(_ID, COM_QUERY, len(_TEXT), _TEXT)}
+    assert sums.latencies == {_ID: {30: 3}}
+
+
+def test_a_text_is_as_long_as_it_says_and_none_where_the_server_has_it_by_a_number() -> None:
+    rest = b"x" * TEXT_BYTES
+    assert len(text_seen(_key(_ID), struct.pack("<IIQQ", COM_QUERY, 9_000, 0, 0) + rest).text) == TEXT_BYTES - 1
+    known = text_seen(_key(_ID), struct.pack("<IIQQ", COM_STMT_EXECUTE, 9_000, 7, _TID) + rest)
+    assert (known.text, known.prepared_number, known.tid) == (b"", 7, _TID)
+
+
+def test_a_thread_used_what_it_ran_since_the_window_began() -> None:
+    ((tid, thread, text),) = read_threads([_entry(_thread(last_ns=6_000, wakeups=4))])
+    assert (tid, text) == (_TID, _TEXT)
+    assert thread_use(tid, "one", thread, 200, _ENDED).cpu_ns == 5_000  # first seen as it was switched in
+    running = thread._replace(first_seen_running=1)
+    assert thread_use(tid, "one", running, 200, _ENDED).cpu_ns == 5_800  # it ran before it was first seen
+    assert thread_use(tid, "one", running, None, _ENDED).cpu_ns == 5_000  # it was not there as the window began
+    inside = thread._replace(in_at=_ENDED - 300, past_ns=70)
+    assert thread_use(tid, "one", inside, None, _ENDED).cpu_ns == 5_370  # it runs on, and had a namesake
+
+
+def test_only_what_ran_before_a_first_statement_is_before_it() -> None:
+    thread = _thread(last_ns=6_000, before_ns=1_400)
+    assert thread_use(_TID, "one", thread, None, _ENDED).before_ns == 0
+    assert thread_use(_TID, "one", thread._replace(statements=1), None, _ENDED).before_ns == 400
+
+
+def test_a_last_statement_that_has_ended_counts_as_all_others_do() -> None:
+    sums = read_sums([], [], [])
+    thread = _thread(
+        began_at=1_000_000, began_ns=2_000, ended_at=3_100_000, sent_at=3_000_000, ended_ns=7_000, last_ns=9_000
+    )._replace(began_wakeups=1, ended_wakeups=3, wakeups=8)
+    add_open(sums, _TID, thread, _TEXT, _ENDED)
+    assert sums.uses == {(_ID, _TID): StatementUse(_ID, _TID, 1, 5_000, 2_000_000, 2, 0)}
+    assert sums.latencies == {_ID: {class_of(2_000_000): 1}}
+    assert sums.texts[_ID].text == _TEXT
+
+
+def test_one_that_goes_on_is_counted_as_open_until_the_windows_end() -> None:
+    sums = read_sums([(_key(_ID, _TID), struct.pack("<4Qq", 3, 2, 1, 900, 500))], [], [])
+    thread = _thread(began_at=1_000_000, began_ns=2_000, last_ns=9_000, in_at=_ENDED - 100, wakeups=8, began_wakeups=1)
+    add_open(sums, _TID, thread, _TEXT, _ENDED)
+    assert sums.uses[_ID, _TID] == StatementUse(_ID, _TID, 4, 7_600, 9_000_900, 9, 1, open_count=1)
+    assert sums.latencies == {}
+
+
+def test_parts_are_no_calls_and_commands_have_no_text() -> None:
+    sums = read_sums([], [], [])
+    add_open(sums, _TID, _thread(command=COM_PART, ended_at=5, ended_ns=9), _TEXT, _ENDED)
+    assert (sums.uses[_ID, _TID].calls, sums.uses[_ID, _TID].cpu_ns, sums.latencies) == (0, 9, {})
+    add_open(sums, _TID, _thread(id=14, command=14), _TEXT, _ENDED)
+    add_open(sums, _TID, _thread(id=_ID + 1, command=COM_STMT_EXECUTE), _TEXT, _ENDED)
+    add_open(sums, _TID, _thread(id=0), _TEXT, _ENDED)
+    assert set(sums.texts) == {_ID}
+    assert set(sums.uses) == {(_ID, _TID), (14, _TID), (_ID + 1, _TID)}
