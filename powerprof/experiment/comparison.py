@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from powerprof.errors import UsageError
-from powerprof.experiment import saved
 from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.comparison_record import comparison
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Comparison
 from powerprof.experiment.runner import collect, control_case
+from powerprof.experiment.saved import are_runs
+from powerprof.experiment.savedcomparison import compare_saved
 from powerprof.experiment.sweepcomparison import SweepComparison, are_sweeps, compare_sweeps
 from powerprof.text import Say
 from powerprof.workloads.catalogue import find_condition
@@ -34,10 +35,10 @@ def compare(
 
     Raises UsageError, DataError.
     """
-    if saved.are_runs(a, b, runs_dir):
+    if are_runs(a, b, runs_dir):
         if are_sweeps(a, b, runs_dir):
             return compare_sweeps(a, b, runs_dir, options.seed)
-        return saved.compare_saved(a, b, runs_dir, options.seed)
+        return compare_saved(a, b, runs_dir, options.seed)
     with bench() as where:
         return compare_conditions(a, b, where, options, extra=extra, say=say)
 

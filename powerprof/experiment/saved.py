@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two saved runs compared: what differs around them first, refused where they did not do the same work."""
+"""Saved runs of each kind as one side of a comparison: what was run, where, and its metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from powerprof.errors import DataError, UsageError
-from powerprof.experiment.judge.answer import answer
-from powerprof.experiment.judge.threats import doubts_of
-from powerprof.experiment.judge.verdict import judge_saved
 from powerprof.experiment.records import (
     Comparison,
     Condition,
@@ -28,9 +25,6 @@ from powerprof.experiment.records import (
 from powerprof.records import IdleRun, Phase, Run, metric_of
 from powerprof.runs import RunStore, decode, schema_of
 from powerprof.statistics import DRIFT_FLOOR_POINTS, mean_interval
-
-# Not part of what a comparison could be confused by: names, and what is new at each boot.
-_HOST_IGNORED = ("hostname", "boot_id", "mitigations")
 
 
 @dataclass(frozen=True)
@@ -78,68 +72,6 @@ def are_runs(a: str, b: str, runs_dir: Path | None) -> bool:
         run, other = (a, b) if first else (b, a)
         raise UsageError(f"{run} is a saved run and {other} is not", "compare two runs, or two conditions")
     return first
-
-
-def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Comparison:
-    """Compare two saved runs. Raises UsageError for different work, DataError for damaged runs."""
-    first, second = read_half(a, runs_dir), read_half(b, runs_dir)
-    if (first.run_id, first.name) == (second.run_id, second.name):
-        raise UsageError(
-            f"{a} and {b} are the same measurement", "name another run, or compare a condition with itself"
-        )
-    _refuse_different_work(first, second)
-    names_in_both = {metric.name for metric in first.metrics} & {metric.name for metric in second.metrics}
-    # One of them may have had a meter, and its answer be in joules; the other's is what both can answer by then.
-    primary = next((half.primary for half in (first, second) if half.primary in names_in_both), first.primary)
-    # The two conditions of one comparison were measured in pairs, and still are.
-    paired = first.comparison is not None and first.comparison == second.comparison and first.name != second.name
-    metrics = judge_saved(first.metrics, second.metrics, primary, seed, paired=paired)
-    if not metrics:
-        raise UsageError(f"{a} and {b} have no metric in common", "were they measured by the same kind of meter?")
-    names = _names(first, second)
-    listed = differences(first, second)
-    threats = first.threats if paired else _apart(first, second)
-    control = first.control if paired else None
-    said = answer(metrics, primary, *names)
-    return Comparison(
-        id=None,
-        command="compare",
-        started_at=max(first.started_at, second.started_at),
-        a=msgspec.structs.replace(first.condition, name=names[0]),
-        b=msgspec.structs.replace(second.condition, name=names[1]),
-        design="rate",
-        order=[],
-        blocks_count=0,
-        metrics=metrics,
-        verdict=msgspec.structs.replace(said, doubts=doubts_of(threats, control, metrics, primary)),
-        control=control,
-        seed=seed,
-        threats=threats,
-        differences=listed,
-        host=second.host,
-        server=second.server,
-        options={"a": first.run_id, "b": second.run_id},
-    )
-
-
-def _apart(first: Half, second: Half) -> list[Threat]:
-    """What threatens two runs of different times: that, and what was serious in either."""
-    threats = [Threat(name="unpaired", text="measured at different times: nothing cancels a drift of the host")]
-    for half in (first, second):
-        if half.interrupted:
-            threats.append(Threat(name="interrupted", text=f"{half.run_id} was ended early", serious=True))
-        threats += [
-            msgspec.structs.replace(threat, text=f"{half.run_id}: {threat.text}")
-            for threat in half.threats
-            if threat.serious
-        ]
-    return list({threat.text: threat for threat in threats}.values())
-
-
-def _names(first: Half, second: Half) -> tuple[str, str]:
-    if first.run_id != second.run_id:
-        return first.run_id, second.run_id
-    return first.name, second.name
 
 
 def read_half(name: str, runs_dir: Path | None) -> Half:
@@ -283,70 +215,3 @@ def _single(name: str, unit: str, kind: Any, values: Sequence[float | None], sou
         verdict="inconclusive",
         minimum_detectable_percent=None,
     )
-
-
-def _refuse_different_work(first: Half, second: Half) -> None:
-    if first.condition.workload != second.condition.workload:
-        raise UsageError(
-            f"{first.run_id} ran {first.condition.workload} and {second.run_id} ran {second.condition.workload}: "
-            "different work cannot be compared",
-            "compare runs of one workload",
-        )
-    same_condition = first.condition.name == second.condition.name
-    if same_condition and first.condition.work != second.condition.work:
-        raise UsageError(
-            f"{first.run_id} and {second.run_id} ran different statements or data under the name "
-            f"{first.condition.name}",
-            "different work cannot be compared: run one of them again",
-        )
-
-
-class Described(Protocol):
-    """What a saved record says of how it was made."""
-
-    @property
-    def started_at(self) -> str:
-        """RFC 3339."""
-
-    @property
-    def condition(self) -> Condition:
-        """What was run."""
-
-    @property
-    def host(self) -> dict[str, Any]:
-        """The machine and its kernel."""
-
-    @property
-    def server(self) -> dict[str, Any]:
-        """The server."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """How it was measured."""
-
-
-def differences(first: Described, second: Described) -> list[str]:
-    """What differs in host, kernel, server and settings, one line each; first what matters most."""
-    texts = []
-    for label, a, b in (
-        ("host", first.host, second.host),
-        ("server", first.server, second.server),
-        ("setting", first.condition.settings, second.condition.settings),
-        ("load", first.condition.load, second.condition.load),
-        ("option", first.options, second.options),
-    ):
-        for key in sorted({*a, *b}):
-            if key in _HOST_IGNORED or key in ("pid", "sysfs") or a.get(key) == b.get(key):
-                continue
-            texts.append(f"{label} {key}: {_show(a.get(key))} → {_show(b.get(key))}")
-    if first.host.get("hostname") != second.host.get("hostname"):
-        texts.insert(0, f"host: {_show(first.host.get('hostname'))} → {_show(second.host.get('hostname'))}")
-    if first.condition.work != second.condition.work:
-        texts.append(f"condition: {first.condition.name} → {second.condition.name}")
-    if first.started_at[:10] != second.started_at[:10]:
-        texts.append(f"date: {first.started_at[:10]} → {second.started_at[:10]}")
-    return texts
-
-
-def _show(value: Any) -> str:
-    return "unknown" if value is None else str(value)[:80]

@@ -11,13 +11,13 @@ import msgspec
 
 from powerprof.errors import UsageError
 from powerprof.experiment.judge.answer import direction
+from powerprof.experiment.judge.confounders import differences
 from powerprof.experiment.judge.metrics import rest_percent
 from powerprof.experiment.judge.partings import Judged, sentence
 from powerprof.experiment.judge.threats import OTHERS_PERCENT
 from powerprof.experiment.judge.verdict import judge_saved
 from powerprof.experiment.measure.withqueries import system_values
 from powerprof.experiment.records import Condition, Difference, Metric, Range, Side, Threat
-from powerprof.experiment.saved import differences
 from powerprof.experiment.sweep import Point, Sweep
 from powerprof.records import Kind, RunMetric
 from powerprof.runs import RunStore, decode, schema_of

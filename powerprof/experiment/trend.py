@@ -11,9 +11,10 @@ import msgspec
 
 from powerprof.errors import DataError, UsageError
 from powerprof.experiment.judge.answer import direction, words
+from powerprof.experiment.judge.confounders import differences
 from powerprof.experiment.judge.metrics import within
 from powerprof.experiment.records import Condition, Difference, Metric
-from powerprof.experiment.saved import Half, differences, read_half
+from powerprof.experiment.saved import Half, read_half
 from powerprof.records import RunMetric
 from powerprof.runs import RunInfo, RunStore
 from powerprof.statistics import Verdict, compare_unpaired, survivors, verdict_of

@@ -11,7 +11,8 @@ import pytest
 
 from powerprof.errors import DataError, UsageError
 from powerprof.experiment.records import Comparison, Condition, LoadOptions, LoadRun, Threat
-from powerprof.experiment.saved import are_runs, compare_saved
+from powerprof.experiment.saved import are_runs
+from powerprof.experiment.savedcomparison import compare_saved
 from powerprof.experiment.sweep import Sweep, find_key, go_on, options_of
 from powerprof.experiment.sweepstore import SweepStore
 from powerprof.records import Estimate, RunMetric, ServerInfo, ToolCost
