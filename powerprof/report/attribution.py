@@ -84,11 +84,14 @@ def _rows(record: Attribution, width: int, limit: int) -> list[str]:
             lines.append(f"{indent}(the rest of this stack was not captured)")
         if row.waker is not None and row.waker.stack:
             lines += _stack(row.waker.stack, width, indent + "   ")[:3]
-    left = record.wakeups[limit:]
-    if left:
-        rate = sum(row.rate_hz for row in left)
-        lines.append(f"{text.number(rate, 1):>8}  {'':>8}  {'':>9}  {len(left)} more (--top N, or --json)")
-    return lines
+    return lines + _rest([row.rate_hz for row in record.wakeups[limit:]])
+
+
+def _rest(rates_hz: Sequence[float]) -> list[str]:
+    """The rows that are not shown, as one."""
+    if not rates_hz:
+        return []
+    return [f"{text.number(sum(rates_hz), 1):>8}  {'':>8}  {'':>9}  {len(rates_hz)} more (--top N, or --json)"]
 
 
 def _ran_anyway(record: Attribution, width: int, limit: int) -> list[str]:
@@ -103,7 +106,7 @@ def _ran_anyway(record: Attribution, width: int, limit: int) -> list[str]:
         head = f"{text.number(row.wakings_hz, 1):>8}  {'':>8}  {'':>9}  "
         lines.append(text.cut(f"{head}{row.thread.label} · {_origin(row)}", width))
         lines += _stack(row.stack, width, " " * 31)
-    return lines
+    return lines + _rest([row.wakings_hz for row in rows[limit:]])
 
 
 def _deepest_own(row: Wakeup) -> str:
@@ -140,11 +143,15 @@ def _grouped(record: Attribution, by: str) -> list[_Group]:
 
 def _group_lines(record: Attribution, by: str, width: int, limit: int) -> list[str]:
     lines = [f"{'/s':>8}  {'count':>8}  {'every':>8}  {'C0':>9}  {by}"]
-    for group in _grouped(record, by)[:limit]:
+    groups = _grouped(record, by)
+    for group in groups[:limit]:
         every = text.period(group.period_ms).removeprefix("every ")
         c0 = text.number(group.c0_ms / group.count, 2, " ms")
         head = f"{text.number(group.rate_hz, 1):>8}  {group.count:>8,}  {every:>8}  {c0:>9}  "
         lines.append(text.cut(head + group.label, width))
+    if left := groups[limit:]:
+        rate, count = text.number(sum(group.rate_hz for group in left), 1), sum(group.count for group in left)
+        lines.append(f"{rate:>8}  {count:>8,}  {'':>8}  {'':>9}  {len(left)} more (--top N)")
     return lines
 
 

@@ -30,7 +30,7 @@ from powerprof.report.metrics import (
 )
 from powerprof.report.phases import causes_table, changes_table, phases_table
 from powerprof.report.table import Cell, Column, Figure, Judged, Path, Places, Row, Table
-from powerprof.report.wakeups import RAN_ANYWAY, ran_anyway_table, wakeups_table
+from powerprof.report.wakeups import RAN_ANYWAY, beyond, ran_anyway_table, wakeups_table
 
 _NAME_LIMIT = 120
 _STACK_LIMIT = 8
@@ -154,14 +154,13 @@ def run(record: Run, context: str) -> list[str]:
 def attribution(record: Attribution, context: str) -> list[str]:
     """The rows that ended most idle periods, and that all are accounted for."""
     places = Places(record)
-    anyway = ran_anyway_table(record, places)
+    anyway = ran_anyway_table(record, places, _ROWS)
     if anyway:
         written = ["", RAN_ANYWAY, *table(anyway, _WAKINGS)]
     else:
         written = table(wakeups_table(record, places, _ROWS), _WAKEUPS)
-    left = record.wakeups[_ROWS:]
-    if left:
-        written += ["", f"{len(left)} more rows with {sum(row.count for row in left):,} idle exits."]
+    if left := beyond(record, _ROWS):
+        written += ["", f"{left}."]
     return written + _balance(record.conservation) + _notes(record.notes)
 
 

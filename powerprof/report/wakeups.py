@@ -40,8 +40,7 @@ def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
         Column("path", "stack, innermost first", left=True, beside="thread"),
     ]
     caption = "Idle exits blamed on a thread and the place where it waited; frames innermost first."
-    left = max(0, len(record.wakeups) - limit)
-    return Table(columns, rows, "wake-ups by thread and stack", caption, left)
+    return Table(columns, rows, "wake-ups by thread and stack", caption)
 
 
 def _why(wakeup: Wakeup | Waking) -> str:
@@ -53,6 +52,15 @@ def _why(wakeup: Wakeup | Waking) -> str:
     return f"{origin}, {text.cut(wakeup.detail, _NAME_LIMIT)}" if wakeup.detail else origin
 
 
+def beyond(record: Attribution, limit: int) -> str:
+    """How many rows `wakeups_table`, or `ran_anyway_table`, leaves out at this limit, and what they come to."""
+    if record.wakeups:
+        counts, what = [row.count for row in record.wakeups[limit:]], "idle exit"
+    else:
+        counts, what = [row.wakings_count for row in record.wakings_without_exit[limit:]], "waking"
+    return f"{text.some(len(counts), 'more row')} with {text.some(sum(counts), what)}" if counts else ""
+
+
 def elsewhere_table(record: Attribution, places: Places) -> Table:
     """Idle periods that the target ended by waking other processes."""
     rows = []
@@ -60,15 +68,16 @@ def elsewhere_table(record: Attribution, places: Places) -> Table:
         at = f"/woken_elsewhere/{index}"
         counted = {"rate": places.figure(f"{at}/rate_hz", 1), "count": places.figure(f"{at}/count")}
         rows.append(Row({**counted, "thread": Words(woken.thread.label), "woke": Words(woken.process)}))
-    return Table([*figures(rate="/s", count="exits"), *words("thread", "woke")], rows, "other processes")
+    columns = [*figures(rate="/s", count="exits"), *words("thread", "woke")]
+    return Table(columns, rows, "other processes", left_count=len(record.woken_elsewhere) - len(rows))
 
 
-def ran_anyway_table(record: Attribution, places: Places) -> Table | None:
-    """What woke a target that ended no idle period: on a quieter host, that is what would."""
+def ran_anyway_table(record: Attribution, places: Places, limit: int) -> Table | None:
+    """What woke a target that ended no idle period, the first `limit` rows: on a quieter host, that is what would."""
     if record.wakeups or not record.wakings_without_exit:
         return None
     rows = []
-    for index, waking in enumerate(record.wakings_without_exit[:_ELSEWHERE]):
+    for index, waking in enumerate(record.wakings_without_exit[:limit]):
         at = f"/wakings_without_exit/{index}"
         counted = {"rate": places.figure(f"{at}/wakings_hz", 1), "count": places.figure(f"{at}/wakings_count")}
         path = Path([frame.label for frame in waking.stack], waking.stack_complete)

@@ -15,7 +15,7 @@ from powerprof.report.html.tables import opened
 from powerprof.report.phases import causes_table, split_table
 from powerprof.report.stacks import modules_of, stacks_of
 from powerprof.report.table import Places
-from powerprof.report.wakeups import elsewhere_table, ran_anyway_table, wakeups_table
+from powerprof.report.wakeups import beyond, elsewhere_table, ran_anyway_table, wakeups_table
 
 # The page has to stay below 6 MiB whatever the names are.
 MAX_ROWS = 100
@@ -34,7 +34,7 @@ def render(record: Attribution, extras: Extras) -> str:
         flame_view(flame(stacks, unit=unit, root=root, limit=_FRAMES), title, modules)
         for stacks, unit, title in ((exits, "idle exits", "Idle exits"), (c0, "ms of C0", "C0 time that followed"))
     ]
-    shown = ran_anyway_table(record, places) or wakeups_table(record, places, MAX_ROWS)
+    shown = ran_anyway_table(record, places, MAX_ROWS) or wakeups_table(record, places, MAX_ROWS)
     first, more = opened(shown, _OPEN_ROWS)
     split = record.energy_split
     return page(
@@ -46,7 +46,7 @@ def render(record: Attribution, extras: Extras) -> str:
         answer=headline(record),
         rows=first,
         more=more,
-        left=record.wakeups[MAX_ROWS:],
+        beyond=beyond(record, MAX_ROWS),
         elsewhere=elsewhere_table(record, places),
         others=opened(causes_table(record.other_causes, places, "/other_causes", _CAUSES, "other causes"), _OPEN_ROWS),
         energy=split_table(split, places, "/energy_split") if split else None,

@@ -6,13 +6,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from powerprof.attribution.records import Waking
+from powerprof.attribution.records import Attribution, Waking
 from powerprof.energy.domains import Total
 from powerprof.energy.result import EnergyResult
 from powerprof.records import EnergyReading
@@ -59,20 +59,27 @@ def test_csv_of_a_run_has_phases_states_and_causes() -> None:
     assert all(row["value"] == "" for row in rows if row["figure"] == "average residency in POLL")
 
 
-def test_a_target_that_ended_nothing_is_shown_what_woke_it() -> None:
-    """On a host that is busy with something else, where all that wakes it finds a CPU running."""
-    record = attribution()
+def _busy(counts: Sequence[int]) -> Attribution:
+    """On a host that is busy with something else, where all that wakes the target finds a CPU running."""
+    record, window_s = attribution(), 10.0
     ended = record.wakeups[0]
-    waking = Waking(
-        origin=ended.origin,
-        wakings_count=250,
-        wakings_hz=25.0,
-        thread=ended.thread,
-        waker=None,
-        stack=ended.stack,
-        stack_complete=True,
-    )
-    busy = replace(record, wakeups=[], wakings_without_exit=[waking], wakings_window_s=10.0)
+    wakings = [
+        Waking(
+            origin=ended.origin,
+            wakings_count=count,
+            wakings_hz=count / window_s,
+            thread=ended.thread,
+            waker=None,
+            stack=ended.stack,
+            stack_complete=True,
+        )
+        for count in counts
+    ]
+    return replace(record, wakeups=[], wakings_without_exit=wakings, wakings_window_s=window_s)
+
+
+def test_a_target_that_ended_nothing_is_shown_what_woke_it() -> None:
+    busy = _busy([250])
     printed = "\n".join(report.lines(busy))
     assert "It was woken 25.0 times a second while CPUs ran anyway" in printed
     assert re.search(r"^ +25\.0 +mysys/statement_timer · its own timer$", printed, re.MULTILINE), printed
@@ -80,6 +87,21 @@ def test_a_target_that_ended_nothing_is_shown_what_woke_it() -> None:
     for text in (render_html(busy), to_markdown(busy)):
         assert "25.0" in text and "timer_handler" in text and "quieter host" in text
     assert "quieter host" not in "\n".join(report.lines(replace(busy, wakings_without_exit=[])))
+    assert not any("more" in line for line in report.lines(busy))
+
+
+def test_rows_beyond_a_limit_are_counted_not_dropped() -> None:
+    busy = _busy(range(300, 170, -1))
+    left = f"{sum(range(171, 281)) / 10:,.1f}"
+    assert any(re.fullmatch(rf" +{left} +110 more \(--top N, or --json\)", line) for line in report.lines(busy))
+    assert "105 more rows with" in to_markdown(busy)
+    assert f"The JSON has 30 more rows with {sum(range(171, 201)):,} wakings." in render_html(busy)
+    record = attribution()
+    many = replace(record, wakeups=[replace(record.wakeups[0], count=2, rate_hz=0.2)] * 101)
+    assert "76 more rows with 152 idle exits." in to_markdown(many)
+    assert "The JSON has 1 more row with 2 idle exits." in render_html(many)
+    grouped = report.lines(record, by="thread", top=1)
+    assert any(re.search(r"^ +\d+\.\d +43 +\d more \(--top N\)$", line) for line in grouped), grouped
 
 
 def test_csv_of_an_attribution_is_a_line_a_stack() -> None:
