@@ -20,6 +20,8 @@ _PLUMBING = ("libc.", "libc-", "ld-", "libpthread", "[vdso]")
 # Deeper ones lose their outermost functions.
 _FRAMES = 128
 OWN = "powerprof"
+# The counters and the trace are read milliseconds apart: a fiftieth of an interval is far more.
+_READ_APART = 50
 
 
 @dataclass(frozen=True)
@@ -143,15 +145,29 @@ def within(rows: list[Row], c0_s: float) -> list[Row]:
     return [msgspec.structs.replace(row, c0_s=row.c0_s * c0_s / blamed_s) for row in rows]
 
 
-def mechanisms_of(rows: Sequence[Row], exits_count: int | None) -> tuple[dict[str, int], int]:
-    """Idle exits by mechanism, `untraced` among them, and their sum: what the kernel counted, where it counts."""
+def mechanisms_of(rows: Sequence[Row], exits_count: int | None, ahead_count: int = 0) -> tuple[dict[str, int], int]:
+    """Idle exits by mechanism, `untraced` among them, and their sum: what the kernel counted, where it counts.
+
+    `ahead_count` of these were in the interval before: the trace is read after the counters and had seen them already.
+    """
     counted: Counter[str] = Counter()
     for row in rows:
         counted[row.mechanism] += row.exits_count
     traced = sum(counted.values())
-    total = max(traced, exits_count or 0)
+    total = max(traced, (exits_count or 0) - ahead_count)
     counted[UNTRACED] = total - traced
     return dict(counted), total
+
+
+def ahead_of(total: int, exits_count: int | None, ahead_count: int) -> int:
+    """How many idle exits the intervals so far have counted that are not in the kernel's counters yet.
+
+    To take the larger sum in each interval, and forget by how much, would let their sum run away from the kernel's.
+    What is more than fits between two readings is none of these: entries that a driver rejected are never counted.
+    """
+    if exits_count is None:
+        return 0
+    return min(max(0, total + ahead_count - exits_count), total // _READ_APART)
 
 
 def joules_of(energy: Sequence[EnergyReading], host: Sequence[tuple[str, str]], share: float) -> tuple[Joules, ...]:
@@ -182,10 +198,14 @@ def interval_of(
     own_bpf_s: float | None = None,
     own_memory_bytes: int | None = None,
     suspended_s: float = 0.0,
+    ahead_count: int = 0,
 ) -> Interval:
-    """The interval that a traced window closes; `span` reaches back to the edge that closed the one before."""
+    """The interval that a traced window closes; `span` reaches back to the edge that closed the one before.
+
+    `ahead_count` is the one of the interval before.
+    """
     rows = within(rows_of(record, processes), span.c0_s)
-    mechanisms, total = mechanisms_of(rows, span.exits_count)
+    mechanisms, total = mechanisms_of(rows, span.exits_count, ahead_count)
     own = sum(row.exits_count for row in rows if row.key.process == OWN)
     window_s = span.window_s or record.window_s
     traced = record.conservation
@@ -196,6 +216,7 @@ def interval_of(
         idle_s=dict(span.idle_s),
         polling=span.polling,
         exits_count=total,
+        ahead_count=ahead_of(total, span.exits_count, ahead_count),
         mechanisms=mechanisms,
         rows=tuple(rows),
         c0_s=span.c0_s,

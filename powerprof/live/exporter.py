@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -82,7 +81,7 @@ def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
         stack.enter_context(server)
         say(f"serving metrics on {_shown(address, server.port)}")
         for interval in monitor.intervals():
-            shared.add(interval, time.time())
+            shared.add(interval)
             for observer in observers:
                 observer(interval)
 

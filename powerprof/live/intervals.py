@@ -86,7 +86,8 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
     `idle_s` by CPU and state and `exits_count` are the kernel's own counters; `mechanisms` sums to `exits_count`, and
     so do `rows` with what is in none of them. `balance_error` is how far the trace was from the kernel's count, as a
-    share of it (None where nothing counts). `cpus` were online from its beginning to its end.
+    share of it (None where nothing counts). `cpus` were online from its beginning to its end. The counters were read
+    at `ended_at`; `ahead_count` of the exits are not in them yet, and in no later interval.
     """
 
     ended_at: str
@@ -95,6 +96,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: dict[tuple[int, str], float]
     polling: frozenset[str] = frozenset()
     exits_count: int
+    ahead_count: int = 0
     mechanisms: dict[str, int]
     rows: tuple[Row, ...]
     c0_s: float

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from powerprof.live.intervals import REST, Interval
@@ -33,11 +34,11 @@ class Shared:
     last_at_s: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, interval: Interval, now_s: float) -> None:
-        """Count one more interval, ended at `now_s` (Unix time)."""
+    def add(self, interval: Interval) -> None:
+        """Count one more interval."""
         with self._lock:
             self.totals.add(interval)
-            self.last_at_s = now_s
+            self.last_at_s = datetime.fromisoformat(interval.ended_at).timestamp()
 
     @contextmanager
     def reading(self) -> Iterator[Totals]:

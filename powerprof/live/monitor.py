@@ -33,7 +33,7 @@ from powerprof.live.pending import Pending
 from powerprof.live.servers import ASK_EVERY_S, Servers
 from powerprof.processes.targets import Target, found_again
 from powerprof.processes.tasks import Task, look_up
-from powerprof.sources.clock import Suspended
+from powerprof.sources.clock import Suspended, kernel_ns
 from powerprof.sources.cpuidle import online_cpus
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.store import TableStore
@@ -115,7 +115,7 @@ class Monitor(Closing):
 
     def _begin(self) -> None:
         """Begin to trace, on the CPUs that are online now."""
-        self._cpus = online_cpus()
+        self._cpus, self._ahead_count = online_cpus(), 0
         self._monitor = tracing.Monitor(self._tracer).__enter__()
         self._metered_s = time.monotonic()
         if self._energy.meters is not None:
@@ -136,7 +136,10 @@ class Monitor(Closing):
             self._servers.before()
             self._tracer.judge(self._servers.asked_pids)
         self._wait(self._plan.interval_s)
-        window = self._with_energy(self._monitor.read())
+        window = self._monitor.read()
+        # What it takes to name and to blame, a second where programs are new, is the next interval's.
+        ended_at = now_text(_age_s(window))
+        window = self._with_energy(window)
         stacks = self._pending.with_earlier(self._tracer.stack_trace())
         places = naming.costliest(window.trace.causes)
         self._purse.earn(window.window_s)
@@ -153,14 +156,16 @@ class Monitor(Closing):
         interval = interval_of(
             record,
             _span(window),
-            ended_at=now_text(),
+            ended_at=ended_at,
             processes={task.pid: task.process for task in capture.tasks if task.pid is not None},
             host_domains=self._host_domains(record),
             own_cpu_s=self._own.cpu_since(),
             own_bpf_s=self._own.bpf_of(window.trace.run_time_s, self._monitor.switches_count),
             own_memory_bytes=memory_bytes,
             suspended_s=self._suspended.since_s(),
+            ahead_count=self._ahead_count,
         )
+        self._ahead_count = interval.ahead_count
         came = sorted(set(online) - set(self._cpus))
         if came:
             interval = msgspec.structs.replace(interval, notes=(*interval.notes, changed_note(came)))
@@ -270,6 +275,12 @@ class Monitor(Closing):
             self._usual_hz = hz
         else:
             self._usual_hz = hz if usual is None else usual + _SMOOTH * (hz - usual)
+
+
+def _age_s(window: TracedWindow) -> float:
+    """How long ago the counters were read that end a window."""
+    ends_ns = [edge.end_ns for edge in window.edges.values()]
+    return (kernel_ns() - max(ends_ns)) / 1e9 if ends_ns else 0.0
 
 
 def _span(window: TracedWindow) -> Span:

@@ -11,7 +11,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -37,9 +37,9 @@ class WindowInterrupted(Interrupted):
         self.partial = partial
 
 
-def now_text() -> str:
-    """This moment as RFC 3339 in UTC, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def now_text(ago_s: float = 0.0) -> str:
+    """This moment, or the one so long ago, as RFC 3339 in UTC, to the millisecond."""
+    return (datetime.now(UTC) - timedelta(seconds=ago_s)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class WindowMeter(Closing):

@@ -25,6 +25,7 @@ import yaml
 
 from powerprof.live.metrics import Shared, render
 from powerprof.live.totals import Totals
+from powerprof.windows.sampling import now_text
 from tests.integration.monitoring.engines import MONITORING, Prometheus, fetch, free_port, running, victoria, wait_for
 from tests.integration.monitoring.test_monitoring import queries
 from tests.unit.live.intervals import interval, row
@@ -36,7 +37,8 @@ def made_up() -> bytes:
     """The page of a host with 20 rows."""
     shared = Shared(Totals(), {"version": "1", "kernel": "6.1", "driver": "intel_idle"})
     for _ in range(3):
-        shared.add(interval(*(row(f"function_number_{n}", 10 + n) for n in range(20)), untraced=1), time.time())
+        rows = (row(f"function_number_{n}", 10 + n) for n in range(20))
+        shared.add(interval(*rows, untraced=1, ended_at=now_text()))
         render(shared)
     return render(shared)[0]
 

@@ -18,6 +18,7 @@ from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import Shared, render
 from powerprof.live.serving import MetricsServer
 from powerprof.live.totals import Totals
+from powerprof.windows.sampling import now_text
 from tests.conftest import REPOSITORY
 from tests.integration.monitoring.engines import MONITORING, alertmanager, prometheus, wait_for
 from tests.unit.live.intervals import interval, row
@@ -47,8 +48,9 @@ class Host:
                 servers=(server,),
                 findings=(STORM,) if self.storm else (),
                 balance_error=0.001,
+                ended_at=now_text(),
             )
-            self._shared.add(made, time.time())
+            self._shared.add(made)
 
     def __enter__(self) -> Host:
         self.server.__enter__()

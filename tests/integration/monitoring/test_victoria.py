@@ -15,6 +15,7 @@ import yaml
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import Shared, render
 from powerprof.live.totals import Totals
+from powerprof.windows.sampling import now_text
 from tests.integration.monitoring.engines import (
     MONITORING,
     Messages,
@@ -50,8 +51,9 @@ def fill(store: Victoria, name: str, exits: int, storm: bool) -> int:
             servers=(server,),
             findings=(STORM,) if storm else (),
             balance_error=0.001,
+            ended_at=now_text(now_s - at_s),
         )
-        shared.add(made, at_s)
+        shared.add(made)
         page = render(shared)[0]
         store.take(page + b"up 1\n", labels, at_s)
     return sum(not line.startswith(b"#") for line in page.splitlines())

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from powerprof.attribution.records import StackFrame, Thread, Wakeup
-from powerprof.live.accounts import function_of, mechanisms_of, span_between, within
+from powerprof.live.accounts import ahead_of, function_of, mechanisms_of, span_between, within
 from powerprof.sources.base import CpuReading, Snapshot, StateInfo
 from tests.unit.live.intervals import row
 
@@ -46,6 +48,28 @@ def test_counters_that_were_reset_are_no_interval() -> None:
 def test_what_the_kernel_counted_and_nobody_traced_is_in_the_sum() -> None:
     assert mechanisms_of([row("a", 70), row("b", 20)], 100) == ({"timer": 90, "untraced": 10}, 100)
     assert mechanisms_of([row("a", 70)], None) == ({"timer": 70, "untraced": 0}, 70)
+
+
+def test_what_the_trace_saw_ahead_of_the_counters_is_counted_once() -> None:
+    """The trace is read some milliseconds after the counters: what ended between is in it already."""
+    leads, ahead, total, kernel = [0, 12, 0, 7, 7, 30, 0, 3], 0, 0, 0
+    for before, lead in pairwise(leads):
+        counted = 1500
+        _, exits = mechanisms_of([row("a", counted + lead - before)], counted, ahead)
+        ahead = ahead_of(exits, counted, ahead)
+        total, kernel = total + exits, kernel + counted
+        assert total == kernel + lead
+
+
+def test_entries_that_a_driver_rejects_are_no_lead() -> None:
+    # The trace sees them, the counters never do: for ever ahead, they would hide what is lost later on.
+    ahead = 0
+    for _ in range(100):
+        _, exits = mechanisms_of([row("a", 1100)], 1000, ahead)
+        ahead = ahead_of(exits, 1000, ahead)
+        assert exits == 1100
+    assert ahead == 22
+    assert mechanisms_of([row("a", 500)], 1000, ahead) == ({"timer": 500, "untraced": 478}, 978)
 
 
 def test_who_ran_since_an_earlier_interval_is_blamed_for_no_more_than_this_one() -> None:

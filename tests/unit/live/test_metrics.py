@@ -20,7 +20,15 @@ def shared() -> Shared:
     finding = LiveFinding(rule="duplicate_server_id", severity="fault", text="two replicas have one id")
     server = ServerState(name="mariadbd:3306", up=True, role="replica", replication_healthy=False, queries_count=40)
     for number in range(3):
-        found.add(interval(row("a", 10), untraced=1, servers=(server,), findings=(finding,)), 1000.0 + number)
+        found.add(
+            interval(
+                row("a", 10),
+                untraced=1,
+                servers=(server,),
+                findings=(finding,),
+                ended_at=f"1970-01-01T00:16:4{number}.250Z",
+            )
+        )
         render(found)
     return found
 
@@ -61,12 +69,12 @@ def test_the_figures() -> None:
     assert of("powerprof_replication_healthy", server="mariadbd:3306") == 0
     assert of("powerprof_finding", rule="duplicate_server_id", severity="fault") == 1
     assert of("powerprof_balance_error_ratio") is None
-    assert of("powerprof_last_interval_timestamp_seconds") == 1002.0
+    assert of("powerprof_last_interval_timestamp_seconds") == 1002.25
 
 
 def test_what_has_ended_is_left_out() -> None:
     made = shared()
-    made.add(interval(row("a", 1), energy=()), 2000.0)
+    made.add(interval(row("a", 1), energy=()))
     found = values(render(made)[0].decode())
     names = {name for name, _ in found}
     assert (
