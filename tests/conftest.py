@@ -175,6 +175,12 @@ def historical_build(request: pytest.FixtureRequest) -> ServerBuild:
     return historical.build(marker.args[0])
 
 
+def each_release(*names: str) -> pytest.MarkDecorator:
+    """A test with each of these fetched servers as its `historical_build`."""
+    each = [pytest.param(name, marks=pytest.mark.historical(name)) for name in names]
+    return pytest.mark.parametrize("historical_build", each, indirect=True)
+
+
 @pytest.fixture(scope="session")
 def sysbench() -> Path:
     """The load generator."""

@@ -5,17 +5,13 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import pytest
-from psycopg import conninfo, pq
+from psycopg import pq
 
-from powerprof.database import sql
 from powerprof.database.builds import ServerBuild
 from powerprof.database.server import PrivateServer
 from powerprof.queries.join import BEGAN_BEFORE, Parts, parts_of
@@ -27,46 +23,30 @@ from powerprof.tracing import activity
 from powerprof.tracing.queries import QueryTracer
 from powerprof.tracing.statement_trace import StatementTrace
 from tests.conftest import Cli
-
-if TYPE_CHECKING:
-    from psycopg.pq.abc import PGconn
+from tests.root.postgres_work import (
+    BURN,
+    BURN_TEXT,
+    DATABASE,
+    SCAN,
+    alone_and_mixed,
+    backend_of,
+    busy,
+    client,
+    come_and_go,
+    other_releases,
+    points,
+    run,
+    scanned_in_parallel,
+    shop,
+)
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
-_DATABASE = "shop"
-_BURN = "SELECT count(*) FROM generate_series(1, {}) n"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PrivateServer]:
-    # Its own workers would wake in the middle of a comparison.
-    with PrivateServer(family="postgresql", settings={"autovacuum": False}) as started:
-        make_database(started)
+    with shop() as started:
         yield started
-
-
-def make_database(server: PrivateServer) -> None:
-    """Ours, in which we may make tables."""
-    with server.connect() as connection:
-        sql.execute(connection, f"CREATE DATABASE {_DATABASE}")
-
-
-@contextmanager
-def client(server: PrivateServer) -> Iterator[PGconn]:
-    """A connection by the messages of the protocol."""
-    where = {"host": str(server.socket.parent), "user": server.login.user, "dbname": _DATABASE}
-    handle = pq.PGconn.connect(conninfo.make_conninfo("", **where).encode())
-    assert handle.status == pq.ConnStatus.OK, handle.error_message
-    try:
-        yield handle
-    finally:
-        handle.finish()
-
-
-def run(handle: PGconn, text: str) -> Any:
-    """One message of Query."""
-    result = handle.exec_(text.encode())
-    assert result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK), result.error_message
-    return result.get_value(0, 0) if result.ntuples else None
 
 
 @dataclass(frozen=True)
@@ -113,16 +93,9 @@ def test_calls_of_every_protocol_are_exact_and_the_parts_are_the_processes(serve
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "release",
-    [
-        pytest.param(name, marks=pytest.mark.historical(name))
-        for name in ("postgresql-13", "postgresql-17", "postgresql-18")
-    ],
-)
-def test_other_releases_are_counted_too(historical_build: ServerBuild, release: str) -> None:
-    with PrivateServer(build=historical_build, settings={"autovacuum": False}) as other:
-        make_database(other)
+@other_releases
+def test_other_releases_are_counted_too(historical_build: ServerBuild) -> None:
+    with shop(historical_build) as other:
         by_every_protocol(other)
 
 
@@ -142,7 +115,7 @@ def by_every_protocol(server: PrivateServer) -> None:
                     first.exec_prepared(name, [b"x"])
             run(second, 'SELECT 1 AS "Quoted"')
             run(second, 'SELECT 1 AS "Other"')
-            run(first, _BURN.format(1_000_000))
+            run(first, BURN.format(1_000_000))
 
         window = traced(server, work)
     assert window.calls == {
@@ -152,9 +125,9 @@ def by_every_protocol(server: PrivateServer) -> None:
         **{f"(prepare) SELECT ?::text AS named_{name}": 1 for name in "abc"},
         'SELECT ? AS "Quoted"': 1,
         'SELECT ? AS "Other"': 1,
-        "SELECT count(*) FROM generate_series(?, …) n": 1,
+        BURN_TEXT: 1,
     }
-    assert {statement.schema_name for statement in window.parts.statements} == {_DATABASE}
+    assert {statement.schema_name for statement in window.parts.statements} == {DATABASE}
     assert window.parts.statements[0].text.startswith("SELECT count")
     trace = window.trace
     assert trace.is_sure
@@ -206,21 +179,21 @@ def test_a_statement_that_sleeps_costs_next_to_nothing(server: PrivateServer) ->
 
         def work() -> None:
             run(handle, "SELECT pg_sleep(1)")
-            run(handle, _BURN.format(1_000_000))
+            run(handle, BURN.format(1_000_000))
 
         found = traced(server, work).rows
     sleep = found["SELECT pg_sleep(?)"]
     assert sleep.c0_s < 0.02
     assert sleep.latency_ms is not None
     assert sleep.latency_ms.p50 == pytest.approx(1000, rel=0.15)
-    assert found["SELECT count(*) FROM generate_series(?, …) n"].c0_s > 5 * sleep.c0_s
+    assert found[BURN_TEXT].c0_s > 5 * sleep.c0_s
 
 
 def test_what_runs_at_both_ends_of_the_window_has_its_time(server: PrivateServer) -> None:
     with client(server) as handle:
-        backend = int(run(handle, "SELECT pg_backend_pid()"))
+        backend = backend_of(handle)
         before_ns, until_s = process_cpu_ns(backend) or 0, time.monotonic() + 60
-        handle.send_query(_BURN.format(10**9).encode())
+        handle.send_query(BURN.format(10**9).encode())
         while (process_cpu_ns(backend) or 0) - before_ns < 100_000_000 and time.monotonic() < until_s:
             time.sleep(0.01)
         window = traced(server, lambda: time.sleep(0.6))
@@ -228,14 +201,14 @@ def test_what_runs_at_both_ends_of_the_window_has_its_time(server: PrivateServer
         while handle.get_result() is not None:
             pass
     (before,) = window.parts.statements
-    assert before.text == f"{BEGAN_BEFORE} SELECT count(*) FROM generate_series(?, …) n"
+    assert before.text == f"{BEGAN_BEFORE} {BURN_TEXT}"
     assert (before.calls_count, before.unfinished_count, before.began_before) == (1, 1, True)
     assert before.c0_s == pytest.approx(window.process_s, rel=0.05, abs=0.01)
 
 
 def test_a_process_that_ends_had_no_more_before_its_first_statement_than_it_used(server: PrivateServer) -> None:
     with client(server) as handle:
-        run(handle, _BURN.format(1_000_000))  # CPU time of which the window knows nothing
+        run(handle, BURN.format(1_000_000))  # CPU time of which the window knows nothing
 
         def before() -> None:
             handle.send_query(b"SELECT pg_sleep(0.5)")
@@ -244,7 +217,7 @@ def test_a_process_that_ends_had_no_more_before_its_first_statement_than_it_used
         def work() -> None:
             while handle.get_result() is not None:
                 pass
-            run(handle, _BURN.format(100_000))
+            run(handle, BURN.format(100_000))
             handle.finish()
             time.sleep(0.1)
 
@@ -269,27 +242,17 @@ def test_the_kernel_computes_the_identity_that_python_does(server: PrivateServer
 
 
 def test_parallel_workers_are_part_of_the_statement(server: PrivateServer) -> None:
-    with client(server) as handle:
-        run(handle, "CREATE TABLE wide AS SELECT n, n % 97 AS k FROM generate_series(1, 400000) n")
-        for setting in ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"):
-            run(handle, f"SET {setting} = 0")
-        run(handle, "SET max_parallel_workers_per_gather = 2")
-        window = traced(server, lambda: [run(handle, "SELECT sum(k * n) FROM wide") for _ in range(10)])
-        run(handle, "DROP TABLE wide")
+    with scanned_in_parallel(server) as handle:
+        window = traced(server, lambda: [run(handle, SCAN) for _ in range(10)])
     (scan,) = window.parts.statements
-    assert (scan.text, scan.calls_count, scan.unfinished_count) == ("SELECT sum(k * n) FROM wide", 10, 0)
+    assert (scan.text, scan.calls_count, scan.unfinished_count) == (SCAN, 10, 0)
     assert len({use.tid for use in window.trace.uses}) > 1
     # The rest is the first process's, which starts the workers. Of ended ones the kernel tells in steps of 10 ms.
     assert scan.c0_s == pytest.approx(window.process_s, rel=0.2, abs=0.03)
 
 
 def test_processes_that_come_and_go_are_counted(server: PrivateServer) -> None:
-    def work() -> None:
-        for _ in range(20):
-            with client(server) as handle:
-                run(handle, _BURN.format(100_000))
-
-    window = traced(server, work)
+    window = traced(server, lambda: come_and_go(server))
     (burn,) = window.parts.statements
     assert burn.calls_count == window.parts.connections_count == 20
     # Their birth and end are no statement's.
@@ -307,41 +270,15 @@ def test_shares_are_those_of_statements_alone(server: PrivateServer) -> None:
         "SELECT k FROM points WHERE id BETWEEN {0} AND {0} + 100 ORDER BY c": 8,
         "SELECT count(*) FROM points WHERE c LIKE '{0}%'": 1,
     }
-    spent = dict.fromkeys(texts, 0)
-    with client(server) as handle:
-        run(
-            handle,
-            "CREATE TABLE points AS SELECT n AS id, n % 97 AS k, md5(n::text) AS c FROM generate_series(1, 9999) n",
-        )
-        run(handle, "ALTER TABLE points ADD PRIMARY KEY (id)")
-        run(handle, "ANALYZE points")
-        backend = int(run(handle, "SELECT pg_backend_pid()"))
+    known: dict[str, float] = {}
+    with points(server) as handle:
 
         def turn(text: str, mark: str) -> None:
             for number in range(texts[text]):
                 run(handle, text.format(100 + number).replace("points", f"points {mark}"))
 
-        def clock_ns() -> int:
-            """When the process has gone to wait: it answers before, and is counted to where it is switched out."""
-            last: int | None = -1
-            now = process_cpu_ns(backend)
-            while now != last:
-                time.sleep(0.0003)
-                last, now = now, process_cpu_ns(backend)
-            assert now is not None
-            return now
-
-        def work() -> None:
-            for _ in range(40):
-                for text in texts:
-                    before = clock_ns()
-                    turn(text, "alone")
-                    spent[text] += clock_ns() - before
-                for text in texts:
-                    turn(text, "mixed")
-
-        window = traced(server, work)
-        run(handle, "DROP TABLE points")
+        backend = backend_of(handle)
+        window = traced(server, lambda: known.update(alone_and_mixed(backend, list(texts), turn, 40)))
     found = [one for one in window.parts.statements if "mixed" in one.text]
     assert sorted(one.calls_count or 0 for one in found) == sorted(40 * times for times in texts.values())
     # A statement alone was measured with the reading of its requests, which the report has in a part of its own.
@@ -349,8 +286,7 @@ def test_shares_are_those_of_statements_alone(server: PrivateServer) -> None:
     by_calls = {one.calls_count: one.c0_s + reading_s * (one.calls_count or 0) for one in found}
     whole = sum(by_calls.values())
     for text, times in texts.items():
-        known = 100 * spent[text] / sum(spent.values())
-        assert 100 * by_calls[40 * times] / whole == pytest.approx(known, abs=3), text
+        assert 100 * by_calls[40 * times] / whole == pytest.approx(known[text], abs=3), text
 
 
 def test_older_kernels_count_the_same(server: PrivateServer) -> None:
@@ -373,27 +309,6 @@ def test_older_kernels_count_the_same(server: PrivateServer) -> None:
     assert sleep.c0_s < 0.02
 
 
-@contextmanager
-def busy(server: PrivateServer) -> Iterator[int]:
-    """A client that works until the end; gives the process that serves it."""
-    stop = threading.Event()
-    with client(server) as handle:
-        backend = int(run(handle, "SELECT pg_backend_pid()"))
-
-        def ask() -> None:
-            while not stop.is_set():
-                run(handle, _BURN.format(20_000))
-                time.sleep(0.002)
-
-        worker = threading.Thread(target=ask)
-        worker.start()
-        try:
-            yield backend
-        finally:
-            stop.set()
-            worker.join()
-
-
 def test_the_command_says_that_it_adds_up_whichever_process_is_named(powerprof_cli: Cli, server: PrivateServer) -> None:
     with busy(server) as backend:
         words = ["queries", "--pid", str(backend), "--duration", "1", "--no-save", "--json", "-"]
@@ -403,7 +318,7 @@ def test_the_command_says_that_it_adds_up_whichever_process_is_named(powerprof_c
     assert (found["server"]["pid"], found["server"]["family"]) == (server.pid, "postgresql")
     assert found["server"]["version"] == ".".join(map(str, server.build.version[:2]))
     first = found["statements"][0]
-    assert (first["text"], first["schema_name"]) == ("SELECT count(*) FROM generate_series(?, …) n", _DATABASE)
+    assert (first["text"], first["schema_name"]) == (BURN_TEXT, DATABASE)
     parts = sum(one["c0_s"] for one in [*found["statements"], *found["background"]]) + found["other_c0_s"]
     assert parts == pytest.approx(found["server_c0_s"], rel=1e-9)
     assert abs(found["residual_c0_s"]) <= max(0.01 * found["server_c0_s"], 0.002)

@@ -21,7 +21,7 @@ from powerprof.queries.reach import Reach
 from powerprof.queries.records import Statement
 from powerprof.statements.normal import key
 from powerprof.tracing.moments import Moments, MomentSampler
-from tests.conftest import Cli
+from tests.conftest import Cli, each_release
 from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
 from tests.root.moments import percents
 from tests.root.moments import sampled as sampled_at
@@ -167,10 +167,8 @@ def test_a_thousand_texts_are_one_statement_or_as_many(server: PrivateServer) ->
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "release", [pytest.param(name, marks=pytest.mark.historical(name)) for name in ("mariadb-11.8", "mysql-9.7")]
-)
-def test_other_releases_are_told_too(historical_build: ServerBuild, release: str) -> None:
+@each_release("mariadb-11.8", "mysql-9.7")
+def test_other_releases_are_told_too(historical_build: ServerBuild) -> None:
     with PrivateServer(build=historical_build) as other:
         test_what_a_procedure_executes_is_told_by_its_own_text(other)
         test_what_runs_already_when_the_window_begins_is_told(other)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,21 +15,32 @@ from powerprof.database.builds import ServerBuild
 from powerprof.database.server import PrivateServer
 from powerprof.queries.join import Parts
 from powerprof.queries.reach import Reach
-from powerprof.sources.procfs import process_cpu_ns
 from powerprof.tracing.moments import Moments
 from tests.conftest import Cli
 from tests.root.moments import percents
 from tests.root.moments import sampled as sampled_at
-from tests.root.test_queries_postgres import busy, client, make_database, run
+from tests.root.postgres_work import (
+    BURN_TEXT,
+    DATABASE,
+    SCAN,
+    alone_and_mixed,
+    backend_of,
+    busy,
+    client,
+    come_and_go,
+    other_releases,
+    points,
+    run,
+    scanned_in_parallel,
+    shop,
+)
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
-_BURN = "SELECT count(*) FROM generate_series(1, {}) n"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PrivateServer]:
-    with PrivateServer(family="postgresql", settings={"autovacuum": False}) as started:
-        make_database(started)
+    with shop() as started:
         yield started
 
 
@@ -60,15 +70,8 @@ def test_shares_are_those_of_statements_alone_by_each_protocol(server: PrivateSe
         "SELECT k FROM points WHERE id BETWEEN $1 AND $1 + 100 ORDER BY c": 8,
         "SELECT count(*) FROM points WHERE c LIKE $1::text || '%'": 1,
     }
-    spent, rounds = dict.fromkeys(texts, 0), 100
-    with client(server) as handle:
-        run(
-            handle,
-            "CREATE TABLE points AS SELECT n AS id, n % 97 AS k, md5(n::text) AS c FROM generate_series(1, 9999) n",
-        )
-        run(handle, "ALTER TABLE points ADD PRIMARY KEY (id)")
-        run(handle, "ANALYZE points")
-        backend = int(run(handle, "SELECT pg_backend_pid()"))
+    rounds, known = 100, dict[str, float]()
+    with points(server) as handle:
 
         def marked(text: str, mark: str) -> str:
             return text.replace("points", f"points {mark}")
@@ -85,31 +88,12 @@ def test_shares_are_those_of_statements_alone_by_each_protocol(server: PrivateSe
                 else:
                     handle.exec_prepared(said.encode(), [value.encode()])
 
-        def clock_ns() -> int:
-            """When the process has gone to wait: it answers before, and is counted to where it is switched out."""
-            last: int | None = -1
-            now = process_cpu_ns(backend)
-            while now != last:
-                time.sleep(0.0003)
-                last, now = now, process_cpu_ns(backend)
-            assert now is not None
-            return now
-
-        def work() -> None:
-            for _ in range(rounds):
-                for text in texts:
-                    before = clock_ns()
-                    turn(text, "alone")
-                    spent[text] += clock_ns() - before
-                for text in texts:
-                    turn(text, "mixed")
-
         for text in texts:
             for mark in ("alone", "mixed"):
                 handle.prepare(marked(text, mark).encode(), marked(text, mark).encode())
+        backend = backend_of(handle)
         with one_cpu_with(backend):
-            moments, parts = sampled(server, work)
-        run(handle, "DROP TABLE points")
+            moments, parts = sampled(server, lambda: known.update(alone_and_mixed(backend, list(texts), turn, rounds)))
     assert moments.lost_count == moments.unreadable_count == 0
     # A statement alone was measured with the reading of its requests, which the report has in a part of its own.
     reading_s = parts.connections.c0_s / (2 * rounds * sum(texts.values()))
@@ -124,9 +108,8 @@ def test_shares_are_those_of_statements_alone_by_each_protocol(server: PrivateSe
             found[text] += sum(one.c0_s for one in rows) + reading_s * rounds * times
     # Some 6,000 samples: the standard deviation of a share is 0.6 points.
     for text in texts:
-        known = 100 * spent[text] / sum(spent.values())
-        assert 100 * found[text] / sum(found.values()) == pytest.approx(known, abs=3), text
-    assert {one.schema_name for one in parts.statements} == {"shop"}
+        assert 100 * found[text] / sum(found.values()) == pytest.approx(known[text], abs=3), text
+    assert {one.schema_name for one in parts.statements} == {DATABASE}
     assert parts.connections_count == 1
 
 
@@ -154,28 +137,18 @@ def test_sleep_has_no_share_and_what_functions_execute_is_their_callers(server: 
 
 
 def test_parallel_workers_are_part_of_the_statement(server: PrivateServer) -> None:
-    with client(server) as handle:
-        run(handle, "CREATE TABLE wide AS SELECT n, n % 97 AS k FROM generate_series(1, 400000) n")
-        for setting in ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"):
-            run(handle, f"SET {setting} = 0")
-        run(handle, "SET max_parallel_workers_per_gather = 2")
-        moments, parts = sampled(server, lambda: [run(handle, "SELECT sum(k * n) FROM wide") for _ in range(5)])
-        run(handle, "DROP TABLE wide")
+    with scanned_in_parallel(server) as handle:
+        moments, parts = sampled(server, lambda: [run(handle, SCAN) for _ in range(5)])
     (scan,) = parts.statements
-    assert scan.text == "SELECT sum(k * n) FROM wide"
+    assert scan.text == SCAN
     assert len({met.tid for met in moments.met if met.id}) > 1
     assert parts.connections_count == 1
 
 
 def test_processes_that_come_and_go_are_connections_and_what_they_execute(server: PrivateServer) -> None:
-    def work() -> None:
-        for _ in range(20):
-            with client(server) as handle:
-                run(handle, _BURN.format(100_000))
-
-    moments, parts = sampled(server, work)
+    moments, parts = sampled(server, lambda: come_and_go(server))
     (burn,) = parts.statements
-    assert burn.text == "SELECT count(*) FROM generate_series(?, …) n"
+    assert burn.text == BURN_TEXT
     # Their birth and end are no statement's; each of them is a client's, whether it lives or not.
     assert parts.connections.c0_s > 0.05 * burn.c0_s
     assert parts.connections_count == 20
@@ -184,16 +157,9 @@ def test_processes_that_come_and_go_are_connections_and_what_they_execute(server
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "release",
-    [
-        pytest.param(name, marks=pytest.mark.historical(name))
-        for name in ("postgresql-13", "postgresql-17", "postgresql-18")
-    ],
-)
-def test_other_releases_are_told_too(historical_build: ServerBuild, release: str) -> None:
-    with PrivateServer(build=historical_build, settings={"autovacuum": False}) as other:
-        make_database(other)
+@other_releases
+def test_other_releases_are_told_too(historical_build: ServerBuild) -> None:
+    with shop(historical_build) as other:
         test_sleep_has_no_share_and_what_functions_execute_is_their_callers(other)
         test_parallel_workers_are_part_of_the_statement(other)
         test_processes_that_come_and_go_are_connections_and_what_they_execute(other)
@@ -208,7 +174,7 @@ def test_the_command_says_what_samples_tell(powerprof_cli: Cli, server: PrivateS
     record = json.loads(found.out)
     assert (record["method"], record["server"]["pid"]) == ("samples", server.pid)
     first = record["statements"][0]
-    assert (first["text"], first["schema_name"]) == ("SELECT count(*) FROM generate_series(?, …) n", "shop")
+    assert (first["text"], first["schema_name"]) == (BURN_TEXT, DATABASE)
     assert first["low_percent"] <= first["c0_percent"] <= first["high_percent"]
     assert (first["calls_count"], first["latency_ms"]) == (None, None)
     parts = sum(one["c0_s"] for one in [*record["statements"], *record["background"]]) + record["other_c0_s"]
