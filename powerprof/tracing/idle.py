@@ -72,7 +72,7 @@ Array = npt.NDArray[Any]
 
 # Records that a window keeps beside its sums: 11 MB, and one in two, four, … of them where more come.
 SAMPLE_LIMIT = 50_000
-_COUNT_LOST, _COUNT_LOST_SAMPLES = 1, 8
+_COUNT_LOST, _COUNT_LOST_SAMPLES = 0, 6
 _SHARED_SAMPLE_MASK, _SHARED_CAUSE_HALF, _SHARED_TICK_HANDLER = 4, 5, 9
 
 

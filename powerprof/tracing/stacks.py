@@ -27,8 +27,8 @@ from powerprof.tracing.layout import HALF, STACK_HEADER, WOKEN_COUNT, WOKEN_KEY
 from powerprof.tracing.sites import SavedSite, SiteWakings, SleepingStack
 from powerprof.tracing.sleeping import sleeping_stacks
 
-_COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_UNSENT, _COUNT_UNCOUNTED = 3, 4, 6, 7
-_COUNT_SLEEPS = 5
+_COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_UNSENT, _COUNT_UNCOUNTED = 1, 2, 4, 5
+_COUNT_SLEEPS = 3
 _SHARED_REGISTERS, SHARED_COUNTING, _SHARED_STACK_BYTES, _SHARED_WOKEN_HALF = 1, 2, 3, 6
 _SHARED_ONLY_TARGET, _SHARED_WINDOW, _SHARED_OWN_PID = 7, 8, 10
 _TARGET = struct.Struct("=5Q")

@@ -21,13 +21,13 @@ BPF_ARRAY(wakings, struct waking, WAKING_SLOTS);
 BPF_TABLE("hash", struct cause_key, struct cause_sum, causes, CAUSE_SLOTS);
 BPF_ARRAY(totals, struct cpu_total, NR_CPUS);
 BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
-BPF_PERCPU_ARRAY(counters, u64, 9);
 BPF_ARRAY(shared, s64, 11);
 
 enum counter {
-    COUNT_EXITS, COUNT_LOST_EXITS, COUNT_STACKS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT,
-    COUNT_UNCOUNTED, COUNT_LOST_SAMPLES,
+    COUNT_LOST_EXITS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT, COUNT_UNCOUNTED, COUNT_LOST_SAMPLES,
+    COUNTERS,
 };
+BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
 /* SHARED_ALL_BUSY: no CPU idles. SHARED_COUNTING: a window is open. SHARED_STACK_BYTES: what may still be copied in it.
  * SHARED_SAMPLE_MASK: which periods are sent as records too. SHARED_CAUSE_HALF, SHARED_WOKEN_HALF: 0 or CAUSE_HALF.
  * SHARED_ONLY_TARGET: the target's process where it is but one, else 0. SHARED_WINDOW: numbers the windows.
@@ -69,18 +69,21 @@ static __always_inline s64 *shared_at(int index)
 static __always_inline struct cause_sum *cause_of(struct idle_exit *period)
 {
     struct cause_key key;
-    struct cause_sum *sum, fresh = {};
+    struct cause_sum *sum;
     s64 *half = shared_at(SHARED_CAUSE_HALF);
 
     cause_key_of(period, &key);
     if (half)
         key.flags |= (u32)*half;
     sum = causes.lookup(&key);
-    if (sum)
-        return sum;
-    cause_names(&fresh, period);
-    causes.insert(&key, &fresh);   /* or another CPU was quicker with the same one */
-    return causes.lookup(&key);
+    if (!sum) {
+        struct cause_sum fresh = {};   /* here, so that no exit of a known cause clears it */
+
+        cause_names(&fresh, period);
+        causes.insert(&key, &fresh);   /* or another CPU was quicker with the same one */
+        sum = causes.lookup(&key);
+    }
+    return sum;
 }
 
 /* A whole period: summed in any case, and sent as a record if it is one of the sample. */
@@ -93,7 +96,6 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
 
     if (!total || !mask || !is_in_window(total, &cpu->period))
         return;
-    count(COUNT_EXITS);
     total_add(total, &cpu->period);
     sum = cause_of(&cpu->period);
     if (sum)
@@ -117,6 +119,28 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
 #else
 #define PREV_STATE(ctx) 1
 #endif
+
+#if DIRECT
+/* A word up to its first NUL, the first byte lowest: what follows one is left of a longer name. */
+static __always_inline u64 until_nul(u64 word)
+{
+    u64 nuls = (word - 0x0101010101010101ULL) & ~word & 0x8080808080808080ULL;
+    return nuls ? word & (((nuls & -nuls) >> 7) - 1) : word;
+}
+#endif
+
+/* A task's name, zeros behind it: two loads, where the helper that reads strings costs more than the rest of a switch. */
+static __always_inline void comm_of(u64 task, char *comm)
+{
+#if DIRECT
+    u64 *words = (u64 *)comm;
+
+    words[0] = until_nul(FIELD_U64(task, OFFSET_task_struct_comm));
+    words[1] = words[0] >> 56 ? until_nul(FIELD_U64(task, OFFSET_task_struct_comm + 8)) : 0;
+#else
+    bpf_probe_read_kernel_str(comm, COMM_BYTES, (void *)(task + OFFSET_task_struct_comm));
+#endif
+}
 
 /* The thread that is switched out is the current one. */
 #if DIRECT
@@ -309,8 +333,9 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
         return 0;
     slot = tid & (WAKING_SLOTS - 1);
     waking = wakings.lookup(&slot);
-    idle_switch(cpu, bpf_ktime_get_ns(), tid, tgid, waking);
-    bpf_probe_read_kernel_str(cpu->period.next_comm, COMM_BYTES, (void *)(next + OFFSET_task_struct_comm));
+    /* The clock is asked only where the exit event was not seen. */
+    idle_switch(cpu, cpu->phase == PHASE_LEFT ? cpu->period.exit_ns : bpf_ktime_get_ns(), tid, tgid, waking);
+    comm_of(next, cpu->period.next_comm);
 #if STACKS
     note_site(cpu, next, tid, tgid);
 #endif

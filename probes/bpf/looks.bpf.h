@@ -99,7 +99,6 @@ static __always_inline void send_stack(struct stack_record *record, u64 window)
         read = STACK_BYTES;
     record->bytes = read;
     __sync_fetch_and_add(budget, -(s64)(offsetof(struct stack_record, stack) + read));
-    count(COUNT_STACKS);
     if (stacks.ringbuf_output(record, offsetof(struct stack_record, stack) + read, RB_NO_WAKEUP))
         count(COUNT_LOST_STACKS);
 }

@@ -112,7 +112,7 @@ static __always_inline struct thread *slot_to_look_at(struct cpu_state *cpu, u32
     *is_known = thread->tid == tid && thread->tgid == tgid;
     if (!*is_known && !is_target(tgid))
         return 0;
-    note_look(cpu, coarse_ns());
+    note_look(cpu);
     return thread;
 }
 

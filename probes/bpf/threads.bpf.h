@@ -166,10 +166,15 @@ static __always_inline u64 coarse_ns(void)
 #endif
 }
 
+/* One look in so many asks for the time: fewer in a tenth of a second are no load. */
+#define LOOKS_PER_CLOCK 16
+
 /* The load meter; a look under load stands for those that were left out before it. */
-static __always_inline void note_look(struct cpu_state *cpu, u64 now)
+static __always_inline void note_look(struct cpu_state *cpu)
 {
-    if (now - cpu->looks_window_ns > 100000000ULL) {
+    u64 now = cpu->looks_count % LOOKS_PER_CLOCK ? 0 : coarse_ns();
+
+    if (now > cpu->looks_window_ns + 100000000ULL) {
         u64 span = now - cpu->looks_window_ns;
         u32 most = cpu->idled_ns * IDLE_1_IN > span ? LOADED_PER_100MS : SATURATED_PER_100MS;
 

@@ -19,7 +19,7 @@ from powerprof.tracing.stacks import StackTracer
 
 HERE = Path(__file__).parent
 PREEMPTIONS = 10_000
-_SLEEPS = 5  # COUNT_SLEEPS in idle.bpf.c
+_SLEEPS = 3  # COUNT_SLEEPS in idle.bpf.c
 _AT_MOST_S = 60.0
 
 
