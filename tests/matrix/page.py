@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from powerprof.text import listed
 from tests.matrix.cells import CELLS, Cell
 from tests.matrix.outcome import Outcome, load, save
 from tests.matrix.roots import REPOSITORY
@@ -25,6 +26,9 @@ with a kernel of Debian's own packages, or a root of a Debian suite on the kerne
   where only the CPUs or their idle states are others),
 * `idle --clients 4` on a real mariadbd finds wake-ups, and the server among their causes,
 * and no BPF program or link is left.
+
+The two whose name ends in sweep are for another question, what a kernel does to a server's throughput
+([two kernels](../studies/two-kernels.md)).
 
 """
 _COLUMNS = ("cell", "kernel", "CPUs", "driver", "worst rate", "coverage", "stacks", "idle", "result", "date")
@@ -55,6 +59,15 @@ def _row(cell: Cell, found: Outcome | None) -> tuple[str, ...]:
     )
 
 
+def _swept(found: Outcome | None) -> str:
+    """What a sweep over clients measured."""
+    rates = found.facts("sweep").get("queries_hz", {}) if found else {}
+    if not rates:
+        return ""
+    measured = listed([f"{rate:.1f}" for rate in rates.values()])
+    return f"; {measured} transactions/s with {listed(list(rates))} clients"
+
+
 def _text(outcomes: dict[str, Outcome]) -> str:
     lines = [f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
     lines += [f"| {' | '.join(_row(cell, outcomes.get(cell.name)))} |" for cell in CELLS]
@@ -65,7 +78,7 @@ def _text(outcomes: dict[str, Outcome]) -> str:
         "",
         "## What each cell is",
         "",
-        *(f"* **{cell.name}**: {cell.why}." for cell in CELLS),
+        *(f"* **{cell.name}**: {cell.why}{_swept(outcomes.get(cell.name))}." for cell in CELLS),
     ]
     red = [(name, found) for name, found in outcomes.items() if not found.is_green]
     if red:

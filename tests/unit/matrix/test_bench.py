@@ -145,12 +145,22 @@ def test_outcomes_are_kept_by_cell_and_the_page_says_why_one_is_red(
         steps=[Step(step="doctor", ok=False, seconds=1, why="tracing missing: no BTF")],
         missing=[],
     )
+    rates = {"1": 33.77, "8": 33.89, "64": 30.14}
+    swept = Outcome(
+        cell="6.1-sweep",
+        date="2026-01-03",
+        why_ended=None,
+        seconds=5.0,
+        steps=[Step(step="sweep", ok=True, seconds=1.0, facts={"queries_hz": rates})],
+        missing=[],
+    )
     page.keep([red])
-    page.keep([green])
-    assert set(load(page.KEPT)) == {green.cell, red.cell}
+    page.keep([green, swept])
+    assert set(load(page.KEPT)) == {green.cell, red.cell, "6.1-sweep"}
     text = page.PAGE.read_text()
     assert f"| {green.cell} |" in text and "**red** | 2026-01-02" in text
     assert f"* **{red.cell}**: doctor: tracing missing: no BTF" in text
+    assert "instructions; 33.8, 33.9 and 30.1 transactions/s with 1, 8 and 64 clients." in text
     save(tmp_path / "other.jsonl", load(page.KEPT))
     assert (tmp_path / "other.jsonl").read_text() == page.KEPT.read_text()
 
