@@ -110,17 +110,23 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
+def _first_known(connection: Sql, *statements: str) -> list[dict[str, Any]] | None:
+    """The rows of the first of these that the server can parse; None where it knows none."""
+    for statement in statements:
+        try:
+            return sql.records(connection, statement)
+        except StatementError as error:
+            if error.number != 1064:  # a syntax error
+                raise
+    return None
+
+
 def channels(connection: Sql) -> list[Channel]:
     """Every replication channel with the file that is being applied."""
-    for statement in ("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
-        try:
-            rows = sql.records(connection, statement)
-        except StatementError as error:
-            if error.number != 1064:
-                raise
-            continue
-        return [Channel(status=status_of(row), relay_log_file=_relay_file(row)) for row in rows[:_MOST_CHANNELS]]
-    return [Channel(status=channel, relay_log_file=None) for channel in read_status(connection)]
+    rows = _first_known(connection, "SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
+    if rows is None:
+        return [Channel(status=channel, relay_log_file=None) for channel in read_status(connection)]
+    return [Channel(status=status_of(row), relay_log_file=_relay_file(row)) for row in rows[:_MOST_CHANNELS]]
 
 
 def _relay_file(row: dict[str, Any]) -> str | None:
@@ -186,23 +192,16 @@ def _short(value: Any) -> str:
 
 def replicas(connection: Sql) -> list[ReplicaHost]:
     """The replicas that this server knows of."""
-    for statement in ("SHOW SLAVE HOSTS", "SHOW REPLICAS"):
-        try:
-            rows = sql.records(connection, statement)
-        except StatementError as error:
-            if error.number != 1064:
-                raise
-            continue
-        plain = [{name.lower(): value for name, value in row.items()} for row in rows]
-        return [
-            ReplicaHost(
-                server_id=sql.count(row.get("server_id")) or 0,
-                host=_short(row.get("host")),
-                port=sql.count(row.get("port")) or 0,
-            )
-            for row in plain
-        ]
-    return []
+    rows = _first_known(connection, "SHOW SLAVE HOSTS", "SHOW REPLICAS") or []
+    plain = [{name.lower(): value for name, value in row.items()} for row in rows]
+    return [
+        ReplicaHost(
+            server_id=sql.count(row.get("server_id")) or 0,
+            host=_short(row.get("host")),
+            port=sql.count(row.get("port")) or 0,
+        )
+        for row in plain
+    ]
 
 
 _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_800}
