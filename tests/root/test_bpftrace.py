@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.paths import data_dir
+from tests.root.truth import compiled
 
 PROBES = data_dir("probes") / "bpftrace"
 SLEEPER = """
@@ -90,9 +91,7 @@ def test_idle_wakeups_counts_a_97_hz_sleeper(sleeper: subprocess.Popen[bytes]) -
 
 
 def test_function_profile_counts_exactly(bpftrace: str, tmp_path: Path) -> None:
-    source = Path(__file__).with_name("functions_truth.c")
-    target = tmp_path / "truth"
-    subprocess.run(["gcc", "-O2", "-fomit-frame-pointer", "-o", target, source, "-lpthread"], check=True)
+    target = compiled("gcc", "functions_truth.c", tmp_path)
     process = subprocess.Popen([target], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None and process.stdout is not None
     try:

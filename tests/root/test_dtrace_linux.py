@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,8 +17,8 @@ from powerprof.tracing.dtrace_output import parse_latency, parse_wakeups
 from powerprof.tracing.dtrace_scripts import pick, render
 from powerprof.tracing.functions import FunctionTrace, FunctionTracer
 from tests.programs.running import Running
+from tests.root.truth import TRUTH, compiled
 
-HERE = Path(__file__).parent
 Start = Callable[[str], Running]
 
 
@@ -27,10 +26,8 @@ Start = Callable[[str], Running]
 def folder(tmp_path_factory: pytest.TempPathFactory, compilers: Sequence[str]) -> Path:
     folder = tmp_path_factory.mktemp("dtrace")
     c, cxx = compilers
-    flags = ["-O2", "-fomit-frame-pointer"]
-    subprocess.run([c, *flags, "-o", folder / "truth", HERE / "functions_truth.c", "-lpthread"], check=True)
-    subprocess.run([c, *flags, "-o", folder / "sleeping", HERE / "sleeping_truth.c", "-lpthread"], check=True)
-    subprocess.run([cxx, "-O2", "-o", folder / "throwing", HERE / "throwing.cpp"], check=True)
+    for compiler, source in ((c, "functions_truth.c"), (c, "sleeping_truth.c"), (cxx, "throwing.cpp")):
+        compiled(compiler, source, folder)
     return folder
 
 
@@ -53,17 +50,6 @@ def dtrace(dtrace_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dtrace:
     found = find_dtrace()
     assert found.version >= (2, 0, 7)
     return found
-
-
-# calls and own CPU time of each call in µs, as functions_truth.c has them
-TRUTH = {
-    "truth_leaf": (600, 100),
-    "truth_outer": (50, 300),
-    "truth_inner": (150, 150),
-    "truth_recurse": (400, 50),
-    "truth_tail_first": (60, 200),
-    "truth_tail_second": (60, 300),
-}
 
 
 def by_bpf(truth: Running) -> FunctionProfile:
@@ -107,11 +93,11 @@ def beyond(trace: FunctionTrace, expected: dict[str, float]) -> list[tuple[str, 
 
 
 def test_calls_are_exact_and_self_times_those_of_bpf_and_the_probes(dtrace: Dtrace, start: Start) -> None:
-    expected = {row.function: row.self_cpu_mean_us or 0.0 for row in by_bpf(start("truth")).functions}
+    expected = {row.function: row.self_cpu_mean_us or 0.0 for row in by_bpf(start("functions_truth")).functions}
     outside = dict.fromkeys(TRUTH, (0.0, 0.0))
     # Counts are exact each time. Times can be another program's fault: a function must be right once.
     for _ in range(3):
-        truth = start("truth")
+        truth = start("functions_truth")
         began, said = working(truth)
         trace = trace_functions(dtrace, truth.pid, "truth_*", 0.5, limit=200, began=began)
         assert said == ["done\n"]
@@ -146,7 +132,7 @@ def test_ten_thousand_exceptions_pass_probed_functions_and_the_program_lives(dtr
 
 
 def test_wakings_are_those_that_the_kernel_counts(dtrace: Dtrace, start: Start) -> None:
-    target = start("sleeping")
+    target = start("sleeping_truth")
     began, said = working(target)
     script = render(pick(dtrace, "wakeups"), pid=target.pid)
     found = parse_wakeups(run_dtrace(dtrace, script, target.pid, 0.5, began=began))
@@ -168,7 +154,7 @@ def test_wakings_are_those_that_the_kernel_counts(dtrace: Dtrace, start: Start) 
 
 
 def test_sleeps_are_the_programs_own_in_number_and_length(dtrace: Dtrace, start: Start) -> None:
-    target = start("sleeping")
+    target = start("sleeping_truth")
     began, said = working(target)
     script = render(pick(dtrace, "sleep-wake-latency"), pid=target.pid)
     found = parse_latency(run_dtrace(dtrace, script, target.pid, 0.5, began=began))
@@ -187,7 +173,7 @@ def test_sleeps_are_the_programs_own_in_number_and_length(dtrace: Dtrace, start:
 
 
 def test_what_dtrace_refuses_is_told_in_its_words(dtrace: Dtrace, start: Start) -> None:
-    target = start("truth")
+    target = start("functions_truth")
     with pytest.raises(PowerprofError, match=r"dtrace 2\.0\.\d+ failed: .*syntax error"):
         run_dtrace(dtrace, "dtrace:::BEGIN { nonsense }}", target.pid, 1)
     with pytest.raises(UsageError, match="means no function"):

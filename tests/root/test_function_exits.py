@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,8 +14,8 @@ from powerprof.attribution.functions import FunctionProfile, function_profile
 from powerprof.tracing.functions import FunctionTracer
 from tests.conftest import Cli
 from tests.programs.running import Running
+from tests.root.truth import TRUTH, compiled
 
-HERE = Path(__file__).parent
 pytestmark = pytest.mark.usefixtures("root_bpf")
 
 
@@ -24,12 +23,9 @@ pytestmark = pytest.mark.usefixtures("root_bpf")
 def programs(tmp_path_factory: pytest.TempPathFactory, compilers: Sequence[str]) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("exits")
     c, cxx = compilers
-    subprocess.run([cxx, "-O2", "-o", folder / "throwing", HERE / "throwing.cpp"], check=True)
     # A C program that something in it could throw through: the library is there, nobody calls it.
-    linked = ["-Wl,--no-as-needed", "-lstdc++", "-lpthread"]
-    flags = ["-O2", "-fomit-frame-pointer"]
-    subprocess.run([c, *flags, "-o", folder / "truth", HERE / "functions_truth.c", *linked], check=True)
-    return {name: folder / name for name in ("throwing", "truth")}
+    truth = compiled(c, "functions_truth.c", folder, "-Wl,--no-as-needed", "-lstdc++")
+    return {"throwing": compiled(cxx, "throwing.cpp", folder), "truth": truth}
 
 
 @pytest.fixture
@@ -72,17 +68,6 @@ def test_a_program_throws_ten_thousand_times_through_probed_functions_and_lives(
     ]
     assert (found.lost_count, found.unmatched_returns_count) == (0, 0)
     assert all(name.endswith(".cold") for name, _ in found.refused)
-
-
-# calls and own CPU time of each call in µs, as functions_truth.c has them
-TRUTH = {
-    "truth_leaf": (600, 100),
-    "truth_outer": (50, 300),
-    "truth_inner": (150, 150),
-    "truth_recurse": (400, 50),
-    "truth_tail_first": (60, 200),
-    "truth_tail_second": (60, 300),
-}
 
 
 def test_calls_are_exact_and_self_times_are_the_functions_own(programs: dict[str, Path]) -> None:

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,69 +13,44 @@ import pytest
 from powerprof.attribution.functions import FunctionProfile, FunctionRow, function_profile
 from powerprof.errors import UsageError
 from powerprof.tracing.functions import FunctionTracer
+from tests.programs.running import Running
+from tests.root.truth import TRUTH, compiled
 
-SOURCE = Path(__file__).with_name("functions_truth.c")
 pytestmark = pytest.mark.usefixtures("root_bpf")
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("gcc") is None:
-        pytest.skip("no capability: a C compiler (apt install gcc)")
-    target = tmp_path_factory.mktemp("functions") / "truth"
-    subprocess.run(["gcc", "-O2", "-fomit-frame-pointer", "-o", target, SOURCE, "-lpthread"], check=True)
-    return target
+def program(tmp_path_factory: pytest.TempPathFactory, compilers: Sequence[str]) -> Path:
+    return compiled(compilers[0], "functions_truth.c", tmp_path_factory.mktemp("functions"))
 
 
 @contextmanager
-def started(program: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    yield process, int(process.stdout.readline())
-    process.kill()
-    process.wait()
+def started(program: Path) -> Iterator[Running]:
+    target = Running(program)
+    yield target
+    target.end()
 
 
 @pytest.fixture
-def running(program: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    with started(program) as process:
-        yield process
+def running(program: Path) -> Iterator[Running]:
+    with started(program) as target:
+        yield target
 
 
-def profile(running: tuple[subprocess.Popen[str], int], pattern: str, *, multi: bool = True) -> FunctionProfile:
-    process, pid = running
-    with FunctionTracer([pid], pattern, multi=multi) as tracer:
-
-        def begin() -> None:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-
-        timer = threading.Timer(0.1, begin)
+def profile(running: Running, pattern: str, *, multi: bool = True) -> FunctionProfile:
+    with FunctionTracer([running.pid], pattern, multi=multi) as tracer:
+        timer = threading.Timer(0.1, running.begin)
         timer.start()
         # The work takes 0.4 s of a CPU; its margin is for a machine that is busy with something else.
         trace = tracer.measure(2.5)
         timer.join()
-    assert process.poll() is None
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.close()
-    assert process.stdout.read() == "done\n"
+    assert running.process.poll() is None
+    assert running.line() == "done\n"
     return function_profile(trace)
 
 
 def by_name(found: FunctionProfile) -> dict[str, FunctionRow]:
     return {row.function: row for row in found.functions}
-
-
-# calls and own CPU time of each call in µs, as functions_truth.c has them
-TRUTH = {
-    "truth_leaf": (600, 100),
-    "truth_outer": (50, 300),
-    "truth_inner": (150, 150),
-    "truth_recurse": (400, 50),
-    "truth_tail_first": (60, 200),
-    "truth_tail_second": (60, 300),
-}
 
 
 @pytest.mark.parametrize("multi", [True, False], ids=["uprobe_multi", "uprobe_pmu"])
@@ -110,9 +83,7 @@ def test_calls_are_exact_and_self_times_are_the_functions_own(program: Path, mul
     assert found.unmatched_returns_count == found.lost_count == found.too_deep_count == 0
 
 
-def test_calls_left_by_longjmp_or_too_deep_for_the_kernel_are_abandoned(
-    running: tuple[subprocess.Popen[str], int],
-) -> None:
+def test_calls_left_by_longjmp_or_too_deep_for_the_kernel_are_abandoned(running: Running) -> None:
     rows = by_name(profile(running, "truth_*"))
     assert (rows["truth_jumps"].calls_count, rows["truth_jumps"].abandoned_count) == (60, 60)
     assert (rows["truth_jumper"].calls_count, rows["truth_jumper"].abandoned_count) == (60, 0)
@@ -120,7 +91,7 @@ def test_calls_left_by_longjmp_or_too_deep_for_the_kernel_are_abandoned(
     assert rows["truth_deep"].abandoned_count >= 36  # the kernel follows 64 returns
 
 
-def test_the_cost_of_the_probes_is_told(running: tuple[subprocess.Popen[str], int]) -> None:
+def test_the_cost_of_the_probes_is_told(running: Running) -> None:
     found = profile(running, "truth_leaf")
     assert found.hits_count == 600
     assert 0.1 < found.probe_call_us < 200
@@ -136,8 +107,8 @@ def test_the_cost_of_the_probes_is_told(running: tuple[subprocess.Popen[str], in
     )
 
 
-def test_patterns_that_mean_too_much_or_nothing_are_refused(running: tuple[subprocess.Popen[str], int]) -> None:
-    _, pid = running
+def test_patterns_that_mean_too_much_or_nothing_are_refused(running: Running) -> None:
+    pid = running.pid
     with pytest.raises(UsageError, match=r"means \d+ functions; more than 3"):
         FunctionTracer([pid], "truth_*", limit=3)
     with pytest.raises(UsageError, match="means no function") as nothing:
@@ -149,7 +120,7 @@ def test_patterns_that_mean_too_much_or_nothing_are_refused(running: tuple[subpr
         FunctionTracer([pid], "libc.so.6:strlen")
 
 
-def test_a_function_of_a_library(running: tuple[subprocess.Popen[str], int]) -> None:
+def test_a_function_of_a_library(running: Running) -> None:
     rows = by_name(profile(running, "libc:nanosleep"))
     assert rows["nanosleep"].calls_count == 40
     assert rows["nanosleep"].self_wall_ms >= 200

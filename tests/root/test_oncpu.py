@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,18 +15,14 @@ import pytest
 from powerprof.attribution.oncpu import OnCpuProfile, on_cpu_profile
 from powerprof.tracing.oncpu import OnCpuTracer
 from powerprof.tracing.oncpu_capture import Event, OnCpuCapture
+from tests.root.truth import compiled
 
-SOURCE = Path(__file__).with_name("oncpu_truth.c")
 pytestmark = pytest.mark.usefixtures("root_bpf")
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("gcc") is None:
-        pytest.skip("no capability: a C compiler (apt install gcc)")
-    target = tmp_path_factory.mktemp("oncpu") / "truth"
-    subprocess.run(["gcc", "-O2", "-fomit-frame-pointer", "-o", target, SOURCE, "-lpthread"], check=True)
-    return target
+def program(tmp_path_factory: pytest.TempPathFactory, compilers: Sequence[str]) -> Path:
+    return compiled(compilers[0], "oncpu_truth.c", tmp_path_factory.mktemp("oncpu"))
 
 
 def measure(

@@ -17,16 +17,14 @@ from powerprof.tracing.dtrace_keeper import Linker
 from tests.conftest import Cli
 from tests.programs.interrupting import BACKENDS, interrupt, keepers, lives, tracer, wait_until_untraced
 from tests.programs.running import Running
+from tests.root.truth import compiled
 
-HERE = Path(__file__).parent
 pytestmark = pytest.mark.usefixtures("root_bpf")
 
 
 @pytest.fixture(scope="module")
 def throwing(tmp_path_factory: pytest.TempPathFactory, compilers: Sequence[str]) -> Path:
-    program = tmp_path_factory.mktemp("survive") / "throwing"
-    subprocess.run([compilers[1], "-O2", "-o", program, HERE / "throwing.cpp"], check=True)
-    return program
+    return compiled(compilers[1], "throwing.cpp", tmp_path_factory.mktemp("survive"))
 
 
 @pytest.fixture
