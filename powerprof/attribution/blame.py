@@ -43,6 +43,8 @@ def _stack_counts(stacks: SiteStacks, rows: list[Row], lost: int) -> StackCounts
 
 def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -> EnergySplit | None:
     """The host's energy in the window onto the target's rows, powerprof and the rest, by the C0 time that followed."""
+    if not capture.energy:
+        return None
     ran = _share_that_ran(capture)
     own = others["next_tgid"] == capture.own_pid
     rows = tuple(

@@ -118,8 +118,12 @@ def summarise(
         tids.setdefault(label, set()).add(tid)
     causes = []
     total = int(exits["count"].sum())
-    for label, members in groups.items():
-        rows = np.isin(index, members)
+    group_of = np.zeros(len(unique), dtype=np.intp)
+    for group, members in enumerate(groups.values()):
+        group_of[members] = group
+    groups_of_exits = group_of[index]
+    for group, label in enumerate(groups):
+        rows = groups_of_exits == group
         count = int(exits["count"][rows].sum())
         only = tids[label]
         mechanism, name, process, pid, thread = label

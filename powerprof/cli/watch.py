@@ -65,6 +65,7 @@ def command(
         ask_servers=not watched.no_ask,
         ask_every_s=watched.ask_every,
         accounts=tuple(watched.defaults_file or ()),
+        keep_newest=True,
     )
     with Monitor(plan, progress) as monitor:
         intervals = islice(monitor.intervals(), count)

@@ -80,7 +80,7 @@ def host_energy(readings: Sequence[EnergyReading], meters: HostMeters | None = N
     `meters` are those of the run (`host_meters`); a window alone is a run of one. A domain of theirs that lost its
     figure makes the sum unknown: None, not a smaller sum, and not another meter's.
     """
-    if meters is None:
+    if meters is None and readings:
         meters = host_meters([readings])
     if meters is None:
         return Total(source=None, domains=[], joules=None, watts=None, kind=None)

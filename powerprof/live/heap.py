@@ -35,16 +35,17 @@ class Trim:
 
     def __init__(self) -> None:
         self._call = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        self._least = resident_bytes()
+        self._least = _resident_bytes()
 
-    def after(self, resident: int) -> None:
-        """An interval has ended, with so many bytes resident."""
+    def resident_bytes(self) -> int:
+        """The memory that this process holds between two intervals."""
+        resident = _resident_bytes()
         self._least = min(self._least, resident)
         if self._call is not None and resident - self._least > _SLACK_BYTES:
             self._call(ctypes.c_size_t(0))
-            self._least = resident_bytes()
+            resident = self._least = _resident_bytes()
+        return resident
 
 
-def resident_bytes() -> int:
-    """The memory that this process holds now."""
+def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

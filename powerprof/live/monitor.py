@@ -7,6 +7,7 @@ It outlives what it looks at: processes come and go, CPUs too, servers restart, 
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -51,6 +52,8 @@ _SUDDENLY, _AT_LEAST_HZ = 2.0, 15.0
 _SMOOTH = 0.2
 # Of stacks that were named, the latest: those of hundreds of threads in dozens of places.
 _STACKS = 4000
+# Of threads whose names were looked up, the latest.
+_THREADS = 1000
 # What is remembered of programs and threads grows with each that ever ran: begun anew from time to time.
 _FORGET_EVERY_S = 3600.0
 
@@ -58,7 +61,8 @@ _FORGET_EVERY_S = 3600.0
 @dataclass(frozen=True, kw_only=True)
 class MonitorPlan:
     """What to watch, and how often to say so. `ask_servers`: database servers of the target are asked for their state
-    every `ask_every_s`, by their own sockets or by the option files in `accounts`."""
+    every `ask_every_s`, by their own sockets or by the option files in `accounts`. `keep_newest`: `Monitor.newest` will
+    be called."""
 
     target: Target
     interval_s: float = 5.0
@@ -68,10 +72,11 @@ class MonitorPlan:
     ask_every_s: float = ASK_EVERY_S
     accounts: tuple[Path, ...] = ()
     settle: bool = True
+    keep_newest: bool = False
 
 
 class Monitor(Closing):
-    """Measures interval after interval while its context is open. `last` is the newest capture and what it says."""
+    """Measures interval after interval while its context is open."""
 
     def __init__(self, plan: MonitorPlan, say: Say) -> None:
         self._plan, self._say, self._target = plan, say, plan.target
@@ -80,10 +85,10 @@ class Monitor(Closing):
         self._suspended = Suspended()
         self._usual_hz: float | None = None
         self._host_set: Sequence[tuple[str, str]] = ()
-        self._tasks: dict[int, Task] = {}
+        self._tasks: OrderedDict[int, Task] = OrderedDict()
         self._purse = naming.Purse()
         self._remember()
-        self.last: tuple[Capture, Attribution] | None = None
+        self._newest: tuple[Capture, Attribution, SiteStacks] | None = None
 
     def _open(self) -> None:
         """Raises CapabilityError where this host cannot be traced, PowerprofError where the target has gone."""
@@ -131,6 +136,8 @@ class Monitor(Closing):
 
     def next(self) -> Interval:
         """The next interval: from the end of the last one to now. Raises Interrupted where a signal cuts it short."""
+        # Here, where nothing of the interval before is in use any more: so much it holds while it waits.
+        memory_bytes = self._trim.resident_bytes()
         self._find_target()
         if self._plan.ask_servers:
             self._servers.before()
@@ -151,8 +158,7 @@ class Monitor(Closing):
         around = Around(self._target, self._host, interrupts, self._tracer.notes(), self._look_up)
         capture = captured(around, window, stacks, self._energy, self._servers.thread_names())
         record = self._analyse(capture, places)
-        self.last = capture, record
-        memory_bytes, online = heap.resident_bytes(), online_cpus()
+        online = online_cpus()
         interval = interval_of(
             record,
             _span(window),
@@ -174,7 +180,6 @@ class Monitor(Closing):
             interval = msgspec.structs.replace(interval, servers=servers, findings=findings)
             self._hurry(interval)
         self._follow(stacks, online)
-        self._trim.after(memory_bytes)
         return interval
 
     def _wait(self, duration_s: float) -> None:
@@ -215,21 +220,27 @@ class Monitor(Closing):
         unnamed = set(self._unknown(places))
         self._pending.drop(key for pid, key in places if (pid, key) not in unnamed)
         self._pending.forget_ended()
-        self._stacks = stacks
-        return blame.attribute(capture, stacks)
+        record = blame.attribute(capture, stacks)
+        if self._plan.keep_newest:
+            self._newest = capture, record, stacks
+        return record
 
     def newest(self) -> tuple[Capture, Attribution] | None:
         """What came last, to be saved: the capture has the names of its stacks, whose bytes may be gone."""
-        if self.last is None:
+        if self._newest is None:
             return None
-        capture, record = self.last
-        return msgspec.structs.replace(capture, named=self._stacks.named()), record
+        capture, record, stacks = self._newest
+        return msgspec.structs.replace(capture, named=stacks.named()), record
 
     def _look_up(self, tid: int, pid: int | None, comm: str) -> Task:
         """As `look_up`, of threads that are known from memory: their names seldom change."""
         known = self._tasks.get(tid)
         if known is None or (pid is not None and known.pid != pid) or (comm and known.comm != comm):
             known = self._tasks[tid] = look_up(tid, pid, comm)
+        # Threads that live for an instant would stand beside those that are asked for again and again.
+        self._tasks.move_to_end(tid)
+        if len(self._tasks) > _THREADS:
+            self._tasks.popitem(last=False)
         return known
 
     def _find_target(self) -> None:
