@@ -3,17 +3,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import pymysql
@@ -21,22 +14,19 @@ import pytest
 
 from powerprof.database.builds import ServerBuild
 from powerprof.database.performance import Known
-from powerprof.database.runtree import RunTree
 from powerprof.database.server import PrivateServer
 from powerprof.queries.join import parts_of
 from powerprof.statements.identity import identity
 from powerprof.tracing.queries import QueryTracer
 from powerprof.tracing.statement_trace import StatementTrace
-from powerprof.workloads.reading import read_workload
-from tests.conftest import Cli
+from tests.root.mariadb_work import a_thousand_connections, execute, prepare
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
-_PERFORMANCE_SCHEMA_OFF = {"performance_schema": "OFF"}
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PrivateServer]:
-    with PrivateServer(settings={**_PERFORMANCE_SCHEMA_OFF, "max_connections": 1100}) as started:
+    with PrivateServer(settings={"performance_schema": "OFF", "max_connections": 1100}) as started:
         yield started
 
 
@@ -149,27 +139,6 @@ def test_procedures_are_folded_into_their_call(server: PrivateServer) -> None:
     assert found["CALL q.p(?)"].c0_s > 0.05
 
 
-def prepare(connection: Any, text: str) -> int:
-    """COM_STMT_PREPARE; the server's number of the statement. PyMySQL has no prepared statements of the protocol."""
-    connection._execute_command(22, text)
-    packet = connection._read_packet()
-    data = packet.get_all_data()
-    number, columns, parameters = int.from_bytes(data[1:5], "little"), data[5], data[7]
-    for count in (parameters, columns):
-        for _ in range(count + 1 if count else 0):
-            connection._read_packet()
-    return number
-
-
-def execute(connection: Any, number: int) -> None:
-    """COM_STMT_EXECUTE without parameters; reads the one row."""
-    connection._execute_command(23, number.to_bytes(4, "little") + b"\0\1\0\0\0")
-    ends = 0
-    while ends < 2:
-        packet = connection._read_packet()
-        ends += packet.is_eof_packet()
-
-
 def test_prepared_statements_are_told_by_their_numbers(server: PrivateServer) -> None:
     with server.connect() as old, server.connect() as new:
         before = prepare(old, "SELECT 'prepared long ago'")
@@ -193,123 +162,14 @@ def test_prepared_statements_are_told_by_their_numbers(server: PrivateServer) ->
     assert [count for text, count in calls.items() if text.startswith("(prepared before the window")] == [1]
 
 
-def test_the_command_says_that_it_adds_up(powerprof_cli: Cli, server: PrivateServer) -> None:
-    stop = threading.Event()
-
-    def client() -> None:
-        with server.connect() as connection, connection.cursor() as cursor:
-            while not stop.is_set():
-                cursor.execute("SELECT BENCHMARK(20000, SHA2('x', 256))")
-                time.sleep(0.002)
-
-    worker = threading.Thread(target=client)
-    worker.start()
-    try:
-        result = powerprof_cli(
-            ["queries", "--socket", str(server.socket), "--duration", "1", "--no-save", "--json", "-"]
-        )
-    finally:
-        stop.set()
-        worker.join()
-    assert result.code == 0, result.err
-    found = json.loads(result.out)
-    first = found["statements"][0]
-    assert first["text"] == "SELECT BENCHMARK(?, SHA2(?, …))"
-    parts = sum(one["c0_s"] for one in [*found["statements"], *found["background"]]) + found["other_c0_s"]
-    assert parts == pytest.approx(found["server_c0_s"], rel=1e-9)
-    assert abs(found["residual_c0_s"]) <= max(0.01 * found["server_c0_s"], 0.002)
-    if found["joules"] is not None:
-        joules = sum(one["joules"] for one in [*found["statements"], *found["background"], found["connections"]])
-        assert joules == pytest.approx(found["joules"], rel=0.02)
-        assert first["kind"] in ("measured", "estimated")
-
-
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_the_server_survives_every_ending_of_ours(
-    server: PrivateServer, ending: signal.Signals, tmp_path: Path
-) -> None:
-    command = [str(Path(sys.executable).with_name("powerprof")), "queries", "--pid", str(server.pid)]
-    terminal, side = os.openpty()
-    process = subprocess.Popen(
-        [*command, "--duration", "60", "--no-save"],
-        stdout=subprocess.PIPE,
-        stderr=side,
-        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
-    )
-    os.close(side)
-    with server.connect() as connection, connection.cursor() as cursor:
-        said = b""
-        while b"tracing the statements" not in said:
-            said += os.read(terminal, 1000)
-        until = time.monotonic() + 1
-        while time.monotonic() < until:
-            cursor.execute("SELECT 1")
-            time.sleep(0.01)
-        process.send_signal(ending)
-        out, _ = process.communicate(timeout=60)
-        for _ in range(100):
-            cursor.execute("SELECT 1")
-            assert cursor.fetchone() == (1,)
-    os.close(terminal)
-    if ending != signal.SIGKILL:
-        assert process.returncode == 130
-        assert b"Interrupted" in out
-    server.check()
-
-
-def test_what_is_no_server_is_refused(powerprof_cli: Cli) -> None:
-    result = powerprof_cli(["queries", "--pid", str(os.getpid())])
-    assert result.code == 2
-    assert "is not a MariaDB, MySQL or PostgreSQL server" in result.err
-
-
-def test_plans_and_a_workload_are_made_of_what_clients_sent(
-    powerprof_cli: Cli, server: PrivateServer, tmp_path: Path
-) -> None:
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE IF NOT EXISTS q")
-        connection.select_db("q")
-        cursor.execute("CREATE TABLE IF NOT EXISTS q.t (id INT PRIMARY KEY, n INT)")
-        cursor.execute("REPLACE INTO q.t SELECT seq, seq % 97 FROM seq_1_to_2000")
-        stop = threading.Event()
-
-        def client() -> None:
-            while not stop.is_set():
-                cursor.execute("SELECT COUNT(*) FROM t WHERE n = 42")
-
-        worker = threading.Thread(target=client)
-        worker.start()
-        folder = tmp_path / "by-n"
-        options = ["--explain", "--save-workload", str(folder), "--duration", "1", "--no-save", "--json", "-"]
-        try:
-            asked = powerprof_cli(["queries", "--socket", str(server.socket), *options])
-            found = powerprof_cli(["queries", "--socket", str(server.socket), *options, "--yes"])
-        finally:
-            stop.set()
-            worker.join()
-    assert (asked.code, "nobody is there to agree" in asked.err) == (2, True)
-    assert found.code == 0, found.err
-    first = json.loads(found.out)["statements"][0]
-    assert (first["text"], first["schema_name"]) == ("SELECT COUNT(*) FROM t WHERE n = ?", "q")
-    assert (first["plan"][0]["table"], first["plan"][0]["access"]) == ("t", "ALL")
-    assert "n = 42" not in found.out
-    workload = read_workload(folder)
-    assert workload.definition.load.sql == ["SELECT COUNT(*) FROM t WHERE n = 42"]
-    assert workload.definition.load.database == "q"
-
-
 def test_a_thousand_connections_are_all_counted(server: PrivateServer) -> None:
-    connections = [server.connect() for _ in range(1000)]
-    try:
+    with a_thousand_connections(server) as connections:
 
         def work() -> None:
             for number, connection in enumerate(connections):
                 connection.query(f"SELECT {number} FROM DUAL")
 
         trace = traced(server, work)
-    finally:
-        for connection in connections:
-            connection.close()
     assert rows(trace)["SELECT ? FROM DUAL"].calls_count == 1000
     assert trace.lost_count == 0
 
@@ -364,85 +224,3 @@ def test_older_kernels_count_the_same(server: PrivateServer) -> None:
     assert found["SELECT ?"].calls_count == 200
     assert 250 < found["SELECT SLEEP(?)"].latency_ms.p50 < 550
     assert found["SELECT SLEEP(?)"].c0_s < 0.02
-
-
-def test_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer, tmp_path: Path) -> None:
-    stop = threading.Event()
-
-    def client() -> None:
-        with server.connect() as connection, connection.cursor() as cursor:
-            while not stop.is_set():
-                cursor.execute("SELECT BENCHMARK(200000, SHA2('x', 256))")
-                cursor.execute("SELECT COUNT(*) FROM q.seq_1_to_200000 WHERE seq % 7 = 3")
-
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE IF NOT EXISTS q")
-    worker = threading.Thread(target=client)
-    worker.start()
-    page = tmp_path / "page.html"
-    try:
-        result = powerprof_cli(
-            [
-                *("queries", "--socket", str(server.socket), "--stacks", "--duration", "3", "--html", str(page)),
-                *("--no-save", "--energy-source", "none", "--json", "-"),
-            ]
-        )
-    finally:
-        stop.set()
-        worker.join()
-    assert result.code == 0, result.err
-    rows = {one["text"]: one for one in json.loads(result.out)["statements"]}
-    benchmark, scan = (next(row for text, row in rows.items() if name in text) for name in ("BENCHMARK", "COUNT"))
-    for row, function, other in ((benchmark, "Item_func_sha2", "Item_func_mod"), (scan, "Item_func_mod", "func_sha2")):
-        # 99 samples a second of CPU time; what a neighbour takes of a CPU is neither a sample's nor the server's.
-        count = sum(stack["count"] for stack in row["stacks"])
-        assert count == pytest.approx(99 * row["c0_s"], rel=0.3, abs=10)
-        labels = [" ".join(stack["frames"]) for stack in row["stacks"]]
-        assert any(function in one for one in labels)
-        assert not any(other in one for one in labels)
-    assert page.read_text().count('class="flame"') >= 2
-
-
-def test_watch_goes_on_when_the_server_comes_back(powerprof_cli: Cli, tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        tree = stack.enter_context(RunTree())
-        watched = stack.enter_context(PrivateServer(tree=tree, settings=_PERFORMANCE_SCHEMA_OFF))
-        words = ["queries", "--socket", str(watched.socket), "--watch", "--json-lines", "--duration", "0.5"]
-        process = powerprof_cli.start([*words, "--energy-source", "none"])
-        stack.callback(process.wait, 60)
-        stack.callback(process.terminate)  # it would wait for the server for ever
-
-        def window_with(text: str) -> dict[str, Any]:
-            """The first window in which clients were seen; each beginning is a statement of theirs."""
-            assert process.stdout is not None
-            for _ in range(60):
-                time.sleep(0.3)  # what comes right after a line may lie between two windows
-                with watched.connect() as connection, connection.cursor() as cursor:
-                    cursor.execute(text)
-                record = json.loads(process.stdout.readline())
-                if any("answer" in one["text"] for one in record["statements"]):
-                    return record
-            raise AssertionError("no window with a statement of ours")
-
-        first = window_with("SELECT 42 AS answer")
-        watched.stop()
-        shutil.rmtree(watched.directory)
-        watched.start()
-        watched.wait_ready()
-        second = window_with("SELECT 43 AS answer")
-        assert first["server"]["pid"] != second["server"]["pid"] == watched.pid
-        for record in (first, second):
-            parts = sum(one["c0_s"] for one in [*record["statements"], *record["background"]])
-            assert parts + record["other_c0_s"] == pytest.approx(record["server_c0_s"], abs=1e-9)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 130, err
-
-
-@pytest.mark.parametrize(
-    "words", [["--plain"], ["--count", "3"], ["--watch", "--stacks"], ["--watch", "--plain", "--json-lines"]]
-)
-def test_what_does_not_go_with_watch_is_refused(powerprof_cli: Cli, words: list[str]) -> None:
-    result = powerprof_cli(["queries", "--pid", str(os.getpid()), *words])
-    assert result.code == 2
-    assert "--watch" in result.err or "exclude each other" in result.err

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pymysql
@@ -23,12 +23,11 @@ from powerprof.statements.normal import key
 from powerprof.tracing.moments import Moments, MomentSampler
 from tests.conftest import Cli, each_release
 from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
+from tests.root.mariadb_work import BURN, BURN_TEXT, a_thousand_connections, asking, execute, prepare
 from tests.root.moments import percents
 from tests.root.moments import sampled as sampled_at
-from tests.root.test_queries import execute, prepare
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
-_BURN = "SELECT BENCHMARK({}, SHA2('x', 256))"
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def test_work_that_is_known_has_its_share_and_sleep_has_none(server: PrivateServ
             cursor.execute("SELECT SLEEP(0.3)")
             for _ in range(60):
                 for name, times in parts.items():
-                    cursor.execute(f"{_BURN.format(20_000 * times)} AS {name}")
+                    cursor.execute(f"{BURN.format(20_000 * times)} AS {name}")
 
     _, found = sampled(server, work)
     shares = percents(found)
@@ -116,31 +115,27 @@ def test_what_runs_already_when_the_window_begins_is_told(server: PrivateServer)
 
     def burn() -> None:
         with suppress(pymysql.MySQLError), connection.cursor() as cursor:  # it is killed
-            cursor.execute(_BURN.format(20_000_000))
+            cursor.execute(BURN.format(20_000_000))
 
     worker = threading.Thread(target=burn, daemon=True)
     worker.start()
     time.sleep(0.2)
     _, parts = sampled(server, lambda: time.sleep(0.6))
-    assert percents(parts)["SELECT BENCHMARK(?, SHA2(?, …))"] > 95
+    assert percents(parts)[BURN_TEXT] > 95
     with server.connect() as other, other.cursor() as cursor:
         cursor.execute(f"KILL {connection.thread_id()}")
     worker.join(30)
 
 
 def test_a_thousand_connections_are_one_statement(server: PrivateServer) -> None:
-    connections = [server.connect() for _ in range(1000)]
-    try:
+    with a_thousand_connections(server) as connections:
 
         def work() -> None:
             for number, connection in enumerate(connections):
-                connection.query(f"SELECT BENCHMARK({3000 + number % 2}, SHA2('x', 256)) FROM DUAL")
+                connection.query(f"{BURN.format(3000 + number % 2)} FROM DUAL")
 
         moments, parts = sampled(server, work)
-    finally:
-        for connection in connections:
-            connection.close()
-    assert percents(parts)["SELECT BENCHMARK(?, SHA2(?, …)) FROM DUAL"] > 95
+    assert percents(parts)[f"{BURN_TEXT} FROM DUAL"] > 95
     assert moments.lost_count == 0
     assert 200 < parts.connections_count <= 1001
 
@@ -161,7 +156,7 @@ def test_a_thousand_texts_are_one_statement_or_as_many(server: PrivateServer) ->
 
         moments, parts = sampled(server, work)
     shares = percents(parts)
-    assert shares["SELECT BENCHMARK(?, SHA2(?, …))"] == pytest.approx(50, abs=5)
+    assert shares[BURN_TEXT] == pytest.approx(50, abs=5)
     assert len(shares) > 300
     assert moments.lost_count == 0
 
@@ -175,27 +170,8 @@ def test_other_releases_are_told_too(historical_build: ServerBuild) -> None:
         test_prepared_statements_are_told_by_their_texts_also_of_before_the_window(other)
 
 
-@contextmanager
-def burning(server: PrivateServer) -> Iterator[None]:
-    """A client that works until the end."""
-    stop = threading.Event()
-
-    def client() -> None:
-        with server.connect() as connection, connection.cursor() as cursor:
-            while not stop.is_set():
-                cursor.execute(_BURN.format(100_000))
-
-    worker = threading.Thread(target=client)
-    worker.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        worker.join()
-
-
 def test_the_command_says_what_samples_tell(powerprof_cli: Cli, tmp_path: Path) -> None:
-    with PrivateServer() as asked_server, burning(asked_server):
+    with PrivateServer() as asked_server, asking(asked_server, BURN.format(100_000)):
         words = ["queries", "--socket", str(asked_server.socket), "--method", "samples", "--no-save", "--duration", "2"]
         plain = powerprof_cli([*words, "--duration", "1"])
         found = powerprof_cli([*words, "--explain", "--yes", "--save-workload", str(tmp_path / "made"), "--json", "-"])
@@ -206,7 +182,7 @@ def test_the_command_says_what_samples_tell(powerprof_cli: Cli, tmp_path: Path) 
     assert found.code == 0, found.err
     record = json.loads(found.out)
     first = record["statements"][0]
-    assert (record["method"], first["text"]) == ("samples", "SELECT BENCHMARK(?, SHA2(?, …))")
+    assert (record["method"], first["text"]) == ("samples", BURN_TEXT)
     assert first["c0_percent"] > 80
     assert first["low_percent"] < first["c0_percent"] < first["high_percent"] + 1e-9
     assert first["calls_count"] > 10, "performance_schema is on: the server's own count"
@@ -234,7 +210,7 @@ def consumers(server: PrivateServer) -> dict[str, str]:
 
 def test_an_account_to_which_performance_schema_is_closed_has_samples(powerprof_cli: Cli, tmp_path: Path) -> None:
     account = tmp_path / "account.cnf"
-    with PrivateServer() as closed, burning(closed):
+    with PrivateServer() as closed, asking(closed, BURN.format(100_000)):
         with closed.connect() as connection, connection.cursor() as cursor:
             cursor.execute("CREATE USER other@localhost IDENTIFIED BY 'x'")
         account.write_text(f"[client]\nuser=other\npassword=x\nsocket={closed.socket}\n")
@@ -243,7 +219,7 @@ def test_an_account_to_which_performance_schema_is_closed_has_samples(powerprof_
         found = powerprof_cli([*words, "--method", "samples", "--json", "-"])
         refused = powerprof_cli([*words, "--method", "history"])
     assert found.code == 0, found.err
-    assert json.loads(found.out)["statements"][0]["text"] == "SELECT BENCHMARK(?, SHA2(?, …))"
+    assert json.loads(found.out)["statements"][0]["text"] == BURN_TEXT
     assert refused.code == 3
     assert "closed to this account" in refused.err
     assert "--method samples" in refused.err
@@ -252,17 +228,8 @@ def test_an_account_to_which_performance_schema_is_closed_has_samples(powerprof_
 def test_the_history_agrees_and_consumers_are_restored(powerprof_cli: Cli) -> None:
     with PrivateServer(settings={"performance_schema": "ON"}) as asked:
         before = consumers(asked)
-        stop = threading.Event()
-
-        def client() -> None:
-            with asked.connect() as connection, connection.cursor() as cursor:
-                while not stop.is_set():
-                    cursor.execute("SELECT BENCHMARK(100000, SHA2('x', 256))")
-
-        worker = threading.Thread(target=client)
-        worker.start()
         options = ["queries", "--socket", str(asked.socket), "--method", "history", "--no-save"]
-        try:
+        with asking(asked, BURN.format(100_000)):
             refused = powerprof_cli(options)
             found = powerprof_cli([*options, "--enable-consumers", "--yes", "--duration", "3", "--json", "-"])
             process = powerprof_cli.start([*options, "--enable-consumers", "--yes", "--duration", "60"])
@@ -272,9 +239,6 @@ def test_the_history_agrees_and_consumers_are_restored(powerprof_cli: Cli) -> No
             time.sleep(1)
             process.terminate()
             process.communicate(timeout=60)
-        finally:
-            stop.set()
-            worker.join()
         assert consumers(asked) == before
     assert (refused.code, "--enable-consumers" in refused.err) == (3, True)
     assert found.code == 0, found.err
