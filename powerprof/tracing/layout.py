@@ -49,7 +49,7 @@ WOKEN_COUNT = np.dtype([("count", "<u8")])
 
 # Exits of one CPU in its window: struct cpu_total of causes.h.
 _BY_STATE = [(name, "<u8", (CAUSE_STATES,)) for name in ("count", "idle_ns")]
-CPU_TOTAL = np.dtype([("start_ns", "<u8"), ("end_ns", "<u8"), *_BY_STATE, ("last_tgid", "<u8")])
+CPU_TOTAL = np.dtype([("start_ns", "<u8"), ("end_ns", "<u8"), *_BY_STATE, ("last_tgid", "<u8"), ("gap", "V72")])
 
 NEWBORN_CODE = 2  # site_code of a thread that has not run yet
 

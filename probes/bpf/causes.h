@@ -53,13 +53,14 @@ struct cause_sum {
     char waker_comm[COMM_BYTES];
 };
 
-/* Exits of one CPU in its window, by idle state. */
+/* Exits of one CPU in its window, by idle state. Filled up to whole pairs of cache lines: its CPU writes it at each exit. */
 struct cpu_total {
     u64 start_ns;         /* the window's edges, set by the reader while it keeps the CPU awake; 0: not yet */
     u64 end_ns;
     u64 count[CAUSE_STATES];
     u64 idle_ns[CAUSE_STATES];
     u64 last_tgid;        /* whose thread the last of them was for */
+    u8 gap[72];
 };
 
 static __attribute__((always_inline)) inline int is_in_window(struct cpu_total *total, struct idle_exit *period)

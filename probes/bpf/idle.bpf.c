@@ -16,10 +16,13 @@
 #define WAKING_SLOTS 16384   /* direct-mapped by thread id: a collision loses one waker's name, never a count */
 #define EXIT_NONE ((u32)-1)
 
+/* A table that can be mapped begins at a page, so that entries of whole cache lines share none. */
+#define ALIGNED_ARRAY(name, type, count) BPF_F_TABLE("array", int, type, name, count, BPF_F_MMAPABLE)
+
 BPF_ARRAY(cpus, struct cpu_state, NR_CPUS);
 BPF_ARRAY(wakings, struct waking, WAKING_SLOTS);
 BPF_TABLE("hash", struct cause_key, struct cause_sum, causes, CAUSE_SLOTS);
-BPF_ARRAY(totals, struct cpu_total, NR_CPUS);
+ALIGNED_ARRAY(totals, struct cpu_total, NR_CPUS);
 BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
 BPF_ARRAY(shared, s64, 11);
 

@@ -32,19 +32,19 @@ struct look {
     u32 unread;       /* looks since, at its registers alone */
 };
 
-/* A thread: a slot is another's as soon as that one sleeps. */
+/* A thread: a slot is another's as soon as that one sleeps. What its waker on another CPU needs is in the first cache line. */
 struct thread {
-    struct look sleeper;
-    struct look waker;
     u32 tid, tgid;
     u32 asleep;       /* its waking has not been seen yet */
     u32 sent;         /* stacks of this thread that were copied … */
-    u32 unused;
+    struct look sleeper;
     u64 window;       /* … in this window */
+    struct look waker;
+    u8 gap[24];
 };
 
 BPF_HASH(targets, u32, struct target, 8192);
-BPF_ARRAY(threads, struct thread, SITE_SLOTS);
+ALIGNED_ARRAY(threads, struct thread, SITE_SLOTS);
 BPF_ARRAY(wanted, u32, SITE_SLOTS);
 
 /* Whether a process cannot be of the target, before anything is looked up: where there is but one. */
