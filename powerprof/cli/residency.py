@@ -72,15 +72,10 @@ def _replay(
 
 def _measure(duration: float, source: str, saving: Saving, files: Targets) -> None:
     from powerprof.host.describe import host_record
-    from powerprof.windows.sampling import WindowInterrupted, measure_window
+    from powerprof.windows.sampling import WindowMeter
     from powerprof.windows.summary import run_of
 
     progress(f"measuring for {duration:g} s", saving.quiet)
-    interrupted = False
-    try:
-        window = measure_window(duration, residency_source=source)
-    except WindowInterrupted as error:
-        if error.partial is None:
-            raise
-        window, interrupted = error.partial, True
+    with WindowMeter(residency_source=source) as meter:
+        window, interrupted = meter.measure_or_part(duration)
     deliver(run_of(window, host=host_record(), interrupted=interrupted), "residency", saving, files)

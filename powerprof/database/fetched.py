@@ -24,16 +24,8 @@ class Fetchable(Protocol):
         """As `powerprof servers fetch` takes it."""
 
     @property
-    def version(self) -> str:
-        """Its release."""
-
-    @property
     def description(self) -> str:
         """What it is, for people."""
-
-    @property
-    def licence(self) -> str:
-        """Its SPDX expression."""
 
     @property
     def download_bytes(self) -> int:

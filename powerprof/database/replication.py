@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -49,16 +50,19 @@ class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_status(connection: Sql) -> list[ReplicationStatus]:
     """Every channel of a server; empty where it replicates from nobody. Raises PowerprofError."""
-    for statement in ("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS"):
-        try:
-            return [status_of(row) for row in sql.records(connection, statement)]
-        except StatementError as error:
-            if error.number != 1064:  # a syntax error: words of another server
-                raise
-    raise PowerprofError(
-        "the server has no statement that shows replication",
-        "a MariaDB or MySQL account with REPLICATION CLIENT sees it",
-    )
+    return [status_of(row) for row in status_rows(connection)]
+
+
+def status_rows(connection: Sql) -> list[dict[str, Any]]:
+    """As `read_status`, in the server's own words."""
+    words = ("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
+    rows = sql.first_known(partial(sql.records, connection), *words)
+    if rows is None:
+        raise PowerprofError(
+            "the server has no statement that shows replication",
+            "a MariaDB or MySQL account with REPLICATION CLIENT sees it",
+        )
+    return rows
 
 
 def status_of(row: Mapping[str, Any]) -> ReplicationStatus:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from powerprof.database.base import Limits, Login, StatementError
 from powerprof.foreign import printable, whole
@@ -19,6 +19,8 @@ Row = tuple[Any, ...]
 _WRITE_S = 30.0
 _WORK_S = 6 * 3600.0  # tables are made, plans are run
 _MOST_NAME = 128
+_SYNTAX_ERROR = 1064
+Answer = TypeVar("Answer")
 
 
 LIMITS = Limits()
@@ -130,6 +132,20 @@ def records(connection: Sql, statement: str) -> list[dict[str, Any]]:
     """As `rows`, by column name."""
     names, answer = _ask(connection, statement, None)
     return [dict(zip(names, row, strict=True)) for row in answer]
+
+
+def first_known(ask: Callable[[str], Answer], *statements: str) -> Answer | None:
+    """What is answered to the first of these that the server can parse: other releases have other words for the same.
+
+    None where it knows none. Raises StatementError for what is wrong otherwise.
+    """
+    for statement in statements:
+        try:
+            return ask(statement)
+        except StatementError as error:
+            if error.number != _SYNTAX_ERROR:
+                raise
+    return None
 
 
 def execute(connection: Sql, *statements: str) -> None:

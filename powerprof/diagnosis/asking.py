@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from powerprof.database import sql
 from powerprof.database.base import StatementError
-from powerprof.database.replication import read_status, status_of
+from powerprof.database.replication import status_of, status_rows
 from powerprof.diagnosis.evidence import Channel, Client, LoggedEvent, ReplicaHost, ScheduledEvent
 from powerprof.diagnosis.periodic import SETTINGS
 
@@ -110,23 +111,10 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-def _first_known(connection: Sql, *statements: str) -> list[dict[str, Any]] | None:
-    """The rows of the first of these that the server can parse; None where it knows none."""
-    for statement in statements:
-        try:
-            return sql.records(connection, statement)
-        except StatementError as error:
-            if error.number != 1064:  # a syntax error
-                raise
-    return None
-
-
 def channels(connection: Sql) -> list[Channel]:
     """Every replication channel with the file that is being applied."""
-    rows = _first_known(connection, "SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
-    if rows is None:
-        return [Channel(status=channel, relay_log_file=None) for channel in read_status(connection)]
-    return [Channel(status=status_of(row), relay_log_file=_relay_file(row)) for row in rows[:_MOST_CHANNELS]]
+    rows = status_rows(connection)[:_MOST_CHANNELS]
+    return [Channel(status=status_of(row), relay_log_file=_relay_file(row)) for row in rows]
 
 
 def _relay_file(row: dict[str, Any]) -> str | None:
@@ -192,7 +180,7 @@ def _short(value: Any) -> str:
 
 def replicas(connection: Sql) -> list[ReplicaHost]:
     """The replicas that this server knows of."""
-    rows = _first_known(connection, "SHOW SLAVE HOSTS", "SHOW REPLICAS") or []
+    rows = sql.first_known(partial(sql.records, connection), "SHOW SLAVE HOSTS", "SHOW REPLICAS") or []
     plain = [{name.lower(): value for name, value in row.items()} for row in rows]
     return [
         ReplicaHost(
@@ -228,16 +216,10 @@ def events(connection: Sql) -> list[ScheduledEvent]:
 
 def log_end(connection: Sql) -> tuple[str, int] | None:
     """File and position where the binary log ends; None where there is none."""
-    for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"):
-        try:
-            rows = sql.rows(connection, statement, columns=2)
-        except StatementError as error:
-            if error.number != 1064:
-                raise
-            continue
-        position = sql.count(rows[0][1]) if rows else None
-        return None if position is None else (str(rows[0][0]), position)
-    return None
+    ask = partial(sql.rows, connection, columns=2)
+    rows = sql.first_known(ask, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
+    position = sql.count(rows[0][1]) if rows else None
+    return None if not rows or position is None else (str(rows[0][0]), position)
 
 
 def logged(connection: Sql, since: tuple[str, int], most: int = 200) -> list[LoggedEvent]:

@@ -32,6 +32,7 @@ from powerprof.tracing.layout import (
     CPU_TOTAL,
     HALF,
     IDLE_EXIT,
+    Count,
     Flag,
     Phase,
 )
@@ -72,7 +73,6 @@ Array = npt.NDArray[Any]
 
 # Records that a window keeps beside its sums: 11 MB, and one in two, four, … of them where more come.
 SAMPLE_LIMIT = 50_000
-_COUNT_LOST, _COUNT_LOST_SAMPLES = 0, 6
 _SHARED_SAMPLE_MASK, _SHARED_CAUSE_HALF, _SHARED_TICK_HANDLER = 4, 5, 9
 
 
@@ -242,10 +242,10 @@ class IdleTracer(Closing):
         self._counted = counters
         return IdleTrace(
             causes,
-            counted[_COUNT_LOST],
+            counted[Count.LOST_EXITS],
             sample[np.lexsort((sample["exit_ns"], is_open))],
             mask + 1,
-            counted[_COUNT_LOST_SAMPLES],
+            counted[Count.LOST_SAMPLES],
             totals,
             self.program.run_time_s(),
             self._names_of(self._addresses(causes)),

@@ -69,6 +69,18 @@ STACK_HEADER = np.dtype(
 )
 
 
+class Count(enum.IntEnum):
+    """What the program counts beside its sums, on each CPU: enum counter of idle.bpf.c."""
+
+    LOST_EXITS = 0
+    LOST_STACKS = 1
+    LOADED = 2
+    SLEEPS = 3
+    UNSENT = 4
+    UNCOUNTED = 5
+    LOST_SAMPLES = 6
+
+
 class Phase(enum.IntEnum):
     """Where a CPU is between two idle entries."""
 

@@ -23,12 +23,10 @@ from powerprof.tracing import features
 from powerprof.tracing.btf import Btf, kernel_btf
 from powerprof.tracing.halves import Halves
 from powerprof.tracing.idle import IdleTrace, IdleTracer
-from powerprof.tracing.layout import HALF, STACK_HEADER, WOKEN_COUNT, WOKEN_KEY
+from powerprof.tracing.layout import HALF, STACK_HEADER, WOKEN_COUNT, WOKEN_KEY, Count
 from powerprof.tracing.sites import SavedSite, SiteWakings, SleepingStack
 from powerprof.tracing.sleeping import sleeping_stacks
 
-_COUNT_LOST_STACKS, _COUNT_LOADED, _COUNT_UNSENT, _COUNT_UNCOUNTED = 1, 2, 4, 5
-_COUNT_SLEEPS = 3
 _SHARED_REGISTERS, SHARED_COUNTING, _SHARED_STACK_BYTES, _SHARED_WOKEN_HALF = 1, 2, 3, 6
 _SHARED_ONLY_TARGET, _SHARED_WINDOW, _SHARED_OWN_PID = 7, 8, 10
 _TARGET = struct.Struct("=5Q")
@@ -294,11 +292,11 @@ class StackTracer(IdleTracer):
             sleeping,
             self.images,
             self._wakings,
-            counted[_COUNT_LOST_STACKS],
-            counted[_COUNT_LOADED],
-            counted[_COUNT_UNSENT],
-            counted[_COUNT_UNCOUNTED],
+            counted[Count.LOST_STACKS],
+            counted[Count.LOADED],
+            counted[Count.UNSENT],
+            counted[Count.UNCOUNTED],
             counted_from_ns,
             self._counted_to_ns,
-            self._direct or bool(self._shared(_SHARED_REGISTERS)) or not counted[_COUNT_SLEEPS],
+            self._direct or bool(self._shared(_SHARED_REGISTERS)) or not counted[Count.SLEEPS],
         )

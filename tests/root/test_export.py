@@ -116,7 +116,7 @@ class Store:
         """Wait for the end of one more interval, and read the host's own counters around it.
 
         A page shows what was so at its timestamp, not when it was read: naming what is new takes up to a second, and
-        the host goes on meanwhile. So the counters are read before, after and between, without a pause.
+        the host goes on meanwhile. So the counters are read again and again until the page has changed.
         """
         began, readings = total(self.last, "powerprof_intervals_total"), list[tuple[float, int, float]]()
         deadline = time.monotonic() + 60

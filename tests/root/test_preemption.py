@@ -14,12 +14,12 @@ import pytest
 from powerprof.processes.targets import resolve
 from powerprof.tracing import features, stacks
 from powerprof.tracing.btf import kernel_btf
+from powerprof.tracing.layout import Count
 from powerprof.tracing.monitor import Monitor
 from powerprof.tracing.stacks import StackTracer
 
 HERE = Path(__file__).parent
 PREEMPTIONS = 10_000
-_SLEEPS = 3  # COUNT_SLEEPS in idle.bpf.c
 _AT_MOST_S = 60.0
 
 
@@ -50,11 +50,11 @@ def test_ten_thousand_preemptions_are_no_sleep(root_bpf: None, victim: int, monk
     with StackTracer(resolve([str(victim)])) as tracer:
         # Both are read while the thread runs on: what it does in between is the tolerance.
         slept, preempted = switches(victim)
-        counted = tracer.program.per_cpu_sum("counters")[_SLEEPS]
+        counted = tracer.program.per_cpu_sum("counters")[Count.SLEEPS]
         deadline = time.monotonic() + _AT_MOST_S
         while switches(victim)[1] - preempted < PREEMPTIONS and time.monotonic() < deadline:
             time.sleep(0.5)
-        found = tracer.program.per_cpu_sum("counters")[_SLEEPS] - counted
+        found = tracer.program.per_cpu_sum("counters")[Count.SLEEPS] - counted
         now_slept, now_preempted = switches(victim)
     assert now_preempted - preempted >= PREEMPTIONS
     true_sleeps = now_slept - slept
@@ -66,9 +66,9 @@ def test_ten_thousand_preemptions_are_no_sleep(root_bpf: None, victim: int, monk
 def looked_at(pid: int, seconds: float) -> tuple[int, int, set[tuple[int, int]]]:
     """Of a thread: how often the kernel says it slept, how often the tracer does, and at which sites."""
     with StackTracer(resolve([str(pid)])) as tracer, Monitor(tracer) as monitor:
-        slept, counted = switches(pid)[0], tracer.program.per_cpu_sum("counters")[_SLEEPS]
+        slept, counted = switches(pid)[0], tracer.program.per_cpu_sum("counters")[Count.SLEEPS]
         time.sleep(seconds)
-        found = tracer.program.per_cpu_sum("counters")[_SLEEPS] - counted
+        found = tracer.program.per_cpu_sum("counters")[Count.SLEEPS] - counted
         slept = switches(pid)[0] - slept
         monitor.read()
         return slept, found, {(site.ip, site.sp) for site in tracer.stack_trace().sites if site.tid == pid}

@@ -267,6 +267,8 @@ def test_a_thread_that_is_preempted_is_no_sleeper_whatever_state_it_has_set(
 def test_states_of_two_cpus_share_no_pair_of_cache_lines(library: ctypes.CDLL) -> None:
     used = library.gap_offset()
     assert library.state_bytes() - used >= 128
+    # Their totals lie in a table that begins at a page.
+    assert library.total_bytes() % 128 == 0
 
 
 def test_the_load_meter_is_told_how_long_the_cpu_idled_whether_its_exit_was_seen_or_not(library: ctypes.CDLL) -> None:
