@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from powerprof import text
 from powerprof.attribution import causes, idle
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.idle import Array
@@ -16,7 +17,7 @@ from powerprof.attribution.records import Attribution, StackCounts, Wakeup
 from powerprof.attribution.sites import SiteStacks
 from powerprof.energy.domains import host_energy
 from powerprof.energy.split import Consumer, split_host
-from powerprof.processes.tasks import Task
+from powerprof.processes.tasks import ENDED, Task
 from powerprof.records import EnergyReading, EnergySplit
 
 
@@ -182,6 +183,11 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
         lost = f", less {capture.sample_lost_count} that were lost" if capture.sample_lost_count else ""
         notes.append(
             f"every idle exit is counted; single periods (timeline) are one in {capture.sample_1_in} of them{lost}"
+        )
+    if ended := int(exits["count"][exits["next_tid"] >= ENDED].sum()):
+        notes.append(
+            f"{text.some(ended, 'idle exit')} of threads that had ended are told by their names alone: there were more "
+            f"causes than are told apart"
         )
     if capture.lost_count:
         notes.append(f"{capture.lost_count} idle exits had more distinct causes than are kept: they are not in any row")

@@ -14,9 +14,11 @@ from powerprof.attribution.capture import Capture
 from powerprof.attribution.idle import MECHANISMS, Array
 from powerprof.attribution.records import Origin, Thread, Waker, Wakeup, Waking, Woken
 from powerprof.attribution.rhythm import regular_ms
-from powerprof.attribution.sites import SLEEPER, WAKER, NamedStack, SiteStacks
+from powerprof.attribution.sites import NamedStack, SiteStacks
+from powerprof.processes.tasks import ENDED
 from powerprof.records import Mechanism
 from powerprof.tracing.layout import SOFTIRQS, Flag, WakerContext
+from powerprof.tracing.sites import SLEEPER, WAKER
 
 # Timer callbacks that wake the thread which waits on that timer: nanosleep, futex and poll time-outs; schedule_timeout;
 # timerfd; POSIX timers; setitimer (kernel: kernel/time/{hrtimer,sleep_timeout,posix-timers,itimer}.c, fs/timerfd.c).
@@ -37,6 +39,7 @@ _SITE, _WAKER, _WAKER_SITE, _TASK = int(Flag.SITE), int(Flag.WAKER), int(Flag.WA
 _TIMER_SOFTIRQS = frozenset({"TIMER", "HRTIMER", "RCU", "SCHED"})
 _BY_NOBODY: tuple[Origin, str | None] = ("kernel", None)
 NO_STACK = NamedStack((), (), False, "no user stack", False)
+_GONE = NamedStack((), (), False, "the process is gone", False)
 
 
 class _Cause(msgspec.Struct, frozen=True):
@@ -132,6 +135,10 @@ def _period_ms(row: Row) -> float | None:
     return regular_ms(main.count, row.count, main.gaps, main.fitting_gaps, main.fitting_ns, main.fitting_periods)
 
 
+def _number(tid: int) -> int:
+    return tid if tid < ENDED else 0
+
+
 class Blamer:
     """Joins the exits of one capture with stacks and names."""
 
@@ -198,7 +205,7 @@ class Blamer:
             tid, pid = cause.next_tid, cause.next_tgid
             if not tid or not self._in_target(pid, tid):
                 continue
-            stack = NO_STACK
+            stack = NO_STACK if pid < ENDED else _GONE
             if cause.flags & _SITE:
                 stack = self._stacks.find(SLEEPER, pid, (tid, cause.site_ip, cause.site_sp, cause.site_code))
             origin, detail = _BY_NOBODY
@@ -292,8 +299,8 @@ class Blamer:
         stack = self._named_wakers[stacks[0]] if stacks else None
         thread = self.thread(tid)
         return Waker(
-            pid=pid,
-            tid=tid,
+            pid=_number(pid),
+            tid=_number(tid),
             comm=thread.comm,
             server_name=thread.server_name,
             stack=list(stack.frames) if stack else [],
@@ -306,7 +313,7 @@ class Blamer:
         if known is None:
             task = self._tasks.get(tid)
             known = self._threads[tid] = Thread(
-                tid=tid,
+                tid=_number(tid),
                 comm=task.comm if task else f"thread {tid}",
                 server_name=self._capture.server_names.get(tid),
                 pid=task.pid if task else None,

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from powerprof.errors import PowerprofError
 from powerprof.processes.targets import Target, has_ended
 from powerprof.processes.tasks import Task, look_up
 from powerprof.records import ToolCost
+from powerprof.sources.procfs import own_peak_bytes
 from powerprof.stacks.image import ProcessImage
 from powerprof.text import Say
 from powerprof.tracing.idle_time import DRIVERLESS_STATES
@@ -150,7 +150,7 @@ def captured(
         bpf_s=window.trace.run_time_s,
         cpu_percent=100.0 * window.tool_cpu_s / window.window_s / max(1, len(window.edges)),
         lost_count=window.trace.lost_count + stacks.lost_count,
-        memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        memory_bytes=own_peak_bytes(),
     )
     gone = [] if target.system else [f"process {pid} ended during the window" for pid in target.pids if has_ended(pid)]
     if not stacks.registers_found:

@@ -37,7 +37,8 @@ class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Thread(msgspec.Struct, frozen=True, kw_only=True):
-    """A thread; `server_name` is performance_schema's."""
+    """A thread; `server_name` is performance_schema's. `tid` 0: all threads of that name that had ended, where there
+    were more than are told apart."""
 
     tid: int
     comm: str
@@ -51,7 +52,7 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waker(msgspec.Struct, frozen=True, kw_only=True):
-    """Who woke the thread, if a task did; its stack where it belongs to the target."""
+    """Who woke the thread, if a task did; its stack where it belongs to the target. `pid` 0: of several that ended."""
 
     pid: int
     comm: str

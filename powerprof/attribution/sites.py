@@ -15,9 +15,8 @@ from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer
 from powerprof.stacks.unwind import Unwinder
 from powerprof.tracing.layout import NEWBORN_CODE
-from powerprof.tracing.sites import SavedSite
+from powerprof.tracing.sites import REGISTERS, SLEEPER, SavedSite
 
-SLEEPER, WAKER, REGISTERS = 0, 1, 2
 Key = tuple[int, int, int, int]
 LEFT_OUT = "[not named]"
 _MOST_FRAMES = 20_000
@@ -108,6 +107,8 @@ class SiteStacks:
             self._images.setdefault(image.pid, []).append(image)
         self._exact: dict[tuple[int, Key], SavedSite] = {}
         self._near: dict[tuple[int, int, int, int], SavedSite] = {}
+        # Of a thread that stood where another of its process had stood, the first one's were copied.
+        self._same: dict[tuple[int, int, int, int, int], SavedSite] = {}
         self._registers: dict[tuple[int, int, int], SavedSite] = {}
         self._sleeping = {(sleeper.tid, sleeper.ip, sleeper.sp): sleeper for sleeper in capture.sleeping}
         for site in capture.sites:
@@ -116,6 +117,7 @@ class SiteStacks:
                 self._registers.setdefault(place, site)
                 continue
             self._exact[(site.kind, (*place, site.code))] = site
+            self._same.setdefault((site.kind, site.pid, site.ip, site.sp, site.code), site)
             self._near.setdefault((site.kind, *place), site)
         self._named: dict[tuple[int, int, Key], NamedStack] = {}
         self.tally = StackTally()
@@ -220,6 +222,8 @@ class SiteStacks:
     def _saved(self, kind: int, pid: int, key: Key) -> SavedStack | None:
         tid, ip, sp, code = key
         site = self._exact.get((kind, key)) if code else None
+        if site is None and code > NEWBORN_CODE:
+            site = self._same.get((kind, pid, ip, sp, code))
         if site is None and kind == SLEEPER:
             asleep, registers = self._sleeping.get((tid, ip, sp)), self._registers.get((tid, ip, sp))
             if asleep is not None and registers is not None:

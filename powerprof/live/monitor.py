@@ -21,7 +21,7 @@ from powerprof.attribution import blame
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.live import Around, captured
 from powerprof.attribution.records import Attribution
-from powerprof.attribution.sites import SLEEPER, SiteStacks, StackMemo
+from powerprof.attribution.sites import SiteStacks, StackMemo
 from powerprof.closing import Closing
 from powerprof.energy.domains import host_meters
 from powerprof.energy.windows import WindowEnergy
@@ -42,8 +42,10 @@ from powerprof.text import Say
 from powerprof.tracing import monitor as tracing
 from powerprof.tracing.demand import DemandTracer
 from powerprof.tracing.names import Interrupts
+from powerprof.tracing.pace import wait_out
+from powerprof.tracing.sites import SLEEPER
 from powerprof.tracing.stacks import StackTrace
-from powerprof.tracing.window import TracedWindow, next_drain_s
+from powerprof.tracing.window import TracedWindow
 from powerprof.windows.sampling import now_text
 
 # A change that is worth asking the servers for: so many times the usual rate, and more than a tick's noise.
@@ -183,18 +185,8 @@ class Monitor(Closing):
         return interval
 
     def _wait(self, duration_s: float) -> None:
-        """Sleep, and wake only where a buffer fills or a meter's counter would wrap."""
-        meters = self._energy.meters
-        limit_s = duration_s if meters is None else meters.max_interval_s or duration_s
-        deadline_s, wait_s = time.monotonic() + duration_s, duration_s
-        while (left_s := deadline_s - time.monotonic()) > 0:
-            step_s, collected = min(left_s, wait_s, limit_s), self._tracer.collected()
-            time.sleep(step_s)
-            if left_s > step_s:
-                self._monitor.drain()
-                wait_s = next_drain_s(step_s, collected, self._tracer.collected())
-                if meters is not None:
-                    meters.sample()
+        """Sleep, and wake only where a buffer or a table fills or a meter's counter would wrap."""
+        wait_out(self._tracer, duration_s, duration_s, meters=self._energy.meters)
 
     def _with_energy(self, window: TracedWindow) -> TracedWindow:
         meters = self._energy.meters

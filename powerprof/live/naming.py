@@ -16,12 +16,13 @@ import numpy as np
 
 from powerprof.apart import Say, apart
 from powerprof.attribution.idle import Array
-from powerprof.attribution.sites import SLEEPER, Key, NamedStack, SiteStacks, without_name
+from powerprof.attribution.sites import Key, NamedStack, SiteStacks, without_name
 from powerprof.stacks.budget import Budget
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.walker import load
 from powerprof.tracing.demand import DemandTracer
 from powerprof.tracing.layout import Flag
+from powerprof.tracing.sites import SLEEPER
 
 SHARE = 0.0003
 # What may be put by: the programs of a host that has just been met. One that is dear to read may overdraw.

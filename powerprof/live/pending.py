@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from powerprof.attribution.sites import SLEEPER, Key
-from powerprof.tracing.sites import SavedSite
+from powerprof.attribution.sites import Key
+from powerprof.tracing.sites import SLEEPER, SavedSite
 from powerprof.tracing.stacks import StackTrace
 
 # 16 KiB at most each.

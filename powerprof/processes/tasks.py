@@ -10,6 +10,8 @@ from powerprof.foreign import printable, whole
 from powerprof.paths import procfs
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
+# From here on a number is no thread's (the kernel gives 2**22): it stands for all threads of one name that had ended.
+ENDED = 1 << 31
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
@@ -33,9 +35,11 @@ def look_up(tid: int, pid: int | None = None, comm: str = "") -> Task:
     if tid == 0:
         return Task(0, 0, "idle", "kernel", True)
     root = procfs()
-    stat = try_text(root / str(tid) / "stat")
+    stat = try_text(root / str(tid) / "stat") if tid < ENDED else None
     if stat is None:
         is_kernel = comm.startswith(("kworker/", "ksoftirqd/", "migration/", "rcu_"))
+        if tid >= ENDED:
+            return _ended(tid, pid, comm, is_kernel)
         process = "kernel" if is_kernel else comm or f"pid {pid or tid}"
         return Task(tid, pid, comm or f"thread {tid}", process, is_kernel)
     name, _, rest = stat.partition("(")[2].rpartition(")")
@@ -48,3 +52,11 @@ def look_up(tid: int, pid: int | None = None, comm: str = "") -> Task:
         return Task(tid, pid, own, "kernel", True)
     leader = try_text(root / str(pid) / "comm")
     return Task(tid, pid, own, clean(leader) if leader else own, False)
+
+
+def _ended(tid: int, pid: int | None, comm: str, is_kernel: bool) -> Task:
+    """Threads of one name, of one process or of many."""
+    name = clean(comm) or "threads that have ended"
+    pid = pid if pid is not None and pid < ENDED else None
+    leader = try_text(procfs() / str(pid) / "comm") if pid is not None else None
+    return Task(tid, pid, name, "kernel" if is_kernel else clean(leader) if leader else name, is_kernel)

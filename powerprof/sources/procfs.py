@@ -141,6 +141,15 @@ def process_cpu_ns(pid: int) -> int | None:
         return None
 
 
+def own_peak_bytes() -> int | None:
+    """The most memory that this process held at once.
+
+    Not getrusage(2)'s `ru_maxrss`, which a program inherits from the process that started it (fs/exec.c).
+    """
+    peak = files.read_fields(Path("/proc/self/status")).get("VmHWM", "").split()
+    return int(peak[0]) * 1024 if peak else None
+
+
 def children(pid: int) -> list[int]:
     """The processes that its first thread started, in the order of their beginning; none where it is gone."""
     words = (files.try_text(paths.procfs() / str(pid) / f"task/{pid}/children") or "").split()

@@ -8,6 +8,7 @@ ended an idle period, a process only where somebody asks for it, and wakings are
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Collection, Iterable
@@ -43,6 +44,11 @@ class DemandTracer(StackTracer):
 
     def start(self) -> None:
         """Nothing is judged yet."""
+
+    @property
+    def drain_at_most_s(self) -> float:
+        """Whoever reads it looks for the target's processes with each read."""
+        return math.inf
 
     def judge(self, pids: Collection[int]) -> None:
         """From now on every waking of these processes is counted, and of no others."""

@@ -57,11 +57,14 @@ class Halves:
         self._program.clear(self._name)
         self._forget()
 
-    def since(self) -> Array:
-        """What came since the last call, or since `clear`: entries with the half taken out of their keys."""
+    def since(self, *, emptied: bool = False) -> Array:
+        """What came since the last call, or since `clear`: entries with the half taken out of their keys.
+
+        `emptied`: turn to the other half in any case.
+        """
         keys, values = self._read()
         parts = [self._difference(keys, values)]
-        if 3 * len(keys) > self._slots or len(keys) > max(_FEW, _MOST_PAST * len(parts[0])):
+        if emptied or 3 * len(keys) > self._slots or len(keys) > max(_FEW, _MOST_PAST * len(parts[0])):
             old = self._half
             self._half = 1 - old
             self._turn(self._half)

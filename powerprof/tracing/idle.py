@@ -23,8 +23,10 @@ from powerprof.tracing import features
 from powerprof.tracing.aggregate import aggregate, sample_hash
 from powerprof.tracing.btf import Btf, kernel_btf
 from powerprof.tracing.definitions import argument_definitions, possible_cpus, struct_definitions
+from powerprof.tracing.ended import ENOUGH, EndedThreads, summed_causes
 from powerprof.tracing.halves import Halves
 from powerprof.tracing.layout import (
+    CAUSE,
     CAUSE_KEY,
     CAUSE_STATES,
     CAUSE_SUM,
@@ -32,9 +34,12 @@ from powerprof.tracing.layout import (
     CPU_TOTAL,
     HALF,
     IDLE_EXIT,
+    MADE,
+    WOKEN,
     Count,
     Flag,
     Phase,
+    Table,
 )
 from powerprof.tracing.loaded import Loaded
 from powerprof.tracing.names import address_of, kernel_functions
@@ -134,7 +139,10 @@ class IdleTracer(Closing):
             sums=("count", "running_ns", "idle_ns", "states"),
             turn=lambda half: self._share(_SHARED_CAUSE_HALF, half * HALF),
         )
+        self._ended = EndedThreads()
+        self._kept, self._had_many = np.zeros(0, dtype=CAUSE), False
         self.program.ring("exits", self._sample.extend)
+        self.program.ring("calls", lambda table: None)
         # Not a definition: the kernel lies elsewhere after each boot.
         self._share(_SHARED_TICK_HANDLER, address_of(_TICK_HANDLERS))
         self.begin()
@@ -151,6 +159,8 @@ class IdleTracer(Closing):
         self.drain()
         self._sample.clear()
         self._causes.clear()
+        self._forget_made()
+        self._kept, self._had_many = self._kept[:0], False
         self._counted = self.program.per_cpu_sum("counters")
         self._totals = np.zeros(cpus, dtype=CPU_TOTAL)
 
@@ -168,8 +178,45 @@ class IdleTracer(Closing):
             total["end_ns"] = at_ns
             self.program.put("totals", cpu, total.tobytes())
 
+    def wait(self, seconds: float) -> bool:
+        """Sleep for so long, or until a table fills; says which: `drain` empties it."""
+        return self.program.wait("calls", seconds)
+
     def drain(self) -> None:
-        """Move what the ring buffer holds into our memory, and keep the sample within its limit."""
+        """Move what the ring buffers hold into our memory, and what tables hold that fill."""
+        self._drain()
+        made = np.frombuffer(self.program.table_bytes("made"), dtype=MADE)
+        if any(4 * int(made["entries"][table]) >= slots for table, slots in self._filling().items()):
+            # First: what is made meanwhile is in the half that is turned to.
+            self._forget_made()
+            self._gather()
+
+    def _forget_made(self) -> None:
+        for table in Table:
+            self.program.put("made", table, bytes(MADE.itemsize))
+
+    def _filling(self) -> dict[Table, int]:
+        """Tables that are emptied when they fill, with their slots."""
+        return {Table.CAUSES: self.program.slots("causes")}
+
+    def _gather(self) -> None:
+        """Keep here what the kernel's tables hold."""
+        self._kept = np.concatenate([self._kept, self._causes.since(emptied=True)])
+        self._fold()
+
+    def _fold(self) -> None:
+        """Where there are more causes than anybody reads, threads that have ended are told by name."""
+        self._kept = summed_causes(self._kept)
+        if self._are_many(len(self._kept)):
+            self._kept, _ = self._ended.fold(self._kept, np.zeros(0, dtype=WOKEN), ())
+
+    def _are_many(self, count: int) -> bool:
+        """Once in a window they are: threads that end later are told by the same names."""
+        self._had_many = self._had_many or count > ENOUGH
+        return self._had_many
+
+    def _drain(self) -> None:
+        """What the ring buffers hold; the sample is kept within its limit."""
         self.program.consume()
         while len(self._sample) > SAMPLE_LIMIT * IDLE_EXIT.itemsize:
             self._set_mask(self._mask << 1 | 1)
@@ -222,7 +269,10 @@ class IdleTracer(Closing):
 
     def _since(self, *, with_open: bool) -> IdleTrace:
         self.drain()
-        causes = self._causes.since()
+        self._kept = np.concatenate([self._kept, self._causes.since()])
+        self._read_more()
+        self._fold()
+        causes, self._kept, self._had_many = self._kept, self._kept[:0], False
         now = np.frombuffer(self.program.table_bytes("totals"), dtype=CPU_TOTAL)
         totals = now.copy()
         for name in ("count", "idle_ns"):
@@ -250,6 +300,9 @@ class IdleTracer(Closing):
             self.program.run_time_s(),
             self._names_of(self._addresses(causes)),
         )
+
+    def _read_more(self) -> None:
+        """What else the tables of this window hold."""
 
     def _names_of(self, addresses: set[int]) -> dict[int, str]:
         """Names of kernel functions; each is looked for once."""

@@ -47,6 +47,8 @@ WOKEN_KEY = np.dtype(
 )
 WOKEN_COUNT = np.dtype([("count", "<u8")])
 
+WOKEN = np.dtype([*WOKEN_KEY.descr, *WOKEN_COUNT.descr])
+
 # Exits of one CPU in its window: struct cpu_total of causes.h.
 _BY_STATE = [(name, "<u8", (CAUSE_STATES,)) for name in ("count", "idle_ns")]
 CPU_TOTAL = np.dtype([("start_ns", "<u8"), ("end_ns", "<u8"), *_BY_STATE, ("last_tgid", "<u8"), ("gap", "V72")])
@@ -79,6 +81,17 @@ class Count(enum.IntEnum):
     UNSENT = 4
     UNCOUNTED = 5
     LOST_SAMPLES = 6
+
+
+# What a table got since it was emptied: struct made of idle.bpf.c, one for each Table.
+MADE = np.dtype([("entries", "<u8"), ("is_called", "<u8")])
+
+
+class Table(enum.IntEnum):
+    """Tables whose new entries are counted: enum table of idle.bpf.c."""
+
+    CAUSES = 0
+    WOKEN = 1
 
 
 class Phase(enum.IntEnum):

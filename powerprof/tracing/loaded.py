@@ -9,8 +9,10 @@ perf events (`sampling.py`), `uprobe__NAME` at places in programs (`uprobes.py`)
 from __future__ import annotations
 
 import errno
+import math
 import os
 import resource
+import select
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -244,6 +246,12 @@ class Loaded(Closing):
         """Register `on_bytes` for a ring buffer's records; `consume` delivers them."""
         descriptor, plan = self._maps[name]
         self._rings.append(RingBuffer(descriptor, plan.entries, on_bytes))
+
+    def wait(self, name: str, seconds: float) -> bool:
+        """Sleep for so long, or until a ring buffer holds something that was sent with a wake-up; says whether."""
+        poll = select.poll()
+        poll.register(self._maps[name][0], select.POLLIN)
+        return bool(poll.poll(max(0, math.ceil(1e3 * seconds))))
 
     def consume(self) -> None:
         """Deliver what the ring buffers hold now; never waits."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import msgspec
 
+# Kinds of SavedSite: enum stack_kind of looks.bpf.h.
+SLEEPER, WAKER, REGISTERS = 0, 1, 2
+
 
 class SavedSite(msgspec.Struct, frozen=True, array_like=True):
     """Where a thread slept or woke another; `kind` as in looks.bpf.h. `stack` is empty if only registers are known."""

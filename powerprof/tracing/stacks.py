@@ -21,10 +21,11 @@ from powerprof.stacks.image import ProcessImage, Seen, merge, snapshot
 from powerprof.stacks.registers import Machine, this_machine
 from powerprof.tracing import features
 from powerprof.tracing.btf import Btf, kernel_btf
+from powerprof.tracing.ended import summed_causes, summed_wakings
 from powerprof.tracing.halves import Halves
 from powerprof.tracing.idle import IdleTrace, IdleTracer
-from powerprof.tracing.layout import HALF, STACK_HEADER, WOKEN_COUNT, WOKEN_KEY, Count
-from powerprof.tracing.sites import SavedSite, SiteWakings, SleepingStack
+from powerprof.tracing.layout import HALF, STACK_HEADER, WOKEN, WOKEN_COUNT, WOKEN_KEY, Count, Table
+from powerprof.tracing.sites import REGISTERS, SavedSite, SiteWakings, SleepingStack
 from powerprof.tracing.sleeping import sleeping_stacks
 
 _SHARED_REGISTERS, SHARED_COUNTING, _SHARED_STACK_BYTES, _SHARED_WOKEN_HALF = 1, 2, 3, 6
@@ -131,7 +132,7 @@ class StackTracer(IdleTracer):
         self._sites: list[SavedSite] = []
         self._stack_bytes, self._ring_bytes = 0, ring_pages * 4096
         self._sleeping: list[SleepingStack] = []
-        self._wakings: list[SiteWakings] = []
+        self._wakings = np.zeros(0, dtype=WOKEN)
         self._woken: Halves | None = None
         # Whether wakings are counted, or were since the last read.
         self._counting = True
@@ -218,6 +219,7 @@ class StackTracer(IdleTracer):
         self._sites.clear()
         self._stack_bytes = 0
         self._woken.clear()
+        self._wakings = self._wakings[:0]
         self._share(_SHARED_STACK_BYTES, STACK_BYTES)
         self._base = self._counted
         # Last: a stack that is not new is not copied again.
@@ -248,12 +250,34 @@ class StackTracer(IdleTracer):
     def _shared(self, index: int) -> int:
         return int.from_bytes(self.program.get("shared", index), "little")
 
-    def _addresses(self, causes: npt.NDArray[Any]) -> set[int]:
-        self._wakings = []
+    def _filling(self) -> dict[Table, int]:
+        woken = {} if self._woken is None else {Table.WOKEN: self.program.slots("woken")}
+        return {**super()._filling(), **woken}
+
+    def _gather(self) -> None:
+        self._read_woken(emptied=True)
+        super()._gather()
+
+    def _read_more(self) -> None:
+        self._read_woken(emptied=False)
+
+    def _read_woken(self, *, emptied: bool) -> None:
         if self._woken is not None and self._counting:
-            rows = self._woken.since()
-            self._wakings = [SiteWakings(*row) for row in rows[list(SiteWakings.__struct_fields__)].tolist()]
-        return super()._addresses(causes) | {waking.timer_function for waking in self._wakings} - {0}
+            self._wakings = np.concatenate([self._wakings, self._woken.since(emptied=emptied)])
+
+    def _fold(self) -> None:
+        """Both tables at once: an exit and its waking are of one thread."""
+        self._kept, self._wakings = summed_causes(self._kept), summed_wakings(self._wakings)
+        if self._are_many(max(len(self._kept), len(self._wakings))):
+            self._kept, self._wakings = self._ended.fold(self._kept, self._wakings, self._target.pids)
+            # Registers are joined with the stack of one who slept before the trace began; others' are of no use.
+            asleep = {(stack.tid, stack.ip, stack.sp) for stack in self._sleeping}
+            self._sites = [
+                site for site in self._sites if site.kind != REGISTERS or (site.tid, site.ip, site.sp) in asleep
+            ]
+
+    def _addresses(self, causes: npt.NDArray[Any]) -> set[int]:
+        return super()._addresses(causes) | set(self._wakings["timer_function"].tolist()) - {0}
 
     def drain(self) -> None:
         """As for idle exits; processes that joined the target are taken in as well."""
@@ -281,6 +305,7 @@ class StackTracer(IdleTracer):
         """Everything about stacks since `begin` or the call before; call it after `finish` or `snapshot`."""
         sites, self._sites = self._sites, []
         sleeping, self._sleeping = self._sleeping, []
+        wakings, self._wakings = self._wakings[list(SiteWakings.__struct_fields__)].tolist(), self._wakings[:0]
         self._stack_bytes = 0
         self._look_again(sites)
         counted = [now - then for now, then in zip(self._counted, self._base, strict=True)]
@@ -291,7 +316,7 @@ class StackTracer(IdleTracer):
             sites,
             sleeping,
             self.images,
-            self._wakings,
+            [SiteWakings(*row) for row in wakings],
             counted[Count.LOST_STACKS],
             counted[Count.LOADED],
             counted[Count.UNSENT],

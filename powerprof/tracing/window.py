@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -24,21 +23,12 @@ from powerprof.sources.procfs import accounting, read_stat
 from powerprof.tracing.edge import Array, CpuEdge, unchecked
 from powerprof.tracing.idle import IdleTrace, IdleTracer
 from powerprof.tracing.idle_time import traced_residency
+from powerprof.tracing.pace import wait_out
 from powerprof.windows.residency import compute, went_back
 from powerprof.windows.sampling import now_text
 
 # How soon the ring buffer is looked at for the first time: then it is known how fast it fills.
 FIRST_DRAIN_S = 0.5
-_DRAIN_SOONEST_S = 0.05
-
-
-def next_drain_s(since_s: float, before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> float:
-    """When the first of the ring buffers will be a quarter full, if they fill as they did in the last `since_s`."""
-    waits = [math.inf]
-    for (old, holds), (new, _) in zip(before, after, strict=True):
-        if new > old:
-            waits.append(holds / 4 * since_s / (new - old))
-    return max(_DRAIN_SOONEST_S, min(waits))
 
 
 @dataclass(frozen=True)
@@ -134,11 +124,9 @@ class TraceWindow(Closing):
         """
         # Before the edge: exits between it and here would be forgotten.
         self._tracer.begin()
-        started, started_at = time.process_time(), now_text()
-        meters, limit_s = self._meters, duration_s
+        started, started_at, meters = time.process_time(), now_text(), self._meters
         if meters is not None:
             meters.sample()
-            limit_s = meters.max_interval_s or limit_s
         start_s, suspended = time.monotonic(), Suspended()
         stat = read_stat()
         # Wakings from before the first CPU's edge: an exit in a CPU's own window has its waking among them.
@@ -146,16 +134,7 @@ class TraceWindow(Closing):
         before = self._edge(self._tracer.open_cpu)
         interrupted = False
         try:
-            deadline, wait_s = time.monotonic() + duration_s, drain_every_s or FIRST_DRAIN_S
-            while (left := deadline - time.monotonic()) > 0:
-                step_s, collected = min(left, wait_s, limit_s), self._tracer.collected()
-                time.sleep(step_s)
-                if left > step_s:
-                    self._tracer.drain()
-                    pace_s = next_drain_s(step_s, collected, self._tracer.collected())
-                    wait_s = drain_every_s or min(pace_s, self._tracer.drain_at_most_s)
-                    if meters is not None:
-                        meters.sample()
+            wait_out(self._tracer, duration_s, FIRST_DRAIN_S, drain_every_s=drain_every_s, meters=meters)
             if then_hold:
                 interrupts.hold()
         except Interrupted:

@@ -25,6 +25,14 @@ BPF_TABLE("hash", struct cause_key, struct cause_sum, causes, CAUSE_SLOTS);
 ALIGNED_ARRAY(totals, struct cpu_total, NR_CPUS);
 BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
 BPF_ARRAY(shared, s64, 11);
+BPF_RINGBUF_OUTPUT(calls, 1);
+
+/* Entries that a table got since its reader emptied it, and whether it was called. */
+enum table { TABLE_CAUSES, TABLE_WOKEN, TABLES };
+struct made {
+    u64 entries, is_called;
+};
+BPF_ARRAY(made, struct made, TABLES);
 
 enum counter {
     COUNT_LOST_EXITS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT, COUNT_UNCOUNTED, COUNT_LOST_SAMPLES,
@@ -43,6 +51,7 @@ enum shared_value {
 #define REVIEW_EVERY_NS 10000000ULL
 
 #define RB_NO_WAKEUP 1
+#define RB_FORCE_WAKEUP 2
 
 static __always_inline void count(int what)
 {
@@ -68,6 +77,26 @@ static __always_inline s64 *shared_at(int index)
     return shared.lookup(&index);
 }
 
+/* A table has one entry more. Where threads come and go it fills within seconds, and elsewhere never: the reader sleeps, and
+ * is called when a quarter is full. */
+static __always_inline void note_made(int table, u64 slots)
+{
+    struct made *of = made.lookup(&table);
+    u64 *call;
+
+    if (!of)
+        return;
+    __sync_fetch_and_add(&of->entries, 1);
+    if (of->entries < slots / 4 || of->is_called)
+        return;
+    of->is_called = 1;
+    call = calls.ringbuf_reserve(sizeof(*call));
+    if (!call)
+        return;
+    *call = table;
+    calls.ringbuf_submit(call, RB_FORCE_WAKEUP);
+}
+
 /* The entry of a period's cause; null where the table is full. */
 static __always_inline struct cause_sum *cause_of(struct idle_exit *period)
 {
@@ -83,7 +112,8 @@ static __always_inline struct cause_sum *cause_of(struct idle_exit *period)
         struct cause_sum fresh = {};   /* here, so that no exit of a known cause clears it */
 
         cause_names(&fresh, period);
-        causes.insert(&key, &fresh);   /* or another CPU was quicker with the same one */
+        if (!causes.insert(&key, &fresh))   /* or another CPU was quicker with the same one */
+            note_made(TABLE_CAUSES, CAUSE_SLOTS);
         sum = causes.lookup(&key);
     }
     return sum;

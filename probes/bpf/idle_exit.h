@@ -274,12 +274,15 @@ static __attribute__((always_inline)) inline void idle_waking(struct cpu_state *
         cpu->period.woken_tid = wakee_tid;
 }
 
+/* The state of a thread that is switched out for the last time (include/linux/sched.h, since Linux 4.14). */
+#define STATE_DEAD 0x80
+
 /* Whether a switch-out puts the thread to sleep. A thread that is preempted stays on the run queue, whatever state it
  * has set: between set_current_state() and schedule() it is no sleeper yet, and no waking follows. `state` is the
- * task's own: one that had a signal pending was set running again. */
+ * task's own: one that had a signal pending was set running again, and nothing wakes one that is dead. */
 static __attribute__((always_inline)) inline int is_sleep(int preempted, u32 state)
 {
-    return !preempted && state;
+    return !preempted && state && !(state & STATE_DEAD);
 }
 
 /* The CPU switches from the idle task to a task; `waking` may be null. Returns 1 if this ended an idle period. */

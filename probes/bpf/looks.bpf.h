@@ -25,10 +25,17 @@
 
 enum stack_kind { STACK_SLEEPER = 0, STACK_WAKER = 1, STACK_REGISTERS = 2 };
 
+/* Threads of one process that stand at one address of its memory on one path have one stack, one after the other: of those that
+ * live for an instant the first is copied. A reader that stays knows stacks by their threads. */
 struct site_key {
     u64 ip, sp, code;
-    u32 tid, kind;
+    u32 whose, kind;
 };
+#if ON_DEMAND
+#define WHOSE(tid, tgid) (tid)
+#else
+#define WHOSE(tid, tgid) (tgid)
+#endif
 
 struct stack_record {
     u64 at_ns;
@@ -189,7 +196,7 @@ static __always_inline void look_at_path(struct target *target, struct stack_rec
     key.ip = record->ip;
     key.sp = record->sp;
     key.code = record->code;
-    key.tid = record->tid;
+    key.whose = record->code == CODE_UNREADABLE ? record->tid : WHOSE(record->tid, record->tgid);
     key.kind = kind;
     if (seen.lookup(&key))
         return;
@@ -238,7 +245,7 @@ static __always_inline void send_registers(u64 registers, u64 ip, u64 sp, u32 ti
 
     key.ip = ip;
     key.sp = sp;
-    key.tid = tid;
+    key.whose = tid;
     key.kind = STACK_REGISTERS;
     if (!record || seen.lookup(&key))
         return;

@@ -40,6 +40,8 @@ static __always_inline void count_waking(struct look *look, u32 tid, u32 tgid, u
         __sync_fetch_and_add(times, 1);
     else if (woken.update(&key, &one))
         count(COUNT_UNCOUNTED);
+    else
+        note_made(TABLE_WOKEN, WOKEN_SITES);
 }
 
 static __always_inline int is_counting(struct cpu_state *cpu)

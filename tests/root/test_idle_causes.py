@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from powerprof.attribution import causes, idle
-from powerprof.processes.tasks import look_up
+from powerprof.processes.tasks import ENDED, look_up
 from powerprof.records import Cause, Conservation
 from powerprof.tracing import idle as tracing
 from powerprof.tracing.aggregate import aggregate
@@ -213,8 +213,10 @@ def test_a_small_buffer_loses_single_periods_and_no_count(root_bpf: None, monkey
 
 
 def test_a_small_table_is_a_count_of_losses(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for three causes: exits of all others are lost, counted, and the sum is still what cpuidle says."""
+    """Room for three causes and nobody who empties it: exits of all others are lost, counted, and the sum is still what
+    cpuidle says."""
     monkeypatch.setattr(tracing, "_CAUSES", 3)
+    monkeypatch.setattr(IdleTracer, "_filling", lambda self: {})
     with IdleTracer() as tracer:
         window = burst_of_exits(tracer, 1.5)
     balance = balance_of(window)
@@ -225,6 +227,26 @@ def test_a_small_table_is_a_count_of_losses(root_bpf: None, monkeypatch: pytest.
     usage = balance.cpuidle_usage_delta_count
     assert usage is not None
     assert abs(balance.idle_exits_count - usage) <= 0.02 * usage + 2 * (os.cpu_count() or 1)
+
+
+def test_a_table_that_fills_is_emptied_in_time(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each `sleep` of the burst is a thread that lives for an instant: far more causes than the table has room for."""
+    monkeypatch.setattr(tracing, "_CAUSES", 256)
+    monkeypatch.setattr(tracing, "ENOUGH", 128)
+    with IdleTracer() as tracer:
+        window = burst_of_exits(tracer, 3.0)
+    balance = balance_of(window)
+    assert balance.lost_count == 0
+    usage = balance.cpuidle_usage_delta_count
+    assert usage is not None
+    assert abs(balance.idle_exits_count - usage) <= 0.02 * usage + 2 * (os.cpu_count() or 1)
+    trace = window.trace
+    threads = len(np.unique(trace.sample["next_tid"]))
+    assert threads > 256
+    folded = trace.causes[trace.causes["next_tid"] >= ENDED]
+    assert int(folded["count"].sum()) > threads / 2
+    assert len(trace.causes) < threads / 2
+    assert b"sleep" in folded["next_comm"].tolist()
 
 
 def test_a_sample_within_its_limit_is_an_even_one(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:

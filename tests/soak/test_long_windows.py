@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long windows cost what their causes cost: ten minutes of an idle exit each 50 µs, and an hour of an idle server."""
+"""Long windows cost what their causes cost: ten minutes of an idle exit each 50 µs, or of threads that come and go, and
+an hour of an idle server."""
 
 from __future__ import annotations
 
@@ -81,10 +82,21 @@ def test_ten_minutes_at_twenty_thousand_idle_exits_a_second(
     powerprof_cli: Cli, wakes: Callable[..., Any], tmp_path: Path
 ) -> None:
     seconds = 60 * MINUTES
-    with wakes("fast=15000", "pairs=10000", duration=seconds + 60) as running:
+    with wakes("fast=15000", "pairs=15000", duration=seconds + 60) as running:
         found = Long(powerprof_cli, running.pid, seconds, tmp_path / "runs")
     found.check(FLAT_KIB)
     assert found.exits_hz >= EXITS_HZ
+
+
+def test_ten_minutes_of_threads_that_live_for_an_instant(
+    powerprof_cli: Cli, wakes: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Half a million threads: each is a cause of its own, and the tables have room for some thousand."""
+    seconds = 60 * MINUTES
+    with wakes("born=800", duration=seconds + 60) as running:
+        found = Long(powerprof_cli, running.pid, seconds, tmp_path / "runs")
+    found.check(SAMPLE_KIB)
+    assert found.saved_bytes <= SAVED_BYTES
 
 
 def test_an_hour_of_an_idle_server_is_a_small_run(mariadbd: None, powerprof_cli: Cli, tmp_path: Path) -> None:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from powerprof import __version__
 from powerprof.errors import Interrupted
 from powerprof.records import Cause, Conservation, ToolCost, Window
+from powerprof.sources.procfs import own_peak_bytes
 
 
 @dataclass
@@ -50,7 +50,7 @@ class ToolTally:
             cpu_percent=100.0 * self.cpu_s / self.wall_s / self.cpus if self.wall_s else None,
             bpf_s=self.bpf_s if traced else None,
             lost_count=self.lost if traced else None,
-            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            memory_bytes=own_peak_bytes(),
         )
 
 

@@ -44,6 +44,26 @@ def test_call_sites_that_differ_by_a_return_address_only(attribute: Attribute, w
     assert found.share_of_exits("stacks", "exits_complete_percent") >= 99.0
 
 
+def test_six_hundred_threads_a_second_that_live_for_an_instant(attribute: Attribute, wakes: Callable[..., Any]) -> None:
+    """More causes than the kernel keeps at once: none is lost, and the report does not grow with the threads."""
+    with wakes("twins=89", "born=600") as running:
+        found = attribute(running.pid, duration=12)
+    conservation, noted = found.record["conservation"], running.noted(found.captured)
+    assert conservation["lost_count"] == 0
+    parts, usage = conservation["idle_exits_count"], conservation["cpuidle_usage_delta_count"]
+    assert abs(parts - usage) <= 0.01 * usage + 4
+    counted = found.wakings(noted)
+    assert noted["born_sleep"] > 4000
+    for function, times in noted.items():
+        assert abs(counted[function].total() - times) <= max(2, 0.01 * times), (function, counted[function], times)
+    # Those that ended are one row for each of their places, and their stacks are known.
+    assert len(found.rows) < 300
+    assert {row["thread"]["tid"] for row in found.rows} & {0}
+    assert found.share_of_exits("stacks", "exits_complete_percent") >= 99.0
+    assert len(found.captured.sites) < 2000
+    assert any("told by their names" in note for note in found.record["notes"])
+
+
 def test_seven_thousand_wakings_a_second(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     functions = {"fast_sleep": "own_timer", "pairs_send": "own_timer", "pairs_receive": "other_thread"}
     with wakes("fast=3000", "pairs=2000") as running:

@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -212,6 +213,7 @@ int main(int argc, char **argv)
     arguments = argv;
     if (argc < 4)
         return 2;
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);   /* of all threads made from here: 50 us late is every second sleep of 66 us */
     int64_t end = now() + (int64_t)(1e9 * atof(argv[2]));
     int file = open(argv[1], O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (file < 0 || ftruncate(file, NOTES * sizeof *notes) || pipe2(pipe_ends, O_CLOEXEC))

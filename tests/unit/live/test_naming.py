@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.sites import LEFT_OUT, SLEEPER, SiteStacks, StackMemo
+from powerprof.attribution.sites import LEFT_OUT, SiteStacks, StackMemo
 from powerprof.live.naming import LEAST_S, MOST_S, Place, Purse, costliest, name
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Symbolizer
 from powerprof.tracing.layout import CAUSE, NEWBORN_CODE, Flag
-from powerprof.tracing.sites import SavedSite
+from powerprof.tracing.sites import SLEEPER, SavedSite
 
 
 def causes(*rows: tuple[int, int, int, int]) -> np.ndarray:

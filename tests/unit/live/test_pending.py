@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from powerprof.attribution.sites import SLEEPER
 from powerprof.live.pending import Pending
-from powerprof.tracing.sites import SavedSite
+from powerprof.tracing.sites import SLEEPER, SavedSite
 from powerprof.tracing.stacks import StackTrace
 
 

@@ -90,3 +90,12 @@ def test_a_process_that_ended_is_said_and_not_counted() -> None:
 def test_the_tree_can_be_moved(tmp_path: Path) -> None:
     fake_stat(tmp_path / "proc", [(5, 10)])
     assert procfs.read_stat(tmp_path / "proc").cpus[0]["idle"] == 0.1
+
+
+def test_memory_is_our_own_though_a_large_process_started_us() -> None:
+    """`parent` holds 200 MB when it starts the program that asks."""
+    child = "from powerprof.sources.procfs import own_peak_bytes; print(own_peak_bytes())"
+    run = f"subprocess.run([sys.executable, '-c', {child!r}], check=True)"
+    parent = f"import subprocess, sys; held = bytearray(200 << 20); {run}"
+    said = subprocess.run([sys.executable, "-c", parent], check=True, capture_output=True, text=True).stdout
+    assert 5e6 < int(said) < 100e6

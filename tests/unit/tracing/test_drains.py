@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from powerprof.tracing.window import next_drain_s
+from powerprof.tracing.pace import next_drain_s
 
 MIB = 1 << 20
 

@@ -256,9 +256,9 @@ def test_a_timer_after_a_device_s_handler_does_not_take_its_place(library: ctype
 
 @pytest.mark.parametrize(
     ("preempted", "state", "asleep"),
-    [(0, 1, True), (0, 2, True), (0, 0, False), (1, 0, False), (1, 1, False), (1, 2, False)],
+    [(0, 1, True), (0, 2, True), (0, 0, False), (0, 0x80, False), (1, 0, False), (1, 1, False), (1, 2, False)],
 )
-def test_a_thread_that_is_preempted_is_no_sleeper_whatever_state_it_has_set(
+def test_a_thread_that_is_preempted_or_dead_is_no_sleeper_whatever_state_it_has_set(
     library: ctypes.CDLL, preempted: int, state: int, asleep: bool
 ) -> None:
     assert bool(library.sleeps(preempted, state)) is asleep
