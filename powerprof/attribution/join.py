@@ -15,7 +15,7 @@ from powerprof.attribution.idle import MECHANISMS, Array
 from powerprof.attribution.records import Origin, Thread, Waker, Wakeup, Waking, Woken
 from powerprof.attribution.rhythm import regular_ms
 from powerprof.attribution.sites import NamedStack, SiteStacks
-from powerprof.processes.tasks import ENDED
+from powerprof.processes.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.records import Mechanism
 from powerprof.tracing.layout import SOFTIRQS, Flag, WakerContext
 from powerprof.tracing.sites import SLEEPER, WAKER
@@ -155,7 +155,7 @@ class Blamer:
         if self._capture.target.system:
             task = self._tasks.get(tid)
             return pid != self._capture.own_pid and tid != 0 and not (task is not None and task.is_kernel)
-        return pid in self._pids
+        return pid in self._pids or pid >= ENDED_IN_TARGET
 
     def _origin(
         self, pid: int, context: int, timer: int, irq: int, waker: int, waker_pid: int

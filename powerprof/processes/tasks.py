@@ -12,6 +12,8 @@ from powerprof.paths import procfs
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 # From here on a number is no thread's (the kernel gives 2**22): it stands for all threads of one name that had ended.
 ENDED = 1 << 31
+# From here on for those of processes that had ended and were of the target.
+ENDED_IN_TARGET = ENDED | 1 << 30
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):

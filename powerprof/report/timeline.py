@@ -7,7 +7,7 @@ from typing import Any
 
 from powerprof.attribution import idle
 from powerprof.attribution.capture import Capture
-from powerprof.processes.tasks import Task
+from powerprof.processes.tasks import Task, clean
 from powerprof.report.samples import TimelineExit
 from powerprof.tracing.aggregate import cause_keys
 from powerprof.tracing.edge import in_window
@@ -19,13 +19,13 @@ class _Names:
         self._capture = capture
         self._tasks: dict[int, Task] = {task.tid: task for task in capture.tasks}
 
-    def thread(self, tid: int) -> str:
-        """The server's name of a thread, else process and comm."""
+    def thread(self, tid: int, comm: bytes) -> str:
+        """The server's name of a thread, else process and comm; `comm` is what the period itself knows."""
         if tid in self._capture.server_names:
             return self._capture.server_names[tid].removeprefix("thread/")
         task = self._tasks.get(tid)
         if task is None:
-            return f"thread {tid}"
+            return clean(comm) or f"thread {tid}"
         return task.comm if task.process in (task.comm, "kernel") else f"{task.process} {task.comm}"
 
     def cause(self, key: Any, thread: str | None) -> str:
@@ -47,7 +47,8 @@ class _Names:
             return f"softirq {SOFTIRQS[irq] if irq < len(SOFTIRQS) else irq}{whose}"
         if context == WakerContext.INTERRUPT or not key["waker_tid"]:
             return f"an interrupt{whose}"
-        return f"{self.thread(int(key['waker_tid']))} woke {thread}" if thread else self.thread(int(key["waker_tid"]))
+        waker = self.thread(int(key["waker_tid"]), key["waker_comm"])
+        return f"{waker} woke {thread}" if thread else waker
 
 
 def timeline_of(capture: Capture) -> list[TimelineExit]:
@@ -58,7 +59,7 @@ def timeline_of(capture: Capture) -> list[TimelineExit]:
         cpu, state = int(period["cpu"]), int(period["state"])
         states = capture.states.get(cpu, [])
         tid = int(period["next_tid"]) or int(period["woken_tid"])
-        thread = names.thread(tid) if tid else None
+        thread = names.thread(tid, period["next_comm"]) if tid else None
         next_ns = int(period["next_ns"])
         exit_ns = int(period["exit_ns"])
         periods.append(

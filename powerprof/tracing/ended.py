@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.paths import procfs
-from powerprof.processes.tasks import ENDED
+from powerprof.processes.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.tracing.layout import CAUSE_KEY, WOKEN_KEY, Flag
 
 Array = npt.NDArray[Any]
@@ -63,15 +63,18 @@ class EndedThreads:
 
     def __init__(self, is_there: Callable[[int], bool] = _is_there) -> None:
         self._is_there = is_there
-        self._numbers: dict[tuple[bytes, int], int] = {}
+        self._numbers: dict[tuple[bytes, int, int], int] = {}
         # Of threads that ended lately: what else is told of them comes a moment later.
         self._known: dict[int, bytes] = {}
 
-    def fold(self, causes: Array, wakings: Array, kept: Collection[int]) -> tuple[Array, Array]:
+    def fold(
+        self, causes: Array, wakings: Array, kept: Collection[int] = (), target: Collection[int] = ()
+    ) -> tuple[Array, Array]:
         """Causes (layout.CAUSE) and wakings (WOKEN_KEY, count) with the threads that have ended told by name.
 
         A thread's process stays what it is while it lives, and so does one of `kept`, together with where the thread
-        slept: there somebody knows its stacks. Of a process that has ended the name is left.
+        slept: there somebody knows its stacks. Of a process that has ended the name is left, and whether it was one of
+        `target`.
         """
         seen: dict[int, bool] = {0: True}
 
@@ -91,9 +94,10 @@ class EndedThreads:
                 return tid, tgid
             name = self._known[tid] = names.get(tid) or before.get(tid, b"")
             stays = tgid if tgid in kept or is_there(tgid) else 0
-            if (name, stays) not in self._numbers and len(self._numbers) >= _MOST_NAMES:
+            first = ENDED_IN_TARGET if tgid in target else ENDED
+            if (name, stays, first) not in self._numbers and len(self._numbers) >= _MOST_NAMES:
                 name = b""
-            folded = self._numbers.setdefault((name, stays), ENDED + len(self._numbers))
+            folded = self._numbers.setdefault((name, stays, first), first + len(self._numbers))
             return folded, stays or folded
 
         causes, wakings = causes.copy(), wakings.copy()

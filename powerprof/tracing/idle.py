@@ -208,7 +208,7 @@ class IdleTracer(Closing):
         """Where there are more causes than anybody reads, threads that have ended are told by name."""
         self._kept = summed_causes(self._kept)
         if self._are_many(len(self._kept)):
-            self._kept, _ = self._ended.fold(self._kept, np.zeros(0, dtype=WOKEN), ())
+            self._kept, _ = self._ended.fold(self._kept, np.zeros(0, dtype=WOKEN))
 
     def _are_many(self, count: int) -> bool:
         """Once in a window they are: threads that end later are told by the same names."""

@@ -269,7 +269,8 @@ class StackTracer(IdleTracer):
         """Both tables at once: an exit and its waking are of one thread."""
         self._kept, self._wakings = summed_causes(self._kept), summed_wakings(self._wakings)
         if self._are_many(max(len(self._kept), len(self._wakings))):
-            self._kept, self._wakings = self._ended.fold(self._kept, self._wakings, self._target.pids)
+            kept = frozenset(self._target.pids)
+            self._kept, self._wakings = self._ended.fold(self._kept, self._wakings, kept, self.images)
             # Registers are joined with the stack of one who slept before the trace began; others' are of no use.
             asleep = {(stack.tid, stack.ip, stack.sp) for stack in self._sleeping}
             self._sites = [

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.processes.tasks import ENDED
+from powerprof.processes.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.tracing import ended
 from powerprof.tracing.ended import EndedThreads, summed_causes, summed_wakings
 from powerprof.tracing.layout import CAUSE, WOKEN, Evidence, Flag, WakerContext
@@ -58,7 +58,6 @@ def test_clients_that_come_and_go_are_one_cause() -> None:
     found, woken = threads.fold(
         causes(*(by_client(number) for number in range(5))),
         wakings(*((SERVER + 1, SERVER, CLIENT + number, CLIENT + number, 2) for number in range(5))),
-        (),
     )
     by_waker = {int(row["waker_tid"]): row for row in found}
     assert {tid: int(row["count"]) for tid, row in by_waker.items()} == {CLIENT + 3: 1, ENDED: 4}
@@ -71,7 +70,7 @@ def test_clients_that_come_and_go_are_one_cause() -> None:
 
 def test_threads_of_a_server_that_lives_keep_their_process_and_their_place() -> None:
     rows = [by_client(0, next_tid=SERVER + number, waker_tid=SERVER, waker_tgid=SERVER) for number in range(1, 5)]
-    found, _ = EndedThreads(lambda tid: tid == SERVER).fold(causes(*rows), wakings(), ())
+    found, _ = EndedThreads(lambda tid: tid == SERVER).fold(causes(*rows), wakings())
     assert len(found) == 1
     assert (int(found[0]["next_tid"]), int(found[0]["next_tgid"]), int(found[0]["site_ip"])) == (ENDED, SERVER, 0x1000)
     assert int(found[0]["waker_tid"]) == SERVER
@@ -83,12 +82,20 @@ def test_the_process_that_was_asked_for_stays_though_it_ended() -> None:
     assert int(found[0]["waker_tgid"]) >= ENDED
 
 
+def test_processes_of_the_target_that_ended_are_the_target_s() -> None:
+    backends = [by_client(0, next_tid=pid, next_tgid=pid, next_comm=b"postgres") for pid in (300, 301, 302, 900)]
+    found, _ = EndedThreads(lambda tid: False).fold(causes(*backends), wakings(), (), {300, 301, 302})
+    counts = {int(row["next_tgid"]) >= ENDED_IN_TARGET: int(row["count"]) for row in found}
+    assert counts == {True: 3, False: 1}
+    assert found["site_ip"].tolist() == [0, 0]
+
+
 def test_a_name_has_its_number_in_later_windows_too() -> None:
     threads = EndedThreads(lambda tid: False)
-    first, _ = threads.fold(causes(by_client(0)), wakings(), ())
+    first, _ = threads.fold(causes(by_client(0)), wakings())
     # The waking of a thread that was known the time before, and of one that never was.
     again, woken = threads.fold(
-        causes(by_client(9)), wakings((SERVER + 1, SERVER, CLIENT, CLIENT, 1), (SERVER + 1, SERVER, 7, 7, 1)), ()
+        causes(by_client(9)), wakings((SERVER + 1, SERVER, CLIENT, CLIENT, 1), (SERVER + 1, SERVER, 7, 7, 1))
     )
     assert again[0]["waker_tid"] == first[0]["waker_tid"]
     nameless = set(woken["waker_tid"].tolist()) - {int(first[0]["waker_tid"])}
@@ -100,7 +107,7 @@ def test_names_without_end_are_not_told_apart() -> None:
     threads = EndedThreads(lambda tid: False)
     most = ended._MOST_NAMES
     rows = [by_client(0, next_tid=0, waker_tid=tid, waker_comm=f"x{tid}".encode()) for tid in range(1, most + 500)]
-    found, _ = threads.fold(causes(*rows), wakings(), ())
+    found, _ = threads.fold(causes(*rows), wakings())
     assert len(found) <= most + 1
     assert int(found["count"].sum()) == len(rows)
 
@@ -128,7 +135,7 @@ def test_no_count_is_lost_and_what_lives_is_told_as_before(
             for tid, waker, count, has_site in rows
         )
     )
-    found, _ = EndedThreads(living.__contains__).fold(made, wakings(), ())
+    found, _ = EndedThreads(living.__contains__).fold(made, wakings())
     assert found["count"].sum() == made["count"].sum()
     assert found["states"].sum() == made["states"].sum()
     for tid in living:
