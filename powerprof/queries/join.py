@@ -125,14 +125,14 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
         ),
         background=_background(trace, known),
         connections=Share(c0_s=between_ns / 1e9),
-        connections_count=sum(not _is_helper(thread, known) for thread in connections),
+        connections_count=sum(thread.count for thread in connections if not _is_helper(thread, known)),
     )
 
 
 def _without_autovacuum(trace: StatementTrace, known: Known) -> tuple[StatementTrace, Known]:
     """Its workers say what they do as a client's process does, in words that are no SQL: they are background."""
     texts = {text.id for text in trace.texts if text.text.startswith(_AUTOVACUUM)}
-    tids = {use.tid for use in trace.uses if use.id in texts}
+    tids = {use.tid for use in trace.uses if use.id in texts and use.tid}
     quiet = msgspec.structs.replace(
         trace,
         uses=[use for use in trace.uses if use.tid not in tids],
@@ -204,7 +204,7 @@ def _background(trace: StatementTrace, known: Known) -> list[Background]:
     rows = [
         Background(
             thread=name,
-            threads_count=len(threads),
+            threads_count=sum(thread.count for thread in threads),
             c0_s=sum(thread.cpu_ns for thread in threads) / 1e9,
             wakeups_count=sum(thread.wakeups for thread in threads),
         )

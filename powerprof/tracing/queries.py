@@ -24,7 +24,7 @@ from powerprof.tracing.loaded import Loaded
 from powerprof.tracing.members import Members, comm, ran_ns
 from powerprof.tracing.oncpu import path_definitions
 from powerprof.tracing.price import Price
-from powerprof.tracing.statement_tables import TEXT_BYTES, add_open, read_sums, read_threads, thread_use
+from powerprof.tracing.statement_tables import TEXT_BYTES, add_open, read_past, read_sums, read_threads, thread_use
 from powerprof.tracing.statement_trace import StatementTrace, ThreadUse, TraceCost
 from powerprof.tracing.uprobes import EVERY_PROCESS, Site, Uprobes, attach_type
 
@@ -36,6 +36,7 @@ _MEMBER = (1).to_bytes(8, "little")
 _TOGETHER_NS, _EACH_NS, _TRIES = 2_000_000, 100_000, 5
 _FASTPATH_FROM_18, _FASTPATH_TO_17 = 5, 4  # BackendState: one came before it in PostgreSQL 18
 _TABLES = ("threads", "totals", "latencies", "texts")
+_PAST = ("deaths", "pasts")
 _NUMBERED = ("prepared", "connections")  # of statements that are executed by number
 
 
@@ -160,6 +161,9 @@ class QueryTracer(Closing):
     def _clear(self) -> None:
         for name in _TABLES if self.members.is_family else (*_TABLES, *_NUMBERED):
             self.program.clear(name)
+        for name in _PAST:
+            for slot in range(self.program.slots(name)):
+                self.program.put(name, slot, bytes(len(self.program.get(name, slot))))
 
     def close(self) -> None:
         if self._price is not None:
@@ -240,7 +244,7 @@ class QueryTracer(Closing):
         moved = [now - then for then, now in zip(self._before, self._counters(), strict=True)]
         entries = self.program.entries
         sums = read_sums(entries("totals"), entries("texts"), entries("latencies"))
-        threads = []
+        threads = list(read_past(self.program.table_bytes("pasts")))
         for tid, thread, text in read_threads(entries("threads")):
             threads.append(thread_use(tid, comm(tid), thread, self._base.get(tid), self._ended_ns))
             add_open(sums, tid, thread, text, self._ended_ns)

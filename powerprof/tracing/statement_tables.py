@@ -13,7 +13,8 @@ from powerprof.tracing.statement_trace import COM_PART, COM_STMT_EXECUTE, Statem
 Entries = Iterable[tuple[bytes, bytes]]
 
 TEXT_BYTES = 1024
-_THREAD = struct.Struct("<12Q6I4B")
+_THREAD = struct.Struct("<12Q64x6I4Bx")  # without `own` and its count
+_PAST = struct.Struct("<5Q")
 _TEXT = struct.Struct("<IIQQ")
 _TOTAL = struct.Struct("<4Qq")
 _PAIR = struct.Struct("<2Q")  # struct total_key, struct latency_key
@@ -100,6 +101,13 @@ def thread_use(tid: int, comm: str, thread: Thread, base_ns: int | None, ended_a
     used = thread.past_ns + max(thread.ran_until(ended_at) - begin, 0)
     before = max(thread.before_ns - begin, 0) if thread.statements else 0
     return ThreadUse(tid, comm, used, thread.wakeups, thread.statements, before)
+
+
+def read_past(values: bytes) -> Iterator[ThreadUse]:
+    """All threads that had ended and were let go (ended.bpf.h): those without a statement, and those with some."""
+    for threads, cpu, wakeups, statements, before in _PAST.iter_unpack(values):
+        if threads:
+            yield ThreadUse(0, "ended threads", cpu, wakeups, statements, before, threads)
 
 
 def add_open(sums: Sums, tid: int, thread: Thread, text: bytes, ended_at: int) -> None:

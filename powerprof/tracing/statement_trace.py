@@ -12,7 +12,8 @@ COM_PART = 1000  # queries.bpf.c
 
 
 class StatementUse(msgspec.Struct, frozen=True):
-    """What one thread used for one statement. `open_count`: of `calls`, those that had not ended."""
+    """What one thread used for one statement; thread 0 are all that had ended, where they were many. `open_count`: of
+    `calls`, those that had not ended."""
 
     id: int
     tid: int
@@ -37,7 +38,8 @@ class TextSeen(msgspec.Struct, frozen=True):
 
 
 class ThreadUse(msgspec.Struct, frozen=True):
-    """One thread of the server. `before_ns`: used before its first statement of the window began."""
+    """One thread of the server, or with number 0 `count` that had ended. `before_ns`: used before its first statement
+    of the window began."""
 
     tid: int
     comm: str
@@ -45,6 +47,7 @@ class ThreadUse(msgspec.Struct, frozen=True):
     wakeups: int
     statements: int
     before_ns: int
+    count: int = 1
 
 
 class TraceCost(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@
 #define PREPARING 0x9e3779b97f4a7c15ULL   /* tells the making of a statement from its execution */
 
 #define TASK_DEAD 0x80       /* include/linux/sched.h, since Linux 4.14 */
+#define OWN_STATEMENTS 8     /* of a thread: which sums are its own, the first of them */
 
 enum counter { COUNT_DISPATCHES, COUNT_NO_ROOM, COUNT_UNREADABLE, COUNT_CUT, COUNT_ENDINGS, COUNTERS };
 
@@ -46,6 +47,7 @@ struct thread {
     u64 sent_at;             /* the last packet; 0: none yet */
     u64 began_faults;
     u64 before_ns;           /* CPU time when its first statement of the window began */
+    u64 own[OWN_STATEMENTS]; /* identities of which there are sums of this thread */
     u32 wakeups;             /* switches from the idle task to this one */
     u32 began_wakeups, ended_wakeups;
     u32 command;
@@ -55,6 +57,7 @@ struct thread {
     u8 dead;
     u8 is_known;             /* its first counts are there */
     u8 is_over;              /* the server says so; what is left is its last packet */
+    u8 own_count;
     char text[TEXT];
 };
 
@@ -63,6 +66,7 @@ struct thread {
 #include "probed.bpf.h"
 #include "texts.bpf.h"
 #include "uses.bpf.h"
+#include "ended.bpf.h"
 
 #ifdef STACK_PAGES
 /* The statement that a thread executes; 0: none. */
@@ -120,6 +124,7 @@ static __always_inline void switch_out(struct thread *thread, u32 tid, u64 task,
 #ifdef FAMILY
         leave(tid);
 #endif
+        let_go(thread, tid);
     }
 }
 

@@ -81,6 +81,8 @@ static __always_inline void finish(struct thread *thread, u32 tid, u64 now, u64 
             struct total empty = {};
             totals.update(&key, &empty);
             total = totals.lookup(&key);
+            if (total && thread->own_count < OWN_STATEMENTS)
+                thread->own[thread->own_count++ & (OWN_STATEMENTS - 1)] = thread->id;
             if (thread->command == COM_QUERY || thread->command == COM_STMT_PREPARE)
                 keep_text(thread, thread->id, thread->command, tid, 0);
         }

@@ -82,9 +82,9 @@ def busy(server: PrivateServer) -> Iterator[int]:
             worker.join()
 
 
-def come_and_go(server: PrivateServer) -> None:
-    """Twenty clients one after the other, with a process each."""
-    for _ in range(20):
+def come_and_go(server: PrivateServer, times: int = 20) -> None:
+    """Clients one after the other, with a process each."""
+    for _ in range(times):
         with client(server) as handle:
             run(handle, BURN.format(100_000))
 

@@ -17,16 +17,19 @@ from powerprof.database.performance import Known
 from powerprof.database.server import PrivateServer
 from powerprof.queries.join import parts_of
 from powerprof.statements.identity import identity
+from powerprof.tracing import queries
 from powerprof.tracing.queries import QueryTracer
 from powerprof.tracing.statement_trace import StatementTrace
-from tests.root.mariadb_work import a_thousand_connections, execute, prepare
+from tests.root.mariadb_work import BURN, BURN_TEXT, a_thousand_connections, execute, prepare
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PrivateServer]:
-    with PrivateServer(settings={"performance_schema": "OFF", "max_connections": 1100}) as started:
+    with PrivateServer(
+        settings={"performance_schema": "OFF", "max_connections": 1100, "thread_cache_size": 0}
+    ) as started:
         yield started
 
 
@@ -172,6 +175,29 @@ def test_a_thousand_connections_are_all_counted(server: PrivateServer) -> None:
         trace = traced(server, work)
     assert rows(trace)["SELECT ? FROM DUAL"].calls_count == 1000
     assert trace.lost_count == 0
+
+
+def test_connections_that_come_and_go_are_all_counted(server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread for each of them, and far more of them than the tables of threads have room for."""
+    monkeypatch.setattr(queries, "_LEAST_THREADS", 64)
+    times = 400
+
+    def work() -> None:
+        for number in range(times):
+            with server.connect() as connection:
+                connection.query(f"SELECT {number} FROM DUAL")
+                connection.query(BURN.format(2000))
+
+    trace = traced(server, work)
+    found, parts = rows(trace), parts_of(trace, Known())
+    assert trace.lost_count == 0
+    assert [found[text].calls_count for text in ("SELECT ? FROM DUAL", BURN_TEXT)] == [times, times]
+    assert parts.connections_count == times
+    assert len(trace.threads) < 200
+    assert trace.process_cpu_ns is not None
+    # What a thread runs after the kernel has taken it off the process's clock is counted here, and not there.
+    assert sum(thread.cpu_ns for thread in trace.threads) == pytest.approx(trace.process_cpu_ns, rel=0.04)
+    assert found[BURN_TEXT].c0_s > 0.3 * trace.process_cpu_ns / 1e9
 
 
 @pytest.mark.historical("mysql-5.5.9")

@@ -17,7 +17,7 @@ from powerprof.queries.reach import Reach, asked
 from powerprof.queries.records import Statement
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.statements.identity import identity
-from powerprof.tracing import activity
+from powerprof.tracing import activity, queries
 from powerprof.tracing.queries import QueryTracer
 from powerprof.tracing.statement_trace import StatementTrace
 from tests.root.postgres_work import (
@@ -256,6 +256,19 @@ def test_processes_that_come_and_go_are_counted(server: PrivateServer) -> None:
     # Of ended ones the kernel tells in steps of 10 ms, of two kinds of time.
     counted_s = sum(thread.cpu_ns for thread in window.trace.threads) / 1e9
     assert counted_s == pytest.approx(window.process_s, rel=0.01, abs=0.02)
+
+
+def test_more_processes_than_the_tables_have_room_for_are_counted(
+    server: PrivateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "_LEAST_THREADS", 64)
+    window = traced(server, lambda: come_and_go(server, 150))
+    (burn,) = window.parts.statements
+    assert window.trace.lost_count == 0
+    assert burn.calls_count == window.parts.connections_count == 150
+    counted_s = sum(thread.cpu_ns for thread in window.trace.threads) / 1e9
+    assert counted_s == pytest.approx(window.process_s, rel=0.02, abs=0.02)
+    assert len(window.trace.threads) < 100
 
 
 def test_shares_are_those_of_statements_alone(server: PrivateServer) -> None:

@@ -12,6 +12,7 @@ from powerprof.tracing.statement_tables import (
     TEXT_BYTES,
     Thread,
     add_open,
+    read_past,
     read_sums,
     read_threads,
     text_seen,
@@ -23,6 +24,7 @@ from powerprof.tracing.statement_trace import (
     COM_STMT_EXECUTE,
     StatementUse,
     TextSeen,
+    ThreadUse,
     class_of,
     class_range,
 )
@@ -47,13 +49,19 @@ def _thread(**fields: Any) -> Thread:
 
 
 def _entry(thread: Thread, text: bytes = _TEXT) -> tuple[bytes, bytes]:
-    return struct.pack("<I", _TID), struct.pack("<12Q6I4B", *thread) + text.ljust(TEXT_BYTES, b"\0")
+    return struct.pack("<I", _TID), struct.pack("<12Q64x6I4Bx", *thread) + text.ljust(TEXT_BYTES, b"\0")
 
 
 @pytest.mark.parametrize("duration_ns", [8, 9, 15, 16, 1_000, 123_456_789, 2**40 - 1, 2**40])
 def test_a_time_lies_in_its_class(duration_ns: int) -> None:
     low, high = class_range(class_of(duration_ns))
     assert low <= duration_ns < high <= low * 9 / 8
+
+
+def test_threads_that_were_let_go_are_two_sums() -> None:
+    """Those that executed no statement, and those that did; a sum of none is no thread."""
+    none, some = struct.pack("<5Q", 0, 0, 0, 0, 0), struct.pack("<5Q", 300, 9_000, 40, 900, 2_000)
+    assert list(read_past(none + some)) == [ThreadUse(0, "ended threads", 9_000, 40, 900, 2_000, 300)]
 
 
 def test_what_has_ended_is_read_as_it_was_counted() -> None:

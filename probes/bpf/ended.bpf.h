@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Threads that have ended: where a server makes one for each connection, and connections come and go, the tables would
+ * fill with them. The first are kept as they are; what later ones used is added up, and their entries are given up.
+ */
+#define ENDED_KEPT (THREADS / 2)
+
+struct past {
+    u64 threads, cpu_ns, wakeups, statements, before_ns;
+};
+
+BPF_ARRAY(pasts, struct past, 2);   /* of those that executed no statement, and of those that did */
+BPF_ARRAY(deaths, u64, 1);
+
+/* The sums of a thread for one statement, to those of all that have ended: thread 0 in `totals`. */
+static __always_inline void hand_over(u64 id, u32 tid)
+{
+    struct total_key key = { .id = id, .tid = tid }, common = { .id = id };
+    struct total *own = totals.lookup(&key), *all = totals.lookup(&common);
+
+    if (!own)
+        return;
+    if (!all) {
+        struct total empty = {};
+        totals.insert(&common, &empty);
+        all = totals.lookup(&common);
+    }
+    if (!all)
+        return;   /* full: it stays the thread's own */
+    __sync_fetch_and_add(&all->calls, own->calls);
+    __sync_fetch_and_add(&all->wakeups, own->wakeups);
+    __sync_fetch_and_add(&all->faults, own->faults);
+    __sync_fetch_and_add(&all->wall_ns, own->wall_ns);
+    __sync_fetch_and_add(&all->cpu_ns, own->cpu_ns);
+    totals.delete(&key);
+}
+
+/* At a thread's last switch. */
+static __always_inline void let_go(struct thread *thread, u32 tid)
+{
+    int zero = 0, executed = thread->statements != 0, i;
+    u64 *died = deaths.lookup(&zero);
+    struct past *past = pasts.lookup(&executed);
+
+    if (!died || !past)
+        return;
+    __sync_fetch_and_add(died, 1);
+    if (*died <= ENDED_KEPT)
+        return;
+    __sync_fetch_and_add(&past->threads, 1);
+    __sync_fetch_and_add(&past->cpu_ns, thread->past_ns);
+    __sync_fetch_and_add(&past->wakeups, thread->wakeups);
+    __sync_fetch_and_add(&past->statements, thread->statements);
+    if (executed)
+        __sync_fetch_and_add(&past->before_ns, thread->before_ns);
+#pragma unroll
+    for (i = 0; i < OWN_STATEMENTS; i++) {
+        if (i < thread->own_count)
+            hand_over(thread->own[i], tid);
+    }
+    threads.delete(&tid);
+}
