@@ -86,6 +86,7 @@ class DemandTracer(StackTracer):
         for pid in ended:
             del self.images[pid]
         self.program.delete("targets", b"".join(pid.to_bytes(4, "little") for pid in ended))
+        self._admitted.difference_update(ended)
         self._tell_whether_one()
 
     def _name_functions(self, addresses: set[int]) -> dict[int, str]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.errors import PowerprofError
-from powerprof.processes.targets import Target, processes
+from powerprof.processes.targets import Target, has_ended, processes
 from powerprof.stacks.aside import Aside
 from powerprof.stacks.budget import Budget
 from powerprof.stacks.image import ProcessImage, Seen, merge, snapshot
@@ -129,6 +129,7 @@ class StackTracer(IdleTracer):
         self._budget, self._aside = Budget(), Aside()
         self._seen, self._judged = Seen(), frozenset[int]()
         self.images: dict[int, list[ProcessImage]] = {}
+        self._admitted, self._not_admitted = set[int](), set[int]()
         self._sites: list[SavedSite] = []
         self._stack_bytes, self._ring_bytes = 0, ring_pages * 4096
         self._sleeping: list[SleepingStack] = []
@@ -162,6 +163,8 @@ class StackTracer(IdleTracer):
             turn=lambda half: self._share(_SHARED_WOKEN_HALF, half * HALF),
         )
         self._share(_SHARED_OWN_PID, os.getpid())
+        # One is everybody's.
+        self._most_processes = self.program.slots("targets") - 1
         if target.system:
             self._admit_everyone()
         if not (on_demand and target.system):
@@ -169,7 +172,9 @@ class StackTracer(IdleTracer):
 
     def notes(self) -> list[str]:
         """Which processes were left out, and why."""
-        return [*self._aside.notes(), *self._budget.notes()]
+        left = len(self._not_admitted)
+        full = [f"the tracer had no room for {left:,} of the target's processes: they have no stacks"] if left else []
+        return [*self._aside.notes(), *self._budget.notes(), *full]
 
     def close(self) -> None:
         self._aside.close()
@@ -189,7 +194,21 @@ class StackTracer(IdleTracer):
                 continue
             self._remember(image)
             self._tell_whether_one()
-            self.program.put("targets", pid, _target_entry(image, pid in self._judged))
+            self._admit(pid, _target_entry(image, pid in self._judged))
+
+    def _admit(self, pid: int, entry: bytes) -> None:
+        """To the kernel's table. Where it is full of processes that have ended, they make room; what has none even then
+        is left out, and said."""
+        if pid not in self._admitted and len(self._admitted) >= self._most_processes:
+            ended = [known for known in self._admitted if has_ended(known)]
+            self.program.delete("targets", b"".join(known.to_bytes(4, "little") for known in ended))
+            self._admitted.difference_update(ended)
+            if len(self._admitted) >= self._most_processes:
+                self._not_admitted.add(pid)
+                return
+        self._admitted.add(pid)
+        self._not_admitted.discard(pid)
+        self.program.put("targets", pid, entry)
 
     def _tell_whether_one(self) -> None:
         """Where the target is one process, all others are known by that, without a look-up."""

@@ -14,6 +14,7 @@ from powerprof.files import read_fields
 from powerprof.processes.targets import resolve
 from powerprof.tracing.demand import DemandTracer
 from powerprof.tracing.monitor import Monitor
+from powerprof.tracing.stacks import StackTracer
 
 _PROGRAM = "import time\nprint(flush=True)\nwhile True: time.sleep(0.01)"
 
@@ -63,3 +64,18 @@ def test_only_the_judged_are_looked_at_and_counted(root_bpf: None, sleepers: lis
 
 def _voluntary(pid: int) -> int:
     return int(read_fields(Path(f"/proc/{pid}/status"))["voluntary_ctxt_switches"])
+
+
+def test_processes_that_ended_make_room_for_others(
+    root_bpf: None, sleepers: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (one.pid for one in sleepers)
+    with StackTracer(resolve([str(first)])) as tracer:
+        monkeypatch.setattr(tracer, "_most_processes", 1)
+        tracer.add([second])
+        assert any("no room for 1 of the target" in note for note in tracer.notes())
+        sleepers[0].kill()
+        sleepers[0].wait()
+        tracer.add([second])
+        admitted = {int.from_bytes(key, "little") for key, _ in tracer.program.entries("targets")}
+    assert admitted == {second}
