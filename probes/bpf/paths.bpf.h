@@ -52,7 +52,8 @@ struct kernel_record {
     u64 addresses[KERNEL_DEPTH];
 };
 
-BPF_HASH(targets, u32, struct target, 8192);
+/* Of a host that starts programs all the time the latest are enough: the others have ended. */
+BPF_TABLE("lru_hash", u32, struct target, targets, 8192);
 BPF_HASH(samples, struct sample, u64, 65536);
 BPF_TABLE("lru_hash", struct path, u32, seen, 65536);
 BPF_PERCPU_ARRAY(user_scratch, struct user_record, 1);
