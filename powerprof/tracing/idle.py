@@ -19,6 +19,7 @@ from powerprof.closing import Closing
 from powerprof.errors import CapabilityError
 from powerprof.paths import is_this_host
 from powerprof.processes.namespaces import check_process_ids
+from powerprof.processes.tasks import ENDED
 from powerprof.tracing import features
 from powerprof.tracing.aggregate import aggregate, sample_hash
 from powerprof.tracing.btf import Btf, kernel_btf
@@ -72,6 +73,7 @@ _RING_PAGES = 2048  # 8 MiB: 38,000 records
 # Distinct causes in one window: some 300 on an idle server, some thousand with stacks under load.
 _CAUSES, _CAUSES_WITH_STACKS = 8192, 32768
 _SETTLE_S = 0.02
+_ENDLESS = 1 << 62
 _DRAIN_LATEST_S = 60.0
 Array = npt.NDArray[Any]
 
@@ -156,11 +158,11 @@ class IdleTracer(Closing):
         for cpu in range(cpus):
             self.program.put("totals", cpu, bytes(CPU_TOTAL.itemsize))
         self._set_mask(0)
+        self._kept, self._had_many = self._kept[:0], False
+        self._allow(np.zeros(len(Table), dtype=MADE))
         self.drain()
         self._sample.clear()
         self._causes.clear()
-        self._forget_made()
-        self._kept, self._had_many = self._kept[:0], False
         self._counted = self.program.per_cpu_sum("counters")
         self._totals = np.zeros(cpus, dtype=CPU_TOTAL)
 
@@ -185,19 +187,31 @@ class IdleTracer(Closing):
     def drain(self) -> None:
         """Move what the ring buffers hold into our memory, and what tables hold that fill."""
         self._drain()
-        made = np.frombuffer(self.program.table_bytes("made"), dtype=MADE)
-        if any(4 * int(made["entries"][table]) >= slots for table, slots in self._filling().items()):
+        made = self._made()
+        if np.any(made["entries"] >= made["limit"]):
             # First: what is made meanwhile is in the half that is turned to.
-            self._forget_made()
+            self._allow(np.zeros_like(made))
             self._gather()
+            self._allow(self._made())
+        elif np.any(made["is_called"]):
+            self._allow(made)
 
-    def _forget_made(self) -> None:
+    def _made(self) -> Array:
+        return np.frombuffer(self.program.table_bytes("made"), dtype=MADE)
+
+    def _allow(self, made: Array) -> None:
+        """What was made so far, and how much we let be made: what lives comes again, and a quarter of the room."""
         for table in Table:
-            self.program.put("made", table, bytes(MADE.itemsize))
+            slots, living = self._room(table)
+            one = made[table].copy()
+            one["limit"], one["is_called"] = min(slots // 4 + living, slots * 3 // 4), 0
+            self.program.put("made", table, one.tobytes())
 
-    def _filling(self) -> dict[Table, int]:
-        """Tables that are emptied when they fill, with their slots."""
-        return {Table.CAUSES: self.program.slots("causes")}
+    def _room(self, table: Table) -> tuple[int, int]:
+        """How many entries a table can hold, and how many of those that are kept here are of threads that live."""
+        if table is not Table.CAUSES:
+            return _ENDLESS, 0
+        return self.program.slots("causes"), int(np.sum(self._kept["next_tid"] < ENDED))
 
     def _gather(self) -> None:
         """Keep here what the kernel's tables hold."""

@@ -84,7 +84,7 @@ class Count(enum.IntEnum):
 
 
 # What a table got since it was emptied: struct made of idle.bpf.c, one for each Table.
-MADE = np.dtype([("entries", "<u8"), ("is_called", "<u8")])
+MADE = np.dtype([(name, "<u8") for name in ("entries", "limit", "is_called")])
 
 
 class Table(enum.IntEnum):

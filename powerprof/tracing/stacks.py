@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from powerprof.errors import PowerprofError
 from powerprof.processes.targets import Target, has_ended, processes
+from powerprof.processes.tasks import ENDED
 from powerprof.stacks.aside import Aside
 from powerprof.stacks.budget import Budget
 from powerprof.stacks.image import ProcessImage, Seen, merge, snapshot
@@ -269,9 +270,11 @@ class StackTracer(IdleTracer):
     def _shared(self, index: int) -> int:
         return int.from_bytes(self.program.get("shared", index), "little")
 
-    def _filling(self) -> dict[Table, int]:
-        woken = {} if self._woken is None else {Table.WOKEN: self.program.slots("woken")}
-        return {**super()._filling(), **woken}
+    def _room(self, table: Table) -> tuple[int, int]:
+        if table is not Table.WOKEN:
+            return super()._room(table)
+        living = (self._wakings["tid"] < ENDED) & (self._wakings["waker_tid"] < ENDED)
+        return self.program.slots("woken"), int(np.sum(living))
 
     def _gather(self) -> None:
         self._read_woken(emptied=True)

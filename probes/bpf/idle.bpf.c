@@ -27,10 +27,10 @@ BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
 BPF_ARRAY(shared, s64, 11);
 BPF_RINGBUF_OUTPUT(calls, 1);
 
-/* Entries that a table got since its reader emptied it, and whether it was called. */
+/* Entries that a table got since its reader emptied it, how many it may get, and whether the reader was called. */
 enum table { TABLE_CAUSES, TABLE_WOKEN, TABLES };
 struct made {
-    u64 entries, is_called;
+    u64 entries, limit, is_called;
 };
 BPF_ARRAY(made, struct made, TABLES);
 
@@ -78,8 +78,8 @@ static __always_inline s64 *shared_at(int index)
 }
 
 /* A table has one entry more. Where threads come and go it fills within seconds, and elsewhere never: the reader sleeps, and
- * is called when a quarter is full. */
-static __always_inline void note_made(int table, u64 slots)
+ * is called. */
+static __always_inline void note_made(int table)
 {
     struct made *of = made.lookup(&table);
     u64 *call;
@@ -87,7 +87,7 @@ static __always_inline void note_made(int table, u64 slots)
     if (!of)
         return;
     __sync_fetch_and_add(&of->entries, 1);
-    if (of->entries < slots / 4 || of->is_called)
+    if (of->entries < of->limit || of->is_called)
         return;
     of->is_called = 1;
     call = calls.ringbuf_reserve(sizeof(*call));
@@ -113,7 +113,7 @@ static __always_inline struct cause_sum *cause_of(struct idle_exit *period)
 
         cause_names(&fresh, period);
         if (!causes.insert(&key, &fresh))   /* or another CPU was quicker with the same one */
-            note_made(TABLE_CAUSES, CAUSE_SLOTS);
+            note_made(TABLE_CAUSES);
         sum = causes.lookup(&key);
     }
     return sum;
