@@ -175,6 +175,16 @@ static __always_inline void comm_of(u64 task, char *comm)
 #endif
 }
 
+/* The helper for the current one's copies byte by byte: with eight clients a tenth of all time in these programs. */
+static __always_inline void own_comm(char *comm)
+{
+#if DIRECT
+    comm_of(CURRENT_TASK, comm);
+#else
+    bpf_get_current_comm(comm, COMM_BYTES);
+#endif
+}
+
 /* The thread that is switched out is the current one. */
 #if DIRECT
 #define WHO_SWITCHES_OUT(prev) pid_tgid_of(prev)
@@ -310,7 +320,7 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
     now = bpf_ktime_get_ns();
     /* A thread is mostly woken by the same one, whose name then is there already. */
     if (waking->waker_tid != (u32)pid_tgid || !waking->waker_comm[0])
-        bpf_get_current_comm(waking->waker_comm, COMM_BYTES);
+        own_comm(waking->waker_comm);
     idle_waking(cpu, waking, now, number, tid, pid_tgid, context, irq);
     review_busy(cpu, now, number);
 #if STACKS && !ON_DEMAND
