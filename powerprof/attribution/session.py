@@ -34,7 +34,7 @@ class Request:
     cgroup: str | None
     system: bool
     duration_s: float
-    stack_buffer_kib: int = 16384
+    stack_buffer_kib: int = 4096
     server_url: str | None = None
     socket: Path | None = None
     defaults_file: Path | None = None
@@ -132,7 +132,7 @@ def take(
     """Trace one window on this host."""
     pages = request.stack_buffer_kib // _PAGE_KIB
     if pages * _PAGE_KIB != request.stack_buffer_kib or pages & (pages - 1):
-        raise UsageError(f"--stack-buffer {request.stack_buffer_kib} is not a power of two", "for example 16384")
+        raise UsageError(f"--stack-buffer {request.stack_buffer_kib} is not a power of two", "for example 8192")
     plan = live.CapturePlan(
         target,
         request.duration_s,

@@ -123,7 +123,7 @@ def command(
     instead: Instead,
     given: Given,
     energy: Energy,
-    stack_buffer: RingKib = 16384,
+    stack_buffer: RingKib = 4096,
     html: Html = None,
     profiles: Profiles,
     saving: Saving,

@@ -186,7 +186,7 @@ class Monitor(Closing):
 
     def _wait(self, duration_s: float) -> None:
         """Sleep, and wake only where a buffer or a table fills or a meter's counter would wrap."""
-        wait_out(self._tracer, duration_s, duration_s, meters=self._energy.meters)
+        wait_out(self._tracer, duration_s, self._energy.meters)
 
     def _with_energy(self, window: TracedWindow) -> TracedWindow:
         meters = self._energy.meters

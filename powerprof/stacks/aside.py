@@ -9,7 +9,7 @@ import select
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from powerprof import programs
@@ -53,12 +53,13 @@ class Aside(Closing):
             raise Unreadable(f"process {pid} cannot be read")
         return parts[b"m"], parts.get(b"v")
 
-    def stacks(self, pid: int) -> list[tuple[int, int, int, bytes]]:
-        """(tid, ip, sp, bytes from sp up) of the threads that are blocked. Raises Unreadable."""
+    def stacks(self, pid: int, meanwhile: Callable[[], object]) -> list[tuple[int, int, int, bytes]]:
+        """(tid, ip, sp, bytes from sp up) of the threads that are blocked; `meanwhile` is called after each, and must
+        not ask. Raises Unreadable."""
         record = aside_child.RECORD
         return [
             (*record.unpack_from(part, 1), part[1 + record.size :])
-            for part in self._ask("stacks", pid)
+            for part in self._ask("stacks", pid, meanwhile)
             if part[:1] == b"s"
         ]
 
@@ -89,7 +90,7 @@ class Aside(Closing):
         for child in self._left:
             child.poll()
 
-    def _ask(self, what: str, pid: int) -> list[bytes]:
+    def _ask(self, what: str, pid: int, meanwhile: Callable[[], object] = lambda: None) -> list[bytes]:
         if len(self._left) >= MOST_LEFT_BEHIND:
             self.silent[pid] = None
             raise Unreadable(f"process {pid} is not looked at: others kept their reader waiting")
@@ -101,6 +102,7 @@ class Aside(Closing):
                     number = struct.unpack("<i", part[1:])[0]
                     raise Unreadable(f"process {pid} cannot be read ({os.strerror(number).lower()})", number)
                 parts.append(part)
+                meanwhile()
         except (TimeoutError, OSError) as error:
             self._leave_behind()
             self.silent[pid] = None

@@ -2,11 +2,12 @@
 """Runs the idle-exit program and collects what it sums, without waking the CPUs that it measures.
 
 Every idle exit of the window is summed in the kernel by its cause, and read once, at the end. Single periods come
-through a ring buffer that never wakes us, as an even sample; it is drained when it is likely to be a quarter full.
+through a ring buffer, as an even sample. Nothing of it wakes us, but where a buffer or a table is a quarter full.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,14 +34,15 @@ from powerprof.tracing.layout import (
     CAUSE_SUM,
     CPU_STATE,
     CPU_TOTAL,
+    FILLED,
     HALF,
     IDLE_EXIT,
-    MADE,
+    TABLES,
     WOKEN,
     Count,
+    Filling,
     Flag,
     Phase,
-    Table,
 )
 from powerprof.tracing.loaded import Loaded
 from powerprof.tracing.names import address_of, kernel_functions
@@ -69,12 +71,12 @@ _OPTIONAL_TRACEPOINTS = (
     "workqueue_execute_start",
 )
 _TICK_HANDLERS = ("tick_nohz_handler", "tick_sched_timer")
-_RING_PAGES = 2048  # 8 MiB: 38,000 records
+# 2 MiB are 7,000 records: the reader is called when a quarter of that waits.
+_RING_PAGES = 512
 # Distinct causes in one window: some 300 on an idle server, some thousand with stacks under load.
 _CAUSES, _CAUSES_WITH_STACKS = 8192, 32768
 _SETTLE_S = 0.02
 _ENDLESS = 1 << 62
-_DRAIN_LATEST_S = 60.0
 Array = npt.NDArray[Any]
 
 
@@ -159,7 +161,7 @@ class IdleTracer(Closing):
             self.program.put("totals", cpu, bytes(CPU_TOTAL.itemsize))
         self._set_mask(0)
         self._kept, self._had_many = self._kept[:0], False
-        self._allow(np.zeros(len(Table), dtype=MADE))
+        self._allow(np.zeros(len(Filling), dtype=FILLED))
         self.drain()
         self._sample.clear()
         self._causes.clear()
@@ -181,37 +183,45 @@ class IdleTracer(Closing):
             self.program.put("totals", cpu, total.tobytes())
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for so long, or until a table fills; says which: `drain` empties it."""
+        """Sleep for so long, or until a ring buffer or a table fills; says whether one does: `drain` empties it."""
         return self.program.wait("calls", seconds)
 
     def drain(self) -> None:
         """Move what the ring buffers hold into our memory, and what tables hold that fill."""
         self._drain()
-        made = self._made()
-        if np.any(made["entries"] >= made["limit"]):
+        filled = self._filled()
+        tables = filled[list(TABLES)]
+        if np.any(tables["amount"] >= tables["limit"]):
             # First: what is made meanwhile is in the half that is turned to.
-            self._allow(np.zeros_like(made))
+            self._allow(np.zeros_like(filled))
             self._gather()
-            self._allow(self._made())
-        elif np.any(made["is_called"]):
-            self._allow(made)
+            self._allow(self._filled())
+        elif np.any(filled["is_called"]):
+            self._allow(filled)
 
-    def _made(self) -> Array:
-        return np.frombuffer(self.program.table_bytes("made"), dtype=MADE)
+    def _filled(self) -> Array:
+        return np.frombuffer(self.program.table_bytes("filled"), dtype=FILLED)
 
-    def _allow(self, made: Array) -> None:
-        """What was made so far, and how much we let be made: what lives comes again, and a quarter of the room."""
-        for table in Table:
-            slots, living = self._room(table)
-            one = made[table].copy()
-            one["limit"], one["is_called"] = min(slots // 4 + living, slots * 3 // 4), 0
-            self.program.put("made", table, one.tobytes())
+    def _allow(self, filled: Array) -> None:
+        """What came so far, and how much may come until we are called again."""
+        for filling in Filling:
+            one = filled[filling].copy()
+            one["limit"], one["is_called"] = self._limit(filling, int(one["amount"])), 0
+            self.program.put("filled", filling, one.tobytes())
 
-    def _room(self, table: Table) -> tuple[int, int]:
-        """How many entries a table can hold, and how many of those that are kept here are of threads that live."""
-        if table is not Table.CAUSES:
-            return _ENDLESS, 0
-        return self.program.slots("causes"), int(np.sum(self._kept["next_tid"] < ENDED))
+    def _limit(self, filling: Filling, amount: int) -> int:
+        if filling is Filling.CAUSES:
+            return self._of_table("causes", int(np.sum(self._kept["next_tid"] < ENDED)))
+        return self._of_ring("exits", amount) if filling is Filling.EXITS else _ENDLESS
+
+    def _of_table(self, name: str, living: int) -> int:
+        """What lives comes again, and a quarter of the room; `living` are those that are kept here."""
+        slots = self.program.slots(name)
+        return min(slots // 4 + living, slots * 3 // 4)
+
+    def _of_ring(self, name: str, amount: int) -> int:
+        """A quarter more than came through it by now."""
+        return amount + self.program.slots(name) // 4
 
     def _gather(self) -> None:
         """Keep here what the kernel's tables hold."""
@@ -236,14 +246,10 @@ class IdleTracer(Closing):
             self._set_mask(self._mask << 1 | 1)
             self._sample[:] = self._chosen(np.frombuffer(self._sample, dtype=IDLE_EXIT)).tobytes()
 
-    def collected(self) -> list[tuple[int, int]]:
-        """Of each ring buffer: how much came through it in this window, and how much it holds, in bytes."""
-        return [(len(self._sample), _RING_PAGES * 4096)]
-
     @property
     def drain_at_most_s(self) -> float:
-        """How long the buffers may be left alone even where nothing comes."""
-        return _DRAIN_LATEST_S
+        """How long the tracer may be left alone even where nothing fills."""
+        return math.inf
 
     def _share(self, index: int, value: int) -> None:
         self.program.put("shared", index, value.to_bytes(8, "little"))

@@ -83,15 +83,20 @@ class Count(enum.IntEnum):
     LOST_SAMPLES = 6
 
 
-# What a table got since it was emptied: struct made of idle.bpf.c, one for each Table.
-MADE = np.dtype([(name, "<u8") for name in ("entries", "limit", "is_called")])
+# What a table got since it was emptied, or a ring buffer ever: struct filled of idle.bpf.c, one for each Filling.
+FILLED = np.dtype([(name, "<u8") for name in ("amount", "limit", "is_called")])
 
 
-class Table(enum.IntEnum):
-    """Tables whose new entries are counted: enum table of idle.bpf.c."""
+class Filling(enum.IntEnum):
+    """What fills while nobody reads, tables first: enum filling of idle.bpf.c."""
 
     CAUSES = 0
     WOKEN = 1
+    EXITS = 2
+    STACKS = 3
+
+
+TABLES = (Filling.CAUSES, Filling.WOKEN)
 
 
 class Phase(enum.IntEnum):

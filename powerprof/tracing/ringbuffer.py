@@ -3,18 +3,19 @@
 
 One page with the consumer's position, which is ours to write; one with the producer's; then the data. Positions only
 grow. The kernel offers the data twice in a row, so that no record is cut; once is enough here, and half the memory.
+
+Positions and lengths are read and written as whole words: struct goes byte by byte, and a position that is read in
+between is one that never was.
 """
 
 from __future__ import annotations
 
 import mmap
-import struct
 from collections.abc import Callable
 
 _PAGE = mmap.PAGESIZE
-_HEADER = 8
+_HEADER, _LENGTH_BYTES = 8, 4
 _BUSY, _DISCARD = 1 << 31, 1 << 30
-_POSITION, _LENGTH = struct.Struct("=Q"), struct.Struct("=I")
 
 
 class RingBuffer:
@@ -24,33 +25,33 @@ class RingBuffer:
         self._on_bytes, self._mask = on_bytes, size_bytes - 1
         self._consumer = mmap.mmap(descriptor, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self._shared = mmap.mmap(descriptor, _PAGE + size_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
+        self._consumed, self._produced = memoryview(self._consumer).cast("Q"), memoryview(self._shared).cast("Q")
+        self._lengths = memoryview(self._shared).cast("I")
 
     def close(self) -> None:
         """Unmap."""
+        for view in (self._consumed, self._produced, self._lengths):
+            view.release()
         self._consumer.close()
         self._shared.close()
 
     def consume(self) -> None:
         """Deliver what is there; never waits."""
-        position, end = self._read(self._consumer), self._read(self._shared)
+        position, end = self._consumed[0], self._produced[0]
         while position < end:
             at = _PAGE + (position & self._mask)
             # The kernel takes the busy bit out last, when the record is whole (kernel/bpf/ringbuf.c).
-            (length,) = _LENGTH.unpack_from(self._shared, at)
+            length = self._lengths[at // _LENGTH_BYTES]
             if length & _BUSY:
                 break
             size = length & ~_DISCARD
             if not length & _DISCARD:
                 self._on_bytes(self._record((position + _HEADER) & self._mask, size))
             position += (_HEADER + size + 7) & ~7
-            _POSITION.pack_into(self._consumer, 0, position)
+            self._consumed[0] = position
             if position >= end:
-                end = self._read(self._shared)
+                end = self._produced[0]
 
     def _record(self, at: int, size: int) -> bytes:
         first = min(size, self._mask + 1 - at)
         return self._shared[_PAGE + at : _PAGE + at + first] + self._shared[_PAGE : _PAGE + size - first]
-
-    @staticmethod
-    def _read(page: mmap.mmap) -> int:
-        return int(_POSITION.unpack_from(page, 0)[0])

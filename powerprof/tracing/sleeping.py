@@ -8,14 +8,19 @@ sees it woken: they were saved when it went to sleep and have not changed since.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from powerprof.stacks.aside import Aside, Unreadable
 from powerprof.tracing.sites import SleepingStack
 
 
-def sleeping_stacks(pid: int, aside: Aside) -> list[SleepingStack]:
-    """The stacks of all threads of a process that are blocked now; those that run or may not be read are left out."""
+def sleeping_stacks(pid: int, aside: Aside, meanwhile: Callable[[], object] = lambda: None) -> list[SleepingStack]:
+    """The stacks of all threads of a process that are blocked now; those that run or may not be read are left out.
+
+    `meanwhile` is called after each: thousands of threads take a second.
+    """
     try:
-        stacks = aside.stacks(pid)
+        stacks = aside.stacks(pid, meanwhile)
     except Unreadable:
         return []
     return [SleepingStack(pid, tid, ip, sp, stack) for tid, ip, sp, stack in stacks]

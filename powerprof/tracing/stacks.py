@@ -25,14 +25,16 @@ from powerprof.tracing.btf import Btf, kernel_btf
 from powerprof.tracing.ended import summed_causes, summed_wakings
 from powerprof.tracing.halves import Halves
 from powerprof.tracing.idle import IdleTrace, IdleTracer
-from powerprof.tracing.layout import HALF, STACK_HEADER, WOKEN, WOKEN_COUNT, WOKEN_KEY, Count, Table
+from powerprof.tracing.layout import HALF, STACK_HEADER, WOKEN, WOKEN_COUNT, WOKEN_KEY, Count, Filling
 from powerprof.tracing.sites import REGISTERS, SavedSite, SiteWakings, SleepingStack
 from powerprof.tracing.sleeping import sleeping_stacks
 
 _SHARED_REGISTERS, SHARED_COUNTING, _SHARED_STACK_BYTES, _SHARED_WOKEN_HALF = 1, 2, 3, 6
 _SHARED_ONLY_TARGET, _SHARED_WINDOW, _SHARED_OWN_PID = 7, 8, 10
 _TARGET = struct.Struct("=5Q")
-_RING_PAGES = 4096  # 16 MiB: two thousand stacks of 8 KiB between two drains
+# 4 MiB: the reader is called when 64 of the largest stacks wait, and there is room for 190 more until it comes. What
+# finds none is sent at the thread's next sleep.
+_RING_PAGES = 1024
 # Up to 20,000 switch-outs and wakings a second and CPU all are looked at, or 8,000 where it idles less than a tenth of
 # the time; above that one in SAMPLE_1_IN.
 LOADED_PER_100MS = 2000
@@ -132,7 +134,6 @@ class StackTracer(IdleTracer):
         self.images: dict[int, list[ProcessImage]] = {}
         self._admitted, self._not_admitted = set[int](), set[int]()
         self._sites: list[SavedSite] = []
-        self._stack_bytes, self._ring_bytes = 0, ring_pages * 4096
         self._sleeping: list[SleepingStack] = []
         self._wakings = np.zeros(0, dtype=WOKEN)
         self._woken: Halves | None = None
@@ -233,11 +234,12 @@ class StackTracer(IdleTracer):
 
     def begin(self) -> None:
         """Forget the stacks seen, so that they are sent again; look at who is asleep."""
+        # Before what is counted begins anew: what is not copied now would be said to be missing in this window.
+        self._share(_SHARED_STACK_BYTES, STACK_BYTES)
         super().begin()
         if self._woken is None:
             return
         self._sites.clear()
-        self._stack_bytes = 0
         self._woken.clear()
         self._wakings = self._wakings[:0]
         self._share(_SHARED_STACK_BYTES, STACK_BYTES)
@@ -245,7 +247,14 @@ class StackTracer(IdleTracer):
         # Last: a stack that is not new is not copied again.
         self.send_again()
         if not self._target.system:
-            self._sleeping = [stack for pid in self.images for stack in sleeping_stacks(pid, self._aside)]
+            self._sleeping = [
+                stack for pid in self.images for stack in sleeping_stacks(pid, self._aside, self._drain_where_called)
+            ]
+
+    def _drain_where_called(self) -> None:
+        # Processes that joined wait: the child that reads them is busy.
+        if self.wait(0):
+            super().drain()
 
     def start(self) -> None:
         """Wakings count from here."""
@@ -270,11 +279,13 @@ class StackTracer(IdleTracer):
     def _shared(self, index: int) -> int:
         return int.from_bytes(self.program.get("shared", index), "little")
 
-    def _room(self, table: Table) -> tuple[int, int]:
-        if table is not Table.WOKEN:
-            return super()._room(table)
+    def _limit(self, filling: Filling, amount: int) -> int:
+        if filling is Filling.STACKS:
+            return self._of_ring("stacks", amount)
+        if filling is not Filling.WOKEN:
+            return super()._limit(filling, amount)
         living = (self._wakings["tid"] < ENDED) & (self._wakings["waker_tid"] < ENDED)
-        return self.program.slots("woken"), int(np.sum(living))
+        return self._of_table("woken", int(np.sum(living)))
 
     def _gather(self) -> None:
         self._read_woken(emptied=True)
@@ -309,10 +320,6 @@ class StackTracer(IdleTracer):
             return
         self.add(pid for pid in self._target.members() if pid not in self.images)
 
-    def collected(self) -> list[tuple[int, int]]:
-        """The sample's ring buffer and the stacks'."""
-        return [*super().collected(), (self._stack_bytes, self._ring_bytes)]
-
     @property
     def drain_at_most_s(self) -> float:
         """A process that joins the target, where any may, is looked at when the buffers are drained."""
@@ -322,14 +329,12 @@ class StackTracer(IdleTracer):
     def _on_stack(self, data: bytes) -> None:
         # At once: whoever kept the bytes for later would hold most of them twice then.
         self._sites.append(_decode(data, self._machine.register_bytes))
-        self._stack_bytes += len(data)
 
     def stack_trace(self) -> StackTrace:
         """Everything about stacks since `begin` or the call before; call it after `finish` or `snapshot`."""
         sites, self._sites = self._sites, []
         sleeping, self._sleeping = self._sleeping, []
         wakings, self._wakings = self._wakings[list(SiteWakings.__struct_fields__)].tolist(), self._wakings[:0]
-        self._stack_bytes = 0
         self._look_again(sites)
         counted = [now - then for now, then in zip(self._counted, self._base, strict=True)]
         self._base = self._counted

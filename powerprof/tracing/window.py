@@ -27,9 +27,6 @@ from powerprof.tracing.pace import wait_out
 from powerprof.windows.residency import compute, went_back
 from powerprof.windows.sampling import now_text
 
-# How soon the ring buffer is looked at for the first time: then it is known how fast it fills.
-FIRST_DRAIN_S = 0.5
-
 
 @dataclass(frozen=True)
 class TracedWindow:
@@ -114,12 +111,9 @@ class TraceWindow(Closing):
 
         return _Edge(edge_snapshot(self._reader, every_cpu=True, at_edge=at_edge), counts)
 
-    def measure(
-        self, duration_s: float, drain_every_s: float | None = None, *, then_hold: bool = False
-    ) -> TracedWindow:
+    def measure(self, duration_s: float, *, then_hold: bool = False) -> TracedWindow:
         """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`.
 
-        `drain_every_s` instead of the pace that the fill asks for; each drain costs about one wake-up.
         `then_hold`: signals wait from the window's end on, until the caller has saved it (`interrupts.release`).
         """
         # Before the edge: exits between it and here would be forgotten.
@@ -134,7 +128,7 @@ class TraceWindow(Closing):
         before = self._edge(self._tracer.open_cpu)
         interrupted = False
         try:
-            wait_out(self._tracer, duration_s, FIRST_DRAIN_S, drain_every_s=drain_every_s, meters=meters)
+            wait_out(self._tracer, duration_s, meters)
             if then_hold:
                 interrupts.hold()
         except Interrupted:

@@ -27,12 +27,13 @@ BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
 BPF_ARRAY(shared, s64, 11);
 BPF_RINGBUF_OUTPUT(calls, 1);
 
-/* Entries that a table got since its reader emptied it, how many it may get, and whether the reader was called. */
-enum table { TABLE_CAUSES, TABLE_WOKEN, TABLES };
-struct made {
-    u64 entries, limit, is_called;
+/* What fills while its reader sleeps: entries that a table got since the reader emptied it, or bytes that came through a ring
+ * buffer, how many there may be, and whether the reader was called. */
+enum filling { TABLE_CAUSES, TABLE_WOKEN, RING_EXITS, RING_STACKS, FILLINGS };
+struct filled {
+    u64 amount, limit, is_called;
 };
-BPF_ARRAY(made, struct made, TABLES);
+BPF_ARRAY(filled, struct filled, FILLINGS);
 
 enum counter {
     COUNT_LOST_EXITS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT, COUNT_UNCOUNTED, COUNT_LOST_SAMPLES,
@@ -60,6 +61,14 @@ static __always_inline void count(int what)
         *value += 1;
 }
 
+/* What was counted, here or on another CPU, has not come to pass. */
+static __always_inline void count_back(int what)
+{
+    u64 *value = counters.lookup(&what);
+    if (value)
+        *value -= 1;
+}
+
 static __always_inline struct cpu_state *cpu_here(int *number)
 {
     *number = bpf_get_smp_processor_id();
@@ -77,23 +86,23 @@ static __always_inline s64 *shared_at(int index)
     return shared.lookup(&index);
 }
 
-/* A table has one entry more. Where threads come and go it fills within seconds, and elsewhere never: the reader sleeps, and
- * is called. */
-static __always_inline void note_made(int table)
+/* There is so much more in a table or a ring buffer. Where threads come and go, or many of them are new, these fill within
+ * seconds, and elsewhere never: the reader sleeps, and is called. */
+static __always_inline void note_filled(int what, u64 amount)
 {
-    struct made *of = made.lookup(&table);
+    struct filled *of = filled.lookup(&what);
     u64 *call;
 
     if (!of)
         return;
-    __sync_fetch_and_add(&of->entries, 1);
-    if (of->entries < of->limit || of->is_called)
+    __sync_fetch_and_add(&of->amount, amount);
+    if (of->amount < of->limit || of->is_called)
         return;
     of->is_called = 1;
     call = calls.ringbuf_reserve(sizeof(*call));
     if (!call)
         return;
-    *call = table;
+    *call = what;
     calls.ringbuf_submit(call, RB_FORCE_WAKEUP);
 }
 
@@ -113,7 +122,7 @@ static __always_inline struct cause_sum *cause_of(struct idle_exit *period)
 
         cause_names(&fresh, period);
         if (!causes.insert(&key, &fresh))   /* or another CPU was quicker with the same one */
-            note_made(TABLE_CAUSES);
+            note_filled(TABLE_CAUSES, 1);
         sum = causes.lookup(&key);
     }
     return sum;
@@ -144,6 +153,7 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
     }
     __builtin_memcpy(record, &cpu->period, sizeof(*record));
     exits.ringbuf_submit(record, RB_NO_WAKEUP);
+    note_filled(RING_EXITS, sizeof(*record));
 }
 
 /* The state that the thread which is switched out had set when it called schedule(), where the kernel tells. */

@@ -23,6 +23,9 @@
 #define CODE_UNREADABLE 1
 #define CODE_NEWBORN 2
 
+/* In a look's window where its stack found no room: it is sent when the thread sleeps there again. */
+#define WINDOW_NO_ROOM (1ULL << 63)
+
 enum stack_kind { STACK_SLEEPER = 0, STACK_WAKER = 1, STACK_REGISTERS = 2 };
 
 /* Threads of one process that stand at one address of its memory on one path have one stack, one after the other: of those that
@@ -70,7 +73,8 @@ static __always_inline u64 call_path(struct target *target, struct stack_record 
     return hash;
 }
 
-static __always_inline void send_stack(struct stack_record *record, u64 window)
+/* Returns 0 where the buffer is full: it may be sent later. */
+static __always_inline int send_stack(struct stack_record *record, u64 window)
 {
     s64 *budget = shared_at(SHARED_STACK_BYTES);
     struct thread *thread = thread_at(record->tid);
@@ -85,9 +89,8 @@ static __always_inline void send_stack(struct stack_record *record, u64 window)
     }
     if (!budget || !thread || thread->sent >= THREAD_STACKS || *budget <= 0) {
         count(COUNT_UNSENT);
-        return;
+        return 1;
     }
-    thread->sent++;
 
 #pragma unroll
     for (i = 0; i < STACK_BYTES / 1024; i++) {
@@ -105,9 +108,12 @@ static __always_inline void send_stack(struct stack_record *record, u64 window)
     if (read > STACK_BYTES)
         read = STACK_BYTES;
     record->bytes = read;
-    __sync_fetch_and_add(budget, -(s64)(offsetof(struct stack_record, stack) + read));
     if (stacks.ringbuf_output(record, offsetof(struct stack_record, stack) + read, RB_NO_WAKEUP))
-        count(COUNT_LOST_STACKS);
+        return 0;
+    thread->sent++;
+    __sync_fetch_and_add(budget, -(s64)(offsetof(struct stack_record, stack) + read));
+    note_filled(RING_STACKS, offsetof(struct stack_record, stack) + read);
+    return 1;
 }
 
 #if DIRECT
@@ -177,7 +183,8 @@ static __always_inline void look_at_path(struct target *target, struct stack_rec
 {
     struct site_key key = {};
     u64 one = 1;
-    int is_same = look->ip == record->ip && look->sp == record->sp && look->window == window;
+    int is_there = look->ip == record->ip && look->sp == record->sp;
+    int is_same = is_there && look->window == window, was_lost = is_there && look->window == (window | WINDOW_NO_ROOM);
 
     if (bpf_probe_read_user(record->stack, HASHED_BYTES, (void *)record->sp))
         record->code = CODE_UNREADABLE;
@@ -188,6 +195,7 @@ static __always_inline void look_at_path(struct target *target, struct stack_rec
         look->alike++;
         return;
     }
+    was_lost = was_lost && look->code == record->code;
     look->ip = record->ip;
     look->sp = record->sp;
     look->code = record->code;
@@ -198,10 +206,18 @@ static __always_inline void look_at_path(struct target *target, struct stack_rec
     key.code = record->code;
     key.whose = record->code == CODE_UNREADABLE ? record->tid : WHOSE(record->tid, record->tgid);
     key.kind = kind;
-    if (seen.lookup(&key))
-        return;
-    seen.update(&key, &one);
-    send_stack(record, window);
+    if (!seen.lookup(&key)) {
+        seen.update(&key, &one);
+        if (!send_stack(record, window)) {
+            seen.delete(&key);
+            look->window |= WINDOW_NO_ROOM;
+            if (!was_lost)
+                count(COUNT_LOST_STACKS);
+            return;
+        }
+    }
+    if (was_lost)
+        count_back(COUNT_LOST_STACKS);
 }
 
 /* Where is the current thread? Returns 0 where it has no user registers. The usual case reads two registers and touches

@@ -41,7 +41,7 @@ static __always_inline void count_waking(struct look *look, u32 tid, u32 tgid, u
     else if (woken.update(&key, &one))
         count(COUNT_UNCOUNTED);
     else
-        note_made(TABLE_WOKEN);
+        note_filled(TABLE_WOKEN, 1);
 }
 
 static __always_inline int is_counting(struct cpu_state *cpu)

@@ -118,7 +118,7 @@ def test_programs_that_cannot_be_unwound_or_lie(
 
 def test_a_buffer_that_is_too_small_loses_stacks_and_says_so(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     with wakes("many=200") as running:
-        found = attribute(running.pid, "--stack-buffer", "8", duration=1.5)
+        found = attribute(running.pid, "--stack-buffer", "4", duration=1.5)
     stacks, notes = found.record["stacks"], _one_line_notes(found)
     assert stacks["lost_count"] > 50
     assert any("stacks were lost to a full buffer" in note and "--stack-buffer" in note for note in notes)

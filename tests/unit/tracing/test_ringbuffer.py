@@ -6,6 +6,8 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +35,12 @@ class Producer:
         self.position += (len(whole) + 7) & ~7
         os.pwrite(self.handle, struct.pack("=Q", self.position), PAGE)
         return start
+
+    def reserve(self, length: int) -> None:
+        """A record of whatever lies there."""
+        os.pwrite(self.handle, struct.pack("=II", length, 0), 2 * PAGE + self.position % SIZE)
+        self.position += 8 + length
+        os.pwrite(self.handle, struct.pack("=Q", self.position), PAGE)
 
     def commit(self, start: int, length: int) -> None:
         os.pwrite(self.handle, struct.pack("=I", length), 2 * PAGE + start % SIZE)
@@ -87,6 +95,48 @@ def test_a_record_that_is_being_written_is_waited_for(
     producer.commit(start, 5)
     ring.consume()
     assert records == [b"one", b"later", b"two"]
+
+
+_WATCHER = """
+import mmap, os, sys
+with open(sys.argv[1], "rb") as file:
+    memory = mmap.mmap(file.fileno(), mmap.PAGESIZE, mmap.MAP_SHARED, mmap.PROT_READ)
+position = memoryview(memory).cast("Q")
+step, last = int(sys.argv[2]), int(sys.argv[3])
+print("ready", flush=True)
+torn = before = 0
+while before < last:
+    now = position[0]
+    torn += now % step != 0 or now < before
+    before = max(before, now) if now <= last else before
+print(torn)
+"""
+
+
+def test_the_kernel_never_sees_half_a_position(producer: Producer, tmp_path: Path) -> None:
+    """Another process watches the position while it is written: for one that is torn the kernel would find no room, or
+    write over what is not read yet."""
+    step, rounds = 264, 3000
+    ring = RingBuffer(producer.handle, SIZE, lambda record: None)
+    each = SIZE // step - 1
+    watcher = subprocess.Popen(
+        [sys.executable, "-c", _WATCHER, tmp_path / "ring", str(step), str(rounds * each * step)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert watcher.stdout is not None
+    try:
+        assert watcher.stdout.readline() == "ready\n"
+        for _ in range(rounds):
+            for _ in range(each):
+                producer.reserve(256)
+            ring.consume()
+        assert int(watcher.stdout.readline()) == 0
+    finally:
+        watcher.kill()
+        watcher.wait()
+        watcher.stdout.close()
+        ring.close()
 
 
 def test_records_across_the_end_are_whole(producer: Producer, taken: tuple[RingBuffer, list[bytes]]) -> None:
