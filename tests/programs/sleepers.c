@@ -8,7 +8,8 @@
  * Chains: NAME_thread <- NAME_level1 <- NAME_level2 <- wait_NAME <- libc. For pipe and futex, `wake_NAME` is the
  * chain of the waking thread (it sleeps there too) and `wait_NAME` that of the woken thread.
  * log: the program's own count. Per thread, in the order of the JSON: how many sleeps ended, then when (CLOCK_MONOTONIC,
- * ns), as 64-bit numbers, 16,384 in all. A call that found its deadline past did not sleep, and is not counted.
+ * ns), as 64-bit numbers, 262,144 in all. A call that found its deadline past did not sleep, and is not counted; one that
+ * slept twice (woken for a byte, and then for the pipe's lock, which its waker still held) is counted twice.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -69,13 +70,15 @@ static long sleeps_so_far(void)
     return usage.ru_nvcsw;
 }
 
-static void note_sleep(struct task *task)
+static void note_sleeps(struct task *task, long sleeps)
 {
     struct timespec t = now();
-    uint64_t count = task->log[0];
-    if (count + 1 < LOG_ENTRIES)
-        task->log[count + 1] = (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-    __atomic_store_n(&task->log[0], count + 1, __ATOMIC_RELEASE);
+    for (; sleeps > 0; sleeps--) {
+        uint64_t count = task->log[0];
+        if (count + 1 < LOG_ENTRIES)
+            task->log[count + 1] = (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+        __atomic_store_n(&task->log[0], count + 1, __ATOMIC_RELEASE);
+    }
 }
 
 /* poll and epoll take whole milliseconds: rounded up against an absolute deadline, the rate stays exact. */
@@ -191,8 +194,8 @@ NOINLINE void wait_futex(struct task *task)
             long before = task->log ? sleeps_so_far() : 0;                                   \
             advance(task);                                                                   \
             chain##_level1(task);                                                            \
-            if (task->log && sleeps_so_far() > before)                                       \
-                note_sleep(task);                                                            \
+            if (task->log)                                                                   \
+                note_sleeps(task, sleeps_so_far() - before);                                 \
         }                                                                                    \
         return NULL;                                                                         \
     }
