@@ -15,8 +15,11 @@ from typing import Any
 
 from powerprof.programs import start, stop
 from tests.matrix.cells import Cell
+from tests.matrix.inside.steps import SAID_ALL
 
 CONSOLE, RESULTS = "console", "results"
+# A machine that was suspended cannot always be switched off again. Once it has said all, it may be ended from outside.
+_POWER_OFF_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Running:
         self._limit_s = limit_s
         self._command = command
         self._begin_s = time.monotonic()
+        self._said_all_s: float | None = None
 
     def __enter__(self) -> Running:
         self._folder = tempfile.TemporaryDirectory(prefix="powerprof-matrix-")
@@ -60,22 +64,31 @@ class Running:
         self._folder.cleanup()
 
     def is_over(self) -> bool:
-        """It ended, or its time did."""
-        return self._process.poll() is not None or time.monotonic() - self._begin_s > self._limit_s
+        """It ended, or its time did, or it has said all and does not end."""
+        now_s = time.monotonic()
+        if self._said_all_s is None and self._has_said_all():
+            self._said_all_s = now_s
+        is_stuck = self._said_all_s is not None and now_s - self._said_all_s > _POWER_OFF_S
+        return self._process.poll() is not None or is_stuck or now_s - self._begin_s > self._limit_s
 
     def ended(self) -> Ended:
         """What there is to know; ends the process where it still runs."""
         why = None
-        if self._process.poll() is None:
+        is_running = self._process.poll() is None
+        has_said_all = self._has_said_all()
+        if is_running and not has_said_all:
             why = f"still running after {self._limit_s:g} s"
         code = stop(self._process, patience_s=2.0)
-        if why is None and code != 0:
+        if not is_running and code != 0:
             why = f"ended with {code}: {self._text('complaints')[-300:].strip()}"
         return Ended(self._results(), self._text(CONSOLE), why, time.monotonic() - self._begin_s)
 
     def _text(self, name: str) -> str:
         path = self._place / name
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def _has_said_all(self) -> bool:
+        return self._text(RESULTS).endswith(SAID_ALL)
 
     def _results(self) -> list[dict[str, Any]]:
         found = []

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.matrix.inside import measuring, world
-from tests.matrix.inside.steps import Steps
+from tests.matrix.inside.steps import SAID_ALL, Steps
 
 
 def main() -> int:
@@ -29,6 +29,7 @@ def main() -> int:
                 known = world.compiled()
                 results.write(json.dumps({"compiled": known}) + "\n")
                 results.flush()
+        results.write(SAID_ALL)
     return 0
 
 

@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+# The last line of a job's results.
+SAID_ALL = '{"said_all": true}\n'
+
 
 def _die_with_parent() -> None:
     # On the host's kernel nothing else would end what a killed bench leaves (prctl(2), PR_SET_PDEATHSIG).

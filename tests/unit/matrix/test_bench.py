@@ -13,6 +13,7 @@ from tests.matrix import cache, cells, compiled, page
 from tests.matrix.acpi import idle_table
 from tests.matrix.initramfs import cpio
 from tests.matrix.inside import measuring, truth
+from tests.matrix.inside.steps import SAID_ALL
 from tests.matrix.outcome import Outcome, Step, load, outcome, save
 from tests.matrix.running import Ended, Running
 
@@ -117,6 +118,17 @@ def test_an_exception_beside_a_running_cell_ends_it() -> None:
         raise KeyboardInterrupt
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
+
+
+def test_a_machine_that_has_said_all_and_does_not_switch_itself_off_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.matrix.running._POWER_OFF_S", 0.2)
+    said = SAID_ALL.strip()
+    with Running(CELL, lambda place: ["sh", "-c", f"echo '{said}' > {place}/results; exec sleep 60"], 60) as running:
+        while not running.is_over():
+            time.sleep(0.05)
+        ended = running.ended()
+    assert ended.why_ended is None
+    assert ended.seconds < 30
 
 
 def test_the_program_s_own_count_is_what_a_rate_is_held_against() -> None:
