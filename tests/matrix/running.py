@@ -81,7 +81,10 @@ class Running:
         code = stop(self._process, patience_s=2.0)
         if not is_running and code != 0:
             why = f"ended with {code}: {self._text('complaints')[-300:].strip()}"
-        return Ended(self._results(), self._text(CONSOLE), why, time.monotonic() - self._begin_s)
+        console = self._text(CONSOLE)
+        if why is None and (at := console.find("Kernel panic")) >= 0:
+            why = console[at:].partition("\n")[0].strip()
+        return Ended(self._results(), console, why, time.monotonic() - self._begin_s)
 
     def _text(self, name: str) -> str:
         path = self._place / name
