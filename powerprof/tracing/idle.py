@@ -26,6 +26,7 @@ from powerprof.tracing.aggregate import aggregate, sample_hash
 from powerprof.tracing.btf import Btf, kernel_btf
 from powerprof.tracing.definitions import argument_definitions, possible_cpus, struct_definitions
 from powerprof.tracing.ended import ENOUGH, EndedThreads, summed_causes
+from powerprof.tracing.filling import Fillings
 from powerprof.tracing.halves import Halves
 from powerprof.tracing.layout import (
     CAUSE,
@@ -34,10 +35,8 @@ from powerprof.tracing.layout import (
     CAUSE_SUM,
     CPU_STATE,
     CPU_TOTAL,
-    FILLED,
     HALF,
     IDLE_EXIT,
-    TABLES,
     WOKEN,
     Count,
     Filling,
@@ -76,7 +75,6 @@ _RING_PAGES = 512
 # Distinct causes in one window: some 300 on an idle server, some thousand with stacks under load.
 _CAUSES, _CAUSES_WITH_STACKS = 8192, 32768
 _SETTLE_S = 0.02
-_ENDLESS = 1 << 62
 Array = npt.NDArray[Any]
 
 
@@ -135,6 +133,7 @@ class IdleTracer(Closing):
         self._mask = 0
         self._functions: dict[int, str] = {}
         self.program = Loaded("idle.bpf.c", values, btf=btf)
+        self._fillings = Fillings(self.program, self._living)
         self._causes = Halves(
             self.program,
             "causes",
@@ -161,7 +160,7 @@ class IdleTracer(Closing):
             self.program.put("totals", cpu, bytes(CPU_TOTAL.itemsize))
         self._set_mask(0)
         self._kept, self._had_many = self._kept[:0], False
-        self._allow(np.zeros(len(Filling), dtype=FILLED))
+        self._fillings.forget()
         self.drain()
         self._sample.clear()
         self._causes.clear()
@@ -189,39 +188,11 @@ class IdleTracer(Closing):
     def drain(self) -> None:
         """Move what the ring buffers hold into our memory, and what tables hold that fill."""
         self._drain()
-        filled = self._filled()
-        tables = filled[list(TABLES)]
-        if np.any(tables["amount"] >= tables["limit"]):
-            # First: what is made meanwhile is in the half that is turned to.
-            self._allow(np.zeros_like(filled))
-            self._gather()
-            self._allow(self._filled())
-        elif np.any(filled["is_called"]):
-            self._allow(filled)
+        self._fillings.drain(self._gather)
 
-    def _filled(self) -> Array:
-        return np.frombuffer(self.program.table_bytes("filled"), dtype=FILLED)
-
-    def _allow(self, filled: Array) -> None:
-        """What came so far, and how much may come until we are called again."""
-        for filling in Filling:
-            one = filled[filling].copy()
-            one["limit"], one["is_called"] = self._limit(filling, int(one["amount"])), 0
-            self.program.put("filled", filling, one.tobytes())
-
-    def _limit(self, filling: Filling, amount: int) -> int:
-        if filling is Filling.CAUSES:
-            return self._of_table("causes", int(np.sum(self._kept["next_tid"] < ENDED)))
-        return self._of_ring("exits", amount) if filling is Filling.EXITS else _ENDLESS
-
-    def _of_table(self, name: str, living: int) -> int:
-        """What lives comes again, and a quarter of the room; `living` are those that are kept here."""
-        slots = self.program.slots(name)
-        return min(slots // 4 + living, slots * 3 // 4)
-
-    def _of_ring(self, name: str, amount: int) -> int:
-        """A quarter more than came through it by now."""
-        return amount + self.program.slots(name) // 4
+    def _living(self) -> dict[Filling, int]:
+        """What fills in this program; of tables, how many entries that are kept here are of threads that live."""
+        return {Filling.CAUSES: int(np.sum(self._kept["next_tid"] < ENDED)), Filling.EXITS: 0}
 
     def _gather(self) -> None:
         """Keep here what the kernel's tables hold."""

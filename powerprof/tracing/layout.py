@@ -83,12 +83,12 @@ class Count(enum.IntEnum):
     LOST_SAMPLES = 6
 
 
-# What a table got since it was emptied, or a ring buffer ever: struct filled of idle.bpf.c, one for each Filling.
+# What a table got since it was emptied, or a ring buffer ever: struct filled of filled.bpf.h, one for each Filling.
 FILLED = np.dtype([(name, "<u8") for name in ("amount", "limit", "is_called")])
 
 
 class Filling(enum.IntEnum):
-    """What fills while nobody reads, tables first: enum filling of idle.bpf.c."""
+    """What fills while nobody reads, tables first: enum filling of filled.bpf.h."""
 
     CAUSES = 0
     WOKEN = 1

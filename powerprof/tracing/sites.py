@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
+
+from powerprof.tracing.layout import STACK_HEADER
 
 # Kinds of SavedSite: enum stack_kind of looks.bpf.h.
 SLEEPER, WAKER, REGISTERS = 0, 1, 2
@@ -21,6 +24,24 @@ class SavedSite(msgspec.Struct, frozen=True, array_like=True):
     code: int
     registers: bytes
     stack: bytes
+
+
+def decode(data: bytes, register_bytes: int) -> SavedSite:
+    """A record of the ring buffer of stacks: the header, so many bytes of registers, and the stack."""
+    header = np.frombuffer(data, dtype=STACK_HEADER, count=1)[0]
+    stack_at = STACK_HEADER.itemsize + register_bytes
+    stack = data[stack_at : stack_at + int(header["bytes"])]
+    return SavedSite(
+        int(header["at_ns"]),
+        int(header["tgid"]),
+        int(header["tid"]),
+        int(header["kind"]),
+        int(header["ip"]),
+        int(header["sp"]),
+        int(header["code"]),
+        data[STACK_HEADER.itemsize : stack_at],
+        stack,
+    )
 
 
 class SiteWakings(msgspec.Struct, frozen=True, array_like=True):

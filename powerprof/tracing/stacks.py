@@ -25,8 +25,8 @@ from powerprof.tracing.btf import Btf, kernel_btf
 from powerprof.tracing.ended import summed_causes, summed_wakings
 from powerprof.tracing.halves import Halves
 from powerprof.tracing.idle import IdleTrace, IdleTracer
-from powerprof.tracing.layout import HALF, STACK_HEADER, WOKEN, WOKEN_COUNT, WOKEN_KEY, Count, Filling
-from powerprof.tracing.sites import REGISTERS, SavedSite, SiteWakings, SleepingStack
+from powerprof.tracing.layout import HALF, WOKEN, WOKEN_COUNT, WOKEN_KEY, Count, Filling
+from powerprof.tracing.sites import REGISTERS, SavedSite, SiteWakings, SleepingStack, decode
 from powerprof.tracing.sleeping import sleeping_stacks
 
 _SHARED_REGISTERS, SHARED_COUNTING, _SHARED_STACK_BYTES, _SHARED_WOKEN_HALF = 1, 2, 3, 6
@@ -87,23 +87,6 @@ def _register_definitions(btf: Btf, machine: Machine) -> dict[str, int | str]:
         "CODE_ADDRESS_MASK": f"{machine.address_mask}ULL",
         **({"HAVE_ktime_get_coarse_ns": 1} if features.has(features.COARSE_CLOCK) is not False else {}),
     }
-
-
-def _decode(data: bytes, register_bytes: int) -> SavedSite:
-    header = np.frombuffer(data, dtype=STACK_HEADER, count=1)[0]
-    stack_at = STACK_HEADER.itemsize + register_bytes
-    stack = data[stack_at : stack_at + int(header["bytes"])]
-    return SavedSite(
-        int(header["at_ns"]),
-        int(header["tgid"]),
-        int(header["tid"]),
-        int(header["kind"]),
-        int(header["ip"]),
-        int(header["sp"]),
-        int(header["code"]),
-        data[STACK_HEADER.itemsize : stack_at],
-        stack,
-    )
 
 
 def _target_entry(image: ProcessImage, judged: bool) -> bytes:
@@ -279,13 +262,9 @@ class StackTracer(IdleTracer):
     def _shared(self, index: int) -> int:
         return int.from_bytes(self.program.get("shared", index), "little")
 
-    def _limit(self, filling: Filling, amount: int) -> int:
-        if filling is Filling.STACKS:
-            return self._of_ring("stacks", amount)
-        if filling is not Filling.WOKEN:
-            return super()._limit(filling, amount)
+    def _living(self) -> dict[Filling, int]:
         living = (self._wakings["tid"] < ENDED) & (self._wakings["waker_tid"] < ENDED)
-        return self._of_table("woken", int(np.sum(living)))
+        return super()._living() | {Filling.WOKEN: int(np.sum(living)), Filling.STACKS: 0}
 
     def _gather(self) -> None:
         self._read_woken(emptied=True)
@@ -328,7 +307,7 @@ class StackTracer(IdleTracer):
 
     def _on_stack(self, data: bytes) -> None:
         # At once: whoever kept the bytes for later would hold most of them twice then.
-        self._sites.append(_decode(data, self._machine.register_bytes))
+        self._sites.append(decode(data, self._machine.register_bytes))
 
     def stack_trace(self) -> StackTrace:
         """Everything about stacks since `begin` or the call before; call it after `finish` or `snapshot`."""

@@ -12,6 +12,8 @@
 #include "reading.bpf.h"
 #include "idle_exit.h"
 #include "causes.h"
+#include "comms.bpf.h"
+#include "filled.bpf.h"
 
 #define WAKING_SLOTS 16384   /* direct-mapped by thread id: a collision loses one waker's name, never a count */
 #define EXIT_NONE ((u32)-1)
@@ -25,16 +27,6 @@ BPF_TABLE("hash", struct cause_key, struct cause_sum, causes, CAUSE_SLOTS);
 ALIGNED_ARRAY(totals, struct cpu_total, NR_CPUS);
 BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
 BPF_ARRAY(shared, s64, 11);
-BPF_RINGBUF_OUTPUT(calls, 1);
-
-/* What fills while its reader sleeps: entries that a table got since the reader emptied it, or bytes that came through a ring
- * buffer, how many there may be, and whether the reader was called. */
-enum filling { TABLE_CAUSES, TABLE_WOKEN, RING_EXITS, RING_STACKS, FILLINGS };
-struct filled {
-    u64 amount, limit, is_called;
-};
-BPF_ARRAY(filled, struct filled, FILLINGS);
-
 enum counter {
     COUNT_LOST_EXITS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT, COUNT_UNCOUNTED, COUNT_LOST_SAMPLES,
     COUNTERS,
@@ -50,9 +42,6 @@ enum shared_value {
     SHARED_WOKEN_HALF, SHARED_ONLY_TARGET, SHARED_WINDOW, SHARED_TICK_HANDLER, SHARED_OWN_PID,
 };
 #define REVIEW_EVERY_NS 10000000ULL
-
-#define RB_NO_WAKEUP 1
-#define RB_FORCE_WAKEUP 2
 
 static __always_inline void count(int what)
 {
@@ -84,26 +73,6 @@ static __always_inline struct cpu_state *this_cpu(void)
 static __always_inline s64 *shared_at(int index)
 {
     return shared.lookup(&index);
-}
-
-/* There is so much more in a table or a ring buffer. Where threads come and go, or many of them are new, these fill within
- * seconds, and elsewhere never: the reader sleeps, and is called. */
-static __always_inline void note_filled(int what, u64 amount)
-{
-    struct filled *of = filled.lookup(&what);
-    u64 *call;
-
-    if (!of)
-        return;
-    __sync_fetch_and_add(&of->amount, amount);
-    if (of->amount < of->limit || of->is_called)
-        return;
-    of->is_called = 1;
-    call = calls.ringbuf_reserve(sizeof(*call));
-    if (!call)
-        return;
-    *call = what;
-    calls.ringbuf_submit(call, RB_FORCE_WAKEUP);
 }
 
 /* The entry of a period's cause; null where the table is full. */
@@ -162,38 +131,6 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
 #else
 #define PREV_STATE(ctx) 1
 #endif
-
-#if DIRECT
-/* A word up to its first NUL, the first byte lowest: what follows one is left of a longer name. */
-static __always_inline u64 until_nul(u64 word)
-{
-    u64 nuls = (word - 0x0101010101010101ULL) & ~word & 0x8080808080808080ULL;
-    return nuls ? word & (((nuls & -nuls) >> 7) - 1) : word;
-}
-#endif
-
-/* A task's name, zeros behind it: two loads, where the helper that reads strings costs more than the rest of a switch. */
-static __always_inline void comm_of(u64 task, char *comm)
-{
-#if DIRECT
-    u64 *words = (u64 *)comm;
-
-    words[0] = until_nul(FIELD_U64(task, OFFSET_task_struct_comm));
-    words[1] = words[0] >> 56 ? until_nul(FIELD_U64(task, OFFSET_task_struct_comm + 8)) : 0;
-#else
-    bpf_probe_read_kernel_str(comm, COMM_BYTES, (void *)(task + OFFSET_task_struct_comm));
-#endif
-}
-
-/* The helper for the current one's copies byte by byte: with eight clients a tenth of all time in these programs. */
-static __always_inline void own_comm(char *comm)
-{
-#if DIRECT
-    comm_of(CURRENT_TASK, comm);
-#else
-    bpf_get_current_comm(comm, COMM_BYTES);
-#endif
-}
 
 /* The thread that is switched out is the current one. */
 #if DIRECT

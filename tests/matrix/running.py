@@ -75,8 +75,7 @@ class Running:
         """What there is to know; ends the process where it still runs."""
         why = None
         is_running = self._process.poll() is None
-        has_said_all = self._has_said_all()
-        if is_running and not has_said_all:
+        if is_running and not self._has_said_all():
             why = f"still running after {self._limit_s:g} s"
         code = stop(self._process, patience_s=2.0)
         if not is_running and code != 0:

@@ -19,6 +19,7 @@ from powerprof.records import Cause, Conservation
 from powerprof.tracing import idle as tracing
 from powerprof.tracing.aggregate import aggregate
 from powerprof.tracing.edge import CpuEdge
+from powerprof.tracing.filling import Fillings
 from powerprof.tracing.idle import IdleTracer
 from powerprof.tracing.names import interrupt_names
 from powerprof.tracing.window import TracedWindow, TraceWindow
@@ -224,7 +225,7 @@ def test_a_small_table_is_a_count_of_losses(root_bpf: None, monkeypatch: pytest.
     """Room for three causes and nobody who empties it: exits of all others are lost, counted, and the sum is still what
     cpuidle says."""
     monkeypatch.setattr(tracing, "_CAUSES", 3)
-    monkeypatch.setattr(IdleTracer, "_limit", lambda self, filling, amount: 1 << 62)
+    monkeypatch.setattr(Fillings, "_limit", lambda self, filling, amount, living: 1 << 62)
     with IdleTracer() as tracer:
         window = burst_of_exits(tracer, 1.5)
     balance = balance_of(window)

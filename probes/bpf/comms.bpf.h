@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Names of threads, COMM_BYTES long. Needs reading.bpf.h. */
+#if DIRECT
+/* A word up to its first NUL, the first byte lowest: what follows one is left of a longer name. */
+static __always_inline u64 until_nul(u64 word)
+{
+    u64 nuls = (word - 0x0101010101010101ULL) & ~word & 0x8080808080808080ULL;
+    return nuls ? word & (((nuls & -nuls) >> 7) - 1) : word;
+}
+#endif
+
+/* A task's name, zeros behind it: two loads, where the helper that reads strings costs more than the rest of a switch. */
+static __always_inline void comm_of(u64 task, char *comm)
+{
+#if DIRECT
+    u64 *words = (u64 *)comm;
+
+    words[0] = until_nul(FIELD_U64(task, OFFSET_task_struct_comm));
+    words[1] = words[0] >> 56 ? until_nul(FIELD_U64(task, OFFSET_task_struct_comm + 8)) : 0;
+#else
+    bpf_probe_read_kernel_str(comm, COMM_BYTES, (void *)(task + OFFSET_task_struct_comm));
+#endif
+}
+
+/* The helper for the current one's copies byte by byte: with eight clients a tenth of all time in these programs. */
+static __always_inline void own_comm(char *comm)
+{
+#if DIRECT
+    comm_of(CURRENT_TASK, comm);
+#else
+    bpf_get_current_comm(comm, COMM_BYTES);
+#endif
+}
