@@ -106,7 +106,7 @@ def acting_as(account: Account) -> Iterator[None]:
             os.setgroups(groups)
 
 
-class _Waiting:
+class _SignalsWaiting:
     def __init__(self) -> None:
         self.arrived: list[int] = []
 
@@ -123,7 +123,7 @@ def _signals_wait() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    waiting = _Waiting()
+    waiting = _SignalsWaiting()
     kept: dict[int, Callable[[int, FrameType | None], Any]] = {}
     try:
         for number in _SIGNALS:

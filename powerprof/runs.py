@@ -23,7 +23,7 @@ from powerprof.caller import as_caller
 from powerprof.errors import DataError, PowerprofError, UsageError
 from powerprof.files import read_outside_text, reason_of
 from powerprof.folders import Folder
-from powerprof.foreign import loader
+from powerprof.untrusted import loader
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -12,7 +12,7 @@ import tomllib
 from typing import Any
 
 from powerprof.errors import DataError
-from powerprof.foreign import reading
+from powerprof.untrusted import reading
 
 _MOST_PARTS = 64
 _MOST_KEYS = 20_000

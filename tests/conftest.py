@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from powerprof import programs
-from powerprof.database import fetched, historical
-from powerprof.database.builds import ServerBuild
+from powerprof.database.fetched import historical
+from powerprof.database.fetched import on_request as fetched
+from powerprof.database.products.builds import ServerBuild
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

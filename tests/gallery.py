@@ -13,8 +13,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from powerprof.database import sql
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
 from powerprof.errors import PowerprofError
 from powerprof.programs import need
 from tests.conftest import REPOSITORY

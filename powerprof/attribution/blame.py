@@ -12,7 +12,7 @@ from powerprof import text
 from powerprof.attribution import causes, idle
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.idle import Array
-from powerprof.attribution.join import NO_STACK, Blamer, Row, shares_of
+from powerprof.attribution.join import NO_STACK, BlamedRow, Blamer, shares_of
 from powerprof.attribution.records import Attribution, StackCounts, Wakeup
 from powerprof.attribution.sites import SiteStacks
 from powerprof.energy.domains import host_energy
@@ -21,7 +21,7 @@ from powerprof.processes.tasks import ENDED, Task
 from powerprof.records import EnergyReading, EnergySplit
 
 
-def _stack_counts(stacks: SiteStacks, rows: list[Row], lost: int) -> StackCounts:
+def _stack_counts(stacks: SiteStacks, rows: list[BlamedRow], lost: int) -> StackCounts:
     # Threads that the kernel runs for a process (io_uring's workers) have no user stack to be complete.
     rows = [row for row in rows if row.stack is not NO_STACK]
     blamed = sum(row.count for row in rows)

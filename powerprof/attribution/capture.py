@@ -15,15 +15,15 @@ from powerprof.attribution import bounds
 from powerprof.attribution.records import StackFrame, TargetInfo
 from powerprof.errors import DataError
 from powerprof.files import reason_of
-from powerprof.foreign import loader
 from powerprof.processes.tasks import Task
 from powerprof.records import EnergyReading, ToolCost
 from powerprof.stacks.image import ProcessImage, check
 from powerprof.stacks.registers import machine_of
-from powerprof.tracing.aggregate import aggregate
-from powerprof.tracing.edge import CpuEdge, in_window
-from powerprof.tracing.layout import CAUSE, IDLE_EXIT
-from powerprof.tracing.sites import SavedSite, SiteWakings, SleepingStack
+from powerprof.tracing.captures.edges import CpuEdge, in_window
+from powerprof.tracing.idle.aggregate import aggregate
+from powerprof.tracing.idle.layout import CAUSE, IDLE_EXIT
+from powerprof.tracing.idle.sites import SavedSite, SiteWakings, SleepingStack
+from powerprof.untrusted import loader
 
 _STACK_LIMIT_BYTES = 0x4000
 _CPUS_LIMIT = 1 << 16

@@ -12,11 +12,15 @@ from powerprof.attribution.idle import DEVICE, IPI, MECHANISMS, TICK, TIMER, UNK
 from powerprof.attribution.rhythm import period_ms
 from powerprof.processes.tasks import Task
 from powerprof.records import Cause, Mechanism
-from powerprof.tracing.layout import SOFTIRQS, Evidence, Flag, WakerContext
+from powerprof.tracing.idle.layout import SOFTIRQS, Flag, WakeEvidence, WakerContext
 
 LookUp = Callable[[int, int | None, str], Task]
 _Label = tuple[Mechanism, str | None, str, int | None, str | None]
-_IPI_NAMES = {Evidence.RESCHEDULE: "reschedule", Evidence.CALL_FUNCTION: "function call", Evidence.IRQ_WORK: "irq work"}
+_IPI_NAMES = {
+    WakeEvidence.RESCHEDULE: "reschedule",
+    WakeEvidence.CALL_FUNCTION: "function call",
+    WakeEvidence.IRQ_WORK: "irq work",
+}
 _KEY = np.dtype(
     [
         ("mechanism", "u1"),
@@ -49,19 +53,21 @@ def _keys(exits: Array, ended_by: Array) -> Array:
     keys["timer"] = np.where(timer, function, 0)
     keys["irq"] = np.where(ended_by == DEVICE, exits["irq"], 0)
     keys["evidence"] = np.where(np.isin(ended_by, (IPI, DEVICE)), exits["evidence"], 0)
-    keys["poll_ended"] = (ended_by == TIMER) & (exits["evidence"] == Evidence.NONE) & (exits["flags"] & Flag.WAKER == 0)
-    keys["softirq"] = np.where((ended_by == UNKNOWN) & (exits["evidence"] == Evidence.SOFTIRQ), exits["irq"] + 1, 0)
+    keys["poll_ended"] = (
+        (ended_by == TIMER) & (exits["evidence"] == WakeEvidence.NONE) & (exits["flags"] & Flag.WAKER == 0)
+    )
+    keys["softirq"] = np.where((ended_by == UNKNOWN) & (exits["evidence"] == WakeEvidence.SOFTIRQ), exits["irq"] + 1, 0)
     return keys
 
 
 def _name(key: Any, functions: Mapping[int, str], interrupts: Mapping[int, str]) -> str | None:
     mechanism = int(key["mechanism"])
     if mechanism == DEVICE:
-        if int(key["evidence"]) == Evidence.OTHER_VECTOR:
+        if int(key["evidence"]) == WakeEvidence.OTHER_VECTOR:
             return f"vector {int(key['irq']):#x}"
         return interrupts.get(int(key["irq"]), f"irq {int(key['irq'])}")
     if mechanism == IPI:
-        return _IPI_NAMES.get(Evidence(int(key["evidence"])))
+        return _IPI_NAMES.get(WakeEvidence(int(key["evidence"])))
     if mechanism in (TIMER, TICK) and key["timer"]:
         return functions.get(int(key["timer"]), f"{int(key['timer']):#x}")
     if key["poll_ended"]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.tracing.functions import FunctionCounts, FunctionTrace
+from powerprof.tracing.captures.functions import FunctionCounts, FunctionTrace
 
 # The kernel keeps 64 return probes per thread (MAX_URETPROBE_DEPTH).
 _LIMITS = (

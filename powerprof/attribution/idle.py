@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from powerprof.records import Conservation, Mechanism
 from powerprof.sources.base import is_polling
-from powerprof.tracing.edge import CpuEdge, reference_of
-from powerprof.tracing.layout import Evidence, Flag, WakerContext
+from powerprof.tracing.captures.edges import CpuEdge, reference_of
+from powerprof.tracing.idle.layout import Flag, WakeEvidence, WakerContext
 
 Array = npt.NDArray[Any]
 
@@ -21,14 +21,14 @@ MECHANISMS: tuple[Mechanism, ...] = ("unknown", "timer", "device", "ipi", "no_ip
 UNKNOWN, TIMER, DEVICE, IPI, NO_IPI, TICK = range(len(MECHANISMS))
 
 _BY_EVIDENCE = {
-    Evidence.LOCAL_TIMER: TIMER,
-    Evidence.HRTIMER: TIMER,
-    Evidence.DEVICE: DEVICE,
-    Evidence.RESCHEDULE: IPI,
-    Evidence.CALL_FUNCTION: IPI,
-    Evidence.IRQ_WORK: IPI,
-    Evidence.OTHER_VECTOR: DEVICE,
-    Evidence.NO_IPI: NO_IPI,
+    WakeEvidence.LOCAL_TIMER: TIMER,
+    WakeEvidence.HRTIMER: TIMER,
+    WakeEvidence.DEVICE: DEVICE,
+    WakeEvidence.RESCHEDULE: IPI,
+    WakeEvidence.CALL_FUNCTION: IPI,
+    WakeEvidence.IRQ_WORK: IPI,
+    WakeEvidence.OTHER_VECTOR: DEVICE,
+    WakeEvidence.NO_IPI: NO_IPI,
 }
 
 
@@ -37,7 +37,9 @@ def _ended_by_themselves(causes: Array, states: Mapping[int, Sequence[str]]) -> 
 
     poll_idle() (drivers/cpuidle/poll_state.c) gives up after cpuidle_poll_time(), and the governor chooses again.
     """
-    nothing = (causes["evidence"] == Evidence.NONE) & (causes["flags"] & (Flag.WAKER | Flag.NO_TASK) == Flag.NO_TASK)
+    nothing = (causes["evidence"] == WakeEvidence.NONE) & (
+        causes["flags"] & (Flag.WAKER | Flag.NO_TASK) == Flag.NO_TASK
+    )
     polling = {number for names in states.values() for number, name in enumerate(names) if is_polling(name, "")}
     ended: Array = nothing & np.isin(causes["irq"], list(polling))
     return ended
@@ -50,10 +52,10 @@ def mechanisms(causes: Array, states: Mapping[int, Sequence[str]] = MappingProxy
     woken from another CPU, the flag was set without an interrupt (a polling or MWAITing CPU). A poll that came to its
     own end is a timer's: the CPU looked at its clock.
     """
-    table = np.zeros(max(Evidence) + 1, dtype=np.int8)
+    table = np.zeros(max(WakeEvidence) + 1, dtype=np.int8)
     for evidence, mechanism in _BY_EVIDENCE.items():
         table[evidence] = mechanism
-    ended_by: Array = table[np.minimum(causes["evidence"], max(Evidence))]
+    ended_by: Array = table[np.minimum(causes["evidence"], max(WakeEvidence))]
     flags = causes["flags"]
     ended_by[(ended_by == TIMER) & (flags & Flag.TICK != 0) & (causes["timer_function"] == 0)] = TICK
     woken = flags & Flag.WAKER != 0

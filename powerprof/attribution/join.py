@@ -17,8 +17,8 @@ from powerprof.attribution.rhythm import regular_ms
 from powerprof.attribution.sites import NamedStack, SiteStacks
 from powerprof.processes.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.records import Mechanism
-from powerprof.tracing.layout import SOFTIRQS, Flag, WakerContext
-from powerprof.tracing.sites import SLEEPER, WAKER
+from powerprof.tracing.idle.layout import SOFTIRQS, Flag, WakerContext
+from powerprof.tracing.idle.sites import SLEEPER, WAKER
 
 # Timer callbacks that wake the thread which waits on that timer: nanosleep, futex and poll time-outs; schedule_timeout;
 # timerfd; POSIX timers; setitimer (kernel: kernel/time/{hrtimer,sleep_timeout,posix-timers,itimer}.c, fs/timerfd.c).
@@ -70,7 +70,7 @@ class _Cause(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Row:
+class BlamedRow:
     """The causes of one row of the result, and what they come to; `main` is the most frequent."""
 
     thread: int
@@ -100,7 +100,7 @@ class WokenAt:
 WokenKey = tuple[int, tuple[int, ...], Origin]
 
 
-def shares_of(rows: list[Row], wakings: Mapping[WokenKey, WokenAt]) -> tuple[list[int], dict[WokenKey, int]]:
+def shares_of(rows: list[BlamedRow], wakings: Mapping[WokenKey, WokenAt]) -> tuple[list[int], dict[WokenKey, int]]:
     """Each row's wakings, and how many there are at what no row has; in all as many as were counted.
 
     Those that ended no idle period are in the most frequent of rows that differ by mechanism. An exit whose waker was
@@ -130,7 +130,7 @@ def _plain(exits: Array) -> Iterator[_Cause]:
     return (_Cause(*values) for values in exits[list(_Cause.__struct_fields__)].tolist())
 
 
-def _period_ms(row: Row) -> float | None:
+def _period_ms(row: BlamedRow) -> float | None:
     main = row.main
     return regular_ms(main.count, row.count, main.gaps, main.fitting_gaps, main.fitting_ns, main.fitting_periods)
 
@@ -198,9 +198,9 @@ class Blamer:
             woken_at.setdefault(key, WokenAt(stack, None)).count += count
         return woken_at
 
-    def rows(self, exits: Array, ended_by: Array) -> list[Row]:
+    def rows(self, exits: Array, ended_by: Array) -> list[BlamedRow]:
         """The target's exits, one row per (thread, stack, origin, mechanism)."""
-        grouped: dict[tuple[int, tuple[int, ...], str, int], Row] = {}
+        grouped: dict[tuple[int, tuple[int, ...], str, int], BlamedRow] = {}
         for number, (cause, mechanism) in enumerate(zip(_plain(exits), ended_by.tolist(), strict=True)):
             tid, pid = cause.next_tid, cause.next_tgid
             if not tid or not self._in_target(pid, tid):
@@ -221,7 +221,7 @@ class Blamer:
             key = (tid, stack.pcs, origin, mechanism)
             row = grouped.get(key)
             if row is None:
-                row = grouped[key] = Row(tid, stack, origin, MECHANISMS[mechanism], cause)
+                row = grouped[key] = BlamedRow(tid, stack, origin, MECHANISMS[mechanism], cause)
             row.rows.append(number)
             row.count += cause.count
             row.running_ns += cause.running_ns
@@ -234,7 +234,7 @@ class Blamer:
                 self._note_waker(row, cause)
         return sorted(grouped.values(), key=lambda row: (-row.count, row.thread, row.stack.pcs))
 
-    def _note_waker(self, row: Row, cause: _Cause) -> None:
+    def _note_waker(self, row: BlamedRow, cause: _Cause) -> None:
         tid, pid = cause.waker_tid, cause.waker_tgid
         if not cause.flags & _WAKER or not tid:
             return
@@ -244,7 +244,7 @@ class Blamer:
             self._named_wakers[(tid, *stack.pcs)] = stack
             row.waker_stacks[(tid, *stack.pcs)] += cause.count
 
-    def wakeups(self, rows: Sequence[Row], shares: Sequence[int | None], exits: Array) -> list[Wakeup]:
+    def wakeups(self, rows: Sequence[BlamedRow], shares: Sequence[int | None], exits: Array) -> list[Wakeup]:
         """The record of each row; `shares` are their wakings."""
         states = exits["states"].tolist()
         return [

@@ -23,12 +23,12 @@ from powerprof.records import ToolCost
 from powerprof.sources.procfs import own_peak_bytes
 from powerprof.stacks.image import ProcessImage
 from powerprof.text import Say
-from powerprof.tracing.idle_time import DRIVERLESS_STATES
-from powerprof.tracing.names import interrupt_names
-from powerprof.tracing.price import Price
-from powerprof.tracing.sites import SiteWakings
-from powerprof.tracing.stacks import StackTrace, StackTracer
-from powerprof.tracing.window import TracedWindow, TraceWindow
+from powerprof.tracing.bpf.run_time import Price
+from powerprof.tracing.idle.idle_time import DRIVERLESS_STATES
+from powerprof.tracing.idle.sites import SiteWakings
+from powerprof.tracing.idle.stacks import StackTrace, StackTracer
+from powerprof.tracing.idle.window import TracedWindow, TraceWindow
+from powerprof.tracing.symbols.kernel import interrupt_names
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from powerprof.errors import CapabilityError, UsageError
 from powerprof.processes.targets import Target
 from powerprof.processes.tasks import look_up
 from powerprof.text import Say
-from powerprof.tracing.dtrace import DtraceRun
-from powerprof.tracing.dtrace_scripts import Question
-from powerprof.tracing.oncpu_capture import Event
+from powerprof.tracing.captures.oncpu import Event
+from powerprof.tracing.dtrace.backend import DtraceRun
+from powerprof.tracing.dtrace.scripts import Question
 from powerprof.windows.sampling import now_text
 
 T = TypeVar("T", OnCpuProfile, FunctionProfile, WakersProfile, SleepsProfile)
@@ -57,7 +57,7 @@ class FunctionsPlan:
 
 def on_cpu(plan: OnCpuPlan, names: Names, say: Say) -> OnCpuProfile:
     """Sample one window. Raises UsageError, CapabilityError, PowerprofError."""
-    from powerprof.tracing.oncpu import OnCpuTracer
+    from powerprof.tracing.oncpu.tracer import OnCpuTracer
 
     event = next((known for known in EVENTS if known == plan.event), None)
     if event is None:
@@ -97,7 +97,7 @@ def functions(plan: FunctionsPlan, say: Say, consent: Consent) -> FunctionProfil
 
 
 def _by_bpf(plan: FunctionsPlan, say: Say, consent: Consent) -> FunctionProfile:
-    from powerprof.tracing.functions import FunctionTracer
+    from powerprof.tracing.functions.tracer import FunctionTracer
 
     say("finding the functions")
     risk = plan.unwinding_risk
@@ -109,8 +109,8 @@ def _by_bpf(plan: FunctionsPlan, say: Say, consent: Consent) -> FunctionProfile:
 
 
 def _by_dtrace(plan: FunctionsPlan, say: Say) -> FunctionProfile:
-    from powerprof.tracing.dtrace import find_dtrace
-    from powerprof.tracing.dtrace_functions import trace_functions
+    from powerprof.tracing.dtrace.backend import find_dtrace
+    from powerprof.tracing.dtrace.functions import trace_functions
 
     pid, dtrace = _one_process(plan.target), find_dtrace()
     say("finding the functions, starting DTrace")
@@ -133,7 +133,7 @@ def _begun(duration_s: float, settle: bool, say: Say) -> None:
 
 def wakers(target: Target, duration_s: float, names: Names, say: Say, *, settle: bool = False) -> WakersProfile:
     """Who wakes a process's threads, from which call path. Raises UsageError, CapabilityError, PowerprofError."""
-    from powerprof.tracing.dtrace_output import parse_wakeups
+    from powerprof.tracing.dtrace.output import parse_wakeups
 
     started_at = now_text()
     trace = parse_wakeups(_run_dtrace("wakeups", target, duration_s, say, settle))
@@ -143,7 +143,7 @@ def wakers(target: Target, duration_s: float, names: Names, say: Say, *, settle:
 
 def sleeps(target: Target, duration_s: float, names: Names, say: Say, *, settle: bool = False) -> SleepsProfile:
     """How long a process's threads sleep and wait for a CPU. Raises UsageError, CapabilityError, PowerprofError."""
-    from powerprof.tracing.dtrace_output import parse_latency
+    from powerprof.tracing.dtrace.output import parse_latency
 
     started_at = now_text()
     trace = parse_latency(_run_dtrace("sleep-wake-latency", target, duration_s, say, settle))
@@ -152,8 +152,8 @@ def sleeps(target: Target, duration_s: float, names: Names, say: Say, *, settle:
 
 
 def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say, settle: bool) -> DtraceRun:
-    from powerprof.tracing.dtrace import find_dtrace, run_dtrace
-    from powerprof.tracing.dtrace_scripts import pick, render
+    from powerprof.tracing.dtrace.backend import find_dtrace, run_dtrace
+    from powerprof.tracing.dtrace.scripts import pick, render
 
     pid, dtrace = _one_process(target), find_dtrace()
     script = render(pick(dtrace, question), pid=pid)
@@ -175,7 +175,7 @@ def _thread_names(tids: Sequence[int], names: Names) -> dict[int, str]:
 
 
 def _has_dtrace() -> bool:
-    from powerprof.tracing.dtrace import find_dtrace
+    from powerprof.tracing.dtrace.backend import find_dtrace
 
     try:
         find_dtrace()

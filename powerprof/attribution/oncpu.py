@@ -10,8 +10,8 @@ from typing import Any, Literal
 import msgspec
 
 from powerprof.stacks.store import TableStore
-from powerprof.tracing.oncpu_capture import OnCpuCapture
-from powerprof.tracing.oncpu_names import OnCpuFrame, PathNames
+from powerprof.tracing.captures.oncpu import OnCpuCapture
+from powerprof.tracing.oncpu.names import OnCpuFrame, PathNames
 
 _Z95 = 1.959964
 

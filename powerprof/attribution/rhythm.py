@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from powerprof.tracing.edge import Array
+from powerprof.tracing.captures.edges import Array
 
 _MOST = 0.8
 _GAPS = 5

@@ -24,7 +24,7 @@ _PAGE_KIB = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class AttributionRequest:
     """What the command line asks for; see `powerprof attribute --help`.
 
     `settle`: this process does nothing else afterwards, and may give up what root may do (`live.CapturePlan`).
@@ -55,7 +55,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Result:
+class AttributionResult:
     """A record, the kind of run it is saved as, files to keep beside it, and the raw capture where there is one."""
 
     record: Attribution | OnCpuProfile | FunctionProfile | WakersProfile | SleepsProfile
@@ -64,7 +64,7 @@ class Result:
     capture: capture.Capture | None = None
 
 
-def run(request: Request, say: Callable[[str], None], consent: Callable[[str], None]) -> Result:
+def run(request: AttributionRequest, say: Callable[[str], None], consent: Callable[[str], None]) -> AttributionResult:
     """Answer the request. Raises UsageError, CapabilityError, PowerprofError, DataError.
 
     `consent` is told what could harm the target before it is done, and raises where that is not agreed to.
@@ -78,7 +78,7 @@ def run(request: Request, say: Callable[[str], None], consent: Callable[[str], N
     names = _names_of(request, target)
     if request.on_cpu:
         plan = modes.OnCpuPlan(target, request.duration_s, request.event, request.frequency_hz, request.settle)
-        return Result(modes.on_cpu(plan, names, say), "oncpu")
+        return AttributionResult(modes.on_cpu(plan, names, say), "oncpu")
     if request.functions is not None:
         probes = modes.FunctionsPlan(
             target,
@@ -89,19 +89,19 @@ def run(request: Request, say: Callable[[str], None], consent: Callable[[str], N
             request.unwinding_risk,
             request.settle,
         )
-        return Result(modes.functions(probes, say, consent), "functions")
+        return AttributionResult(modes.functions(probes, say, consent), "functions")
     if request.wakers:
-        return Result(modes.wakers(target, request.duration_s, names, say, settle=request.settle), "wakers")
+        return AttributionResult(modes.wakers(target, request.duration_s, names, say, settle=request.settle), "wakers")
     if request.sleeps:
-        return Result(modes.sleeps(target, request.duration_s, names, say, settle=request.settle), "sleeps")
+        return AttributionResult(modes.sleeps(target, request.duration_s, names, say, settle=request.settle), "sleeps")
     taken = take(request, target, names, say)
     stacks = SiteStacks(taken)
     record = blame.attribute(taken, stacks)
     taken = msgspec.structs.replace(taken, named=stacks.named())
-    return Result(record, "attribute", {capture.FILE: capture.encode(taken)}, taken)
+    return AttributionResult(record, "attribute", {capture.FILE: capture.encode(taken)}, taken)
 
 
-def _asked(request: Request) -> list[str]:
+def _asked(request: AttributionRequest) -> list[str]:
     """The questions that take the place of the default one."""
     chosen = {
         "--on-cpu": request.on_cpu,
@@ -112,7 +112,7 @@ def _asked(request: Request) -> list[str]:
     return [name for name, given in chosen.items() if given]
 
 
-def _check(request: Request) -> None:
+def _check(request: AttributionRequest) -> None:
     """Refuse what makes no sense together, before anything is loaded. Raises UsageError."""
     asked = _asked(request)
     if len(asked) > 1:
@@ -127,7 +127,7 @@ def _check(request: Request) -> None:
 
 
 def take(
-    request: Request, target: Target, names: Callable[[], Mapping[int, str]], say: Callable[[str], None]
+    request: AttributionRequest, target: Target, names: Callable[[], Mapping[int, str]], say: Callable[[str], None]
 ) -> capture.Capture:
     """Trace one window on this host."""
     pages = request.stack_buffer_kib // _PAGE_KIB
@@ -144,9 +144,9 @@ def take(
     return live.capture(plan, names, say)
 
 
-def _names_of(request: Request, target: Target) -> Callable[[], Mapping[int, str]]:
+def _names_of(request: AttributionRequest, target: Target) -> Callable[[], Mapping[int, str]]:
     """How to ask the server for its threads' names; for a server that cannot be asked there are none."""
-    from powerprof.database.client import connect_given
+    from powerprof.database.clients.given import connect_given
 
     asked = any(part is not None for part in (request.server_url, request.socket, request.defaults_file))
     if asked:
@@ -154,7 +154,7 @@ def _names_of(request: Request, target: Target) -> Callable[[], Mapping[int, str
         return server.thread_names
 
     def quietly() -> Mapping[int, str]:
-        from powerprof.database.local import names_of_local_server
+        from powerprof.database.products.local import names_of_local_server
 
         names: dict[int, str] = {}
         for pid in target.pids:
@@ -169,7 +169,7 @@ def analyse(taken: capture.Capture) -> Attribution:
     return blame.attribute(taken, SiteStacks(taken))
 
 
-def _replay(request: Request) -> Result:
+def _replay(request: AttributionRequest) -> AttributionResult:
     if request.words or request.cgroup or request.system or _asked(request):
         raise UsageError("--from analyses a saved capture: it takes no target", "leave out all but --from and outputs")
     folder = RunStore(request.runs_dir).find(str(request.from_run))
@@ -178,4 +178,4 @@ def _replay(request: Request) -> Result:
         raise DataError(folder, "there is no capture beside it")
     taken = capture.load(raw)
     name = folder.parent.name if folder.name != capture.FILE else None
-    return Result(msgspec.structs.replace(analyse(taken), id=name), "attribute", None, taken)
+    return AttributionResult(msgspec.structs.replace(analyse(taken), id=name), "attribute", None, taken)

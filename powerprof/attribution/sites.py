@@ -14,8 +14,8 @@ from powerprof.stacks.registers import SavedStack
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer
 from powerprof.stacks.unwind import Unwinder
-from powerprof.tracing.layout import NEWBORN_CODE
-from powerprof.tracing.sites import REGISTERS, SLEEPER, SavedSite
+from powerprof.tracing.idle.layout import NEWBORN_CODE
+from powerprof.tracing.idle.sites import REGISTERS, SLEEPER, SavedSite
 
 Key = tuple[int, int, int, int]
 LEFT_OUT = "[not named]"

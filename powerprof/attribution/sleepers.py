@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.tracing.dtrace_output import DtraceFrame, SleepsTrace, WakersTrace
+from powerprof.tracing.dtrace.output import DtraceFrame, SleepsTrace, WakersTrace
 
 _WAKERS_LIMITS = (
     "a waking by an interrupt shows the thread that was interrupted: the idle task is 'swapper'",

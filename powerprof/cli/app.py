@@ -17,7 +17,7 @@ from powerprof.cli.groups import spread
 from powerprof.cli.help import LIMITS, GroupedHelp, narrow
 from powerprof.cli.output import leave_terminal, say
 from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
-from powerprof.foreign import printable
+from powerprof.untrusted import printable
 
 _COMMANDS = (
     "idle",

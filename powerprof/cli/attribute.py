@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Duration, Energy, Given, Html, Profiles, Saving, files_of
+from powerprof.cli.options import Duration, EnergyOptions, Given, Html, ProfileOptions, Saving, files_of
 from powerprof.cli.output import check, deliver, say_to
 from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError
@@ -36,7 +36,7 @@ _MEASURING = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class TargetOptions:
     """Whose idle exits."""
 
     pid: Annotated[
@@ -49,7 +49,7 @@ class Target:
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class ViewOptions:
     """What the report shows, and of which capture."""
 
     by: Annotated[
@@ -117,15 +117,15 @@ def agree(danger: str, yes: bool) -> None:
 def command(
     *,
     context: typer.Context,
-    target: Target,
+    target: TargetOptions,
     duration: Duration = 10.0,
-    view: View,
+    view: ViewOptions,
     instead: Instead,
     given: Given,
-    energy: Energy,
+    energy: EnergyOptions,
     stack_buffer: RingKib = 4096,
     html: Html = None,
-    profiles: Profiles,
+    profiles: ProfileOptions,
     saving: Saving,
 ) -> None:
     """Trace, save, analyse, print."""
@@ -135,9 +135,9 @@ def command(
         saving = replace(saving, no_save=True)
     saving = check(saving, files, reads_runs=True)
     from powerprof.attribution import session
-    from powerprof.report.beside import extras_of_capture
-    from powerprof.report.kinds import check_files
-    from powerprof.report.targets import check_by, lines_of
+    from powerprof.report.documents.kinds import check_files
+    from powerprof.report.exports.beside import extras_of_capture
+    from powerprof.report.terminal.targets import check_by, lines_of
 
     on_cpu, functions = instead.on_cpu, instead.functions is not None
     dtrace = instead.wakers or instead.sleeps
@@ -145,7 +145,7 @@ def command(
         schema = "oncpu" if on_cpu else "functions" if functions else "attribution"
         check_files(f"powerprof.{schema}/1", [kind for kind, target in files.items() if target is not None])
     check_by(view.by, on_cpu=on_cpu, functions=functions, dtrace=dtrace)
-    request = session.Request(
+    request = session.AttributionRequest(
         words=tuple(target.pid or ()),
         cgroup=target.cgroup,
         system=target.system,
@@ -181,7 +181,7 @@ def command(
     )
 
 
-def _refuse(context: typer.Context, view: View, instead: Instead) -> None:
+def _refuse(context: typer.Context, view: ViewOptions, instead: Instead) -> None:
     """Options of another question than the one that is asked. Raises UsageError."""
     if view.from_run is not None:
         refuse_without_effect(context, "with --from, which measures nothing", _MEASURING)

@@ -16,15 +16,15 @@ from powerprof.cli.options import Given, ServerBinary, Workloads, to_enter, to_r
 from powerprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Server
-    from powerprof.database.builds import ServerBuild
+    from powerprof.database.clients.base import Server
+    from powerprof.database.products.builds import ServerBuild
     from powerprof.experiment.bench.options import BenchOptions
 
 _MOST_CPUS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class BenchChoice:
     """Where the workloads are found and where their servers run."""
 
     workloads: Workloads = None
@@ -83,7 +83,7 @@ class Bench:
 
 
 @contextmanager
-def _given(bench: Bench) -> Iterator[Server | None]:
+def _given(bench: BenchChoice) -> Iterator[Server | None]:
     url, socket, defaults_file = bench.given.server, bench.given.socket, bench.given.defaults_file
     if url is None and socket is None and defaults_file is None:
         yield None
@@ -95,16 +95,16 @@ def _given(bench: Bench) -> Iterator[Server | None]:
             "are for a private server",
             "leave out --server, --socket and --defaults-file",
         )
-    from powerprof.database.client import connect_given
+    from powerprof.database.clients.given import connect_given
 
     with connect_given(url, socket=socket, defaults_file=defaults_file) as server:
         yield server
 
 
-def _build(bench: Bench) -> ServerBuild | None:
+def _build(bench: BenchChoice) -> ServerBuild | None:
     if bench.server_build is None:
         return None
-    from powerprof.database import historical
+    from powerprof.database.fetched import historical
 
     if bench.server_binary is not None or bench.server_basedir is not None:
         raise UsageError("--server-binary or --server-basedir and --server-build name two servers", "use one of them")

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import MAX_SEED, Energy, Quiet
+from powerprof.cli.options import MAX_SEED, EnergyOptions, Quiet
 from powerprof.cli.output import check_targets, progress, say
 from powerprof.errors import PowerprofError
 
@@ -30,7 +30,7 @@ def command(
     *,
     step: Step = 5.0,
     repeats: Repeats = 2,
-    energy: Energy,
+    energy: EnergyOptions,
     name: Name = None,
     output: Output = None,
     seed: Seed = 1,
@@ -40,7 +40,7 @@ def command(
     from powerprof.energy import calibrate
     from powerprof.energy.cpu import this_cpu
     from powerprof.energy.models_file import encode_model
-    from powerprof.report.calibration import lines
+    from powerprof.report.terminal.calibration import lines
     from powerprof.windows.sampling import now_text
 
     cpu = this_cpu()

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.bench import Bench
+from powerprof.cli.bench import BenchChoice
 from powerprof.cli.options import (
     SAVED,
     AllowFailure,
     Attribute,
-    Load,
-    Meters,
+    LoadOptions,
+    MeterOptions,
     OwnDuration,
     Saving,
     Seed,
@@ -67,7 +67,7 @@ _OF_COMMANDS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Windows:
+class CompareWindows:
     """How long and how often."""
 
     duration: OwnDuration = None
@@ -111,17 +111,17 @@ def command(
     b: Second = None,
     *,
     context: typer.Context,
-    windows: Windows,
-    load: Load,
+    windows: CompareWindows,
+    load: LoadOptions,
     judging: Judging,
     other: With = None,
-    bench: Bench,
+    bench: BenchChoice,
     attribute: Attribute = None,
     on_cpu: Annotated[
         bool, typer.Option("--on-cpu", help="Also sample which functions of the server grew or shrank (as root).")
     ] = False,
     allow_failure: AllowFailure = False,
-    meters: Meters,
+    meters: MeterOptions,
     tables: Tables,
     saving: Saving,
 ) -> None:
@@ -132,7 +132,7 @@ def command(
     if other is not None:
         if typed or a is None or b is not None:
             raise UsageError("--with compares one saved run with another", "powerprof compare RUN --with last")
-        from powerprof.report.history import same_before
+        from powerprof.report.documents.history import same_before
         from powerprof.runs import RunStore
 
         # What was before is A, and what came of it B.

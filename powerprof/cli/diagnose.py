@@ -27,8 +27,8 @@ def command(
     files = files_of(tables)
     saving = check(saving, files)
     from powerprof.diagnosis import session
-    from powerprof.report.diagnosis import lines
+    from powerprof.report.terminal.diagnosis import lines
 
-    request = session.Request(pid, given.server, given.socket, given.defaults_file, duration)
+    request = session.DiagnosisRequest(pid, given.server, given.socket, given.defaults_file, duration)
     diagnosis, taken = session.run(request, say_to(saving))
     deliver(diagnosis, "diagnose", saving, files, raw=taken.files, lines=partial(lines, all_notes=all_notes))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import Csv, CsvBom, Duration, Energy, Json, Quiet, files_of
+from powerprof.cli.options import Csv, CsvBom, Duration, EnergyOptions, Json, Quiet, files_of
 from powerprof.cli.output import Targets, check_targets, progress, report, show, write_exports, write_json
 from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import Interrupted, UsageError
@@ -37,7 +37,7 @@ def command(
     more: More = None,
     elapsed: Elapsed = None,
     duration: Duration = 5.0,
-    energy: Energy,
+    energy: EnergyOptions,
     csv: Csv = None,
     csv_bom: CsvBom = None,
     json: Json = None,
@@ -52,7 +52,7 @@ def command(
         refuse_without_effect(context, "with --from, which reads what was measured", ("duration",))
         from powerprof.energy.replay import replay
 
-        if energy != Energy():
+        if energy != EnergyOptions():
             raise UsageError(
                 "--energy-source and --meter-log choose this host's meters, --from reads recordings", "leave them out"
             )

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Energy, Interval, Watched
+from powerprof.cli.options import EnergyOptions, Interval, Watched
 from powerprof.cli.output import progress, say
 from powerprof.errors import Interrupted, UsageError
 
@@ -37,7 +37,7 @@ class Exported(Watched):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profiles:
+class ProfileFolderOptions:
     """Files for what takes profiles."""
 
     pprof_dir: Annotated[
@@ -64,12 +64,12 @@ class Series:
 def command(
     *,
     watched: Exported,
-    energy: Energy,
+    energy: EnergyOptions,
     listen: Listen = "127.0.0.1:9477",
     web_config: WebConfig = None,
     insecure: Insecure = False,
     series: Series,
-    profiles: Profiles,
+    profiles: ProfileFolderOptions,
     print_unit: PrintUnit = False,
     quiet: Quiet = False,
 ) -> None:
@@ -102,7 +102,7 @@ def command(
         with ExitStack() as stack:
             observers: list[exporter.Observer] = []
             if profiles.pprof_dir is not None:
-                from powerprof.report.profiles import ProfileFolder
+                from powerprof.report.exports.profiles import ProfileFolder
 
                 folder = ProfileFolder(profiles.pprof_dir, lambda text: say(text, error=True), kept=profiles.pprof_keep)
                 observers.append(stack.enter_context(folder).add)

@@ -12,7 +12,16 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Duration, Energy, Given, ResidencySource, Saving, ServerBinary, Tables, files_of
+from powerprof.cli.options import (
+    Duration,
+    EnergyOptions,
+    Given,
+    ResidencySource,
+    Saving,
+    ServerBinary,
+    Tables,
+    files_of,
+)
 from powerprof.cli.output import check, deliver, say_to
 from powerprof.cli.typed import refuse_without_effect
 
@@ -20,12 +29,12 @@ NoCauses = Annotated[bool, typer.Option("--no-causes", help="Do not trace what w
 
 
 @dataclass(frozen=True, kw_only=True)
-class Windows:
+class IdleWindows:
     """How many connections, how long and how often."""
 
     clients: Annotated[
         int,
-        # One process holds no more (database/limits.py).
+        # One process holds no more (database/isolation/limits.py).
         typer.Option("--clients", metavar="N", min=0, max=60_000, help="Connections that are held open and silent."),
     ] = 16
     duration: Duration = 8.0
@@ -38,9 +47,9 @@ class Windows:
 def command(
     *,
     context: typer.Context,
-    windows: Windows,
+    windows: IdleWindows,
     residency_source: ResidencySource = "cpuidle",
-    energy: Energy,
+    energy: EnergyOptions,
     given: Given,
     server_binary: ServerBinary = None,
     no_causes: NoCauses = False,

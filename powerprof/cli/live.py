@@ -18,7 +18,7 @@ import msgspec
 from powerprof.cli.output import say, terminal_width
 from powerprof.cli.screen import Screen
 from powerprof.errors import Interrupted, PowerprofError
-from powerprof.report.livescreen import View
+from powerprof.report.screens.screen import ScreenView
 from powerprof.runs import RunStore
 
 T = TypeVar("T")
@@ -67,11 +67,15 @@ class Live(Generic[H]):
     """
 
     def __init__(
-        self, history: H, draw: Callable[[H, View, int, int], list[str]], sorts: Sequence[str], save: Callable[[], str]
+        self,
+        history: H,
+        draw: Callable[[H, ScreenView, int, int], list[str]],
+        sorts: Sequence[str],
+        save: Callable[[], str],
     ) -> None:
         self._live = self._shown = history
         self._lines, self._sorts, self._saved = draw, sorts, save
-        self._view = View(sort=sorts[0])
+        self._view = ScreenView(sort=sorts[0])
         self._save = self._quit = False
 
     def run(self, intervals: Iterable[object]) -> None:
@@ -128,7 +132,7 @@ class Live(Generic[H]):
         self._view = view
 
 
-def _typed(view: View, key: str) -> View:
+def _typed(view: ScreenView, key: str) -> ScreenView:
     if key in ("enter", "escape"):
         return replace(view, typing=False, wanted="" if key == "escape" else view.wanted)
     if key == "backspace":

@@ -61,7 +61,7 @@ def to_read(value: P) -> P:
 
 def _program(value: Path | None) -> Path | None:
     if value is not None:
-        from powerprof.database.builds import check_program
+        from powerprof.database.products.builds import check_program
 
         check_program(value)
     return value
@@ -165,7 +165,7 @@ class Tables:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profiles:
+class ProfileOptions:
     """Stacks as files for other viewers."""
 
     flame: Annotated[str | None, _file("flame", "A flame graph as a page of its own.")] = None
@@ -176,7 +176,7 @@ class Profiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Energy:
+class EnergyOptions:
     """Which meters are read."""
 
     energy_source: Annotated[
@@ -197,10 +197,10 @@ class Energy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meters:
+class MeterOptions:
     """What each window is measured with."""
 
-    energy: Energy
+    energy: EnergyOptions
     residency_source: ResidencySource = "cpuidle"
 
 
@@ -251,7 +251,7 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class LoadOptions:
     """How much each condition has to do."""
 
     design: Annotated[
@@ -281,6 +281,6 @@ class Load:
 SAVED = ("html", "markdown", "csv", "csv_bom", "json", "quiet", "runs_dir", "no_save", "label")
 
 
-def files_of(*groups: Tables | Profiles, **single: str | None) -> dict[str, str | None]:
+def files_of(*groups: Tables | ProfileOptions, **single: str | None) -> dict[str, str | None]:
     """The files that groups, and options by themselves, ask for: kind → where it goes."""
     return {**single, **{kind.replace("_", "-"): target for group in groups for kind, target in asdict(group).items()}}

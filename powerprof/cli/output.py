@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 from powerprof.cli.options import Saving
 from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
 from powerprof.files import reason_of
-from powerprof.foreign import printable, printable_lines
+from powerprof.untrusted import printable, printable_lines
 
 if TYPE_CHECKING:
     import msgspec
@@ -42,7 +42,7 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
     if len(set(paths)) < len(paths):
         raise UsageError("two options name the same file", "give each its own")
     if asked:
-        from powerprof.report.output import check_output
+        from powerprof.report.documents.output import check_output
 
         for target in asked.values():
             check_output(target)
@@ -88,7 +88,7 @@ def _check_stdout() -> None:
 
     Raises PowerprofError.
     """
-    from powerprof.report.output import check_output
+    from powerprof.report.documents.output import check_output
 
     try:
         check_output("-")
@@ -100,7 +100,7 @@ def _check_stdout() -> None:
 def write_json(record: Any, target: str | None) -> None:
     """Write `record` where it was asked for. Raises PowerprofError where the file cannot be written."""
     if target is not None:
-        from powerprof.report.output import write_output
+        from powerprof.report.documents.output import write_output
         from powerprof.runs import encode
 
         write_output(target, encode(record))
@@ -113,8 +113,8 @@ def write_exports(record: msgspec.Struct, files: Targets, extras: Extras | None 
     """
     asked = {kind: target for kind, target in files.items() if target is not None}
     if asked:
-        from powerprof.report.exports import export
-        from powerprof.report.output import write_output
+        from powerprof.report.documents.output import write_output
+        from powerprof.report.exports.formats import export
 
         # All are made before the first is written: a refusal leaves nothing half done. One that cannot be written
         # keeps none of the others back.
@@ -147,7 +147,7 @@ def deliver(
     a failure broke it off: that error comes last.
     """
     from powerprof import interrupts
-    from powerprof.report import history
+    from powerprof.report.documents import history
     from powerprof.runs import RunStore
 
     interrupts.hold()
@@ -229,7 +229,7 @@ def leave_terminal() -> None:
 
 def report(record: R, lines: Callable[[R, int], list[str]] | None = None) -> list[str]:
     """The record's report for this terminal."""
-    from powerprof.report.kinds import lines_of
+    from powerprof.report.documents.kinds import lines_of
 
     return (lines or lines_of)(record, terminal_width())
 

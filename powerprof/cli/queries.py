@@ -27,7 +27,7 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Duration, Energy, Given, Saving, Tables, files_of
+from powerprof.cli.options import Duration, EnergyOptions, Given, Saving, Tables, files_of
 from powerprof.cli.output import check, deliver, say_to
 from powerprof.errors import PowerprofError, UsageError
 
@@ -56,7 +56,7 @@ class Way:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples:
+class SampleOptions:
     """What is done with texts as clients sent them."""
 
     explain: Annotated[
@@ -109,9 +109,9 @@ def command(
     duration: Duration = 10.0,
     top: Top = 20,
     way: Way,
-    samples: Samples,
+    samples: SampleOptions,
     given: Given,
-    energy: Energy,
+    energy: EnergyOptions,
     watching: Watching,
     tables: Tables,
     saving: Saving,
@@ -124,9 +124,9 @@ def command(
     if folder is not None:
         _check_folder(folder)
     from powerprof.queries import session
-    from powerprof.report.queries import lines
+    from powerprof.report.terminal.queries import lines
 
-    request = session.Request(
+    request = session.QueriesRequest(
         pid=pid,
         server_url=given.server,
         socket=given.socket,
@@ -163,7 +163,7 @@ def command(
 
 
 def _check_watching(
-    watching: Watching, way: Way, samples: Samples, saving: Saving, files: Mapping[str, str | None]
+    watching: Watching, way: Way, samples: SampleOptions, saving: Saving, files: Mapping[str, str | None]
 ) -> None:
     """Raises UsageError for what goes only with one window, or only with many."""
     if not watching.watch:
@@ -187,7 +187,7 @@ def _check_watching(
 def _check_folder(folder: Path) -> None:
     """Raises UsageError for a place where no workload can be made, PowerprofError where it cannot be written."""
     from powerprof.queries.workload import check_name
-    from powerprof.report.output import check_output
+    from powerprof.report.documents.output import check_output
 
     place = Path(os.path.realpath(folder))  # Path's own raises where links go round
     check_name(place.name)
@@ -207,7 +207,7 @@ def _write(folder: Path, text: str) -> None:
     """The folder and its workload.toml, as the caller's. Raises PowerprofError."""
     from powerprof.caller import as_caller
     from powerprof.files import reason_of
-    from powerprof.report.output import write_output
+    from powerprof.report.documents.output import write_output
 
     try:
         with as_caller():

@@ -14,9 +14,9 @@ from typing import Annotated
 import typer
 
 from powerprof.cli import output
-from powerprof.cli.options import Json, Profiles, RunsDir, Tables, files_of
+from powerprof.cli.options import Json, ProfileOptions, RunsDir, Tables, files_of
 from powerprof.errors import UsageError
-from powerprof.foreign import reading
+from powerprof.untrusted import reading
 
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Run id, run folder or JSON file.")]
 FlameA = Annotated[str | None, typer.Option("--flame-a", metavar="RUN", help="Attribution of a comparison's A.")]
@@ -35,7 +35,7 @@ def command(
     name: Name,
     *,
     tables: Tables,
-    profiles: Profiles,
+    profiles: ProfileOptions,
     flame_a: FlameA = None,
     flame_b: FlameB = None,
     prices: Prices,
@@ -47,15 +47,15 @@ def command(
     output.check_targets(json, files)
     if (flame_a or flame_b) and tables.html is None:
         raise UsageError("--flame-a and --flame-b are for a page", "add --html FILE")
-    from powerprof.report import yearly
-    from powerprof.report.saved import load_saved
+    from powerprof.report.documents.saved import load_saved
+    from powerprof.report.tables import yearly
 
     asked = yearly.terms(prices.price, prices.grid)
     record = load_saved(name, runs_dir)
     derived = yearly.sentence(record, asked) if asked != yearly.Terms() else ""
     extras = None
     if tables.html is not None or profiles.perfetto is not None:
-        from powerprof.report.beside import extras_of
+        from powerprof.report.exports.beside import extras_of
 
         extras = extras_of(name, runs_dir, (flame_a, flame_b))
         extras = replace(extras, derived=derived)

@@ -60,7 +60,7 @@ def _checked(context: typer.Context, saving: Saving, files: Targets) -> Saving:
 def _replay(
     before: Path, after: Path | None, elapsed: float | None, source: str | None, saving: Saving, files: Targets
 ) -> None:
-    from powerprof.report.residency import lines
+    from powerprof.report.terminal.residency import lines
     from powerprof.windows.recorded import read_recording
     from powerprof.windows.sampling import now_text
     from powerprof.windows.summary import run_of

@@ -13,13 +13,13 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.bench import Bench
+from powerprof.cli.bench import BenchChoice
 from powerprof.cli.options import (
     SAVED,
     AllowFailure,
     Attribute,
-    Load,
-    Meters,
+    LoadOptions,
+    MeterOptions,
     OwnDuration,
     Saving,
     Seed,
@@ -43,7 +43,7 @@ _OF_COMMANDS = ("duration", "repeat", "allow_failure", "energy_source", "meter_l
 
 
 @dataclass(frozen=True, kw_only=True)
-class Windows:
+class RunWindows:
     """How long and how often."""
 
     duration: OwnDuration = None
@@ -54,13 +54,13 @@ def command(
     name: Name = None,
     *,
     context: typer.Context,
-    windows: Windows,
-    load: Load,
+    windows: RunWindows,
+    load: LoadOptions,
     seed: Seed = 1,
-    bench: Bench,
+    bench: BenchChoice,
     attribute: Attribute = None,
     allow_failure: AllowFailure = False,
-    meters: Meters,
+    meters: MeterOptions,
     tables: Tables,
     saving: Saving,
 ) -> None:

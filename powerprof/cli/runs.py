@@ -81,7 +81,7 @@ def command(
 
 
 def _list(runs_dir: Path | None, json: str | None) -> None:
-    from powerprof.report import history
+    from powerprof.report.documents import history
     from powerprof.runs import RunStore
 
     store = RunStore(runs_dir)
@@ -104,7 +104,7 @@ def _one(name: str, runs_dir: Path | None, labels: list[str]) -> None:
 
 
 def _prune(runs_dir: Path | None, keep: int | None, older_than: float | None, yes: bool) -> None:
-    from powerprof.report import history
+    from powerprof.report.documents import history
     from powerprof.runs import RunStore
 
     store = RunStore(runs_dir)
@@ -121,7 +121,7 @@ def _prune(runs_dir: Path | None, keep: int | None, older_than: float | None, ye
 
 
 def _export(runs_dir: Path | None, parquet: Path | None) -> None:
-    from powerprof.report.parquet import export
+    from powerprof.report.exports.parquet import export
     from powerprof.runs import RunStore
 
     if parquet is None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from powerprof.foreign import printable
+from powerprof.untrusted import printable
 
 # Alternate screen, no cursor, no wrapping; and back.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"

@@ -18,8 +18,8 @@ from powerprof.cli.output import check_targets, progress, say, show, write_json
 from powerprof.errors import PowerprofError, UsageError
 
 if TYPE_CHECKING:
-    from powerprof.database.connectors import Connector
-    from powerprof.database.historical import HistoricalServer
+    from powerprof.database.fetched.connectors import Connector
+    from powerprof.database.fetched.historical import HistoricalServer
 
 Action = Annotated[str, typer.Argument(metavar="ACTION", help="list or fetch.")]
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which one to fetch, such as mariadb-11.8.")]
@@ -33,9 +33,9 @@ def command(
     check_targets(json)
     servers: list[HistoricalServer] = []
     clients: list[Connector] = []
-    from powerprof.database import connectors, historical
-    from powerprof.database.fetched import is_fetched
-    from powerprof.report import historical as report
+    from powerprof.database.fetched import connectors, historical
+    from powerprof.database.fetched.on_request import is_fetched
+    from powerprof.report.terminal import historical as report
 
     if action == "list":
         if name is not None:

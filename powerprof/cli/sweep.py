@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.bench import Bench
-from powerprof.cli.options import Attribute, BlockDuration, Meters, Rate, Saving, Seed, Tables, files_of
+from powerprof.cli.bench import BenchChoice
+from powerprof.cli.options import Attribute, BlockDuration, MeterOptions, Rate, Saving, Seed, Tables, files_of
 from powerprof.cli.output import check, deliver, say_to
 from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError
@@ -57,7 +57,7 @@ class Varied:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Windows:
+class SweepWindows:
     """How long and how often at each point."""
 
     duration: BlockDuration = 5.0
@@ -89,13 +89,13 @@ def command(
     *,
     context: typer.Context,
     varied: Varied,
-    windows: Windows,
+    windows: SweepWindows,
     rate: Rate = None,
     seed: Seed = 1,
     attribute: Attribute = None,
     resume: Resume = None,
-    bench: Bench,
-    meters: Meters,
+    bench: BenchChoice,
+    meters: MeterOptions,
     tables: Tables,
     saving: Saving,
 ) -> None:
@@ -129,11 +129,11 @@ def command(
         residency_source=meters.residency_source,
     )
     store = sweepstore.SweepStore(saving.runs_dir, keep=not saving.no_save)
-    asked = resume or sweepstore.Request(str(name), *varied.parameter)
+    asked = resume or sweepstore.SweepRequest(str(name), *varied.parameter)
     record = sweepstore.sweep(asked, bench.open, options, store, extra=bench.folders, say=say_to(saving))
     # It is in the store since its first point.
     if record.id is not None:
-        from powerprof.report.history import about
+        from powerprof.report.documents.history import about
         from powerprof.runs import RunStore
 
         RunStore(saving.runs_dir).describe(record.id, about(record, saving.label or ()))

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import Energy, Watched
+from powerprof.cli.options import EnergyOptions, Watched
 from powerprof.cli.output import progress
 from powerprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from powerprof.live.monitor import Monitor
+    from powerprof.live.monitor import HostMonitor
 
 Plain = Annotated[bool, typer.Option("--plain", help="Print a line each interval.")]
 JsonLines = Annotated[bool, typer.Option("--json-lines", help="Print a JSON document each interval.")]
@@ -31,7 +31,7 @@ RunsDir = Annotated[
 def command(
     *,
     watched: Watched,
-    energy: Energy,
+    energy: EnergyOptions,
     plain: Plain = False,
     json_lines: JsonLines = False,
     count: Count = None,
@@ -50,10 +50,10 @@ def command(
     from itertools import islice
 
     from powerprof.cli.live import Live, on_screen, print_lines, width
-    from powerprof.live.history import History
-    from powerprof.live.monitor import Monitor, MonitorPlan
+    from powerprof.live.history import RowHistory
+    from powerprof.live.monitor import HostMonitor, MonitorPlan
     from powerprof.processes.targets import resolve
-    from powerprof.report.watch import PLAIN_HEAD, SORTS, document, plain_line, screen
+    from powerprof.report.screens.watch import PLAIN_HEAD, SORTS, document, plain_line, screen
 
     words = tuple(watched.pid or ())
     target = resolve(words, cgroup=None, system=not words)
@@ -67,7 +67,7 @@ def command(
         accounts=tuple(watched.defaults_file or ()),
         keep_newest=True,
     )
-    with Monitor(plan, progress) as monitor:
+    with HostMonitor(plan, progress) as monitor:
         intervals = islice(monitor.intervals(), count)
         if json_lines:
             print_lines(intervals, None, lambda interval: json.dumps(document(interval), ensure_ascii=True))
@@ -77,14 +77,14 @@ def command(
             return
         title = f"powerprof watch · {target.label}"
         Live(
-            History(),
+            RowHistory(),
             lambda history, view, wide, high: screen(history, view, title, wide, high),
             SORTS,
             lambda: _saved(monitor, runs_dir),
         ).run(intervals)
 
 
-def _saved(monitor: Monitor, runs_dir: Path | None) -> str:
+def _saved(monitor: HostMonitor, runs_dir: Path | None) -> str:
     """Save the interval that is on the screen, as `attribute` would; what to say of it."""
     from powerprof.attribution import capture
     from powerprof.cli.live import saved

@@ -13,11 +13,11 @@ from powerprof.cli.live import Live, on_screen, print_lines, saved, width
 from powerprof.cli.output import progress
 from powerprof.live.statements import StatementHistory, StatementMonitor
 from powerprof.queries.records import Queries
-from powerprof.queries.session import Request
-from powerprof.report.watchqueries import PLAIN_HEAD, SORTS, plain_line, screen
+from powerprof.queries.session import QueriesRequest
+from powerprof.report.screens.watchqueries import PLAIN_HEAD, SORTS, plain_line, screen
 
 
-def watch(request: Request, json_lines: bool, plain: bool, count: int | None, runs_dir: Path | None) -> None:
+def watch(request: QueriesRequest, json_lines: bool, plain: bool, count: int | None, runs_dir: Path | None) -> None:
     """Measure and show until q, an interrupt or `count` windows."""
     with StatementMonitor(request, progress) as monitor:
         windows = islice(monitor.intervals(), count)

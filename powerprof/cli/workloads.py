@@ -22,7 +22,7 @@ Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of
 def command(name: Name = None, schema: Schema = False, workloads: Workloads = None, json: Json = None) -> None:
     """List or explain."""
     check_targets(json)
-    from powerprof.report import workloads as report
+    from powerprof.report.terminal import workloads as report
     from powerprof.workloads.catalogue import find_workload, folders
     from powerprof.workloads.definition import json_schema
     from powerprof.workloads.reading import read_workload

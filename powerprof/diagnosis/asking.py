@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from powerprof.database import sql
-from powerprof.database.base import StatementError
-from powerprof.database.replication import status_of, status_rows
-from powerprof.diagnosis.evidence import Channel, Client, LoggedEvent, ReplicaHost, ScheduledEvent
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import StatementError
+from powerprof.database.private.replication import status_of, status_rows
+from powerprof.diagnosis.evidence import Client, LoggedEvent, ReplicaHost, ReplicationChannel, ScheduledEvent
 from powerprof.diagnosis.periodic import SETTINGS
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Sql
+    from powerprof.database.clients.base import Sql
 
 T = TypeVar("T")
 _TEXT = 200
@@ -111,10 +111,10 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-def channels(connection: Sql) -> list[Channel]:
+def channels(connection: Sql) -> list[ReplicationChannel]:
     """Every replication channel with the file that is being applied."""
     rows = status_rows(connection)[:_MOST_CHANNELS]
-    return [Channel(status=status_of(row), relay_log_file=_relay_file(row)) for row in rows]
+    return [ReplicationChannel(status=status_of(row), relay_log_file=_relay_file(row)) for row in rows]
 
 
 def _relay_file(row: dict[str, Any]) -> str | None:

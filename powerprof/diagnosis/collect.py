@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from powerprof.database import sql
+from powerprof.database.clients import sql
 from powerprof.diagnosis import asking
 from powerprof.diagnosis.evidence import Client, Evidence, ReplicaHost, ThreadWakeups
 from powerprof.diagnosis.serverlog import log_of
@@ -18,7 +18,7 @@ from powerprof.text import Say
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
     from powerprof.attribution.records import Attribution, Wakeup, Waking
-    from powerprof.database.base import Sql
+    from powerprof.database.clients.base import Sql
 
 _SAMPLES = 8
 _SAMPLE_S = 0.04

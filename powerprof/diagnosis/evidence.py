@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from powerprof.database.replication import ReplicationStatus
-from powerprof.foreign import whole
+from powerprof.database.private.replication import ReplicationStatus
+from powerprof.untrusted import whole
 
 
 class ThreadWakeups(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     query_id: int | None = None
 
 
-class Channel(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicationChannel(msgspec.Struct, frozen=True, kw_only=True):
     """A replication channel, and the relay log that is being applied: its number rises at every reconnect."""
 
     status: ReplicationStatus
@@ -109,8 +109,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     status_after: dict[str, int] = {}
     own_counts: dict[str, int] = {}
     variables: dict[str, str] = {}
-    channels_before: list[Channel] = []
-    channels_after: list[Channel] = []
+    channels_before: list[ReplicationChannel] = []
+    channels_after: list[ReplicationChannel] = []
     clients_before: list[Client] = []
     samples: list[list[Client]] = []
     samples_span_s: float = 0.0

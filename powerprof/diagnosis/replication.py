@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from powerprof.diagnosis.evidence import Channel, Evidence, ThreadWakeups
+from powerprof.diagnosis.evidence import Evidence, ReplicationChannel, ThreadWakeups
 from powerprof.diagnosis.findings import Finding
 from powerprof.diagnosis.words import each_second, rate, seconds, stack_of
 
@@ -45,7 +45,7 @@ def reconnects_hz(evidence: Evidence) -> float | None:
     return max(moved) / evidence.window_s if max(moved) >= _FEWEST else 0.0
 
 
-def _read_bytes(before: Channel | None, after: Channel) -> int | None:
+def _read_bytes(before: ReplicationChannel | None, after: ReplicationChannel) -> int | None:
     if before is None or before.status.source_log_file != after.status.source_log_file:
         return None
     if before.status.read_position_bytes is None or after.status.read_position_bytes is None:
@@ -53,7 +53,7 @@ def _read_bytes(before: Channel | None, after: Channel) -> int | None:
     return after.status.read_position_bytes - before.status.read_position_bytes
 
 
-def _number(channel: Channel | None) -> int | None:
+def _number(channel: ReplicationChannel | None) -> int | None:
     number = re.search(r"\.(\d{1,12})$", channel.relay_log_file or "") if channel is not None else None
     return int(number[1]) if number else None
 

@@ -16,7 +16,7 @@ from powerprof.errors import CapabilityError, PowerprofError, UsageError
 
 
 @dataclass(frozen=True)
-class Request:
+class DiagnosisRequest:
     """Whom to look at: a process, a server by its address, or both."""
 
     pid: str | None
@@ -27,7 +27,7 @@ class Request:
     ask_password: Callable[[str], str] | None = None
 
 
-def run(request: Request, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
+def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
     """Look at the server and judge. Raises UsageError, CapabilityError, PowerprofError."""
     from powerprof.host.describe import host_record
     from powerprof.windows.sampling import now_text
@@ -57,7 +57,7 @@ def run(request: Request, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
     return diagnosis, taken
 
 
-def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
+def _subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> Subject:
     from powerprof.processes.targets import name_of, resolve
 
     asked = any(part is not None for part in (request.server_url, request.socket, request.defaults_file))
@@ -72,8 +72,8 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
     elif not asked:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     if asked:
-        from powerprof.database import sql
-        from powerprof.database.client import connect_given
+        from powerprof.database.clients import sql
+        from powerprof.database.clients.given import connect_given
 
         server = stack.enter_context(
             connect_given(request.server_url, request.socket, request.defaults_file, request.ask_password)
@@ -88,7 +88,7 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
     if pid is None:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     label = name_of(pid) or str(pid)
-    from powerprof.database.local import enter, is_server
+    from powerprof.database.products.local import enter, is_server
 
     entered = enter(pid)
     if entered is None:
@@ -102,7 +102,7 @@ def _subject(request: Request, stack: ExitStack, notes: list[str]) -> Subject:
             "(name an account with --defaults-file)"
         )
         return Subject(pid, label, None, label, None)
-    from powerprof.database.client import version_of
+    from powerprof.database.clients.given import version_of
 
     own_connection = stack.enter_context(entered[1])
     return Subject(pid, label, own_connection, version_of(own_connection), None)

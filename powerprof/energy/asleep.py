@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powerprof.sources.meter import DomainEnergy
-from powerprof.sources.series import Energy, in_window
+from powerprof.sources.series import EnergySeries, in_window
 
 # From the last sample before a suspend to the first one after it.
 Gap = tuple[float, float]
@@ -56,13 +56,13 @@ def joined(
             notes.append(
                 f"the host was suspended, and samples cover {known_s:.1f} s of the {window_s:.1f} s awake: no figure"
             )
-            energy = Energy(None, start_s, end_s, dropped, tuple(dict.fromkeys(notes)))
+            energy = EnergySeries(None, start_s, end_s, dropped, tuple(dict.fromkeys(notes)))
         else:
             notes.append(
                 f"{window_s - known_s:.1f} s around a suspend are left out: the power of the rest stands for them"
             )
             share = window_s / known_s
             said = tuple(dict.fromkeys(notes))
-            energy = Energy(joules * share, start_s, end_s, dropped, said, edge_joules * share)
+            energy = EnergySeries(joules * share, start_s, end_s, dropped, said, edge_joules * share)
         result.append(DomainEnergy(domain, energy, inside))
     return result

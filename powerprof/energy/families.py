@@ -12,7 +12,7 @@ from importlib.resources import files
 import msgspec
 
 from powerprof.energy.models_file import CpuMatch, PowerModel
-from powerprof.energy.results import Result, Spread, parse_results, spread_of
+from powerprof.energy.results import PowerResult, Spread, parse_results, spread_of
 
 GENERIC = "generic"
 _SOURCE = (
@@ -40,7 +40,7 @@ class _Families(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 @cache
-def published_results() -> dict[str, list[Result]]:
+def published_results() -> dict[str, list[PowerResult]]:
     """Single results by generation."""
     return parse_results(_text("results.txt"), "results.txt")
 
@@ -67,7 +67,7 @@ def delivered_ratio() -> float:
     )
 
 
-def model_from(name: str, results: Sequence[Result], cpus: list[CpuMatch], threads_per_core: int) -> PowerModel:
+def model_from(name: str, results: Sequence[PowerResult], cpus: list[CpuMatch], threads_per_core: int) -> PowerModel:
     """The model of a generation with these results.
 
     A server as delivered may idle at `delivered_ratio` times the typical figure, but at no more than others draw

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from powerprof import paths
-from powerprof.closing import Closing
+from powerprof.closeable import Closeable
 from powerprof.energy.asleep import Gap, awake, joined
 from powerprof.energy.domains import contained
 from powerprof.energy.reconcile import reconcile
@@ -54,7 +54,7 @@ def _openers(meter_log: Path | None, auto: bool) -> dict[str, Callable[[], Meter
     }
 
 
-class MeterSet(Closing):
+class MeterSet(Closeable):
     """The open meters of a measurement; a context manager that closes them. `names` is empty where none is there.
 
     `sample` is to be called at both edges of every window and, within, at least every `max_interval_s`.

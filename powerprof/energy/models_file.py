@@ -11,7 +11,7 @@ import msgspec
 from powerprof import paths, toml
 from powerprof.errors import DataError
 from powerprof.files import read_outside_text
-from powerprof.foreign import loader
+from powerprof.untrusted import loader
 
 SCHEMA = "powerprof.model/1"
 _LIMIT_BYTES = 1 << 20

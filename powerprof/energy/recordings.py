@@ -11,7 +11,6 @@ from powerprof.energy.domains import contained, host_energy
 from powerprof.energy.meters import make_readings
 from powerprof.errors import DataError, UsageError
 from powerprof.files import read_outside_text
-from powerprof.foreign import reading
 from powerprof.sources.counters import CounterSample
 from powerprof.sources.ipmi import looks_like_ipmi, parse_ipmi
 from powerprof.sources.meter import DomainEnergy
@@ -22,10 +21,11 @@ from powerprof.sources.rapl import Zone, select_domains
 from powerprof.sources.series import PowerSample, counter_energy, power_energy
 from powerprof.sources.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
 from powerprof.sources.turbostat_meter import domain_intervals, log_energies
+from powerprof.untrusted import reading
 
 
 @dataclass(frozen=True)
-class Recording:
+class MeterRecording:
     """One recorded meter. `start_s` to `end_s` is what it covers, in epoch seconds if `has_epoch`."""
 
     source: str
@@ -37,9 +37,9 @@ class Recording:
     notes: tuple[str, ...] = ()
 
 
-def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[list[Recording], list[str]]:
+def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[list[MeterRecording], list[str]]:
     """What each file is, by its content; all powercap dumps together are one recording."""
-    recordings: list[Recording] = []
+    recordings: list[MeterRecording] = []
     dumps: list[PowercapDump] = []
     notes: list[str] = []
     unusable: list[DataError] = []
@@ -58,7 +58,7 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
             unusable.append(error)
             continue
         dumps += made if isinstance(made, list) else []
-        recordings += [made] if isinstance(made, Recording) else []
+        recordings += [made] if isinstance(made, MeterRecording) else []
     if unusable and not recordings and len(dumps) < 2:
         raise unusable[0]
     notes += [f"not used: {error.message}" for error in unusable]
@@ -74,7 +74,7 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
     return _told_apart(recordings, notes), notes
 
 
-def _recording(text: str, path: Path, notes: list[str]) -> Recording | list[PowercapDump] | None:
+def _recording(text: str, path: Path, notes: list[str]) -> MeterRecording | list[PowercapDump] | None:
     """What a file's text is, by its content; PowerTOP's report is a note. Raises DataError where it is nothing."""
     if not text.strip():
         raise DataError(path, "empty")
@@ -102,12 +102,12 @@ def _recording(text: str, path: Path, notes: list[str]) -> Recording | list[Powe
     )
 
 
-def _told_apart(recordings: Sequence[Recording], notes: list[str]) -> list[Recording]:
+def _told_apart(recordings: Sequence[MeterRecording], notes: list[str]) -> list[MeterRecording]:
     """At most one recording a source: a second one of the same server is said and left out, all else refused.
 
     Raises UsageError for recordings of different times or machines, whose sum would be nobody's.
     """
-    kept: dict[str, Recording] = {}
+    kept: dict[str, MeterRecording] = {}
     for recording in recordings:
         first = kept.setdefault(recording.source, recording)
         if first is recording:
@@ -134,7 +134,7 @@ def _told_apart(recordings: Sequence[Recording], notes: list[str]) -> list[Recor
     return list(kept.values())
 
 
-def _mean_watts(recording: Recording, window: tuple[float, float]) -> float | None:
+def _mean_watts(recording: MeterRecording, window: tuple[float, float]) -> float | None:
     made, _ = make_readings(recording.source, recording.energies(*window), *window)
     return host_energy(contained(made)).watts
 
@@ -148,7 +148,7 @@ def looks_damaged_turbostat(text: str) -> bool:
     return "Busy%" in text or "PkgWatt" in text
 
 
-def common_window(recordings: Sequence[Recording]) -> tuple[float, float] | None:
+def common_window(recordings: Sequence[MeterRecording]) -> tuple[float, float] | None:
     if not recordings or (len(recordings) > 1 and not all(r.has_epoch for r in recordings)):
         return None
     start_s = max(r.start_s for r in recordings)
@@ -158,14 +158,14 @@ def common_window(recordings: Sequence[Recording]) -> tuple[float, float] | None
 
 def _power(
     source: str, domain: str, path: str, samples: Sequence[PowerSample], step_s: float, notes: tuple[str, ...]
-) -> Recording:
+) -> MeterRecording:
     def energies(start_s: float, end_s: float) -> list[DomainEnergy]:
         return [DomainEnergy(domain, power_energy(samples, start_s, end_s, 3 * step_s))]
 
-    return Recording(source, path, samples[0].time_s, samples[-1].time_s, True, energies, notes)
+    return MeterRecording(source, path, samples[0].time_s, samples[-1].time_s, True, energies, notes)
 
 
-def _turbostat(log: TurbostatLog) -> Recording:
+def _turbostat(log: TurbostatLog) -> MeterRecording:
     spans = [interval for intervals, _ in domain_intervals(log).values() for interval in intervals]
     has_epoch = all(interval.time_s is not None for interval in log.intervals)
 
@@ -178,7 +178,7 @@ def _turbostat(log: TurbostatLog) -> Recording:
         weight = sum(i.duration_s or 0.0 for i in rows)
         mean = sum(i.system.values["PkgWatt"] * (i.duration_s or 0.0) for i in rows if i.system) / weight
         notes.append(f"turbostat's own summary rows: {mean:.1f} W package over {len(rows)} intervals")
-    return Recording(
+    return MeterRecording(
         "turbostat",
         log.path,
         min(s.start_s for s in spans),
@@ -189,7 +189,7 @@ def _turbostat(log: TurbostatLog) -> Recording:
     )
 
 
-def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> Recording:
+def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> MeterRecording:
     """The dumps of all files as one series of samples, in the order in which they were named."""
     stamped = all(dump.time_s is not None for dump in dumps)
     if len(dumps) < 2:
@@ -244,7 +244,7 @@ def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> Recordi
 
     path = dumps[0].path if len({d.path for d in dumps}) == 1 else f"{len(dumps)} powercap dumps"
     unused = [zone_id for zone_id in zones if zone_id not in used and "mmio" not in zone_id]
-    return Recording(
+    return MeterRecording(
         "rapl",
         path,
         times[0],

@@ -11,8 +11,8 @@ from powerprof.energy.meters import make_readings
 from powerprof.energy.reconcile import reconcile
 from powerprof.energy.recordings import common_window, read_recordings
 from powerprof.energy.result import EnergyResult
-from powerprof.foreign import reading
 from powerprof.records import EnergyReading
+from powerprof.untrusted import reading
 
 
 def replay(files: Sequence[Path], elapsed_s: float | None = None) -> EnergyResult:

@@ -27,7 +27,7 @@ _LEAST_SPREAD = {"idle": 0.30, "full": 0.16, "slope": 0.18}
 
 
 @dataclass(frozen=True)
-class Result:
+class PowerResult:
     """One server: watts at the wall when idle and under full load, and its logical CPUs."""
 
     cpu: str
@@ -53,10 +53,10 @@ class Spread:
         return self.low <= value <= self.high
 
 
-def parse_results(text: str, path: Path | str) -> dict[str, list[Result]]:
+def parse_results(text: str, path: Path | str) -> dict[str, list[PowerResult]]:
     """Results by generation, from lines `CPU CORES THREADS_PER_CORE: IDLE/FULL …`. Raises DataError with the line."""
-    families: dict[str, list[Result]] = {}
-    family: list[Result] | None = None
+    families: dict[str, list[PowerResult]] = {}
+    family: list[PowerResult] | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
         if not line or line.startswith("#"):
@@ -68,7 +68,7 @@ def parse_results(text: str, path: Path | str) -> dict[str, list[Result]]:
             head, _, figures = line.partition(":")
             cpu, cores, threads = head.split()
             pairs = [figure.split("/") for figure in figures.split()]
-            made = [Result(cpu, int(cores) * int(threads), float(idle), float(full)) for idle, full in pairs]
+            made = [PowerResult(cpu, int(cores) * int(threads), float(idle), float(full)) for idle, full in pairs]
         except ValueError:
             raise DataError(path, "not a line of results", number) from None
         if family is None or any(not 0 < result.idle_watts < result.full_watts for result in made):
@@ -99,14 +99,16 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return ordered[below] + (place - below) * (ordered[min(below + 1, len(ordered) - 1)] - ordered[below])
 
 
-def spread_of(results: Sequence[Result], what: str) -> Spread:
+def spread_of(results: Sequence[PowerResult], what: str) -> Spread:
     """The spread of `idle`, `full` or `slope` watts of one logical CPU."""
     return spread(
         [result.per_cpu(what) for result in results], len({result.cpu for result in results}), _LEAST_SPREAD[what]
     )
 
 
-def coverage(results: Sequence[Result], what: str, of: Callable[[Sequence[Result], str], Spread] = spread_of) -> float:
+def coverage(
+    results: Sequence[PowerResult], what: str, of: Callable[[Sequence[PowerResult], str], Spread] = spread_of
+) -> float:
     """The share of results, in percent, that lie in the interval which the others give."""
     held = [of([*results[:i], *results[i + 1 :]], what).holds(result.per_cpu(what)) for i, result in enumerate(results)]
     return 100 * sum(held) / len(held)

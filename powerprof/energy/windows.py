@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from powerprof import files, paths
-from powerprof.closing import Closing
+from powerprof.closeable import Closeable
 from powerprof.energy.domains import Total
 from powerprof.energy.meters import MeterSet, open_meters
 from powerprof.energy.model import ChosenModel, describe, estimate, model_for_this_host
@@ -21,7 +21,7 @@ _SMT = "devices/system/cpu/smt/active"
 _STEAL_SAID_PERCENT = 0.1
 
 
-class WindowEnergy(Closing):
+class WindowEnergy(Closeable):
     """The meters of a run and the model that stands in for them; a context manager that closes the meters.
 
     `choice` is that of `--energy-source`. Raises UsageError and CapabilityError as `open_meters` does, DataError where

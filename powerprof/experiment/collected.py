@@ -10,7 +10,7 @@ from powerprof.experiment.judge.functionchanges import SampledWindow
 from powerprof.experiment.judge.metrics import Baseline, baseline_of, measured_names
 from powerprof.experiment.measure.calibration import Offer
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.records import Arm, Block, Condition, Plan, TracedWindow
+from powerprof.experiment.records import Arm, Block, ConditionRecord, Plan, TraceSummary
 from powerprof.records import EnergySource, Window
 
 
@@ -18,7 +18,7 @@ from powerprof.records import EnergySource, Window
 class Collected:
     """All that a comparison measured, judged by nobody yet."""
 
-    conditions: tuple[Condition, Condition]
+    conditions: tuple[ConditionRecord, ConditionRecord]
     asked: str
     options: ExperimentOptions
     started_at: str
@@ -28,7 +28,7 @@ class Collected:
     blocks: list[Block] = field(default_factory=list)
     control: list[Block] = field(default_factory=list)
     turn_s: float | None = None
-    traced: list[TracedWindow] = field(default_factory=list)
+    traced: list[TraceSummary] = field(default_factory=list)
     sampled: list[SampledWindow] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
     server: dict[str, object] = field(default_factory=dict)

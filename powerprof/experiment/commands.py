@@ -28,7 +28,7 @@ from powerprof.experiment.judge.verdict import pairs_of
 from powerprof.experiment.measure.executions import Command, exit_codes, fit, measure_executions
 from powerprof.experiment.measure.order import block_order
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.records import Arm, Block, Comparison, Condition, LoadOptions, LoadRun
+from powerprof.experiment.records import Arm, Block, Comparison, ConditionRecord, LoadOptions, LoadRun
 from powerprof.records import EnergySource, ToolCost, Window
 from powerprof.text import Say
 from powerprof.windows.sampling import WindowMeter, now_text
@@ -39,11 +39,11 @@ _SOURCES = ("cpuidle", "procfs")
 _BASELINE_S = (0.5, 4.0)
 
 
-def condition_of(argv: Sequence[str]) -> Condition:
+def condition_of(argv: Sequence[str]) -> ConditionRecord:
     """A command as a condition: its words are the work."""
     shown = [_as_text(word) for word in argv]
     digest = hashlib.sha256(json.dumps(list(argv)).encode()).hexdigest()[:16]
-    return Condition(
+    return ConditionRecord(
         name=text.cut(shlex.join(shown), _NAME_LIMIT),
         workload="command",
         title="",

@@ -15,7 +15,7 @@ from powerprof.experiment.judge.functionchanges import function_changes
 from powerprof.experiment.judge.modelrange import with_model_range
 from powerprof.experiment.judge.threats import doubts_of, find_threats
 from powerprof.experiment.judge.verdict import judge, own_control, pairs_of
-from powerprof.experiment.records import Answer, Comparison, Control, Metric, Threat
+from powerprof.experiment.records import Answer, Comparison, ControlRecord, Metric, Threat
 from powerprof.statistics import compare_pairs, judge_control
 
 
@@ -82,7 +82,7 @@ def _options(collected: Collected) -> dict[str, Any]:
     }
 
 
-def _control(collected: Collected, metrics: list[Metric]) -> Control | None:
+def _control(collected: Collected, metrics: list[Metric]) -> ControlRecord | None:
     primary = next((metric for metric in metrics if metric.name == collected.primary), None)
     if not collected.control:
         # Where the conditions took turns, A's windows in a row scatter far more than A and B of the same moments.
@@ -93,7 +93,7 @@ def _control(collected: Collected, metrics: list[Metric]) -> Control | None:
         return None
     both = [(x, y) for x, y in zip(chosen.a.values, chosen.b.values, strict=True) if x is not None and y is not None]
     judged = judge_control(compare_pairs([x for x, _ in both], [y for _, y in both], seed=collected.options.seed))
-    return Control(
+    return ControlRecord(
         kind="run",
         pairs_count=len(both),
         sound=judged.sound,
@@ -102,7 +102,9 @@ def _control(collected: Collected, metrics: list[Metric]) -> Control | None:
     )
 
 
-def _answer(collected: Collected, metrics: list[Metric], threats: list[Threat], control: Control | None) -> Answer:
+def _answer(
+    collected: Collected, metrics: list[Metric], threats: list[Threat], control: ControlRecord | None
+) -> Answer:
     a, b = collected.conditions
     said = answer(metrics, collected.primary, a.name, b.name)
     if not pairs_of(collected.blocks):

@@ -8,14 +8,14 @@ import json
 
 import msgspec
 
-from powerprof.experiment.records import Condition
+from powerprof.experiment.records import ConditionRecord
 from powerprof.workloads.reading import Case
 
 # What changes how a load is driven and not what is asked of the server.
 _NOT_WORK = ("rate_hz", "maximum_rate_hz", "queries", "clients")
 
 
-def condition_record(case: Case) -> Condition:
+def condition_record(case: Case) -> ConditionRecord:
     """A condition as it is saved; `work` is a digest of statements, protocol, schema and dataset."""
     load = msgspec.to_builtins(case.load)
     settings = {**msgspec.to_builtins(case.server), **msgspec.to_builtins({"topology": case.topology})}
@@ -28,7 +28,7 @@ def condition_record(case: Case) -> Condition:
         "setup": [*case.workload.definition.setup, *case.condition.setup],
     }
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
-    return Condition(
+    return ConditionRecord(
         name=case.name,
         workload=case.workload.definition.name,
         title=case.title,

@@ -16,13 +16,14 @@ from pathlib import Path
 import msgspec
 
 from powerprof import interrupts, paths
-from powerprof.database import limits, products
-from powerprof.database.accounts import server_account
-from powerprof.database.base import Server
-from powerprof.database.client import GivenServer, given_login
-from powerprof.database.connections import IdleConnections, check_connections
-from powerprof.database.launch import check_room
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients.base import Server
+from powerprof.database.clients.connections import IdleConnections, check_connections
+from powerprof.database.clients.given import GivenServer, given_login
+from powerprof.database.isolation import limits
+from powerprof.database.isolation.accounts import server_account
+from powerprof.database.private.launch import check_room
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.products import products
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.experiment.judge import phases

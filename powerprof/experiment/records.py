@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from powerprof.attribution.records import Attribution
-from powerprof.database.replication import ReplicationStatus
+from powerprof.database.private.replication import ReplicationStatus
 from powerprof.records import EnergyReading, EnergySource, IdleRun, Kind, Run, RunMetric, Window
 from powerprof.runs import decode, head_of
 from powerprof.statistics import Verdict
@@ -48,7 +48,7 @@ class StormShare(msgspec.Struct, frozen=True, kw_only=True):
     counter_hz: float
 
 
-class TracedWindow(msgspec.Struct, frozen=True, kw_only=True):
+class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A window of its own with every server of one condition traced. `members`: name → process."""
 
     arm: Arm
@@ -183,7 +183,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     asserted: bool
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
+class ConditionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What was run under a name. `work` identifies it: only runs of the same work can be compared."""
 
     name: str
@@ -214,10 +214,10 @@ class LoadRun(Run, frozen=True, kw_only=True):
     all were traced.
     """
 
-    condition: Condition
+    condition: ConditionRecord
     options: LoadOptions = LoadOptions()
     metrics: list[RunMetric] = msgspec.field(default_factory=list)
-    traced: TracedWindow | None = None
+    traced: TraceSummary | None = None
     blocks: list[Block] = msgspec.field(default_factory=list)
 
 
@@ -244,7 +244,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     doubts: list[str] = []
 
 
-class Control(msgspec.Struct, frozen=True, kw_only=True):
+class ControlRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A against A. `sound` where no difference was found; `half_width_percent` is what can be resolved."""
 
     kind: Literal["own_blocks", "run"]
@@ -260,8 +260,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None
     command: str
     started_at: str
-    a: Condition
-    b: Condition
+    a: ConditionRecord
+    b: ConditionRecord
     design: Design
     order: list[Arm]
     blocks_count: int
@@ -272,9 +272,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     queries_per_block: int | None = None
     plans: list[Plan] = []
     threats: list[Threat] = []
-    control: Control | None = None
+    control: ControlRecord | None = None
     differences: list[str] = []
-    traced: list[TracedWindow] = []
+    traced: list[TraceSummary] = []
     on_cpu: FunctionChanges | None = None
     baseline: list[Window] = []
     baseline_after: list[Window] = []

@@ -13,8 +13,8 @@ import msgspec
 from powerprof.errors import DataError, UsageError
 from powerprof.experiment.records import (
     Comparison,
-    Condition,
-    Control,
+    ConditionRecord,
+    ControlRecord,
     Difference,
     LoadRun,
     Metric,
@@ -34,7 +34,7 @@ class Half:
     name: str
     run_id: str
     started_at: str
-    condition: Condition
+    condition: ConditionRecord
     metrics: list[Metric]
     primary: str
     host: dict[str, Any]
@@ -42,7 +42,7 @@ class Half:
     options: dict[str, Any]
     interrupted: bool
     threats: list[Threat]
-    control: Control | None = None
+    control: ControlRecord | None = None
     comparison: Path | None = None
 
 
@@ -173,8 +173,8 @@ def _drift_of(run: Run) -> list[Threat]:
     return [Threat(name="drift", text=f"idle baseline drift {points} points of C0: too much", serious=True)]
 
 
-def _idle_condition(command: str, clients: int | None) -> Condition:
-    return Condition(
+def _idle_condition(command: str, clients: int | None) -> ConditionRecord:
+    return ConditionRecord(
         name=command, workload=command, title="", load={"clients": clients}, settings={}, work=f"{command} {clients}"
     )
 

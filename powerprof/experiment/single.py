@@ -23,7 +23,7 @@ from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer, calibrate
 from powerprof.experiment.measure.traced import trace_condition
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.records import Block, LoadOptions, LoadRun, TracedWindow
+from powerprof.experiment.records import Block, LoadOptions, LoadRun, TraceSummary
 from powerprof.records import EnergySource, Phase, ServerInfo, ToolCost, Window
 from powerprof.text import Say
 from powerprof.windows.sampling import now_text
@@ -47,7 +47,7 @@ class _Single:
         self.notes: list[str] = []
         self.failure: str | None = None
         self.server: ServerInfo | None = None
-        self.traced: TracedWindow | None = None
+        self.traced: TraceSummary | None = None
 
     def run(self, bench: Bench, energy: WindowEnergy) -> None:
         """Calibrate, measure the idle server, then the windows under load."""

@@ -12,9 +12,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.database import historical, limits, products
-from powerprof.database.accounts import server_account
-from powerprof.database.connections import check_connections
+from powerprof.database.clients.connections import check_connections
+from powerprof.database.fetched import historical
+from powerprof.database.isolation import limits
+from powerprof.database.isolation.accounts import server_account
+from powerprof.database.products import products
 from powerprof.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError
 from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.bench.servers import Bench
@@ -29,12 +31,12 @@ from powerprof.experiment.measure.oslayer import OsRates
 from powerprof.experiment.measure.paces import Pace, PaceWindow, pace_metrics, paces
 from powerprof.experiment.measure.rounds import Gathered, measure_rounds
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.records import Block, Condition
+from powerprof.experiment.records import Block, ConditionRecord
 from powerprof.records import RunMetric, Window
 from powerprof.text import Say
 from powerprof.windows.sampling import now_text
 from powerprof.workloads.definition import Value
-from powerprof.workloads.reading import Case, Loaded, resolve
+from powerprof.workloads.reading import Case, LoadedWorkload, resolve
 
 SERVER = "server"
 """The parameter whose values are servers, which are measured in rounds."""
@@ -63,7 +65,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     started_at: str
     workload: str
-    condition: Condition
+    condition: ConditionRecord
     parameter: str
     key: str
     values: list[Value]
@@ -77,7 +79,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.sweep/1"] = "powerprof.sweep/1"
 
 
-def find_key(workload: Loaded, parameter: str) -> tuple[str, list[Value]]:
+def find_key(workload: LoadedWorkload, parameter: str) -> tuple[str, list[Value]]:
     """The key that a parameter sets and the values to try by default.
 
     `clients`, `rate` and `server` are there in every workload. Raises UsageError for another one that is not declared.
@@ -93,7 +95,7 @@ def find_key(workload: Loaded, parameter: str) -> tuple[str, list[Value]]:
 
 
 def start(
-    workload: Loaded, condition: str, parameter: str, values: Sequence[Value], options: ExperimentOptions
+    workload: LoadedWorkload, condition: str, parameter: str, values: Sequence[Value], options: ExperimentOptions
 ) -> Sweep:
     """An empty sweep. Raises UsageError without values, DataError for one that the key cannot take."""
     from powerprof.host.describe import host_record
@@ -141,7 +143,7 @@ def _no_value(parameter: str, value: Value, key: str, error: DataError) -> Usage
     return UsageError(f"{typed} is not a value of {key} ({reason[:1].lower()}{reason[1:]})", "powerprof workloads NAME")
 
 
-def check_room(sweep: Sweep, workload: Loaded, bench_options: BenchOptions) -> None:
+def check_room(sweep: Sweep, workload: LoadedWorkload, bench_options: BenchOptions) -> None:
     """See before the first point that the server is one, and has room for the connections of the largest point.
 
     Each point has a server of its own, and one that fails is noted: a wrong server would fail in all of them. Raises
@@ -165,7 +167,7 @@ def check_room(sweep: Sweep, workload: Loaded, bench_options: BenchOptions) -> N
 
 def go_on(
     sweep: Sweep,
-    workload: Loaded,
+    workload: LoadedWorkload,
     bench_options: BenchOptions,
     options: ExperimentOptions,
     *,
@@ -214,7 +216,7 @@ def to_go(measured: int, of: int, passed_s: float) -> str:
 
 def _rounds(
     sweep: Sweep,
-    workload: Loaded,
+    workload: LoadedWorkload,
     bench_options: BenchOptions,
     options: ExperimentOptions,
     save: Callable[[Sweep], Sweep],

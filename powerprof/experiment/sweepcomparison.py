@@ -13,11 +13,11 @@ from powerprof.errors import UsageError
 from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.judge.confounders import differences
 from powerprof.experiment.judge.metrics import rest_percent
-from powerprof.experiment.judge.partings import Judged, sentence
+from powerprof.experiment.judge.partings import JudgedMetric, sentence
 from powerprof.experiment.judge.threats import OTHERS_PERCENT
 from powerprof.experiment.judge.verdict import judge_saved
 from powerprof.experiment.measure.withqueries import system_values
-from powerprof.experiment.records import Condition, Difference, Metric, Range, Side, Threat
+from powerprof.experiment.records import ConditionRecord, Difference, Metric, Range, Side, Threat
 from powerprof.experiment.sweep import Point, Sweep
 from powerprof.records import Kind, RunMetric
 from powerprof.runs import RunStore, decode, schema_of
@@ -33,7 +33,7 @@ class SweepSide(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     run: str
     started_at: str
-    condition: Condition
+    condition: ConditionRecord
     host: dict[str, Any] = {}
     server: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -193,8 +193,8 @@ def _points(
     return [msgspec.structs.replace(point, parted=parted) for point, parted in zip(points, sure, strict=True)]
 
 
-def _judged(points: Sequence[ComparedPoint], name: str) -> list[Judged]:
-    return [Judged(p.value, metric, p.parted) for p in points for metric in p.metrics if metric.name == name]
+def _judged(points: Sequence[ComparedPoint], name: str) -> list[JudgedMetric]:
+    return [JudgedMetric(p.value, metric, p.parted) for p in points for metric in p.metrics if metric.name == name]
 
 
 def is_worse(record: SweepComparison) -> bool:

@@ -22,7 +22,7 @@ from powerprof.workloads.definition import Value
 
 
 @dataclass(frozen=True)
-class Request:
+class SweepRequest:
     """A condition, what is varied in it and the values (none: those that the workload declares)."""
 
     condition: str
@@ -68,7 +68,7 @@ class SweepStore:
 
 
 def sweep(
-    asked: Request | str,
+    asked: SweepRequest | str,
     bench: Callable[[], AbstractContextManager[BenchOptions]],
     options: ExperimentOptions,
     store: SweepStore,

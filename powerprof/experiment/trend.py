@@ -13,7 +13,7 @@ from powerprof.errors import DataError, UsageError
 from powerprof.experiment.judge.answer import direction, words
 from powerprof.experiment.judge.confounders import differences
 from powerprof.experiment.judge.metrics import within
-from powerprof.experiment.records import Condition, Difference, Metric
+from powerprof.experiment.records import ConditionRecord, Difference, Metric
 from powerprof.experiment.saved import Half, read_half
 from powerprof.records import RunMetric
 from powerprof.runs import RunInfo, RunStore
@@ -23,7 +23,7 @@ from powerprof.statistics import Verdict, compare_unpaired, survivors, verdict_o
 _LEVEL = 0.95
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class TrendStep(msgspec.Struct, frozen=True, kw_only=True):
     """How the judged metric changed since the run before. Verdicts are a family's (Holm, 95 % over all steps)."""
 
     difference: Difference
@@ -38,7 +38,7 @@ class TrendPoint(msgspec.Struct, frozen=True, kw_only=True):
     labels: list[str] = []
     metrics: list[RunMetric] = []
     differences: list[str] = []
-    step: Step | None = None
+    step: TrendStep | None = None
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None
     command: str
     started_at: str
-    condition: Condition
+    condition: ConditionRecord
     metric: str
     text: str
     points: list[TrendPoint]
@@ -113,9 +113,9 @@ def _estimated(metric: Metric) -> RunMetric:
     )
 
 
-def _steps(halves: list[Half], name: str) -> list[Step | None]:
+def _steps(halves: list[Half], name: str) -> list[TrendStep | None]:
     """Each run's step since the run before; None for the first and where the two were not measured alike."""
-    judged: list[tuple[Step | None, float | None]] = [(None, None)]
+    judged: list[tuple[TrendStep | None, float | None]] = [(None, None)]
     for before, after in pairwise(halves):
         a, b = (next((metric for metric in half.metrics if metric.name == name), None) for half in (before, after))
         if a is None or b is None or (a.kind, a.source) != (b.kind, b.source):
@@ -129,7 +129,7 @@ def _steps(halves: list[Half], name: str) -> list[Step | None]:
         interval = result.difference_interval
         ends = None if interval is None else (interval.low, interval.high)
         difference = Difference(b_minus_a=result.difference, ci95=ends, percent=result.percent)
-        judged.append((Step(difference=difference, verdict=verdict_of(interval)), result.p_value))
+        judged.append((TrendStep(difference=difference, verdict=verdict_of(interval)), result.p_value))
     sure = survivors([p for _, p in judged], _LEVEL)
     return [
         step if step is None or stays else msgspec.structs.replace(step, verdict="inconclusive")
@@ -137,7 +137,7 @@ def _steps(halves: list[Half], name: str) -> list[Step | None]:
     ]
 
 
-def _said(condition: Condition, metric: str, points: list[TrendPoint]) -> str:
+def _said(condition: ConditionRecord, metric: str, points: list[TrendPoint]) -> str:
     """Between which runs it changed most of those steps that are sure, or that none is."""
     what = (
         condition.name

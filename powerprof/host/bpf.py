@@ -14,9 +14,9 @@ from powerprof.host import kernel
 from powerprof.host.capability import Capability, limited, missing, none, ok
 from powerprof.processes.namespaces import check_process_ids
 from powerprof.stacks.registers import this_machine
-from powerprof.tracing import features
-from powerprof.tracing.headers import kernel_headers
-from powerprof.tracing.loaded import Loaded
+from powerprof.tracing.bpf import features
+from powerprof.tracing.bpf.headers import kernel_headers
+from powerprof.tracing.bpf.loaded import LoadedProgram
 
 _BCC = "apt install python3-bpfcc"
 _SYSTEM_SITE = "make setup"
@@ -81,7 +81,7 @@ def tracing() -> Capability:
         if needed.status not in ("ok", "limited"):
             return missing("tracing", needed.detail, needed.remedy)
     try:
-        with Loaded("trial.bpf.c", {}, cached=False):
+        with LoadedProgram("trial.bpf.c", {}, cached=False):
             pass
     except PowerprofError as error:
         if kernel.privileges().status != "ok":

@@ -13,7 +13,7 @@ from powerprof.files import try_text
 from powerprof.host.capability import Capability, limited, missing, none, ok
 from powerprof.host.describe import virtualisation
 from powerprof.sources import cpuidle
-from powerprof.tracing.btf import kernel_btf
+from powerprof.tracing.bpf.btf import kernel_btf
 
 # include/uapi/linux/capability.h
 _SYS_PTRACE, _SYS_ADMIN, _PERFMON, _BPF = 19, 21, 38, 39

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from powerprof.attribution.records import Attribution, Wakeup
-from powerprof.live.intervals import UNTRACED, Interval, Joules, OwnCost, Row, RowKey, balance_error
+from powerprof.live.intervals import UNTRACED, IntervalRow, Joules, LiveInterval, OwnCost, RowKey, balance_error
 from powerprof.records import Cause, EnergyReading
 from powerprof.sources.base import Snapshot
 from powerprof.windows.residency import went_back
@@ -95,13 +95,13 @@ def function_of(wakeup: Wakeup) -> str:
     return frame.label
 
 
-def rows_of(record: Attribution, processes: Mapping[int, str]) -> list[Row]:
+def rows_of(record: Attribution, processes: Mapping[int, str]) -> list[IntervalRow]:
     """Everybody that idle exits are blamed on: threads with their functions, and what has no user stack.
 
     `processes` are names by pid; a thread whose process is not in it is its own.
     """
     rows = [
-        Row(
+        IntervalRow(
             key=RowKey(_process_of(wakeup, processes), wakeup.thread.label, function_of(wakeup)),
             exits_count=wakeup.count,
             c0_s=wakeup.c0_ms / 1e3,
@@ -121,9 +121,9 @@ def _process_of(wakeup: Wakeup, processes: Mapping[int, str]) -> str:
     return wakeup.thread.comm if name is None or name.startswith("pid ") else name
 
 
-def _row_of_cause(cause: Cause) -> Row:
+def _row_of_cause(cause: Cause) -> IntervalRow:
     process = cause.process or "kernel"
-    return Row(
+    return IntervalRow(
         key=RowKey(process, cause.thread or process, cause.name or cause.mechanism.replace("_", "-")),
         exits_count=cause.count,
         c0_s=(cause.c0_ms or 0.0) / 1e3,
@@ -133,7 +133,7 @@ def _row_of_cause(cause: Cause) -> Row:
     )
 
 
-def within(rows: list[Row], c0_s: float) -> list[Row]:
+def within(rows: list[IntervalRow], c0_s: float) -> list[IntervalRow]:
     """Rows whose running time is no more than the interval's.
 
     A CPU that ran from one interval into the next is blamed when it idles again, for all that time: what lay in the
@@ -145,7 +145,9 @@ def within(rows: list[Row], c0_s: float) -> list[Row]:
     return [msgspec.structs.replace(row, c0_s=row.c0_s * c0_s / blamed_s) for row in rows]
 
 
-def mechanisms_of(rows: Sequence[Row], exits_count: int | None, ahead_count: int = 0) -> tuple[dict[str, int], int]:
+def mechanisms_of(
+    rows: Sequence[IntervalRow], exits_count: int | None, ahead_count: int = 0
+) -> tuple[dict[str, int], int]:
     """Idle exits by mechanism, `untraced` among them, and their sum: what the kernel counted, where it counts.
 
     `ahead_count` of these were in the interval before: the trace is read after the counters and had seen them already.
@@ -199,7 +201,7 @@ def interval_of(
     own_memory_bytes: int | None = None,
     suspended_s: float = 0.0,
     ahead_count: int = 0,
-) -> Interval:
+) -> LiveInterval:
     """The interval that a traced window closes; `span` reaches back to the edge that closed the one before.
 
     `ahead_count` is the one of the interval before.
@@ -209,7 +211,7 @@ def interval_of(
     own = sum(row.exits_count for row in rows if row.key.process == OWN)
     window_s = span.window_s or record.window_s
     traced = record.conservation
-    return Interval(
+    return LiveInterval(
         ended_at=ended_at,
         window_s=window_s,
         cpus=span.cpus or record.cpus,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import resource
 
 from powerprof.sources.procfs import read_stat
-from powerprof.tracing.loaded import Loaded
+from powerprof.tracing.bpf.loaded import LoadedProgram
 
 # Reading the clock twice for each run of a program costs as much again as the cheap ones do, and only CAP_SYS_ADMIN may
 # switch it on. So it runs for the first intervals, and what a context switch cost in the last of them stands for later.
@@ -21,7 +21,7 @@ def _cpu_s() -> float:
 class OwnTime:
     """CPU time from interval to interval. What came before `begin` is in none."""
 
-    def __init__(self, program: Loaded) -> None:
+    def __init__(self, program: LoadedProgram) -> None:
         """While there still is the privilege to switch the programs' clock on."""
         self._program = program
         program.count_run_time()

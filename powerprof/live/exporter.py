@@ -12,9 +12,9 @@ from pathlib import Path
 from powerprof import __version__, paths
 from powerprof.errors import PowerprofError
 from powerprof.live import serving
-from powerprof.live.intervals import Interval
+from powerprof.live.intervals import LiveInterval
 from powerprof.live.metrics import Shared, render
-from powerprof.live.monitor import Monitor, MonitorPlan
+from powerprof.live.monitor import HostMonitor, MonitorPlan
 from powerprof.live.totals import Totals
 from powerprof.live.webconfig import WebConfig, load
 from powerprof.processes.targets import resolve
@@ -44,7 +44,7 @@ class ExportPlan:
     per_cpu: bool | None = None
 
 
-Observer = Callable[[Interval], None]
+Observer = Callable[[LiveInterval], None]
 
 
 def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
@@ -60,7 +60,7 @@ def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
     per_cpu = len(online_cpus()) <= _CPUS_APART if plan.per_cpu is None else plan.per_cpu
     shared = Shared(Totals(top=plan.top, stale_s=plan.stale_s, per_cpu=per_cpu), _built())
     target = resolve(plan.words, cgroup=None, system=not plan.words)
-    monitor = Monitor(
+    monitor = HostMonitor(
         MonitorPlan(
             target=target,
             interval_s=plan.interval_s,
@@ -84,7 +84,7 @@ def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
             _tell(monitor, (shared.add, *observers))
 
 
-def _tell(monitor: Monitor, observers: Sequence[Observer]) -> None:
+def _tell(monitor: HostMonitor, observers: Sequence[Observer]) -> None:
     """One interval, which nobody holds while the next is made: it has a row for each thread that woke a CPU."""
     interval = monitor.next()
     for observer in observers:

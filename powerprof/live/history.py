@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from powerprof.live.intervals import Interval, Row, RowKey
+from powerprof.live.intervals import IntervalRow, LiveInterval, RowKey
 from powerprof.live.totals import merged
 
 POINTS = 12
@@ -18,22 +18,22 @@ class Line:
     """A row of the newest interval with its rates before; `new_s` is how long ago it came, None where it was there all
     along."""
 
-    row: Row
+    row: IntervalRow
     rate_hz: float
     c0_percent: float
     rates_hz: tuple[float, ...]
     new_s: float | None
 
 
-class History:
+class RowHistory:
     """Intervals as they come."""
 
     def __init__(self, points: int = POINTS) -> None:
-        self.intervals: deque[Interval] = deque(maxlen=points)
+        self.intervals: deque[LiveInterval] = deque(maxlen=points)
         self._rates: deque[dict[RowKey, float]] = deque(maxlen=points)
         self._seen = 0
 
-    def add(self, interval: Interval) -> None:
+    def add(self, interval: LiveInterval) -> None:
         """One more."""
         self._seen += 1
         self.intervals.append(interval)
@@ -41,11 +41,11 @@ class History:
         self._rates.append({row.key: row.exits_count / seconds for row in merged(interval.rows)})
 
     @property
-    def last(self) -> Interval | None:
+    def last(self) -> LiveInterval | None:
         """The newest."""
         return self.intervals[-1] if self.intervals else None
 
-    def series(self, value: Callable[[Interval], float | None]) -> list[float | None]:
+    def series(self, value: Callable[[LiveInterval], float | None]) -> list[float | None]:
         """One figure of each interval."""
         return [value(interval) for interval in self.intervals]
 

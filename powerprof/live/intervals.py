@@ -26,7 +26,7 @@ class RowKey(msgspec.Struct, frozen=True, order=True):
 REST = RowKey(OTHER, OTHER, OTHER)
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class IntervalRow(msgspec.Struct, frozen=True, kw_only=True):
     """Idle exits of one process, thread name and function in one interval, and the running time that followed them.
 
     `stack` is the most frequent one, innermost first; `period_ms` that of its wake-ups where they are regular.
@@ -81,7 +81,7 @@ class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
 
 
-class Interval(msgspec.Struct, frozen=True, kw_only=True):
+class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     """What happened on this host in one interval.
 
     `idle_s` by CPU and state and `exits_count` are the kernel's own counters; `mechanisms` sums to `exits_count`, and
@@ -98,7 +98,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     exits_count: int
     ahead_count: int = 0
     mechanisms: dict[str, int]
-    rows: tuple[Row, ...]
+    rows: tuple[IntervalRow, ...]
     c0_s: float
     own: OwnCost
     energy: tuple[Joules, ...] = ()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from powerprof.live.intervals import REST, Interval
+from powerprof.live.intervals import REST, LiveInterval
 from powerprof.live.totals import Totals
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Shared:
     last_at_s: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, interval: Interval) -> None:
+    def add(self, interval: LiveInterval) -> None:
         """Count one more interval."""
         with self._lock:
             self.totals.add(interval)

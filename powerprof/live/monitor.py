@@ -22,14 +22,14 @@ from powerprof.attribution.capture import Capture
 from powerprof.attribution.live import Around, captured
 from powerprof.attribution.records import Attribution
 from powerprof.attribution.sites import SiteStacks, StackMemo
-from powerprof.closing import Closing
+from powerprof.closeable import Closeable
 from powerprof.energy.domains import host_meters
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError
 from powerprof.live import heap, naming
 from powerprof.live.accounts import Span, changed_note, interval_of, span_between
 from powerprof.live.cost import OwnTime
-from powerprof.live.intervals import Interval
+from powerprof.live.intervals import LiveInterval
 from powerprof.live.pending import Pending
 from powerprof.live.servers import ASK_EVERY_S, Servers
 from powerprof.processes.targets import Target, found_again
@@ -39,13 +39,13 @@ from powerprof.sources.cpuidle import online_cpus
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.store import TableStore
 from powerprof.text import Say
-from powerprof.tracing import monitor as tracing
-from powerprof.tracing.demand import DemandTracer
-from powerprof.tracing.names import Interrupts
-from powerprof.tracing.pace import wait_out
-from powerprof.tracing.sites import SLEEPER
-from powerprof.tracing.stacks import StackTrace
-from powerprof.tracing.window import TracedWindow
+from powerprof.tracing.idle import monitor as tracing
+from powerprof.tracing.idle.demand import DemandTracer
+from powerprof.tracing.idle.pace import wait_out
+from powerprof.tracing.idle.sites import SLEEPER
+from powerprof.tracing.idle.stacks import StackTrace
+from powerprof.tracing.idle.window import TracedWindow
+from powerprof.tracing.symbols.kernel import Interrupts
 from powerprof.windows.sampling import now_text
 
 # A change that is worth asking the servers for: so many times the usual rate, and more than a tick's noise.
@@ -63,8 +63,8 @@ _FORGET_EVERY_S = 3600.0
 @dataclass(frozen=True, kw_only=True)
 class MonitorPlan:
     """What to watch, and how often to say so. `ask_servers`: database servers of the target are asked for their state
-    every `ask_every_s`, by their own sockets or by the option files in `accounts`. `keep_newest`: `Monitor.newest` will
-    be called."""
+    every `ask_every_s`, by their own sockets or by the option files in `accounts`. `keep_newest`: `HostMonitor.newest`
+    will be called."""
 
     target: Target
     interval_s: float = 5.0
@@ -77,7 +77,7 @@ class MonitorPlan:
     keep_newest: bool = False
 
 
-class Monitor(Closing):
+class HostMonitor(Closeable):
     """Measures interval after interval while its context is open."""
 
     def __init__(self, plan: MonitorPlan, say: Say) -> None:
@@ -88,7 +88,7 @@ class Monitor(Closing):
         self._usual_hz: float | None = None
         self._host_set: Sequence[tuple[str, str]] = ()
         self._tasks: OrderedDict[int, Task] = OrderedDict()
-        self._purse = naming.Purse()
+        self._purse = naming.TimeBudget()
         self._remember()
         self._newest: tuple[Capture, Attribution, SiteStacks] | None = None
 
@@ -123,7 +123,7 @@ class Monitor(Closing):
     def _begin(self) -> None:
         """Begin to trace, on the CPUs that are online now."""
         self._cpus, self._ahead_count = online_cpus(), 0
-        self._monitor = tracing.Monitor(self._tracer).__enter__()
+        self._monitor = tracing.TraceMonitor(self._tracer).__enter__()
         self._metered_s = time.monotonic()
         if self._energy.meters is not None:
             self._energy.meters.sample()
@@ -131,12 +131,12 @@ class Monitor(Closing):
     def _end(self) -> None:
         self._monitor.close()
 
-    def intervals(self) -> Iterator[Interval]:
+    def intervals(self) -> Iterator[LiveInterval]:
         """One interval after the other, until an interrupt, which is raised."""
         while True:
             yield self.next()
 
-    def next(self) -> Interval:
+    def next(self) -> LiveInterval:
         """The next interval: from the end of the last one to now. Raises Interrupted where a signal cuts it short."""
         # Here, where nothing of the interval before is in use any more: so much it holds while it waits.
         memory_bytes = self._trim.resident_bytes()
@@ -267,7 +267,7 @@ class Monitor(Closing):
             self._host_set = [] if meter is None else [(meter.source, domain) for domain in meter.domains]
         return self._host_set
 
-    def _hurry(self, interval: Interval) -> None:
+    def _hurry(self, interval: LiveInterval) -> None:
         """A storm is told within two intervals: the servers are asked as soon as the host wakes far more than usual."""
         hz = interval.exits_hz
         if hz is None:

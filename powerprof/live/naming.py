@@ -14,15 +14,15 @@ from contextlib import contextmanager
 import msgspec
 import numpy as np
 
-from powerprof.apart import Say, apart
 from powerprof.attribution.idle import Array
 from powerprof.attribution.sites import Key, NamedStack, SiteStacks, without_name
-from powerprof.stacks.budget import Budget
+from powerprof.forked_work import Say, apart
 from powerprof.stacks.store import TableStore
+from powerprof.stacks.time_budget import Budget
 from powerprof.stacks.walker import load
-from powerprof.tracing.demand import DemandTracer
-from powerprof.tracing.layout import Flag
-from powerprof.tracing.sites import SLEEPER
+from powerprof.tracing.idle.demand import DemandTracer
+from powerprof.tracing.idle.layout import Flag
+from powerprof.tracing.idle.sites import SLEEPER
 
 SHARE = 0.0003
 # What may be put by: the programs of a host that has just been met. One that is dear to read may overdraw.
@@ -48,7 +48,7 @@ def costliest(causes: Array) -> dict[Place, int]:
     return dict(sorted(counts.items(), key=lambda counted: (-counted[1], counted[0])))
 
 
-class Purse:
+class TimeBudget:
     """CPU time that may be spent on names: it is earned by the second and kept up to a bound."""
 
     def __init__(self, share: float = SHARE) -> None:
@@ -84,7 +84,7 @@ class Purse:
         self.rests_until_s = 0.0
 
 
-def look_at(tracer: DemandTracer, unknown: Iterable[Place], purse: Purse) -> None:
+def look_at(tracer: DemandTracer, unknown: Iterable[Place], purse: TimeBudget) -> None:
     """Snapshots of the processes of places that have no name yet, where they will be named in this interval."""
     for pid in dict.fromkeys(pid for pid, _ in unknown):
         if not purse.is_open:
@@ -107,7 +107,7 @@ class _Told(msgspec.Struct, frozen=True):
     budget: Budget
 
 
-def name(stacks: SiteStacks, places: Iterable[Place], store: TableStore, purse: Purse) -> None:
+def name(stacks: SiteStacks, places: Iterable[Place], store: TableStore, purse: TimeBudget) -> None:
     """Name these, and afterwards none that is not known.
 
     It is done in a fork: tables of symbols and what unwinds by them are many times what we need all day, and what was
@@ -123,7 +123,7 @@ def name(stacks: SiteStacks, places: Iterable[Place], store: TableStore, purse: 
     stacks.only_known = True
 
 
-def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purse: Purse) -> None:
+def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purse: TimeBudget) -> None:
     load()
 
     def work(say: Say) -> None:

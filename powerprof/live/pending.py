@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from powerprof.attribution.sites import Key
-from powerprof.tracing.sites import SLEEPER, SavedSite
-from powerprof.tracing.stacks import StackTrace
+from powerprof.tracing.idle.sites import SLEEPER, SavedSite
+from powerprof.tracing.idle.stacks import StackTrace
 
 # 16 KiB at most each.
 MOST_BYTES = 2 << 20

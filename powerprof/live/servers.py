@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from powerprof.attribution.records import Attribution
-from powerprof.database.local import enter, is_server
-from powerprof.database.replication import ReplicationStatus
+from powerprof.database.private.replication import ReplicationStatus
+from powerprof.database.products.local import enter, is_server
 from powerprof.diagnosis.collect import Asked, Subject, evidence_of
 from powerprof.diagnosis.evidence import Evidence
 from powerprof.diagnosis.rules import diagnose
@@ -23,7 +23,7 @@ from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.processes.targets import name_of, processes
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Sql
+    from powerprof.database.clients.base import Sql
 
 # Names of threads seldom change; asking for them wakes the server.
 ASK_EVERY_S = 60.0
@@ -33,7 +33,7 @@ _MOST = 16
 _MOST_HURRIES = 3
 
 
-class _Server:
+class _AskedServer:
     """One server process: what it said last, and the findings that hold.
 
     It is connected to for one look at a time: a restart between two looks is nothing special.
@@ -79,7 +79,7 @@ class _Server:
 
     def after(self, record: Attribution) -> None:
         """Ask again and judge; the window between is the traced one."""
-        from powerprof.database.client import version_of
+        from powerprof.database.clients.given import version_of
 
         if self.asked is None:
             return
@@ -130,7 +130,7 @@ class Servers:
         self._only = None if pids is None else set(pids)
         self._accounts = tuple(accounts)
         self._every_s = ask_every_s
-        self._servers: dict[int, _Server] = {}
+        self._servers: dict[int, _AskedServer] = {}
         self._asked_s = float("-inf")
         self._asking = False
         self._hurries = _MOST_HURRIES
@@ -198,7 +198,7 @@ class Servers:
                 self._let_in(account)
         for pid in here[:_MOST]:
             if pid not in self._servers:
-                self._servers[pid] = _Server(pid)
+                self._servers[pid] = _AskedServer(pid)
 
     def _let_in(self, account: Path) -> None:
         """The server that an option file names; one that is not there now is looked for again the next time."""
@@ -206,10 +206,10 @@ class Servers:
         if connection is not None:
             connection.__exit__(None, None, None)
         if pid is not None:
-            self._servers[pid] = _Server(pid, account)
+            self._servers[pid] = _AskedServer(pid, account)
 
     @staticmethod
-    def _or_drop(server: _Server, ask: Callable[[], None]) -> None:
+    def _or_drop(server: _AskedServer, ask: Callable[[], None]) -> None:
         """A server that goes away meanwhile is down, and nothing else: the monitor goes on."""
         try:
             ask()
@@ -219,8 +219,8 @@ class Servers:
 
 def _by_account(account: Path) -> tuple[Sql | None, int | None]:
     """A connection by an option file, and the server's process; (None, None) where it cannot be had."""
-    from powerprof.database import sql
-    from powerprof.database.client import connect_given
+    from powerprof.database.clients import sql
+    from powerprof.database.clients.given import connect_given
 
     try:
         with connect_given(defaults_file=account) as given:

@@ -15,7 +15,7 @@ from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
 
-from powerprof.closing import Closing
+from powerprof.closeable import Closeable
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.live.webconfig import Doorkeeper, WebConfig, tls_context
 
@@ -59,7 +59,7 @@ def check_open(address: tuple[str, int] | Path, config: WebConfig, insecure: boo
         )
 
 
-class MetricsServer(Closing):
+class MetricsServer(Closeable):
     """Serves `answer` while the context is open. Raises PowerprofError where the address cannot be had."""
 
     def __init__(self, address: tuple[str, int] | Path, answer: Answer, config: WebConfig | None = None) -> None:

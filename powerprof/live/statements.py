@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from powerprof import interrupts
-from powerprof.closing import Closing
+from powerprof.closeable import Closeable
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.live.history import POINTS
@@ -17,7 +17,7 @@ from powerprof.queries.probing import Probes
 from powerprof.queries.reach import Reach, reach
 from powerprof.queries.record import record_of
 from powerprof.queries.records import Queries, Statement
-from powerprof.queries.session import Request
+from powerprof.queries.session import QueriesRequest
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.text import Say
 
@@ -25,14 +25,14 @@ _LOOK_EVERY_S = 1.0
 StatementKey = tuple[str, str | None]
 
 
-class StatementMonitor(Closing):
+class StatementMonitor(Closeable):
     """Measures window after window while its context is open.
 
     The server is told by what the request names. Where that is a process id and the process ends, so does the watching;
     by a name, a socket or an address it is waited for. Raises UsageError, CapabilityError, PowerprofError.
     """
 
-    def __init__(self, request: Request, say: Say) -> None:
+    def __init__(self, request: QueriesRequest, say: Say) -> None:
         self._request, self._say = request, say
         self._probes: Probes | None = None
         self._energy = WindowEnergy(request.energy_source, request.meter_log)

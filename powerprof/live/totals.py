@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, log
 from typing import get_args
 
-from powerprof.live.intervals import REST, UNTRACED, Interval, Joules, LiveFinding, Row, RowKey, ServerState
+from powerprof.live.intervals import REST, UNTRACED, IntervalRow, Joules, LiveFinding, LiveInterval, RowKey, ServerState
 from powerprof.records import Mechanism
 
 TOP = 20
@@ -79,7 +79,7 @@ class Totals:
     # Series that have ended since somebody read them: one that begins again before the next reading goes on.
     _ended: dict[RowKey, Place] = field(default_factory=dict)
 
-    def add(self, interval: Interval) -> None:
+    def add(self, interval: LiveInterval) -> None:
         """Count one more interval."""
         self.intervals_count += 1
         self.measured_s += interval.window_s
@@ -109,7 +109,7 @@ class Totals:
             place.seen = True
             place.read_count, place.read_c0_s = place.exits_count, place.c0_s
 
-    def _add_own(self, interval: Interval) -> None:
+    def _add_own(self, interval: LiveInterval) -> None:
         own = interval.own
         self.own_cpu_s += own.cpu_s
         self.own_bpf_s += own.bpf_s or 0.0
@@ -127,7 +127,7 @@ class Totals:
                     0.0, reading.joules or 0.0
                 )
 
-    def _add_servers(self, interval: Interval) -> None:
+    def _add_servers(self, interval: LiveInterval) -> None:
         self.servers, self.findings = interval.servers, interval.findings
         for server in interval.servers:
             self.queries[server.name] = self.queries.get(server.name, 0) + (server.queries_count or 0)
@@ -135,7 +135,7 @@ class Totals:
         for name in gone:
             del self.queries[name]
 
-    def _add_rows(self, interval: Interval) -> None:
+    def _add_rows(self, interval: LiveInterval) -> None:
         rows = _merged(interval.rows)
         self._age(interval, rows)
         counted_exits, counted_c0_s = 0, 0.0
@@ -150,7 +150,7 @@ class Totals:
         self.rest.c0_s += max(0.0, interval.c0_s - counted_c0_s)
         self._give_places()
 
-    def _age(self, interval: Interval, rows: dict[RowKey, Row]) -> None:
+    def _age(self, interval: LiveInterval, rows: dict[RowKey, IntervalRow]) -> None:
         """Costs fade by half a minute; a row that did nothing for long enough loses its place."""
         fade = exp(-log(2.0) * interval.window_s / _HALF_LIFE_S)
         exits = sum(row.exits_count for row in rows.values()) or 1
@@ -197,9 +197,9 @@ class Totals:
             del self._known[key]
 
 
-def _merged(rows: Iterable[Row]) -> dict[RowKey, Row]:
+def _merged(rows: Iterable[IntervalRow]) -> dict[RowKey, IntervalRow]:
     """Rows of one key as one: an interval has one for each mechanism and stack."""
-    by_key: dict[RowKey, Row] = {}
+    by_key: dict[RowKey, IntervalRow] = {}
     for row in rows:
         known = by_key.get(row.key)
         if row.key == REST:
@@ -208,7 +208,7 @@ def _merged(rows: Iterable[Row]) -> dict[RowKey, Row]:
             by_key[row.key] = row
             continue
         main = max(known, row, key=lambda row: row.exits_count)
-        by_key[row.key] = Row(
+        by_key[row.key] = IntervalRow(
             key=row.key,
             exits_count=known.exits_count + row.exits_count,
             c0_s=known.c0_s + row.c0_s,
@@ -220,6 +220,6 @@ def _merged(rows: Iterable[Row]) -> dict[RowKey, Row]:
     return by_key
 
 
-def merged(rows: Iterable[Row]) -> list[Row]:
+def merged(rows: Iterable[IntervalRow]) -> list[IntervalRow]:
     """Rows by process, thread and function, the most exits first."""
     return sorted(_merged(rows).values(), key=lambda row: (-row.exits_count, -row.c0_s, row.key))

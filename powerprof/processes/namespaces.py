@@ -6,7 +6,7 @@ from __future__ import annotations
 from powerprof import paths
 from powerprof.errors import CapabilityError
 from powerprof.files import read_fields
-from powerprof.foreign import whole
+from powerprof.untrusted import whole
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.files import read_fields, try_text
-from powerprof.foreign import whole
 from powerprof.processes.tasks import clean, look_up
+from powerprof.untrusted import whole
 
 # Distributions renamed the program; people ask for it by either name.
 _SAME = {"mysqld": ("mysqld", "mariadbd"), "mariadbd": ("mariadbd", "mysqld")}

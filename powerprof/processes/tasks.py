@@ -6,8 +6,8 @@ from __future__ import annotations
 import msgspec
 
 from powerprof.files import read_fields, try_text
-from powerprof.foreign import printable, whole
 from powerprof.paths import procfs
+from powerprof.untrusted import printable, whole
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 # From here on a number is no thread's (the kernel gives 2**22): it stands for all threads of one name that had ended.

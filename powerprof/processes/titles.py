@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from powerprof.foreign import printable
 from powerprof.paths import procfs
+from powerprof.untrusted import printable
 
 _LIMIT_BYTES = 4096
 _MOST_NAME = 128

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 
-from powerprof.database.base import StatementError
-from powerprof.database.history import HistoryReader, enabled, missing_consumers
-from powerprof.database.performance import merged
+from powerprof.database.clients.base import StatementError
+from powerprof.database.clients.history import HistoryReader, enabled, missing_consumers
+from powerprof.database.clients.performance import merged
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError
 from powerprof.queries.reach import Reach, asked
@@ -18,7 +18,7 @@ from powerprof.queries.record import Measured
 from powerprof.queries.remembered import Remembered, remembered_parts
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.text import Say
-from powerprof.tracing.ticks import SAMPLE_HZ, TickSampler
+from powerprof.tracing.statements.ticks import SAMPLE_HZ, TickSampler
 from powerprof.windows.sampling import WindowMeter
 
 # Reading the history is a statement as others are: it takes at most a hundredth of the time.

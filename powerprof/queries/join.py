@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from powerprof.database.performance import Known
+from powerprof.database.clients.performance import Known
 from powerprof.processes.titles import database_of
 from powerprof.queries.records import Background, Latency, Share, Statement
 from powerprof.statements.identity import Family
 from powerprof.statements.normal import key, normal
-from powerprof.tracing.statement_trace import (
+from powerprof.tracing.captures.statements import (
     COM_QUERY,
     COM_STMT_EXECUTE,
     COM_STMT_PREPARE,

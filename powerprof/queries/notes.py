@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from powerprof.database.performance import Known
+from powerprof.database.clients.performance import Known
 from powerprof.queries.join import UNKNOWN_PREPARED
 from powerprof.queries.reach import Reach
 from powerprof.queries.records import Statement
-from powerprof.tracing.moments import SAMPLE_HZ, Moments
-from powerprof.tracing.statement_tables import TEXT_BYTES
-from powerprof.tracing.statement_trace import StatementTrace
+from powerprof.tracing.captures.statements import StatementTrace
+from powerprof.tracing.statements.moments import SAMPLE_HZ, Moments
+from powerprof.tracing.statements.tables import TEXT_BYTES
 
 _CALL = re.compile(r"\s*CALL\b", re.IGNORECASE)
 

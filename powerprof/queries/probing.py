@@ -9,19 +9,19 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
-from powerprof.closing import Closing
-from powerprof.database import performance
-from powerprof.database.performance import Known
+from powerprof.closeable import Closeable
+from powerprof.database.clients import performance
+from powerprof.database.clients.performance import Known
 from powerprof.energy.windows import WindowEnergy
 from powerprof.queries import notes
 from powerprof.queries.join import parts_of
 from powerprof.queries.reach import Reach, asked
 from powerprof.queries.record import Measured
 from powerprof.records import Window
-from powerprof.tracing.oncpu import OnCpuTracer
-from powerprof.tracing.oncpu_capture import OnCpuCapture
-from powerprof.tracing.queries import QueryTracer
-from powerprof.tracing.statement_trace import StatementTrace, TextSeen
+from powerprof.tracing.captures.oncpu import OnCpuCapture
+from powerprof.tracing.captures.statements import StatementTrace, TextSeen
+from powerprof.tracing.oncpu.tracer import OnCpuTracer
+from powerprof.tracing.statements.tracer import QueryTracer
 from powerprof.windows.sampling import WindowMeter
 
 _RECENT_S = 0.5
@@ -37,7 +37,7 @@ class Taken(NamedTuple):
     sampled: OnCpuCapture | None = None
 
 
-class Probes(Closing):
+class Probes(Closeable):
     """The tracer of one server; a context manager that removes it. Raises CapabilityError, PowerprofError.
 
     `stacks`: call stacks are sampled beside. `again`: windows follow each other. The probe stays between them, and the

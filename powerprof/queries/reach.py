@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof import paths
-from powerprof.database import sql
-from powerprof.database.base import Login
-from powerprof.database.local import IN_PROCESSES, enter, is_server
-from powerprof.database.performance import Known, look
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import Login
+from powerprof.database.clients.performance import Known, look
+from powerprof.database.products.local import IN_PROCESSES, enter, is_server
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.processes.titles import database_of, server_names
 from powerprof.statements.identity import Family
-from powerprof.tracing.members import Members
+from powerprof.tracing.statements.members import Members
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Sql
+    from powerprof.database.clients.base import Sql
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def reach(
     ask_password: Callable[[str], str] | None = None,
 ) -> Reach:
     """The server that the command line means. Raises UsageError, PowerprofError."""
-    from powerprof.database.client import connect_given
+    from powerprof.database.clients.given import connect_given
     from powerprof.processes.targets import first_of, name_of, resolve
 
     if not paths.is_this_host():
@@ -111,7 +111,7 @@ def _label(name: str | None, pid: int) -> str:
 
 
 def _by_its_socket(pid: int, label: str) -> Reach:
-    from powerprof.database.client import version_of
+    from powerprof.database.clients.given import version_of
 
     entered = enter(pid)
     if entered is not None:

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 from powerprof import __version__
-from powerprof.database.performance import Known
+from powerprof.database.clients.performance import Known
 from powerprof.energy.domains import host_energy
 from powerprof.energy.split import Consumer
 from powerprof.energy.windows import WindowEnergy

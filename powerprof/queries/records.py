@@ -33,7 +33,7 @@ class QueryServer(msgspec.Struct, frozen=True, kw_only=True):
     family: Family = "mysql"
 
 
-class PlanStep(msgspec.Struct, frozen=True, kw_only=True):
+class QueryPlanStep(msgspec.Struct, frozen=True, kw_only=True):
     """A row of EXPLAIN, as far as every server has it."""
 
     table: str | None = None
@@ -89,7 +89,7 @@ class Statement(Share, frozen=True, kw_only=True):
     joules_per_call: float | None = None
     low_percent: float | None = None
     high_percent: float | None = None
-    plan: list[PlanStep] = []
+    plan: list[QueryPlanStep] = []
     stacks: list[SampledStack] = []
 
 

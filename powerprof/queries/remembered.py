@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from powerprof.database.history import History
-from powerprof.database.performance import Known
+from powerprof.database.clients.history import StatementHistory
+from powerprof.database.clients.performance import Known
 from powerprof.queries.join import Parts, is_connection_name
 from powerprof.queries.records import Latency
 from powerprof.queries.sampled import Counts, parts_of_counts
@@ -28,7 +28,7 @@ class Remembered:
 
 
 def remembered_parts(
-    ticks: Sequence[tuple[int, int]], history: History, known: Known, cpu_s: float, window_s: float
+    ticks: Sequence[tuple[int, int]], history: StatementHistory, known: Known, cpu_s: float, window_s: float
 ) -> Remembered:
     """Each sample stands for an equal part of the server's CPU time; those of which nothing is known are left out."""
     events = {thread: sorted(rows) for thread, rows in history.events.items()}
@@ -71,7 +71,7 @@ def _at(
     return None
 
 
-def _strangers(history: History) -> list[tuple[int, int]]:
+def _strangers(history: StatementHistory) -> list[tuple[int, int]]:
     """When threads executed statements of which it is not known what threads of the kernel they are."""
     known = set().union(*history.threads.values())
     spans: list[tuple[int, int]] = []
@@ -83,7 +83,7 @@ def _strangers(history: History) -> list[tuple[int, int]]:
     return spans
 
 
-def _latency(text: str, history: History) -> Latency | None:
+def _latency(text: str, history: StatementHistory) -> Latency | None:
     digests = {digest for digest, said in history.texts.items() if key(said) == key(text)}
     took = sorted(end - begin for rows in history.events.values() for begin, end, latency in rows if latency in digests)
     if not took:

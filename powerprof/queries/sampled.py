@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from powerprof.database.performance import Known
+from powerprof.database.clients.performance import Known
 from powerprof.processes.titles import database_of
 from powerprof.queries.join import Parts, is_connection_name, naming
 from powerprof.queries.records import Background, Latency, Share, Statement
 from powerprof.statements.identity import Family
 from powerprof.statements.normal import key
-from powerprof.tracing.moments import Met, Moments
+from powerprof.tracing.statements.moments import Met, Moments
 
 _Z = 1.96
 _ENDED = "ended processes"

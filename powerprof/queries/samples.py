@@ -9,20 +9,20 @@ from dataclasses import dataclass
 
 import msgspec
 
-from powerprof.database.base import Login
-from powerprof.database.explaining import explain
+from powerprof.database.clients.base import Login
+from powerprof.database.clients.explaining import explain
 from powerprof.errors import PowerprofError
-from powerprof.queries.records import PlanStep, Statement
+from powerprof.queries.records import QueryPlanStep, Statement
 from powerprof.statements.normal import key
-from powerprof.tracing.statement_tables import TEXT_BYTES
-from powerprof.tracing.statement_trace import COM_QUERY, TextSeen
+from powerprof.tracing.captures.statements import COM_QUERY, TextSeen
+from powerprof.tracing.statements.tables import TEXT_BYTES
 
 _READS = re.compile(r"\(*(SELECT|WITH)\b", re.IGNORECASE)
 _LOCKS = re.compile(r"\b(for update|for share|lock in share mode|into ?(outfile|dumpfile|@))")
 
 
 @dataclass(frozen=True)
-class Sample:
+class StatementSample:
     """A statement of the record with a text of it as a client sent it."""
 
     number: int
@@ -30,7 +30,7 @@ class Sample:
     text: str
 
 
-def samples(seen_texts: Iterable[TextSeen], statements: Sequence[Statement], most: int) -> list[Sample]:
+def samples(seen_texts: Iterable[TextSeen], statements: Sequence[Statement], most: int) -> list[StatementSample]:
     """Of the first statements those that only read, and whose text is whole and has its values."""
     texts: dict[str, str] = {}
     for seen in seen_texts:
@@ -40,7 +40,7 @@ def samples(seen_texts: Iterable[TextSeen], statements: Sequence[Statement], mos
             if _READS.match(name) and not _LOCKS.search(name) and "?" not in text and "\ufffd" not in text:
                 texts.setdefault(name, text)
     chosen = [
-        Sample(number, statement, texts[key(statement.text)])
+        StatementSample(number, statement, texts[key(statement.text)])
         for number, statement in enumerate(statements)
         if key(statement.text) in texts and not statement.began_before
     ]
@@ -48,7 +48,7 @@ def samples(seen_texts: Iterable[TextSeen], statements: Sequence[Statement], mos
 
 
 def with_plans(
-    statements: Sequence[Statement], chosen: Sequence[Sample], login: Login
+    statements: Sequence[Statement], chosen: Sequence[StatementSample], login: Login
 ) -> tuple[list[Statement], list[str]]:
     """The statements with the plans of the chosen ones, and what could not be explained."""
     planned, notes = list(statements), []
@@ -58,6 +58,8 @@ def with_plans(
         except PowerprofError as error:
             notes.append(f"no plan of {sample.statement.text[:60]}: {error.message}")
             continue
-        plan = [PlanStep(table=s.table, access=s.access, key=s.key, rows_count=s.rows, extra=s.extra) for s in steps]
+        plan = [
+            QueryPlanStep(table=s.table, access=s.access, key=s.key, rows_count=s.rows, extra=s.extra) for s in steps
+        ]
         planned[sample.number] = msgspec.structs.replace(planned[sample.number], plan=plan)
     return planned, notes

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import time
 
-from powerprof.closing import Closing
-from powerprof.database.performance import merged
+from powerprof.closeable import Closeable
+from powerprof.database.clients.performance import merged
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError
 from powerprof.queries import notes
 from powerprof.queries.reach import Reach, asked
 from powerprof.queries.record import Measured
 from powerprof.queries.sampled import moment_parts
-from powerprof.tracing.members import Members
-from powerprof.tracing.moments import MomentSampler
-from powerprof.tracing.statement_trace import TextSeen
+from powerprof.tracing.captures.statements import TextSeen
+from powerprof.tracing.statements.members import Members
+from powerprof.tracing.statements.moments import MomentSampler
 from powerprof.windows.sampling import WindowMeter
 
 
-class Samples(Closing):
+class Samples(Closeable):
     """The sampler of one server; a context manager that removes it. Raises CapabilityError, PowerprofError."""
 
     def __init__(self, server: Reach) -> None:

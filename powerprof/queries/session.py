@@ -35,7 +35,7 @@ _EXPLAINED, _SAVED = 5, 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class QueriesRequest:
     """What the command line asks for; see `powerprof queries --help`."""
 
     pid: str | None
@@ -54,14 +54,14 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Result:
+class QueriesResult:
     """A record, and the workload.toml that was asked for."""
 
     record: Queries
     workload: str | None
 
 
-def run(request: Request, say: Say, consent: Callable[[str], None]) -> Result:
+def run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> QueriesResult:
     """Answer the request. Raises UsageError, CapabilityError, PowerprofError.
 
     `consent` is told before texts of clients are used with their values, and before a setting of the server is
@@ -95,11 +95,11 @@ def run(request: Request, say: Say, consent: Callable[[str], None]) -> Result:
         statements, untold = with_plans(record.statements, chosen[:_EXPLAINED], server.login)
         record = msgspec.structs.replace(record, statements=statements, notes=[*record.notes, *untold])
     if request.workload is None:
-        return Result(record, None)
-    return Result(record, workload_toml(request.workload, server.label, chosen, record.connections_count))
+        return QueriesResult(record, None)
+    return QueriesResult(record, workload_toml(request.workload, server.label, chosen, record.connections_count))
 
 
-def _check_postgresql(request: Request) -> None:
+def _check_postgresql(request: QueriesRequest) -> None:
     """Raises UsageError for what needs more than PostgreSQL's processes tell."""
     if request.method == "history" or request.enable_consumers:
         raise UsageError("PostgreSQL keeps no history of its statements to sample by", "--method samples needs none")
@@ -109,7 +109,9 @@ def _check_postgresql(request: Request) -> None:
         )
 
 
-def _take(request: Request, server: Reach, energy: WindowEnergy, say: Say, consent: Callable[[str], None]) -> Taken:
+def _take(
+    request: QueriesRequest, server: Reach, energy: WindowEnergy, say: Say, consent: Callable[[str], None]
+) -> Taken:
     """By the first way that can of those that are asked for, else why none can."""
     refused: list[PowerprofError] = []
     for way in _WAYS[request.method]:
@@ -130,7 +132,7 @@ def _take(request: Request, server: Reach, energy: WindowEnergy, say: Say, conse
     ) from refused[0]
 
 
-def _check_way(request: Request, way: str, refused: Sequence[PowerprofError]) -> None:
+def _check_way(request: QueriesRequest, way: str, refused: Sequence[PowerprofError]) -> None:
     """Raises what was refused before, or UsageError, where a way tells less than is asked for."""
     if way != "probes" and request.stacks:
         raise next(
@@ -147,7 +149,7 @@ def _check_way(request: Request, way: str, refused: Sequence[PowerprofError]) ->
 
 
 def _by(
-    way: str, request: Request, server: Reach, energy: WindowEnergy, say: Say, consent: Callable[[str], None]
+    way: str, request: QueriesRequest, server: Reach, energy: WindowEnergy, say: Say, consent: Callable[[str], None]
 ) -> Taken:
     if way == "probes":
         say("loading the tracer")

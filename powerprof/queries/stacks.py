@@ -11,8 +11,8 @@ import msgspec
 from powerprof.queries.records import SampledStack, Statement
 from powerprof.statements.identity import Family
 from powerprof.statements.normal import key
-from powerprof.tracing.oncpu_capture import OnCpuCapture
-from powerprof.tracing.oncpu_names import PathNames
+from powerprof.tracing.captures.oncpu import OnCpuCapture
+from powerprof.tracing.oncpu.names import PathNames
 
 INCOMPLETE, OTHERS = "[incomplete]", "[other paths]"
 _STATEMENTS, _PATHS = 20, 400

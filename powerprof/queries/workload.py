@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from powerprof.errors import PowerprofError, UsageError
-from powerprof.queries.samples import Sample
+from powerprof.queries.samples import StatementSample
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
@@ -23,7 +23,7 @@ def check_name(name: str) -> None:
         )
 
 
-def workload_toml(name: str, label: str, samples: Sequence[Sample], clients: int) -> str:
+def workload_toml(name: str, label: str, samples: Sequence[StatementSample], clients: int) -> str:
     """The text of workload.toml. Raises PowerprofError where there is nothing to put into it."""
     usable = [sample for sample in samples if "{{" not in sample.text]
     if not usable:

@@ -33,7 +33,7 @@ class CounterSample:
 
 
 @dataclass(frozen=True)
-class Step:
+class CounterStep:
     """What a counter counted between two samples."""
 
     start_s: float
@@ -54,7 +54,7 @@ class Drop:
 class Counted:
     """The steps of a counter, in order; between them may lie gaps."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[CounterStep] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
 
 
@@ -76,7 +76,7 @@ def count(samples: Sequence[CounterSample], joules_per_unit: float, modulus: int
     good = [(s.time_s, s.value) for s in samples if s.value is not None]
     usual = _usual_watts(good, joules_per_unit, limit_watts)
 
-    def step(old: _Reading, new: _Reading) -> Step | None:
+    def step(old: _Reading, new: _Reading) -> CounterStep | None:
         units = step_units(old[1], new[1], modulus)
         if units is None:
             return None
@@ -84,7 +84,7 @@ def count(samples: Sequence[CounterSample], joules_per_unit: float, modulus: int
         wrapped = new[1] < old[1]
         if watts > limit_watts or (wrapped and usual is not None and watts > _UNUSUAL * usual):
             return None
-        return Step(old[0], new[0], units)
+        return CounterStep(old[0], new[0], units)
 
     last: _Reading | None = None
     odd: _Reading | None = None  # a sample that does not follow on `last`

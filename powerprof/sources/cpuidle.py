@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof import files, paths
-from powerprof.closing import Closing
+from powerprof.closeable import Closeable
 from powerprof.errors import PowerprofError
 from powerprof.sources.base import CpuReading, Snapshot, StateInfo, is_polling
 from powerprof.sources.clock import kernel_ns
@@ -84,7 +84,7 @@ class _Cpu:
         self.handles: list[list[int | None]] = [[None] * len(folders) for _ in COUNTERS]
 
 
-class CpuidleReader(Closing):
+class CpuidleReader(Closeable):
     """Reads the counters of every CPU through descriptors that stay open: about 3 µs a counter.
 
     A machine with more counters than half the limit of open files has the rest opened at every reading.

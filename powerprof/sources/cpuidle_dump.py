@@ -18,8 +18,8 @@ from pathlib import Path
 
 from powerprof.errors import DataError
 from powerprof.files import read_outside_text
-from powerprof.foreign import loader
 from powerprof.sources.base import CpuReading, Snapshot, StateInfo, is_polling
+from powerprof.untrusted import loader
 
 _FILE = re.compile(r"/\S*?/cpu(\d{1,6})/cpuidle/state(\d{1,3})/([a-z_]+)")
 _DRIVER = re.compile(r"/\S*?/cpu/cpuidle/(current_driver|current_governor_ro)")

@@ -41,7 +41,7 @@ _PARTS = ("core", "uncore", "pp0", "pp1")
 
 
 @dataclass(frozen=True)
-class Sample:
+class MetricSample:
     """One line of a metrics page."""
 
     name: str
@@ -49,7 +49,7 @@ class Sample:
     value: float
 
 
-def parse_metrics(text: str) -> list[Sample]:
+def parse_metrics(text: str) -> list[MetricSample]:
     """The samples of a page in Prometheus' text format; lines that are none are left out."""
     samples = []
     for line in text.splitlines():
@@ -62,11 +62,11 @@ def parse_metrics(text: str) -> list[Sample]:
             continue
         if not 0.0 <= value < _MOST_JOULES:
             continue
-        samples.append(Sample(match[1], dict(_LABEL.findall(match[2] or "")), value))
+        samples.append(MetricSample(match[1], dict(_LABEL.findall(match[2] or "")), value))
     return samples
 
 
-def choose_samples(samples: list[Sample], guest: str | None) -> tuple[str, list[Sample]]:
+def choose_samples(samples: list[MetricSample], guest: str | None) -> tuple[str, list[MetricSample]]:
     """The domain and the counters that are to be summed: those of one guest, or else the host's.
 
     Raises CapabilityError where the page has none, or several guests and none is named.
@@ -95,11 +95,11 @@ def choose_samples(samples: list[Sample], guest: str | None) -> tuple[str, list[
     return "host", _whole(host)
 
 
-def _name_of(sample: Sample) -> str | None:
+def _name_of(sample: MetricSample) -> str | None:
     return next((sample.labels[key] for key in _NAMES if key in sample.labels), None)
 
 
-def _whole(samples: list[Sample]) -> list[Sample]:
+def _whole(samples: list[MetricSample]) -> list[MetricSample]:
     """Without zones that are part of others; psys or the platform alone where they are there, for they hold all."""
     zones = {
         id(sample): (sample.labels.get("zone") or sample.labels.get("domain") or sample.name) for sample in samples

@@ -27,7 +27,7 @@ _POWER_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
-class Channel:
+class SensorChannel:
     """One channel: an energy counter in µJ, power in µW, or a voltage in mV whose current in mA is `second`."""
 
     file: Path
@@ -52,9 +52,9 @@ class Channel:
         return value if self.second is None else value * read_int(self.second)  # mV × mA = µW
 
 
-def find_channels(root: Path) -> list[Channel]:
+def find_channels(root: Path) -> list[SensorChannel]:
     """The channels below `root` (…/class/hwmon), those of one chip beside each other, in a stable order."""
-    channels: list[Channel] = []
+    channels: list[SensorChannel] = []
     for folder in sorted(root.glob("hwmon*"), key=lambda f: (try_text(f / "name") or "", f.name)):
         # Kernels before 3.15 kept the files in the device's folder.
         home = folder if list(folder.glob("*_input")) or list(folder.glob("*_average")) else folder / "device"
@@ -65,21 +65,23 @@ def find_channels(root: Path) -> list[Channel]:
     return _distinct(channels)
 
 
-def _of_chip(folder: Path, chip: str) -> list[Channel]:
+def _of_chip(folder: Path, chip: str) -> list[SensorChannel]:
     """A counter misses nothing between two samples: it wins over the power channel of the same meaning."""
     powers = _numbered(folder, r"power(\d+)_(average|input)")
     energies = _numbered(folder, r"energy(\d+)_input")
     volts = _numbered(folder, r"in(\d+)_input") if chip == "ina3221" and not powers else {}
-    channels: dict[str, Channel] = {}
+    channels: dict[str, SensorChannel] = {}
     for prefix, files in (("in", volts), ("power", powers), ("energy", energies)):
         labels = {n: text for n in files if (text := try_text(folder / f"{prefix}{n}_label")) is not None}
         for number, file in files.items():
             role = role_of(chip, number, labels.get(number), labels)
             if prefix == "in":
                 current = folder / f"curr{number}_input"
-                made = Channel(file, role.domain, role.inside, "product", current, chip=chip)
+                made = SensorChannel(file, role.domain, role.inside, "product", current, chip=chip)
             else:
-                made = Channel(file, role.domain, role.inside, "energy" if prefix == "energy" else "power", chip=chip)
+                made = SensorChannel(
+                    file, role.domain, role.inside, "energy" if prefix == "energy" else "power", chip=chip
+                )
             if try_int(file) is not None and (made.second is None or try_int(made.second) is not None):
                 channels[role.domain] = made
     return [channels[domain] for domain in sorted(channels)]
@@ -95,7 +97,7 @@ def _numbered(folder: Path, pattern: str) -> Mapping[str, Path]:
     return files
 
 
-def _distinct(channels: list[Channel]) -> list[Channel]:
+def _distinct(channels: list[SensorChannel]) -> list[SensorChannel]:
     names = distinct_names([(c.domain, c.file.parent.name) for c in channels])
     renamed = {(c.file.parent, c.domain): name for c, name in zip(channels, names, strict=True)}
     return [
@@ -109,7 +111,7 @@ class HwmonMeter:
 
     name = "hwmon"
 
-    def __init__(self, channels: list[Channel]) -> None:
+    def __init__(self, channels: list[SensorChannel]) -> None:
         self._channels = channels
         self._counters: list[list[CounterSample]] = [[] for _ in channels]
         self._powers: list[list[PowerSample]] = [[] for _ in channels]

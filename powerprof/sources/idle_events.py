@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable
 
 from powerprof import paths
-from powerprof.closing import Closing
+from powerprof.closeable import Closeable
 from powerprof.errors import CapabilityError
 from powerprof.files import reason_of
 from powerprof.sources.edges import affinity_restored, move_to
@@ -40,7 +40,7 @@ def _counting(number: int, cpu: int, condition: str) -> int:
     return descriptor
 
 
-class IdleEvents(Closing):
+class IdleEvents(Closeable):
     """Counts the idle exits of each CPU while the context is open."""
 
     def __init__(self, cpus: Iterable[int]) -> None:

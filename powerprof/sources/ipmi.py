@@ -16,9 +16,9 @@ from pathlib import Path
 
 from powerprof import paths, programs
 from powerprof.errors import CapabilityError, DataError, PowerprofError
-from powerprof.foreign import loader
 from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.series import PowerSample, forget, power_energy
+from powerprof.untrusted import loader
 
 _DCMI = "DCMI"
 _INTERVAL_S = 5.0  # what the controllers' own sampling period is (DCMI 1.5, 6.6.1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from powerprof.sources.series import Energy
+from powerprof.sources.series import EnergySeries
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class DomainEnergy:
     """Energy of one domain of one meter. `inside` names the domain of the same meter that includes it."""
 
     domain: str
-    energy: Energy
+    energy: EnergySeries
     inside: str | None = None
 
 

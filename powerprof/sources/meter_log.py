@@ -18,10 +18,10 @@ from pathlib import Path
 
 from powerprof.errors import CapabilityError, DataError
 from powerprof.files import read_outside_text
-from powerprof.foreign import loader
 from powerprof.sources.clock import WallOffset
 from powerprof.sources.meter import DomainEnergy
-from powerprof.sources.series import Energy, PowerSample, power_energy
+from powerprof.sources.series import EnergySeries, PowerSample, power_energy
+from powerprof.untrusted import loader
 
 _TIMES = (
     "t",
@@ -212,7 +212,7 @@ class MeterLogMeter:
             log = read_meter_log(self._path, minimum=0)
         except DataError as error:
             self._notes = [f"meter_log: {error.message}"]
-            return [DomainEnergy("wall", Energy(None, start_s, end_s))]
+            return [DomainEnergy("wall", EnergySeries(None, start_s, end_s))]
         self._notes = [f"meter_log: {note}" for note in log.notes]
         offset_s = self._offset.near(end_s)
         local = [PowerSample(s.time_s - offset_s, s.watts) for s in log.samples]

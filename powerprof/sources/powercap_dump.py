@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.errors import DataError
-from powerprof.foreign import loader, whole
 from powerprof.sources.rapl import Zone, zone_of
+from powerprof.untrusted import loader, whole
 
 _LEAVES = r"name|energy_uj|max_energy_range_uj|constraint_\d+_(?:max_power|power_limit)_uw"
 _FILE = re.compile(rf"(?:.*/)?(intel-rapl[^/]*)/({_LEAVES})")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from powerprof.errors import DataError
-from powerprof.foreign import loader, printable
+from powerprof.untrusted import loader, printable
 
 Scope = Literal["package", "core"]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from powerprof import paths, programs
 from powerprof.errors import CapabilityError, PowerprofError
-from powerprof.foreign import printable
 from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.series import PowerSample, forget, power_energy
 from powerprof.sources.timed_program import OUTPUT, TimedProgram, nameless, text_of
+from powerprof.untrusted import printable
 
 _SECONDS = 5
 _DISCHARGE = re.compile(r"battery reports a discharge rate of:?[\s;]*([\d.]+)\s*([mu]?)\s*W", re.I)

@@ -15,10 +15,10 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import read_int, try_int, try_text
-from powerprof.foreign import whole
 from powerprof.sources.counters import PACKAGE_WATTS, CounterSample
 from powerprof.sources.meter import DomainEnergy, distinct_names
 from powerprof.sources.series import counter_energy, forget
+from powerprof.untrusted import whole
 
 _CONTROL_TYPES = ("intel-rapl", "intel-rapl-tpmi", "intel-rapl-mmio")
 # A package that drew this would wrap a 65,536 J counter (15.3 µJ units) in 65 s: half of it limits sampling.

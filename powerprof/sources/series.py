@@ -4,7 +4,7 @@
 A counter adds up (RAPL, hwmon energy); a power channel says watts now (battery, IPMI, wall meter); an interval
 says the mean watts since the one before (turbostat). All become pieces of time with their power, and the window takes
 its share of them: a piece that straddles an edge gives its part, and how far off that may be is part of the answer.
-Nothing is stretched silently: `Energy` says which span of time its figure really covers.
+Nothing is stretched silently: `EnergySeries` says which span of time its figure really covers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PowerInterval:
 
 
 @dataclass(frozen=True)
-class Energy:
+class EnergySeries:
     """Joules of one domain between `start_s` and `end_s`, which may differ from the window that was asked for.
 
     `edge_joules`: how far off they may be, because samples straddle the window's edges. `is_count`: they are the whole
@@ -106,7 +106,7 @@ def counter_energy(
     modulus: int | None,
     max_step_s: float | None = None,
     limit_watts: float = PACKAGE_WATTS,
-) -> Energy:
+) -> EnergySeries:
     """Energy of a counter in a window.
 
     A domain that went away within the window gives no joules: what it drew until then is not the window's. Samples
@@ -119,10 +119,10 @@ def counter_energy(
     gone = next((s for s in inside if s.missing == "gone"), None)
     if gone is not None:
         said = f"went away {max(0.0, gone.time_s - start_s):.1f} s into the window: no joules are given for it"
-        return Energy(None, start_s, end_s, unreadable, (said,))
+        return EnergySeries(None, start_s, end_s, unreadable, (said,))
     if any(s.missing == "no_range" for s in inside):
         said = f"its wrap point cannot be read, so {unreadable} of {len(inside)} samples were dropped"
-        return Energy(None, start_s, end_s, unreadable, (said,))
+        return EnergySeries(None, start_s, end_s, unreadable, (said,))
     # Some samples from before tell what is usual for this counter.
     counted = count(samples[max(first - _HISTORY, 0) : last + 1], joules_per_unit, modulus, limit_watts)
     begin = inside[0].time_s if inside else start_s
@@ -133,7 +133,7 @@ def counter_energy(
     steps = [step for step in counted.steps if step.end_s > begin and step.end_s > step.start_s]
     if not steps:
         few = [] if drops else ["fewer than two samples in the window"]
-        return Energy(None, start_s, end_s, dropped, (*notes, *few))
+        return EnergySeries(None, start_s, end_s, dropped, (*notes, *few))
     longest = max(step.end_s - step.start_s for step in steps)
     if max_step_s is not None and longest > 2 * max_step_s:
         notes.append(f"{longest:.0f} s without a sample: the counter may have wrapped unseen")
@@ -145,7 +145,7 @@ def counter_energy(
 
 def power_energy(
     samples: Sequence[PowerSample], start_s: float, end_s: float, max_gap_s: float | None = None
-) -> Energy:
+) -> EnergySeries:
     """Energy of a power channel by the trapezoid rule, to the very edges where samples lie on both sides of them.
 
     Gaps longer than `max_gap_s` are counted in the notes; a sample that is unreadable, negative or out of all
@@ -164,7 +164,7 @@ def power_energy(
             f"{len(known) - len(good)} of {len(inside)} samples are impossible ({worst:,.0f} W) and were dropped"
         )
     if len(good) < 2:
-        return Energy(None, start_s, end_s, dropped, (*notes, "fewer than two samples in the window"))
+        return EnergySeries(None, start_s, end_s, dropped, (*notes, "fewer than two samples in the window"))
     pairs = [(a, b) for a, b in itertools.pairwise(good) if b[0] > a[0]]
     gaps = [b[0] - a[0] for a, b in pairs if max_gap_s is not None and b[0] - a[0] > max_gap_s]
     if gaps:
@@ -174,7 +174,7 @@ def power_energy(
     return _share_of(pieces, start_s, end_s, dropped, notes)
 
 
-def interval_energy(intervals: Sequence[PowerInterval], start_s: float, end_s: float) -> Energy:
+def interval_energy(intervals: Sequence[PowerInterval], start_s: float, end_s: float) -> EnergySeries:
     """Energy of intervals of which only the mean is known; one that straddles an edge gives its share of time."""
     inside = [i for i in intervals if i.end_s > i.start_s and i.end_s > start_s and i.start_s < end_s]
     good = [i for i in inside if 0 <= i.watts <= _METER_WATTS]
@@ -182,7 +182,7 @@ def interval_energy(intervals: Sequence[PowerInterval], start_s: float, end_s: f
     if len(good) < len(inside):
         notes.append(f"{len(inside) - len(good)} of {len(inside)} intervals are impossible and were dropped")
     if not good:
-        return Energy(None, start_s, end_s, len(inside), (*notes, "no interval in the window"))
+        return EnergySeries(None, start_s, end_s, len(inside), (*notes, "no interval in the window"))
     pieces = [_uniform(i.start_s, i.end_s, i.watts * (i.end_s - i.start_s)) for i in good]
     return _share_of(pieces, start_s, end_s, len(inside) - len(good), notes)
 
@@ -192,7 +192,7 @@ def forget(samples: list[CounterSample] | list[PowerSample], before_s: float) ->
     del samples[: max(0, bisect_left(samples, before_s, key=lambda sample: sample.time_s) - _HISTORY)]
 
 
-def in_window(energy: Energy, start_s: float, end_s: float) -> tuple[float | None, float | None]:
+def in_window(energy: EnergySeries, start_s: float, end_s: float) -> tuple[float | None, float | None]:
     """Joules and watts for the window itself: the covered span's mean power over the whole window.
 
     Where a counter's samples are at the edges the joules are those counted, untouched. In any case they are the watts
@@ -248,7 +248,7 @@ def _share_of(
     dropped: int,
     notes: Sequence[str],
     exact_joules: float | None = None,
-) -> Energy:
+) -> EnergySeries:
     """The window's share of the pieces; said where it is not all of the window, none below half of it."""
     near = _AT_EDGE_S if exact_joules is not None else 0.0
     begin = pieces[0].start_s if abs(pieces[0].start_s - start_s) <= near else max(start_s, pieces[0].start_s)
@@ -259,7 +259,7 @@ def _share_of(
     window = end_s - start_s
     if covered < window / 2:
         said.append(f"covers {max(covered, 0.0):.1f} s, less than half of the window of {window:.1f} s")
-        return Energy(None, start_s, end_s, dropped, tuple(said))
+        return EnergySeries(None, start_s, end_s, dropped, tuple(said))
     whole = exact_joules is not None and begin == pieces[0].start_s and end == pieces[-1].end_s
     joules = exact_joules if whole and exact_joules is not None else sum(p.within(begin, end) for p in inside)
     gap = (end - begin) - covered
@@ -269,7 +269,7 @@ def _share_of(
         joules *= (end - begin) / covered
     if (end - begin) < window - max(_GAP_S, _GAP_SHARE * window):
         said.append(f"covers {end - begin:.1f} s and its mean power stands for the window of {window:.1f} s")
-    return Energy(joules, begin, end, dropped, tuple(said), _edge_error(inside, begin, end, joules), whole)
+    return EnergySeries(joules, begin, end, dropped, tuple(said), _edge_error(inside, begin, end, joules), whole)
 
 
 def _edge_error(pieces: Sequence[_Piece], begin: float, end: float, joules: float) -> float:

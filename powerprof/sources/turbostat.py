@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from powerprof.errors import DataError
-from powerprof.foreign import loader
+from powerprof.untrusted import loader
 
 TOPOLOGY = ("Package", "Die", "L3", "Node", "Core", "CPU", "APIC", "X2APIC")
 _TIME = "Time_Of_Day_Seconds"

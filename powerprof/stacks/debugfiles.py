@@ -10,11 +10,11 @@ from pathlib import Path, PurePosixPath
 
 from powerprof.errors import DataError
 from powerprof.paths import procfs
-from powerprof.stacks.budget import Budget
 from powerprof.stacks.debuginfod import fetch
 from powerprof.stacks.elf import Elf, read_elf, section_bytes
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.opening import Opened, open_in_root
+from powerprof.stacks.time_budget import Budget
 
 # Its checksum is of the whole file, and which file that is the process says.
 MAX_LINKED_BYTES = 256 << 20

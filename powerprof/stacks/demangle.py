@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from powerprof.errors import PowerprofError
-from powerprof.foreign import printable
 from powerprof.programs import python, run
 from powerprof.stacks import libstdcxx
 from powerprof.stacks.rustnames import legacy, v0
+from powerprof.untrusted import printable
 
 MAX_MANGLED = 4096
 MAX_SHOWN = 1024

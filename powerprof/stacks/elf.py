@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from powerprof.errors import DataError
 from powerprof.files import reason_of
-from powerprof.stacks.budget import Meter
 from powerprof.stacks.registers import BY_ELF, X86_64, Machine
+from powerprof.stacks.time_budget import BudgetMeter
 
 ET_EXEC, ET_DYN = 2, 3
 PT_LOAD, PT_NOTE, PT_TLS = 1, 4, 7
@@ -77,7 +77,7 @@ class Elf:
     build_id: str | None
     fd: int = -1
     data: bytes | None = field(default=None, repr=False)
-    meter: Meter | None = field(default=None, repr=False)
+    meter: BudgetMeter | None = field(default=None, repr=False)
     machine: Machine = X86_64
 
     def section(self, name: str) -> Section | None:
@@ -117,7 +117,7 @@ def _pread(fd: int, size: int, offset: int, path: str) -> bytes:
     return b"".join(parts)
 
 
-def read_elf(fd: int, path: str, meter: Meter | None = None) -> Elf:
+def read_elf(fd: int, path: str, meter: BudgetMeter | None = None) -> Elf:
     """The headers of an open file, which stays open and must outlive the result; `meter` counts what is read of it.
 
     Raises DataError.

@@ -13,12 +13,12 @@ import msgspec
 
 from powerprof.errors import CapabilityError, DataError, PowerprofError
 from powerprof.files import read_fields, read_outside_text, reason_of
-from powerprof.foreign import loader
 from powerprof.paths import procfs
-from powerprof.stacks.aside import Aside, Unreadable
-from powerprof.stacks.budget import Budget, Meter
 from powerprof.stacks.elf import PF_X, Elf, code_vaddr, read_elf
 from powerprof.stacks.opening import Opened, open_mapped
+from powerprof.stacks.reader_process import ReaderProcess, Unreadable
+from powerprof.stacks.time_budget import Budget, BudgetMeter
+from powerprof.untrusted import loader
 
 # A process may have 65,530 mappings (vm.max_map_count); Java has some thousand, of some hundred files.
 MAX_MAPPINGS = 70_000
@@ -93,7 +93,7 @@ class Seen:
         self._elves: dict[tuple[int, int, int, int], Elf] = {}
         self._most = most
 
-    def elf(self, opened: Opened, path: str, meter: Meter | None) -> Elf:
+    def elf(self, opened: Opened, path: str, meter: BudgetMeter | None) -> Elf:
         """The headers of an open file, of segments those of code, without its sections. Raises DataError."""
         key = (opened.device, opened.inode, opened.size_bytes, opened.mtime_ns)
         elf = self._elves.get(key)
@@ -109,7 +109,7 @@ class Seen:
 def snapshot(
     pid: int,
     budget: Budget | None = None,
-    aside: Aside | None = None,
+    aside: ReaderProcess | None = None,
     *,
     seen: Seen | None = None,
     before: ProcessImage | None = None,
@@ -120,7 +120,7 @@ def snapshot(
     files of earlier snapshots, `before` is the last one of this process: what did not change is not read again.
     """
     if aside is None:
-        with Aside() as own:
+        with ReaderProcess() as own:
             return snapshot(pid, budget, own, seen=seen, before=before)
     base = procfs() / str(pid)
     try:

@@ -16,10 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from powerprof.errors import DataError
-from powerprof.foreign import loader, printable
 from powerprof.paths import procfs
 from powerprof.stacks.image import ProcessImage
 from powerprof.stacks.opening import Opened, open_in_root
+from powerprof.untrusted import loader, printable
 
 # Several times what large JIT programs write. A hostile map of that many overlapping entries costs about 1 s and 60 MB.
 MAX_ENTRIES = 150_000

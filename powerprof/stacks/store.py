@@ -12,15 +12,15 @@ import msgspec
 
 from powerprof.errors import DataError, PowerprofError
 from powerprof.folders import Folder
-from powerprof.foreign import loader
 from powerprof.paths import cache_folder, procfs
 from powerprof.stacks import symtab, tables
-from powerprof.stacks.budget import Budget, Meter
 from powerprof.stacks.elf import Elf, parse_elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.opening import Opened, open_in_root, open_mapped
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.tables import UnwindTable
+from powerprof.stacks.time_budget import Budget, BudgetMeter
+from powerprof.untrusted import loader
 
 SCHEMA = 2
 _LIMIT_BYTES = 768 << 20
@@ -114,7 +114,7 @@ class TableStore:
         except OSError as error:
             return (error.strerror or str(error)).lower()
 
-    def _of_file(self, opened: Opened, mapping: Mapping, meter: Meter | None) -> ModuleTables:
+    def _of_file(self, opened: Opened, mapping: Mapping, meter: BudgetMeter | None) -> ModuleTables:
         directory = _cache_directory() if self._use_cache else None
         name = f"{mapping.build_id or 'none'}-{opened.key}.tables"
         if directory is not None:

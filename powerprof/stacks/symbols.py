@@ -46,7 +46,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class _Module:
+class _NamedModule:
     bias: int
     tables: ModuleTables
     debug: SymbolTable | None
@@ -77,7 +77,7 @@ class Symbolizer:
         self.store = store or TableStore()
         self._inline = inline
         self._perf_map = perf_map
-        self._modules: dict[int, _Module | str] = {}
+        self._modules: dict[int, _NamedModule | str] = {}
         self._frames: dict[tuple[int, bool], tuple[Frame, ...]] = {}
         self._notes: dict[str, None] = {}
 
@@ -149,7 +149,7 @@ class Symbolizer:
                 return NO_PERF_MAP
             return read_perf_map(self.image)
 
-    def _module(self, mapping: Mapping) -> _Module | str:
+    def _module(self, mapping: Mapping) -> _NamedModule | str:
         known = self._modules.get(mapping.start)
         if known is None:
             known = self._modules[mapping.start] = self._load(mapping)
@@ -157,7 +157,7 @@ class Symbolizer:
                 self._notes[f"{mapping.module}: {known}"] = None
         return known
 
-    def _load(self, mapping: Mapping) -> _Module | str:
+    def _load(self, mapping: Mapping) -> _NamedModule | str:
         import numpy as np
 
         tables = self.store.tables(self.image, mapping)
@@ -171,6 +171,6 @@ class Symbolizer:
             info = read_debug(self.store, self.image, mapping, (table.low, table.high), inline=self._inline)
             debug, inline = info.symbols or debug, info.inline
             self._notes.update(dict.fromkeys(f"{mapping.module}: {note}" for note in info.notes))
-        return _Module(
+        return _NamedModule(
             mapping.bias, tables, debug, inline, np.frombuffer(table.starts, "<u8"), np.frombuffer(table.ends, "<u8")
         )

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from powerprof.errors import DataError
-from powerprof.stacks.budget import PROCESS_BYTES
 from powerprof.stacks.elf import SHT_DYNSYM, SHT_STRTAB, SHT_SYMTAB, Elf, parse_elf, section_bytes
+from powerprof.stacks.time_budget import PROCESS_BYTES
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,8 +13,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from powerprof.foreign import printable
 from powerprof.statements.identity import Family
+from powerprof.untrusted import printable
 
 MANY = "…"
 _LITERALS = frozenset(

@@ -69,7 +69,7 @@ def baseline_drift(before: Sequence[float], after: Sequence[float], effect_point
 
 
 @dataclass(frozen=True)
-class Trend:
+class MonotonicTrend:
     """A monotonic trend over the blocks: Kendall's tau and its two-sided p value."""
 
     tau: float
@@ -81,11 +81,11 @@ class Trend:
         return self.p_value < 0.01
 
 
-def block_trend(values: Sequence[float]) -> Trend | None:
+def block_trend(values: Sequence[float]) -> MonotonicTrend | None:
     """Kendall's test of values in the order of time. None for fewer than six or constant ones."""
     if len(values) < 6 or max(values) == min(values):
         return None
     from scipy import stats
 
     test = stats.kendalltau(range(len(values)), values)
-    return Trend(float(test.statistic), float(test.pvalue))
+    return MonotonicTrend(float(test.statistic), float(test.pvalue))

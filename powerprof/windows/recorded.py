@@ -10,17 +10,17 @@ import msgspec
 
 from powerprof.errors import DataError, UsageError
 from powerprof.files import read_outside_text
-from powerprof.foreign import loader
 from powerprof.records import Window
 from powerprof.sources import powertop, powertop_run, turbostat, turbostat_run
 from powerprof.sources.cpuidle_dump import check_pair, parse_dump, read_dump, since_boot
+from powerprof.untrusted import loader
 from powerprof.windows import residency
 
 _LIMIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Recording:
+class ResidencyRecording:
     """A window of another machine, and the idle driver that it named."""
 
     window: Window
@@ -30,7 +30,7 @@ class Recording:
 @loader
 def read_recording(
     before: Path, after: Path | None, *, source: str | None, elapsed_s: float | None, read_at: str
-) -> Recording:
+) -> ResidencyRecording:
     """Two cpuidle dumps, or one file: a dump (its figures since boot), a turbostat log, a PowerTOP report.
 
     `source` None: whatever a single file looks like. Raises UsageError where the options do not fit,
@@ -45,16 +45,18 @@ def read_recording(
             window = turbostat_run.window_from(log, read_at)
             if not window.states and window.c0_percent is None:
                 raise DataError(before, "a turbostat log without a column of idle states")
-            return Recording(window, log.header.idle_driver)
+            return ResidencyRecording(window, log.header.idle_driver)
         if source == "powertop" or (source is None and "P o w e r T O P" in text[:1000]):
-            return Recording(powertop_run.window_from(powertop.parse_powertop(text, before), read_at, elapsed_s), None)
+            return ResidencyRecording(
+                powertop_run.window_from(powertop.parse_powertop(text, before), read_at, elapsed_s), None
+            )
     if source in ("turbostat", "powertop", "procfs"):
         takes = "no recordings" if source == "procfs" else "one recording"
         raise UsageError(f"--residency-source {source} takes {takes}", "two files are two cpuidle dumps")
     return _dumps(before, after, elapsed_s, read_at)
 
 
-def _dumps(before: Path, after: Path | None, elapsed_s: float | None, read_at: str) -> Recording:
+def _dumps(before: Path, after: Path | None, elapsed_s: float | None, read_at: str) -> ResidencyRecording:
     first = read_dump(before)
     second = first if after is None else parse_dump(read_outside_text(after, _LIMIT_BYTES), after)
     check_pair(first, second)
@@ -63,7 +65,7 @@ def _dumps(before: Path, after: Path | None, elapsed_s: float | None, read_at: s
     if first.snapshot == second.snapshot:
         window = residency.compute(since_boot(second), second.snapshot, started_at=read_at, elapsed_s=elapsed_s)
         note = "only one snapshot: the figures are those since boot"
-        return Recording(msgspec.structs.replace(window, notes=[note, *window.notes]), driver)
-    return Recording(
+        return ResidencyRecording(msgspec.structs.replace(window, notes=[note, *window.notes]), driver)
+    return ResidencyRecording(
         residency.compute(first.snapshot, second.snapshot, started_at=read_at, elapsed_s=elapsed_s), driver
     )

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from powerprof import paths
-from powerprof.closing import Closing
+from powerprof.closeable import Closeable
 from powerprof.errors import Interrupted, PowerprofError
 from powerprof.records import Window
 from powerprof.sources import procfs
@@ -42,7 +42,7 @@ def now_text(ago_s: float = 0.0) -> str:
     return (datetime.now(UTC) - timedelta(seconds=ago_s)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class WindowMeter(Closing):
+class WindowMeter(Closeable):
     """Opens and closes windows over the same open counters; a window lasts from `open` to `close_window`.
 
     `groups` names sets of processes whose CPU time is wanted. Use it as a context manager.

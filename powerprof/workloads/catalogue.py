@@ -9,7 +9,7 @@ from pathlib import Path
 from powerprof.errors import UsageError
 from powerprof.paths import data_dir
 from powerprof.workloads.definition import DEFAULT_KIND
-from powerprof.workloads.reading import Loaded, read_workload
+from powerprof.workloads.reading import LoadedWorkload, read_workload
 
 
 def folders(extra: Sequence[Path] = ()) -> list[Path]:
@@ -28,7 +28,7 @@ def folders(extra: Sequence[Path] = ()) -> list[Path]:
     return places
 
 
-def find_workload(name: str, extra: Sequence[Path] = ()) -> Loaded:
+def find_workload(name: str, extra: Sequence[Path] = ()) -> LoadedWorkload:
     """A workload by name or path of its folder. Raises UsageError where there is none, DataError if bad."""
     if "/" in name or (Path(name) / "workload.toml").is_file():
         folder = Path(name).resolve()
@@ -41,7 +41,7 @@ def find_workload(name: str, extra: Sequence[Path] = ()) -> Loaded:
     raise UsageError(f"no workload is called {name}", "powerprof workloads lists what there is")
 
 
-def find_one(name: str, extra: Sequence[Path] = ()) -> tuple[Loaded, str]:
+def find_one(name: str, extra: Sequence[Path] = ()) -> tuple[LoadedWorkload, str]:
     """A condition by its name, or the only condition of a workload by the workload's. Raises UsageError."""
     try:
         loaded = find_workload(name, extra)
@@ -56,7 +56,7 @@ def find_one(name: str, extra: Sequence[Path] = ()) -> tuple[Loaded, str]:
     return loaded, conditions[0]
 
 
-def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = None) -> tuple[Loaded, str]:
+def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = None) -> tuple[LoadedWorkload, str]:
     """A condition by `condition` or `workload:condition` (the workload may be a path).
 
     `beside` is the other condition of the comparison: of several workloads with `name`, the one that has both

@@ -45,7 +45,7 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pass
 
 
-class Member(_Table, frozen=True, kw_only=True):
+class TopologyMember(_Table, frozen=True, kw_only=True):
     """What one server of a topology has beside [server]: `server_id` may be one that another has."""
 
     my_cnf: dict[Variable, Value] = {}
@@ -63,11 +63,11 @@ class Topology(_Table, frozen=True, kw_only=True):
 
     kind: Literal["standalone", "primary-replica", "primary-primary", "ring", "routed-pair"] = "standalone"
     count: Annotated[int, Meta(ge=1, le=32)] | None = None
-    members: dict[Name, Member] = {}
+    members: dict[Name, TopologyMember] = {}
     routes: dict[Literal["host-a", "host-b"], list[Identifier]] = {}
 
 
-class Server(_Table, frozen=True, kw_only=True):
+class ServerDefinition(_Table, frozen=True, kw_only=True):
     """Settings: `my_cnf` (PostgreSQL: `postgresql_conf`) and `environment` need a server of their own, `set_global` is
     changed at run time.
 
@@ -150,7 +150,7 @@ class Condition(_Table, frozen=True, kw_only=True):
 
     title: str = ""
     topology: Topology = Topology()
-    server: Server = Server()
+    server: ServerDefinition = ServerDefinition()
     load: Load = Load()
     setup: list[Statement] = []
     enter: list[Statement] = []
@@ -188,7 +188,7 @@ class Workload(_Table, frozen=True, kw_only=True):
     origin: str = ""
     primary_metric: PrimaryMetric = "c0_ms_per_query_server"
     topology: Topology = Topology()
-    server: Server = Server()
+    server: ServerDefinition = ServerDefinition()
     dataset: Dataset = Dataset()
     load: Load = Load()
     storm: Storm | None = None

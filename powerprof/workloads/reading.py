@@ -15,15 +15,24 @@ import msgspec
 from powerprof import toml
 from powerprof.errors import DataError
 from powerprof.files import read_outside_text
-from powerprof.foreign import loader
-from powerprof.workloads.definition import DATASETS, FOREIGN, LOADS, Condition, Load, Server, Topology, Workload
+from powerprof.untrusted import loader
+from powerprof.workloads.definition import (
+    DATASETS,
+    FOREIGN,
+    LOADS,
+    Condition,
+    Load,
+    ServerDefinition,
+    Topology,
+    Workload,
+)
 
 _LIMIT_BYTES = 1 << 20
 _SQL_LIMIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedWorkload:
     """A workload, the folder that it came from, and its tables as written."""
 
     folder: Path
@@ -37,13 +46,13 @@ class Loaded:
 
 
 @loader
-def read_workload(folder: Path) -> Loaded:
+def read_workload(folder: Path) -> LoadedWorkload:
     """Read and check FOLDER/workload.toml. Raises DataError with file, line and key."""
     path = folder / "workload.toml"
     text = read_outside_text(path, _LIMIT_BYTES)
     raw = toml.parse(text, path)
     definition = _convert(path, text, raw)
-    loaded = Loaded(folder, definition, raw)
+    loaded = LoadedWorkload(folder, definition, raw)
     _check(loaded, text)
     return loaded
 
@@ -107,7 +116,7 @@ def line_of(text: str, keys: Sequence[str | int]) -> int | None:
     return best[1] if best else None
 
 
-def _check(loaded: Loaded, text: str) -> None:
+def _check(loaded: LoadedWorkload, text: str) -> None:
     """What the types cannot say."""
     definition, path = loaded.definition, loaded.path
     if definition.name != loaded.folder.name:
@@ -163,7 +172,7 @@ def _check_kind(case: Case, text: str) -> None:
         raise DataError(path, said, line)
 
 
-def _check_files(loaded: Loaded, text: str, names: Sequence[str], keys: Sequence[str | int]) -> None:
+def _check_files(loaded: LoadedWorkload, text: str, names: Sequence[str], keys: Sequence[str | int]) -> None:
     root = loaded.folder.resolve()
     for name in names:
         file = (root / name).resolve()
@@ -178,11 +187,11 @@ def _check_files(loaded: Loaded, text: str, names: Sequence[str], keys: Sequence
 class Case:
     """One condition of one workload, ready to run: [server] and [load] overridden by the condition."""
 
-    workload: Loaded
+    workload: LoadedWorkload
     name: str
     title: str
     topology: Topology
-    server: Server
+    server: ServerDefinition
     load: Load
     condition: Condition
 
@@ -224,7 +233,7 @@ def _scaled(server: Any) -> Any:
     return len(os.sched_getaffinity(0)) if server == "{{cpus}}" else server
 
 
-def resolve(loaded: Loaded, condition: str, overrides: Mapping[str, Any] | None = None) -> Case:
+def resolve(loaded: LoadedWorkload, condition: str, overrides: Mapping[str, Any] | None = None) -> Case:
     """One condition; `overrides` maps dotted keys (`load.clients`) to values that win over everything.
 
     Raises DataError where an override has a value that the key cannot take.
@@ -240,7 +249,7 @@ def resolve(loaded: Loaded, condition: str, overrides: Mapping[str, Any] | None 
             merged = _with(merged, key, value)
         merged["server"] = _scaled(merged["server"])
         topology = msgspec.convert(merged["topology"], Topology)
-        server = msgspec.convert(merged["server"], Server)
+        server = msgspec.convert(merged["server"], ServerDefinition)
         load = msgspec.convert(merged["load"], Load)
     except msgspec.ValidationError as error:
         raise DataError(loaded.path, f"conditions.{condition}: {str(error).replace('`', '')}") from None

@@ -17,7 +17,7 @@ from powerprof.errors import DataError, UsageError
 from powerprof.files import reason_of
 from powerprof.folders import Folder
 from powerprof.paths import data_dir, state_dir
-from powerprof.workloads.definition import Member, Server
+from powerprof.workloads.definition import ServerDefinition, TopologyMember
 from powerprof.workloads.reading import Case
 
 _MOST_FILES = 2000
@@ -33,7 +33,7 @@ def runs_programs(case: Case) -> str | None:
     if case.load.argv:
         return f"load.argv: {' '.join(case.load.argv)}"[:_SHOWN]
     members = [(f"topology.members.{name}", own) for name, own in case.topology.members.items()]
-    servers: list[tuple[str, Server | Member]] = [("server", case.server), *members]
+    servers: list[tuple[str, ServerDefinition | TopologyMember]] = [("server", case.server), *members]
     for where, server in servers:
         for name in server.environment:
             if name.startswith(_LOADING):

@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from powerprof import programs
-from powerprof.database import sql
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
 from powerprof.processes.targets import resolve
-from powerprof.tracing.stacks import StackTracer
-from powerprof.tracing.window import TraceWindow
+from powerprof.tracing.idle.stacks import StackTracer
+from powerprof.tracing.idle.window import TraceWindow
 from powerprof.windows.sampling import WindowMeter
 from tests.bench import observer
 from tests.bench.figures import Verdict, half_range, spread

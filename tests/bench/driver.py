@@ -8,8 +8,8 @@ import time
 
 from powerprof.sources import procfs
 from powerprof.sources.cpuidle import CpuidleReader
-from powerprof.tracing.idle import IdleTracer
-from powerprof.tracing.window import DRAIN_EVERY_S
+from powerprof.tracing.idle.tracer import IdleTracer
+from powerprof.tracing.idle.window import DRAIN_EVERY_S
 
 
 def main() -> None:

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof import paths
-from powerprof.database import postgres
-from powerprof.database.base import Login
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients.base import Login
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.products import postgres
 from powerprof.experiment.bench import dataset, plans
 from powerprof.experiment.loads import Context, LoadFailed, LoadResult, Order, start_load
 from powerprof.experiment.loads.base import Running

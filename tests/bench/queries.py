@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from powerprof.database.server import PrivateServer
+from powerprof.database.private.server import PrivateServer
 from powerprof.sources.cpuidle import CpuidleReader
-from powerprof.tracing.moments import SAMPLE_HZ, MomentSampler
-from powerprof.tracing.queries import QueryTracer
+from powerprof.tracing.statements.moments import SAMPLE_HZ, MomentSampler
+from powerprof.tracing.statements.tracer import QueryTracer
 from tests.bench import attribution, turns
 from tests.bench.figures import Verdict
 

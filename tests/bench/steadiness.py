@@ -10,8 +10,8 @@ import statistics
 
 from powerprof.errors import CapabilityError
 from powerprof.sources.cpuidle import CpuidleReader
-from powerprof.tracing.idle import IdleTracer
-from powerprof.tracing.window import TraceWindow
+from powerprof.tracing.idle.tracer import IdleTracer
+from powerprof.tracing.idle.window import TraceWindow
 from powerprof.windows.sampling import WindowMeter
 from tests.bench.figures import Verdict
 

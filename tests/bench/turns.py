@@ -21,13 +21,13 @@ from typing import Protocol
 
 import numpy as np
 
-from powerprof.database import sql
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
 from powerprof.processes.targets import resolve
 from powerprof.sources.clock import kernel_ns
 from powerprof.sources.cpuidle import CpuidleReader
-from powerprof.tracing.monitor import Monitor
-from powerprof.tracing.stacks import StackTracer
+from powerprof.tracing.idle.monitor import TraceMonitor
+from powerprof.tracing.idle.stacks import StackTracer
 from tests.bench import attribution
 from tests.bench.figures import Verdict
 
@@ -211,7 +211,7 @@ def _traced(server: PrivateServer) -> Iterator[tuple[Bench, float]]:
     with (
         StackTracer(resolve([str(server.pid)])) as tracer,
         # A window is open: what counts nothing costs less.
-        Monitor(tracer),
+        TraceMonitor(tracer),
         CpuidleReader() as reader,
     ):
         ready_s = time.monotonic() - began

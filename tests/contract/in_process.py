@@ -22,7 +22,7 @@ import typer
 
 from powerprof import programs
 from powerprof.cli import app
-from powerprof.tracing.btf import Btf
+from powerprof.tracing.bpf.btf import Btf
 from powerprof.windows.sampling import WindowMeter
 
 # A host that has them is asked by them for its meters; one test's host is as good as another's without.

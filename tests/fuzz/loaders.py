@@ -23,19 +23,20 @@ from pathlib import Path
 import msgspec
 
 from powerprof.attribution import capture, session
-from powerprof.database import archive, optionfiles
+from powerprof.database.clients import optionfiles
+from powerprof.database.fetched import archive
 from powerprof.diagnosis.serverlog import summarise
 from powerprof.energy import models_file, replay
 from powerprof.errors import PowerprofError, UsageError
-from powerprof.foreign import reading
-from powerprof.report.exports import export
-from powerprof.report.kinds import KINDS, Kind, lines_of
-from powerprof.report.saved import load_saved
+from powerprof.report.documents.kinds import KINDS, Kind, lines_of
+from powerprof.report.documents.saved import load_saved
+from powerprof.report.exports.formats import export
 from powerprof.sources import cpuidle_dump, ipmi, meter_log, powercap_dump, powertop, turbostat
 from powerprof.stacks import demangle, elf, image, perfmap, store, symtab, tables
-from powerprof.tracing import dtrace_output
-from powerprof.tracing.dtrace import DtraceRun
-from powerprof.tracing.layout import IDLE_EXIT
+from powerprof.tracing.dtrace import output as dtrace_output
+from powerprof.tracing.dtrace.backend import DtraceRun
+from powerprof.tracing.idle.layout import IDLE_EXIT
+from powerprof.untrusted import reading
 from powerprof.windows.recorded import read_recording
 from powerprof.workloads.reading import read_workload
 from powerprof.workloads.sqltext import split_statements
@@ -338,7 +339,7 @@ def _read_zip(path: Path, data: bytes) -> object:
 
     target = path.with_name("unpacked")
     shutil.rmtree(target, ignore_errors=True)
-    members = (archive.Member("bin/mysqld", "mysqld", True), archive.Member("share/", "share/"))
+    members = (archive.ArchiveMember("bin/mysqld", "mysqld", True), archive.ArchiveMember("share/", "share/"))
     return archive.unpack(path, members, target, 1 << 20)
 
 

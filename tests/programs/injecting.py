@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from powerprof.programs import need
-from powerprof.tracing.definitions import possible_cpus
-from powerprof.tracing.idle import IdleTracer
+from powerprof.tracing.bpf.definitions import possible_cpus
+from powerprof.tracing.idle.tracer import IdleTracer
 
 SYNTHETIC = 64
 

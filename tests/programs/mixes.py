@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof import programs
-from powerprof.database import sql
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
 
 _LUA = Path(__file__).with_name("mix.lua")
 _TEXTS = (

@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-from powerprof.database import sql
-from powerprof.database.options import ServerOptions
-from powerprof.database.server import PrivateServer
-from powerprof.database.topology import Topology
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.private.topology import ServerTopology
+from powerprof.database.products.options import ServerOptions
 
 ORPHAN_ID = 99
 
 
-def ring() -> Topology:
+def ring() -> ServerTopology:
     """Two servers that would take such an event."""
-    return Topology("ring", 2, options=ServerOptions(settings={"binlog-format": "STATEMENT"}))
+    return ServerTopology("ring", 2, options=ServerOptions(settings={"binlog-format": "STATEMENT"}))
 
 
 def orphan(server: PrivateServer) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from powerprof.database.server import PrivateServer
+from powerprof.database.private.server import PrivateServer
 
 BURN = "SELECT BENCHMARK({}, SHA2('x', 256))"
 BURN_TEXT = "SELECT BENCHMARK(?, SHA2(?, …))"

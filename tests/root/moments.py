@@ -9,8 +9,8 @@ from collections.abc import Callable
 from powerprof.queries.join import Parts
 from powerprof.queries.reach import Reach, asked
 from powerprof.queries.sampled import moment_parts
-from powerprof.tracing.members import Members
-from powerprof.tracing.moments import Moments, MomentSampler
+from powerprof.tracing.statements.members import Members
+from powerprof.tracing.statements.moments import Moments, MomentSampler
 
 _HZ = 4999  # 33 times the usual, so that the tests need as much less time
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import conninfo, pq
 
-from powerprof.database import sql
-from powerprof.database.builds import ServerBuild
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.products.builds import ServerBuild
 from powerprof.sources.procfs import process_cpu_ns
 from tests.conftest import each_release
 

@@ -11,10 +11,10 @@ import pytest
 
 from powerprof import paths
 from powerprof.errors import PowerprofError
-from powerprof.tracing import objects
-from powerprof.tracing.compiled import Compiled
-from powerprof.tracing.idle import IdleTracer
-from powerprof.tracing.loaded import Loaded
+from powerprof.tracing.bpf import objects
+from powerprof.tracing.bpf.compiled import Compiled
+from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.idle.tracer import IdleTracer
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_other_definitions_are_another_program(root_bpf: None, cache: Path, monk
 
     monkeypatch.setattr(objects, "_compile", nothing)
     for slots in (100, 200, 100):
-        with Loaded("idle.bpf.c", {"CAUSE_SLOTS": slots}):
+        with LoadedProgram("idle.bpf.c", {"CAUSE_SLOTS": slots}):
             pass
     assert [text.splitlines()[0] for text in compiled] == ["#define CAUSE_SLOTS 100", "#define CAUSE_SLOTS 200"]
     assert len(list(cache.iterdir())) == 2

@@ -12,9 +12,9 @@ import pytest
 
 from powerprof.files import read_fields
 from powerprof.processes.targets import resolve
-from powerprof.tracing.demand import DemandTracer
-from powerprof.tracing.monitor import Monitor
-from powerprof.tracing.stacks import StackTracer
+from powerprof.tracing.idle.demand import DemandTracer
+from powerprof.tracing.idle.monitor import TraceMonitor
+from powerprof.tracing.idle.stacks import StackTracer
 
 _PROGRAM = "import time\nprint(flush=True)\nwhile True: time.sleep(0.01)"
 
@@ -32,7 +32,7 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def test_only_the_judged_are_looked_at_and_counted(root_bpf: None, sleepers: list[subprocess.Popen[bytes]]) -> None:
     judged, other = (one.pid for one in sleepers)
-    with DemandTracer(resolve((), cgroup=None, system=True)) as tracer, Monitor(tracer) as monitor:
+    with DemandTracer(resolve((), cgroup=None, system=True)) as tracer, TraceMonitor(tracer) as monitor:
         assert not tracer.images
         tracer.judge([judged])
         # The first read takes its time: it finds the names of the kernel's functions.

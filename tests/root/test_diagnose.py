@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from powerprof.database import sql
-from powerprof.database.options import ServerOptions
-from powerprof.database.plans import MemberOptions
-from powerprof.database.server import PrivateServer
-from powerprof.database.topology import Topology
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.private.topology import ServerTopology
+from powerprof.database.products.options import ServerOptions
+from powerprof.database.products.plans import MemberOptions
 from tests.conftest import REPOSITORY, Cli
 from tests.programs.orphans import orphan, ring
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
 _POLLER = """
 import sys, time
 from pathlib import Path
-from powerprof.database.client import connect_given
+from powerprof.database.clients.given import connect_given
 with connect_given(defaults_file=Path(sys.argv[1])) as server, server.connect() as connection:
     with connection.cursor() as cursor:
         moment = time.monotonic()
@@ -98,7 +98,7 @@ def test_the_threads_of_an_orphan_event_are_named(powerprof_cli: Cli, tmp_path: 
 
 def test_a_duplicated_id_on_both_sides(powerprof_cli: Cli, tmp_path: Path) -> None:
     members = {name: MemberOptions(server_id=2, connect_retry_s=1) for name in ("replica-1", "replica-2")}
-    with Topology("primary-replica", 3, members=members) as topology:
+    with ServerTopology("primary-replica", 3, members=members) as topology:
         time.sleep(4)
         for name in ("replica-1", "primary"):
             (fault,), _ = diagnose(powerprof_cli, topology[name].server, tmp_path, 2.0)
@@ -125,14 +125,14 @@ def test_a_pool_that_looks_for_stalls_is_slowed_by_the_setting_named(powerprof_c
 
 
 def test_a_healthy_pair_has_nothing_to_mend(powerprof_cli: Cli, tmp_path: Path) -> None:
-    with Topology("primary-replica", 2) as topology:
+    with ServerTopology("primary-replica", 2) as topology:
         for member in topology.members:
             assert diagnose(powerprof_cli, member.server, tmp_path, 1.0)[0] == []
 
 
 @pytest.mark.soak
 def test_fifty_looks_at_a_healthy_pair(powerprof_cli: Cli, tmp_path: Path) -> None:
-    with Topology("primary-replica", 2) as topology:
+    with ServerTopology("primary-replica", 2) as topology:
         for number in range(50):
             member = topology.members[number % 2]
             assert diagnose(powerprof_cli, member.server, tmp_path, 5.0)[0] == [], number

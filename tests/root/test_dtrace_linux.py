@@ -11,11 +11,12 @@ import pytest
 
 from powerprof.attribution.functions import FunctionProfile, function_profile
 from powerprof.errors import PowerprofError, UsageError
-from powerprof.tracing.dtrace import Dtrace, find_dtrace, run_dtrace
-from powerprof.tracing.dtrace_functions import trace_functions
-from powerprof.tracing.dtrace_output import parse_latency, parse_wakeups
-from powerprof.tracing.dtrace_scripts import pick, render
-from powerprof.tracing.functions import FunctionTrace, FunctionTracer
+from powerprof.tracing.captures.functions import FunctionTrace
+from powerprof.tracing.dtrace.backend import Dtrace, find_dtrace, run_dtrace
+from powerprof.tracing.dtrace.functions import trace_functions
+from powerprof.tracing.dtrace.output import parse_latency, parse_wakeups
+from powerprof.tracing.dtrace.scripts import pick, render
+from powerprof.tracing.functions.tracer import FunctionTracer
 from tests.programs.running import Running
 from tests.root.truth import TRUTH, compiled
 

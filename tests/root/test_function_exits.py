@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.attribution.functions import FunctionProfile, function_profile
-from powerprof.tracing.functions import FunctionTracer
+from powerprof.tracing.functions.tracer import FunctionTracer
 from tests.conftest import Cli
 from tests.programs.running import Running
 from tests.root.truth import TRUTH, compiled

@@ -12,7 +12,7 @@ import pytest
 
 from powerprof.attribution.functions import FunctionProfile, FunctionRow, function_profile
 from powerprof.errors import UsageError
-from powerprof.tracing.functions import FunctionTracer
+from powerprof.tracing.functions.tracer import FunctionTracer
 from tests.programs.running import Running
 from tests.root.truth import TRUTH, compiled
 

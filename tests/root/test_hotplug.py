@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.live.monitor import Monitor, MonitorPlan
+from powerprof.live.monitor import HostMonitor, MonitorPlan
 from powerprof.processes.targets import resolve
 from powerprof.sources.cpuidle import online_cpus
 
@@ -45,7 +45,7 @@ def unpluggable(root_bpf: None) -> Iterator[None]:
 
 def test_a_cpu_that_goes_and_comes_back(unpluggable: None) -> None:
     plan = MonitorPlan(target=resolve((), cgroup=None, system=True), interval_s=0.5, ask_servers=False, settle=False)
-    with Monitor(plan, lambda _: None) as monitor:
+    with HostMonitor(plan, lambda _: None) as monitor:
         whole = monitor.next()
         switch(False)
         going, without = monitor.next(), monitor.next()

@@ -16,13 +16,13 @@ import pytest
 from powerprof.attribution import causes, idle
 from powerprof.processes.tasks import ENDED, look_up
 from powerprof.records import Cause, Conservation
-from powerprof.tracing import idle as tracing
-from powerprof.tracing.aggregate import aggregate
-from powerprof.tracing.edge import CpuEdge
-from powerprof.tracing.filling import Fillings
-from powerprof.tracing.idle import IdleTracer
-from powerprof.tracing.names import interrupt_names
-from powerprof.tracing.window import TracedWindow, TraceWindow
+from powerprof.tracing.captures.edges import CpuEdge
+from powerprof.tracing.idle import tracer as tracing
+from powerprof.tracing.idle.aggregate import aggregate
+from powerprof.tracing.idle.filling import Fillings
+from powerprof.tracing.idle.tracer import IdleTracer
+from powerprof.tracing.idle.window import TracedWindow, TraceWindow
+from powerprof.tracing.symbols.kernel import interrupt_names
 
 RATE_HZ = 97
 WINDOW_S = 3.0

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from powerprof.tracing import idle as tracing
-from powerprof.tracing.idle import IdleTracer
-from powerprof.tracing.monitor import Monitor
-from powerprof.tracing.window import TracedWindow
+from powerprof.tracing.idle import tracer as tracing
+from powerprof.tracing.idle.monitor import TraceMonitor
+from powerprof.tracing.idle.tracer import IdleTracer
+from powerprof.tracing.idle.window import TracedWindow
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def sleeps() -> Iterator[None]:
         process.wait()
 
 
-def reads(monitor: Monitor, count: int, every_s: float) -> list[TracedWindow]:
+def reads(monitor: TraceMonitor, count: int, every_s: float) -> list[TracedWindow]:
     found = []
     for _ in range(count):
         time.sleep(every_s)
@@ -42,7 +42,7 @@ def seen(windows: list[TracedWindow]) -> tuple[int, int]:
 
 
 def test_over_all_reads_every_exit_is_said_once(root_bpf: None, sleeps: None) -> None:
-    with IdleTracer() as tracer, Monitor(tracer) as monitor:
+    with IdleTracer() as tracer, TraceMonitor(tracer) as monitor:
         windows = reads(monitor, 6, 0.3)
     causes, counted = seen(windows)
     cpus = os.cpu_count() or 1
@@ -59,7 +59,7 @@ def test_a_table_that_would_fill_is_emptied_in_time(
 ) -> None:
     """Hundreds of processes through a table of 300 places: nothing is lost where it is read often enough."""
     monkeypatch.setattr(tracing, "_CAUSES", 300)
-    with IdleTracer() as tracer, Monitor(tracer) as monitor:
+    with IdleTracer() as tracer, TraceMonitor(tracer) as monitor:
         windows = reads(monitor, 30, 0.1)
     causes, counted = seen(windows)
     assert sum(one.trace.lost_count for one in windows) == 0
@@ -68,7 +68,7 @@ def test_a_table_that_would_fill_is_emptied_in_time(
 
 def test_the_idle_time_of_a_cpu_that_sleeps_through_reads_is_there(root_bpf: None) -> None:
     """Idle and running time are the wall time in every interval, though no CPU was woken for a reading."""
-    with IdleTracer() as tracer, Monitor(tracer) as monitor:
+    with IdleTracer() as tracer, TraceMonitor(tracer) as monitor:
         windows = reads(monitor, 8, 0.2)
     for one in windows:
         idle, c0 = one.residency.idle_percent, one.residency.c0_percent

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from powerprof.attribution.oncpu import OnCpuProfile, on_cpu_profile
-from powerprof.tracing.oncpu import OnCpuTracer
-from powerprof.tracing.oncpu_capture import Event, OnCpuCapture
+from powerprof.tracing.captures.oncpu import Event, OnCpuCapture
+from powerprof.tracing.oncpu.tracer import OnCpuTracer
 from tests.root.truth import compiled
 
 pytestmark = pytest.mark.usefixtures("root_bpf")

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from powerprof.processes.targets import resolve
-from powerprof.tracing import features, stacks
-from powerprof.tracing.btf import kernel_btf
-from powerprof.tracing.layout import Count
-from powerprof.tracing.monitor import Monitor
-from powerprof.tracing.stacks import StackTracer
+from powerprof.tracing.bpf import features
+from powerprof.tracing.bpf.btf import kernel_btf
+from powerprof.tracing.idle import stacks
+from powerprof.tracing.idle.layout import Count
+from powerprof.tracing.idle.monitor import TraceMonitor
+from powerprof.tracing.idle.stacks import StackTracer
 
 HERE = Path(__file__).parent
 PREEMPTIONS = 10_000
@@ -65,7 +66,7 @@ def test_ten_thousand_preemptions_are_no_sleep(root_bpf: None, victim: int, monk
 
 def looked_at(pid: int, seconds: float) -> tuple[int, int, set[tuple[int, int]]]:
     """Of a thread: how often the kernel says it slept, how often the tracer does, and at which sites."""
-    with StackTracer(resolve([str(pid)])) as tracer, Monitor(tracer) as monitor:
+    with StackTracer(resolve([str(pid)])) as tracer, TraceMonitor(tracer) as monitor:
         slept, counted = switches(pid)[0], tracer.program.per_cpu_sum("counters")[Count.SLEEPS]
         time.sleep(seconds)
         found = tracer.program.per_cpu_sum("counters")[Count.SLEEPS] - counted

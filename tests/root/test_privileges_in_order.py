@@ -17,7 +17,8 @@ import pytest
 from powerprof import privileges
 from powerprof.attribution.modes import FunctionsPlan, OnCpuPlan, functions, on_cpu
 from powerprof.processes.targets import Target, resolve
-from powerprof.tracing import sampling, syscalls, uprobes
+from powerprof.tracing.bpf import software_events as sampling
+from powerprof.tracing.bpf import syscalls, uprobes
 from tests.programs.ground_truth import build
 
 pytestmark = pytest.mark.usefixtures("root_bpf")

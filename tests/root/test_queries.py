@@ -12,14 +12,14 @@ from typing import Any
 import pymysql
 import pytest
 
-from powerprof.database.builds import ServerBuild
-from powerprof.database.performance import Known
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients.performance import Known
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import parts_of
 from powerprof.statements.identity import identity
-from powerprof.tracing import queries
-from powerprof.tracing.queries import QueryTracer
-from powerprof.tracing.statement_trace import StatementTrace
+from powerprof.tracing.captures.statements import StatementTrace
+from powerprof.tracing.statements import tracer as queries
+from powerprof.tracing.statements.tracer import QueryTracer
 from tests.root.mariadb_work import BURN, BURN_TEXT, a_thousand_connections, execute, prepare
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.runtree import RunTree
-from powerprof.database.server import PrivateServer
+from powerprof.database.isolation.runtree import RunTree
+from powerprof.database.private.server import PrivateServer
 from powerprof.workloads.reading import read_workload
 from tests.conftest import Cli
 from tests.root.mariadb_work import BURN, BURN_TEXT, asking

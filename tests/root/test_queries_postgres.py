@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 import pytest
 from psycopg import pq
 
-from powerprof.database.builds import ServerBuild
-from powerprof.database.server import PrivateServer
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import BEGAN_BEFORE, Parts, parts_of
 from powerprof.queries.reach import Reach, asked
 from powerprof.queries.records import Statement
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.statements.identity import identity
-from powerprof.tracing import activity, queries
-from powerprof.tracing.queries import QueryTracer
-from powerprof.tracing.statement_trace import StatementTrace
+from powerprof.tracing.captures.statements import StatementTrace
+from powerprof.tracing.statements import activity
+from powerprof.tracing.statements import tracer as queries
+from powerprof.tracing.statements.tracer import QueryTracer
 from tests.root.postgres_work import (
     BURN,
     BURN_TEXT,

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from powerprof.database.builds import ServerBuild
-from powerprof.database.server import PrivateServer
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import Parts
 from powerprof.queries.reach import Reach
-from powerprof.tracing.moments import Moments
+from powerprof.tracing.statements.moments import Moments
 from tests.conftest import Cli
 from tests.root.moments import percents
 from tests.root.moments import sampled as sampled_at

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.tracing.aggregate import aggregate
-from powerprof.tracing.layout import Evidence
+from powerprof.tracing.idle.aggregate import aggregate
+from powerprof.tracing.idle.layout import WakeEvidence
 from tests.programs import injecting
 
 EXITS = 30_000
@@ -32,7 +32,7 @@ def test_no_exit_is_lost_at_any_rate_and_memory_stays(root_bpf: None, exits: Pat
     print(f"{workers * EXITS / spent_s:,.0f} idle exits/s on {workers} CPUs, read in {read_s * 1e3:.0f} ms")
     assert trace.lost_count == 0
     assert int(trace.causes["count"].sum()) == workers * EXITS
-    assert set(trace.causes["evidence"].tolist()) == {Evidence.NO_IPI}
+    assert set(trace.causes["evidence"].tolist()) == {WakeEvidence.NO_IPI}
     assert len(trace.causes) == 1
     # Every third one in each of three states, but for the ends.
     states = trace.causes["states"].sum(axis=0)[:3]

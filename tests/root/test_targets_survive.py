@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.tracing.dtrace_keeper import Linker
+from powerprof.tracing.dtrace.keeper import Linker
 from tests.conftest import Cli
 from tests.programs.interrupting import BACKENDS, interrupt, keepers, lives, tracer, wait_until_untraced
 from tests.programs.running import Running

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from powerprof import paths
-from powerprof.database import connectors
+from powerprof.database.fetched import connectors
 from tests.conftest import Cli
 
 _CHOICES = ["--rate", "400", "--duration", "2", "--pairs", "6", "--energy-source", "none", "--no-save", "--quiet"]

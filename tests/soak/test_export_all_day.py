@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.server import PrivateServer
+from powerprof.database.private.server import PrivateServer
 from powerprof.files import read_fields
 from powerprof.sources.cpuidle import CpuidleReader
 from tests.conftest import Cli

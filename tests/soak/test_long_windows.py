@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.server import PrivateServer
+from powerprof.database.private.server import PrivateServer
 from powerprof.files import read_fields
 from tests.conftest import Cli
 from tests.root.attribution.conftest import programs_dir, wakes, wakes_program

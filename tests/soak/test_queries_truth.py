@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from powerprof.database.server import PrivateServer
+from powerprof.database.private.server import PrivateServer
 from powerprof.queries import session
 from powerprof.queries.records import Queries
 from powerprof.statements.normal import key
@@ -32,7 +32,7 @@ def measured(method: str) -> tuple[Queries, Known]:
             if text.startswith(("tracing the statements", "sampling ")):
                 runs.append(pool.submit(mix.run, "--events=0", f"--time={_LOAD_S}", f"--rate={_EVENTS_HZ}"))
 
-        request = session.Request(
+        request = session.QueriesRequest(
             pid=str(server.pid), method=method, duration_s=_WINDOW_S, enable_consumers=True, energy_source="none"
         )
         found = session.run(request, say, lambda what: None)

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.server import PrivateServer
-from powerprof.report.saved import load_saved
+from powerprof.database.private.server import PrivateServer
+from powerprof.report.documents.saved import load_saved
 from tests.conftest import Cli
 from tests.programs.remains import Footprint
 

@@ -8,8 +8,9 @@ import json
 import pytest
 
 from powerprof import paths
-from powerprof.database import historical, sql
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.fetched import historical
+from powerprof.database.private.server import PrivateServer
 from powerprof.experiment.bench import dataset
 from powerprof.workloads.catalogue import find_workload
 from tests.conftest import Cli

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.apart import Say, apart
 from powerprof.errors import Interrupted
+from powerprof.forked_work import Say, apart
 
 
 def children() -> set[str]:

@@ -177,8 +177,8 @@ def test_a_hang_up_is_told_apart_and_means_nothing_under_nohup() -> None:
 
 
 _CONNECTION = """
-    from powerprof.database.base import Limits
-    from powerprof.database.wire import DoubtingConnection
+    from powerprof.database.clients.base import Limits
+    from powerprof.database.clients.wire import DoubtingConnection
 
     class Socket:
         def close(self):

@@ -9,21 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof import interrupts
-from powerprof.database import dialects, routing, sql
+from powerprof.database.clients import dialects, sql
+from powerprof.database.private import routing
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.files import read_outside_text
 from powerprof.workloads import world
 from powerprof.workloads.definition import Dataset, Topology
-from powerprof.workloads.reading import Case, Loaded
+from powerprof.workloads.reading import Case, LoadedWorkload
 from powerprof.workloads.sqltext import split_statements
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Server, Sql
+    from powerprof.database.clients.base import Server, Sql
 
 _LIMIT_BYTES = 256 << 20
 
 
-def schema_of(workload: Loaded) -> str | None:
+def schema_of(workload: LoadedWorkload) -> str | None:
     """The schema that powerprof makes for a workload; None where it brings no tables."""
     dataset = workload.definition.dataset
     if dataset.kind == "world":
@@ -39,7 +40,12 @@ def database_of(case: Case) -> str | None:
 
 
 def make_all(
-    members: Mapping[str, Server], workload: Loaded, topology: Topology, made: list[str], *, world_sql: Path | None
+    members: Mapping[str, Server],
+    workload: LoadedWorkload,
+    topology: Topology,
+    made: list[str],
+    *,
+    world_sql: Path | None,
 ) -> None:
     """The schema on the server under load; where tables are routed on both hosts, and on the router as theirs.
 
@@ -58,7 +64,9 @@ def make_all(
         routing.route(connection, name, {str(host): tables for host, tables in topology.routes.items()})
 
 
-def make(server: Server, workload: Loaded, dataset: Dataset, made: list[str], world_sql: Path | None = None) -> None:
+def make(
+    server: Server, workload: LoadedWorkload, dataset: Dataset, made: list[str], world_sql: Path | None = None
+) -> None:
     """Create and fill the workload's schema; `made` gets its name once it exists, however the filling ends.
 
     Raises PowerprofError, UsageError where it is somebody else's.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from powerprof.experiment.bench.settings import GlobalSettings
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Server
-    from powerprof.database.server import PrivateServer
+    from powerprof.database.clients.base import Server
+    from powerprof.database.private.server import PrivateServer
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Node:
 
 def private(server: Server) -> PrivateServer:
     """A server of a node whose first one is private: then all are."""
-    from powerprof.database.server import PrivateServer
+    from powerprof.database.private.server import PrivateServer
 
     if not isinstance(server, PrivateServer):
         raise RuntimeError(f"{server.version} is not ours to stop")

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.database.connections import check_connections
+from powerprof.database.clients.connections import check_connections
 from powerprof.errors import UsageError
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Server
-    from powerprof.database.builds import ServerBuild
+    from powerprof.database.clients.base import Server
+    from powerprof.database.products.builds import ServerBuild
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from powerprof.database import dialects, sql
+from powerprof.database.clients import dialects, sql
 from powerprof.errors import PowerprofError
 from powerprof.workloads.definition import Explain, PlanStep
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Sql
+    from powerprof.database.clients.base import Sql
 
 # At its edges a window cuts statements of a few clients.
 _COUNTER_SHARE, _COUNTER_EDGE = 0.02, 40

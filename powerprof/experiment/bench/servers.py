@@ -9,10 +9,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.closing import Closing
-from powerprof.database import dialects, sql
-from powerprof.database.accounts import server_account
-from powerprof.database.base import Login
+from powerprof.closeable import Closeable
+from powerprof.database.clients import dialects, sql
+from powerprof.database.clients.base import Login
+from powerprof.database.isolation.accounts import server_account
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.bench import dataset, plans
 from powerprof.experiment.bench.node import Node, private
@@ -24,14 +24,14 @@ from powerprof.workloads.definition import Condition, Explain
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Server, Sql
-    from powerprof.database.runtree import RunTree
+    from powerprof.database.clients.base import Server, Sql
+    from powerprof.database.isolation.runtree import RunTree
 
 _SPARE_CONNECTIONS = 8
 _RETURN_S = 60.0
 
 
-class Bench(Closing):
+class Bench(Closeable):
     """`with Bench(cases, options) as bench:` has every server up, its tables filled and every plan asserted.
 
     Private servers that are not needed in a block are stopped by SIGSTOP, so that their own wake-ups are in
@@ -56,8 +56,8 @@ class Bench(Closing):
         self._stack.close()
 
     def _open(self) -> None:
-        from powerprof.database import launch
-        from powerprof.database.runtree import RunTree
+        from powerprof.database.isolation.runtree import RunTree
+        from powerprof.database.private import launch
 
         check_supported(self._cases, self._options)
         self._tree = self._stack.enter_context(RunTree())
@@ -82,11 +82,11 @@ class Bench(Closing):
         """The server of a condition, or all of its topology with the one under load first."""
         if self._options.given is not None:
             return {"given": self._options.given}
-        from powerprof.database import historical
-        from powerprof.database.options import ServerOptions
-        from powerprof.database.plans import MemberOptions
-        from powerprof.database.server import PrivateServer
-        from powerprof.database.topology import Topology
+        from powerprof.database.fetched import historical
+        from powerprof.database.private.server import PrivateServer
+        from powerprof.database.private.topology import ServerTopology
+        from powerprof.database.products.options import ServerOptions
+        from powerprof.database.products.plans import MemberOptions
 
         most = max(other.load.clients for other in self._cases)
         options = ServerOptions(
@@ -114,7 +114,7 @@ class Bench(Closing):
             for member, own in wanted.members.items()
         }
         topology = self._stack.enter_context(
-            Topology(
+            ServerTopology(
                 wanted.kind,
                 wanted.count,
                 options=options,
@@ -271,7 +271,7 @@ class Bench(Closing):
 
     def _load_login(self, case: Case) -> Login:
         """The account as the load uses it: over TCP where it asks for that and the server is ours."""
-        from powerprof.database.server import PrivateServer
+        from powerprof.database.private.server import PrivateServer
 
         login, server = self.login(case), self.server(case)
         if not case.load.tcp or not isinstance(server, PrivateServer):

@@ -8,12 +8,12 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from powerprof.closing import Closing
-from powerprof.database import sql
+from powerprof.closeable import Closeable
+from powerprof.database.clients import sql
 from powerprof.errors import PowerprofError, UsageError
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Sql
+    from powerprof.database.clients.base import Sql
 
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}(\.[A-Za-z][A-Za-z0-9_]{0,63})?")
 
@@ -30,7 +30,7 @@ def literal(value: Any) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
-class GlobalSettings(Closing):
+class GlobalSettings(Closeable):
     """`with GlobalSettings(server.connect) as settings:` changes global variables, and restores them at the end.
 
     The original value is read before the first change of each. A connection of its own is opened for every

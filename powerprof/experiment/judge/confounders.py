@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from powerprof.experiment.records import Condition
+from powerprof.experiment.records import ConditionRecord
 
 # Not part of it: names, and what is new at each boot.
 _HOST_IGNORED = ("hostname", "boot_id", "mitigations")
@@ -19,7 +19,7 @@ class Described(Protocol):
         """RFC 3339."""
 
     @property
-    def condition(self) -> Condition:
+    def condition(self) -> ConditionRecord:
         """What was run."""
 
     @property

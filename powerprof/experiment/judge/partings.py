@@ -13,7 +13,7 @@ Value = bool | int | float | str
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedMetric:
     """The metric that is judged at one value of the parameter; `parted`: surely different there."""
 
     value: Value
@@ -21,7 +21,7 @@ class Judged:
     parted: bool
 
 
-def sentence(points: Sequence[Judged], parameter: str, names: tuple[str, str]) -> str:
+def sentence(points: Sequence[JudgedMetric], parameter: str, names: tuple[str, str]) -> str:
     """Where b parts from a and by how much at the value where that is most."""
     if not points:
         return "Nothing can be said: the sweeps have no metric in common."

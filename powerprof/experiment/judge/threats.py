@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from powerprof.experiment.judge.metrics import rest_percent
 from powerprof.experiment.judge.verdict import pairs_of
-from powerprof.experiment.records import Block, Control, Design, Metric, Threat
+from powerprof.experiment.records import Block, ControlRecord, Design, Metric, Threat
 from powerprof.records import Window
 from powerprof.statistics import Drift, baseline_drift, block_trend
 
@@ -28,7 +28,7 @@ _NOT_BY_CHANCE_PERCENT = (-50.0, 100.0)  # half, or twice as much
 
 
 def doubts_of(
-    threats: Sequence[Threat], control: Control | None, metrics: Sequence[Metric], primary: str | None
+    threats: Sequence[Threat], control: ControlRecord | None, metrics: Sequence[Metric], primary: str | None
 ) -> list[str]:
     """Why an answer is not to be believed: the serious threats, but for disturbances where the effect is far larger."""
     metric = next((metric for metric in metrics if metric.name == primary), None)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from powerprof.experiment.judge.metrics import Baseline, Values, metrics_for, within
-from powerprof.experiment.records import Block, Control, Difference, Metric, Range, Ratio, Side
+from powerprof.experiment.records import Block, ControlRecord, Difference, Metric, Range, Ratio, Side
 from powerprof.records import Kind
 from powerprof.statistics import Interval, PairedResult, compare_pairs, compare_unpaired, judge_control, survivors
 
@@ -102,7 +102,7 @@ def _possible(values: Values, each: Sequence[float | None], interval: Interval |
     return None if known.low is None or known.high is None else (known.low, known.high)
 
 
-def own_control(metric: Metric, seed: int) -> Control | None:
+def own_control(metric: Metric, seed: int) -> ControlRecord | None:
     """A against A at no cost: neighbouring windows of A taken as pairs. None for fewer than six windows of A."""
     values = [value for value in metric.a.values if value is not None]
     if len(values) < 6:
@@ -112,7 +112,7 @@ def own_control(metric: Metric, seed: int) -> Control | None:
     # Which of the two comes first alternates, so that a drift does not look like a difference.
     pairs = [(x, y) if index % 2 == 0 else (y, x) for index, (x, y) in enumerate(zip(first, second, strict=False))]
     judged = judge_control(compare_pairs([x for x, _ in pairs], [y for _, y in pairs], seed=seed))
-    return Control(
+    return ControlRecord(
         kind="own_blocks",
         pairs_count=count,
         sound=judged.sound,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from powerprof.database.base import Login, Server
+from powerprof.database.clients.base import Login, Server
 from powerprof.errors import Retryable
 
 

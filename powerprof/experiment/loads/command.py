@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from powerprof.database.accounts import server_account
+from powerprof.database.isolation.accounts import server_account
 from powerprof.errors import UsageError
 from powerprof.experiment.loads.base import Context, LoadResult, Order
 from powerprof.experiment.loads.process import ProcessLoad, private_file

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof import programs
-from powerprof.database import connectors
-from powerprof.database.accounts import server_account
+from powerprof.database.fetched import connectors
+from powerprof.database.isolation.accounts import server_account
 from powerprof.errors import UsageError
 from powerprof.experiment.loads.base import Context, LoadFailed, Order
 from powerprof.experiment.loads.command import own_folder, parse

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from powerprof import programs
-from powerprof.closing import Closing
+from powerprof.closeable import Closeable
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
 from powerprof.experiment.loads.process import ProcessLoad, private_file
@@ -92,7 +92,7 @@ def _value_ms(bucket: int) -> float:
     return float(_FIRST_MS * (_LAST_MS / _FIRST_MS) ** ((bucket + 0.5) / (_BUCKETS - 1)))
 
 
-class GatedLoad(Closing):
+class GatedLoad(Closeable):
     """sysbench with its clients connected and the gate shut. Use it as a context manager: it ends with it.
 
     Raises CapabilityError where sysbench is not installed, LoadFailed where the clients do not connect.

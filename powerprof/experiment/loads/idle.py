@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from powerprof.database.connections import IdleConnections
+from powerprof.database.clients.connections import IdleConnections
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult
 
 

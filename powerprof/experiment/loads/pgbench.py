@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from powerprof import programs
-from powerprof.database import postgres
+from powerprof.database.products import postgres
 from powerprof.errors import UsageError
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
 from powerprof.experiment.loads.process import ProcessLoad, private_file

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof import programs
-from powerprof.database.base import Login
+from powerprof.database.clients.base import Login
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
 from powerprof.experiment.loads.process import ProcessLoad, private_file
 from powerprof.paths import data_dir

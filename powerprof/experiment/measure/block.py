@@ -21,7 +21,7 @@ from powerprof.windows.joined import joined
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Sql
+    from powerprof.database.clients.base import Sql
 
 # How long a query that was begun in the window may take to end, beyond the window's own length.
 _PATIENCE_S = 60.0

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.closing import Closing
-from powerprof.database import sql
-from powerprof.database.replication import read_status
+from powerprof.closeable import Closeable
+from powerprof.database.clients import sql
+from powerprof.database.private.replication import read_status
 from powerprof.errors import PowerprofError, Retryable
 from powerprof.experiment.records import MemberShare
 from powerprof.sources.procfs import process_cpu_ns
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Server, Sql
+    from powerprof.database.clients.base import Server, Sql
 
 _RELAY = re.compile(r"relay\.(\d{6,12})")
 _COUNTED = ("Connections", "Binlog_commits", "Slave_connections")
@@ -58,7 +58,7 @@ def relay_bytes(before: RelayLogs, after: RelayLogs) -> float | None:
     return grown + sum(fresh) + missing * sum(seen) / len(seen)
 
 
-class MembersMeter(Closing):
+class MembersMeter(Closeable):
     """`with MembersMeter(servers) as meter:`, then `start()` before a window and `stop(cpus)` after it."""
 
     def __init__(self, servers: Mapping[str, Server]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from powerprof.closing import Closing
+from powerprof.closeable import Closeable
 from powerprof.experiment.measure.members import MembersMeter
 from powerprof.experiment.measure.slices import Slicer
 from powerprof.experiment.measure.storm import StormWatch
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from powerprof.experiment.bench.servers import Bench
 
 
-class Beside(Closing):
+class Beside(Closeable):
     """`with Beside(bench, case) as beside:` begins the storm; `start()` … `finish(cpus)` enclose the window.
 
     Does nothing for a single server without a storm and slices. Raises PowerprofError where a server is gone.

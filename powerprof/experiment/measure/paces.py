@@ -17,8 +17,8 @@ from powerprof.records import Estimate, RunMetric
 from powerprof.windows.summary import interval
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Server
-    from powerprof.experiment.records import TracedWindow
+    from powerprof.database.clients.base import Server
+    from powerprof.experiment.records import TraceSummary
 
 WAKINGS = "server_wakings_hz"
 EXITS = "server_exits_hz"
@@ -60,7 +60,7 @@ def settings_in_force(server: Server) -> dict[str, str]:
         return asking.variables(connection)
 
 
-def pace_window(traced: TracedWindow, family: str, variables: Mapping[str, str]) -> PaceWindow:
+def pace_window(traced: TraceSummary, family: str, variables: Mapping[str, str]) -> PaceWindow:
     """What a traced window says of each thread, most woken first."""
     window_s = traced.attribution.window_s
     evidence = Evidence(version="", family=family, window_s=window_s, variables=dict(variables))

@@ -61,9 +61,9 @@ def trace_phase(traced: PhaseTrace, duration_s: float, server_names: Mapping[int
     """
     from powerprof.attribution import causes, idle
     from powerprof.processes.tasks import look_up
-    from powerprof.tracing.idle import IdleTracer
-    from powerprof.tracing.names import interrupt_names
-    from powerprof.tracing.window import TraceWindow
+    from powerprof.tracing.idle.tracer import IdleTracer
+    from powerprof.tracing.idle.window import TraceWindow
+    from powerprof.tracing.symbols.kernel import interrupt_names
 
     with IdleTracer() as tracer, TraceWindow(tracer) as opened:
         window = opened.measure(duration_s)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 
-from powerprof.closing import Closing
+from powerprof.closeable import Closeable
 from powerprof.errors import PowerprofError
 from powerprof.experiment.records import Slices
 from powerprof.files import read_fields
@@ -20,7 +20,7 @@ from powerprof.paths import procfs
 from powerprof.sources.cpuidle import CpuidleReader
 
 
-class Slicer(Closing):
+class Slicer(Closeable):
     """`start()` before a window and `finish()` after it; `close()` ends it also where the window broke."""
 
     def __init__(self, pids: Sequence[int], slice_s: float) -> None:

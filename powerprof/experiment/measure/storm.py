@@ -8,14 +8,14 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from powerprof.closing import Closing
-from powerprof.database import sql
+from powerprof.closeable import Closeable
+from powerprof.database.clients import sql
 from powerprof.errors import PowerprofError
 from powerprof.experiment.records import StormShare
 from powerprof.workloads.definition import Storm
 
 if TYPE_CHECKING:
-    from powerprof.database.base import Server, Sql
+    from powerprof.database.clients.base import Server, Sql
 
 # Two questions a second against the thousands of wake-ups of a storm that rages; none where none began.
 _LOOK_S = 0.5
@@ -23,7 +23,7 @@ _BEGIN_S = 0.75
 _ATTEMPTS = 3
 
 
-class StormWatch(Closing):
+class StormWatch(Closeable):
     """`with StormWatch(storm, servers) as watch:` begins the storm; `watch()` … `finish()` enclose the window.
 
     `servers` by name, the first one's counter is looked at. Where the storm does not begin in three attempts the

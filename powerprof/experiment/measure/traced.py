@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from powerprof.diagnosis.replication import role_of
 from powerprof.experiment.measure.observers import Beside
-from powerprof.experiment.records import Arm, TracedWindow
+from powerprof.experiment.records import Arm, TraceSummary
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Key = tuple[str, str, bool]
 
 def trace_condition(
     bench: Bench, case: Case, arm: Arm, duration_s: float, say: Callable[[str], None], rate_hz: float | None = None
-) -> TracedWindow:
+) -> TraceSummary:
     """Trace every server of `case` for so long, while its statements are asked at `rate_hz`, or its clients are idle.
 
     Loads that know no rate (mariadb-slap, commands) are left out: the servers are traced without clients. Where a storm
@@ -37,7 +37,7 @@ def trace_condition(
     return repeated_until_raging(lambda: _traced(bench, case, arm, duration_s, say, rate_hz), case.name, say)
 
 
-def repeated_until_raging(trace: Callable[[], TracedWindow], name: str, say: Callable[[str], None]) -> TracedWindow:
+def repeated_until_raging(trace: Callable[[], TraceSummary], name: str, say: Callable[[str], None]) -> TraceSummary:
     """The first window in which the storm raged, or has none to rage; the last of three where none did.
 
     A storm that cannot be begun is tried once more: there are servers that back off from it.
@@ -54,7 +54,7 @@ def repeated_until_raging(trace: Callable[[], TracedWindow], name: str, say: Cal
 
 def _traced(
     bench: Bench, case: Case, arm: Arm, duration_s: float, say: Callable[[str], None], rate_hz: float | None
-) -> TracedWindow:
+) -> TraceSummary:
     import os
 
     from powerprof.attribution import live, session
@@ -77,7 +77,7 @@ def _traced(
         _, storm = beside.finish(os.cpu_count() or 1)
     bench.leave(case)
     say(f"unwinding {case.name}")
-    return TracedWindow(arm=arm, members=members, attribution=session.analyse(taken), storm=storm)
+    return TraceSummary(arm=arm, members=members, attribution=session.analyse(taken), storm=storm)
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def role(row: Wakeup) -> str | None:
     return role_of(row.thread.server_name, [frame.label for frame in row.stack])
 
 
-def by_thread(window: TracedWindow) -> Counter[Key]:
+def by_thread(window: TraceSummary) -> Counter[Key]:
     """Idle exits by (server, thread, of replication), most first."""
     counts: Counter[Key] = Counter()
     for row in window.attribution.wakeups:
@@ -114,7 +114,7 @@ def by_thread(window: TracedWindow) -> Counter[Key]:
     return counts
 
 
-def _key(window: TracedWindow, row: Wakeup) -> Key:
+def _key(window: TraceSummary, row: Wakeup) -> Key:
     server = next((name for name, pid in window.members.items() if pid == row.thread.pid), "?")
     part = role(row)
     label = row.thread.label
@@ -123,16 +123,16 @@ def _key(window: TracedWindow, row: Wakeup) -> Key:
     return server, part or label, part is not None
 
 
-def top_stack(window: TracedWindow, key: Key, frames: int = 10) -> list[str]:
+def top_stack(window: TraceSummary, key: Key, frames: int = 10) -> list[str]:
     """The stack that most idle exits of these threads were blamed on, innermost first."""
     rows = [row for row in window.attribution.wakeups if row.stack and _key(window, row) == key]
     return [frame.label.partition("(")[0] for frame in rows[0].stack[:frames]] if rows else []
 
 
-def replication_percent(a: TracedWindow, b: TracedWindow) -> float | None:
+def replication_percent(a: TraceSummary, b: TraceSummary) -> float | None:
     """Of the idle exits/s that B has more than A: how many are blamed on threads of replication."""
 
-    def rates(window: TracedWindow) -> tuple[float, float]:
+    def rates(window: TraceSummary) -> tuple[float, float]:
         seconds = window.attribution.window_s
         counts = by_thread(window)
         own = sum(count for (_, _, of), count in counts.items() if of)

@@ -10,14 +10,14 @@ from powerprof.report.html.extras import Extras
 if TYPE_CHECKING:
     import msgspec
 
-    from powerprof.report.flamegraph import Flame
+    from powerprof.report.stacks.flamegraph import Flame
 
 __all__ = ["Extras", "render_flame", "render_html"]
 
 
 def render_html(record: msgspec.Struct, *, extras: Extras | None = None) -> str:
     """The page of a comparison, an attribution, a run or a sweep. Raises UsageError for a record without one."""
-    from powerprof.report.kinds import form
+    from powerprof.report.documents.kinds import form
 
     page: str = form(record, "html", "HTML report")(record, extras or Extras())
     return page

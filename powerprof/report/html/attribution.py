@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 from powerprof.attribution.records import Attribution
-from powerprof.report.attribution import headline
-from powerprof.report.flamegraph import flame
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.flames import flame_view
 from powerprof.report.html.lanes import MECHANISMS, lanes
 from powerprof.report.html.page import page
 from powerprof.report.html.tables import opened
-from powerprof.report.phases import causes_table, split_table
-from powerprof.report.stacks import modules_of, stacks_of
-from powerprof.report.table import Places
-from powerprof.report.wakeups import beyond, elsewhere_table, ran_anyway_table, wakeups_table
+from powerprof.report.stacks.flamegraph import flame
+from powerprof.report.stacks.weighted import modules_of, stacks_of
+from powerprof.report.tables.phases import causes_table, split_table
+from powerprof.report.tables.table import Places
+from powerprof.report.tables.wakeups import beyond, elsewhere_table, ran_anyway_table, wakeups_table
+from powerprof.report.terminal.attribution import headline
 
 # The page has to stay below 6 MiB whatever the names are.
 MAX_ROWS = 100

@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar
 from markupsafe import Markup
 
 from powerprof.records import RunMetric
-from powerprof.report import labels
 from powerprof.report.html import svg
 from powerprof.report.html.figures import clean
+from powerprof.report.tables import labels
 
 Ends = tuple[float | None, float | None, float | None]
 """Mean, low, high."""

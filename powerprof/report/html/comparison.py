@@ -8,32 +8,32 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from powerprof.experiment.records import Comparison, Metric
-from powerprof.report import labels, notes
-from powerprof.report.compare import speed_and_power
-from powerprof.report.flamegraph import flame, flame_difference
+from powerprof.report.documents.kinds import said
 from powerprof.report.html import strips, svg
 from powerprof.report.html.extras import Extras, extras_of_two
 from powerprof.report.html.figures import clean
 from powerprof.report.html.flames import FlameView, flame_view
-from powerprof.report.html.intervals import Interval, interval_axis, interval_row, interval_ticks
+from powerprof.report.html.intervals import DrawnInterval, interval_axis, interval_row, interval_ticks
 from powerprof.report.html.page import page
 from powerprof.report.html.tables import Drawn, table
 from powerprof.report.html.windows import c0_bars
-from powerprof.report.kinds import said
-from powerprof.report.metrics import comparison_table, functions_table, states_table
-from powerprof.report.table import Figure, Places, Table, Words
+from powerprof.report.stacks.flamegraph import flame, flame_difference
+from powerprof.report.tables import labels, notes
+from powerprof.report.tables.metrics import comparison_table, functions_table, states_table
+from powerprof.report.tables.table import Figure, Places, Table, Words
+from powerprof.report.terminal.compare import speed_and_power
 
 _FUNCTIONS = 40
 _FRAMES = 1500  # in each of three graphs: the page has to stay below 6 MiB whatever the names are
 
 
-def _interval(metric: Metric) -> Interval | None:
+def _interval(metric: Metric) -> DrawnInterval | None:
     percent, ends = metric.difference.percent, metric.difference.ci95
     if percent is None or ends is None or not metric.a.mean:
         return None
     low, high = (100 * end / abs(metric.a.mean) for end in ends)
     # Work done is counted, not estimated, and may differ by thousands: effects would shrink to dots beside it.
-    return Interval(percent, low, high, metric.verdict != "inconclusive", aside=metric.unit == "rows")
+    return DrawnInterval(percent, low, high, metric.verdict != "inconclusive", aside=metric.unit == "rows")
 
 
 def _drawn(record: Comparison) -> Drawn:
@@ -71,7 +71,7 @@ def _state_bars(record: Comparison, states: Table) -> list[tuple[str, Markup]]:
         for row in states.rows:
             name, share = row.cells["name"], row.cells[arm]
             if isinstance(name, Words) and isinstance(share, Figure):
-                shares.append(svg.Share(clean(name.text, 40), share.value or 0.0, row.look))
+                shares.append(svg.SharedScale(clean(name.text, 40), share.value or 0.0, row.look))
         bars.append((condition.name, svg.state_bar(shares, clean(condition.name, 60))))
     return bars
 

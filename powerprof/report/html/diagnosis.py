@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from powerprof.diagnosis.findings import Diagnosis
-from powerprof.report.diagnosis import answer, context, wakeups_table
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
 from powerprof.report.html.tables import opened
-from powerprof.report.table import Places
+from powerprof.report.tables.table import Places
+from powerprof.report.terminal.diagnosis import answer, context, wakeups_table
 
 _OPEN_ROWS = 20
 _MAX_ROWS = 200

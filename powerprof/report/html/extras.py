@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from powerprof.attribution.records import Attribution
-from powerprof.report.samples import TimelineExit, WeightedStack
-from powerprof.report.stacks import modules_of, stacks_of
+from powerprof.report.stacks.samples import TimelineExit, WeightedStack
+from powerprof.report.stacks.weighted import modules_of, stacks_of
 
 
 @dataclass(frozen=True)

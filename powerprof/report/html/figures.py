@@ -10,10 +10,10 @@ import msgspec
 from markupsafe import Markup, escape
 
 from powerprof import text
-from powerprof.foreign import printable
-from powerprof.report import labels
-from powerprof.report.glossary import terms_in
-from powerprof.report.table import Figure, Places, escape_pointer
+from powerprof.report.documents.glossary import terms_in
+from powerprof.report.tables import labels
+from powerprof.report.tables.table import Figure, Places, escape_pointer
+from powerprof.untrusted import printable
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|ms\b|s\b|J\b|W\b|mJ\b|points\b))|(?<=[±×–]) (?=\d)")
 _UNKNOWN = Markup('<span class="unknown" title="unknown">?</span>')

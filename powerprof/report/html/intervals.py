@@ -16,7 +16,7 @@ _GROUND = Markup('<rect class="ground" width="100%" height="18"/>')
 
 
 @dataclass(frozen=True)
-class Interval:
+class DrawnInterval:
     """A difference in percent of A with its 95 % interval; ratios are 1 + percent / 100.
 
     The axis does not stretch to an interval that is `aside`: where it lies beyond, an arrow says so.
@@ -38,7 +38,7 @@ class IntervalAxis:
     ratios: bool
 
 
-def interval_axis(intervals: Sequence[Interval]) -> IntervalAxis:
+def interval_axis(intervals: Sequence[DrawnInterval]) -> IntervalAxis:
     """The axis that shows all clear differences, symmetrical about none.
 
     What says nothing may be wider than all that says something: it is cut off, and the axis is made for the others.
@@ -97,7 +97,7 @@ def interval_ticks(axis: IntervalAxis) -> Markup:
     return SVG.format("axis: B relative to A", 16, joined(parts))
 
 
-def interval_row(axis: IntervalAxis, interval: Interval, label: str) -> Markup:
+def interval_row(axis: IntervalAxis, interval: DrawnInterval, label: str) -> Markup:
     """A bar for the interval, a dot for the mean, a line where there is no difference."""
     low, middle, high = (
         axis.scale(_axis_value(axis, value)) for value in (interval.low, interval.percent, interval.high)

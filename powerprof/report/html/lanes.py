@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from powerprof.report.html.figures import clean, embedded
 from powerprof.report.html.scales import Scale, step
-from powerprof.report.samples import TimelineExit
+from powerprof.report.stacks.samples import TimelineExit
 
 MAX_EXITS = 1500
 EXITS_PER_CPU = 120

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from powerprof.attribution.oncpu import OnCpuProfile
-from powerprof.report.flamegraph import flame
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.flames import flame_view
 from powerprof.report.html.page import page
-from powerprof.report.oncpu import functions_table, headline
-from powerprof.report.stacks import of_on_cpu_profile
-from powerprof.report.table import Places
+from powerprof.report.stacks.flamegraph import flame
+from powerprof.report.stacks.weighted import of_on_cpu_profile
+from powerprof.report.tables.table import Places
+from powerprof.report.terminal.oncpu import functions_table, headline
 
 _ROWS = 60
 

@@ -17,7 +17,7 @@ from powerprof import __version__
 from powerprof.report.html.figures import clean, embedded, explained, facts, figure, tidy
 from powerprof.report.html.tables import table
 from powerprof.report.html.tiles import tiles_of
-from powerprof.report.table import Places
+from powerprof.report.tables.table import Places
 
 if TYPE_CHECKING:
     from jinja2 import Environment

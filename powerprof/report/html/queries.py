@@ -8,16 +8,16 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from powerprof.queries.records import Queries
-from powerprof.report.flamegraph import flame
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.flames import FlameView, flame_view
 from powerprof.report.html.page import page
 from powerprof.report.html.tables import Drawn
-from powerprof.report.notes import all_of
-from powerprof.report.phases import split_table
-from powerprof.report.queries import balance, context, headline, plan_text, queries_table
-from powerprof.report.table import Column, Figure, Places, Row, Words
+from powerprof.report.stacks.flamegraph import flame
+from powerprof.report.tables.notes import all_of
+from powerprof.report.tables.phases import split_table
+from powerprof.report.tables.table import Column, Figure, Places, TableRow, Words
+from powerprof.report.terminal.queries import balance, context, headline, plan_text, queries_table
 
 MAX_ROWS = 500
 _FLAMES, _FRAMES = 10, 800
@@ -58,7 +58,7 @@ def render(record: Queries, extras: Extras) -> str:
     )
 
 
-def _is_known(row: Row, column: Column) -> bool:
+def _is_known(row: TableRow, column: Column) -> bool:
     cell = row.cells.get(column.key)
     return cell.value is not None if isinstance(cell, Figure) else isinstance(cell, Words) and bool(cell.text)
 
@@ -75,7 +75,7 @@ def _flames(record: Queries) -> list[FlameView]:
     return [view for view in views if view]
 
 
-def _bar(row: Row) -> Markup:
+def _bar(row: TableRow) -> Markup:
     cell = row.cells.get("percent")
     value = cell.value if isinstance(cell, Figure) else None
     return _BAR.format(min(max(float(value or 0.0), 0.0), 100.0))

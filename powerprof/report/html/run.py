@@ -7,16 +7,16 @@ from markupsafe import Markup
 
 from powerprof.experiment.records import LoadRun
 from powerprof.records import IdleRun, Phase, Run
-from powerprof.report import notes
+from powerprof.report.documents.kinds import said as said_of
 from powerprof.report.html import strips, svg
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
 from powerprof.report.html.tables import opened
 from powerprof.report.html.windows import c0_bars
-from powerprof.report.kinds import said as said_of
-from powerprof.report.metrics import load_table
-from powerprof.report.phases import (
+from powerprof.report.tables import notes
+from powerprof.report.tables.metrics import load_table
+from powerprof.report.tables.phases import (
     achieved_table,
     causes_table,
     changes_table,
@@ -27,7 +27,7 @@ from powerprof.report.phases import (
     shown_phases,
     split_table,
 )
-from powerprof.report.table import Places, Table
+from powerprof.report.tables.table import Places, Table
 
 _OPEN_CAUSES = 12
 _CAUSES = 100
@@ -43,16 +43,16 @@ def phase_looks(run: Run) -> dict[str, str]:
     return looks
 
 
-def _bar(phase: Phase, looks: dict[str, str]) -> list[svg.Share]:
+def _bar(phase: Phase, looks: dict[str, str]) -> list[svg.SharedScale]:
     polled = sum(state.polling_percent or 0.0 for state in phase.states if state.polling)
-    shares = [svg.Share("C0", max(0.0, (phase.c0_percent or 0.0) - polled), "c0")]
+    shares = [svg.SharedScale("C0", max(0.0, (phase.c0_percent or 0.0) - polled), "c0")]
     shares += [
-        svg.Share(f"{state.name} (polling)", state.polling_percent or 0.0, "poll")
+        svg.SharedScale(f"{state.name} (polling)", state.polling_percent or 0.0, "poll")
         for state in phase.states
         if state.polling and state.polling_percent
     ]
     return shares + [
-        svg.Share(clean(state.name, 40), state.residency_percent, looks[state.name])
+        svg.SharedScale(clean(state.name, 40), state.residency_percent, looks[state.name])
         for state in phase.states
         if not state.polling and state.residency_percent
     ]

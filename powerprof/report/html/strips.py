@@ -12,10 +12,10 @@ from markupsafe import Markup
 from powerprof.experiment.judge import phases
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.records import Run
-from powerprof.report import labels
 from powerprof.report.html.figures import clean
 from powerprof.report.html.scales import Scale, from_zero, step
 from powerprof.report.html.svg import SVG, joined
+from powerprof.report.tables import labels
 
 _ROW = 46
 _MIDDLE = 29

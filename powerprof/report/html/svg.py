@@ -11,8 +11,8 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from powerprof import text
-from powerprof.report import labels
 from powerprof.report.html.scales import Scale, by_powers, from_zero
+from powerprof.report.tables import labels
 
 SVG = Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>')
 _LOG_FROM = 30  # highest / lowest value from which a linear axis would hide one of the two
@@ -74,7 +74,7 @@ def pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, names
 
 
 @dataclass(frozen=True)
-class Share:
+class SharedScale:
     """A part of a bar: the class is c0, poll or s0 … s5 from the shallowest idle state."""
 
     name: str
@@ -82,7 +82,7 @@ class Share:
     look: str
 
 
-def state_bar(shares: Sequence[Share], name: str) -> Markup:
+def state_bar(shares: Sequence[SharedScale], name: str) -> Markup:
     """One bar of 100 %."""
     parts, at = [], 0.0
     for share in shares:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from powerprof.experiment.sweep import Sweep
+from powerprof.report.documents.kinds import said as said_of
 from powerprof.report.html.charts import charts, one_curve
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
-from powerprof.report.kinds import said as said_of
-from powerprof.report.metrics import paces_table, sweep_table
-from powerprof.report.table import Places
+from powerprof.report.tables.metrics import paces_table, sweep_table
+from powerprof.report.tables.table import Places
 
 _DRAWN = (
     "joules_per_query",

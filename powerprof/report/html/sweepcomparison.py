@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from powerprof.experiment.records import Side
 from powerprof.experiment.sweepcomparison import SweepComparison
+from powerprof.report.documents.kinds import said as said_of
 from powerprof.report.html.charts import Ends, charts
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
-from powerprof.report.kinds import said as said_of
-from powerprof.report.metrics import parted_table, points_table
-from powerprof.report.table import Places
+from powerprof.report.tables.metrics import parted_table, points_table
+from powerprof.report.tables.table import Places
 
 _DRAWN = ("queries_hz", "latency_p95_ms", "c0_percent", "c0_ms_per_query_server", "joules_per_query")
 _MOST_DRAWN = 10

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from powerprof.report.html.figures import clean, explained, figure, interval
-from powerprof.report.table import Cell, Column, Figure, Judged, Path, Row, Table
+from powerprof.report.tables.table import Cell, Column, Figure, JudgedCell, Path, Table, TableRow
 
 _SCROLL = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">\n{}\n</div>')
 _LABEL_LIMIT = 120
@@ -37,7 +37,7 @@ def cell(shown: Cell | None, *, unit: bool = False) -> Markup:
         return figure(shown, unit=unit) + interval(shown) if shown.at else Markup("–")
     if isinstance(shown, Path):
         return _path(shown)
-    if isinstance(shown, Judged):
+    if isinstance(shown, JudgedCell):
         said = Markup('<span class="verdict {0}">{0}</span>').format(shown.text)
         could = Markup('<span class="ci">could see {}</span>').format(figure(shown.detectable))
         return said + could if shown.text == "inconclusive" else said
@@ -62,7 +62,7 @@ def _path(shown: Path) -> Markup:
     return Markup('<details class="stack"><summary>{} ← …</summary>{}</details>').format(at_once, behind)
 
 
-def _name(row: Row, shown: Cell | None) -> Markup:
+def _name(row: TableRow, shown: Cell | None) -> Markup:
     parts = [Markup('<span class="swatch {}"></span>').format(row.look)] if row.look else []
     parts.append(cell(shown))
     if row.unit:

@@ -14,10 +14,10 @@ from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.judge.cost import Finding, claims, delta_of
 from powerprof.experiment.records import Comparison, LoadRun, Metric
 from powerprof.records import IdleRun, RunMetric
-from powerprof.report import labels
 from powerprof.report.html.figures import figure
-from powerprof.report.phases import shown_phases
-from powerprof.report.table import Places
+from powerprof.report.tables import labels
+from powerprof.report.tables.phases import shown_phases
+from powerprof.report.tables.table import Places
 
 _COST = ("joules_per_query", "joules_per_execution", "watts", "c0_ms_per_query_server", "cpu_s_per_execution")
 _SPEED = ("latency_p95_ms", "time_s_per_execution", "time_to_solution_s")

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.trend import Trend
-from powerprof.report import labels
 from powerprof.report.html.charts import charts, one_curve
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
-from powerprof.report.table import Column, Places, Row, Table, Words
+from powerprof.report.tables import labels
+from powerprof.report.tables.table import Column, Places, Table, TableRow, Words
 
 _MOST = 12
 
@@ -40,7 +40,7 @@ def _runs(record: Trend, places: Places) -> Table:
         at = f"/points/{number}/metrics/{index}/estimate" if index is not None else ""
         step = f"/points/{number}/step/difference" if point.step is not None else ""
         rows.append(
-            Row(
+            TableRow(
                 {
                     "run": Words(point.run, " ".join(point.labels)),
                     "day": Words(point.started_at[:16].replace("T", " ")),

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from powerprof.attribution import capture
-from powerprof.tracing.layout import CAUSE
+from powerprof.tracing.idle.layout import CAUSE
 from tests.conftest import REPOSITORY, Cli
 from tests.contract.attribute.conftest import Taken
 from tests.programs.unprivileged import NOBODY, as_nobody

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from powerprof.report.schemas import names
+from powerprof.report.documents.schemas import names
 from powerprof.runs import encode
 from tests.conftest import REPOSITORY
 from tests.contract.docs import schemas

@@ -16,12 +16,12 @@ import msgspec
 import pytest
 
 from powerprof.attribution import capture
-from powerprof.database.replication import status_of
+from powerprof.database.private.replication import status_of
 from powerprof.errors import DataError
-from powerprof.foreign import disarmed, loader, printable, printable_lines, reading, whole
 from powerprof.sources import meter_log, powercap_dump, turbostat
 from powerprof.stacks import image
 from powerprof.stacks.rustnames import legacy, v0
+from powerprof.untrusted import disarmed, loader, printable, printable_lines, reading, whole
 from powerprof.workloads.reading import read_workload
 from tests.conftest import REPOSITORY, Cli
 
@@ -43,7 +43,7 @@ def test_no_escape_sequence_of_a_saved_run_reaches_the_terminal(powerprof_cli: C
 
 def test_there_is_one_way_to_the_terminal() -> None:
     """Nothing but `say`, `show`, `write_output` and the entry point writes to stdout or stderr."""
-    allowed = {"cli/output.py", "cli/__init__.py", "report/output.py"}
+    allowed = {"cli/output.py", "cli/__init__.py", "report/documents/output.py"}
     found = []
     for path in sorted((REPOSITORY / "powerprof").rglob("*.py")):
         name = str(path.relative_to(REPOSITORY / "powerprof"))
@@ -54,7 +54,7 @@ def test_there_is_one_way_to_the_terminal() -> None:
             if called == "print" or (called.startswith(("sys.stdout.", "sys.stderr.")) and "write" in called):
                 found.append(name)
     # These run in children whose output is read.
-    children = {"tracing/compiler.py", "stacks/libstdcxx.py", "stacks/aside_child.py", "fetching.py"}
+    children = {"tracing/bpf/compiler.py", "stacks/libstdcxx.py", "stacks/reader_child.py", "fetching.py"}
     assert set(found) - allowed <= children
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from powerprof.errors import DataError, PowerprofError
-from powerprof.report.kinds import lines_of
-from powerprof.report.saved import load_saved
+from powerprof.report.documents.kinds import lines_of
+from powerprof.report.documents.saved import load_saved
 from powerprof.windows.recorded import read_recording
 from tests.contract.errors.conftest import Refused
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import sql
-from powerprof.database.base import Limits, Login
-from powerprof.database.client import GivenServer
-from powerprof.database.connections import IdleConnections
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import Limits, Login
+from powerprof.database.clients.connections import IdleConnections
+from powerprof.database.clients.given import GivenServer
 from powerprof.diagnosis import collect
-from powerprof.diagnosis.session import Request, run
+from powerprof.diagnosis.session import DiagnosisRequest, run
 from powerprof.errors import PowerprofError
 from tests.contract.errors.conftest import Refused
 from tests.contract.errors.hostile_server import (
@@ -47,8 +47,8 @@ def in_time() -> Iterator[None]:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
-def asked(server: HostileServer) -> Request:
-    return Request(None, server.url, None, None, 0.2)
+def asked(server: HostileServer) -> DiagnosisRequest:
+    return DiagnosisRequest(None, server.url, None, None, 0.2)
 
 
 def silent(talk: Talk, statement: str = "") -> None:

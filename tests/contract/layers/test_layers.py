@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports point strictly down: over packages, over top-level modules, within `experiment`; late ones and types too."""
+"""Imports point strictly down: over packages, over top-level modules, within large packages; late and typing ones too."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from tests.contract.layers.imports import circles, graph_of, layers_in, upward_e
 PACKAGE = REPOSITORY / "powerprof"
 PAGE = REPOSITORY / "docs/design/architecture.md"
 LAYERS = layers_in(PAGE, "## Layers")
-OF_EXPERIMENT = layers_in(PAGE, "### Within experiment")
+WITHIN = {room: layers_in(PAGE, f"### Within {room}") for room in ("experiment", "tracing", "report", "database")}
 
 
 def problems(package: Path) -> list[str]:
     """What points up or in a circle."""
     graph = graph_of(package)
-    up = [*upward_edges(graph, LAYERS), *upward_edges(graph, OF_EXPERIMENT, "experiment")]
+    up = upward_edges(graph, LAYERS)
+    for room, layers in WITHIN.items():
+        up += upward_edges(graph, layers, room)
     return [*up, *(" ↔ ".join(group) for group in circles(graph))]
 
 
@@ -32,9 +34,10 @@ def test_every_package_and_top_level_module_has_its_layer() -> None:
     parts = {path.stem for path in PACKAGE.iterdir() if (path / "__init__.py").is_file() or path.suffix == ".py"}
     named = [name for line in LAYERS for name in line]
     assert sorted(named) == sorted(parts - {"__init__", "__main__"})
-    folder = PACKAGE / "experiment"
-    inner = {path.stem for path in folder.iterdir() if (path / "__init__.py").is_file() or path.suffix == ".py"}
-    assert {name for line in OF_EXPERIMENT for name in line} == inner - {"__init__"}
+    for room, layers in WITHIN.items():
+        folder = PACKAGE / room
+        inner = {path.stem for path in folder.iterdir() if (path / "__init__.py").is_file() or path.suffix == ".py"}
+        assert {name for line in layers for name in line} == inner - {"__init__"}, room
 
 
 @pytest.mark.parametrize(
@@ -48,7 +51,7 @@ def test_every_package_and_top_level_module_has_its_layer() -> None:
             "stacks.elf → tracing.idle",
         ),
         ("errors.py", "from powerprof import files", "errors → files"),
-        ("host/survey.py", "from powerprof.database import sql", "host.survey → database.sql"),
+        ("host/survey.py", "from powerprof.database.clients import sql", "host.survey → database.clients.sql"),
         ("energy/fit.py", "from ..tracing import idle", "energy.fit → tracing.idle"),
         ("text.py", "import importlib\nimportlib.import_module('powerprof.cli.idle')", "text → cli.idle"),
         ("records.py", "from powerprof.cli import main", "records → cli"),
@@ -58,6 +61,17 @@ def test_every_package_and_top_level_module_has_its_layer() -> None:
             "experiment.loads.base → experiment.bench.servers",
         ),
         ("experiment/records.py", "from powerprof.experiment import idle", "experiment.records → experiment.idle"),
+        (
+            "tracing/oncpu/tracer.py",
+            "from powerprof.tracing.idle import layout",
+            "tracing.oncpu.tracer → tracing.idle.layout",
+        ),
+        ("report/tables/table.py", "from powerprof.report.html import page", "report.tables.table → report.html.page"),
+        (
+            "database/clients/sql.py",
+            "from powerprof.database.private import server",
+            "database.clients.sql → database.private.server",
+        ),
     ],
 )
 def test_an_upward_import_that_is_planted_is_found(tmp_path: Path, module: str, line: str, found: str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import sql
-from powerprof.database.connections import IdleConnections
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.clients.connections import IdleConnections
+from powerprof.database.private.server import PrivateServer
 from powerprof.errors import PowerprofError, UsageError
 from tests.integration.database.conftest import Room
 
@@ -102,7 +102,7 @@ def test_too_few_files_are_refused(room: Room) -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
             os.setresuid(65534, 65534, 65534)
-            from powerprof.database import limits
+            from powerprof.database.isolation import limits
 
             try:
                 limits.raise_open_files(5000)
@@ -114,7 +114,7 @@ def test_too_few_files_are_refused(room: Room) -> None:
 
 
 def test_few_threads_are_refused(fake_tree: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    from powerprof.database import limits
+    from powerprof.database.isolation import limits
 
     fake_tree(
         {  # type: ignore[operator]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import sql
-from powerprof.database.client import connect_given
-from powerprof.database.connections import IdleConnections
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.clients.connections import IdleConnections
+from powerprof.database.clients.given import connect_given
+from powerprof.database.private.server import PrivateServer
 from powerprof.errors import PowerprofError
 from tests.integration.database.conftest import Room
 

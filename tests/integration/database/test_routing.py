@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import sql
-from powerprof.database.base import Server
-from powerprof.database.server import PrivateServer
-from powerprof.database.topology import Topology
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import Server
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.private.topology import ServerTopology
 from powerprof.experiment.bench import dataset
 from powerprof.workloads.reading import read_workload, resolve
 
@@ -80,7 +80,7 @@ def test_a_router_answers_joins_over_both_servers_as_one_server_does(mariadbd: P
     (folder / "workload.toml").write_text(_WORKLOAD)
     (folder / "tables.sql").write_text(_TABLES)
     workload = read_workload(folder)
-    with PrivateServer() as alone, Topology("routed-pair") as pair:
+    with PrivateServer() as alone, ServerTopology("routed-pair") as pair:
         dataset.make(alone, workload, workload.definition.dataset, [])
         members = {member.name: member.server for member in pair.members}
         dataset.make_all(members, workload, resolve(workload, "pair").topology, [], world_sql=None)

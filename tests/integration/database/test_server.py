@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.database import sql
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from tests.integration.database.conftest import Room
 
@@ -189,7 +189,7 @@ def test_a_binary_that_is_no_server_is_refused(room: Room, name: str, text: str 
 
 
 def test_a_missing_tmpdir_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from powerprof.database.runtree import RunTree
+    from powerprof.database.isolation.runtree import RunTree
 
     with pytest.raises(PowerprofError, match=r"absent \(no such file or directory\)"):
         PrivateServer(tree=RunTree(tmp_path / "absent").__enter__()).__enter__()

@@ -13,12 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.database import historical, sql
-from powerprof.database.options import ServerOptions
-from powerprof.database.plans import MemberOptions
-from powerprof.database.replication import ReplicationStatus, read_status
-from powerprof.database.server import PrivateServer
-from powerprof.database.topology import Member, Topology
+from powerprof.database.clients import sql
+from powerprof.database.fetched import historical
+from powerprof.database.private.replication import ReplicationStatus, read_status
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.private.topology import ServerMember, ServerTopology
+from powerprof.database.products.options import ServerOptions
+from powerprof.database.products.plans import MemberOptions
 from powerprof.errors import PowerprofError
 from tests.integration.database.conftest import Room, Script
 
@@ -32,7 +33,7 @@ def _wait(condition: Callable[[], bool], patience_s: float = 30.0) -> None:
         time.sleep(0.05)
 
 
-def _has(member: Member, query: str) -> bool:
+def _has(member: ServerMember, query: str) -> bool:
     try:
         with member.server.connect() as connection:
             return bool(sql.scalar(connection, query))
@@ -40,19 +41,19 @@ def _has(member: Member, query: str) -> bool:
         return False
 
 
-def _replication(member: Member) -> list[ReplicationStatus]:
+def _replication(member: ServerMember) -> list[ReplicationStatus]:
     with member.server.connect() as connection:
         return read_status(connection)
 
 
-def _counter(member: Member, name: str) -> int:
+def _counter(member: ServerMember, name: str) -> int:
     with member.server.connect() as connection:
         ((_, value),) = sql.rows(connection, f"SHOW GLOBAL STATUS LIKE '{name}'", columns=2)
     return int(value)
 
 
 def test_a_primary_and_two_replicas(room: Room) -> None:
-    with Topology("primary-replica", 3) as topology:
+    with ServerTopology("primary-replica", 3) as topology:
         assert [member.name for member in topology.members] == ["primary", "replica-1", "replica-2"]
         with topology["primary"].server.connect() as connection:
             sql.execute(connection, "CREATE DATABASE shop", "CREATE TABLE shop.t (a INT)")
@@ -73,7 +74,7 @@ def test_a_primary_and_two_replicas(room: Room) -> None:
 
 
 def test_what_one_member_writes_reaches_a_ring_and_ends_there(room: Room) -> None:
-    with Topology("ring", 2) as topology:
+    with ServerTopology("ring", 2) as topology:
         for member in topology.members:
             with member.server.connect() as connection:
                 sql.execute(connection, f"CREATE DATABASE from_{member.name.replace('-', '_')}")
@@ -89,7 +90,7 @@ def test_what_one_member_writes_reaches_a_ring_and_ends_there(room: Room) -> Non
 
 def test_a_duplicated_id_is_reported_and_backs_off(room: Room) -> None:
     members = {name: MemberOptions(server_id=2, connect_retry_s=1) for name in ("replica-1", "replica-2")}
-    with Topology("primary-replica", 3, members=members) as topology:
+    with ServerTopology("primary-replica", 3, members=members) as topology:
         before = _counter(topology["primary"], "Slave_connections")
         _wait(lambda: _counter(topology["primary"], "Slave_connections") >= before + 3)
         for name in members:
@@ -98,7 +99,7 @@ def test_a_duplicated_id_is_reported_and_backs_off(room: Room) -> None:
 
 
 def test_a_member_that_is_killed_is_named(room: Room) -> None:
-    with Topology("primary-replica", 2) as topology:
+    with ServerTopology("primary-replica", 2) as topology:
         os.kill(topology["replica-1"].server.pid, signal.SIGKILL)
         _wait(lambda: not topology["replica-1"].server.alive())
         with pytest.raises(PowerprofError, match=r"private server replica-1 .* was killed by SIGKILL"):
@@ -107,12 +108,12 @@ def test_a_member_that_is_killed_is_named(room: Room) -> None:
 
 def test_a_replica_with_its_sources_id_is_refused(room: Room) -> None:
     with pytest.raises(PowerprofError, match=r"replica-1 does not replicate: .*(same|equal).*server.?id"):
-        Topology("primary-replica", 2, members={"replica-1": MemberOptions(server_id=1)}).__enter__()
+        ServerTopology("primary-replica", 2, members={"replica-1": MemberOptions(server_id=1)}).__enter__()
 
 
 def test_one_member_that_does_not_start_ends_all(room: Room) -> None:
     with pytest.raises(PowerprofError, match="unknown variable 'no_such=1'"):
-        Topology("ring", 3, members={"node-3": MemberOptions(settings={"no_such": 1})}).__enter__()
+        ServerTopology("ring", 3, members={"node-3": MemberOptions(settings={"no_such": 1})}).__enter__()
 
 
 def test_each_server_has_a_network_of_its_own(room: Room, root: None) -> None:
@@ -122,7 +123,7 @@ def test_each_server_has_a_network_of_its_own(room: Room, root: None) -> None:
 
     ours = os.readlink("/proc/self/ns/net")
     before = interfaces(os.getpid()).keys()
-    with Topology("primary-replica", 2, network_namespaces=True) as topology:
+    with ServerTopology("primary-replica", 2, network_namespaces=True) as topology:
         assert topology.notes == []
         networks = {os.readlink(f"/proc/{member.server.pid}/ns/net") for member in topology.members}
         assert len(networks | {ours}) == 3
@@ -135,7 +136,7 @@ def test_each_server_has_a_network_of_its_own(room: Room, root: None) -> None:
 
 _HOLD = """
     import time
-    from powerprof.database.topology import Topology
+    from powerprof.database.private.topology import Topology
     with Topology("primary-replica", 3, network_namespaces=True):
         print("ready", flush=True)
         time.sleep(120)
@@ -186,7 +187,7 @@ def test_the_historical_server_is_fetched_and_storms(room: Room) -> None:
         assert psutil.Process(server.pid).name() == "mysqld"
     members = {name: MemberOptions(server_id=2) for name in ("replica-1", "replica-2")}
     options = ServerOptions(build=build)
-    with Topology("primary-replica", 3, options=options, members=members) as topology:
+    with ServerTopology("primary-replica", 3, options=options, members=members) as topology:
         rates = []
         for _ in range(10):
             # Metastable: the storm may end, a restart of one replica begins it anew.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.server import PrivateServer
+from powerprof.database.private.server import PrivateServer
 
 
 @pytest.fixture

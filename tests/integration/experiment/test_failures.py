@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from powerprof.database import sql
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
 from tests.conftest import Cli
 
 QUICK = ["--pairs", "2", "--duration", "0.4", "--energy-source", "none"]

@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.database import historical
-from powerprof.database.builds import find_build
+from powerprof.database.fetched import historical
+from powerprof.database.products.builds import find_build
 from powerprof.errors import Interrupted, UsageError
 from powerprof.experiment import sweep as sweeps
 from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.measure import rounds
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.sweep import Sweep
-from powerprof.report import sweep as report
+from powerprof.report.terminal import sweep as report
 from powerprof.workloads.catalogue import find_one
 
 _NAMES = ["one", "two", "three"]

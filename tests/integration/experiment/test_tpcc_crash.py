@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import mysqld, sql
-from powerprof.database.accounts import server_account
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.isolation.accounts import server_account
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.products import mysqld
 from powerprof.experiment.bench import dataset, plans
 from powerprof.experiment.loads import Context, LoadFailed, Order, start_load
 from powerprof.workloads.catalogue import find_workload

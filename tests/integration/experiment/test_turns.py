@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import sql
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
 from powerprof.experiment.loads import Context, LoadFailed
 from powerprof.experiment.loads.gated import GatedLoad
 from powerprof.sources.procfs import process_cpu_ns

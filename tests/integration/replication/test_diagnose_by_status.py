@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import sql
-from powerprof.database.options import ServerOptions
-from powerprof.database.server import PrivateServer
-from powerprof.database.topology import Topology
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.private.topology import ServerTopology
+from powerprof.database.products.options import ServerOptions
 from powerprof.diagnosis import asking
 from powerprof.errors import PowerprofError
 from tests.conftest import Cli
@@ -119,7 +119,7 @@ def test_an_orphan_event_and_a_healthy_ring(powerprof_cli: Cli, option_file: Opt
 
 
 def test_a_replica_that_is_refused_by_its_source(powerprof_cli: Cli, option_file: OptionFile) -> None:
-    with Topology("primary-replica", 2) as topology:
+    with ServerTopology("primary-replica", 2) as topology:
         replica = topology["replica-1"].server
         with replica.connect() as connection:
             sql.execute(

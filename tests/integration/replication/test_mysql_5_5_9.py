@@ -9,16 +9,16 @@ import time
 import msgspec
 import pytest
 
-from powerprof.database import sql
-from powerprof.database.base import Server
-from powerprof.database.builds import ServerBuild
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import Server
+from powerprof.database.products.builds import ServerBuild
 from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.measure.observers import Beside
 from powerprof.experiment.measure.traced import by_thread, trace_condition
 from powerprof.windows.sampling import WindowMeter
 from powerprof.workloads.catalogue import find_condition
-from powerprof.workloads.reading import Case, Loaded, resolve
+from powerprof.workloads.reading import Case, LoadedWorkload, resolve
 
 
 def wakeups_hz(bench: Bench, seconds: float) -> float:
@@ -28,7 +28,7 @@ def wakeups_hz(bench: Bench, seconds: float) -> float:
     return found
 
 
-def calm(case: Case) -> Loaded:
+def calm(case: Case) -> LoadedWorkload:
     """The same workload without the storm, which would be begun anew."""
     definition = msgspec.structs.replace(case.workload.definition, storm=None)
     return dataclasses.replace(case.workload, definition=definition)

@@ -11,7 +11,8 @@ import sys
 
 import pytest
 
-from powerprof.database import fetched, historical
+from powerprof.database.fetched import historical
+from powerprof.database.fetched import on_request as fetched
 from tests.conftest import REPOSITORY, Cli
 
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from powerprof.database import sql
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
 from powerprof.errors import PowerprofError
 from powerprof.experiment.measure.storm import StormWatch
 from powerprof.workloads.definition import Storm

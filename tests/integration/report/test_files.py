@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from powerprof.errors import PowerprofError
-from powerprof.report.output import write_output
+from powerprof.report.documents.output import write_output
 from tests.conftest import Cli
 from tests.unit.report.sample_records import attribution, comparison, idle_run
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from powerprof import paths
-from powerprof.database import historical
+from powerprof.database.fetched import historical
 from powerprof.digests import tree_digest
 from powerprof.errors import DataError, PowerprofError
 from powerprof.stacks.store import TableStore
-from powerprof.tracing import headers
+from powerprof.tracing.bpf import headers
 from tests.integration.safety.conftest import UID, Attacker
 from tests.unit.tracing.test_headers import debian
 

@@ -112,7 +112,7 @@ def test_one_module_starts_every_program() -> None:
                 found.append(f"{where}: {of}.{name}")
     # The keeper of DTrace is a script of its own, which programs.py starts: what it starts, its own second process too,
     # inherits from it.
-    kept = {f"tracing/dtrace_keeper.py: {call}" for call in ("subprocess.Popen", "os.fork")}
+    kept = {f"tracing/dtrace/keeper.py: {call}" for call in ("subprocess.Popen", "os.fork")}
     # A fork that runs no other program.
     kept.add("apart.py: os.fork")
     assert set(found) == {"programs.py: subprocess.run", "programs.py: subprocess.Popen"} | kept

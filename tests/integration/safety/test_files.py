@@ -15,7 +15,7 @@ from powerprof import paths
 from powerprof.cli.output import write_json
 from powerprof.errors import PowerprofError
 from powerprof.folders import Folder, only_root_writes
-from powerprof.report.output import write_output
+from powerprof.report.documents.output import write_output
 from powerprof.runs import RunStore
 from tests.integration.safety.conftest import UID, Attacker
 

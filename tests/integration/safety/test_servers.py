@@ -17,10 +17,12 @@ from pathlib import Path
 import pytest
 
 from powerprof import landlock
-from powerprof.database import builds, launch, sql
-from powerprof.database.options import ServerOptions
-from powerprof.database.runtree import RunTree
-from powerprof.database.server import PrivateServer
+from powerprof.database.clients import sql
+from powerprof.database.isolation.runtree import RunTree
+from powerprof.database.private import launch
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.products import builds
+from powerprof.database.products.options import ServerOptions
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.bench import dataset
 from tests.integration.safety.conftest import UID, Attacker

@@ -17,7 +17,7 @@ from powerprof.attribution.sites import SiteStacks
 from powerprof.processes.targets import resolve
 from powerprof.sources.base import CpuReading
 from powerprof.sources.edges import edge_snapshot
-from powerprof.tracing import window
+from powerprof.tracing.idle import window
 from tests.root.attribution.conftest import Attributed
 
 Attribute = Callable[..., Attributed]

@@ -16,10 +16,10 @@ from powerprof.attribution.sites import SiteStacks
 from powerprof.processes.tasks import Task
 from powerprof.records import ToolCost
 from powerprof.stacks.store import TableStore
-from powerprof.tracing.aggregate import aggregate
-from powerprof.tracing.edge import CpuEdge, in_window
-from powerprof.tracing.layout import IDLE_EXIT, Evidence, Flag, WakerContext
-from powerprof.tracing.sites import SiteWakings
+from powerprof.tracing.captures.edges import CpuEdge, in_window
+from powerprof.tracing.idle.aggregate import aggregate
+from powerprof.tracing.idle.layout import IDLE_EXIT, Flag, WakeEvidence, WakerContext
+from powerprof.tracing.idle.sites import SiteWakings
 
 PID, OTHER = 100, 200
 HRTIMER, NETWORK = 0xFFFFFFFF81000010, 3
@@ -43,7 +43,7 @@ def own_timer(tid: int, **more: Any) -> dict[str, Any]:
     return {
         "next_tid": tid,
         "next_tgid": PID,
-        "evidence": Evidence.LOCAL_TIMER,
+        "evidence": WakeEvidence.LOCAL_TIMER,
         "waker_context": WakerContext.TIMER,
         "waker_timer_function": HRTIMER,
         "timer_function": HRTIMER,
@@ -55,7 +55,7 @@ def woken_by(tid: int, waker: int, pid: int, **more: Any) -> dict[str, Any]:
     return {
         "next_tid": tid,
         "next_tgid": PID,
-        "evidence": Evidence.RESCHEDULE,
+        "evidence": WakeEvidence.RESCHEDULE,
         "waker_context": WakerContext.TASK,
         "waker_tid": waker,
         "waker_tgid": pid,
@@ -138,7 +138,7 @@ def test_origins(row: dict[str, Any], origin: str) -> None:
 def test_rows_are_per_thread_origin_and_mechanism_and_sum_to_the_targets_exits() -> None:
     records = exits(
         *[own_timer(101)] * 8,
-        *[own_timer(101, evidence=Evidence.RESCHEDULE)] * 3,
+        *[own_timer(101, evidence=WakeEvidence.RESCHEDULE)] * 3,
         *[woken_by(101, 102, PID)] * 2,
         *[own_timer(102)] * 4,
         *[woken_by(300, OTHER, OTHER, next_tgid=OTHER)] * 5,
@@ -161,7 +161,7 @@ def test_rows_are_per_thread_origin_and_mechanism_and_sum_to_the_targets_exits()
 
 
 def test_wakings_stand_in_one_row_each() -> None:
-    records = exits(*[own_timer(101)] * 5, *[own_timer(101, evidence=Evidence.RESCHEDULE)] * 2)
+    records = exits(*[own_timer(101)] * 5, *[own_timer(101, evidence=WakeEvidence.RESCHEDULE)] * 2)
     found = attribution(
         records,
         [

@@ -11,7 +11,7 @@ import pytest
 
 from powerprof.cli.output import Saving, deliver
 from powerprof.errors import Interrupted, PowerprofError
-from powerprof.report.saved import load_saved
+from powerprof.report.documents.saved import load_saved
 from powerprof.runs import RunStore
 
 _SAVED = Path(__file__).parents[2] / "fixtures/saved-0.1.0"

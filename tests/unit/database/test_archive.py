@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import archive, connectors, fetched, historical
-from powerprof.database.archive import Artifact, Member
-from powerprof.database.runtree import RunTree
+from powerprof.database.fetched import archive, connectors, historical
+from powerprof.database.fetched import on_request as fetched
+from powerprof.database.fetched.archive import ArchiveMember, Artifact
+from powerprof.database.isolation.runtree import RunTree
 from powerprof.errors import CapabilityError, DataError, PowerprofError, UsageError
 
 
@@ -34,7 +35,7 @@ def _jar(tmp_path: Path, files: dict[str, bytes]) -> Path:
     return path
 
 
-_MEMBERS = (Member("x/mysqld", "bin/mysqld", executable=True), Member("x/data.jar!mysql/", "data/mysql/"))
+_MEMBERS = (ArchiveMember("x/mysqld", "bin/mysqld", executable=True), ArchiveMember("x/data.jar!mysql/", "data/mysql/"))
 
 
 def test_only_what_is_named_is_taken(tmp_path: Path) -> None:

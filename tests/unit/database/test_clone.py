@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import template
+from powerprof.database.private import template
 from powerprof.errors import PowerprofError
 
 

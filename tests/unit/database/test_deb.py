@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import deb
+from powerprof.database.fetched import deb
 from powerprof.digests import tree_digest
 from powerprof.errors import DataError
 from tests.debs import Link, make_deb

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import diskgroup
+from powerprof.database.isolation import diskgroup
 from powerprof.errors import CapabilityError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from powerprof.database import errorlog
+from powerprof.database.products import errorlog
 
 
 def _tail(tmp_path: Path, text: bytes) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.client import given_login
+from powerprof.database.clients.given import given_login
 from powerprof.errors import DataError, UsageError
 
 

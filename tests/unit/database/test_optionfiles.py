@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import optionfiles
+from powerprof.database.clients import optionfiles
 from powerprof.errors import DataError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.plans import MemberOptions, plan, replication_settings
+from powerprof.database.products.plans import MemberOptions, plan, replication_settings
 from powerprof.errors import UsageError
 
 

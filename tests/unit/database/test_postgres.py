@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from powerprof.database import dialects, postgres
-from powerprof.database.builds import ServerBuild
+from powerprof.database.clients import dialects
+from powerprof.database.products import postgres
+from powerprof.database.products.builds import ServerBuild
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.processes import titles
 

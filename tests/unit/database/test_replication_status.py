@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.replication import status_of
+from powerprof.database.private.replication import status_of
 
 _MYSQL_5_5 = {
     "Slave_IO_State": "Waiting to reconnect after a failed master event read",

@@ -11,7 +11,7 @@ import pytest
 from powerprof.diagnosis.evidence import Evidence
 from powerprof.diagnosis.findings import DiagnosedServer, Diagnosis, Finding
 from powerprof.diagnosis.rules import diagnose
-from powerprof.report.diagnosis import lines
+from powerprof.report.terminal.diagnosis import lines
 
 RECORDED = Path(__file__).parent / "recorded"
 

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from powerprof.database.replication import status_of
+from powerprof.database.private.replication import status_of
 from powerprof.diagnosis import clients, replication, threads
 from powerprof.diagnosis.evidence import (
-    Channel,
     Client,
     Evidence,
     LoggedEvent,
     LogSummary,
     ReplicaHost,
+    ReplicationChannel,
     ScheduledEvent,
     ThreadWakeups,
 )
@@ -31,7 +31,7 @@ def counted(**moved: int) -> dict[str, Any]:
     return {"status_before": dict.fromkeys(moved, 1000), "status_after": {k: 1000 + v for k, v in moved.items()}}
 
 
-def channel(relay: int, read: int = 500, **row: Any) -> Channel:
+def channel(relay: int, read: int = 500, **row: Any) -> ReplicationChannel:
     base = {
         "Master_Log_File": "binlog.000001",
         "Read_Master_Log_Pos": read,
@@ -40,7 +40,7 @@ def channel(relay: int, read: int = 500, **row: Any) -> Channel:
         "Master_Server_Id": 1,
         "Connect_Retry": 60,
     }
-    return Channel(status=status_of({**base, **row}), relay_log_file=f"relay.{relay:06}")
+    return ReplicationChannel(status=status_of({**base, **row}), relay_log_file=f"relay.{relay:06}")
 
 
 def client(number: int, command: str = "Sleep", **given: Any) -> Client:

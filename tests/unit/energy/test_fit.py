@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.cli.calibrate import command as calibrate_command
-from powerprof.cli.options import Energy
+from powerprof.cli.options import EnergyOptions
 from powerprof.energy.calibrate import LEVELS, default_name, metered, model_of, save_model, target_of
 from powerprof.energy.cpu import CpuIdentity
 from powerprof.energy.families import shipped_models
@@ -195,7 +195,7 @@ def test_a_model_that_cannot_be_written_is_printed(
     monkeypatch.setattr("powerprof.energy.calibrate.calibrate", lambda *_, **__: (fit, "package-0 by rapl"))
     monkeypatch.setattr("powerprof.energy.calibrate.save_model", full)
     with pytest.raises(PowerprofError, match="no space left"):
-        calibrate_command(energy=Energy(), name="bench", output=tmp_path / "bench.toml", quiet=True)
+        calibrate_command(energy=EnergyOptions(), name="bench", output=tmp_path / "bench.toml", quiet=True)
     (model,) = parse_models(capsys.readouterr().out, tmp_path)
     assert (model.name, model.scope) == ("bench", "package-0 by rapl")
 

@@ -21,7 +21,7 @@ from powerprof.experiment.judge import phases
 from powerprof.experiment.judge.metrics import Baseline, baseline_of, metrics_for
 from powerprof.experiment.judge.phasesplit import with_energy_split
 from powerprof.records import EnergyReading, IdleRun, ToolCost, Window
-from powerprof.report import idle as idle_report
+from powerprof.report.terminal import idle as idle_report
 from powerprof.sources.counters import CounterSample
 from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.series import PowerSample, counter_energy, power_energy

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from powerprof.energy.replay import replay
 from powerprof.errors import DataError, UsageError
-from powerprof.report.energy import lines
+from powerprof.report.terminal.energy import lines
 from powerprof.sources.powercap_dump import parse_powercap
 from powerprof.sources.turbostat import parse_turbostat
 

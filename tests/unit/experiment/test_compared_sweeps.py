@@ -12,7 +12,7 @@ from powerprof.cli.compare import _judge
 from powerprof.errors import UsageError, WorseError
 from powerprof.experiment.sweep import Sweep, to_go
 from powerprof.experiment.sweepcomparison import are_sweeps, compare_sweeps
-from powerprof.report.kinds import lines_of
+from powerprof.report.documents.kinds import lines_of
 from powerprof.runs import RunStore
 from tests.unit.report.sample_records import load_run, sweep, sweep_comparison
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from powerprof.errors import DataError, UsageError
-from powerprof.experiment.records import Comparison, Condition, LoadOptions, LoadRun, Threat
+from powerprof.experiment.records import Comparison, ConditionRecord, LoadOptions, LoadRun, Threat
 from powerprof.experiment.saved import are_runs
 from powerprof.experiment.savedcomparison import compare_saved
 from powerprof.experiment.sweep import Sweep, find_key, go_on, options_of
@@ -32,7 +32,7 @@ def _run(
     kind: Any = "measured",
     **options: Any,
 ) -> str:
-    condition = Condition(name="index", workload=workload, title="", load={"clients": 4}, settings={}, work=work)
+    condition = ConditionRecord(name="index", workload=workload, title="", load={"clients": 4}, settings={}, work=work)
     metric = RunMetric(
         name="c0_ms_per_query_server",
         unit="ms",
@@ -127,7 +127,7 @@ def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
         command="sweep",
         started_at="2026-01-01T00:00:00Z",
         workload="city",
-        condition=Condition(name="index", workload="city", title="", load={}, settings={}, work="other"),
+        condition=ConditionRecord(name="index", workload="city", title="", load={}, settings={}, work="other"),
         parameter="clients",
         key="load.clients",
         values=[1, 2],

@@ -11,7 +11,7 @@ import pytest
 from powerprof.experiment.judge.metrics import Baseline, metrics_for
 from powerprof.experiment.measure.members import relay_bytes, relay_logs
 from powerprof.experiment.records import MemberShare, StormShare
-from powerprof.report.servers import of_blocks
+from powerprof.report.terminal.servers import of_blocks
 from tests.unit.experiment import builders
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from powerprof.host import capabilities, describe
 from powerprof.host.capability import Capability, missing, ok
-from powerprof.report.doctor import render
+from powerprof.report.terminal.doctor import render
 
 Make = Callable[[Mapping[str, str]], Path]
 

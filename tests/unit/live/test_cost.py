@@ -10,7 +10,7 @@ import pytest
 
 from powerprof.live.cost import COUNTED_INTERVALS, OwnTime
 from powerprof.live.heap import Trim
-from powerprof.tracing.loaded import Loaded
+from powerprof.tracing.bpf.loaded import LoadedProgram
 
 _STAT = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\nctxt {}\n"
 
@@ -30,7 +30,7 @@ def test_the_clock_runs_for_some_intervals_only(tmp_path: Path, monkeypatch: pyt
     stat = tmp_path / "stat"
     stat.write_text(_STAT.format(1000))
     program = Program()
-    own = OwnTime(cast(Loaded, program))
+    own = OwnTime(cast(LoadedProgram, program))
     switches = 1000
     for number in range(1, COUNTED_INTERVALS + 1):
         assert program.counting
@@ -42,7 +42,7 @@ def test_the_clock_runs_for_some_intervals_only(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_kernel_that_does_not_tell(tmp_path: Path) -> None:
-    assert OwnTime(cast(Loaded, Program())).bpf_of(None, 1000) is None
+    assert OwnTime(cast(LoadedProgram, Program())).bpf_of(None, 1000) is None
 
 
 def test_memory_is_what_is_held_now_and_what_was_freed_is_given_back() -> None:

@@ -15,12 +15,12 @@ import pytest
 
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.sites import LEFT_OUT, SiteStacks, StackMemo
-from powerprof.live.naming import LEAST_S, MOST_S, Place, Purse, costliest, name
+from powerprof.live.naming import LEAST_S, MOST_S, Place, TimeBudget, costliest, name
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Symbolizer
-from powerprof.tracing.layout import CAUSE, NEWBORN_CODE, Flag
-from powerprof.tracing.sites import SLEEPER, SavedSite
+from powerprof.tracing.idle.layout import CAUSE, NEWBORN_CODE, Flag
+from powerprof.tracing.idle.sites import SLEEPER, SavedSite
 
 
 def causes(*rows: tuple[int, int, int, int]) -> np.ndarray:
@@ -39,7 +39,7 @@ def test_sites_come_by_the_exits_of_all_their_causes() -> None:
 
 
 def test_names_are_paid_for_by_the_time_that_passes() -> None:
-    purse = Purse(share=0.001)
+    purse = TimeBudget(share=0.001)
     assert purse.left_s == MOST_S
     with purse.spending():
         began = time.thread_time()
@@ -54,7 +54,7 @@ def test_names_are_paid_for_by_the_time_that_passes() -> None:
 
 
 def test_who_was_dear_to_name_is_soon_forgiven() -> None:
-    purse = Purse()
+    purse = TimeBudget()
     purse.left_s = LEAST_S / 2
     with purse.spending():
         began = time.thread_time()
@@ -76,7 +76,7 @@ def newborn(function: str, tid: int = 1) -> Place:
 
 
 def test_stacks_are_named_apart_and_known_from_then_on() -> None:
-    memo, store, purse = StackMemo(), TableStore(), Purse()
+    memo, store, purse = StackMemo(), TableStore(), TimeBudget()
     places = [newborn("getpid"), newborn("usleep", tid=2)]
     stacks = this_process(memo)
     name(stacks, places, store, purse)
@@ -98,7 +98,7 @@ def test_a_place_whose_bytes_are_missing_is_named_again_when_they_come() -> None
     pid, (tid, ip, sp, _) = newborn("usleep")
     key = (tid, ip, sp, 77)
     stacks = this_process(memo)
-    name(stacks, [(pid, key)], store, Purse())
+    name(stacks, [(pid, key)], store, TimeBudget())
     found = stacks.find(SLEEPER, pid, key)
     assert (found.frames[0].function, found.complete, found.captured) == ("usleep", False, False)
     assert this_process(memo).knows(SLEEPER, pid, key)
@@ -107,7 +107,7 @@ def test_a_place_whose_bytes_are_missing_is_named_again_when_they_come() -> None
 
 
 def test_tables_that_break_their_reader_cost_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    memo, store, purse = StackMemo(), TableStore(), Purse()
+    memo, store, purse = StackMemo(), TableStore(), TimeBudget()
     good, bad, next_one = newborn("getpid"), newborn("usleep", tid=2), newborn("getppid", tid=3)
     real = Symbolizer.frames
 
@@ -126,7 +126,7 @@ def test_tables_that_break_their_reader_cost_one_place(monkeypatch: pytest.Monke
 
 
 def test_without_time_nothing_is_named() -> None:
-    purse, place = Purse(), newborn("usleep")
+    purse, place = TimeBudget(), newborn("usleep")
     purse.left_s = 0.001
     stacks = this_process(StackMemo())
     name(stacks, [place], TableStore(), purse)
@@ -135,7 +135,7 @@ def test_without_time_nothing_is_named() -> None:
 
 
 def test_what_comes_soon_after_is_named_together() -> None:
-    memo, store, purse = StackMemo(), TableStore(), Purse()
+    memo, store, purse = StackMemo(), TableStore(), TimeBudget()
     name(this_process(memo), [newborn("usleep")], store, purse)
     assert time.monotonic() < purse.rests_until_s < time.monotonic() + 31
     left_s, later = purse.left_s, newborn("getpid", tid=2)

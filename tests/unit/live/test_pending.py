@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from powerprof.live.pending import Pending
-from powerprof.tracing.sites import SLEEPER, SavedSite
-from powerprof.tracing.stacks import StackTrace
+from powerprof.tracing.idle.sites import SLEEPER, SavedSite
+from powerprof.tracing.idle.stacks import StackTrace
 
 
 def site(pid: int, ip: int, size: int = 100) -> SavedSite:

@@ -7,8 +7,8 @@ import msgspec
 
 from powerprof.live.statements import StatementHistory
 from powerprof.queries.records import Statement, TracingCost
-from powerprof.report.livescreen import View
-from powerprof.report.watchqueries import AWAY, PLAIN_HEAD, SORTS, chosen_lines, plain_line, screen
+from powerprof.report.screens.screen import ScreenView
+from powerprof.report.screens.watchqueries import AWAY, PLAIN_HEAD, SORTS, chosen_lines, plain_line, screen
 from tests.unit.queries.test_report import record
 
 
@@ -22,7 +22,7 @@ def history() -> StatementHistory:
 
 
 def test_the_screen_has_the_whole_and_each_statement_with_its_trend() -> None:
-    lines = screen(history(), View(sort="CPU"), "powerprof queries", 100, 24)
+    lines = screen(history(), ScreenView(sort="CPU"), "powerprof queries", 100, 24)
     assert len(lines) == 24
     assert all(len(line) <= 100 for line in lines)
     assert lines[0].startswith("powerprof queries · mysqld (10) · 2 s")
@@ -40,15 +40,15 @@ def test_the_screen_has_the_whole_and_each_statement_with_its_trend() -> None:
 def test_what_lies_between_two_windows_is_said() -> None:
     kept = history()
     kept.add(msgspec.structs.replace(record(), gap_before_s=0.0312))
-    assert "31 ms not measured before it" in screen(kept, View(sort="CPU"), "t", 120, 24)[1]
+    assert "31 ms not measured before it" in screen(kept, ScreenView(sort="CPU"), "t", 120, 24)[1]
 
 
 def test_rows_are_sorted_filtered_and_opened() -> None:
     kept = history()
-    assert chosen_lines(kept, View(sort="calls"))[0].statement.text == "SELECT c FROM t WHERE id = ?"
-    assert "BENCHMARK" in chosen_lines(kept, View(sort="ms a call"))[0].statement.text
-    assert len(chosen_lines(kept, View(sort="CPU", wanted="benchmark"))) == 1
-    opened = screen(kept, View(sort="CPU", opened=True), "t", 60, 24)
+    assert chosen_lines(kept, ScreenView(sort="calls"))[0].statement.text == "SELECT c FROM t WHERE id = ?"
+    assert "BENCHMARK" in chosen_lines(kept, ScreenView(sort="ms a call"))[0].statement.text
+    assert len(chosen_lines(kept, ScreenView(sort="CPU", wanted="benchmark"))) == 1
+    opened = screen(kept, ScreenView(sort="CPU", opened=True), "t", 60, 24)
     assert opened[6].strip().startswith("SELECT BENCHMARK")
     assert SORTS[0] == "CPU"
 
@@ -56,15 +56,15 @@ def test_rows_are_sorted_filtered_and_opened() -> None:
 def test_a_server_that_is_away_is_said_and_the_last_window_stays() -> None:
     kept = StatementHistory()
     kept.add(None)
-    assert any(AWAY in line for line in screen(kept, View(), "t", 80, 10))
+    assert any(AWAY in line for line in screen(kept, ScreenView(), "t", 80, 10))
     kept = history()
     kept.add(None)
-    lines = screen(kept, View(), "t", 80, 24)
+    lines = screen(kept, ScreenView(), "t", 80, 24)
     assert any(AWAY in line for line in lines)
     assert any("BENCHMARK" in line for line in lines)
     assert plain_line(None) == AWAY
     kept.add(record())
-    assert not any(AWAY in line for line in screen(kept, View(), "t", 80, 24))
+    assert not any(AWAY in line for line in screen(kept, ScreenView(), "t", 80, 24))
 
 
 def test_what_does_not_fit_is_summed() -> None:
@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_summed() -> None:
     many = [Statement(text=f"SELECT {name} FROM t", c0_s=0.02, c0_percent=2.0) for name in "abcdefghijklmnopqrst"]
     kept = StatementHistory()
     kept.add(msgspec.structs.replace(whole, statements=many))
-    lines = screen(kept, View(sort="CPU"), "t", 80, 14)
+    lines = screen(kept, ScreenView(sort="CPU"), "t", 80, 14)
     rows = [line for line in lines if "FROM t" in line]
     rest = next(line for line in lines if "more rows" in line)
     assert float(rest.split()[0]) + len(rows) == 20.0  # 1 % of a CPU each
@@ -82,7 +82,7 @@ def test_a_dear_trace_and_a_line_for_a_log() -> None:
     dear = msgspec.structs.replace(record(), tracing=TracingCost(probes_ms=50.0, percent=1.0, per_call_us=9.0))
     kept = StatementHistory()
     kept.add(dear)
-    assert "! tracing takes 5.0 % of the server's CPU time" in screen(kept, View(), "t", 80, 24)
+    assert "! tracing takes 5.0 % of the server's CPU time" in screen(kept, ScreenView(), "t", 80, 24)
     line = plain_line(record(), 100)
     assert len(line) <= 100
     assert line.split()[:3] == ["00:00:00", "50.0", "208"]

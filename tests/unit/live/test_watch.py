@@ -9,18 +9,18 @@ from dataclasses import replace
 import pytest
 
 from powerprof.cli.screen import keys_of
-from powerprof.live.history import History
+from powerprof.live.history import RowHistory
 from powerprof.live.intervals import LiveFinding
-from powerprof.report.livescreen import View, scrolled, spark
-from powerprof.report.watch import KEYS, PLAIN_HEAD, document, plain_line, screen
+from powerprof.report.screens.screen import ScreenView, scrolled, spark
+from powerprof.report.screens.watch import KEYS, PLAIN_HEAD, document, plain_line, screen
 from tests.unit.live.intervals import interval, row
 
 STORM = LiveFinding(rule="duplicate_server_id", severity="fault", text="another server has server_id 2")
 TITLE = "powerprof watch · mariadbd"
 
 
-def history(*counts: int) -> History:
-    found = History()
+def history(*counts: int) -> RowHistory:
+    found = RowHistory()
     for count in counts:
         rows = [row("handle_slave_io", count), row("page_cleaner", 10), *(row(f"f{n:02}", 1) for n in range(80))]
         found.add(interval(*rows, findings=(STORM,) if count > 1000 else ()))
@@ -31,25 +31,25 @@ def history(*counts: int) -> History:
 @pytest.mark.parametrize("opened", [False, True])
 def test_every_size_is_filled_and_never_left(width: int, height: int, opened: bool) -> None:
     for made in (history(), history(20), history(20, 20, 5120)):
-        lines = screen(made, View(opened=opened, chosen=50), TITLE, width, height)
+        lines = screen(made, ScreenView(opened=opened, chosen=50), TITLE, width, height)
         assert len(lines) == height
         assert max(map(len, lines)) <= width
 
 
 def test_what_eighty_columns_show() -> None:
-    lines = screen(history(0, 20, 20, 5120), View(), TITLE, 80, 24)
+    lines = screen(history(0, 20, 20, 5120), ScreenView(), TITLE, 80, 24)
     assert lines[0].startswith(f"{TITLE} · 2 CPUs · 10 s") and lines[0].endswith("00:00:00")
     assert lines[1].startswith("C0 7.5 %") and "wake-ups 521/s" in lines[1] and "3.0 W" in lines[1]
     assert " ".join(lines[5].split()) == "> 512.0 ▁▁▁█ 2.56 page_cleaner · handle_slave_io NEW, 30 s"
     assert "more rows" in lines[20]
     assert lines[21] == "! another server has server_id 2"
     assert lines[22:] == ["itself: 0.1 % of a CPU, 0.3 wake-ups/s", KEYS]
-    wide = screen(history(20), View(), TITLE, 200, 60)[-1]
+    wide = screen(history(20), ScreenView(), TITLE, 200, 60)[-1]
     assert wide.startswith(KEYS) and wide.endswith("itself: 0.1 % of a CPU, 0.3 wake-ups/s")
 
 
 def test_rows_that_do_not_fit_are_summed() -> None:
-    lines = screen(history(20), View(), TITLE, 80, 24)
+    lines = screen(history(20), ScreenView(), TITLE, 80, 24)
     shown = [line for line in lines if " page_cleaner · " in line]
     rest = next(line for line in lines if "more rows" in line)
     figures = [float(line[1:].split()[0]) for line in (*shown, rest)]
@@ -62,7 +62,7 @@ def test_rows_and_the_rest_are_all_wherever_one_scrolls(room: int, opened: bool)
     for chosen in range(14):  # one more than there are
         rows = scrolled(
             [1 << n for n in range(13)],
-            View(chosen=chosen, opened=opened),
+            ScreenView(chosen=chosen, opened=opened),
             room,
             row=lambda line: f" {line}",
             details=lambda line: [f"   of {line}", "   two"],
@@ -82,18 +82,18 @@ def test_rows_and_the_rest_are_all_wherever_one_scrolls(room: int, opened: bool)
 
 def test_filter_sort_and_choice() -> None:
     made = history(20)
-    only = screen(made, View(wanted="HANDLE"), TITLE, 80, 24)
+    only = screen(made, ScreenView(wanted="HANDLE"), TITLE, 80, 24)
     assert sum(" · " in line for line in only[5:20]) == 1
-    assert any("nothing like “xyz”" in line for line in screen(made, View(wanted="xyz"), TITLE, 80, 24))
-    by_name = screen(made, View(sort="name", chosen=1), TITLE, 80, 24)
+    assert any("nothing like “xyz”" in line for line in screen(made, ScreenView(wanted="xyz"), TITLE, 80, 24))
+    by_name = screen(made, ScreenView(sort="name", chosen=1), TITLE, 80, 24)
     assert "f00" in by_name[5] and by_name[6].startswith(">")
-    assert screen(made, View(wanted="ab", typing=True), TITLE, 80, 24)[-1] == "/ab_"
+    assert screen(made, ScreenView(wanted="ab", typing=True), TITLE, 80, 24)[-1] == "/ab_"
 
 
 def test_trouble_is_said() -> None:
-    made = History()
+    made = RowHistory()
     made.add(replace_interval(lost_count=7, suspended_s=30.0))
-    lines = screen(made, View(), TITLE, 80, 24)
+    lines = screen(made, ScreenView(), TITLE, 80, 24)
     assert "! 7 causes lost, the host was suspended for 30.0 s, which no figure counts" in lines
     assert "! suspended for 30.0 s  " in plain_line(replace_interval(suspended_s=30.0))
 
@@ -131,4 +131,4 @@ def test_an_interval_as_a_line_and_as_a_document() -> None:
     )
     assert found["rows"][0]["function"] == "handle_slave_io"
     assert (found["watts"], found["kind"]) == (3.0, "measured")
-    assert replace(View(), paused=True).paused
+    assert replace(ScreenView(), paused=True).paused

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.local import is_server
+from powerprof.database.products.local import is_server
 from powerprof.processes.namespaces import outer_ids
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.performance import Known, merged
+from powerprof.database.clients.performance import Known, merged
 from powerprof.energy.domains import Total
 from powerprof.energy.split import Consumer, split_energy
 from powerprof.queries import shares
 from powerprof.queries.join import UNKNOWN_PREPARED, latency, parts_of
 from powerprof.queries.records import Share
-from powerprof.tracing.statement_trace import StatementUse, TextSeen, ThreadUse
+from powerprof.tracing.captures.statements import StatementUse, TextSeen, ThreadUse
 from tests.unit.queries.sample import MS, trace
 
 

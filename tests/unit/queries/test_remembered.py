@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.history import History
-from powerprof.database.performance import Known
+from powerprof.database.clients.history import StatementHistory
+from powerprof.database.clients.performance import Known
 from powerprof.queries.remembered import Remembered, remembered_parts
 
 KNOWN = Known(
@@ -16,8 +16,8 @@ KNOWN = Known(
 )
 
 
-def history(covered: list[tuple[int, int]]) -> History:
-    return History(
+def history(covered: list[tuple[int, int]]) -> StatementHistory:
+    return StatementHistory(
         events={1: [(100, 200, "a"), (300, 400, "b")], 2: [(0, 1000, "b")]},
         covered=covered,
         texts={"a": "SELECT `c` FROM `t` WHERE `id` = ?", "b": "SELECT `BENCHMARK` (...)"},

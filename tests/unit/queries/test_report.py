@@ -8,14 +8,14 @@ import io
 
 import msgspec
 
-from powerprof.database.performance import Known
+from powerprof.database.clients.performance import Known
 from powerprof.queries.join import parts_of
-from powerprof.queries.records import PlanStep, Queries, QueryServer, TracingCost
+from powerprof.queries.records import Queries, QueryPlanStep, QueryServer, TracingCost
 from powerprof.queries.shares import priced
 from powerprof.records import ToolCost
-from powerprof.report.exports import export
+from powerprof.report.documents.kinds import lines_of
+from powerprof.report.exports.formats import export
 from powerprof.report.html import render_html
-from powerprof.report.kinds import lines_of
 from tests.unit.queries.sample import trace
 
 HOSTILE = b"SELECT '\x1b[31m</script><script>alert(1)</script>' FROM `</script><b>`"
@@ -112,7 +112,7 @@ def test_csv_has_every_part() -> None:
 def test_a_plan_is_told_below_its_statement() -> None:
 
     plain = record()
-    step = PlanStep(table="t", access="ALL", rows_count=20395)
+    step = QueryPlanStep(table="t", access="ALL", rows_count=20395)
     first = msgspec.structs.replace(plain.statements[0], plan=[step])
     planned = msgspec.structs.replace(plain, statements=[first, *plain.statements[1:]])
     assert any("plan: t ALL, 20,395 rows" in line for line in lines_of(planned, 80))

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.performance import Known
+from powerprof.database.clients.performance import Known
 from powerprof.queries.sampled import moment_parts
 from powerprof.statements.identity import Family
-from powerprof.tracing.moments import Met, Moments
-from powerprof.tracing.statement_trace import COM_QUERY, TextSeen
+from powerprof.tracing.captures.statements import COM_QUERY, TextSeen
+from powerprof.tracing.statements.moments import Met, Moments
 
 POINT, POINT_TOO, BURN, UNREADABLE = 1001, 1002, 1003, 3
 KNOWN = Known(

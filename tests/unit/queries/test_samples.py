@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.performance import Known
+from powerprof.database.clients.performance import Known
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.queries.join import parts_of
-from powerprof.queries.samples import Sample, samples
+from powerprof.queries.samples import StatementSample, samples
 from powerprof.queries.workload import check_name, workload_toml
-from powerprof.tracing.statement_trace import StatementUse, TextSeen
+from powerprof.tracing.captures.statements import StatementUse, TextSeen
 from powerprof.workloads.reading import read_workload
 from tests.unit.queries.sample import trace
 
@@ -29,7 +29,7 @@ TEXTS = {
 }
 
 
-def chosen(most: int = 20) -> list[Sample]:
+def chosen(most: int = 20) -> list[StatementSample]:
     taken = trace(
         uses=[StatementUse(256 + number, 11, 10, 10_000 - number, 1, 0, 0) for number in TEXTS],
         texts=[TextSeen(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],

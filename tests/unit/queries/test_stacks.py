@@ -6,12 +6,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from powerprof.database.performance import Known
+from powerprof.database.clients.performance import Known
 from powerprof.errors import UsageError
 from powerprof.queries.join import naming, parts_of
 from powerprof.queries.stacks import INCOMPLETE, with_stacks
-from powerprof.report.exports import export
-from powerprof.tracing.oncpu_capture import OnCpuCapture, SampleRow
+from powerprof.report.exports.formats import export
+from powerprof.tracing.captures.oncpu import OnCpuCapture, SampleRow
 from tests.unit.queries.sample import BURN, POINT, trace
 from tests.unit.queries.test_report import record
 

@@ -23,7 +23,7 @@ from powerprof.experiment.judge.answer import answer
 from powerprof.experiment.judge.metrics import baseline_of
 from powerprof.experiment.judge.verdict import judge, own_control
 from powerprof.experiment.measure.oslayer import OsRates
-from powerprof.experiment.records import Arm, Block, Comparison, Condition, LoadOptions, LoadRun, Plan, Threat
+from powerprof.experiment.records import Arm, Block, Comparison, ConditionRecord, LoadOptions, LoadRun, Plan, Threat
 from powerprof.experiment.sweep import Point, Sweep
 from powerprof.experiment.sweepcomparison import SweepComparison, compare_sweeps
 from powerprof.records import (
@@ -42,7 +42,7 @@ from powerprof.records import (
     ToolCost,
     Window,
 )
-from powerprof.report.samples import TimelineExit
+from powerprof.report.stacks.samples import TimelineExit
 from powerprof.runs import RunStore
 from powerprof.windows.summary import interval, phase_of
 
@@ -186,7 +186,7 @@ def comparison(pairs: int = 12) -> Comparison:
         id="compare-0007",
         command="compare",
         started_at=START.isoformat(),
-        a=Condition(
+        a=ConditionRecord(
             name="index",
             workload="city",
             title="With an index on Name",
@@ -194,7 +194,7 @@ def comparison(pairs: int = 12) -> Comparison:
             load={"clients": 4, "statements": "SELECT … WHERE Name = ?"},
             settings={"innodb_buffer_pool_size": "128M"},
         ),
-        b=Condition(
+        b=ConditionRecord(
             name="no-index",
             workload="city",
             title="Without it",
@@ -524,7 +524,7 @@ def _metrics(factor: float) -> list[RunMetric]:
     ]
 
 
-CITY_INDEX = Condition(name="index", workload="city", title="an index on Name", load={}, settings={}, work="1")
+CITY_INDEX = ConditionRecord(name="index", workload="city", title="an index on Name", load={}, settings={}, work="1")
 
 
 @cache

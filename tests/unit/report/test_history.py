@@ -13,9 +13,10 @@ from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.records import LoadRun
 from powerprof.experiment.trend import trend_of
 from powerprof.records import Estimate
-from powerprof.report import history, trend
+from powerprof.report.documents import history
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.trend import render
+from powerprof.report.terminal import trend
 from powerprof.runs import About, RunInfo, RunStore, check_label
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, sweep
 

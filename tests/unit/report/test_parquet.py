@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from powerprof.records import Phase
-from powerprof.report.parquet import export
+from powerprof.report.exports.parquet import export
 from powerprof.runs import RunStore
 from tests.conftest import REPOSITORY
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run

@@ -9,10 +9,10 @@ from itertools import pairwise
 import pytest
 
 from powerprof.errors import UsageError
-from powerprof.report.exports import export
+from powerprof.report.exports.formats import export
+from powerprof.report.exports.perfetto import perfetto
 from powerprof.report.html import Extras
-from powerprof.report.perfetto import perfetto
-from powerprof.report.samples import TimelineExit
+from powerprof.report.stacks.samples import TimelineExit
 from tests.unit.report.sample_records import HOSTILE, attribution, idle_run, timeline
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from powerprof.errors import PowerprofError
 from powerprof.folders import Folder
-from powerprof.live.intervals import Interval
-from powerprof.report.profiles import ProfileFolder
+from powerprof.live.intervals import LiveInterval
+from powerprof.report.exports.profiles import ProfileFolder
 from tests.unit.live.intervals import interval, row
 from tests.unit.report.test_stack_exports import decoded
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     return made
 
 
-def at(second: int, one: Interval) -> Interval:
+def at(second: int, one: LiveInterval) -> LiveInterval:
     stamp = f"2026-11-22T08:{second // 60:02}:{second % 60:02}.500Z"
     return msgspec.structs.replace(one, ended_at=stamp)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from powerprof.records import Conservation
-from powerprof.report.sums import balance, is_blind, verdict
+from powerprof.report.tables.sums import balance, is_blind, verdict
 
 
 def found(total: int, unknown: int = 0, lost: int = 0, **more: object) -> Conservation:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from powerprof.experiment.sweep import Point, Sweep
 from powerprof.records import Estimate, Kind, RunMetric
-from powerprof.report.sweep import headline, lines
+from powerprof.report.terminal.sweep import headline, lines
 from tests.unit.report.sample_records import sweep
 
 Ends = tuple[float, float, float]

@@ -8,12 +8,13 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from powerprof.report import markdown, terminal
+from powerprof.report.documents.kinds import KINDS, form, kind_of, lines_of, said
+from powerprof.report.forms import markdown
 from powerprof.report.html.tables import table as html_table
-from powerprof.report.kinds import KINDS, form, kind_of, lines_of, said
-from powerprof.report.metrics import comparison_table, sweep_table
-from powerprof.report.phases import phases_table
-from powerprof.report.table import Column, Figure, Places, Row, Table, Words
+from powerprof.report.tables import columns as terminal
+from powerprof.report.tables.metrics import comparison_table, sweep_table
+from powerprof.report.tables.phases import phases_table
+from powerprof.report.tables.table import Column, Figure, Places, Table, TableRow, Words
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, load_run, on_cpu, sweep
 
 FORMS = ("record", "lines", "html", "markdown", "csv", "stacks")
@@ -102,7 +103,7 @@ def test_a_point_without_a_metric_is_unknown_and_has_no_place() -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_from_outside_stay_names(name: str) -> None:
     columns = [Column("name", left=True), Column("x", name=name)]
-    table = Table(columns, [Row({"name": Words(name), "x": Figure(1, "/x", 0)})], "t")
+    table = Table(columns, [TableRow({"name": Words(name), "x": Figure(1, "/x", 0)})], "t")
     page = str(html_table(table))
     assert set(re.findall(r"<(\w+)", page)) == {"div", "table", "thead", "tbody", "tr", "th", "td", "data"}
     lines = markdown.table(table)

@@ -16,12 +16,12 @@ from powerprof.attribution.records import Attribution, Waking
 from powerprof.energy.domains import Total
 from powerprof.energy.result import EnergyResult
 from powerprof.records import EnergyReading
-from powerprof.report import attribution as report
-from powerprof.report import compare
-from powerprof.report.csvfile import to_csv
-from powerprof.report.exports import export
+from powerprof.report.exports.formats import export
+from powerprof.report.forms.csvfile import to_csv
+from powerprof.report.forms.markdown import code, plain, to_markdown
 from powerprof.report.html import render_html
-from powerprof.report.markdown import code, plain, to_markdown
+from powerprof.report.terminal import attribution as report
+from powerprof.report.terminal import compare
 from tests.unit.report.sample_records import (
     HOSTILE,
     attribution,

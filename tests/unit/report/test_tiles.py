@@ -7,13 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.errors import UsageError
-from powerprof.report import yearly
-from powerprof.report.glossary import TERMS, terms_in
+from powerprof.report.documents.glossary import TERMS, terms_in
+from powerprof.report.documents.kinds import kind_of
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import explained
 from powerprof.report.html.tiles import tiles_of
-from powerprof.report.kinds import kind_of
-from powerprof.report.table import Places
+from powerprof.report.tables import yearly
+from powerprof.report.tables.table import Places
 from tests.contract.docs import glossary_page
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run
 

@@ -9,10 +9,10 @@ from powerprof.attribution.capture import Capture
 from powerprof.attribution.records import TargetInfo
 from powerprof.processes.tasks import Task
 from powerprof.records import ToolCost
-from powerprof.report.samples import TimelineExit
-from powerprof.report.timeline import timeline_of
-from powerprof.tracing.edge import CpuEdge
-from powerprof.tracing.layout import IDLE_EXIT, Evidence, Flag, WakerContext
+from powerprof.report.stacks.samples import TimelineExit
+from powerprof.report.stacks.timeline import timeline_of
+from powerprof.tracing.captures.edges import CpuEdge
+from powerprof.tracing.idle.layout import IDLE_EXIT, Flag, WakeEvidence, WakerContext
 from tests.unit.report.sample_records import filled
 
 HRTIMER_WAKEUP, TICK_FUNCTION = 0xFFFFFFFF81000100, 0xFFFFFFFF81000200
@@ -55,7 +55,7 @@ def test_each_exit_has_its_state_its_mechanism_and_who_is_to_blame() -> None:
                     "enter_ns": 100,
                     "exit_ns": 500,
                     "next_ns": 700,
-                    "evidence": Evidence.LOCAL_TIMER,
+                    "evidence": WakeEvidence.LOCAL_TIMER,
                     "flags": Flag.WAKER,
                     "waker_context": WakerContext.TIMER,
                     "waker_timer_function": HRTIMER_WAKEUP,
@@ -67,7 +67,7 @@ def test_each_exit_has_its_state_its_mechanism_and_who_is_to_blame() -> None:
                     "enter_ns": 50,
                     "exit_ns": 400,
                     "next_ns": 450,
-                    "evidence": Evidence.RESCHEDULE,
+                    "evidence": WakeEvidence.RESCHEDULE,
                     "flags": Flag.WAKER,
                     "waker_context": WakerContext.TASK,
                     "waker_tid": 200,
@@ -79,7 +79,7 @@ def test_each_exit_has_its_state_its_mechanism_and_who_is_to_blame() -> None:
                     "enter_ns": 700,
                     "exit_ns": 900,
                     "next_ns": 950,
-                    "evidence": Evidence.DEVICE,
+                    "evidence": WakeEvidence.DEVICE,
                     "flags": Flag.WAKER,
                     "waker_context": WakerContext.DEVICE,
                     "waker_irq": 24,
@@ -91,7 +91,7 @@ def test_each_exit_has_its_state_its_mechanism_and_who_is_to_blame() -> None:
                     "enter_ns": 450,
                     "exit_ns": 9_900,
                     "next_ns": 0,
-                    "evidence": Evidence.LOCAL_TIMER,
+                    "evidence": WakeEvidence.LOCAL_TIMER,
                     "timer_function": TICK_FUNCTION,
                 },
                 {"cpu": 0, "state": 1, "enter_ns": 950, "exit_ns": 20_000, "next_ns": 20_100, "next_tid": 14},

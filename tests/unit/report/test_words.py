@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from powerprof.attribution.functions import FunctionProfile, FunctionRow
 from powerprof.experiment.judge.cost import Claim
-from powerprof.queries.records import PlanStep
+from powerprof.queries.records import QueryPlanStep
 from powerprof.records import Estimate
-from powerprof.report import attribution, functions, idle
-from powerprof.report.queries import plan_text
+from powerprof.report.terminal import attribution, functions, idle
+from powerprof.report.terminal.queries import plan_text
 from tests.unit.report import sample_records
 
 
@@ -25,7 +25,7 @@ def test_of_an_estimate_one_doubt_stands_for_all() -> None:
 
 
 def test_a_step_without_a_table_has_no_question_marks() -> None:
-    assert plan_text([PlanStep(table=None, access=None, key=None, rows_count=None, extra="No tables used")]) == (
+    assert plan_text([QueryPlanStep(table=None, access=None, key=None, rows_count=None, extra="No tables used")]) == (
         "no table (No tables used)"
     )
 

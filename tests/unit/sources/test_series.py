@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from powerprof.sources.counters import CounterSample, step_units
 from powerprof.sources.series import (
-    Energy,
+    EnergySeries,
     PowerInterval,
     PowerSample,
     counter_energy,
@@ -64,7 +64,7 @@ def test_unknown_wrap_point_drops_every_sample_and_says_so() -> None:
 
 def counted(
     values: list[int | None], *, modulus: int | None = 262_143_328_851, limit_watts: float = 1000.0, step_s: float = 1.0
-) -> Energy:
+) -> EnergySeries:
     """Readings of a counter in µJ, one every `step_s`."""
     samples = [CounterSample(i * step_s, v, None if v is not None else "unreadable") for i, v in enumerate(values)]
     end_s = (len(values) - 1) * step_s

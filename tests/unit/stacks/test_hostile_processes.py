@@ -20,16 +20,16 @@ import pytest
 from powerprof.errors import DataError
 from powerprof.files import read_fields
 from powerprof.processes.tasks import look_up
-from powerprof.stacks import budget as budgets
 from powerprof.stacks import fde, symtab
-from powerprof.stacks.aside import ANSWER_S, MOST_LEFT_BEHIND, PATIENCE_S, Aside, Unreadable
-from powerprof.stacks.budget import Budget
+from powerprof.stacks import time_budget as budgets
 from powerprof.stacks.debugfiles import find_debug_file
 from powerprof.stacks.elf import parse_elf, read_elf
 from powerprof.stacks.image import Mapping as Mapped
 from powerprof.stacks.image import ProcessImage, parse_maps, snapshot
+from powerprof.stacks.reader_process import ANSWER_S, MOST_LEFT_BEHIND, PATIENCE_S, ReaderProcess, Unreadable
 from powerprof.stacks.store import TableStore
-from powerprof.tracing.sleeping import sleeping_stacks
+from powerprof.stacks.time_budget import Budget
+from powerprof.tracing.idle.sleeping import sleeping_stacks
 from tests.unit.stacks.elves import Part, make, symbol
 
 Tree = Callable[[Mapping[str, str]], Path]
@@ -254,7 +254,7 @@ def hanging(fake_tree: Tree) -> Callable[[int, str], Path]:
 
 def test_memory_that_never_comes_leaves_the_reader_behind(hanging: Callable[[int, str], Path]) -> None:
     hanging(77, "mem")
-    with Aside() as aside:
+    with ReaderProcess() as aside:
         began = time.monotonic()
         assert sleeping_stacks(77, aside) == []
         assert time.monotonic() - began < PATIENCE_S + 1.0
@@ -265,7 +265,7 @@ def test_memory_that_never_comes_leaves_the_reader_behind(hanging: Callable[[int
 
 def test_a_lock_that_never_comes_leaves_the_reader_behind(hanging: Callable[[int, str], Path]) -> None:
     hanging(78, "maps")
-    with Aside() as aside, pytest.raises(Exception, match="kept a reader of its memory waiting"):
+    with ReaderProcess() as aside, pytest.raises(Exception, match="kept a reader of its memory waiting"):
         snapshot(78, aside=aside)
 
 
@@ -273,7 +273,7 @@ def test_a_crowd_that_lets_its_readers_wait_costs_two_waits(hanging: Callable[[i
     for pid in range(100, 120):
         hanging(pid, "mem")
     began = time.monotonic()
-    with Aside() as aside:
+    with ReaderProcess() as aside:
         for pid in range(100, 120):
             sleeping_stacks(pid, aside)
         assert len(aside.silent) == 20
@@ -283,7 +283,7 @@ def test_a_crowd_that_lets_its_readers_wait_costs_two_waits(hanging: Callable[[i
 
 
 def test_a_reader_that_nobody_asks_goes_and_another_comes() -> None:
-    with Aside() as aside:
+    with ReaderProcess() as aside:
         text, _ = aside.maps(os.getpid())
         first = aside._child
         aside.rest(3600.0)
@@ -294,7 +294,7 @@ def test_a_reader_that_nobody_asks_goes_and_another_comes() -> None:
 
 
 def test_a_process_that_is_gone_is_told_from_one_that_is_silent() -> None:
-    with Aside() as aside:
+    with ReaderProcess() as aside:
         with pytest.raises(Unreadable):
             aside.maps(4194303)
         assert aside.notes() == []
@@ -365,7 +365,7 @@ def test_a_stack_in_a_page_of_fuse(root: None, fake_tree: Tree, tmp_path: Path) 
         where = f"proc/{target.pid}/task/{target.pid}/syscall"
         host = fake_tree({where: f"35 0 0 0 0 0 0 {sp:#x} 0x1000\n"})
         (host / f"proc/{target.pid}/mem").symlink_to(f"/proc/{target.pid}/mem")
-        with Aside() as aside:
+        with ReaderProcess() as aside:
             began = time.monotonic()
             assert sleeping_stacks(target.pid, aside) == []
             assert time.monotonic() - began < PATIENCE_S + 1.5

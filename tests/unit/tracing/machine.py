@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from powerprof import paths
-from powerprof.tracing.layout import IDLE_EXIT, Evidence
+from powerprof.tracing.idle.layout import IDLE_EXIT, WakeEvidence
 
 HERE = Path(__file__).parent
 FUNCTIONS = {"tick_nohz_handler": 1, "hrtimer_wakeup": 2, "process_timeout": 3, "timerfd_tmrproc": 4}
@@ -95,16 +95,16 @@ class Machine:
             if c.enter(state, now, cpu, number, out):
                 self._records.append(out.raw)
         elif name == "local_timer_entry":
-            c.evidence(state, Evidence.LOCAL_TIMER, 0)
+            c.evidence(state, WakeEvidence.LOCAL_TIMER, 0)
         elif name == "reschedule_entry":
-            c.evidence(state, Evidence.RESCHEDULE, 0)
+            c.evidence(state, WakeEvidence.RESCHEDULE, 0)
         elif name == "ipi_entry":
-            c.refine(state, Evidence.RESCHEDULE, 0)
+            c.refine(state, WakeEvidence.RESCHEDULE, 0)
         elif name == "call_function_single_entry":
-            c.evidence(state, Evidence.CALL_FUNCTION, 0)
+            c.evidence(state, WakeEvidence.CALL_FUNCTION, 0)
         elif name == "wake_idle_without_ipi":
             target = self._cpus.setdefault(int(arguments[0]), ctypes.create_string_buffer(c.state_bytes()))
-            c.evidence(target, Evidence.NO_IPI, 0)
+            c.evidence(target, WakeEvidence.NO_IPI, 0)
         elif name == "irq_handler_entry":
             c.hardirq(state, int(arguments[0]))
         elif name == "irq_handler_exit":

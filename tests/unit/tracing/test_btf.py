@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.errors import CapabilityError, PowerprofError
-from powerprof.tracing.btf import Btf, kernel_btf
+from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from tests.unit.tracing.btf_blob import CONST, ENUM, ENUM64, PTR, TYPEDEF, UNION, BtfBlob
 
 REAL = Path("/sys/kernel/btf/vmlinux")

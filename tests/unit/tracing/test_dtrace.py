@@ -13,9 +13,9 @@ import pytest
 
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.paths import data_dir
-from powerprof.tracing.dtrace import Dtrace, find_dtrace, run_dtrace
-from powerprof.tracing.dtrace_output import parse_latency
-from powerprof.tracing.dtrace_scripts import Probed, pick, render, render_probes
+from powerprof.tracing.dtrace.backend import Dtrace, find_dtrace, run_dtrace
+from powerprof.tracing.dtrace.output import parse_latency
+from powerprof.tracing.dtrace.scripts import Probed, pick, render, render_probes
 
 SCRIPTS = sorted((data_dir("probes") / "dtrace").glob("*.d"))
 SYSTEMS = ("Linux", "SunOS", "FreeBSD", "Darwin")

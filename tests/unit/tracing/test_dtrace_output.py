@@ -7,8 +7,8 @@ import pytest
 
 from powerprof.attribution.functions import function_profile
 from powerprof.errors import DataError
-from powerprof.tracing.dtrace import DtraceRun
-from powerprof.tracing.dtrace_output import parse_frame, parse_functions, parse_latency, parse_wakeups
+from powerprof.tracing.dtrace.backend import DtraceRun
+from powerprof.tracing.dtrace.output import parse_frame, parse_functions, parse_latency, parse_wakeups
 
 FUNCTIONS = """\
 begin\t5000000000

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerprof.processes.tasks import ENDED, ENDED_IN_TARGET
-from powerprof.tracing import ended
-from powerprof.tracing.ended import EndedThreads, summed_causes, summed_wakings
-from powerprof.tracing.layout import CAUSE, WOKEN, Evidence, Flag, WakerContext
+from powerprof.tracing.idle import ended
+from powerprof.tracing.idle.ended import EndedThreads, summed_causes, summed_wakings
+from powerprof.tracing.idle.layout import CAUSE, WOKEN, Flag, WakeEvidence, WakerContext
 
 SERVER, CLIENT = 100, 5000
 
@@ -20,7 +20,7 @@ SERVER, CLIENT = 100, 5000
 def causes(*rows: dict[str, Any]) -> np.ndarray:
     found = np.zeros(len(rows), dtype=CAUSE)
     for one, row in zip(found, rows, strict=True):
-        one["count"], one["evidence"] = 1, Evidence.CALL_FUNCTION
+        one["count"], one["evidence"] = 1, WakeEvidence.CALL_FUNCTION
         for name, value in row.items():
             one[name] = value
     return found

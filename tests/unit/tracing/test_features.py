@@ -8,8 +8,8 @@ import os
 import pytest
 
 from powerprof.errors import CapabilityError
-from powerprof.tracing import features
-from powerprof.tracing.features import Feature
+from powerprof.tracing.bpf import features
+from powerprof.tracing.bpf.features import Feature
 
 NO_HELPER = Feature("bpf_never_heard_of", "helper", 9999, "99.1", "nothing")
 NO_MAP = Feature("map of the future", "map", 9999, "99.1", "nothing")

@@ -8,10 +8,10 @@ import pytest
 from powerprof.attribution.functions import function_profile
 from powerprof.attribution.oncpu import on_cpu_profile, wilson
 from powerprof.errors import UsageError
-from powerprof.tracing.function_names import bare, is_stepped, matches, split_pattern
-from powerprof.tracing.functions import FunctionCounts, FunctionTrace
-from powerprof.tracing.functions_cost import ProbeCost
-from powerprof.tracing.oncpu_capture import OnCpuCapture, SampleRow
+from powerprof.tracing.bpf.probe_cost import ProbeCost
+from powerprof.tracing.captures.functions import FunctionCounts, FunctionTrace
+from powerprof.tracing.captures.oncpu import OnCpuCapture, SampleRow
+from powerprof.tracing.symbols.patterns import bare, is_stepped, matches, split_pattern
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.tracing import halves
-from powerprof.tracing.halves import Halves
-from powerprof.tracing.loaded import Loaded
+from powerprof.tracing.bpf import halves
+from powerprof.tracing.bpf.halves import Halves
+from powerprof.tracing.bpf.loaded import LoadedProgram
 
 KEY = np.dtype([("thread", "<u4"), ("flags", "<u4")])
 SUM = np.dtype([("count", "<u8"), ("latest", "<u8"), ("states", "<u4", (2,))])
@@ -61,7 +61,7 @@ class Kernel:
 
 def table(kernel: Kernel) -> Halves:
     return Halves(
-        cast(Loaded, kernel), "causes", (KEY, SUM), ("flags", BIT), sums=("count", "states"), turn=kernel.turn
+        cast(LoadedProgram, kernel), "causes", (KEY, SUM), ("flags", BIT), sums=("count", "states"), turn=kernel.turn
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.errors import CapabilityError, PowerprofError
-from powerprof.tracing import headers
+from powerprof.tracing.bpf import headers
 
 ARCH = headers._architecture()[0]
 

@@ -10,9 +10,9 @@ import pytest
 
 from powerprof.attribution import idle
 from powerprof.attribution.idle import IPI, MECHANISMS, NO_IPI, TICK, TIMER, UNKNOWN
-from powerprof.tracing import layout
-from powerprof.tracing.aggregate import cause_keys
-from powerprof.tracing.layout import IDLE_EXIT, Evidence, Flag, WakerContext
+from powerprof.tracing.idle import layout
+from powerprof.tracing.idle.aggregate import cause_keys
+from powerprof.tracing.idle.layout import IDLE_EXIT, Flag, WakeEvidence, WakerContext
 
 from . import machine
 
@@ -110,7 +110,7 @@ MWAIT = """
 @pytest.mark.parametrize("stream", [HLT, MWAIT])
 def test_a_sleeper_that_armed_a_timer(library: ctypes.CDLL, stream: str) -> None:
     (record,) = run(library, stream.format(function="hrtimer_wakeup", exit=EXIT))
-    assert record["evidence"] == Evidence.LOCAL_TIMER
+    assert record["evidence"] == WakeEvidence.LOCAL_TIMER
     assert record["timer_function"] == machine.function_address("hrtimer_wakeup")
     assert record["next_tid"] == 77
     assert record["flags"] & Flag.WAKER and record["waker_context"] == WakerContext.TIMER
@@ -175,7 +175,7 @@ def test_a_waking_without_ipi_is_seen_on_the_wakers_cpu(library: ctypes.CDLL) ->
         0 5200 idle {EXIT}
         0 5300 sched_switch 0 77""",
     )
-    assert record["evidence"] == Evidence.NO_IPI and record["waker_tid"] == 4711
+    assert record["evidence"] == WakeEvidence.NO_IPI and record["waker_tid"] == 4711
     assert mechanisms(np.array([record]))[0] == NO_IPI
 
 
@@ -191,7 +191,7 @@ def test_a_device_interrupt_wakes_a_waiter_through_its_softirq(library: ctypes.C
         0 5060 idle {EXIT}
         0 5070 sched_switch 0 77""",
     )
-    assert record["evidence"] == Evidence.DEVICE and record["irq"] == 38
+    assert record["evidence"] == WakeEvidence.DEVICE and record["irq"] == 38
     assert record["waker_context"] == WakerContext.SOFTIRQ and record["waker_irq"] == 3
     assert MECHANISMS[mechanisms(np.array([record]))[0]] == "device"
 
@@ -222,7 +222,7 @@ def test_an_ipi_that_is_an_interrupt_with_a_number_is_told_from_a_device(library
         0 5060 idle {EXIT}
         0 5070 sched_switch 0 77""",
     )
-    assert record["evidence"] == Evidence.RESCHEDULE
+    assert record["evidence"] == WakeEvidence.RESCHEDULE
     assert mechanisms(np.array([record]))[0] == IPI
 
 
@@ -237,7 +237,7 @@ def test_a_timer_that_is_an_interrupt_with_a_number_is_told_from_a_device(librar
         0 5020 irq_handler_exit
         0 5060 idle {EXIT}""",
     )
-    assert record["evidence"] == Evidence.LOCAL_TIMER
+    assert record["evidence"] == WakeEvidence.LOCAL_TIMER
     assert mechanisms(np.array([record]))[0] == TICK
 
 
@@ -251,7 +251,7 @@ def test_a_timer_after_a_device_s_handler_does_not_take_its_place(library: ctype
         0 5025 hrtimer_expire_exit
         0 5060 idle {EXIT}""",
     )
-    assert (record["evidence"], record["irq"]) == (Evidence.DEVICE, 38)
+    assert (record["evidence"], record["irq"]) == (WakeEvidence.DEVICE, 38)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_the_load_meter_is_told_how_long_the_cpu_idled_whether_its_exit_was_seen
 
 def test_nothing_seen_stays_unknown(library: ctypes.CDLL) -> None:
     (record,) = run(library, f"0 5200 idle {EXIT}\n0 5300 sched_switch 0 77")
-    assert record["evidence"] == Evidence.NONE
+    assert record["evidence"] == WakeEvidence.NONE
     assert mechanisms(np.array([record]))[0] == UNKNOWN
 
 
@@ -295,7 +295,7 @@ def test_a_poll_that_nothing_ended_came_to_its_own_end(library: ctypes.CDLL) -> 
         + [(0, 10**9 + 91_000, "idle", ("0",))]
     )
     assert exits["state"].tolist() == [0, 1]
-    assert (exits["evidence"] == Evidence.NONE).all()
+    assert (exits["evidence"] == WakeEvidence.NONE).all()
     states = {0: ["POLL", "C1"], 1: ["POLL", "C1"]}
     # What ended C1 without a trace stays unknown.
     assert idle.mechanisms(cause_keys(exits), states).tolist() == [TIMER, UNKNOWN]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from powerprof.records import Window
-from powerprof.tracing.edge import CpuEdge
-from powerprof.tracing.idle_time import traced_residency
-from powerprof.tracing.layout import CPU_TOTAL
+from powerprof.tracing.captures.edges import CpuEdge
+from powerprof.tracing.idle.idle_time import traced_residency
+from powerprof.tracing.idle.layout import CPU_TOTAL
 
 MS = 1_000_000
 OWN = 4711

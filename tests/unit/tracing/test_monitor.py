@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from powerprof.sources.base import CpuReading, StateInfo
-from powerprof.tracing.layout import CPU_STATE, Phase
-from powerprof.tracing.monitor import completed
+from powerprof.tracing.idle.layout import CPU_STATE, CpuPhase
+from powerprof.tracing.idle.monitor import completed
 
 STATES = (StateInfo("POLL", True), StateInfo("C1", False))
 
@@ -16,27 +16,27 @@ def reading(at_ns: int) -> CpuReading:
     return CpuReading(0, at_ns, STATES, (5, 1000), (1, 10), (0, 0), (0, 0), (0, 0))
 
 
-def cpu(phase: Phase, enter_ns: int, state: int = 1) -> np.ndarray:
+def cpu(phase: CpuPhase, enter_ns: int, state: int = 1) -> np.ndarray:
     found = np.zeros((), dtype=CPU_STATE)
     found["phase"], found["period"]["enter_ns"], found["period"]["state"] = phase, enter_ns, state
     return found
 
 
 def test_an_open_period_is_added_to_its_state() -> None:
-    look = cpu(Phase.IDLE, 4_000_000)
+    look = cpu(CpuPhase.IDLE, 4_000_000)
     found = completed(reading(9_000_000), look, look)
     assert (found.time_us, found.usage, found.resolved) == ((5, 6000), (1, 10), True)
 
 
 def test_a_cpu_that_runs_has_nothing_open() -> None:
-    for phase in (Phase.UNKNOWN, Phase.LEFT, Phase.RUNNING):
+    for phase in (CpuPhase.UNKNOWN, CpuPhase.LEFT, CpuPhase.RUNNING):
         look = cpu(phase, 4_000_000)
         found = completed(reading(9_000_000), look, look)
         assert (found.time_us, found.resolved) == ((5, 1000), True)
 
 
 def test_two_looks_that_differ_tell_nothing() -> None:
-    before = cpu(Phase.IDLE, 4_000_000)
-    for after in (cpu(Phase.IDLE, 5_000_000), cpu(Phase.RUNNING, 4_000_000)):
+    before = cpu(CpuPhase.IDLE, 4_000_000)
+    for after in (cpu(CpuPhase.IDLE, 5_000_000), cpu(CpuPhase.RUNNING, 4_000_000)):
         found = completed(reading(9_000_000), before, after)
         assert (found.time_us, found.resolved) == ((5, 1000), False)

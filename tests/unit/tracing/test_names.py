@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from powerprof.tracing import names
-from powerprof.tracing.layout import CAUSE
+from powerprof.tracing.idle.layout import CAUSE
+from powerprof.tracing.symbols import kernel as names
 
 # Modules' functions come last, each with its module.
 LINES = [f"{0xFFFFFFFF81000000 + 16 * at:016x} t function_{at}" for at in range(50_000)]

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from powerprof.tracing.loaded import Loaded
-from powerprof.tracing.price import ENOUGH, Price
+from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.run_time import ENOUGH, Price
 
 
 class Runs:
@@ -33,7 +33,7 @@ class Runs:
 
 
 def _price(runs: Runs, every_s: float) -> Price:
-    price = Price(cast(Loaded, runs), lambda: runs.events, every_s=every_s)
+    price = Price(cast(LoadedProgram, runs), lambda: runs.events, every_s=every_s)
     price.begin()
     return price
 

@@ -8,17 +8,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.tracing.statement_tables import (
-    TEXT_BYTES,
-    Thread,
-    add_open,
-    read_past,
-    read_sums,
-    read_threads,
-    text_seen,
-    thread_use,
-)
-from powerprof.tracing.statement_trace import (
+from powerprof.tracing.captures.statements import (
     COM_PART,
     COM_QUERY,
     COM_STMT_EXECUTE,
@@ -27,6 +17,16 @@ from powerprof.tracing.statement_trace import (
     ThreadUse,
     class_of,
     class_range,
+)
+from powerprof.tracing.statements.tables import (
+    TEXT_BYTES,
+    ThreadCounters,
+    add_open,
+    read_past,
+    read_sums,
+    read_threads,
+    text_seen,
+    thread_use,
 )
 
 _ID, _TID = 0x1F00, 42
@@ -38,17 +38,17 @@ def _key(*numbers: int) -> bytes:
     return struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
-def _thread(**fields: Any) -> Thread:
-    plain = dict.fromkeys(Thread._fields, 0) | {
+def _thread(**fields: Any) -> ThreadCounters:
+    plain = dict.fromkeys(ThreadCounters._fields, 0) | {
         "first_ns": 1_000,
         "id": _ID,
         "command": COM_QUERY,
         "length": len(_TEXT),
     }
-    return Thread(**{**plain, **fields})
+    return ThreadCounters(**{**plain, **fields})
 
 
-def _entry(thread: Thread, text: bytes = _TEXT) -> tuple[bytes, bytes]:
+def _entry(thread: ThreadCounters, text: bytes = _TEXT) -> tuple[bytes, bytes]:
     return struct.pack("<I", _TID), struct.pack("<12Q64x6I4Bx", *thread) + text.ljust(TEXT_BYTES, b"\0")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from powerprof.stacks.decoding import instructions
-from powerprof.tracing.textplace import Code, connection_offset, text_offset
+from powerprof.tracing.statements.textplace import Code, connection_offset, text_offset
 
 
 def code(data: str) -> Code:

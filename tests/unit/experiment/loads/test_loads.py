@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from powerprof.database.base import Login
+from powerprof.database.clients.base import Login
 from powerprof.errors import CapabilityError, UsageError
 from powerprof.experiment.loads import command, connectorj, pgbench, slap, sysbench
 from powerprof.experiment.loads.base import Context, LoadFailed, Order

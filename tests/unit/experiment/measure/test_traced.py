@@ -6,18 +6,18 @@ from __future__ import annotations
 import pytest
 
 from powerprof.experiment.measure.traced import repeated_until_raging
-from powerprof.experiment.records import StormShare, TracedWindow
-from powerprof.report import servers
+from powerprof.experiment.records import StormShare, TraceSummary
+from powerprof.report.terminal import servers
 from tests.unit.report.sample_records import attribution
 
 
-def _window(raged: float | None, began: bool = True) -> TracedWindow:
+def _window(raged: float | None, began: bool = True) -> TraceSummary:
     storm = None
     if raged is not None:
         storm = StormShare(
             began=began, raged_percent=raged, restarts_count=0, counter="Connections", counter_hz=raged / 10
         )
-    return TracedWindow(arm="b", members={"replica": 8123}, attribution=attribution(), storm=storm)
+    return TraceSummary(arm="b", members={"replica": 8123}, attribution=attribution(), storm=storm)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def _window(raged: float | None, began: bool = True) -> TracedWindow:
         ([_window(0.0, began=False), _window(99.0)], 2),
     ],
 )
-def test_it_is_traced_until_the_storm_rages_and_not_without_an_end(windows: list[TracedWindow], taken: int) -> None:
+def test_it_is_traced_until_the_storm_rages_and_not_without_an_end(windows: list[TraceSummary], taken: int) -> None:
     left, said = list(windows), []
     found = repeated_until_raging(lambda: left.pop(0), "duplicate-id", said.append)
     assert left == []

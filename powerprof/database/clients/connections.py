@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Idle clients: N connections that are opened, say nothing, and are closed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from powerprof.closeable import Closeable
+from powerprof.database.clients import dialects
+from powerprof.database.clients.base import Server
+from powerprof.database.isolation import limits
+from powerprof.errors import PowerprofError
+
+if TYPE_CHECKING:
+    from powerprof.database.clients.base import Sql
+
+# Packet of length 1, sequence 0, COM_QUIT (client/server protocol): the server need not log an aborted client.
+_QUIT = b"\x01\x00\x00\x00\x01"
+_EVENTS = select.POLLIN | select.POLLRDHUP
+
+
+class IdleConnections(Closeable):
+    """`with IdleConnections(server, 16) as clients:` holds 16 connections open; nothing is sent meanwhile.
+
+    Only the file descriptors are kept: 10,000 PyMySQL connections would be 90 MB. `hold_s` is how long they are
+    going to be held: where the server would close them earlier, `notes` says so. `progress` is called with the
+    number open. Raises UsageError, or PowerprofError where this host or the server does not allow so many.
+    """
+
+    def __init__(
+        self, server: Server, count: int, *, hold_s: float | None = None, progress: Callable[[int], None] | None = None
+    ) -> None:
+        limits.check_clients(count)
+        self.count = count
+        self.notes: list[str] = []
+        self._server = server
+        self._hold_s = hold_s
+        self._progress = progress
+        self._handles: list[int] = []
+        self._whole: list[Sql] = []
+
+    def _open(self) -> None:
+        if self.count:
+            limits.raise_open_files(self.count)
+            self._ask_server()
+            self._open_all()
+
+    def _ask_server(self) -> None:
+        """Refuse before the first connection what the server would refuse at the last."""
+        timeout_s = check_connections(self._server, self.count)
+        if self._hold_s is not None and timeout_s is not None and self._hold_s >= timeout_s:
+            self.notes.append(
+                f"the server closes idle connections after {timeout_s} s (wait_timeout), "
+                f"they are to be held for {self._hold_s:.0f} s"
+            )
+
+    def _open_all(self) -> None:
+        # Each handshake waits for the server twice or more: eight at a time take a quarter of the time of one.
+        workers = ThreadPoolExecutor(min(8, self.count))
+        try:
+            for number, _ in enumerate(workers.map(self._open_client, range(self.count)), 1):
+                if self._progress is not None and number % 100 == 0:
+                    self._progress(number)
+        finally:
+            workers.shutdown(cancel_futures=True)
+
+    def _open_client(self, number: int) -> None:
+        try:
+            connection = self._server.connect(autocommit=None)
+        except PowerprofError as error:
+            raise PowerprofError(f"client {number + 1} of {self.count}: {error.message}", error.hint) from error
+        handle = connection.detach()
+        if handle is None:
+            self._whole.append(connection)
+        else:
+            self._handles.append(handle)
+
+    def lost_count(self) -> int:
+        """How many the server has closed, or written to, which it does only to say that it closes."""
+        poll = select.poll()
+        handles: list[int] = [*self._handles, *(connection.fileno() for connection in self._whole)]
+        for handle in handles:
+            poll.register(handle, _EVENTS)
+        return len(poll.poll(0))
+
+    def close(self) -> None:
+        """Say good-bye and close them all."""
+        for connection in self._whole:
+            with contextlib.suppress(Exception):
+                connection.close()
+        for handle in self._handles:
+            with contextlib.suppress(OSError):
+                os.write(handle, _QUIT)
+            os.close(handle)
+        self._handles.clear()
+        self._whole.clear()
+
+
+def check_connections(server: Server, count: int) -> int | None:
+    """Raises PowerprofError where the server or this host has no room for `count` connections more.
+
+    Returns after how many seconds the server closes an idle one (wait_timeout); None: never.
+    """
+    with server.connect() as connection:
+        most, per_user, there, timeout_s = dialects.of(connection).room(connection)
+    if not most:
+        raise PowerprofError("the server does not say how many connections it allows", "is it MySQL or MariaDB?")
+    # One of those that are there was this question's.
+    room = most - there + 1
+    if count > room:
+        raise PowerprofError(
+            f"the server has room for {room} more connections, {count} are wanted (max_connections {most})",
+            f"set max_connections to {most + count - room}, or use fewer --clients",
+        )
+    if 0 < per_user < count:
+        raise PowerprofError(
+            f"the server allows {per_user} connections per user, {count} are wanted",
+            "raise max_user_connections, or use fewer --clients",
+        )
+    if server.pid is not None and not server.private:
+        limits.check_threads(count)
+    return timeout_s

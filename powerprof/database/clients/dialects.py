@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What differs between the products in how they are asked: schemas, plans, counters, room for clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from powerprof.database.clients import sql
+from powerprof.errors import PowerprofError
+
+if TYPE_CHECKING:
+    from powerprof.database.clients.base import Server, Sql
+
+# The table by which a schema is known as one that powerprof made.
+MARK = "powerprof_made_this"
+# Rows that the storage engine handed over: every Handler_read_* counts one (MariaDB, Server Status Variables).
+ROWS = (
+    "Handler_read_first",
+    "Handler_read_key",
+    "Handler_read_last",
+    "Handler_read_next",
+    "Handler_read_prev",
+    "Handler_read_rnd",
+    "Handler_read_rnd_next",
+)
+_COUNTED = (
+    *("Questions", "Qcache_hits", "Connections"),
+    *("Com_commit", "Com_stmt_prepare", "Com_stmt_execute", "Com_stmt_close"),
+    *ROWS,
+)
+
+
+class Dialect(Protocol):
+    """How one product is asked. A schema is what a workload's tables lie in: a schema or a database."""
+
+    def owner_of(self, server: Server, schema: str) -> bool | None:
+        """True for a schema that powerprof made, False for somebody else's, None where there is none."""
+
+    def create(self, server: Server, schema: str) -> None:
+        """Make it, and mark it as made by powerprof."""
+
+    def drop(self, server: Server, schema: str) -> None:
+        """Remove it with its tables."""
+
+    def explain(self, connection: Sql, statement: str) -> list[dict[str, Any]]:
+        """The plan by tables: `table`, `type` (how it is read), `key` and `rows` among others."""
+
+    def counters(self, connection: Sql) -> dict[str, int]:
+        """The server's counters of statements and rows; empty where it counts none to the moment."""
+
+    def room(self, connection: Sql) -> tuple[int, int, int, int | None]:
+        """Most connections, most of one user (0: no limit), those there are, and the seconds after which an idle one
+        is closed (None: never)."""
+
+
+class _MySql:
+    def owner_of(self, server: Server, schema: str) -> bool | None:
+        with server.connect() as connection:
+            there = sql.rows(connection, "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", [schema])
+            ours = sql.rows(
+                connection,
+                "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+                [schema, MARK],
+            )
+        return bool(ours) if there else None
+
+    def create(self, server: Server, schema: str) -> None:
+        with server.connect() as connection:
+            sql.execute(
+                connection,
+                f"CREATE DATABASE `{schema}` DEFAULT CHARACTER SET latin1",
+                f"CREATE TABLE `{schema}`.{MARK} (made TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)",
+            )
+
+    def drop(self, server: Server, schema: str) -> None:
+        with server.connect() as connection:
+            sql.execute(connection, f"DROP DATABASE `{schema}`")
+
+    def explain(self, connection: Sql, statement: str) -> list[dict[str, Any]]:
+        rows = sql.records(connection, "EXPLAIN " + statement)
+        return [{name.lower(): value for name, value in row.items()} for row in rows]
+
+    def counters(self, connection: Sql) -> dict[str, int]:
+        names = ", ".join(f"'{name}'" for name in _COUNTED)
+        rows = sql.rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})", columns=2)
+        return {str(name): sql.count(value) or 0 for name, value in rows}
+
+    def room(self, connection: Sql) -> tuple[int, int, int, int | None]:
+        variables = sql.rows(
+            connection, "SELECT @@max_connections, @@max_user_connections, @@session.wait_timeout", columns=3
+        )
+        status = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'", columns=2)
+        most, per_user, timeout_s = (sql.count(value) or 0 for value in (variables or [(0, 0, 0)])[0])
+        return most, per_user, (sql.count(status[0][1]) or 1) if status else 1, timeout_s
+
+
+class _PostgreSql:
+    def owner_of(self, server: Server, schema: str) -> bool | None:
+        with server.connect() as connection:
+            if not sql.rows(connection, f"SELECT 1 FROM pg_database WHERE datname = '{schema}'"):  # noqa: S608 - a name of ours
+                return None
+        with server.connect(database=schema) as connection:
+            return bool(sql.rows(connection, f"SELECT 1 FROM pg_tables WHERE tablename = '{MARK}'"))  # noqa: S608
+
+    def create(self, server: Server, schema: str) -> None:
+        with server.connect() as connection:
+            sql.execute(connection, f'CREATE DATABASE "{schema}"')
+        with server.connect(database=schema) as connection:
+            sql.execute(connection, f"CREATE TABLE {MARK} (made timestamptz NOT NULL DEFAULT now())")
+
+    def drop(self, server: Server, schema: str) -> None:
+        with server.connect() as connection:
+            sql.execute(connection, f'DROP DATABASE "{schema}"')
+
+    def explain(self, connection: Sql, statement: str) -> list[dict[str, Any]]:
+        text = sql.scalar(connection, f"EXPLAIN (FORMAT JSON) {statement}")
+        try:
+            (plan,) = json.loads(text)
+            return list(_tables(plan["Plan"]))
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise PowerprofError(f"cannot read the plan of {statement[:60]!r}", None) from error
+
+    def counters(self, connection: Sql) -> dict[str, int]:
+        # Its processes report what they did up to a second later (PGSTAT_MIN_INTERVAL): too late for a window.
+        return {}
+
+    def room(self, connection: Sql) -> tuple[int, int, int, int | None]:
+        rows = sql.rows(
+            connection,
+            "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,"
+            " (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')",
+            columns=2,
+        )
+        most, there = (sql.count(value) or 0 for value in (rows or [(0, 0)])[0])
+        return most, 0, there, None
+
+
+def _tables(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The nodes of a plan that read a table, outermost first. A bitmap heap scan has its index from the scan below."""
+    inner = [child for child in node.get("Plans", []) if isinstance(child, dict)]
+    if "Relation Name" in node:
+        keys = [child["Index Name"] for child in (node, *inner) if "Index Name" in child]
+        yield {
+            "table": node["Relation Name"],
+            "type": node["Node Type"],
+            "key": keys[0] if keys else None,
+            "rows": node.get("Plan Rows"),
+        }
+    for child in inner:
+        yield from _tables(child)
+
+
+_DIALECTS: Mapping[str, Dialect] = {"mysql": _MySql(), "postgresql": _PostgreSql()}
+
+
+def of(connection: Sql) -> Dialect:
+    """The dialect that is spoken on a connection."""
+    return _DIALECTS[connection.family]
+
+
+def of_server(server: Server) -> Dialect:
+    """The dialect of a server."""
+    return _DIALECTS[server.login.family]

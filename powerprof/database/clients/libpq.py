@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to PostgreSQL: psycopg's door to libpq, PostgreSQL's own client library, which every server brings along.
+
+Its higher floor has no limit to what an answer may hold, and no time in which it has to come.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from powerprof.closeable import Closeable
+from powerprof.database.clients.base import Limits, Login, StatementError
+from powerprof.errors import CapabilityError
+from powerprof.statements.identity import Family
+from powerprof.untrusted import printable
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn, PGresult
+
+_LOG = "the server's error log says why"
+_SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE, postgres_ext.h
+
+
+def _connect(parameters: dict[str, str]) -> PGconn:
+    try:
+        from psycopg import conninfo, pq
+    except ImportError as error:
+        raise CapabilityError(f"PostgreSQL's client library is not there ({error})", "apt install libpq5") from None
+    return pq.PGconn.connect(conninfo.make_conninfo("", **parameters).encode())
+
+
+class Connection(Closeable):
+    """One connection, as much of Python's database interface as `sql` uses; every value comes as text.
+
+    Raises StatementError where the server refuses it, CapabilityError without the library.
+    """
+
+    family: Family = "postgresql"
+
+    def __init__(self, login: Login, patience_s: float, limits: Limits) -> None:
+        self._limits = limits
+        self.patience_s = patience_s
+        # All that the environment or a service file could say otherwise is said here.
+        parameters = {
+            "host": str(login.socket.parent) if login.socket else login.host or "127.0.0.1",
+            "port": "5432" if login.socket else str(login.port or 5432),
+            "user": login.user,
+            # One that is empty would be looked for in the home directory.
+            "password": login.password or "none",
+            "dbname": login.database or "postgres",
+            "sslmode": "disable" if login.socket else "prefer",
+            "gssencmode": "disable",
+            "options": "",
+            "client_encoding": "UTF8",
+            "application_name": "powerprof",
+            "connect_timeout": str(max(2, round(patience_s))),
+        }
+        self._handle: PGconn | None = _connect(parameters)
+        if self._handle.status != 0:  # CONNECTION_OK
+            reason = _said(self._handle.error_message)
+            self.close()
+            raise StatementError(
+                f"cannot connect to {login.text} ({reason})", "does it run, and let this account in?", 0
+            )
+
+    def cursor(self) -> Cursor:
+        """What runs statements; one at a time."""
+        return Cursor(self)
+
+    def fileno(self) -> int:
+        """The socket."""
+        return self._alive().socket
+
+    def detach(self) -> int | None:
+        """None: the library says good-bye when its object goes."""
+        return None
+
+    def close(self) -> None:
+        """Say good-bye; does nothing the second time."""
+        if self._handle is not None:
+            self._handle.finish()
+            self._handle = None
+
+    _force_close = close
+
+    def _alive(self) -> PGconn:
+        if self._handle is None:
+            raise StatementError("the connection was closed", _LOG, 0)
+        return self._handle
+
+    def ask(self, statement: str) -> tuple[list[str], list[tuple[str | None, ...]]]:
+        """Column names and rows of the last result. Raises StatementError."""
+        from psycopg import pq
+        from psycopg.errors import OperationalError
+
+        handle = self._alive()
+        answer: tuple[list[str], list[tuple[str | None, ...]]] = ([], [])
+        refused: StatementError | None = None
+        deadline_s = time.monotonic() + self.patience_s
+        try:
+            handle.send_query(statement.encode())
+            while result := self._next(handle, deadline_s):
+                if result.status == pq.ExecStatus.TUPLES_OK:
+                    answer = self._rows(result)
+                elif result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY):
+                    code, reason = result.error_field(_SQLSTATE), _said(result.error_message)
+                    refused = StatementError(f"{reason}{f' [{code.decode()}]' if code else ''}", None, 1)
+        except OperationalError as error:
+            self.close()
+            raise StatementError(_said(str(error).encode()) or "the connection was lost", _LOG, 0) from None
+        if refused is not None:
+            raise refused
+        return answer
+
+    def _next(self, handle: PGconn, deadline_s: float) -> PGresult | None:
+        """The next result; waited for in the kernel, by turns, so that a signal is heard."""
+        while handle.is_busy():
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                self.close()
+                raise StatementError(f"the server did not answer in {self.patience_s:g} s", _LOG, 0)
+            select.select([handle.socket], [], [], left_s)
+            handle.consume_input()
+        return handle.get_result()
+
+    def _rows(self, result: PGresult) -> tuple[list[str], list[tuple[str | None, ...]]]:
+        if result.ntuples > self._limits.rows:
+            raise StatementError(f"the server's answer is larger than {self._limits.rows:,} rows", None, 0)
+        columns = range(result.nfields)
+        names = [(result.fname(column) or b"").decode("utf-8", "replace") for column in columns]
+
+        def value(row: int, column: int) -> str | None:
+            raw = result.get_value(row, column)
+            return None if raw is None else raw.decode("utf-8", "replace")
+
+        return names, [tuple(value(row, column) for column in columns) for row in range(result.ntuples)]
+
+
+class Cursor:
+    """The last answer of a connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._rows: list[tuple[str | None, ...]] = []
+        self.description: list[tuple[str]] | None = None
+
+    def execute(self, statement: str, arguments: Sequence[Any] | None = None) -> None:
+        """Run it. There are no arguments: a statement with values is written by `dialects`, which quotes them."""
+        if arguments:
+            raise StatementError("statements with arguments are not for PostgreSQL here", None, 1)
+        names, self._rows = self._connection.ask(statement)
+        self.description = [(name,) for name in names]
+
+    def fetchall(self) -> list[tuple[str | None, ...]]:
+        """All rows."""
+        return self._rows
+
+    def __enter__(self) -> Cursor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rows = []
+
+
+def _said(text: bytes | None) -> str:
+    return printable(" ".join((text or b"").decode("utf-8", "replace").split()))[:300].removeprefix("ERROR: ")

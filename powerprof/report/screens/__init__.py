@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live screens: `watch` and `queries --watch`. Pure."""

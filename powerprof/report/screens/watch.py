@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `powerprof watch` shows: a screen of any size, a line an interval, or a JSON document an interval. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from powerprof import text
+from powerprof.live.history import Line, RowHistory
+from powerprof.live.intervals import LiveInterval, RowKey
+from powerprof.report.screens.screen import ScreenView, filled, last_lines, scrolled, spark
+
+SORTS = ("rate", "C0", "name")
+_TREND = 8
+_STACK = 8
+_FINDINGS = 3
+# Exits; some are in the next interval, because their CPUs run on at the edge.
+_WORTH_SAYING = 20
+KEYS = "q quit  s sort  / filter  ⏎ stack  space pause  w save"
+
+
+def screen(history: RowHistory, view: ScreenView, title: str, width: int, height: int) -> list[str]:
+    """The whole screen, `height` lines of at most `width`: figures, rows, findings, keys and own cost."""
+    newest = history.last
+    if newest is None:
+        return filled([title, "", "waiting for the first interval …"], _foot(None, view, width, height), width, height)
+    head = [*_head(history, newest, view, title, width), ""]
+    findings = [line for finding in newest.findings[:_FINDINGS] for line in _wrapped(f"! {finding.text}", width)[:2]]
+    foot = [*findings, *_trouble(newest), *_foot(newest, view, width, height)]
+    room = height - len(head) - len(foot) - 1
+    head.append(_columns())
+    return filled([*head, *_rows(history, view, width, max(1, room))], foot, width, height)
+
+
+def _wrapped(said: str, width: int) -> list[str]:
+    return text.wrap(said, width)
+
+
+def _head(history: RowHistory, newest: LiveInterval, view: ScreenView, title: str, width: int) -> list[str]:
+    when = newest.ended_at[11:19] + (" PAUSED" if view.paused else "")
+    first = f"{title} · {newest.cpus} CPUs · {newest.window_s:.0f} s"
+    wide = 12 if width >= 100 else 8
+    watts = newest.host_watts
+    power = history.series(lambda span: None if span.host_watts is None else span.host_watts[0])
+    parts = [
+        f"C0 {text.number(newest.c0_percent, 1)} % {spark(history.series(lambda span: span.c0_percent), wide)}",
+        f"wake-ups {text.number(newest.exits_hz, 0)}/s {spark(history.series(lambda span: span.exits_hz), wide)}",
+        f"{text.number(watts[0], 1)} W{' est.' if watts[1] == 'estimated' else ''} {spark(power, wide)}"
+        if watts
+        else "no power figure",
+    ]
+    lines = [first + when.rjust(max(1, width - len(first))), "  ".join(parts)]
+    return [*lines, text.cut(_states(newest), width)]
+
+
+def _states(newest: LiveInterval) -> str:
+    """The CPUs' time by idle state, and what ended the periods."""
+    wall_s = newest.window_s * max(1, newest.cpus)
+    by_state: dict[str, float] = {}
+    for (_, state), seconds in newest.idle_s.items():
+        by_state[state] = by_state.get(state, 0.0) + seconds
+    states = [
+        f"{name} {text.number(100.0 * seconds / wall_s, 1)} %" for name, seconds in by_state.items() if wall_s > 0
+    ]
+    why = sorted(newest.mechanisms.items(), key=lambda item: -item[1])
+    ended = [f"{name.replace('_', '-')} {_rate(count / newest.window_s)}" for name, count in why if count]
+    return f"{', '.join(states)} · by {', '.join(ended)}" if ended else ", ".join(states)
+
+
+def _rate(hertz: float) -> str:
+    return text.number(hertz, 1 if hertz < 10 else 0)
+
+
+def _columns() -> str:
+    return f"{'/s':>8}  {'trend':<{_TREND}}  {'C0 %':>6}  {'every':>7}  process, thread, function"
+
+
+def chosen_lines(history: RowHistory, view: ScreenView) -> list[Line]:
+    """The rows that are shown, in their order."""
+    wanted = view.wanted.casefold()
+    lines = [
+        line
+        for line in history.lines()
+        if wanted in f"{line.row.key.process} {line.row.key.thread} {line.row.key.function}".casefold()
+    ]
+    if view.sort == "C0":
+        lines.sort(key=lambda line: (-line.c0_percent, line.row.key))
+    elif view.sort == "name":
+        lines.sort(key=lambda line: line.row.key)
+    return lines
+
+
+def _rows(history: RowHistory, view: ScreenView, width: int, room: int) -> list[str]:
+    lines = chosen_lines(history, view)
+    if not lines:
+        return [f"nothing like “{view.wanted}” ended an idle period"] if view.wanted else ["no idle period ended"]
+    return scrolled(
+        lines,
+        view,
+        room,
+        row=lambda line: row_line(line, width),
+        details=lambda line: _stack(line, width),
+        rest=lambda left: f"{text.number(sum(line.rate_hz for line in left), 1):>8}",
+    )
+
+
+def _stack(line: Line, width: int) -> list[str]:
+    frames = line.row.stack or ("no user stack",)
+    return [text.cut(f"{'':>37}{'← ' if at else ''}{frame}", width) for at, frame in enumerate(frames[:_STACK])]
+
+
+def row_line(line: Line, width: int) -> str:
+    """One row: its rate, how that went, C0, period, and whose it is."""
+    key = line.row.key
+    every = text.period(line.row.period_ms).removeprefix("every ")
+    new = "" if line.new_s is None else f"  NEW, {line.new_s:.0f} s"
+    head = f"{text.number(line.rate_hz, 1):>8}  {spark(line.rates_hz, _TREND)}  {line.c0_percent:>6.2f}  {every:>7}  "
+    room = width - len(head) - len(new)
+    return head + _who(key, max(12, room)) + new
+
+
+def _who(key: RowKey, room: int) -> str:
+    """As much of the name as there is room for; the function says most."""
+    process = "" if key.thread == key.process else f"{key.process} "
+    for said in (f"{process}{key.thread} · {key.function}", f"{key.thread} · {key.function}"):
+        if len(said) <= room:
+            return said
+    return text.cut(key.function, room)
+
+
+def _trouble(newest: LiveInterval) -> list[str]:
+    """What makes the figures doubtful."""
+    troubles = []
+    if newest.lost_count:
+        troubles.append(f"{newest.lost_count:,} causes lost")
+    if newest.balance_error is not None and newest.balance_error * newest.exits_count > _WORTH_SAYING:
+        troubles.append(f"trace and kernel differ by {100 * newest.balance_error:.1f} %")
+    if newest.suspended_s:
+        troubles.append(f"the host was suspended for {newest.suspended_s:.1f} s, which no figure counts")
+    return [f"! {', '.join(troubles)}"] if troubles else []
+
+
+def _foot(newest: LiveInterval | None, view: ScreenView, width: int, height: int) -> list[str]:
+    cost = "" if newest is None or newest.window_s <= 0 else f"itself: {own_cost(newest)}"
+    return last_lines(view, KEYS, cost, width, height)
+
+
+def own_cost(interval: LiveInterval) -> str:
+    """What powerprof used in the interval."""
+    own, seconds = interval.own, interval.window_s
+    percent = 100.0 * (own.cpu_s + (own.bpf_s or 0.0)) / seconds
+    return f"{text.number(percent, 1)} % of a CPU, {text.number(own.wakeups_count / seconds, 1)} wake-ups/s"
+
+
+PLAIN_HEAD = f"{'time':<8} {'C0 %':>6} {'idle/s':>8} {'watts':>7} {'lost':>5} {'own %':>6}  most, /s"
+
+
+def plain_line(interval: LiveInterval, width: int = 100) -> str:
+    """An interval as one line, for a log."""
+    from powerprof.live.totals import merged
+
+    watts = interval.host_watts
+    own_percent = 100.0 * interval.own.cpu_s / interval.window_s if interval.window_s else None
+    head = (
+        f"{interval.ended_at[11:19]:<8} {text.number(interval.c0_percent, 2):>6} "
+        f"{text.number(interval.exits_hz, 1):>8} "
+        f"{text.number(watts[0] if watts else None, 2):>7} {interval.lost_count:>5} {text.number(own_percent, 2):>6}  "
+    )
+    top = merged(interval.rows)[:3]
+    most = ", ".join(f"{row.key.process} {row.key.function} {row.exits_count / interval.window_s:.1f}" for row in top)
+    faults = "".join(f"  ! {finding.rule}" for finding in interval.findings)
+    slept = f"! suspended for {interval.suspended_s:.1f} s  " if interval.suspended_s else ""
+    return text.cut(head + slept + most + faults, width)
+
+
+def document(interval: LiveInterval) -> dict[str, Any]:
+    """An interval as a JSON document: `powerprof.interval/1`."""
+    watts = interval.host_watts
+    return {
+        "schema": "powerprof.interval/1",
+        "ended_at": interval.ended_at,
+        "window_s": interval.window_s,
+        "cpus": interval.cpus,
+        "c0_percent": interval.c0_percent,
+        "wakeups_hz": interval.exits_hz,
+        "idle_exits_count": interval.exits_count,
+        "mechanisms_count": interval.mechanisms,
+        "states": [
+            {"cpu": cpu, "name": name, "idle_s": seconds} for (cpu, name), seconds in sorted(interval.idle_s.items())
+        ],
+        "rows": [
+            {
+                "process": row.key.process,
+                "thread": row.key.thread,
+                "function": row.key.function,
+                "mechanism": row.mechanism,
+                "count": row.exits_count,
+                "c0_s": row.c0_s,
+                "period_ms": row.period_ms,
+                "stack": list(row.stack),
+            }
+            for row in interval.rows
+        ],
+        "energy": [
+            {"source": reading.source, "domain": reading.domain, "kind": reading.kind, "joules": reading.joules}
+            for reading in interval.energy
+        ],
+        "watts": watts[0] if watts else None,
+        "kind": watts[1] if watts else None,
+        "findings": [
+            {"rule": finding.rule, "severity": finding.severity, "text": finding.text, "remedy": list(finding.remedy)}
+            for finding in interval.findings
+        ],
+        "lost_count": interval.lost_count,
+        "unknown_count": interval.unknown_count,
+        "balance_error_percent": None if interval.balance_error is None else 100.0 * interval.balance_error,
+        "suspended_s": interval.suspended_s,
+        "tool": {
+            "cpu_s": interval.own.cpu_s,
+            "bpf_s": interval.own.bpf_s,
+            "wakeups_count": interval.own.wakeups_count,
+            "memory_bytes": interval.own.memory_bytes,
+        },
+        "notes": list(interval.notes),
+    }

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of an attribution: idle exits by thread and stack, and those that it caused in other processes."""
+
+from __future__ import annotations
+
+from powerprof import text
+from powerprof.attribution.records import Attribution, Wakeup, Waking
+from powerprof.report.tables.table import Column, Path, Places, Table, TableRow, Words, figures, words
+
+_ELSEWHERE = 100
+_ORIGINS = {
+    "own_timer": "its own timer",
+    "other_thread": "another thread",
+    "other_process": "another process",
+    "device": "a device",
+    "kernel": "the kernel",
+}
+_NAME_LIMIT = 60
+RAN_ANYWAY = "It ended no idle period: it was woken while CPUs ran anyway. On a quieter host that ends idle periods."
+
+
+def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
+    """A row a thread, stack, origin and mechanism, the first `limit` of them."""
+    rows = []
+    for index, wakeup in enumerate(record.wakeups[:limit]):
+        at = f"/wakeups/{index}"
+        row = {
+            "rate": places.figure(f"{at}/rate_hz", 1),
+            "count": places.figure(f"{at}/count"),
+            "c0": places.figure(f"{at}/c0_ms", 2),
+        }
+        if wakeup.period_ms is not None:
+            row["every"] = places.figure(f"{at}/period_ms", said=text.period(wakeup.period_ms))
+        why = f"{wakeup.mechanism.replace('_', '-')} · {_why(wakeup)}"
+        path = Path([frame.label for frame in wakeup.stack], wakeup.stack_complete)
+        rows.append(TableRow({**row, "thread": Words(wakeup.thread.label, why), "path": path}))
+    columns = [
+        *figures(rate="/s", count="exits", every="every", c0="C0 ms"),
+        *words("thread"),
+        Column("path", "stack, innermost first", left=True, beside="thread"),
+    ]
+    caption = "Idle exits blamed on a thread and the place where it waited; frames innermost first."
+    return Table(columns, rows, "wake-ups by thread and stack", caption)
+
+
+def _why(wakeup: Wakeup | Waking) -> str:
+    """Origin in words, with who woke it or which device or timer it was."""
+    origin = _ORIGINS.get(wakeup.origin, wakeup.origin)
+    if wakeup.waker is not None and wakeup.origin in ("other_thread", "other_process"):
+        name = (wakeup.waker.server_name or wakeup.waker.comm).removeprefix("thread/")
+        return f"{origin}, {text.cut(name, _NAME_LIMIT)} ({wakeup.waker.pid})"
+    return f"{origin}, {text.cut(wakeup.detail, _NAME_LIMIT)}" if wakeup.detail else origin
+
+
+def beyond(record: Attribution, limit: int) -> str:
+    """How many rows `wakeups_table`, or `ran_anyway_table`, leaves out at this limit, and what they come to."""
+    if record.wakeups:
+        counts, what = [row.count for row in record.wakeups[limit:]], "idle exit"
+    else:
+        counts, what = [row.wakings_count for row in record.wakings_without_exit[limit:]], "waking"
+    return f"{text.some(len(counts), 'more row')} with {text.some(sum(counts), what)}" if counts else ""
+
+
+def elsewhere_table(record: Attribution, places: Places) -> Table:
+    """Idle periods that the target ended by waking other processes."""
+    rows = []
+    for index, woken in enumerate(record.woken_elsewhere[:_ELSEWHERE]):
+        at = f"/woken_elsewhere/{index}"
+        counted = {"rate": places.figure(f"{at}/rate_hz", 1), "count": places.figure(f"{at}/count")}
+        rows.append(TableRow({**counted, "thread": Words(woken.thread.label), "woke": Words(woken.process)}))
+    columns = [*figures(rate="/s", count="exits"), *words("thread", "woke")]
+    return Table(columns, rows, "other processes", left_count=len(record.woken_elsewhere) - len(rows))
+
+
+def ran_anyway_table(record: Attribution, places: Places, limit: int) -> Table | None:
+    """What woke a target that ended no idle period, the first `limit` rows: on a quieter host, that is what would."""
+    if record.wakeups or not record.wakings_without_exit:
+        return None
+    rows = []
+    for index, waking in enumerate(record.wakings_without_exit[:limit]):
+        at = f"/wakings_without_exit/{index}"
+        counted = {"rate": places.figure(f"{at}/wakings_hz", 1), "count": places.figure(f"{at}/wakings_count")}
+        path = Path([frame.label for frame in waking.stack], waking.stack_complete)
+        rows.append(TableRow({**counted, "thread": Words(waking.thread.label, _why(waking)), "path": path}))
+    columns = [
+        *figures(rate="/s", count="wakings"),
+        *words("thread"),
+        Column("path", "stack, innermost first", left=True, beside="thread"),
+    ]
+    return Table(columns, rows, "wakings that found a CPU running", RAN_ANYWAY)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A diagnosis: the answer first, then what shows it, then what ends it; for a terminal, as Markdown and as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from powerprof import text
+from powerprof.diagnosis.findings import Diagnosis, Finding
+from powerprof.report.tables.table import Cell, Column, Path, Places, Table, TableRow, Words, figures, words
+
+if TYPE_CHECKING:
+    from powerprof.report.forms.csvfile import Line
+
+_FRAMES = 14
+
+
+def lines(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, all_notes: bool = False) -> list[str]:
+    """The report, at most `width` columns. Notes on a healthy server's habits only with `all_notes`."""
+    faults = [finding for finding in diagnosis.findings if finding.severity == "fault"]
+    notes = [finding for finding in diagnosis.findings if finding.severity == "note"]
+    printed: list[str] = []
+    for number, fault in enumerate(faults):
+        if number:
+            printed.append("")
+        printed += _finding(fault, width)
+    if not faults:
+        printed += text.wrap(answer(diagnosis), width)
+    if all_notes and notes:
+        printed += ["", "What it wakes for as it should"]
+        for note in notes:
+            printed += text.wrap(note.text, width, "  ")
+            for remedy in note.remedy:
+                printed += text.wrap(remedy, width, "    ")
+    hidden = ""
+    if notes and not all_notes:
+        hidden = f" · {len(notes)} habit{'s' if len(notes) > 1 else ''} of a healthy server: --all"
+    printed += ["", *text.wrap(f"{context(diagnosis)}{hidden}", width)]
+    for said in dict.fromkeys([*diagnosis.evidence.notes, *diagnosis.notes]):
+        printed += text.wrap(f"Note: {said}", width)
+    return printed
+
+
+def whole(diagnosis: Diagnosis, width: int) -> list[str]:
+    """With the notes: who asks for a saved diagnosis wants all of it."""
+    return lines(diagnosis, width, all_notes=True)
+
+
+def answer(diagnosis: Diagnosis) -> str:
+    """The first fault; of a healthy server, that there is none."""
+    evidence = diagnosis.evidence
+    fault = next((finding for finding in diagnosis.findings if finding.severity == "fault"), None)
+    if fault is not None:
+        return fault.text
+    if evidence.exits_hz is None:
+        return "Nothing to fix, as far as its status tells."
+    return f"Nothing to fix: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s, all as a healthy server does."
+
+
+def _finding(finding: Finding, width: int) -> list[str]:
+    printed = text.wrap(finding.text, width)
+    for said in finding.evidence:
+        printed += _item("seen", said, width)
+    if finding.stack:
+        printed += _item("stack", " ← ".join(finding.stack[:_FRAMES]), width)
+    for remedy in finding.remedy:
+        printed += _item("do", remedy, width)
+    return printed
+
+
+def _item(label: str, said: str, width: int) -> list[str]:
+    wrapped = text.wrap(said, max(20, width - 9))
+    return [f"  {label:<6} {wrapped[0]}", *(f"{'':9}{line}" for line in wrapped[1:])]
+
+
+def context(diagnosis: Diagnosis) -> str:
+    """Which server, how long, and what looking cost."""
+    server, evidence = diagnosis.server, diagnosis.evidence
+    parts = [server.version or "a server"]
+    if server.pid is not None:
+        parts[0] += f", pid {server.pid}"
+    parts.append(f"watched for {evidence.window_s:.1f} s")
+    if evidence.exits_hz is not None:
+        parts.append(f"{text.number(evidence.exits_hz, 1)} idle exits/s are its own")
+    if diagnosis.tool is not None and diagnosis.tool.cpu_percent is not None:
+        parts.append(f"powerprof used {diagnosis.tool.cpu_percent:.2f} % CPU")
+    return " · ".join(parts)
+
+
+_ORIGIN = {"own_timer": "its own timer", "other_thread": "another thread", "other_process": "another process"}
+
+
+def wakeups_table(diagnosis: Diagnosis, places: Places, limit: int) -> Table:
+    """A row a thread and place, the first `limit` of what was traced."""
+    rows = []
+    for index, wakeup in enumerate(diagnosis.evidence.wakeups[:limit]):
+        at = f"/evidence/wakeups/{index}"
+        cells: dict[str, Cell] = {
+            "rate": places.figure(f"{at}/rate_hz", 1),
+            "woken": places.figure(f"{at}/wakings_hz", 1),
+            "thread": Words(
+                (wakeup.name or wakeup.comm).removeprefix("thread/"),
+                wakeup.waker or _ORIGIN.get(wakeup.origin, wakeup.origin),
+            ),
+            "path": Path(wakeup.stack, complete=True),
+        }
+        if wakeup.period_ms is not None:
+            cells["every"] = places.figure(f"{at}/period_ms", said=text.period(wakeup.period_ms))
+        rows.append(TableRow(cells))
+    columns = [
+        *figures(rate="exits/s", woken="woken/s", every="every"),
+        *words("thread"),
+        Column("path", "stack, innermost first", left=True, beside="thread"),
+    ]
+    caption = "Idle exits and wakings by thread and the place where it waited; frames innermost first."
+    return Table(columns, rows, "wake-ups by thread", caption, max(0, len(diagnosis.evidence.wakeups) - limit))
+
+
+def csv_lines(diagnosis: Diagnosis) -> Iterator[Line]:
+    """A line a finding."""
+    yield ["severity", "rule", "rate_hz", "text", "evidence", "remedy", "stack"]
+    for finding in diagnosis.findings:
+        joined = ("; ".join(finding.evidence), "; ".join(finding.remedy), " < ".join(reversed(finding.stack)))
+        yield [finding.severity, finding.rule, finding.rate_hz, finding.text, *joined]
+
+
+def markdown(diagnosis: Diagnosis, said: str) -> list[str]:
+    """Each fault with what shows it and what ends it."""
+    from powerprof.report.forms.markdown import code, plain
+
+    written: list[str] = []
+    for number, fault in enumerate(finding for finding in diagnosis.findings if finding.severity == "fault"):
+        if number:
+            written += ["", f"**{plain(fault.text)}**"]
+        written += ["", *(f"- seen: {plain(line)}" for line in fault.evidence)]
+        if fault.stack:
+            written.append(f"- stack: {code(' ← '.join(fault.stack[:_FRAMES]), 600)}")
+        written += [f"- what ends it: {plain(line)}" for line in fault.remedy]
+    return [*written, "", plain(context(diagnosis))]

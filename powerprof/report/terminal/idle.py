@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof idle` for a terminal: the answer, the phases side by side, what woke the CPUs, cost and doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from powerprof import text
+from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
+from powerprof.energy.model import NARROWER, WIDE, slope_ends
+from powerprof.experiment.judge.cost import Claim, claims, delta_of
+from powerprof.records import Cause, EnergyReading, Estimate, IdleRun, Phase, metric_of
+from powerprof.report.tables import columns as terminal
+from powerprof.report.tables import notes, sums
+from powerprof.report.tables.phases import causes_table, phase_title, phases_table
+from powerprof.report.tables.table import Places, Table
+
+_SHOWN_CAUSES = 12
+_WHY = 24
+
+
+def _phase(run: IdleRun, name: str) -> Phase | None:
+    return next((phase for phase in run.phases if phase.name == name), None)
+
+
+def _shown(run: IdleRun) -> list[Phase]:
+    return [phase for name in ("baseline", "server", "clients") if (phase := _phase(run, name))] or run.phases[:1]
+
+
+def _clients(run: IdleRun) -> str:
+    return text.count(run.options.clients_count)
+
+
+def headline(run: IdleRun) -> str:
+    """The answer in one sentence: what the last phase costs over the first."""
+    shown = _shown(run)
+    if len(shown) < 2:
+        return (
+            "Interrupted before there was anything to compare." if run.interrupted else "Only one phase was measured."
+        )
+    first, last = shown[0], shown[-1]
+    if last.name != "clients":
+        what = "An idle server costs"
+    elif first.name == "baseline":
+        what = f"An idle server with {_clients(run)} silent connections costs"
+    else:
+        what = f"{_clients(run)} silent connections cost"
+    claimed = claims(run, first, last)
+    if not claimed:
+        return "C0 and wake-ups are unknown on this host."
+    kinds = {claim.finding for claim in claimed}
+    sure = [_figure(claim) for claim in claimed if claim.finding == "costs"]
+    rest = " and ".join(_figure(claim) for claim in claimed if claim.finding != "costs")
+    if not sure and "single" in kinds:
+        return f"One window a phase has no interval: {rest} more. Two or more are needed to tell a cost (--repeat)."
+    if not sure and "drift" in kinds:
+        drifted = " and ".join(_figure(claim) for claim in claimed if claim.finding == "drift")
+        others = [_figure(claim) for claim in claimed if claim.finding != "drift"]
+        told = f"; these windows tell nothing about the rest: {' and '.join(others)}" if others else ""
+        return (
+            f"The host itself changed too much to tell what it costs: {drifted}, but the baseline drifted as far{told}."
+        )
+    if not sure:
+        return f"{what} nothing that these windows can tell: {rest}."
+    if not rest:
+        return f"{what} {' and '.join(sure)}."
+    why = "the baseline drifted as far as the rest" if "drift" in kinds else "these windows tell nothing about the rest"
+    return f"{what} {sure[0]}; {why}: {rest}."
+
+
+def _figure(claim: Claim) -> str:
+    if claim.metric == "wakeups_hz":
+        return f"{text.plus_minus(claim.difference, 1)} wake-ups/s"
+    return f"{text.plus_minus(claim.difference)} points of C0"
+
+
+def _includes_zero(estimate: Estimate) -> bool:
+    return estimate.low is not None and estimate.high is not None and estimate.low <= 0.0 <= estimate.high
+
+
+def _context(run: IdleRun) -> str:
+    first = _shown(run)[0]
+    kind = "private" if run.server and run.server.private else "given"
+    server = f"{run.server.version}, {kind} · " if run.server else ""
+    driver = run.host.get("idle_driver") or "no cpuidle driver"
+    return (
+        f"{server}{first.cpus} CPUs, {driver} · {len(first.windows)} × "
+        f"{text.number(first.window_s, 1).removesuffix('.0')} s windows a phase"
+    )
+
+
+def _table(run: IdleRun, width: int) -> list[str]:
+    shown = _shown(run)
+    table = phases_table(run, Places(run), [run.phases.index(phase) for phase in shown])
+    return terminal.phases(table, width, _power(run, shown)) + _power_note(run, shown)
+
+
+def _power(run: IdleRun, shown: Sequence[Phase]) -> list[list[str]]:
+    totals = [host_of(run, phase) for phase in shown]
+    if not totals or totals[0].source is None:
+        return []
+    kind = "estimated" if totals[0].kind == "estimated" else f"{totals[0].source}"
+    digits = 2 if all((s.watts or 0) < 100 for s in totals) else 1
+    change = _power_change(run, shown)
+    last = [text.plus_minus(change, digits, sign=True) + " W"] if change else []
+    if _is_wide(totals[0]) and len(totals) > 1:
+        # Of an absolute figure this doubtful only the difference is worth a row; the figure stands below.
+        apart = [None if s.watts is None or totals[0].watts is None else s.watts - totals[0].watts for s in totals[1:]]
+        return [[f"power above {shown[0].name}", "", *(_more(watts, digits) for watts in apart), *last]]
+    return [[f"power, {kind}", *(text.number(s.watts, digits, " W") for s in totals), *last]]
+
+
+def _power_change(run: IdleRun, shown: Sequence[Phase]) -> Estimate | None:
+    host = host_of(run, shown[0])
+    if len(shown) < 2:
+        return None
+    change = delta_of(run, shown[0].name, shown[-1].name, "watts")
+    if change is None and host.source and len(host.domains) == 1:  # in runs saved before
+        change = delta_of(run, shown[0].name, shown[-1].name, metric_of("watts", host.source, host.domains[0]))
+    return change.difference if change else None
+
+
+def _is_wide(total: Total) -> bool:
+    low, high = total.low_watts, total.high_watts
+    return total.kind == "estimated" and low is not None and high is not None and high > WIDE * low
+
+
+def _more(watts: float | None, digits: int) -> str:
+    return text.number(watts, digits, " W") if watts is None or watts < 0 else f"+{text.number(watts, digits, ' W')}"
+
+
+def _meters(run: IdleRun) -> HostMeters | None:
+    """The meters that stand for the host in all phases; runs without windows have the phases' own figures only."""
+    return host_meters([energy for phase in run.phases for energy in _readings(phase)])
+
+
+def host_of(run: IdleRun, phase: Phase) -> Total:
+    """The host's energy in a phase, by the meters of the run."""
+    return mean_host_energy(_readings(phase), _meters(run))
+
+
+def _readings(phase: Phase) -> list[list[EnergyReading]]:
+    return [window.energy for window in phase.windows] or [phase.energy]
+
+
+def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
+    host = host_of(run, shown[0])
+    reading = next((r for r in shown[0].energy if r.domain in host.domains and r.source == host.source), None)
+    if reading is None:
+        return ["  no energy figure: no meter and no model for this CPU (powerprof doctor)"]
+    if reading.kind == "measured":
+        return [f"  measured by {reading.source}: {', '.join(host.domains)}"]
+    said = [f"estimated, no meter here; model “{reading.model}”"]
+    change = _power_change(run, shown)
+    if change is not None and reading.range is not None:
+        ends = [change.mean if end is None else end for end in (change.low, change.high)]
+        low, high = slope_ends(ends[0], ends[1], reading.range)
+        said.append(f"the difference lies between {text.number(low)} and {text.number(high)} W with the model's doubt")
+    if reading.low_watts is not None and reading.high_watts is not None:
+        said.append(
+            f"{shown[0].name} {text.number(host.watts)} W, between {text.number(reading.low_watts)} "
+            f"and {text.number(reading.high_watts)} W"
+        )
+    if _is_wide(host):
+        said.append(NARROWER)
+    return text.wrap("; ".join(said) + ".", 76, "  ")
+
+
+def _cause_rows(table: Table, causes: Sequence[Cause], width: int) -> list[str]:
+    rows = [["/s", "%", "why", "who", ""]]
+    for row in table.rows:
+        why, who = row.words("why"), row.words("who")
+        named = f"{why.text} {why.more}".rstrip() if why.text == "device" else why.text
+        said = f"{who.text}  {who.more or why.more}".rstrip()
+        cells = [row.words("rate").text, row.words("percent").text, text.cut(named.replace("_", "-"), _WHY)]
+        rows.append([*cells, said, row.words("every").text])
+    hz_width = max(7, *(len(row[0]) for row in rows))
+    why_width = max(len(row[2]) for row in rows)
+    room = max(20, width - hz_width - 7 - why_width - 4)
+    lines = []
+    for hz, percent, reason, name, period in rows:
+        tail = text.cut(name, room - len(period) - 2) if period else text.cut(name, room)
+        gap = " " * max(2, room - len(tail) - len(period)) if period else ""
+        lines.append(f"{hz:>{hz_width}}  {percent:>5}  {reason:<{why_width}}  {tail}{gap}{period}".rstrip())
+    left = causes[_SHOWN_CAUSES:]
+    if left:
+        rest = sum(cause.wakeups_hz for cause in left)
+        lines.append(f"{text.number(rest, 1):>{hz_width}}  {'':>5}  {len(left)} more causes")
+    return lines
+
+
+def _causes(run: IdleRun, width: int) -> list[str]:
+    phase = next((phase for phase in reversed(_shown(run)) if phase.causes), None)
+    if phase is None or phase.conservation is None:
+        seen = [phase.conservation for phase in _shown(run) if phase.conservation is not None]
+        blind = next((cause for cause in seen if sums.is_blind(cause)), None)
+        return [] if blind is None else ["", *text.wrap(sums.verdict(blind), width)]
+    c = phase.conservation
+    title = f"What woke the CPUs, {phase_title(run, phase)}"
+    named = f"{text.number(c.coverage_percent, 1)} % of {text.count(c.idle_exits_count)} idle exits named"
+    table = causes_table(phase.causes, Places(run), f"/phases/{run.phases.index(phase)}/causes", _SHOWN_CAUSES)
+    heading = f"{title}{named.rjust(max(len(named) + 2, width - len(title)))}"
+    return ["", heading, *_cause_rows(table, phase.causes, width), *text.wrap(sums.balance(c, ""), width - 2, "  ")]
+
+
+def _cost(run: IdleRun) -> str:
+    tool = run.tool
+    parts = [f"{text.number(tool.cpu_percent, 3)} % CPU"]
+    if tool.wakeups_hz is not None:
+        parts.append(f"{text.number(tool.wakeups_hz, 1)} wake-ups/s while tracing")
+    if tool.lost_count is not None:
+        parts.append(f"{tool.lost_count} events lost")
+    return f"powerprof itself: {', '.join(parts)}."
+
+
+def _drift(run: IdleRun) -> list[str]:
+    drift = next((delta for delta in run.drift if delta.metric == "c0_percent"), None)
+    wakeups = next((delta for delta in run.drift if delta.metric == "wakeups_hz"), None)
+    if drift is None:
+        return []
+    if not _includes_zero(drift.difference) or (wakeups and not _includes_zero(wakeups.difference)):
+        warning = " The host itself changed: trust no difference smaller than this drift."
+    else:
+        warning = ""
+    more = f" and {text.plus_minus(wakeups.difference, 1, sign=True)} wake-ups/s" if wakeups else ""
+    return [f"Baseline drift, end − begin: {text.plus_minus(drift.difference, sign=True)} points of C0{more}.{warning}"]
+
+
+def _split(run: IdleRun) -> list[str]:
+    """Where the joules of the last phase went."""
+    phase = _shown(run)[-1]
+    return [sums.joules(phase.energy_split, f", {phase_title(run, phase)}")] if phase.energy_split else []
+
+
+def _notes(run: IdleRun) -> list[str]:
+    """Everything that is to be known; of the doubts of an estimate the first."""
+    source = run.energy_source
+    written = []
+    if source is not None:
+        if source.doubts:
+            written.append(f"Note: {notes.one_doubt(source.doubts)}.")
+        # Why there is no meter is doctor's to tell at length; the table says that there is none.
+        if source.metered:
+            written.append(f"Note: energy: {source.why}.")
+    said = dict.fromkeys([*notes.of(run), *(note for phase in run.phases for note in phase.notes)])
+    return written + [f"Note: {note}." for note in said]
+
+
+def lines(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """The whole report. `width` is the terminal's."""
+    printed = [
+        *text.wrap(headline(run), width),
+        *text.wrap(_context(run), width),
+        "",
+        *_table(run, width),
+        *_causes(run, width),
+        "",
+    ]
+    printed += text.wrap(_cost(run), width)
+    for drift in _drift(run):
+        printed += text.wrap(drift, width)
+    for line in (*_split(run), *_notes(run)):
+        printed += text.wrap(line, width)
+    if run.interrupted:
+        printed.append("Interrupted: this is what was measured until then.")
+    return printed

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof sweep` for a terminal: where it is most efficient and where it does most, then a line a point."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from powerprof import text
+from powerprof.experiment.judge.answer import ENERGY
+from powerprof.experiment.measure.paces import EXITS, WAKINGS
+from powerprof.experiment.sweep import Point, Sweep
+from powerprof.records import RunMetric
+from powerprof.report.tables import labels
+from powerprof.report.tables.labels import significant
+
+_MOST_THREADS = 12
+# Of a host on which nothing else is to run.
+_BUSY_PERCENT = 20.0
+
+_Column = tuple[str, Callable[[Point], float | None]]
+
+
+def _metric_of(point: Point, name: str) -> RunMetric | None:
+    return next((metric for metric in point.metrics if metric.name == name), None)
+
+
+def _metric(point: Point, name: str) -> float | None:
+    metric = _metric_of(point, name)
+    return None if metric is None else metric.estimate.mean
+
+
+def _os(point: Point, name: str) -> float | None:
+    known = [value for rates in point.os if (value := getattr(rates, name)) is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _of(*named: tuple[str, str]) -> list[_Column]:
+    return [(title, lambda point, name=name: _metric(point, name)) for title, name in named]  # type: ignore[misc]
+
+
+_SYSTEM: list[_Column] = [
+    *_of(("user %", "user_percent"), ("system %", "system_percent"), ("irq %", "irq_percent")),
+    *_of(("switches/s", "context_switches_hz")),
+    ("wait %", lambda p: _os(p, "cpu_pressure_percent")),
+    ("disk/s", lambda p: None if (r := _os(p, "disk_reads_hz")) is None else r + (_os(p, "disk_writes_hz") or 0.0)),
+]
+
+
+def _work(points: Sequence[Point]) -> list[_Column]:
+    """What was done and what it cost, energy with the prefix in which it can be read."""
+    known = [metric for point in points if (metric := _metric_of(point, ENERGY)) is not None]
+    unit, factor = labels.prefix("J", min((metric.estimate.mean for metric in known), default=1.0))
+    kind = ", est." if known and known[0].kind == "estimated" else ""
+
+    def joules(point: Point) -> float | None:
+        value = _metric(point, ENERGY)
+        return None if value is None else value * factor
+
+    return [
+        *_of(("queries/s", "queries_hz"), ("p95 ms", "latency_p95_ms")),
+        (f"{unit}/query{kind}", joules),
+        *_of((f"W{kind}", "watts"), ("C0 %", "c0_percent"), ("wake-ups/s", "wakeups_hz")),
+        *_of(("CPU ms/query", "c0_ms_per_query_server")),
+        *_of(("its CPU ms/s", "server_cpu_ms_per_s"), ("its wakings/s", WAKINGS), ("its exits/s", EXITS)),
+    ]
+
+
+def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """The report, at most `width` columns."""
+    good = [point for point in sweep.points if point.error is None]
+    printed = text.wrap(headline(sweep), width)
+    done = f"{len(good)} of {len(sweep.values)} points"
+    version = sweep.server.get("version")
+    printed += text.wrap(" · ".join(part for part in (done, str(version) if version else "") if part), width)
+    printed.append("")
+    for columns in (_work(good), _SYSTEM):
+        known = [(title, value) for title, value in columns if any(value(point) is not None for point in good)]
+        printed += [*_table(sweep.parameter, good, known, width), ""] if known else []
+    for point in good:
+        printed += _threads(point, width)
+    printed += [line for line_of_alone in _alone(sweep) for line in text.wrap(line_of_alone, width)]
+    for point in sweep.points:
+        if point.error is not None:
+            printed += text.wrap(f"{point.value}: {point.error}", width)
+    if any(_os(point, "cpu_pressure_percent") is not None for point in good):
+        printed.append("wait: share of time in which a task was runnable and had no CPU.")
+    if sweep.interrupted:
+        said = f" {sweep.id}" if sweep.id else ""
+        printed.append(f"Not finished: go on with powerprof sweep --resume{said or ' RUN'}")
+    return printed
+
+
+def _threads(point: Point, width: int) -> list[str]:
+    """Which threads of a server wake, most first."""
+    if not point.paces:
+        return []
+    shown = point.paces[:_MOST_THREADS]
+    rows = [["wakings/s", "95 %", "exits/s", "period"]]
+    for pace in shown:
+        woken = pace.wakings or pace.exits
+        ends = "" if woken.low is None or woken.high is None else f"{_short(woken.low)}–{_short(woken.high)}"
+        period = "" if pace.period_ms is None else f"{_short(pace.period_ms)} ms"
+        rows.append([_short(woken.mean), ends, _short(pace.exits.mean), period])
+    names = text.columns([["thread", "what changes it"], *([pace.thread, pace.remedy] for pace in shown)], left=2)
+    left = len(point.paces) - _MOST_THREADS
+    figures = text.columns(rows, left=0)
+    lines = [text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)]
+    more = [f"{left} more threads (--json)"] if left > 0 else []
+    return [f"{point.value}, {point.server}: how often its threads wake", *lines, *more, ""]
+
+
+def _alone(sweep: Sweep) -> list[str]:
+    """What the host did with all servers of the sweep stopped, and what that means for the figures."""
+    busy = [window.c0_percent for window in sweep.baseline if window.c0_percent is not None]
+    woken = [window.wakeups_hz for window in sweep.baseline if window.wakeups_hz is not None]
+    if not busy or not woken:
+        return []
+    c0_percent = statistics.fmean(busy)
+    hz = statistics.fmean(woken)
+    said = [f"With all of them stopped: C0 {_short(c0_percent)} %, {_short(hz)} wake-ups/s."]
+    if c0_percent > _BUSY_PERCENT:
+        said.append(
+            "Other programs kept the CPUs busy: C0, watts, idle exits and wake-ups of the host say little of a server. "
+            "How often its threads are woken and its own CPU time do."
+        )
+    return said
+
+
+def headline(sweep: Sweep) -> str:
+    """Where a query costs least energy, and where most of them are done, with the points that may be as good.
+
+    Of servers without queries: which wakes least and which most.
+    """
+    name = f"{sweep.workload}:{sweep.condition.name}"
+    good = [point for point in sweep.points if point.error is None]
+    parts = []
+    known = [(metric.estimate.mean, point) for point in good if (metric := _metric_of(point, WAKINGS)) is not None]
+    if known and all(_metric_of(point, "queries_hz") is None for point in good):
+        ends = (min(known, key=lambda point: point[0]), max(known, key=lambda point: point[0]))
+        least, most = (f"{point.value} ({significant(hz)}/s)" for hz, point in ends)
+        return f"{name}: the threads of {least} are woken least, those of {most} most."
+    if (best := _best(sweep.parameter, good, ENERGY, least=True)) is not None:
+        metric, at = best
+        unit, factor = labels.prefix("J", metric.estimate.mean)
+        kind = ", estimated" if metric.kind == "estimated" else ""
+        joules = f"{significant(metric.estimate.mean * factor)} {unit}{kind}"
+        parts.append(f"uses least energy per query {at}: {joules}")
+    # At a rate that is given there is nothing to win.
+    if (
+        sweep.options.get("rate_hz") is None
+        and (best := _best(sweep.parameter, good, "queries_hz", least=False)) is not None
+    ):
+        metric, at = best
+        parts.append(f"does most {at}: {significant(metric.estimate.mean)} queries/s")
+    return f"{name} {'; it '.join(parts)}." if parts else f"{name} was not measured at any point."
+
+
+def _best(parameter: str, points: Sequence[Point], name: str, *, least: bool) -> tuple[RunMetric, str] | None:
+    """The best point's metric, and which it is, with those whose intervals reach into its interval."""
+    known = [(point, metric) for point in points if (metric := _metric_of(point, name)) is not None]
+    if not known:
+        return None
+    point, best = (min if least else max)(known, key=lambda pair: pair[1].estimate.mean)
+    others = [f"{measured.value}" for measured, metric in known if measured is not point and _as_good(best, metric)]
+    alike = f" (or {text.listed(others, 'or')}: no difference is sure)" if others else ""
+    where = (
+        f"with {text.some(int(point.value), 'client')}" if parameter == "clients" else f"at {parameter} {point.value}"
+    )
+    return best, f"{where}{alike}"
+
+
+def _as_good(best: RunMetric, other: RunMetric) -> bool:
+    a, b = best.estimate, other.estimate
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return True  # from one or two windows nothing can be told apart
+    return a.low <= b.high and b.low <= a.high
+
+
+def _table(parameter: str, points: Sequence[Point], columns: Sequence[_Column], width: int) -> list[str]:
+    rows = [[parameter, *(title for title, _ in columns)]]
+    rows += [[str(point.value), *(_short(value(point)) for _, value in columns)] for point in points]
+    return [text.cut(line, width) for line in text.columns(rows, left=1, gap=1)]
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return text.UNKNOWN
+    return text.number(value, 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this kernel's BPF can do, by trial: a map of the kind is made, a program that calls the helper is loaded.
+
+Distributions carry features back to older kernels, so no version is asked. Numbers are of the kernel's interface
+(include/uapi/linux/bpf.h), which never change; the versions are those of the first Linux that had the feature.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+
+from powerprof.errors import CapabilityError
+from powerprof.tracing.bpf import syscalls
+from powerprof.tracing.bpf.btf import Btf
+
+# What verifiers say of a helper that they do not have, or not for this kind of program.
+_NO_SUCH_HELPER = ("invalid func ", "unknown func ", "program of this type cannot use helper ")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One feature: `number` of a map type or helper, the first Linux that had it, and what it is needed for.
+
+    `program` is the type of program that a helper is tried in: some are for some types only.
+    """
+
+    name: str
+    kind: str
+    number: int
+    since: str
+    purpose: str
+    program: int = syscalls.PROGRAM_RAW_TRACEPOINT
+
+
+RING_BUFFER = Feature("BPF ring buffer", "map", 27, "5.8", "tracing")
+TASK_REGISTERS = Feature("bpf_task_pt_regs", "helper", 175, "5.15", "user registers by the kernel's own helper")
+CURRENT_TASK = Feature("bpf_get_current_task_btf", "helper", 158, "5.11", "--on-cpu")
+ATTACH_COOKIE = Feature("bpf_get_attach_cookie", "helper", 174, "5.15", "--functions", syscalls.PROGRAM_KPROBE)
+COARSE_CLOCK = Feature("bpf_ktime_get_coarse_ns", "helper", 160, "5.11", "the time of the last tick")
+
+
+def not_permitted() -> CapabilityError:
+    """The error of who may not load programs."""
+    return CapabilityError(
+        "cannot load BPF programs: not permitted",
+        "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep on the interpreter",
+    )
+
+
+class NotPermittedError(Exception):
+    """This process may not try."""
+
+
+def _has_map(number: int) -> bool:
+    try:
+        # A ring buffer of one page has neither keys nor values.
+        os.close(syscalls.create_map("trial", number, 0, 0, os.sysconf("SC_PAGESIZE"), 0))
+    except PermissionError as error:
+        raise NotPermittedError from error
+    except OSError:
+        return False
+    return True
+
+
+def _has_helper(number: int, kind: int) -> bool:
+    """A program that calls it without arguments: refused in any case, but only a missing helper for that reason."""
+    program = struct.pack("=BBhi", 0x85, 0, 0, number) + struct.pack("=BBhi", 0x95, 0, 0, 0)
+    try:
+        os.close(syscalls.load_program("trial", kind, program))
+    except syscalls.RefusedError as error:
+        if error.errno == errno.EPERM:
+            raise NotPermittedError from error
+        return not any(said in error.log for said in _NO_SUCH_HELPER)
+    return True
+
+
+@lru_cache(maxsize=64)
+def has(feature: Feature) -> bool | None:
+    """Whether this kernel has it; None where this process may not try."""
+    try:
+        return _has_map(feature.number) if feature.kind == "map" else _has_helper(feature.number, feature.program)
+    except NotPermittedError:
+        return None
+
+
+def reads_directly(btf: Btf) -> bool:
+    """Whether a program that knows its arguments' types may read a thread's number and its registers (5.15).
+
+    Tried with what the programs do: the number by a load, the registers by their helper and a load.
+    """
+    waking, number = btf.tracepoint_id("sched_waking"), btf.field_offset("task_struct", "pid")
+    words = (
+        (0x79, 0x16, 0, 0),  # r6 = the thread, by the first argument
+        (0x61, 0x67, number, 0),  # r7 = its number
+        (0xBF, 0x61, 0, 0),  # r1 = r6
+        (0x85, 0, 0, TASK_REGISTERS.number),
+        (0x79, 0x00, 0, 0),  # r0 = the first of its registers
+        (0xB7, 0, 0, 0),
+        (0x95, 0, 0, 0),
+    )
+    code = b"".join(struct.pack("=BBhi", *word) for word in words)
+    kind, how = syscalls.PROGRAM_TRACING, syscalls.ATTACH_TYPED_TRACEPOINT
+    try:
+        os.close(syscalls.load_program("trial", kind, code, attach_type=how, attach_to=waking or 0))
+    except OSError:
+        return False
+    return True
+
+
+def need(feature: Feature, purpose: str = "") -> None:
+    """Raises CapabilityError, which names the kernel and the feature, where it is not there.
+
+    `purpose`: what needs it here, where that is not its usual purpose.
+    """
+    if has(feature) is False:
+        raise CapabilityError(
+            f"this kernel ({os.uname().release}) has no {feature.name}, which {purpose or feature.purpose} needs",
+            f"Linux {feature.since} or newer",
+        )

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel headers for bcc where /lib/modules/$(uname -r)/build is missing.
+
+bcc compiles every program against kernel headers. Those of another version serve here, because powerprof's
+programs read tracepoint arguments and call helpers only, and take every struct offset from BTF. Debian splits
+its headers in two packages (-amd64: generated files, -common: the rest), bcc wants one tree: it is made of
+symbolic links in powerprof's cache, and /lib/modules is never touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from powerprof import paths
+from powerprof.errors import CapabilityError
+from powerprof.files import try_text
+from powerprof.folders import only_root_writes
+from powerprof.tracing.bpf.headertrees import cannot_prepare, merged, plan_of, unpacked
+
+# What bcc's kbuild_helper.cc calls the architecture in its -I flags, and how Debian names the package.
+_ARCHITECTURES = {
+    "x86_64": ("x86", "amd64"),
+    "aarch64": ("arm64", "arm64"),
+    "ppc64le": ("powerpc", "powerpc64le"),
+    "s390x": ("s390", "s390x"),
+    "riscv64": ("riscv", "riscv64"),
+}
+# Always this kernel's own: a recorded machine's (POWERPROF_SYSFS) are not compiled here.
+_CARRIED = Path("/sys/kernel/kheaders.tar.xz")
+_LAYOUT = "1"  # part of the fingerprint: a tree made by an older powerprof is not taken for a new one
+
+
+@dataclass(frozen=True)
+class HeaderTree:
+    """Installed headers of one kernel: the folders that together hold them, generated files first."""
+
+    release: str
+    parts: tuple[Path, ...]
+
+
+def _architecture() -> tuple[str, str]:
+    machine = os.uname().machine
+    return _ARCHITECTURES.get(machine, (machine, machine))
+
+
+def _package() -> str:
+    release = os.uname().release
+    system = try_text(Path("/etc/os-release")) or ""
+    if re.search(r"^ID=\"?ubuntu", system, re.MULTILINE):
+        return "linux-headers-generic"
+    # A cloud kernel has headers of its own; asking for them keeps the kernel and its headers together.
+    return f"linux-headers-{'cloud-' if '-cloud-' in release else ''}{_architecture()[1]}"
+
+
+def remedy() -> str:
+    """The command that installs headers on this host."""
+    return f"apt install {_package()}"
+
+
+def _needed() -> tuple[str, ...]:
+    arch = _architecture()[0]
+    return (
+        "include/linux/kconfig.h",
+        "include/generated/autoconf.h",
+        f"arch/{arch}/include/asm",
+        f"arch/{arch}/include/generated",
+    )
+
+
+def _is_complete(parts: Sequence[Path]) -> bool:
+    return all(any((part / name).exists() for part in parts) for name in _needed())
+
+
+def installed_headers(modules: Path = Path("/lib/modules"), sources: Path = Path("/usr/src")) -> list[HeaderTree]:
+    """Every complete set of headers on this host, in no order."""
+    trees: dict[Path, HeaderTree] = {}
+    candidates = [*sources.glob("linux-headers-*"), *sources.glob("kernels/*"), *modules.glob("*/build")]
+    for build in sorted(candidates):
+        folder = build.resolve()
+        release = (build.parent.name if build.name == "build" else build.name).removeprefix("linux-headers-")
+        # 6.1.0-56-amd64 and 6.1.0-56-cloud-amd64 share 6.1.0-56-common.
+        stem = folder.name.rsplit("-", 1)[0]
+        commons = [folder.parent / f"{name}-common" for name in (stem, stem.rsplit("-", 1)[0])]
+        for parts in ((folder,), *((folder, common) for common in commons)):
+            if _is_complete(parts):
+                trees.setdefault(folder, HeaderTree(release, parts))
+                break
+    return list(trees.values())
+
+
+def _distance(release: str, running: str) -> tuple[int, int, str]:
+    """How far two kernel versions are apart; 6.0 follows 5.19, a major step counts as twenty minor ones."""
+
+    def number(text: str) -> tuple[int, int]:
+        match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+        if not match:
+            return 0, 0
+        major, minor, patch = (int(part or 0) for part in match.groups())
+        return major * 20 + minor, patch
+
+    ours, theirs = number(running), number(release)
+    return abs(ours[0] - theirs[0]), abs(ours[1] - theirs[1]), release
+
+
+def _whole_plan(tree: HeaderTree) -> dict[str, Path]:
+    arch = _architecture()[0]
+    plan: dict[str, Path] = {}
+    for name in ("include", f"arch/{arch}/include"):
+        plan |= plan_of([part / name for part in tree.parts if (part / name).is_dir()], f"{name}/")
+    return plan
+
+
+def _may_be_compiled(tree: HeaderTree) -> str | None:
+    """Why root must not compile these headers; None where it may: whoever can write to them would be root."""
+    if os.geteuid() != 0:
+        return None
+    return next((reason for part in tree.parts if (reason := only_root_writes(part)) is not None), None)
+
+
+def _is_found_by_bcc(own: Path) -> bool:
+    """Whether bcc takes this kernel's own headers. It asks for `source` where there is one, then for kconfig.h there;
+    where that is missing it goes to /tmp/kheaders-RELEASE (src/cc/frontends/clang/loader.cc of bcc 0.26)."""
+    build, source = own / "build", own / "source"
+    folders = (build, source) if source.is_dir() else (build,)
+    if not build.is_dir() or not (folders[-1] / "include/linux/kconfig.h").exists():
+        return False
+    return _may_be_compiled(HeaderTree(own.name, folders)) is None
+
+
+def kernel_headers(
+    modules: Path = Path("/lib/modules"),
+    sources: Path = Path("/usr/src"),
+    cache: Path | None = None,
+    carried: Path = _CARRIED,
+) -> Path | None:
+    """What BCC_KERNEL_SOURCE must be while bcc compiles; None where bcc finds this kernel's own headers.
+
+    Sets nothing itself. The merged tree is made once per set of installed headers and used again. Root takes only
+    headers that nobody else may write to. Raises CapabilityError where no headers are installed, PowerprofError where
+    the cache cannot be written.
+    """
+    running = os.uname().release
+    if _is_found_by_bcc(modules / running):
+        return None
+    if carried.exists():
+        return unpacked(carried, _shelf(cache))
+    trees = installed_headers(modules, sources)
+    refused = {tree.release: reason for tree in trees if (reason := _may_be_compiled(tree)) is not None}
+    usable = [tree for tree in trees if tree.release not in refused]
+    if not usable:
+        for release, reason in refused.items():
+            raise CapabilityError(f"kernel headers {release} are not root's alone ({reason})", remedy())
+        raise CapabilityError("kernel headers for bcc are not installed", remedy())
+    nearest = min(usable, key=lambda tree: _distance(tree.release, running))
+    if len(nearest.parts) == 1:
+        return nearest.parts[0]
+    described = [f"{part} {part.stat().st_mtime_ns}" for part in nearest.parts]
+    fingerprint = hashlib.sha256("\n".join([_LAYOUT, *described]).encode()).hexdigest()[:12]
+    target = _shelf(cache) / f"{nearest.release}-{fingerprint}"
+    return merged(_whole_plan(nearest), target)
+
+
+def _shelf(cache: Path | None) -> Path:
+    if cache is None:
+        return paths.cache_folder("headers")
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_prepare(cache, error) from error
+    return cache

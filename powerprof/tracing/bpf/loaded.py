@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled program in the kernel: loaded, attached, and its maps read and written, without bcc.
+
+What a function is for is the beginning of its name: `raw_tracepoint__NAME` is attached to that tracepoint at once, and
+so is `btf_tracepoint__NAME`, whose arguments the verifier knows by their types; `sample__NAME` runs at overflows of
+perf events (`sampling.py`), `uprobe__NAME` at places in programs (`uprobes.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import resource
+import select
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+
+from powerprof.closeable import Closeable
+from powerprof.errors import PowerprofError
+from powerprof.files import reason_of
+from powerprof.tracing.bpf import objects, syscalls
+from powerprof.tracing.bpf.btf import Btf, kernel_btf
+from powerprof.tracing.bpf.compiled import Compiled, MapPlan, ProgramPlan, with_maps
+from powerprof.tracing.bpf.definitions import possible_cpus
+from powerprof.tracing.bpf.features import not_permitted
+from powerprof.tracing.bpf.ringbuffer import RingBuffer
+
+_TRACEPOINT, _TYPED, _UPROBE = "raw_tracepoint__", "btf_tracepoint__", "uprobe__"
+_KINDS = {
+    _TRACEPOINT: syscalls.PROGRAM_RAW_TRACEPOINT,
+    _TYPED: syscalls.PROGRAM_TRACING,
+    "sample__": syscalls.PROGRAM_PERF_EVENT,
+    _UPROBE: syscalls.PROGRAM_KPROBE,
+}
+_VERIFIERS = 4
+
+
+def _refusal(error: OSError) -> PowerprofError:
+    """Why nothing was loaded, in one line."""
+    if os.geteuid() != 0 or (error.errno in (errno.EPERM, errno.EACCES) and not getattr(error, "log", "")):
+        return not_permitted()
+    lines = [line.strip() for line in getattr(error, "log", "").splitlines() if line.strip()]
+    # The verifier ends with its statistics.
+    lines = [line for line in lines if not line.startswith(("processed ", "verification time", "stack depth"))]
+    reason = lines[-1] if lines else reason_of(error)
+    return PowerprofError(
+        f"cannot load BPF programs: the kernel refused a BPF program: {reason[:300]}",
+        "powerprof doctor says what works here; the kernel's words name what it lacks",
+    )
+
+
+def _unusable(what: str, error: OSError) -> PowerprofError:
+    """Why a table of a loaded program could not be used."""
+    return PowerprofError(
+        f"cannot {what} ({reason_of(error)})", "free memory: the host's, and its control group's (memory.max)"
+    )
+
+
+class LoadedProgram(Closeable):
+    """All programs and maps of one object; leaving the context, or `close`, detaches and frees them."""
+
+    def __init__(
+        self,
+        name: str,
+        definitions: Mapping[str, int | str],
+        *,
+        uprobe_type: int = 0,
+        btf: Btf | None = None,
+        cached: bool = True,
+    ) -> None:
+        """Load `probes/bpf/<name>`, and attach what belongs to tracepoints.
+
+        `uprobe_type`: how its uprobe functions will be attached (`uprobes.attach_type`). `btf`: where the types of
+        tracepoints are looked up (the running kernel's). `cached` False: compile anew.
+        Raises CapabilityError where this host cannot (no bcc, no headers, not permitted), PowerprofError where
+        the kernel refuses the program.
+        """
+        self._maps: dict[str, tuple[int, MapPlan]] = {}
+        self._programs: dict[str, int] = {}
+        self._attached: dict[str, int] = {}
+        self._rings: list[RingBuffer] = []
+        self._stats = -1
+        self._run_time_s: float | None = None
+        self._cpus = possible_cpus()
+        compiled = objects.find(name, definitions, cached=cached)
+        # Kernels before 5.11 count maps as locked memory.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        try:
+            self._load(compiled, uprobe_type, btf)
+            self.attach()
+        except OSError as error:
+            self.close()
+            raise _refusal(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, compiled: Compiled, uprobe_type: int, btf: Btf | None) -> None:
+        typed = [plan.name for plan in compiled.programs if plan.name.startswith(_TYPED)]
+        types = btf or (kernel_btf() if typed else None)
+        ids = {name: types.tracepoint_id(name.removeprefix(_TYPED)) or 0 for name in typed if types is not None}
+        attach_types = {_UPROBE: uprobe_type, _TYPED: syscalls.ATTACH_TYPED_TRACEPOINT}
+        for plan in compiled.maps:
+            made = syscalls.create_map(plan.name, plan.kind, plan.key_bytes, plan.value_bytes, plan.entries, plan.flags)
+            self._maps[plan.name] = (made, plan)
+        descriptors = {place: self._maps[plan.name][0] for place, plan in enumerate(compiled.maps)}
+
+        def load(program: ProgramPlan) -> None:
+            beginning = next(kind for kind in _KINDS if program.name.startswith(kind))
+            self._programs[program.name] = syscalls.load_program(
+                program.name.removeprefix(beginning),
+                _KINDS[beginning],
+                with_maps(program.code, descriptors),
+                attach_type=attach_types.get(beginning, 0),
+                attach_to=ids.get(program.name, 0),
+            )
+
+        # The verifier takes most of a second for all of them, on one CPU each. The largest first.
+        with ThreadPoolExecutor(min(_VERIFIERS, os.cpu_count() or 1)) as pool:
+            list(pool.map(load, sorted(compiled.programs, key=lambda plan: -len(plan.code))))
+
+    def close(self) -> None:
+        """Detach and free."""
+        self.detach()
+        for ring in self._rings:
+            ring.close()
+        self._rings.clear()
+        for descriptor in (*self._programs.values(), *(made for made, _ in self._maps.values()), self._stats):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._programs.clear()
+        self._maps.clear()
+        self._stats = -1
+
+    def attach(self) -> None:
+        """Put programs on their tracepoints. Raises OSError."""
+        for name, program in self._programs.items():
+            if name.startswith((_TRACEPOINT, _TYPED)) and name not in self._attached:
+                tracepoint = name.removeprefix(_TRACEPOINT) if name.startswith(_TRACEPOINT) else ""
+                self._attached[name] = syscalls.open_raw_tracepoint(tracepoint, program)
+
+    def detach(self) -> None:
+        """Take the programs off their tracepoints; they stay loaded, with their maps."""
+        for descriptor in self._attached.values():
+            os.close(descriptor)
+        self._attached.clear()
+
+    def count_run_time(self) -> None:
+        """Let the kernel sum the time spent in BPF programs from now on (Linux ≥ 5.8)."""
+        if self._stats < 0:
+            with suppress(OSError):
+                self._stats = syscalls.enable_run_time()
+
+    def stop_counting(self) -> None:
+        """Let it stop: each run of a program then costs two looks at a clock less."""
+        if self._stats >= 0:
+            self._run_time_s = self.run_time_s()
+            os.close(self._stats)
+            self._stats = -1
+
+    def run_time_s(self) -> float | None:
+        """Time spent in these programs while it was counted; None where the kernel does not tell."""
+        if self._stats < 0:
+            return self._run_time_s
+        spent = [syscalls.run_time_ns(program) for program in self._programs.values()]
+        return None if None in spent else sum(spent_ns for spent_ns in spent if spent_ns is not None) / 1e9
+
+    def descriptor(self, program: str) -> int:
+        """Of one of the programs, by its function's name. Raises KeyError where the object has none."""
+        return self._programs[program]
+
+    def has(self, program: str) -> bool:
+        """Whether the object has such a function."""
+        return program in self._programs
+
+    def slots(self, name: str) -> int:
+        """How many entries a map can hold."""
+        return self._maps[name][1].entries
+
+    def table_bytes(self, name: str) -> bytes:
+        """All values of an array, one after the other."""
+        return self._read(name)[1]
+
+    def hash_bytes(self, name: str) -> tuple[bytes, bytes]:
+        """All keys and all values of a hash table."""
+        return self._read(name)
+
+    def entries(self, name: str) -> Iterator[tuple[bytes, bytes]]:
+        """Each key of a hash table with its value."""
+        keys, values = self._read(name)
+        plan = self._maps[name][1]
+        for number in range(len(keys) // plan.key_bytes):
+            key, value = number * plan.key_bytes, number * plan.value_bytes
+            yield keys[key : key + plan.key_bytes], values[value : value + plan.value_bytes]
+
+    def _read(self, name: str) -> tuple[bytes, bytes]:
+        descriptor, plan = self._maps[name]
+        try:
+            return syscalls.read_all(descriptor, plan.key_bytes, plan.value_bytes, plan.entries)
+        except OSError as error:
+            raise _unusable(f"read the table {name}", error) from error
+
+    def put(self, name: str, key: int | bytes, value: bytes) -> None:
+        """Set one entry of an array, by its number, or of a hash table."""
+        try:
+            syscalls.update(self._maps[name][0], _key(key), value)
+        except OSError as error:
+            raise _unusable(f"write the table {name}", error) from error
+
+    def get(self, name: str, index: int) -> bytes:
+        """One entry of an array."""
+        descriptor, plan = self._maps[name]
+        try:
+            return syscalls.lookup(descriptor, _key(index), plan.value_bytes)
+        except OSError as error:
+            raise _unusable(f"read the table {name}", error) from error
+
+    def delete(self, name: str, keys: bytes) -> None:
+        """Delete entries of a hash table by their keys, one after the other; those not there are passed over."""
+        descriptor, plan = self._maps[name]
+        try:
+            syscalls.delete(descriptor, keys, plan.key_bytes)
+        except OSError as error:
+            raise _unusable(f"clear the table {name}", error) from error
+
+    def clear(self, name: str) -> None:
+        """Delete all entries of a hash table."""
+        self.delete(name, self._read(name)[0])
+
+    def per_cpu_sum(self, name: str) -> list[int]:
+        """Each entry of a per-CPU array of u64, summed over CPUs."""
+        return [self.per_cpu_words(name, index)[0] for index in range(self._maps[name][1].entries)]
+
+    def per_cpu_words(self, name: str, index: int) -> list[int]:
+        """The words of one entry of a per-CPU array, each summed over CPUs."""
+        descriptor, plan = self._maps[name]
+        row = syscalls.lookup(descriptor, _key(index), plan.value_bytes * self._cpus)
+        return [int(word) for word in np.frombuffer(row, dtype="<u8").reshape(self._cpus, -1).sum(axis=0)]
+
+    def ring(self, name: str, on_bytes: Callable[[bytes], object]) -> None:
+        """Register `on_bytes` for a ring buffer's records; `consume` delivers them."""
+        descriptor, plan = self._maps[name]
+        self._rings.append(RingBuffer(descriptor, plan.entries, on_bytes))
+
+    def wait(self, name: str, seconds: float) -> bool:
+        """Sleep for so long, or until a ring buffer holds something that was sent with a wake-up; says whether."""
+        poll = select.poll()
+        poll.register(self._maps[name][0], select.POLLIN)
+        return bool(poll.poll(max(0, math.ceil(1e3 * seconds))))
+
+    def consume(self) -> None:
+        """Deliver what the ring buffers hold now; never waits."""
+        for ring in self._rings:
+            ring.consume()
+
+
+def _key(key: int | bytes) -> bytes:
+    return key.to_bytes(4, "little") if isinstance(key, int) else key

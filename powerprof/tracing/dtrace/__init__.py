@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DTrace as a backend, and the scripts that are shipped for it."""

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DTrace as a backend: is there a real one, and running a script with it for a window.
+
+Debian's systemtap-sdt-dev installs a `dtrace` that only makes headers for static probes: it is a script, and its
+`-V` does not name the D language. Which script is run, and what is put into it, is `dtrace_scripts`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from powerprof import programs
+from powerprof.errors import CapabilityError, Interrupted, PowerprofError
+from powerprof.paths import temporary_base
+from powerprof.tracing.dtrace import keeper as dtrace_keeper
+
+_BEGUN = dtrace_keeper.BEGUN
+_START_LIMIT_S = 120.0
+_END_LIMIT_S = 120.0
+_POLL_S = 0.02
+_MAX_OUTPUT_BYTES = 256 << 20
+# "dtrace: Sun D 1.13", "dtrace: Oracle D 2.0", and Debian's "dtrace: D 2.0.7"
+_LANGUAGE = re.compile(r"dtrace: (?:\w+ )?D (\d+)\.(\d+)(?:\.(\d+))?")
+_RELEASE = re.compile(r"This is DTrace (\d+)\.(\d+)(?:\.(\d+))?")
+_LOSS = re.compile(r"dtrace: (?:(\d+) .*drop|error)")
+_REMEDY = {
+    "Linux": "Oracle's dtrace 2.x: dnf install dtrace on Oracle Linux and Fedora, apt install dtrace on Debian 14; "
+    "powerprof attribute without options, and with --functions, needs none",
+    "FreeBSD": "kldload dtraceall",
+}
+
+
+@dataclass(frozen=True)
+class Dtrace:
+    """A DTrace that was found. `version` is its release where it tells that, else that of its D language."""
+
+    path: Path
+    system: str
+    version: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class DtraceRun:
+    """What a script printed, for `dtrace_output` to parse. `losses` are DTrace's own words about lost data."""
+
+    pid: int
+    stdout: str
+    losses: tuple[str, ...]
+    lost_count: int
+    interrupted: bool = False
+
+
+def find_dtrace(system: str | None = None) -> Dtrace:
+    """The host's DTrace. Raises CapabilityError where there is none, or only SystemTap's generator of that name."""
+    name = system or os.uname().sysname
+    remedy = _REMEDY.get(name, "DTrace is part of illumos, Solaris, FreeBSD and macOS")
+    path = programs.which("dtrace")
+    if path is None:
+        raise CapabilityError("dtrace is not installed", remedy)
+    if _is_script(path):
+        raise CapabilityError(f"{path} is SystemTap's header generator, not DTrace", remedy)
+    # On Linux -V names the language only (2.0 up to release 2.0.1); -Vv the release as well.
+    done = programs.run([path, "-Vv" if name == "Linux" else "-V"], timeout_s=10, check=False)
+    said = done.stdout + done.stderr
+    language = _LANGUAGE.search(said)
+    if language is None:
+        raise CapabilityError(f"{path} is not DTrace: it does not name its D language", remedy)
+    major, minor, patch = (int(part or 0) for part in (_RELEASE.search(said) or language).groups())
+    if name == "Linux" and (major, minor) < (2, 0):
+        raise CapabilityError(f"dtrace {major}.{minor} on Linux is not supported; 2.0 is", remedy)
+    return Dtrace(path, name, (major, minor, patch))
+
+
+def _is_script(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False  # executable, not readable: its version tells
+
+
+def run_dtrace(
+    dtrace: Dtrace, script: str, pid: int, duration_s: float, *, began: Callable[[], None] | None = None
+) -> DtraceRun:
+    """Trace a process by a rendered script for a window; an interrupt ends the window early, and the run says so.
+
+    The window begins with the script's BEGIN, when `began` is called, and ends by SIGINT: on an idle CPU DTrace's own
+    clock (tick) can come seconds late. Both stand in the output. DTrace is never killed (`dtrace_keeper`): the target
+    would not survive it. Raises CapabilityError or PowerprofError.
+    """
+    words = [str(dtrace.path), "-q", *_grab(script, pid), "-s", dtrace_keeper.STDIN]
+    interrupted: Interrupted | None = None
+    # Files without names: kill -9 leaves none.
+    with _unnamed(script) as text, _unnamed() as out, _unnamed() as errors:
+        ours, theirs = os.pipe()
+        try:
+            keeper = programs.start(
+                programs.python(dtrace_keeper.__file__, str(pid), str(text.fileno()), *words, site=False),
+                stdin=ours,
+                pass_fds=[text.fileno()],
+                stdout=out,
+                stderr=errors,
+                dies_with_us=False,
+            )
+        except BaseException:
+            os.close(theirs)
+            raise
+        finally:
+            os.close(ours)
+        try:
+            _wait_for_begin(keeper, out)
+            ends = time.monotonic() + duration_s
+            if began is not None and keeper.poll() is None:
+                began()
+            while keeper.poll() is None and (left := ends - time.monotonic()) > 0:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    keeper.wait(left)
+        except Interrupted as error:
+            interrupted = error
+        finally:
+            os.close(theirs)
+            code = _wait_for_end(keeper)
+        stdout, stderr = _text(out), _text(errors)
+    if interrupted is not None and (code != 0 or "\nend\t" not in stdout):
+        raise interrupted  # the same signal ended DTrace: a service that is stopped, a terminal that is closed
+    if code != 0:
+        raise _explain(dtrace, stderr, code)
+    losses = [(line.strip()[:200], match) for line in stderr.splitlines() if (match := _LOSS.match(line.strip()))]
+    return DtraceRun(
+        pid=pid,
+        stdout=stdout,
+        losses=tuple(line for line, _ in losses),
+        lost_count=sum(int(match[1] or 1) for _, match in losses),
+        interrupted=interrupted is not None,
+    )
+
+
+def _wait_for_begin(keeper: subprocess.Popen[bytes], out: IO[bytes]) -> None:
+    """Until the probes stand. Raises PowerprofError where they never do; that it ended is for the caller to see."""
+    limit = time.monotonic() + _START_LIMIT_S
+    while keeper.poll() is None and os.pread(out.fileno(), len(_BEGUN), 0) != _BEGUN:
+        if time.monotonic() > limit:
+            raise PowerprofError(f"dtrace did not begin to trace in {_START_LIMIT_S:g} s", "probe fewer functions")
+        time.sleep(_POLL_S)
+
+
+def _wait_for_end(keeper: subprocess.Popen[bytes]) -> int:
+    """Its exit status. Raises PowerprofError where it does not end: it is left to, since a kill harms the target."""
+    try:
+        return keeper.wait(_END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise PowerprofError(
+            f"dtrace does not end (it is a child of process {keeper.pid})",
+            "wait for it; kill -9 to dtrace can end the traced process too",
+        ) from None
+
+
+def _text(file: IO[bytes]) -> str:
+    return os.pread(file.fileno(), _MAX_OUTPUT_BYTES, 0).decode("utf-8", "replace")
+
+
+def _grab(script: str, pid: int) -> list[str]:
+    """`-p` lets DTrace resolve the process's symbols; macOS and illumos need it for ustack() too."""
+    return ["-p", str(pid)] if f"pid{pid}:" in script or "ustack(" in script else []
+
+
+@contextmanager
+def _unnamed(text: str = "") -> Iterator[IO[bytes]]:
+    with tempfile.TemporaryFile(dir=temporary_base()) as file:
+        file.write(text.encode())
+        file.seek(0)
+        yield file
+
+
+def _explain(dtrace: Dtrace, said: str, code: int) -> PowerprofError:
+    ended = f"killed by signal {code - 128}" if code > 128 else f"it ended with {code}"
+    lines = [line.strip() for line in said.strip().splitlines() if line.strip()] or [ended]
+    lower = said.lower()
+    if "privilege" in lower or "permission denied" in lower or "not permitted" in lower:
+        return CapabilityError(f"dtrace is not permitted: {lines[-1][:200]}", "run as root")
+    hint = None
+    if "major_names" in lower:
+        hint = "this kernel hides a symbol that DTrace's io.d names: docs/reference/dtrace.md has the way round"
+    return PowerprofError(f"dtrace {'.'.join(map(str, dtrace.version))} failed: {' / '.join(lines[-2:])[:400]}", hint)

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the shipped D scripts print, as records. The text comes from another program: bounded, checked line by line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from powerprof.errors import DataError
+from powerprof.stacks.demangle import demangle
+from powerprof.tracing.captures.functions import FunctionCounts, FunctionTrace
+from powerprof.tracing.dtrace.backend import DtraceRun
+from powerprof.untrusted import printable
+
+MAX_LINES = 1_000_000
+MAX_FRAMES = 200
+MAX_NAME = 1024
+_SHOWN_LOSSES = 5
+# `libc.so.6`__nanosleep+0x7`, `libc.so.6+0x1234`, `0x7f00…`
+_FRAME = re.compile(r"(?:(?P<module>[^`]*)`)?(?P<name>.*?)(?:\+0x(?P<offset>[0-9a-f]{1,16}))?")
+
+
+class DtraceFrame(msgspec.Struct, frozen=True):
+    """One frame of ustack(): `function` is None where DTrace printed an address only."""
+
+    function: str | None
+    module: str | None
+    offset: int | None
+    text: str
+
+
+class DtraceWakeup(msgspec.Struct, frozen=True, kw_only=True):
+    """How often one thread woke another from one call path; the stack is the waker's, innermost first."""
+
+    sleeper_tid: int
+    waker_pid: int
+    waker_comm: str
+    waker_tid: int
+    count: int
+    stack: list[DtraceFrame]
+
+
+class DtraceLatency(msgspec.Struct, frozen=True, kw_only=True):
+    """A thread's sleeps, or its waits for a CPU once woken (None where DTrace counted none)."""
+
+    tid: int
+    sleeps_count: int
+    sleep_mean_ms: float | None
+    sleep_max_ms: float | None
+    waits_count: int
+    wait_mean_ms: float | None
+    wait_max_ms: float | None
+
+
+class WakersTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """A window of wakings of one process's threads, most often first."""
+
+    pid: int
+    window_s: float
+    wakeups: list[DtraceWakeup]
+    lost_count: int
+    notes: list[str]
+    interrupted: bool
+
+
+class SleepsTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """A window of one process's sleeps by thread, most often first."""
+
+    pid: int
+    window_s: float
+    threads: list[DtraceLatency]
+    lost_count: int
+    notes: list[str]
+    interrupted: bool
+
+
+def _lines(run: DtraceRun) -> tuple[list[str], float]:
+    """What stands between the first line, `begin TIME`, and the last, `end TIME` (ns), and the window in seconds."""
+    lines = run.stdout.split("\n")
+    if len(lines) > MAX_LINES:
+        raise DataError("dtrace output", f"more than {MAX_LINES:,} lines")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    edges = [line.split("\t") for line in (lines[0], lines[-1])] if len(lines) > 1 else []
+    if [edge[0] for edge in edges] != ["begin", "end"] or any(len(edge) != 2 for edge in edges):
+        raise DataError("dtrace output", "it ends before its end", len(lines) or None)
+    begin_ns, end_ns = _number(edges[0][1], 1), _number(edges[1][1], len(lines))
+    if end_ns <= begin_ns:
+        raise DataError("dtrace output", "its window ends before it begins", len(lines))
+    return lines[1:-1], (end_ns - begin_ns) / 1e9
+
+
+def _notes(run: DtraceRun) -> list[str]:
+    return [f"DTrace lost data: {loss}" for loss in run.losses[:_SHOWN_LOSSES]]
+
+
+def _number(text: str, line: int) -> int:
+    if not re.fullmatch(r"-?\d{1,19}", text.strip(), re.ASCII):
+        raise DataError("dtrace output", f"not a number: {text[:40]!r}", line)
+    return int(text.strip())
+
+
+def _name(text: str, line: int) -> str:
+    if len(text) > MAX_NAME:
+        raise DataError("dtrace output", "a name of impossible length", line)
+    return printable(text)
+
+
+def parse_functions(run: DtraceRun, pattern: str, refused: Sequence[tuple[str, str]] = ()) -> FunctionTrace:
+    """The function profile, as the uprobe backend's trace; DTrace does not tell what its probes cost.
+
+    A sum below zero (a call that began before its thread's clock was known) is unknown, not zero. Raises DataError for
+    damaged output.
+    """
+    sums: dict[tuple[str, str], dict[str, int]] = {}
+    mismatches = 0
+    lines, window_s = _lines(run)
+    for number, line in enumerate(lines, 2):
+        if not line.strip():
+            continue
+        words = line.split("\t")
+        if words[0] == "mismatch" and len(words) == 3:
+            mismatches += _number(words[2], number)
+        elif words[0] in ("calls", "returns", "self_wall_ns", "self_cpu_ns") and len(words) == 4:
+            key = _name(words[1], number), _name(words[2], number)
+            sums.setdefault(key, {})[words[0]] = _number(words[3], number)
+        else:
+            raise DataError("dtrace output", f"not a line of the function profile: {line[:60]!r}", number)
+    functions = [
+        FunctionCounts(
+            name=demangle(name),
+            module=module,
+            vaddr=0,
+            calls=row.get("calls", 0),
+            returns=row.get("returns", 0),
+            abandoned=0,
+            unfinished=max(row.get("calls", 0) - row.get("returns", 0), 0),
+            wall_ns=None,
+            cpu_ns=None,
+            self_wall_ns=_known(row, "self_wall_ns"),
+            self_cpu_ns=_known(row, "self_cpu_ns"),
+            children=0,
+            stepped_children=0,
+            stepped=False,
+        )
+        for (module, name), row in sorted(sums.items())
+    ]
+    return FunctionTrace(
+        pattern=pattern,
+        pids=[run.pid],
+        window_s=window_s,
+        functions=functions,
+        hits_count=sum(function.calls for function in functions),
+        cost=None,
+        stepped_cost=None,
+        process_cpu_s=None,
+        unmatched_count=mismatches,
+        too_deep_count=0,
+        lost_count=run.lost_count,
+        refused=list(refused),
+        notes=_notes(run),
+        method="dtrace",
+        tool_cpu_s=0.0,
+        interrupted=run.interrupted,
+    )
+
+
+def _known(fields: dict[str, int], name: str) -> int | None:
+    """A sum of times; None where there is none, or one that cannot be."""
+    value = fields.get(name)
+    return value if value is not None and value >= 0 else None
+
+
+def parse_wakeups(run: DtraceRun) -> WakersTrace:
+    """Who woke whom from where, most often first. Raises DataError for damaged output."""
+    lines, window_s = _lines(run)
+    wakeups: list[DtraceWakeup] = []
+    stack: list[DtraceFrame] | None = None
+    head: tuple[int, int, str, int, int] | None = None
+    for number, line in enumerate(lines, 2):
+        text = line.strip()
+        if not text:
+            continue
+        if head is None:
+            words = line.split("\t")
+            if words[0] != "wakeup" or len(words) != 6:
+                raise DataError("dtrace output", f"not a line of the wake-ups: {line[:60]!r}", number)
+            head = (
+                _number(words[1], number),
+                _number(words[2], number),
+                _name(words[3], number),
+                _number(words[4], number),
+                _number(words[5], number),
+            )
+            stack = []
+        elif text == "end of stack":
+            wakeups.append(
+                DtraceWakeup(
+                    sleeper_tid=head[0],
+                    waker_pid=head[1],
+                    waker_comm=head[2],
+                    waker_tid=head[3],
+                    count=head[4],
+                    stack=stack or [],
+                )
+            )
+            head = stack = None
+        elif stack is not None:
+            if len(stack) >= MAX_FRAMES:
+                raise DataError("dtrace output", f"a stack of more than {MAX_FRAMES} frames", number)
+            stack.append(parse_frame(_name(text, number)))
+    if head is not None:
+        raise DataError("dtrace output", "its last stack is cut")
+    return WakersTrace(
+        pid=run.pid,
+        window_s=window_s,
+        wakeups=sorted(wakeups, key=lambda wakeup: (-wakeup.count, wakeup.sleeper_tid, wakeup.waker_tid)),
+        lost_count=run.lost_count,
+        notes=_notes(run),
+        interrupted=run.interrupted,
+    )
+
+
+def parse_frame(text: str) -> DtraceFrame:
+    """One line of ustack(). C++ names may hold anything but the back quote that ends the module."""
+    match = _FRAME.fullmatch(text)
+    if match is None or text.startswith("0x"):
+        return DtraceFrame(None, None, None, text)
+    offset = int(match["offset"], 16) if match["offset"] else None
+    if match["module"] is None:
+        # Without a symbol: module+offset.
+        return DtraceFrame(None, match["name"] or None, offset, text)
+    name = match["name"]
+    return DtraceFrame(None if name.startswith("0x") else name or None, match["module"] or None, offset, text)
+
+
+def parse_latency(run: DtraceRun) -> SleepsTrace:
+    """Sleeps and waits by thread, by number of sleeps. Raises DataError for damaged output."""
+    lines, window_s = _lines(run)
+    sums: dict[int, dict[str, tuple[int, int, int]]] = {}
+    for number, line in enumerate(lines, 2):
+        if not line.strip():
+            continue
+        words = line.split("\t")
+        if words[0] not in ("sleep", "latency") or len(words) != 5:
+            raise DataError("dtrace output", f"not a line of the latencies: {line[:60]!r}", number)
+        tid, count, total, longest = (_number(word, number) for word in words[1:])
+        sums.setdefault(tid, {})[words[0]] = (count, total, longest)
+    rows = []
+    for tid, kinds in sums.items():
+        sleeps, waits = kinds.get("sleep", (0, 0, 0)), kinds.get("latency", (0, 0, 0))
+        rows.append(
+            DtraceLatency(
+                tid=tid,
+                sleeps_count=sleeps[0],
+                sleep_mean_ms=_mean_ms(sleeps),
+                sleep_max_ms=_max_ms(sleeps),
+                waits_count=waits[0],
+                wait_mean_ms=_mean_ms(waits),
+                wait_max_ms=_max_ms(waits),
+            )
+        )
+    return SleepsTrace(
+        pid=run.pid,
+        window_s=window_s,
+        threads=sorted(rows, key=lambda thread: (-thread.sleeps_count, thread.tid)),
+        lost_count=run.lost_count,
+        notes=_notes(run),
+        interrupted=run.interrupted,
+    )
+
+
+def _mean_ms(row: tuple[int, int, int]) -> float | None:
+    return row[1] / row[0] / 1e6 if row[0] > 0 else None
+
+
+def _max_ms(row: tuple[int, int, int]) -> float | None:
+    return row[2] / 1e6 if row[0] > 0 else None

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records and sums of the BPF programs as numpy types: probes/bpf/idle_exit.h, causes.h and looks.bpf.h in Python."""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+
+COMM_BYTES = 16
+
+# What names a cause, in the order in which both a record and a key hold it.
+_PLACES = ("timer_function", "work_function", "site_ip", "site_sp", "site_code")
+_WAKER_PLACES = ("waker_timer_function", "waker_ip", "waker_sp", "waker_code")
+_WHO = ("evidence", "irq", "flags", "next_tid", "next_tgid", "waker_tid", "waker_tgid")
+_WAKING = ("waker_context", "waker_irq", "woken_tid")
+
+
+def _struct(words: tuple[str, ...], halves: tuple[str, ...], *others: tuple[str, str]) -> np.dtype[np.void]:
+    """Of u64, then u32, then others."""
+    return np.dtype([*((name, "<u8") for name in words), *((name, "<u4") for name in halves), *others])
+
+
+IDLE_EXIT = _struct(
+    ("enter_ns", "exit_ns", "next_ns", *_PLACES, "waking_ns", *_WAKER_PLACES),
+    ("cpu", "state", *_WHO, "waker_cpu", *_WAKING, "sequence"),
+    ("next_comm", f"S{COMM_BYTES}"),
+    ("waker_comm", f"S{COMM_BYTES}"),
+)
+
+CAUSE_STATES = 10  # CPUIDLE_STATE_MAX
+
+# struct cause_key and struct cause_sum, one after the other: probes/bpf/causes.h.
+CAUSE_KEY = _struct((*_PLACES, *_WAKER_PLACES), (*_WHO, *_WAKING))
+CAUSE_SUM = np.dtype(
+    [(name, "<u8") for name in ("count", "running_ns", "idle_ns", "last_ns", "period_ns", "fitting_ns")]
+    + [(name, "<u4") for name in ("fitting_gaps", "fitting_periods", "gaps", "votes")]
+    + [("states", "<u4", (CAUSE_STATES,)), ("next_comm", f"S{COMM_BYTES}"), ("waker_comm", f"S{COMM_BYTES}")]
+)
+HALF = 0x10000  # CAUSE_HALF, in a key's flags or context: which half of a double buffer the entry is in
+CAUSE = np.dtype([*((name, CAUSE_KEY[name]) for name in CAUSE_KEY.names or ()), *CAUSE_SUM.descr])
+
+# struct woken_key of sites.bpf.h, and its count.
+WOKEN_KEY = np.dtype(
+    [(name, "<u8") for name in ("ip", "sp", "code", "timer_function")]
+    + [(name, "<u4") for name in ("tid", "pid", "context", "irq", "waker_pid", "waker_tid")]
+)
+WOKEN_COUNT = np.dtype([("count", "<u8")])
+
+WOKEN = np.dtype([*WOKEN_KEY.descr, *WOKEN_COUNT.descr])
+
+# Exits of one CPU in its window: struct cpu_total of causes.h.
+_BY_STATE = [(name, "<u8", (CAUSE_STATES,)) for name in ("count", "idle_ns")]
+CPU_TOTAL = np.dtype([("start_ns", "<u8"), ("end_ns", "<u8"), *_BY_STATE, ("last_tgid", "<u8"), ("gap", "V72")])
+
+NEWBORN_CODE = 2  # site_code of a thread that has not run yet
+
+# struct cpu_state begins with the period that is still open.
+CPU_STATE = np.dtype(
+    [("period", IDLE_EXIT)]
+    + [(name, "<u4") for name in ("phase", "hardirq", "softirq", "softirq_after_irq")]
+    + [(name, "<u8") for name in ("hardirq_end_ns", "timer_active", "looks_window_ns")]
+    + [(name, "<u4") for name in ("looks_count", "looks_loaded", "looks_skipped", "looks_brisk")]
+    + [("reviewed_ns", "<u8"), ("idled_ns", "<u8"), ("gap", "V128")]
+)
+
+# struct stack_record: registers, as many as the machine has, and the stack's bytes follow.
+STACK_HEADER = np.dtype(
+    [(name, "<u8") for name in ("at_ns", "ip", "sp", "code")]
+    + [(name, "<u4") for name in ("tid", "tgid", "kind", "bytes")]
+)
+
+
+class Count(enum.IntEnum):
+    """What the program counts beside its sums, on each CPU: enum counter of idle.bpf.c."""
+
+    LOST_EXITS = 0
+    LOST_STACKS = 1
+    LOADED = 2
+    SLEEPS = 3
+    UNSENT = 4
+    UNCOUNTED = 5
+    LOST_SAMPLES = 6
+
+
+# What a table got since it was emptied, or a ring buffer ever: struct filled of filled.bpf.h, one for each Filling.
+FILLED = np.dtype([(name, "<u8") for name in ("amount", "limit", "is_called")])
+
+
+class Filling(enum.IntEnum):
+    """What fills while nobody reads, tables first: enum filling of filled.bpf.h."""
+
+    CAUSES = 0
+    WOKEN = 1
+    EXITS = 2
+    STACKS = 3
+
+
+TABLES = (Filling.CAUSES, Filling.WOKEN)
+
+
+class CpuPhase(enum.IntEnum):
+    """Where a CPU is between two idle entries."""
+
+    UNKNOWN = 0
+    IDLE = 1
+    LEFT = 2
+    RUNNING = 3
+
+
+class WakeEvidence(enum.IntEnum):
+    """What was first seen to end an idle period."""
+
+    NONE = 0
+    LOCAL_TIMER = 1
+    DEVICE = 2
+    RESCHEDULE = 3
+    CALL_FUNCTION = 4
+    IRQ_WORK = 5
+    OTHER_VECTOR = 6
+    NO_IPI = 7
+    HRTIMER = 8
+    SOFTIRQ = 9
+
+
+class Flag(enum.IntFlag):
+    """Flags of an idle exit."""
+
+    TICK = 1
+    NO_TASK = 2
+    WAKER = 4
+    TIMER_WHEEL = 8
+    SITE = 16
+    SITE_FRESH = 32
+    WAKER_SITE = 64
+    OPEN = 128
+    REMOTE = 256
+
+
+class WakerContext(enum.IntEnum):
+    """In whose context a waking was done."""
+
+    TASK = 0
+    DEVICE = 1
+    TIMER = 2
+    SOFTIRQ = 3
+    INTERRUPT = 4
+    UNSEEN = 5
+
+
+SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces on and on, and says of each interval what a window says of itself: nothing stops, and no CPU is woken.
+
+A window's edges move us onto every CPU. A monitor that did so every few seconds would be a waker itself; what it needs
+of an edge is how long the CPUs that idle now have idled, and that the tracer knows. The counters of such a CPU are read
+between two looks at it that agree.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+from powerprof.closeable import Closeable
+from powerprof.sources.base import CpuReading, Snapshot
+from powerprof.sources.clock import kernel_ns
+from powerprof.sources.cpuidle import CpuidleReader
+from powerprof.sources.edges import edge_snapshot
+from powerprof.sources.procfs import accounting, read_stat
+from powerprof.tracing.captures.edges import Array, CpuEdge
+from powerprof.tracing.idle.idle_time import traced_residency
+from powerprof.tracing.idle.layout import CpuPhase
+from powerprof.tracing.idle.tracer import IdleTracer
+from powerprof.tracing.idle.window import TracedWindow
+from powerprof.windows.residency import compute
+from powerprof.windows.sampling import now_text
+
+_LOOKS = 4
+
+
+def completed(reading: CpuReading, before: Array, after: Array) -> CpuReading:
+    """A CPU's counters with the period that is open in them, from two looks at it (layout.CPU_STATE).
+
+    Unresolved where the CPU left or entered idle between the looks.
+    """
+    if before["phase"] != after["phase"] or before["period"]["enter_ns"] != after["period"]["enter_ns"]:
+        return reading
+    if before["phase"] != CpuPhase.IDLE:
+        # One that was not seen to idle yet has been running since the first edge, where it ran us.
+        return replace(reading, resolved=True)
+    state, enter_ns = int(before["period"]["state"]), int(before["period"]["enter_ns"])
+    at_ns = reading.at_ns or 0
+    times = list(reading.time_us)
+    if state < len(times):
+        times[state] += max(0, at_ns - enter_ns) // 1000
+    return replace(reading, time_us=tuple(times), resolved=True)
+
+
+def _not_before(old: CpuReading | None, new: CpuReading) -> CpuReading:
+    # The driver's clock and the tracer's differ by some microseconds: no counter goes back for that.
+    if old is None or len(old.time_us) != len(new.time_us):
+        return new
+    return replace(new, time_us=tuple(max(pair) for pair in zip(old.time_us, new.time_us, strict=True)))
+
+
+class TraceMonitor(Closeable):
+    """Reads one tracer again and again. A context manager: the trace runs while it is open."""
+
+    def __init__(self, tracer: IdleTracer) -> None:
+        self._tracer = tracer
+        self._reader = CpuidleReader()
+        self._edges: dict[int, int] = {}
+        self._snapshot = Snapshot({})
+        self._stat, self._cpu_s = read_stat(), time.process_time()
+        self._started_at, self._run_time_s = now_text(), 0.0
+
+    def _open(self) -> None:
+        """The only edge at which CPUs are woken: the first."""
+        self._tracer.begin()
+        self._tracer.start()
+        edges = edge_snapshot(
+            self._reader, every_cpu=True, at_edge=lambda edge: self._tracer.open_cpu(edge.cpu, edge.at_ns or 0)
+        )
+        self._edges = {cpu: reading.at_ns or 0 for cpu, reading in edges.cpus.items()}
+        self._snapshot = replace(edges, cpus={cpu: edge for cpu, edge in edges.cpus.items() if edge.states})
+        self._stat, self._cpu_s, self._started_at = read_stat(), time.process_time(), now_text()
+
+    def close(self) -> None:
+        self._reader.close()
+
+    @property
+    def switches_count(self) -> int:
+        """The host's context switches since boot, at the last read."""
+        return self._stat.context_switches_count
+
+    def drain(self) -> None:
+        """Between two reads, where records come faster than their buffers hold (`IdleTracer.collected`)."""
+        self._tracer.drain()
+
+    def read(self) -> TracedWindow:
+        """What came since the last read.
+
+        The residency is exact on every CPU. A period that is not whole yet (its CPU has not idled again) is in the
+        causes of a later read: over all reads the sums are those of one long window.
+        """
+        began, began_at, stat, cpu_s = self._snapshot, self._started_at, self._stat, self._cpu_s
+        self._snapshot, self._started_at = self._now(), now_text()
+        self._stat, self._cpu_s = read_stat(), time.process_time()
+        trace = self._tracer.snapshot()
+        spent = accounting(stat, self._stat)
+        idle_percent = None if spent is None else spent.idle_percent
+        edges = self._interval(began, trace.totals)
+        if self._reader.cpus:
+            residency = compute(began, self._snapshot, started_at=began_at)
+        else:
+            residency = traced_residency(
+                trace.totals, edges, stat_idle_percent=idle_percent, own_pid=os.getpid(), started_at=began_at
+            )
+        spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
+        window_s = sum(spans) / len(spans) / 1e9 if spans else 0.0
+        total_s = trace.run_time_s
+        run_time_s = None if total_s is None else total_s - self._run_time_s
+        self._run_time_s = total_s or 0.0
+        return TracedWindow(
+            replace(trace, run_time_s=run_time_s),
+            edges,
+            window_s,
+            residency,
+            self._reader.state_names(),
+            self._cpu_s - cpu_s,
+            stat_idle_percent=idle_percent,
+            counters=(began, self._snapshot),
+        )
+
+    def _interval(self, began: Snapshot, totals: Array) -> dict[int, CpuEdge]:
+        edges, now_ns = {}, kernel_ns()
+        for cpu, start_ns in self._edges.items():
+            old, new = began.cpus.get(cpu), self._snapshot.cpus.get(cpu)
+            if self._reader.cpus and (old is None or new is None):
+                continue  # went offline
+            end_ns = (new.at_ns if new is not None else None) or now_ns
+            usage = sum(new.usage) - sum(old.usage) if new is not None and old is not None else None
+            edges[cpu] = CpuEdge(cpu, start_ns, end_ns, usage, None, int(totals[cpu]["count"].sum()))
+            self._edges[cpu] = end_ns
+        return edges
+
+    def _now(self) -> Snapshot:
+        """All CPUs' counters, with what is open in them."""
+        readings: dict[int, CpuReading] = {}
+        missing = set(self._reader.cpus)
+        notes: tuple[str, ...] = ()
+        for _ in range(_LOOKS):
+            before = self._tracer.cpu_states()
+            snapshot = self._reader.snapshot()
+            after = self._tracer.cpu_states()
+            notes = snapshot.notes
+            missing &= set(snapshot.cpus)
+            for cpu in sorted(missing):
+                reading = completed(snapshot.cpus[cpu], before[cpu], after[cpu])
+                readings[cpu] = _not_before(self._snapshot.cpus.get(cpu), reading)
+                if reading.resolved:
+                    missing.discard(cpu)
+            if not missing:
+                break
+        return Snapshot(dict(sorted(readings.items())), notes)

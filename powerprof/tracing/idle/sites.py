@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was seen of threads where they sleep: the records that a trace fills and a capture keeps."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from powerprof.tracing.idle.layout import STACK_HEADER
+
+# Kinds of SavedSite: enum stack_kind of looks.bpf.h.
+SLEEPER, WAKER, REGISTERS = 0, 1, 2
+
+
+class SavedSite(msgspec.Struct, frozen=True, array_like=True):
+    """Where a thread slept or woke another; `kind` as in looks.bpf.h. `stack` is empty if only registers are known."""
+
+    at_ns: int
+    pid: int
+    tid: int
+    kind: int
+    ip: int
+    sp: int
+    code: int
+    registers: bytes
+    stack: bytes
+
+
+def decode(data: bytes, register_bytes: int) -> SavedSite:
+    """A record of the ring buffer of stacks: the header, so many bytes of registers, and the stack."""
+    header = np.frombuffer(data, dtype=STACK_HEADER, count=1)[0]
+    stack_at = STACK_HEADER.itemsize + register_bytes
+    stack = data[stack_at : stack_at + int(header["bytes"])]
+    return SavedSite(
+        int(header["at_ns"]),
+        int(header["tgid"]),
+        int(header["tid"]),
+        int(header["kind"]),
+        int(header["ip"]),
+        int(header["sp"]),
+        int(header["code"]),
+        data[STACK_HEADER.itemsize : stack_at],
+        stack,
+    )
+
+
+class SiteWakings(msgspec.Struct, frozen=True, array_like=True):
+    """How often sleeps of one thread at one site were ended by one thing; the fields are those of struct woken_key."""
+
+    tid: int
+    pid: int
+    ip: int
+    sp: int
+    code: int
+    context: int
+    timer_function: int
+    irq: int
+    waker_tid: int
+    waker_pid: int
+    count: int
+
+
+class SleepingStack(msgspec.Struct, frozen=True, array_like=True):
+    """Stack bytes of a blocked thread from `sp` up; its registers are not known yet."""
+
+    pid: int
+    tid: int
+    ip: int
+    sp: int
+    stack: bytes

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One traced window: edges that leave no idle period open, and everything that ended one in between."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from powerprof import interrupts
+from powerprof.closeable import Closeable
+from powerprof.errors import CapabilityError, Interrupted
+from powerprof.records import Window
+from powerprof.sources.base import CpuReading, Meters, Snapshot
+from powerprof.sources.clock import Suspended, suspended_note
+from powerprof.sources.cpuidle import CpuidleReader, list_of, online_cpus
+from powerprof.sources.edges import edge_snapshot
+from powerprof.sources.idle_events import IdleEvents
+from powerprof.sources.procfs import accounting, read_stat
+from powerprof.tracing.captures.edges import Array, CpuEdge, unchecked
+from powerprof.tracing.idle.idle_time import traced_residency
+from powerprof.tracing.idle.pace import wait_out
+from powerprof.tracing.idle.tracer import IdleTrace, IdleTracer
+from powerprof.windows.residency import compute, went_back
+from powerprof.windows.sampling import now_text
+
+
+@dataclass(frozen=True)
+class TracedWindow:
+    """A trace with the window of each CPU. `tool_cpu_s` is powerprof's own CPU time in it.
+
+    `state_names`: of each CPU's idle states, by number. `stat_idle_percent`: how idle the CPUs were by /proc/stat.
+    `counters`: those of idle at both edges, of a monitor.
+    """
+
+    trace: IdleTrace
+    edges: dict[int, CpuEdge]
+    window_s: float
+    residency: Window
+    state_names: dict[int, list[str]]
+    tool_cpu_s: float
+    interrupted: bool = False
+    stat_idle_percent: float | None = None
+    counters: tuple[Snapshot, Snapshot] | None = None
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """All CPUs at one edge: their readings, and perf's count of idle exits where it is needed."""
+
+    snapshot: Snapshot
+    events: dict[int, int]
+
+
+def _edges(before: _Edge, after: _Edge, totals: Array) -> dict[int, CpuEdge]:
+    """Each CPU's window. One that went away, or whose counters began anew, has what was traced on it and no counter."""
+    edges = {}
+    last_ns = max((reading.at_ns for reading in after.snapshot.cpus.values() if reading.at_ns is not None), default=0)
+    for cpu, start in before.snapshot.cpus.items():
+        end = after.snapshot.cpus.get(cpu)
+        if start.at_ns is None:
+            continue
+        end_ns = last_ns if end is None or end.at_ns is None else end.at_ns
+        usage = events = None
+        if end is not None and start.states and not went_back(start, end):
+            usage = sum(end.usage) - sum(start.usage)
+        if end is not None and cpu in before.events and cpu in after.events:
+            events = after.events[cpu] - before.events[cpu]
+        edges[cpu] = CpuEdge(cpu, start.at_ns, end_ns, usage, events, int(totals[cpu]["count"].sum()))
+    return edges
+
+
+def _counted(snapshot: Snapshot) -> Snapshot:
+    """The CPUs that have idle states."""
+    return replace(snapshot, cpus={cpu: reading for cpu, reading in snapshot.cpus.items() if reading.states})
+
+
+def _idle_events(cpus: Iterable[int]) -> IdleEvents | None:
+    try:
+        return IdleEvents(cpus)
+    except CapabilityError:
+        return None
+
+
+class TraceWindow(Closeable):
+    """Measures traced windows with one tracer; the counters stay open between them. A context manager."""
+
+    def __init__(self, tracer: IdleTracer, meters: Meters | None = None) -> None:
+        self._tracer = tracer
+        self._meters = meters
+        self._reader = CpuidleReader()
+        self._events = None if self._reader.cpus else _idle_events(online_cpus())
+
+    def close(self) -> None:
+        self._reader.close()
+        if self._events is not None:
+            self._events.close()
+
+    def _edge(self, tell: Callable[[int, int], None]) -> _Edge:
+        counts: dict[int, int] = {}
+        events = self._events
+
+        def at_edge(reading: CpuReading) -> None:
+            value = events.read_cpu(reading.cpu) if events is not None else None
+            if value is not None:
+                counts[reading.cpu] = value
+            tell(reading.cpu, reading.at_ns or 0)
+
+        return _Edge(edge_snapshot(self._reader, every_cpu=True, at_edge=at_edge), counts)
+
+    def measure(self, duration_s: float, *, then_hold: bool = False) -> TracedWindow:
+        """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`.
+
+        `then_hold`: signals wait from the window's end on, until the caller has saved it (`interrupts.release`).
+        """
+        # Before the edge: exits between it and here would be forgotten.
+        self._tracer.begin()
+        started, started_at, meters = time.process_time(), now_text(), self._meters
+        if meters is not None:
+            meters.sample()
+        start_s, suspended = time.monotonic(), Suspended()
+        stat = read_stat()
+        # Wakings from before the first CPU's edge: an exit in a CPU's own window has its waking among them.
+        self._tracer.start()
+        before = self._edge(self._tracer.open_cpu)
+        interrupted = False
+        try:
+            wait_out(self._tracer, duration_s, meters)
+            if then_hold:
+                interrupts.hold()
+        except Interrupted:
+            interrupted = True
+        after = self._edge(self._tracer.close_cpu)
+        self._tracer.end()
+        spent = accounting(stat, read_stat())
+        stat_idle_percent = None if spent is None else spent.idle_percent
+        end_s = time.monotonic()
+        if meters is not None:
+            meters.sample()
+        tool_cpu_s = time.process_time() - started
+        trace = self._tracer.finish()
+        edges = _edges(before, after, trace.totals)
+        spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
+        window_s = sum(spans) / len(spans) / 1e9 if spans else duration_s
+        if self._reader.cpus:
+            residency = compute(_counted(before.snapshot), _counted(after.snapshot), started_at=started_at)
+        else:
+            # A CPU that went away idled longer than anything was traced there.
+            stayed = {cpu: edge for cpu, edge in edges.items() if cpu in after.snapshot.cpus}
+            residency = traced_residency(
+                trace.totals, stayed, stat_idle_percent=stat_idle_percent, own_pid=os.getpid(), started_at=started_at
+            )
+        if alone := unchecked(edges):
+            note = (
+                f"CPU {list_of(alone)}: its idle exits were counted by the trace alone, cpuidle's counters began anew"
+            )
+            residency = msgspec.structs.replace(residency, notes=[*residency.notes, note])
+        notes = [*residency.notes, *suspended_note(suspended.since_s())]
+        energy = residency.energy if meters is None else meters.readings(start_s, end_s)
+        residency = msgspec.structs.replace(residency, energy=energy, notes=notes)
+        names = self._reader.state_names()
+        return TracedWindow(trace, edges, window_s, residency, names, tool_cpu_s, interrupted, stat_idle_percent)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of where CPUs run, and of page faults."""

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples where CPUs run, or counts where page faults are taken, and keeps what is needed to name it offline."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from powerprof.closeable import Closeable
+from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
+from powerprof.files import try_text
+from powerprof.paths import procfs
+from powerprof.processes.namespaces import check_process_ids
+from powerprof.processes.tasks import clean
+from powerprof.sources.clock import Suspended, suspended_note
+from powerprof.stacks.image import ProcessImage, merge, snapshot
+from powerprof.stacks.kernel import KernelSymbols, kernel_symbols
+from powerprof.stacks.reader_process import ReaderProcess
+from powerprof.stacks.time_budget import Budget
+from powerprof.tracing.bpf import features
+from powerprof.tracing.bpf.definitions import STACK_RING_PAGES, path_definitions
+from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.software_events import CPU_CLOCK, MAJOR_FAULTS, MINOR_FAULTS, Sampler
+from powerprof.tracing.captures.oncpu import Event, OnCpuCapture, SampleRow, UserStack
+
+SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in step with them
+MAX_HZ = 10_000
+_MOST_LOOKS = 20  # at one process: an address in none of its mappings has it looked at again
+# Processes are looked at when their first stack arrives: one that is gone by then cannot be named.
+_DRAIN_S = 0.2
+_MAX_CAPTURE_BYTES = 256 << 20
+_TARGET = struct.Struct("<4Q")
+_SAMPLE = np.dtype([("user", "<u8"), ("kernel", "<u8"), ("what", "<u8"), ("pid", "<u4"), ("tid", "<u4")])
+_HEADER = struct.Struct("<IIQII16s168s")
+_KERNEL_HEADER = struct.Struct("<IIQ")
+_USER, _KERNEL = 0, 1
+
+
+class OnCpuTracer(Closeable):
+    """The sampling program, loaded; a context manager that removes it.
+
+    With cpu-clock it wakes every CPU `frequency_hz` times a second: never part of an energy window.
+    """
+
+    def __init__(
+        self,
+        pids: Sequence[int] | None,
+        event: Event = "cpu-clock",
+        *,
+        frequency_hz: int = SAMPLE_HZ,
+        ring_pages: int = STACK_RING_PAGES,
+        beside: LoadedProgram | None = None,
+    ) -> None:
+        """`pids` None is every process. Threads born in the window count. `beside`: a program of another tracer, which
+        has the paths' part by `path_definitions` and stays that tracer's.
+
+        Raises CapabilityError where this host or user may not, PowerprofError where a process is gone.
+        """
+        if os.uname().machine != "x86_64":
+            raise CapabilityError(
+                f"--on-cpu on {os.uname().machine} is not supported; x86_64 is",
+                "powerprof attribute, without --on-cpu, works here",
+            )
+        for feature in (features.RING_BUFFER, features.CURRENT_TASK, features.TASK_REGISTERS):
+            features.need(feature, "--on-cpu")
+        check_process_ids()
+        if not 1 <= frequency_hz <= MAX_HZ:
+            raise UsageError(f"a sampling rate of {frequency_hz} Hz makes no sense", f"between 1 and {MAX_HZ:,}")
+        self._pids = list(pids) if pids is not None else None
+        self._event: Event = event
+        self._frequency_hz = frequency_hz
+        self._images: list[ProcessImage] = []
+        self._budget, self._aside = Budget(), ReaderProcess()
+        self._looks: Counter[int] = Counter()
+        self._told: set[int] = set()
+        self._by_pid: dict[int, int | None] = {}
+        self._records: list[tuple[bytes, int | None]] = []
+        self._bytes = 0
+        self._dropped = 0
+        for pid in self._pids or ():
+            self._look_at(pid)
+        self.program = beside or LoadedProgram("oncpu.bpf.c", path_definitions(pids is None, event, ring_pages))
+        self._own = beside is None
+        try:
+            self._fill_targets()
+            self.program.count_run_time()
+            self.program.ring("stacks", self._on_record)
+            self._sampler = Sampler(self.program.descriptor("sample__path"))
+        except BaseException:
+            if self._own:
+                self.program.close()
+            raise
+
+    def close(self) -> None:
+        self._aside.close()
+        self._sampler.close()
+        if self._own:
+            self.program.close()
+
+    def _look_at(self, pid: int) -> None:
+        image = snapshot(pid, self._budget, self._aside)
+        self._by_pid[pid] = len(self._images)
+        self._images.append(image)
+
+    def _fill_targets(self) -> None:
+        for pid, index in self._by_pid.items():
+            if index is not None and pid not in self._told:
+                text, library = code_ranges(self._images[index])
+                ranges = _TARGET.pack(text[0], text[1] - text[0], library[0], library[1] - library[0])
+                self.program.put("targets", pid, ranges)
+                self._told.add(pid)
+
+    def _start(self) -> None:
+        """The event on every CPU. Its counters tell what the program missed."""
+        if self._event == "cpu-clock":
+            self._sampler.open(CPU_CLOCK, frequency_hz=self._frequency_hz)
+        else:
+            for event in (MINOR_FAULTS, MAJOR_FAULTS):
+                self._sampler.open(event, period=1)
+
+    def measure(
+        self, duration_s: float, over: Callable[[], object] | None = None, *, opened: Callable[[], None] = lambda: None
+    ) -> OnCpuCapture:
+        """Collect for `duration_s`; `over` is called when that is over. An interrupt ends the window early; the capture
+        says so.
+
+        `opened` is called when nothing is left to open that takes a privilege.
+        """
+        for name in ("samples", "seen"):
+            self.program.clear(name)
+        self._records.clear()
+        self._bytes = self._dropped = 0
+        before = self.program.per_cpu_sum("path_counters")
+        tool, interrupted = time.process_time(), False
+        with self._sampler:
+            self._start()
+            opened()
+            started, suspended = time.monotonic(), Suspended()
+            # The kernel's own count is read within the program's, so that what it has more was missed for certain.
+            seen_first = self.program.per_cpu_sum("path_counters")[0]
+            counted_first = _read_counts(self._sampler.descriptors)
+            try:
+                while (left := started + duration_s - time.monotonic()) > 0:
+                    time.sleep(min(left, _DRAIN_S))
+                    self._drain()
+            except Interrupted:
+                interrupted = True
+            window_s, notes = time.monotonic() - started, suspended_note(suspended.since_s())
+            counted = _read_counts(self._sampler.descriptors) - counted_first
+            seen = self.program.per_cpu_sum("path_counters")[0] - seen_first
+        if over is not None:
+            over()
+        self._drain()
+        moved = [now - then for then, now in zip(before, self.program.per_cpu_sum("path_counters"), strict=True)]
+        # The clock's counter is in ns, the faults' in faults.
+        missed = counted - seen if self._event == "page-faults" else 0
+        return self._capture(window_s, moved, missed, time.process_time() - tool, interrupted, notes)
+
+    def _on_record(self, data: bytes) -> None:
+        if self._bytes + len(data) > _MAX_CAPTURE_BYTES:
+            self._dropped += 1
+            return
+        self._bytes += len(data)
+        self._records.append((data, None))
+
+    def _drain(self) -> None:
+        """Take what the ring buffer holds, and look at processes while they live."""
+        first = len(self._records)
+        self.program.consume()
+        for at in range(first, len(self._records)):
+            data = self._records[at][0]
+            if int.from_bytes(data[:4], "little") != _USER:
+                continue
+            pid = int.from_bytes(data[16:20], "little")
+            ip = int.from_bytes(data[40 + 128 : 40 + 136], "little")
+            self._records[at] = (data, self._image_of(pid, ip))
+        self._fill_targets()
+
+    def _image_of(self, pid: int, ip: int) -> int | None:
+        """The image that knows `ip`: looked at anew where a library was loaded or another program was executed."""
+        index = self._by_pid.get(pid)
+        if pid in self._by_pid and (index is None or self._images[index].mapping_at(ip)):
+            return index
+        try:
+            self._looks[pid] += 1
+            if self._looks[pid] > _MOST_LOOKS:
+                return index
+            newer = snapshot(pid, self._budget, self._aside)
+        except PowerprofError:
+            self._by_pid.setdefault(pid, None)
+            return index
+        if index is not None and merge(self._images[index], newer) is not newer:
+            self._images[index] = merge(self._images[index], newer)
+            return index
+        self._by_pid[pid] = len(self._images)
+        self._images.append(newer)
+        return self._by_pid[pid]
+
+    def _capture(
+        self, window_s: float, moved: list[int], missed: int, tool_cpu_s: float, interrupted: bool, notes: list[str]
+    ) -> OnCpuCapture:
+        users: list[UserStack] = []
+        kernel: dict[int, list[int]] = {}
+        comms: dict[int, str] = {}
+        for data, image in self._records:
+            if int.from_bytes(data[:4], "little") == _USER:
+                _, size, digest, pid, tid, comm, registers = _HEADER.unpack_from(data)
+                users.append(UserStack(digest, pid, tid, image, registers, data[_HEADER.size : _HEADER.size + size]))
+                comms[tid] = clean(comm.partition(b"\0")[0])
+            else:
+                _, depth, digest = _KERNEL_HEADER.unpack_from(data)
+                kernel[digest] = list(struct.unpack_from(f"<{depth}Q", data, _KERNEL_HEADER.size))
+        keys, counts = self.program.hash_bytes("samples")
+        rows = [
+            SampleRow(
+                int(key["user"]), int(key["kernel"]), int(key["pid"]), int(key["tid"]), int(count), int(key["what"])
+            )
+            for key, count in zip(np.frombuffer(keys, dtype=_SAMPLE), np.frombuffer(counts, dtype="<u8"), strict=True)
+        ]
+        for row in rows:
+            if row.tid not in comms:
+                comm = try_text(procfs() / str(row.pid) / "task" / str(row.tid) / "comm")
+                comms[row.tid] = clean(comm) if comm else f"thread {row.tid}"
+        symbols: KernelSymbols | None = None
+        try:
+            symbols = kernel_symbols() if kernel else None
+        except CapabilityError as error:
+            notes = [*notes, error.message]
+        names = {}
+        for address in {address for stack in kernel.values() for address in stack}:
+            name = symbols.lookup(address) if symbols is not None else None
+            if name is not None:
+                names[address] = name
+        return OnCpuCapture(
+            event=self._event,
+            pids=self._pids,
+            window_s=window_s,
+            cpus=os.cpu_count() or 1,
+            period_ms=1e3 / self._frequency_hz if self._event == "cpu-clock" else None,
+            rows=rows,
+            users=users,
+            images=self._images,
+            kernel=kernel,
+            kernel_names=names,
+            comms=comms,
+            events_count=moved[0],
+            idle_count=moved[1],
+            target_count=moved[2],
+            missed_count=max(missed, 0),
+            stacks_count=moved[3],
+            lost_stacks_count=moved[4] + self._dropped,
+            lost_rows_count=moved[5],
+            notes=notes,
+            tool_cpu_s=tool_cpu_s,
+            bpf_s=self.program.run_time_s(),
+            interrupted=interrupted,
+        )
+
+
+def _read_counts(descriptors: Sequence[int]) -> int:
+    return sum(int.from_bytes(os.read(fd, 8), "little") for fd in descriptors)
+
+
+def code_ranges(image: ProcessImage) -> tuple[tuple[int, int], tuple[int, int]]:
+    """[start, end) of the executable's own code, and the hull of its libraries' code."""
+    own = [mapping for mapping in image.mappings if mapping.path == image.executable]
+    others = [mapping for mapping in image.mappings if mapping.path != image.executable and mapping.start < 1 << 47]
+
+    def hull(mappings: list[Any]) -> tuple[int, int]:
+        return (mappings[0].start, max(mapping.end for mapping in mappings)) if mappings else (0, 0)
+
+    return hull(own), hull(others)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a PostgreSQL server says what it executes, and which of its messages says so from where.
+
+Every process of a server calls pgstat_report_activity(state, text) when it begins a message of its client, with the
+statement's text, and again when all is done, with none. The function is exported, so that a stripped server has it in
+.dynsym; the functions that call it are not. Which is which is told by what each does next: a call's return address is
+followed through the code, by both ways of a branch, to the first thing that only one of them does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from enum import IntEnum
+
+from powerprof.errors import CapabilityError
+from powerprof.paths import procfs
+from powerprof.stacks.decoding import LONGEST_BYTES, instructions, target
+from powerprof.stacks.elf import PF_X, Elf
+from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.symtab import SymbolTable, read_symbols
+from powerprof.tracing.statements.dispatch import POSTGRESQL, Dispatch, own_program, probed
+from powerprof.tracing.symbols.file_functions import object_address
+from powerprof.tracing.symbols.patterns import file_offset, is_stepped
+
+_REPORT = "pgstat_report_activity"
+_TEXT_NOW = "debug_query_string"
+_LONGEST_TEXT, _PATIENCE_S = 1023, 1.0
+_CALL = 0xE8  # call rel32
+_MOST_STEPS = 400
+_MOST_SITES = 200
+
+
+class Message(IntEnum):
+    """What reports: the kinds of activity.bpf.h. UNSURE is one of a client's messages, it is not known which."""
+
+    WHOLE = 0
+    PARSE = 1
+    BIND = 2
+    EXECUTE = 3
+    WORKER = 4
+    UNSURE = 5
+
+
+# What set_ps_display is told after the report (postgres.c, since 7.4), and which exported function comes first.
+_TITLES = {b"PARSE\0": Message.PARSE, b"BIND\0": Message.BIND}
+_CALLS = {"pg_parse_query": Message.WHOLE, "CreateDestReceiver": Message.EXECUTE}
+# Processes that work for a statement of another one report that one's text.
+_WORKERS = ("ParallelQueryMain", "parallel_vacuum_main", "_bt_parallel_build_main", "_brin_parallel_build_main",
+            "_gin_parallel_build_main")  # fmt: skip
+# It is a whole one also where it answers like an Execute.
+_WHOLE = ("exec_replication_command",)
+_VERSION = re.compile(rb"PostgreSQL (\d{1,3}[.a-z0-9]{1,10})[^\0]{0,100} on [^\0]+, compiled by ")
+_TOLD = frozenset((Message.PARSE, Message.BIND, Message.EXECUTE))
+
+
+def find_activity(image: ProcessImage) -> Dispatch:
+    """Where to probe, and return addresses by what they mean. Raises CapabilityError where the program has no such
+    function."""
+    with own_program(image, "restart the server after an upgrade") as (elf, mapping):
+        return _in(elf, mapping)
+
+
+def _in(elf: Elf, mapping: Mapping) -> Dispatch:
+    symbols = read_symbols(elf)
+    vaddr = min((start for start, _ in symbols.ranges_of([_REPORT])), default=None)
+    offset = None if vaddr is None else file_offset(elf, vaddr)
+    if vaddr is None or offset is None:
+        raise CapabilityError(
+            f"{mapping.module} has no symbol of {_REPORT}, where statements begin",
+            "a build that exports its functions, as PostgreSQL's own makefiles do",
+        )
+    assert mapping.bias is not None  # noqa: S101  own_program takes no other
+    offset = probed(elf, offset)
+    sites = messages(elf, symbols, vaddr)
+    text_at = object_address(elf, _TEXT_NOW)
+    return Dispatch(
+        mapping=mapping,
+        symbol=_REPORT,
+        offset=offset,
+        layout=POSTGRESQL,
+        waits_offset=None,
+        stepped=is_stepped(elf.read(offset, 2)),
+        sites={site + mapping.bias: int(kind) for site, kind in sites.items()},
+        is_sure=set(sites.values()) >= _TOLD,
+        version=_version(elf),
+        text_address=None if text_at is None else text_at + mapping.bias,
+    )
+
+
+def texts_now(pids: Sequence[int], address: int) -> dict[int, str]:
+    """Process id → what it executes at this moment; one that executes nothing, or keeps us waiting, is absent."""
+    texts: dict[int, str] = {}
+
+    def read() -> None:
+        for pid in pids:
+            with suppress(OSError):
+                memory = os.open(procfs() / str(pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    pointer = int.from_bytes(os.pread(memory, 8, address), "little")
+                    text = os.pread(memory, _LONGEST_TEXT, pointer) if 0 < pointer < 1 << 63 else b""
+                finally:
+                    os.close(memory)
+                if text[:1] != b"\0" and text:
+                    texts[pid] = text.partition(b"\0")[0].decode("utf-8", "replace")
+
+    # A page of a process may be a file's that never comes.
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(_PATIENCE_S)
+    return dict(texts)
+
+
+def _version(elf: Elf) -> str | None:
+    """What version() answers begins so, and lies in the program as it is."""
+    for segment in elf.loads():
+        found = _VERSION.search(elf.read(segment.offset, segment.file_bytes))
+        if found:
+            return found[1].decode()
+    return None
+
+
+def messages(elf: Elf, symbols: SymbolTable, report: int) -> dict[int, Message]:
+    """Link-time return address → what calls `report` there. Where Parse, Bind and Execute are not all told, every site
+    that could be one of them is UNSURE. What is in none is WHOLE."""
+    known = {Message.WORKER: symbols.ranges_of(_WORKERS), Message.WHOLE: symbols.ranges_of(_WHOLE)}
+    marks = {start: kind for name, kind in _CALLS.items() for start, _ in symbols.ranges_of([name])}
+    sites: dict[int, Message] = {}
+    others: dict[int, Message] = {}
+    for site in list(_callers(elf, report))[:_MOST_SITES]:
+        inside = [kind for kind, ranges in known.items() if any(start <= site < end for start, end in ranges)]
+        if inside:
+            sites[site] = inside[0]
+        else:
+            others[site] = _next_mark(elf, site, marks) or Message.WHOLE
+    if not set(others.values()) >= _TOLD:
+        others = dict.fromkeys(others, Message.UNSURE)
+    return sites | others
+
+
+def _callers(elf: Elf, function: int) -> Iterator[int]:
+    """Where each call of a function returns to. Bytes that only look like a call would have to hit it by chance."""
+    import numpy as np
+
+    for segment in elf.loads():
+        if not segment.flags & PF_X or segment.file_bytes < 5:
+            continue
+        code = np.frombuffer(elf.read(segment.offset, segment.file_bytes), np.uint8)
+        at = (code[:-4] == _CALL).nonzero()[0]
+        distances = code[at[:, None] + np.arange(1, 5)].copy().view("<i4")[:, 0].astype(np.int64)
+        returns = segment.vaddr + at + 5
+        yield from (int(place) for place in returns[returns + distances == function])
+
+
+def _next_mark(elf: Elf, site: int, calls: dict[int, Message]) -> Message | None:
+    """The first mark that is reached from an address, by the fewest instructions; None where none is near."""
+    left, seen = deque([site]), {site}
+    for _ in range(_MOST_STEPS):
+        if not left:
+            return None
+        at = left.popleft()
+        decoded = _instruction(elf, at)
+        if decoded is None:
+            continue
+        size, word, operands = decoded
+        ways: list[int | None] = [at + size]
+        if word == "lea" and (kind := _TITLES.get(_pointed(elf, at + size, operands))) is not None:
+            return kind
+        to = target(operands)
+        if word == "call" and to in calls:
+            return calls[to]
+        if word.startswith("j"):
+            ways = [to, *(ways if word != "jmp" else [])]
+        elif word in ("ret", "hlt", "ud2"):
+            ways = []
+        for way in ways:
+            if way is not None and way not in seen:
+                seen.add(way)
+                left.append(way)
+    return None
+
+
+def _instruction(elf: Elf, vaddr: int) -> tuple[int, str, str] | None:
+    offset = file_offset(elf, vaddr)
+    if offset is None:
+        return None
+    code = elf.read(offset, min(LONGEST_BYTES, elf.size - offset))
+    for _, size, words, operands in instructions(code, vaddr, 1):
+        return size, words[-1], operands
+    return None
+
+
+def _pointed(elf: Elf, following: int, operands: str) -> bytes:
+    """The bytes that `lea register, [rip + distance]` leads to, as many as a title has."""
+    said = re.search(r"\[rip ([+-]) (0x[0-9a-f]+|\d+)\]", operands)
+    if not said:
+        return b""
+    address = following + int(said[2], 0) * (1 if said[1] == "+" else -1)
+    for segment in elf.loads():
+        if segment.vaddr <= address < segment.vaddr + segment.file_bytes:
+            offset = segment.offset + address - segment.vaddr
+            data = elf.read(offset, min(6, elf.size - offset))
+            return data[: data.find(b"\0") + 1]
+    return b""

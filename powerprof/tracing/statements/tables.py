@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables that programs in the kernel count statements in, and what their entries say when a window ends. Pure."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from powerprof.tracing.captures.statements import (
+    COM_PART,
+    COM_STMT_EXECUTE,
+    StatementUse,
+    TextSeen,
+    ThreadUse,
+    class_of,
+)
+
+Entries = Iterable[tuple[bytes, bytes]]
+
+TEXT_BYTES = 1024
+_THREAD = struct.Struct("<12Q64x6I4Bx")  # without `own` and its count
+_PAST = struct.Struct("<5Q")
+_TEXT = struct.Struct("<IIQQ")
+_TOTAL = struct.Struct("<4Qq")
+_PAIR = struct.Struct("<2Q")  # struct total_key, struct latency_key
+_TEXT_BIT = 256  # of identities: those below are commands, which have no text
+
+
+class ThreadCounters(NamedTuple):
+    """`struct thread` of queries.bpf.c, its fields in that order; CPU times are the scheduler's counts."""
+
+    first_ns: int
+    last_ns: int
+    in_at: int
+    past_ns: int
+    id: int
+    began_at: int
+    began_ns: int
+    ended_at: int
+    ended_ns: int
+    sent_at: int
+    began_faults: int
+    before_ns: int
+    wakeups: int
+    began_wakeups: int
+    ended_wakeups: int
+    command: int
+    length: int
+    statements: int
+    first_seen_running: int
+    dead: int
+    is_known: int
+    is_over: int
+
+    def ran_until(self, at_ns: int) -> int:
+        """Its CPU time at that moment of the clock: that of its last switch, and what it ran since it was let in."""
+        return self.last_ns + (max(at_ns - self.in_at, 0) if self.in_at else 0)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What was counted of statements: by identity and thread, their texts, and identity → class of time → calls."""
+
+    uses: dict[tuple[int, int], StatementUse]
+    texts: dict[int, TextSeen]
+    latencies: dict[int, dict[int, int]]
+
+
+def read_sums(totals: Entries, texts: Entries, latencies: Entries) -> Sums:
+    """The tables of what has ended. `add_open` adds the threads' last statements."""
+    uses = {}
+    for key, value in totals:
+        calls, wakeups, faults, wall, cpu = _TOTAL.unpack(value)
+        id, tid = _PAIR.unpack(key)
+        uses[id, tid] = StatementUse(id, tid, calls, cpu, wall, wakeups, faults)
+    classes: dict[int, dict[int, int]] = {}
+    for key, value in latencies:
+        id, bucket = _PAIR.unpack(key)
+        classes.setdefault(id, {})[bucket] = int.from_bytes(value, "little")
+    return Sums(uses, {text.id: text for text in (text_seen(*entry) for entry in texts)}, classes)
+
+
+def text_seen(key: bytes, data: bytes) -> TextSeen:
+    """An entry of the table of texts (texts.bpf.h)."""
+    command, length, number, tid = _TEXT.unpack_from(data)
+    text = b"" if number else _cut(data[_TEXT.size :], length)
+    return TextSeen(int.from_bytes(key, "little"), command, length, text, number, tid)
+
+
+def _cut(text: bytes, length: int) -> bytes:
+    return text[: min(length, TEXT_BYTES - 1)]
+
+
+def read_threads(entries: Entries) -> Iterator[tuple[int, ThreadCounters, bytes]]:
+    """Its number, what was counted of it, and the text of its last statement."""
+    for key, value in entries:
+        thread = ThreadCounters(*_THREAD.unpack_from(value))
+        yield int.from_bytes(key, "little"), thread, _cut(value[_THREAD.size :], thread.length)
+
+
+def thread_use(tid: int, comm: str, thread: ThreadCounters, base_ns: int | None, ended_at: int) -> ThreadUse:
+    """What a thread used in a window that ended then; `base_ns` is its CPU time at the beginning, if it was there."""
+    begin = thread.first_ns
+    if thread.first_seen_running and base_ns is not None:
+        begin = min(base_ns, begin)
+    used = thread.past_ns + max(thread.ran_until(ended_at) - begin, 0)
+    before = max(thread.before_ns - begin, 0) if thread.statements else 0
+    return ThreadUse(tid, comm, used, thread.wakeups, thread.statements, before)
+
+
+def read_past(values: bytes) -> Iterator[ThreadUse]:
+    """All threads that had ended and were let go (ended.bpf.h): those without a statement, and those with some."""
+    for threads, cpu, wakeups, statements, before in _PAST.iter_unpack(values):
+        if threads:
+            yield ThreadUse(0, "ended threads", cpu, wakeups, statements, before, threads)
+
+
+def add_open(sums: Sums, tid: int, thread: ThreadCounters, text: bytes, ended_at: int) -> None:
+    """The last statement of a thread, which no other followed: it has ended, or goes on beyond the window."""
+    id, counts = thread.id, thread.command != COM_PART
+    if not id:
+        return
+    if thread.ended_at:
+        cpu, wakeups, until = thread.ended_ns, thread.ended_wakeups, thread.sent_at or thread.ended_at
+    else:
+        cpu, wakeups, until = thread.ran_until(ended_at), thread.wakeups, ended_at
+    if thread.ended_at and counts:
+        classes = sums.latencies.setdefault(id, {})
+        bucket = class_of(until - thread.began_at)
+        classes[bucket] = classes.get(bucket, 0) + 1
+    old = sums.uses.get((id, tid), StatementUse(id, tid, 0, 0, 0, 0, 0))
+    sums.uses[id, tid] = StatementUse(
+        id,
+        tid,
+        old.calls + counts,
+        old.cpu_ns + cpu - thread.began_ns,
+        old.wall_ns + max(until - thread.began_at, 0),
+        old.wakeups + wakeups - thread.began_wakeups,
+        old.faults,
+        old.open_count + (counts and not thread.ended_at),
+    )
+    if id >= _TEXT_BIT and id not in sums.texts and thread.command != COM_STMT_EXECUTE:
+        sums.texts[id] = TextSeen(id, thread.command, thread.length, text)
