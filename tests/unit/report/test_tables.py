@@ -32,7 +32,7 @@ def test_every_form_of_every_kind_is_there(name: str) -> None:
 def test_a_record_knows_its_kind() -> None:
     found = [kind_of(make()) for make in (idle_run, load_run, comparison, sweep, attribution, on_cpu)]
     assert [kind.lines.split(":")[0] for kind in found if kind] == [
-        f"report.{name}" for name in ("idle", "load", "compare", "sweep", "attribution", "oncpu")
+        f"report.terminal.{name}" for name in ("idle", "load", "compare", "sweep", "attribution", "oncpu")
     ]
     assert form(comparison(), "lines", "report")(comparison(), 80) == lines_of(comparison(), 80)
 
