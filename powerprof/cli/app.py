@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import cast
 
 import typer
@@ -49,8 +50,22 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-def build_app(names: Sequence[str] = _COMMANDS) -> typer.Typer:
-    """The Typer application with these subcommands: all, or the one that was typed, to import no other."""
+def _docstring_of(name: str) -> str:
+    """The help of a subcommand, read from its file: to import all of them takes longer than the rest of --help."""
+    text = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+    found = re.search(r'^"""(.*?)"""', text, re.MULTILINE | re.DOTALL)
+    return found[1] if found else ""
+
+
+def _only_listed() -> None:
+    """Stands for a subcommand where nothing but the list of them is asked for."""
+
+
+def build_app(names: Sequence[str] = _COMMANDS, *, listed: bool = False) -> typer.Typer:
+    """The Typer application with these subcommands: all, or the one that was typed, to import no other.
+
+    `listed`: for the list of subcommands alone; none of them can be run.
+    """
     app = typer.Typer(
         name="powerprof",
         context_settings={"help_option_names": ["-h", "--help"], "terminal_width": narrow()},
@@ -72,11 +87,11 @@ def build_app(names: Sequence[str] = _COMMANDS) -> typer.Typer:
         paths.check_roots()
 
     for name in names:
-        module = import_module(f"powerprof.cli.{name}")
+        text = _docstring_of(name)
         # The first sentence is the line in the list of commands: click would go on after a question mark.
-        first = re.match(r"[^.?]*[.?]", module.__doc__ or "")
-        short = first[0] if first else None
-        app.command(name, cls=GroupedHelp, help=module.__doc__, short_help=short)(spread(module.command))
+        first = re.match(r"[^.?]*[.?]", text)
+        command = _only_listed if listed else spread(import_module(f"powerprof.cli.{name}").command)
+        app.command(name, cls=GroupedHelp, help=text, short_help=first[0] if first else None)(command)
     return app
 
 
@@ -146,8 +161,12 @@ def run_app(arguments: Sequence[str]) -> int:
         arguments = [*arguments[1:], "--help"]
     try:
         words, typed = _typed_command(arguments)
-        # Options before the command may ask for the list of all.
-        app = build_app(words[:1]) if words and words[0] in _COMMANDS else build_app()
+        # What stands before the command takes no value (--debug). A shell that completes tells the words by itself.
+        named = [word for word in words if not word.startswith("-")][:1]
+        if named and named[0] in _COMMANDS:
+            app = build_app(named)
+        else:
+            app = build_app(listed="_POWERPROF_COMPLETE" not in os.environ)
         code = app(args=words, prog_name="powerprof", standalone_mode=False, obj=typed)
         return code if isinstance(code, int) else 0
     except _CommandLineError as error:

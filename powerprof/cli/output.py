@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from powerprof.cli.options import Saving
 from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
 from powerprof.files import reason_of
 from powerprof.untrusted import printable, printable_lines
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     import msgspec
     from rich.console import Console
 
+    from powerprof.cli.options import Saving
     from powerprof.report.html import Extras
 
 R = TypeVar("R", bound="msgspec.Struct")

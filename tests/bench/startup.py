@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tests.bench.figures import Verdict
 
-TARGET_MS = 150.0
-RUNS = 15
+TARGET_MS = 120.0
+RUNS = 20
 
 
 def once_ms(argv: list[str]) -> float:
