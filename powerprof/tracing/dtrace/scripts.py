@@ -30,16 +30,16 @@ _SCRIPTS: dict[str, dict[Question, str]] = {
         "sleep-wake-latency": "sleep-wake-latency-linux.d",
     },
     "SunOS": {
-        "function-profile": "function-profile.d",
-        "wakeups": "wakeups.d",
-        "sleep-wake-latency": "sleep-wake-latency.d",
+        "function-profile": "untried/function-profile.d",
+        "wakeups": "untried/wakeups.d",
+        "sleep-wake-latency": "untried/sleep-wake-latency.d",
     },
     "FreeBSD": {
-        "function-profile": "function-profile.d",
-        "wakeups": "wakeups-freebsd.d",
-        "sleep-wake-latency": "sleep-wake-latency-freebsd.d",
+        "function-profile": "untried/function-profile.d",
+        "wakeups": "untried/wakeups-freebsd.d",
+        "sleep-wake-latency": "untried/sleep-wake-latency-freebsd.d",
     },
-    "Darwin": {"function-profile": "function-profile.d", "wakeups": "wakeups-macos.d"},
+    "Darwin": {"function-profile": "untried/function-profile.d", "wakeups": "untried/wakeups-macos.d"},
 }
 
 

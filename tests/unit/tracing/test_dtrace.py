@@ -17,7 +17,7 @@ from powerprof.tracing.dtrace.backend import Dtrace, find_dtrace, run_dtrace
 from powerprof.tracing.dtrace.output import parse_latency
 from powerprof.tracing.dtrace.scripts import Probed, pick, render, render_probes
 
-SCRIPTS = sorted((data_dir("probes") / "dtrace").glob("*.d"))
+SCRIPTS = sorted((data_dir("probes") / "dtrace").rglob("*.d"))
 SYSTEMS = ("Linux", "SunOS", "FreeBSD", "Darwin")
 
 

@@ -5,8 +5,8 @@
  * Cost:       a few µs per sleep of the process.
  * Privileges: root.
  * Runs on:    FreeBSD.
- * Executed:   nowhere by the authors, who have no such host: written from the DTrace guides. What it shares with the
- *             Linux variant was run there with dtrace 2.0.7; the parser is tested on text of that form.
+ * Executed:   never: UNTRIED by its authors, who have no such host; written from the DTrace guides. What it shares with
+ *             the Linux variant was run there with dtrace 2.0.7; the parser is tested on text of that form.
  */
 #pragma D option quiet
 #pragma D option aggsize=8m

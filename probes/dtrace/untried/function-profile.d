@@ -6,8 +6,8 @@
  *             visibly. Never part of an energy measurement. vtimestamp leaves DTrace's own time out.
  * Privileges: root, or dtrace_user and dtrace_proc (illumos); macOS: System Integrity Protection off for the target.
  * Runs on:    illumos, Solaris, FreeBSD, macOS. Linux dtrace 2.x has a variant of its own.
- * Executed:   nowhere by the authors, who have no such host: written from the DTrace guides. What it shares with the
- *             Linux variant was run there with dtrace 2.0.7; the parser is tested on text of that form.
+ * Executed:   never: UNTRIED by its authors, who have no such host; written from the DTrace guides. What it shares with
+ *             the Linux variant was run there with dtrace 2.0.7; the parser is tested on text of that form.
  *
  * Recursion, nesting and threads are right: each thread has a stack of start times, and the time of a call is taken
  * off its caller's. A return that does not belong to the innermost call (longjmp, an exception) empties that

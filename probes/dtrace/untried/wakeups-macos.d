@@ -6,8 +6,8 @@
  * Privileges: root, System Integrity Protection off.
  * Runs on:    macOS. sched:::wakeup passes the woken thread (args[0]); what it passes as its process differs between
  *             releases of xnu, so the rows are wakings that the process itself does.
- * Executed:   nowhere by the authors, who have no such host: written from the DTrace guides. What it shares with the
- *             Linux variant was run there with dtrace 2.0.7; the parser is tested on text of that form.
+ * Executed:   never: UNTRIED by its authors, who have no such host; written from the DTrace guides. What it shares with
+ *             the Linux variant was run there with dtrace 2.0.7; the parser is tested on text of that form.
  */
 #pragma D option quiet
 #pragma D option aggsize=8m
