@@ -28,7 +28,7 @@ print(count / (time.monotonic() - start))
 """
 _KILLED = """
 import os, pathlib, sys, time
-from powerprof.database import diskgroup
+from powerprof.database.isolation import diskgroup
 from powerprof.database.isolation.runtree import RunTree
 with RunTree() as tree:
     diskgroup.limit(tree, "server-1", pathlib.Path(sys.argv[1]), os.getpid(), 100)

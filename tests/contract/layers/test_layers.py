@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports point strictly down: over packages, over top-level modules, within large packages; late and typing ones too."""
+"""Imports point strictly down: over packages, top-level modules and rooms of packages; late and typing ones too."""
 
 from __future__ import annotations
 

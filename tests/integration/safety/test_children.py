@@ -114,7 +114,7 @@ def test_one_module_starts_every_program() -> None:
     # inherits from it.
     kept = {f"tracing/dtrace/keeper.py: {call}" for call in ("subprocess.Popen", "os.fork")}
     # A fork that runs no other program.
-    kept.add("apart.py: os.fork")
+    kept.add("forked_work.py: os.fork")
     assert set(found) == {"programs.py: subprocess.run", "programs.py: subprocess.Popen"} | kept
 
 
