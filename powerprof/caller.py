@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import pwd
 import signal
 import threading
@@ -24,6 +25,8 @@ from powerprof.errors import PowerprofError
 
 _NOBODY = 65534
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+# setgroups(2), setresgid(2), setresuid(2) of this thread alone: the C library's own change all threads of a process.
+_OF_THREAD = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147)}
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def acting_as(account: Account) -> Iterator[None]:
     before = libc.setfsgid(-1), libc.setfsuid(-1)
     with _signals_wait():
         try:
-            os.setgroups(account.groups)
+            _set_groups(libc, account.groups)
             libc.setfsgid(account.gid)
             libc.setfsuid(account.uid)
             # It returns no error; asked for the impossible it says what holds.
@@ -103,7 +106,43 @@ def acting_as(account: Account) -> Iterator[None]:
         finally:
             libc.setfsuid(before[1])
             libc.setfsgid(before[0])
-            os.setgroups(groups)
+            _set_groups(libc, groups)
+
+
+def _set_groups(libc: ctypes.CDLL, groups: list[int]) -> None:
+    numbers = _OF_THREAD.get(platform.machine())
+    if numbers is None:
+        os.setgroups(groups)
+    elif libc.syscall(numbers[0], len(groups), (ctypes.c_uint * len(groups))(*groups)) != 0:
+        raise PowerprofError("cannot act as another user (setgroups was refused)", "give root CAP_SETGID")
+
+
+@contextmanager
+def known_as(account: Account | None) -> Iterator[None]:
+    """As `acting_as`; also what this thread connects to within the block sees that account (SO_PEERCRED, unix(7)).
+
+    None: as whom we are. Raises PowerprofError where the kernel refuses.
+    """
+    if account is None or os.geteuid() != 0 or account.uid == 0:
+        yield
+        return
+    libc, numbers = ctypes.CDLL(None), _OF_THREAD.get(platform.machine())
+    if numbers is None:
+        raise PowerprofError(f"cannot connect as user {account.uid} on {platform.machine()}", "run without sudo")
+    _, set_group, set_user = numbers
+    gid = os.getegid()
+    with acting_as(account):
+        try:
+            # The real and the saved user stay root, so that it can be taken back.
+            if libc.syscall(set_group, -1, account.gid, -1) or libc.syscall(set_user, -1, account.uid, -1):
+                raise PowerprofError(
+                    f"cannot connect as user {account.uid} (setresuid was refused)",
+                    "give root CAP_SETUID and CAP_SETGID",
+                )
+            yield
+        finally:
+            libc.syscall(set_user, -1, 0, -1)
+            libc.syscall(set_group, -1, gid, -1)
 
 
 class _SignalsWaiting:

@@ -27,7 +27,7 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Duration, EnergyOptions, Given, Saving, Tables, files_of
+from powerprof.cli.options import Duration, EnergyOptions, Given, Saving, Tables, files_of, to_read
 from powerprof.cli.output import check, deliver, say_to
 from powerprof.errors import PowerprofError, UsageError
 
@@ -62,6 +62,15 @@ class SampleOptions:
     explain: Annotated[
         bool, typer.Option("--explain", help="Ask for the plans of the costliest, with their values.")
     ] = False
+    explain_as: Annotated[
+        Path | None,
+        typer.Option(
+            "--explain-as",
+            metavar="FILE",
+            callback=to_read,
+            help="Option file of an account with SELECT only, which makes the plans (default: one made for it).",
+        ),
+    ] = None
     save_workload: Annotated[
         Path | None,
         typer.Option("--save-workload", metavar="DIR", help="Make a workload of the costliest, with their values."),
@@ -137,7 +146,8 @@ def command(
         method=way.method,
         enable_consumers=way.enable_consumers,
         stacks=way.stacks,
-        explain=samples.explain,
+        explain=samples.explain or samples.explain_as is not None,
+        explain_as=samples.explain_as,
         workload=Path(os.path.realpath(folder)).name if folder is not None else None,
     )
     if watching.watch:
@@ -177,6 +187,7 @@ def _check_watching(
         or way.enable_consumers
         or way.stacks
         or samples.explain
+        or samples.explain_as
         or samples.save_workload
     ):
         raise UsageError("--watch is by probes, and shows what they tell", "leave out the options of one window")
@@ -204,16 +215,18 @@ def _check_folder(folder: Path) -> None:
 
 
 def _write(folder: Path, text: str) -> None:
-    """The folder and its workload.toml, as the caller's. Raises PowerprofError."""
+    """The folder and its workload.toml, as the caller's, and for nobody else: it has clients' values. Raises
+    PowerprofError.
+    """
     from powerprof.caller import as_caller
     from powerprof.files import reason_of
-    from powerprof.report.documents.output import write_output
+    from powerprof.folders import Folder
 
     try:
-        with as_caller():
-            folder.mkdir(exist_ok=True)
+        with as_caller(), Folder.open(folder, make=True) as place:
+            place.write("workload.toml", text.encode())
     except OSError as error:
         raise PowerprofError(
-            f"cannot make {folder} ({reason_of(error)})", "measure again with --save-workload in another place"
+            f"cannot write {folder}/workload.toml ({reason_of(error)})",
+            "measure again with --save-workload in another place",
         ) from error
-    write_output(str(folder / "workload.toml"), text.encode())

@@ -14,7 +14,7 @@ from powerprof.database.clients.performance import Known
 from powerprof.processes.titles import database_of
 from powerprof.queries.records import Background, Latency, Share, Statement
 from powerprof.statements.identity import Family
-from powerprof.statements.normal import key, normal
+from powerprof.statements.normal import UNREADABLE, key, normal
 from powerprof.tracing.captures.statements import (
     COM_QUERY,
     COM_STMT_EXECUTE,
@@ -172,7 +172,9 @@ def _text_of(seen: TextSeen, known: Known, family: Family) -> str:
     if seen.command == COM_STMT_EXECUTE or seen.prepared_number:
         text = known.prepared.get((seen.tid, seen.prepared_number))
         return UNKNOWN_PREPARED if text is None else normal(text)
-    text = normal(seen.text.decode("utf-8", "replace"), family)
+    text = normal(seen.text.decode("utf-8", "surrogateescape"), family)
+    if text == UNREADABLE:
+        text = f"(statement {seen.id:016x}: its text cannot be told from its values)"  # the identity sees no values
     return f"(prepare) {text}" if seen.command == COM_STMT_PREPARE else text
 
 

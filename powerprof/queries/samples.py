@@ -6,11 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
-from powerprof.database.clients.base import Login
+from powerprof.database.clients.base import Login, StatementError
 from powerprof.database.clients.explaining import explain
+from powerprof.database.clients.readers import Reader, reader_of_file
 from powerprof.errors import PowerprofError
 from powerprof.queries.records import QueryPlanStep, Statement
 from powerprof.statements.normal import key
@@ -18,7 +20,27 @@ from powerprof.tracing.captures.statements import COM_QUERY, TextSeen
 from powerprof.tracing.statements.tables import TEXT_BYTES
 
 _READS = re.compile(r"\(*(SELECT|WITH)\b", re.IGNORECASE)
-_LOCKS = re.compile(r"\b(for update|for share|lock in share mode|into ?(outfile|dumpfile|@))")
+# Servers execute what stands in such a comment (MariaDB: also /*M!).
+_EXECUTED = re.compile(r"/\*M?!", re.IGNORECASE)
+# Words of statements that write, lock or wait, and functions that change something.
+_ACTS = re.compile(
+    r"\b(into|insert|update|delete|replace|truncate|drop|alter|create|grant|revoke|set|call|do|handler|procedure|lock|share"
+    r"|setval|nextval|lastval|next\s+value|load_file|get_lock|release_lock|release_all_locks|is_free_lock|sleep"
+    r"|master_pos_wait|master_gtid_wait|wait_for_executed_gtid_set|source_pos_wait)\b|:=|;\s*\S",
+    re.IGNORECASE,
+)
+_FUNCTIONS = re.compile(r"\b(replace|insert)\s*\(", re.IGNORECASE)
+# Where one of these stands, what is quoted depends on the server's mode and character set, or on where a comment ends.
+_UNCLEAR = re.compile(r"\\|--|#|/\*|[^\x00-\x7f]")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
+_REFUSED = {
+    1044: "it reads another schema",
+    1142: "it reads another schema",
+    1143: "it reads another schema",
+    1345: "it reads a view",
+    1370: "it calls a stored function",
+    1356: "it reads a view",
+}
 
 
 @dataclass(frozen=True)
@@ -37,7 +59,7 @@ def samples(seen_texts: Iterable[TextSeen], statements: Sequence[Statement], mos
         if seen.command == COM_QUERY and seen.length < TEXT_BYTES:
             text = seen.text.decode("utf-8", "replace")
             name = key(text)
-            if _READS.match(name) and not _LOCKS.search(name) and "?" not in text and "\ufffd" not in text:
+            if _READS.match(name) and only_reads(text) and "?" not in text and "\ufffd" not in text:
                 texts.setdefault(name, text)
     chosen = [
         StatementSample(number, statement, texts[key(statement.text)])
@@ -47,19 +69,51 @@ def samples(seen_texts: Iterable[TextSeen], statements: Sequence[Statement], mos
     return chosen[:most]
 
 
+def only_reads(text: str) -> bool:
+    """Whether no word of the text could be one that does more than read, however the server takes its quotes.
+
+    It is not what keeps such a text from doing more: the account is under which it is explained and executed.
+    """
+    if _EXECUTED.search(text):
+        return False
+    plain = text if _UNCLEAR.search(text) else _QUOTED.sub("''", text)
+    return not _ACTS.search(_FUNCTIONS.sub("(", plain))
+
+
 def with_plans(
-    statements: Sequence[Statement], chosen: Sequence[StatementSample], login: Login
+    statements: Sequence[Statement], chosen: Sequence[StatementSample], login: Login, explain_as: Path | None = None
 ) -> tuple[list[Statement], list[str]]:
-    """The statements with the plans of the chosen ones, and what could not be explained."""
-    planned, notes = list(statements), []
+    """The statements with the plans of the chosen ones, and what could not be explained.
+
+    Plans are made by an account that only reads: the one in `explain_as`, else one that `login` makes for it.
+    """
+    schemas = {sample.statement.schema_name for sample in chosen if sample.statement.schema_name}
+    planned, notes = list(statements), list[str]()
+    if not chosen:
+        return planned, notes
+    try:
+        if explain_as is not None:
+            _plan(planned, notes, chosen, reader_of_file(login, explain_as))
+        else:
+            with Reader(login, schemas) as reader:
+                _plan(planned, notes, chosen, reader.login)
+    except PowerprofError as error:
+        notes.append(f"plans: {error.message}")
+        if error.hint:
+            notes.append(f"plans: {error.hint}")
+    return planned, notes
+
+
+def _plan(planned: list[Statement], notes: list[str], chosen: Sequence[StatementSample], reader: Login) -> None:
     for sample in chosen:
         try:
-            steps = explain(login, sample.text, sample.statement.schema_name)
-        except PowerprofError as error:
-            notes.append(f"no plan of {sample.statement.text[:60]}: {error.message}")
+            steps = explain(reader, sample.text, sample.statement.schema_name)
+        except StatementError as error:
+            # Not in the server's words: they quote the text with its values.
+            reason = _REFUSED.get(error.number, f"the server refused it, error {error.number}")
+            notes.append(f"no plan of {sample.statement.text[:60]}: {reason}")
             continue
         plan = [
             QueryPlanStep(table=s.table, access=s.access, key=s.key, rows_count=s.rows, extra=s.extra) for s in steps
         ]
         planned[sample.number] = msgspec.structs.replace(planned[sample.number], plan=plan)
-    return planned, notes

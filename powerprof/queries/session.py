@@ -50,6 +50,7 @@ class QueriesRequest:
     enable_consumers: bool = False
     stacks: bool = False
     explain: bool = False
+    explain_as: Path | None = None
     workload: str | None = None
 
 
@@ -77,7 +78,8 @@ def run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Qu
             raise PowerprofError(
                 "--explain: the server does not let this user in", "name an account with --defaults-file"
             )
-        consent(f"EXPLAIN is going to be run for up to {_EXPLAINED} statements of clients, with their values")
+        by = "" if request.explain_as else ", by an account with SELECT only that is made for it and dropped"
+        consent(f"EXPLAIN is going to be run for up to {_EXPLAINED} statements of clients, with their values{by}")
     if request.workload is not None:
         consent(f"statements of clients are going to be written to a file, with their values: {request.workload}")
     with WindowEnergy(request.energy_source, request.meter_log) as energy:
@@ -92,7 +94,7 @@ def run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Qu
     chosen = samples(taken.texts, record.statements, _SAVED)
     if request.explain and server.login is not None:
         say("asking for plans")
-        statements, untold = with_plans(record.statements, chosen[:_EXPLAINED], server.login)
+        statements, untold = with_plans(record.statements, chosen[:_EXPLAINED], server.login, request.explain_as)
         record = msgspec.structs.replace(record, statements=statements, notes=[*record.notes, *untold])
     if request.workload is None:
         return QueriesResult(record, None)

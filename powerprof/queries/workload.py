@@ -55,6 +55,8 @@ kind = "none"
 {texts}]
 clients = {max(1, min(clients, 64))}
 rate_hz = {max(rate, 0.1):.6g}
+# On a server of yours these run under an account that may only SELECT, made for it and dropped afterwards.
+reads_only = true
 
 [conditions.as-is]
 title = "as the server executes them now"

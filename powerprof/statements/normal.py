@@ -14,9 +14,11 @@ from functools import lru_cache
 from typing import Any
 
 from powerprof.statements.identity import Family
+from powerprof.statements.quoting import without_strings
 from powerprof.untrusted import printable
 
 MANY = "…"
+UNREADABLE = "(not kept: its values cannot be told from its text)"
 _LITERALS = frozenset(
     (
         "NUMBER",
@@ -36,9 +38,8 @@ _MOST_BYTES = 4096
 _CLOSERS = ("", "'", '"', "`", "*/")
 _NO_SPACE_BEFORE = frozenset((",", ")", ".", ";", "::", "[", "]"))
 _NO_SPACE_AFTER = frozenset(("(", ".", "@", "@@", "::", "["))
-# What a message of PostgreSQL's gives values to; $tag$ quotes, also where the text ends within.
+# What a message of PostgreSQL's gives values to.
 _PARAMETER = re.compile(r"(?<![\w$])\$\d+")
-_OPEN_QUOTE = re.compile(r"\$\w*\$.*", re.DOTALL)
 _AROUND = re.compile(r"\s*([^\w\s]+)\s*")
 _UNQUOTED = re.compile(r'[^"]+(?=(?:[^"]*"[^"]*")*[^"]*$)')
 _OPERAND = re.compile(r"[\w$)`?]")
@@ -55,18 +56,16 @@ def _dialect(family: Family) -> Any:
 def normal(text: str, family: Family = "mysql") -> str:
     """The statement with each value as `?` and lists of values as `?, …`; comments are left out.
 
-    What a server or a client says is made printable. A text that no tokenizer takes has its digits and quoted parts
-    replaced by rule.
+    What a server or a client says is made printable. A text that no tokenizer takes is not kept: nobody could say what
+    in it is a value.
     """
-    text = text[:_MOST_BYTES]
+    text = without_strings(text[:_MOST_BYTES], family)
     if family == "postgresql":
         text = _PARAMETER.sub("?", text)
     for closer in _CLOSERS:
         with suppress(Exception):  # sqlglot's own kinds, and whatever a hostile text makes it raise
             return printable(_joined(_folded(list(_words(text + closer, family)))))
-    plain = _OPEN_QUOTE.sub("?", text) if family == "postgresql" else text
-    plain = re.sub(r"'[^']*'?|\"[^\"]*\"?|\b\d+\b", "?", plain)
-    return printable(" ".join(plain.split()))
+    return UNREADABLE
 
 
 def key(text: str, family: Family = "mysql") -> str:

@@ -102,7 +102,8 @@ class Dataset(_Table, frozen=True, kw_only=True):
 
 class Load(_Table, frozen=True, kw_only=True):
     """What the clients do. `counted` is a statement whose value says how much was done until then, where that is not
-    the statements that were asked; `checks` have no rows as long as the data are whole.
+    the statements that were asked; `checks` have no rows as long as the data are whole. `reads_only`: on a given
+    server by an account that may only SELECT in the load's schema, made for it and dropped.
     """
 
     kind: LoadKind = "statements"
@@ -123,6 +124,7 @@ class Load(_Table, frozen=True, kw_only=True):
     queries: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
     argv: list[str] = []
     connector: Literal["mysql-connector-j", "mariadb-connector-j"] = "mysql-connector-j"
+    reads_only: bool = False
 
 
 class PlanStep(_Table, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from powerprof.caller import Account
 from powerprof.errors import Retryable
 from powerprof.statements.identity import Family
 
@@ -90,9 +91,12 @@ class Limits:
 
 
 class Login:
-    """Where and as whom to connect. The password never shows in a repr, a record or a command line."""
+    """Where and as whom to connect. The password never shows in a repr, a record or a command line.
 
-    __slots__ = ("database", "family", "host", "password", "port", "socket", "tls", "user")
+    `account` is the user of this host who connects, with no more than that user's rights; None: whoever we are.
+    """
+
+    __slots__ = ("account", "database", "family", "host", "password", "port", "socket", "tls", "user")
 
     def __init__(
         self,
@@ -105,6 +109,7 @@ class Login:
         database: str | None = None,
         tls: Mapping[str, str] | None = None,
         family: Family = "mysql",
+        account: Account | None = None,
     ) -> None:
         self.user = user
         self.password = password
@@ -114,6 +119,7 @@ class Login:
         self.database = database
         self.tls = dict(tls or {})
         self.family = family
+        self.account = account
 
     def __repr__(self) -> str:
         return f"Login({self.text})"
@@ -129,6 +135,20 @@ class Login:
             database=database or self.database,
             tls=self.tls,
             family=self.family,
+            account=self.account,
+        )
+
+    def of(self, user: str, password: str) -> Login:
+        """Another account of the same server, in no schema."""
+        return Login(
+            user=user,
+            password=password,
+            socket=self.socket,
+            host=self.host,
+            port=self.port,
+            tls=self.tls,
+            family=self.family,
+            account=self.account,
         )
 
     @property

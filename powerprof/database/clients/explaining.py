@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a statement that a client executed: EXPLAIN with its own values, on a connection that may not write."""
+"""The plan of a statement that a client executed: EXPLAIN with its own values, by an account that only reads."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ class ExplainedStep:
 def explain(login: Login, statement: str, schema: str | None) -> list[ExplainedStep]:
     """The plan. Raises StatementError where the server refuses, PowerprofError where it cannot be reached.
 
+    `login` is a reader's (`readers`): servers execute functions to make a plan, with the rights of who asks.
     Servers before MariaDB 5.3 and MySQL 5.6 execute derived tables to explain them: 3 s are their limit.
     """
     with sql.connect(login, limits=_LIMITS) as connection:
         if schema:
             sql.execute(connection, f"USE `{schema.replace('`', '``')}`")
-        _read_only(connection)
+        _bounded(connection)
         return [_step(row) for row in sql.records(connection, f"EXPLAIN {statement}")[:_MOST_STEPS]]
 
 
-def _read_only(connection: Sql) -> None:
-    """As far as the server knows how (MySQL 5.6, MariaDB 10.0): EXPLAIN may call stored functions."""
+def _bounded(connection: Sql) -> None:
+    """As far as the server knows how (MySQL 5.6, MariaDB 10.0): no writing to where anybody may write, 3 s at most."""
     for statement in ("SET SESSION TRANSACTION READ ONLY", "SET SESSION max_statement_time = 3"):
         try:
             sql.execute(connection, statement)

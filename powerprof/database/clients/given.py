@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from powerprof.caller import Account, acting_as, caller, is_delegated
 from powerprof.database.clients import optionfiles, sql
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.locate import server_pid
-from powerprof.errors import PowerprofError, UsageError
+from powerprof.errors import DataError, PowerprofError, UsageError
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
@@ -30,28 +31,47 @@ def given_login(
 ) -> Login:
     """Where and as whom to connect: URL and socket over option file, MYSQL_PWD, then `ask_password(address)`.
 
-    Raises UsageError, for a password in the URL too: command lines are for everybody to read. Raises DataError
-    for a damaged option file.
+    Under sudo all of it is the caller's: the user that is the default, the option file, the socket and the keys of TLS
+    are used with that account's rights, since what runs there is the caller's SQL. Raises UsageError, for a password in
+    the URL too: command lines are for everybody to read. Raises DataError for a damaged option file.
     """
     if url is not None and socket is not None:
         raise UsageError("--server and --socket name two servers", "use one of them")
-    options = optionfiles.read(defaults_file) if defaults_file is not None else {}
+    account = caller() if is_delegated() else None
+    options = _options(defaults_file, account)
     user, host, port, database = _parse(url) if url is not None else (None, None, None, None)
     if url is None and socket is None:
         host, port, socket = _address(options)
     text = {name: option.value for name, option in options.items()}
     login = Login(
-        user=user or text.get("user") or getpass.getuser(),
+        user=user or text.get("user") or (account.name if account is not None else None) or getpass.getuser(),
         socket=socket,
         host=host,
         port=port,
         database=database or text.get("database"),
         tls=_tls(text),
         password=text.get("password") or os.environ.get("MYSQL_PWD") or "",
+        account=account,
     )
     if not login.password and ask_password is not None:
         login.password = ask_password(login.text)
     return login
+
+
+def _options(path: Path | None, account: Account | None) -> dict[str, optionfiles.Option]:
+    if path is None:
+        return {}
+    if account is None:
+        return optionfiles.read(path)
+    with acting_as(account):
+        try:
+            path.open("rb").close()
+        except PermissionError as error:
+            hint = f"under sudo it is read as {account.name}: name a file of theirs, or run as root itself"
+            raise DataError(path, f"{account.name} has no permission to read it", hint=hint) from error
+        except OSError:
+            pass  # its own reader says why
+        return optionfiles.read(path)
 
 
 def _parse(url: str) -> tuple[str | None, str, int, str | None]:

@@ -9,6 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from powerprof.database.clients.base import Limits, Login, StatementError
+from powerprof.errors import PowerprofError
 from powerprof.processes.namespaces import outer_ids
 from powerprof.untrusted import printable, whole
 
@@ -34,6 +35,9 @@ _HINTS = {
     2002: "is the server running, and is the socket or port right?",
     2003: "is the server running, and is the socket or port right?",
 }
+
+
+_NOT_LET_IN = (1045, 1698)
 
 
 def connect(
@@ -67,6 +71,7 @@ def _mysql(login: Login, patience_s: float, limits: Limits, options: Mapping[str
         return DoubtingConnection(
             limits,
             patience_s,
+            login.account,
             **{
                 "user": login.user,
                 "password": login.password,
@@ -81,8 +86,13 @@ def _mysql(login: Login, patience_s: float, limits: Limits, options: Mapping[str
                 **options,
             },
         )
+    except PowerprofError:
+        raise
     except Exception as error:
-        raise failure(f"cannot connect to {login.text}", error) from error
+        refused = failure(f"cannot connect to {login.text}", error)
+        if login.account is not None and refused.number in _NOT_LET_IN:
+            refused.hint = f"under sudo powerprof connects as {login.account.name}: name an account of theirs"
+        raise refused from error
 
 
 _DRIVERS: Mapping[str, Callable[[Login, float, Limits, Mapping[str, Any]], Sql]] = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import ssl
 import time
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CR
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
+from powerprof.caller import Account, known_as
 from powerprof.database.clients.base import Limits
 
 _AUTH: Any = _auth
@@ -42,15 +44,37 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
     _rfile: Any
     _sock: Any
 
-    def __init__(self, limits: Limits, connect_s: float, **options: Any) -> None:
+    def __init__(self, limits: Limits, connect_s: float, account: Account | None = None, **options: Any) -> None:
         self._limits = limits
+        self._account = account
         self.patience_s = limits.answer_s
         self._left_s = limits.waiting_s
         self._received = bytearray()
         self._received_from: Any = None
         self._begin(connect_s)
         plugins = dict.fromkeys(_PLAIN, _Plain) | {"caching_sha2_password": _CachingSha2, "sha256_password": _Sha256}
-        super().__init__(local_infile=False, auth_plugin_map=plugins, **options)
+        # Keys and certificates that an option file names are read here: by who may read them.
+        with known_as(account):
+            super().__init__(local_infile=False, auth_plugin_map=plugins, defer_connect=True, **options)
+        self.connect()
+
+    def connect(self, sock: Any = None) -> None:
+        """Connect, on this host as the login's account: the server asks the kernel who that is (SO_PEERCRED)."""
+        if sock is None and self.unix_socket:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock.settimeout(self.connect_timeout)
+            try:
+                with known_as(self._account):
+                    sock.connect(self.unix_socket)
+            except OSError as error:
+                sock.close()
+                reason = f"Can't connect to MySQL server on {self.unix_socket!r} ({error})"
+                raise err.OperationalError(CR.CR_CONN_HOST_ERROR, reason) from error
+            except BaseException:
+                sock.close()
+                raise
+            self.host_info, self._secure = "Localhost via UNIX socket", True
+        super().connect(sock)
 
     @property
     def is_verified(self) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from powerprof.closeable import Closeable
 from powerprof.database.clients import dialects, sql
 from powerprof.database.clients.base import Login
+from powerprof.database.clients.readers import Reader
 from powerprof.database.isolation.accounts import server_account
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.bench import dataset, plans
@@ -46,6 +47,7 @@ class Bench(Closeable):
         self._nodes: dict[str, Node] = {}
         self._tree: RunTree | None = None
         self._copies: Mapping[Path, Path] = {}
+        self._reader: Login | None = None
         self.notes: list[str] = []
         self.plans: dict[str, list[tuple[Explain, list[dict[str, object]]]]] = {}
 
@@ -65,7 +67,10 @@ class Bench(Closeable):
         (self._tree.path / "load").mkdir(0o711)
         owner = server_account()
         self._copies = trust.check(self._cases, self._options.trust, self._tree.path, owner)
-        if self._copies and owner is not None:
+        given = self._options.given
+        if given is not None and given.login.account is not None:
+            launch.let_pass(self._tree, (given.login.account.uid, given.login.account.gid))
+        elif self._copies and owner is not None:
             launch.let_pass(self._tree, owner)
         for case in self._cases:
             key = self._key(case)
@@ -75,6 +80,10 @@ class Bench(Closeable):
                 self._stack.callback(self._close_node, key)
                 self._nodes[key] = Node(server, GlobalSettings(server.connect), members)
                 self._fill(case, self._nodes[key])
+        reads = [case for case in self._cases if case.load.reads_only]
+        if given is not None and reads:
+            schemas = {schema for case in reads if (schema := dataset.database_of(case)) is not None}
+            self._reader = self._stack.enter_context(Reader(given.login, schemas)).login
         for case in self._cases:
             self.plans[case.qualified] = self._explain(case)
 
@@ -285,8 +294,9 @@ class Bench(Closeable):
         )
 
     def login(self, case: Case) -> Login:
-        """The account, with the condition's schema."""
-        return self._node(case).server.login.within(dataset.database_of(case))
+        """The account, with the condition's schema. On a given server one that only reads, where the load says so."""
+        login = self._reader if case.load.reads_only else None
+        return (login or self._node(case).server.login).within(dataset.database_of(case))
 
     def connect(self, case: Case) -> Sql:
         """A control connection in the condition's schema."""

@@ -43,6 +43,12 @@ class Context:
     affinity: Sequence[int] | None = None
     folder: Path | None = None
 
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """Whom a client program has to be, where the server may ask the kernel: who the login is for. None: anybody."""
+        account = self.login.account
+        return None if account is None else (account.uid, account.gid)
+
 
 @dataclass(frozen=True)
 class LoadResult:

@@ -26,7 +26,7 @@ def start(case: Case, context: Context, order: Order) -> ProcessLoad:
     looked for in the workload's folder. Under root it runs as the account of the servers.
     """
     login = context.login
-    owner = server_account()
+    owner = context.owner or server_account()
     place = own_folder(context.directory, owner)
     folder = context.folder or case.workload.folder
     defaults = private_file(

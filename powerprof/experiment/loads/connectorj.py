@@ -40,7 +40,7 @@ def start(load: Load, statements: Sequence[str], context: Context, order: Order)
     java = programs.need("java", "default-jdk-headless")
     # `java FILE.java` is the compiler's doing (JEP 330), which a mere runtime has not.
     programs.need("javac", "default-jdk-headless")
-    owner = server_account()
+    owner = context.owner or server_account()
     place = own_folder(context.directory, owner)
     source = (data_dir("workloads") / "lib" / _SOURCE).read_bytes()
     program = private_file(place, _SOURCE, source, owner)

@@ -101,7 +101,7 @@ class GatedLoad(Closeable):
     def __init__(self, load: Load, statements: Sequence[str], context: Context, rate_hz: float, seed: int) -> None:
         program = programs.need("sysbench", "sysbench")
         size = _GATE_BYTES + load.clients * _CLIENT.itemsize
-        path = private_file(context.directory, "gate", bytes(size))
+        path = private_file(context.directory, "gate", bytes(size), context.owner)
         self._turn = 0
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), size)
@@ -109,7 +109,10 @@ class GatedLoad(Closeable):
         self._clients: NDArray[Any] = np.frombuffer(self._memory, _CLIENT, load.clients, _GATE_BYTES)
         pacing = ["--time=0", "--events=0", "--rate=0", f"--gate={path}", f"--pace={rate_hz:g}"]
         self._process = ProcessLoad(
-            arguments(program, load, statements, context, seed, pacing), context, lambda text, _: _unexpected(text)
+            arguments(program, load, statements, context, seed, pacing),
+            context,
+            lambda text, _: _unexpected(text),
+            user=context.owner,
         )
 
     def _open(self) -> None:

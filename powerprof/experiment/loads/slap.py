@@ -24,9 +24,9 @@ def start(case: Case, context: Context, order: Order) -> ProcessLoad:
     if order.queries is None:
         raise UsageError("mariadb-slap runs a number of queries, not a rate", "use --design work")
     load = case.load
-    config = private_file(context.directory, "slap.cnf", _config(context).encode())
+    config = private_file(context.directory, "slap.cnf", _config(context).encode(), context.owner)
     statements = case.load_statements()
-    query = private_file(context.directory, "slap.sql", _DELIMITER.join(statements).encode())
+    query = private_file(context.directory, "slap.sql", _DELIMITER.join(statements).encode(), context.owner)
     argv: list[str | Path] = [
         program,
         f"--defaults-file={config}",
@@ -41,7 +41,7 @@ def start(case: Case, context: Context, order: Order) -> ProcessLoad:
     if load.session:
         argv.append(f"--init-command={'; '.join(load.session)}")
     queries = order.queries
-    return ProcessLoad(argv, context, lambda text, elapsed_s: parse(text, elapsed_s, queries, load))
+    return ProcessLoad(argv, context, lambda text, elapsed_s: parse(text, elapsed_s, queries, load), user=context.owner)
 
 
 def _config(context: Context) -> str:

@@ -33,13 +33,14 @@ def start(load: Load, statements: Sequence[str], context: Context, order: Order)
         f"--rate={max(1, round(order.rate_hz)) if order.rate_hz else 0}",
         "--histogram=on",
     ]
-    return ProcessLoad(arguments(program, load, statements, context, order.seed, pacing), context, parse)
+    argv = arguments(program, load, statements, context, order.seed, pacing)
+    return ProcessLoad(argv, context, parse, user=context.owner)
 
 
 def start_tpcc(case: Case, context: Context, order: Order) -> ProcessLoad:
     """Start TPC-C's transactions, as fast as they go. Raises CapabilityError where sysbench is not installed."""
     load = case.load
-    config = private_file(context.directory, "sysbench.cnf", _config(load, context).encode())
+    config = private_file(context.directory, "sysbench.cnf", _config(load, context).encode(), context.owner)
     argv: list[str | Path] = [
         programs.need("sysbench", "sysbench"),
         f"--config-file={config}",
@@ -54,16 +55,16 @@ def start_tpcc(case: Case, context: Context, order: Order) -> ProcessLoad:
         data_dir("workloads") / "lib" / "tpcc.lua",
         "run",
     ]
-    return ProcessLoad(argv, context, parse)
+    return ProcessLoad(argv, context, parse, user=context.owner)
 
 
 def arguments(
     program: Path, load: Load, statements: Sequence[str], context: Context, seed: int, pacing: Sequence[str]
 ) -> list[str | Path]:
     """The words that start sysbench on these statements, which are written to files in the load's directory."""
-    texts = private_file(context.directory, "statements.nul", _nul(statements))
-    session = private_file(context.directory, "session.nul", _nul(load.session))
-    config = private_file(context.directory, "sysbench.cnf", _config(load, context).encode())
+    texts = private_file(context.directory, "statements.nul", _nul(statements), context.owner)
+    session = private_file(context.directory, "session.nul", _nul(load.session), context.owner)
+    config = private_file(context.directory, "sysbench.cnf", _config(load, context).encode(), context.owner)
     return [
         program,
         f"--config-file={config}",

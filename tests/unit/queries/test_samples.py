@@ -26,6 +26,20 @@ TEXTS = {
     7: "WITH x AS (SELECT 1) SELECT * FROM x",
     8: "SELECT '" + "x" * 2000,
     9: "CALL p(1)",
+    10: "SELECT a FROM t /*!50000 INTO OUTFILE '/tmp/x' */",
+    11: "SELECT f FROM t /*M!100100 INTO OUTFILE '/tmp/x' */",
+    12: "/*!80018 ANALYZE */ SELECT g FROM t",
+    13: "WITH x AS (SELECT 1) DELETE FROM t WHERE id IN (SELECT * FROM x)",
+    14: "SELECT SETVAL(s, 1)",
+    15: "SELECT h FROM t; DROP TABLE t",
+    16: "SELECT 1--1 INTO OUTFILE '/tmp/x'",
+    17: r"SELECT '\' INTO OUTFILE '/tmp/x' -- '",
+    18: "SELECT 1 # '\n INTO OUTFILE '/tmp/x' -- '",
+    19: "SELECT NEXT VALUE FOR s",
+    20: "SELECT i FROM t WHERE id = 1 FOR/**/UPDATE",
+    21: "SELECT j FROM t WHERE n = 'please insert; or delete' AND `lock` = 1 AND REPLACE(n, 'a', 'b') = 'c'",
+    22: "SELECT @x := k FROM t",
+    23: "SELECT 'x' /*' */ INTO DUMPFILE '/tmp/x' /*'*/",
 }
 
 
@@ -39,7 +53,7 @@ def chosen(most: int = 20) -> list[StatementSample]:
 
 
 def test_only_whole_texts_that_read_are_taken() -> None:
-    assert [one.text for one in chosen()] == [TEXTS[1], TEXTS[2], TEXTS[7]]
+    assert [one.text for one in chosen()] == [TEXTS[1], TEXTS[2], TEXTS[7], TEXTS[21]]
     assert [one.text for one in chosen(1)] == [TEXTS[1]]
 
 
@@ -48,7 +62,7 @@ def test_the_workload_is_one(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "workload.toml").write_text(workload_toml("shop", 'mysqld "10"', chosen(), 3))
     read = read_workload(folder)
-    assert read.definition.load.sql == [TEXTS[1], TEXTS[2], TEXTS[7]]
+    assert read.definition.load.sql == [TEXTS[1], TEXTS[2], TEXTS[7], TEXTS[21]]
     assert (read.definition.load.database, read.definition.load.clients) == ("shop", 3)
     assert set(read.definition.conditions) == {"as-is", "changed"}
 

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An account that may read and nothing else, for texts that are not ours: made for them, and dropped afterwards.
+
+What a client sent may call functions, by views as well, and these run with the rights of who executes or explains the
+text: a read-only transaction keeps no SET GLOBAL away. So such a text goes only to an account whose only right is
+SELECT in the schemas meant. It may not even execute a stored function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from powerprof import interrupts
+from powerprof.closeable import Closeable
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import Limits, Login, StatementError
+from powerprof.database.clients.given import given_login, version_of
+from powerprof.errors import PowerprofError
+
+if TYPE_CHECKING:
+    from powerprof.database.clients.base import Sql
+
+# Sixteen characters: MySQL 5.6 takes no more.
+_NAME = re.compile(r"pp_read_[0-9a-f]{8}")
+_HOST = re.compile(r"[A-Za-z0-9_.:%-]{1,255}")
+_READS = re.compile(r"GRANT (USAGE|SELECT|SHOW VIEW|SELECT, SHOW VIEW) ON ", re.IGNORECASE)
+_LIMITS = Limits(answer_s=5.0, rows=10_000, answer_bytes=4 << 20)
+_OWN = ("mysql", "sys", "performance_schema", "information_schema")
+_PASSWORD_POLICY = 1372  # strict_password_validation: no hash instead of a password
+_REASONS = {
+    1044: "it may not grant rights on that schema",
+    1045: "it may not create accounts",
+    1142: "it may not create accounts",
+    1227: "it may not create accounts, or not keep them out of the binary log",
+    1290: "the server is read only, or has no accounts",
+    1819: "the server's password policy refuses it",
+    1836: "the server is read only",
+}
+_INSTEAD = "name an account that has only SELECT with --explain-as FILE"
+
+
+class Reader(Closeable):
+    """`with Reader(login, schemas) as reader:` `reader.login` may SELECT in these schemas, and nothing else.
+
+    It is `login` itself where that may no more. Else an account is made by `login`, with a random name and a random
+    password, for connections from the same place, outside of the binary log; it is dropped at the end. As long as it is
+    used its maker holds a lock of its name: one whose lock is free was left by a powerprof that was killed, and the
+    next one drops it. Raises PowerprofError where no such account can be had.
+    """
+
+    def __init__(self, login: Login, schemas: Collection[str]) -> None:
+        self.login = login
+        self._maker = login
+        self._schemas = sorted(set(schemas) - set(_OWN))
+        self._control: Sql | None = None
+        self._made: str | None = None
+
+    def _open(self) -> None:
+        if self._maker.family != "mysql":
+            raise PowerprofError("an account that only reads is made for MariaDB and MySQL alone", None)
+        self._control = sql.connect(self._maker, limits=_LIMITS)
+        if only_reads(self._control):
+            return
+        try:
+            self.login = self._make(self._control)
+        except StatementError as error:
+            # Never the server's own words: they may quote the password.
+            reason = _REASONS.get(error.number, f"error {error.number}")
+            said = f"{self._maker.text} cannot make an account that only reads ({reason})"
+            raise PowerprofError(said, _INSTEAD) from None
+        with sql.connect(self.login, limits=_LIMITS) as connection:
+            if not only_reads(connection):
+                raise PowerprofError("the server gives a new account more rights than SELECT", _INSTEAD)
+
+    def _make(self, control: Sql) -> Login:
+        # Replicas and backups of the log need not know it.
+        sql.execute(control, "SET SESSION sql_log_bin = 0", "SET SESSION wait_timeout = 2147483")
+        _sweep(control)
+        name, password = f"pp_read_{secrets.token_hex(4)}", f"aA1-{secrets.token_urlsafe(24)}"
+        host = str(sql.scalar(control, "SELECT SUBSTRING_INDEX(USER(), '@', -1)"))
+        account = f"'{name}'@'{host if _HOST.fullmatch(host) else '%'}'"
+        if sql.count(sql.scalar(control, f"SELECT GET_LOCK('powerprof.{name}', 0)")) != 1:
+            raise PowerprofError("the server gives no lock for an account's name", _INSTEAD)
+        with _uninterrupted():
+            _create(control, account, password)
+            self._made = account
+        for schema in self._schemas:
+            sql.execute(control, f"GRANT SELECT ON {_pattern(schema)}.* TO {account}")
+        return self._maker.of(name, password)
+
+    def close(self) -> None:
+        """Drop the account that was made. Raises PowerprofError where it stays."""
+        made, self._made = self._made, None
+        control, self._control = self._control, None
+        try:
+            if made is not None:
+                with _uninterrupted():
+                    self._drop(control, made)
+        finally:
+            if control is not None:
+                control.close()
+
+    def _drop(self, control: Sql | None, account: str) -> None:
+        if control is not None:
+            with suppress(StatementError):
+                sql.execute(control, f"DROP USER {account}")
+                return
+        try:
+            with sql.connect(self._maker, limits=_LIMITS) as again:
+                sql.execute(again, "SET SESSION sql_log_bin = 0", f"DROP USER {account}")
+        except PowerprofError as error:
+            raise PowerprofError(
+                f"the account {account}, which only reads, is left ({error.message})", f"DROP USER {account}"
+            ) from error
+
+
+def only_reads(connection: Sql) -> bool:
+    """Whether the account of this connection has no right but SELECT and SHOW VIEW, no role, and may grant nothing."""
+    grants = [str(row[0]) for row in sql.rows(connection, "SHOW GRANTS", columns=1)]
+    return bool(grants) and all(_READS.match(grant) and "WITH GRANT OPTION" not in grant for grant in grants)
+
+
+def _create(control: Sql, account: str, password: str) -> None:
+    if version_of(control).startswith("MariaDB"):
+        # Its general log has statements as they were sent, MySQL's not: a hash of a random password lets nobody in.
+        once = hashlib.sha1(password.encode(), usedforsecurity=False).digest()
+        twice = hashlib.sha1(once, usedforsecurity=False).hexdigest().upper()
+        try:
+            sql.execute(control, f"CREATE USER {account} IDENTIFIED BY PASSWORD '*{twice}'")
+            return
+        except StatementError as error:
+            if error.number != _PASSWORD_POLICY:
+                raise
+    sql.execute(control, f"CREATE USER {account} IDENTIFIED BY '{password}'")
+
+
+def _pattern(schema: str) -> str:
+    """A schema's name as GRANT reads it: `_` and `%` would stand for others as well."""
+    return "`" + re.sub(r"([_%\\])", r"\\\1", schema).replace("`", "``") + "`"
+
+
+def _sweep(control: Sql) -> None:
+    """Drop what killed ones have left; what cannot be dropped does not keep us from our work."""
+    left = sql.rows(
+        control,
+        "SELECT User, Host FROM mysql.user WHERE User LIKE 'pp\\_read\\_%'"
+        " AND IS_FREE_LOCK(CONCAT('powerprof.', User)) = 1",
+        columns=2,
+    )
+    for user, host in left:
+        if _NAME.fullmatch(str(user)) and _HOST.fullmatch(str(host)):
+            with suppress(StatementError):
+                sql.execute(control, f"DROP USER '{user}'@'{host}'")
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """No signal between a statement and the note of it. Where one came before, others wait already."""
+    if interrupts.came():
+        yield
+        return
+    interrupts.hold()
+    try:
+        yield
+    finally:
+        interrupts.release()
+
+
+def reader_of_file(server: Login, file: Path) -> Login:
+    """An account that the user gives for this. Raises PowerprofError where it may do more than read."""
+    given = given_login(socket=Path("/"), defaults_file=file)
+    account = server.of(given.user, given.password)
+    account.account = given.account
+    with sql.connect(account, limits=_LIMITS) as connection:
+        if not only_reads(connection):
+            raise PowerprofError(
+                f"{account.text} may do more than SELECT", "REVOKE the rest, or name an account that has only SELECT"
+            )
+    return account

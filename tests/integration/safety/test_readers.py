@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SQL that is not ours, on a real server: it gets no right but SELECT, and no right that the caller lacks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from powerprof.caller import account_of, known_as
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import Login, StatementError
+from powerprof.database.clients.explaining import explain
+from powerprof.database.clients.given import connect_given, given_login
+from powerprof.database.clients.readers import Reader, only_reads, reader_of_file
+from powerprof.database.isolation.runtree import RunTree
+from powerprof.database.private.server import PrivateServer
+from powerprof.errors import DataError, PowerprofError
+from powerprof.queries.records import Statement
+from powerprof.queries.samples import StatementSample, with_plans
+from tests.integration.safety.conftest import UID, Attacker
+
+pytestmark = pytest.mark.usefixtures("root", "mariadbd")
+# What an account that may make functions leaves for whoever explains its statement; and behind a view.
+_TRAP = (
+    "CREATE FUNCTION shop.trap() RETURNS INT DETERMINISTIC SQL SECURITY INVOKER BEGIN"
+    " SET GLOBAL init_connect = 'SELECT 666'; RETURN 1; END"
+)
+_SETTING = "SELECT @@GLOBAL.init_connect"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateServer]:
+    with RunTree() as tree, PrivateServer(tree=tree) as started:
+        with started.connect() as connection:
+            sql.execute(
+                connection,
+                "CREATE DATABASE shop",
+                "CREATE DATABASE shopx",
+                "CREATE TABLE shop.t (id INT PRIMARY KEY, n INT)",
+                "INSERT INTO shop.t SELECT seq, seq FROM shop.seq_1_to_100",
+                "CREATE TABLE shopx.secret (n INT)",
+                _TRAP,
+                "CREATE SQL SECURITY INVOKER VIEW shop.v AS SELECT id FROM shop.t WHERE shop.trap() = 1",
+            )
+        # The caller may reach the socket, as everybody may reach that of a host's own server.
+        for folder in (tree.path, started.directory, started.socket.parent):
+            folder.chmod(0o711)
+        started.socket.chmod(0o777)
+        yield started
+
+
+def ask(server: PrivateServer, statement: str) -> object:
+    with server.connect() as connection:
+        return sql.scalar(connection, statement)
+
+
+def accounts(server: PrivateServer) -> list[str]:
+    with server.connect() as connection:
+        return [row[0] for row in sql.rows(connection, "SELECT User FROM mysql.user WHERE User LIKE 'pp\\_read%'")]
+
+
+@pytest.mark.parametrize("text", ["SELECT id FROM t WHERE trap() = 1", "SELECT id FROM v"])
+def test_a_plan_executes_nothing_with_rights(server: PrivateServer, text: str) -> None:
+    with server.connect() as connection:
+        sql.execute(connection, "SET GLOBAL init_connect = ''")
+    statements = [
+        Statement(text=text, schema_name="shop", c0_s=1.0),
+        Statement(text="SELECT n FROM t WHERE id = ?", schema_name="shop", c0_s=1.0),
+    ]
+    chosen = [
+        StatementSample(0, statements[0], text),
+        StatementSample(1, statements[1], "SELECT n FROM t WHERE id = 7"),
+    ]
+    planned, notes = with_plans(statements, chosen, server.login)
+    assert ask(server, _SETTING) == "", "the function was executed with powerprof's rights"
+    assert not planned[0].plan
+    assert "no plan of SELECT id FROM" in notes[0]
+    assert [(step.table, step.key) for step in planned[1].plan or []] == [("t", "PRIMARY")]
+    assert accounts(server) == []
+
+
+def test_the_reader_reads_its_schema_and_nothing_else(server: PrivateServer) -> None:
+    with Reader(server.login, {"shop", "mysql"}) as reader:
+        assert len(accounts(server)) == 1
+        assert reader.login.password not in repr(reader.login)
+        with sql.connect(reader.login) as connection:
+            assert sql.scalar(connection, "SELECT COUNT(*) FROM shop.t") == 100
+            for refused in (
+                "DELETE FROM shop.t",
+                "SELECT shop.trap()",
+                "SELECT * FROM shopx.secret",
+                "SELECT * FROM mysql.global_priv",
+                "SELECT 1 INTO OUTFILE '/tmp/powerprof-reader-wrote'",
+                "SET GLOBAL init_connect = ''",
+            ):
+                with pytest.raises(StatementError):
+                    sql.execute(connection, refused)
+    assert accounts(server) == []
+
+
+def test_a_schema_with_wildcards_in_its_name_is_only_itself(server: PrivateServer) -> None:
+    with server.connect() as connection:
+        sql.execute(connection, "CREATE DATABASE `sh_p%`", "CREATE TABLE `sh_p%`.t (n INT)")
+    with Reader(server.login, {"sh_p%"}) as reader, sql.connect(reader.login) as connection:
+        assert sql.scalar(connection, "SELECT COUNT(*) FROM `sh_p%`.t") == 0
+        with pytest.raises(StatementError):
+            sql.execute(connection, "SELECT * FROM shop.t")
+
+
+def test_what_a_killed_one_left_is_dropped_by_the_next(server: PrivateServer) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from powerprof.database.clients.base import Login\n"
+        "from powerprof.database.clients.readers import Reader\n"
+        "login = Login(user=sys.argv[1], password=sys.stdin.readline(), socket=Path(sys.argv[2]))\n"
+        "with Reader(login, {'shop'}): print('made', flush=True); time.sleep(60)"
+    )
+    login = server.login
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, login.user, str(server.socket)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(login.password)
+    process.stdin.close()
+    assert process.stdout.readline() == "made\n"
+    with Reader(login, {"shop"}):
+        assert len(accounts(server)) == 2, "one in use is not dropped"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    left = accounts(server)
+    assert len(left) == 1
+    for _ in range(100):  # the server notices the end of a connection when it looks
+        if ask(server, f"SELECT IS_FREE_LOCK('powerprof.{left[0]}')") == 1:
+            break
+    with Reader(login, {"shop"}):
+        assert left[0] not in accounts(server)
+    assert accounts(server) == []
+
+
+def test_without_an_account_that_only_reads_there_is_no_plan(server: PrivateServer, tmp_path: Path) -> None:
+    with server.connect() as connection:
+        sql.execute(
+            connection,
+            "CREATE USER teller@localhost IDENTIFIED BY 'one'",
+            "GRANT SELECT, INSERT ON shop.* TO teller@localhost",
+            "CREATE USER looker@localhost IDENTIFIED BY 'two'",
+            "GRANT SELECT ON shop.* TO looker@localhost",
+        )
+    statement = Statement(text="SELECT n FROM t", schema_name="shop", c0_s=1.0)
+    chosen = [StatementSample(0, statement, "SELECT n FROM t")]
+    teller, looker = server.login.of("teller", "one"), server.login.of("looker", "two")
+    planned, notes = with_plans([statement], chosen, teller)
+    assert not planned[0].plan
+    assert "cannot make an account that only reads (it may not create accounts" in notes[0]
+    planned, notes = with_plans([statement], chosen, looker)
+    assert (len(planned[0].plan or []), notes) == (1, []), "one that only reads is used as it is"
+    for name, password, plans in (("teller", "one", 0), ("looker", "two", 1)):
+        file = tmp_path / f"{name}.cnf"
+        file.write_text(f"[client]\nuser={name}\npassword={password}\n")
+        planned, notes = with_plans([statement], chosen, server.login, file)
+        assert len(planned[0].plan or []) == plans
+        assert bool(notes) != bool(plans)
+    with pytest.raises(PowerprofError, match="may do more than SELECT"):
+        reader_of_file(server.login, tmp_path / "teller.cnf")
+
+
+@pytest.fixture
+def sudo(attacker: Attacker, monkeypatch: pytest.MonkeyPatch) -> Attacker:
+    """Root on behalf of the attacker."""
+    monkeypatch.setenv("SUDO_UID", str(UID))
+    monkeypatch.setenv("SUDO_GID", str(UID))
+    return attacker
+
+
+def test_under_sudo_the_socket_account_is_the_callers(server: PrivateServer, sudo: Attacker) -> None:
+    with server.connect() as connection:
+        with suppress(StatementError):
+            sql.execute(connection, "INSTALL SONAME 'auth_socket'")
+        sql.execute(connection, "CREATE USER nobody@localhost IDENTIFIED VIA unix_socket")
+    try:
+        with connect_given(socket=server.socket) as given, given.connect() as connection:
+            assert sql.scalar(connection, "SELECT CURRENT_USER()") == "nobody@localhost"
+            assert only_reads(connection)
+        # Another's name in an option file of the caller's does not help: the server asks the kernel.
+        options = sudo.home / "root.cnf"
+        options.write_text("[client]\nuser=root\n")
+        with pytest.raises(PowerprofError, match="denied") as caught:
+            connect_given(socket=server.socket, defaults_file=options).__enter__()
+        assert "under sudo powerprof connects as nobody" in str(caught.value.hint)
+    finally:
+        with server.connect() as connection:
+            sql.execute(connection, "DROP USER nobody@localhost")
+
+
+def test_under_sudo_an_option_file_is_read_as_the_caller(server: PrivateServer, sudo: Attacker) -> None:
+    hidden = sudo.secret
+    hidden.write_text(f"[client]\nuser={server.login.user}\npassword={server.login.password}\n")
+    with pytest.raises(DataError, match="nobody has no permission to read it"):
+        given_login(socket=server.socket, defaults_file=hidden)
+    link = sudo.home / "link.cnf"
+    sudo.does(lambda: link.symlink_to(hidden))
+    with pytest.raises(DataError):
+        given_login(socket=server.socket, defaults_file=link)
+    included = sudo.home / "my.cnf"
+    included.write_text(f"!include {hidden}\n")
+    with pytest.raises(DataError):
+        given_login(socket=server.socket, defaults_file=included)
+
+
+def test_under_sudo_keys_are_read_as_the_caller(sudo: Attacker) -> None:
+    account = account_of(UID)
+    login = Login(user="x", host="127.0.0.1", port=1, tls={"ca": str(sudo.secret)}, account=account)
+    with pytest.raises(PowerprofError, match="ermission denied"):
+        sql.connect(login)
+
+
+def test_root_is_root_again_afterwards(attacker: Attacker) -> None:
+    before = os.getresuid(), os.getresgid(), os.getgroups()
+    account = account_of(UID)
+    with known_as(account):
+        assert os.geteuid() == UID
+        with pytest.raises(PermissionError):
+            attacker.secret.read_text()
+    assert (os.getresuid(), os.getresgid(), os.getgroups()) == before
+    attacker.secret.read_text()
+
+
+def test_a_saved_workload_is_the_callers_alone(sudo: Attacker) -> None:
+    from powerprof.cli.queries import _write
+
+    place = sudo.home / "saved"
+    before = os.umask(0)
+    try:
+        _write(place, "text")
+    finally:
+        os.umask(before)
+    file = place / "workload.toml"
+    assert (stat.S_IMODE(place.stat().st_mode), stat.S_IMODE(file.stat().st_mode)) == (0o700, 0o600)
+    assert (place.stat().st_uid, file.stat().st_uid) == (UID, UID)
+
+
+def test_explain_is_of_the_text_alone(server: PrivateServer) -> None:
+    with Reader(server.login, {"shop"}) as reader:
+        assert explain(reader.login, "SELECT n FROM t WHERE id = 7", "shop")[0].key == "PRIMARY"
