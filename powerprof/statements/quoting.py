@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the strings of a statement are, in every way in which its server may read them: pure.
 
-Whether a backslash escapes is a mode of the connection (NO_BACKSLASH_ESCAPES, standard_conforming_strings), and in SJIS,
-GBK and Big5 it may be the second half of a character. Read in the wrong way a text shows what was quoted as names, and
-hides names as strings. What is a string in any way that fits the text is taken for one: a name lost costs less than a
+Whether a backslash escapes is a mode of the connection (NO_BACKSLASH_ESCAPES, standard_conforming_strings), and in
+SJIS, GBK and Big5 it may be the second half of a character. Read in the wrong way a text shows what was quoted as
+names, and hides names as strings. What is a string in any way that fits the text is taken for one: a name lost costs less than a
 client's value kept.
 """
 

@@ -65,12 +65,12 @@ class Bench(Closeable):
         self._tree = self._stack.enter_context(RunTree())
         # The client of a workload may be another account: it gets a folder of its own in this one.
         (self._tree.path / "load").mkdir(0o711)
-        owner = server_account()
-        self._copies = trust.check(self._cases, self._options.trust, self._tree.path, owner)
         given = self._options.given
-        if given is not None and given.login.account is not None:
-            launch.let_pass(self._tree, (given.login.account.uid, given.login.account.gid))
-        elif self._copies and owner is not None:
+        account = given.login.account if given is not None else None
+        # The clients of a caller under sudo are the caller's.
+        owner = server_account() if account is None else (account.uid, account.gid)
+        self._copies = trust.check(self._cases, self._options.trust, self._tree.path, owner)
+        if owner is not None and (self._copies or account is not None):
             launch.let_pass(self._tree, owner)
         for case in self._cases:
             key = self._key(case)
