@@ -3,8 +3,8 @@
 
 Whether a backslash escapes is a mode of the connection (NO_BACKSLASH_ESCAPES, standard_conforming_strings), and in
 SJIS, GBK and Big5 it may be the second half of a character. Read in the wrong way a text shows what was quoted as
-names, and hides names as strings. What is a string in any way that fits the text is taken for one: a name lost costs less than a
-client's value kept.
+names, and hides names as strings. What is a string in any way that fits the text is taken for one: a name lost costs
+less than a client's value kept.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s
     control = stack.enter_context(apparatus.bench.connect(case))
     context = apparatus.bench.context(case)
     directory = context.directory / slot.arm
-    directory.mkdir(mode=0o700, exist_ok=True)
+    directory.mkdir(mode=0o711, exist_ok=True)  # the client may be another account; its files are for it alone
     load = stack.enter_context(
         GatedLoad(
             case.load,
