@@ -98,7 +98,7 @@ def _senseless() -> tuple[type[Exception], ...]:
 def loader(function: Callable[P, R]) -> Callable[P, R]:
     """Marks a function that reads what others wrote: all that it raises of it is DataError.
 
-    The error names the argument `path`, else the first one.
+    The error names the argument `path`, else the first one, by its `path` where it has one (an open ELF file).
     """
     names = list(signature(function).parameters)
     name = "path" if "path" in names else names[0]
@@ -107,7 +107,7 @@ def loader(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def read(*arguments: P.args, **named: P.kwargs) -> R:
         path = arguments[place] if place < len(arguments) else named.get(name)
-        with reading(path):
+        with reading(getattr(path, "path", path)):
             return function(*arguments, **named)
 
     return read

@@ -17,6 +17,7 @@ from powerprof.errors import DataError
 from powerprof.files import reason_of
 from powerprof.stacks.registers import BY_ELF, X86_64, Machine
 from powerprof.stacks.time_budget import BudgetMeter
+from powerprof.untrusted import loader
 
 ET_EXEC, ET_DYN = 2, 3
 PT_LOAD, PT_NOTE, PT_TLS = 1, 4, 7
@@ -92,7 +93,14 @@ class Elf:
         return tuple(segment for segment in self.segments if segment.kind == PT_LOAD)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes at a file offset. Raises DataError where the file has fewer."""
+        """Exactly `size` bytes at a file offset. Raises DataError where the file has fewer, or where they are too many.
+
+        Program headers may promise anything: no offset or size is passed on that does not lie in the file.
+        """
+        if not _inside(offset, size, self.size):
+            raise DataError(self.path, f"ends inside of what it promises ({size} bytes at {offset:#x})")
+        if size > MAX_SECTION_BYTES:
+            raise DataError(self.path, f"a part of it is larger than {MAX_SECTION_BYTES >> 20} MiB")
         if self.meter is not None:
             self.meter.take(size, self.path)
         in_memory = self.data is not None
@@ -117,6 +125,7 @@ def _pread(fd: int, size: int, offset: int, path: str) -> bytes:
     return b"".join(parts)
 
 
+@loader
 def read_elf(fd: int, path: str, meter: BudgetMeter | None = None) -> Elf:
     """The headers of an open file, which stays open and must outlive the result; `meter` counts what is read of it.
 
@@ -131,6 +140,7 @@ def read_elf(fd: int, path: str, meter: BudgetMeter | None = None) -> Elf:
     return _parse(Elf(path, status.st_size, 0, 0, (), (), None, fd, None, meter))
 
 
+@loader
 def parse_elf(data: bytes, path: str) -> Elf:
     """The headers of an ELF image in memory (vdso, .gnu_debugdata). Raises DataError."""
     return _parse(Elf(path, len(data), 0, 0, (), (), None, -1, data))
@@ -248,6 +258,7 @@ def build_id_of_notes(notes: bytes) -> str | None:
     return None
 
 
+@loader
 def section_bytes(elf: Elf, section: Section, limit_bytes: int = MAX_SECTION_BYTES) -> bytes:
     """The contents of a section, decompressed where it is compressed. Raises DataError past `limit_bytes`."""
     if section.kind == SHT_NOBITS:

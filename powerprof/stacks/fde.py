@@ -16,6 +16,7 @@ from typing import Any
 
 from powerprof.errors import DataError
 from powerprof.stacks.registers import X86_64
+from powerprof.untrusted import loader
 
 Array = Any  # numpy is imported where it is used
 # LLVM and clang have 100,000 entries, the longest is 10 KB, and no library of Debian has more than 16 CIEs or one of
@@ -154,6 +155,7 @@ def _cie(data: bytes, at: int, end: int, column: int) -> _Cie:
     return _Cie(encoding, augmentation.startswith(b"z"), returns_nowhere(data[at:end], encoding, column))
 
 
+@loader
 def functions(data: bytes, vaddr: int, path: str, column: int = X86_64.return_column) -> Functions:
     """Every function that an .eh_frame section (loaded at `vaddr`) covers, sorted. A damaged entry is left out.
     `column` is the return address's.
@@ -212,7 +214,8 @@ def _decoded(whole: Array, vaddr: int, cie: _Cie, body: Array, end: Array) -> tu
     at = body + 4
     start = _numbers(whole, at, shape)
     if base == 0x10:
-        start = start + (vaddr + at).astype(np.uint64)
+        # Modulo 2^64, as the address of a section may be any.
+        start = start + (at.astype(np.uint64) + np.uint64(vaddr))
     length = _numbers(whole, at + size, shape.upper())
     at = at + 2 * size
     if cie.augmented:
@@ -281,6 +284,7 @@ def entries(data: bytes, path: str) -> Iterator[tuple[int, int, int, int]]:
         raise DataError(path, f"unwind table broken at byte {at:#x}")
 
 
+@loader
 def from_debug_frame(data: bytes, path: str) -> bytes:
     """A .debug_frame section as .eh_frame (Go and `-fno-asynchronous-unwind-tables -g` have only the former).
 

@@ -53,6 +53,10 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
         """The file's name as a reader knows it: `libc.so.6`, `[vdso]`, `[anonymous]`."""
         return self.path.rpartition("/")[2] or "[anonymous]"
 
+    def in_memory(self, vaddr: int) -> int:
+        """Where a link-time address is in the process, as a processor counts: what a file says may be any number."""
+        return (vaddr + (self.bias or 0)) % (1 << 64)
+
 
 class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
     """The executable mappings of one process at one moment, sorted and disjoint.

@@ -74,6 +74,6 @@ def open_inline(opened: Opened, elf: Elf, low: int, high: int, path: str) -> Inl
         module.try_file(path, fd=os.dup(opened.fd), force=True)
         if module.debug_file_bias != 0:
             return None
-    except (LookupError, ValueError, OSError):
+    except (LookupError, ValueError, ArithmeticError, OSError):
         return None
     return InlineReader(program)

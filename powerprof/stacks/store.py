@@ -20,7 +20,7 @@ from powerprof.stacks.opening import Opened, open_in_root, open_mapped
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.tables import UnwindTable
 from powerprof.stacks.time_budget import Budget, BudgetMeter
-from powerprof.untrusted import loader
+from powerprof.untrusted import loader, reading
 
 SCHEMA = 2
 _LIMIT_BYTES = 768 << 20
@@ -107,7 +107,7 @@ class TableStore:
             opened = open_module(image, mapping)
             if not isinstance(opened, Opened):
                 return opened
-            with opened, self.budget.metered(image.pid, opened.is_trusted) as meter:
+            with opened, reading(mapping.path), self.budget.metered(image.pid, opened.is_trusted) as meter:
                 return self._of_file(opened, mapping, meter)
         except DataError as error:
             return error.reason

@@ -17,6 +17,7 @@ import msgspec
 from powerprof.errors import DataError
 from powerprof.stacks.elf import SHT_DYNSYM, SHT_STRTAB, SHT_SYMTAB, Elf, parse_elf, section_bytes
 from powerprof.stacks.time_budget import PROCESS_BYTES
+from powerprof.untrusted import loader
 
 if TYPE_CHECKING:
     import numpy as np
@@ -120,6 +121,7 @@ def check(table: SymbolTable, path: object) -> SymbolTable:
     return table
 
 
+@loader
 def read_symbols(elf: Elf) -> SymbolTable:
     """Every sized function symbol of a file: .symtab, then what .gnu_debugdata and .dynsym add. Raises DataError."""
     tables = [_section_symbols(elf, SHT_SYMTAB)]

@@ -19,6 +19,7 @@ from powerprof.stacks import fde
 from powerprof.stacks.elf import ET_DYN, PF_X, PT_LOAD, Elf, section_bytes
 from powerprof.stacks.registers import BY_ELF, X86_64
 from powerprof.stacks.symtab import SymbolTable, read_symbols
+from powerprof.untrusted import loader
 
 UNWIND_LIMIT_BYTES = 256 << 20
 # The bottom of a stack by name, where no unwind table covers the function (assembler without CFI, as in musl).
@@ -55,6 +56,7 @@ class UnwindTable(msgspec.Struct, frozen=True, kw_only=True):
     elf_machine: int = X86_64.elf_machine
 
 
+@loader
 def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
     """The unwind table of a validated file. Raises DataError where the file is damaged."""
     loads = [load for load in elf.loads() if load.memory_bytes]
@@ -67,6 +69,8 @@ def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
     debug = elf.section(".debug_frame")
     functions = fde.functions(b"", 0, elf.path)
     if section is not None:
+        if section.vaddr >= 1 << 63:
+            raise DataError(elf.path, f"an unwind table at the impossible address {section.vaddr:#x}")
         data, vaddr = section_bytes(elf, section, UNWIND_LIMIT_BYTES), section.vaddr
         functions = fde.functions(data, vaddr, elf.path, elf.machine.return_column)
     if not len(functions.starts) and debug is not None:

@@ -33,6 +33,7 @@ _LONGEST_TEXT, _PATIENCE_S = 1023, 1.0
 _CALL = 0xE8  # call rel32
 _MOST_STEPS = 400
 _MOST_SITES = 200
+_MOST_SEGMENT_BYTES = 128 << 20  # PostgreSQL 18 has 9 MB of code
 
 
 class Message(IntEnum):
@@ -74,7 +75,6 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
             f"{mapping.module} has no symbol of {_REPORT}, where statements begin",
             "a build that exports its functions, as PostgreSQL's own makefiles do",
         )
-    assert mapping.bias is not None  # noqa: S101  own_program takes no other
     offset = probed(elf, offset)
     sites = messages(elf, symbols, vaddr)
     text_at = object_address(elf, _TEXT_NOW)
@@ -85,10 +85,10 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
         layout=POSTGRESQL,
         waits_offset=None,
         stepped=is_stepped(elf.read(offset, 2)),
-        sites={site + mapping.bias: int(kind) for site, kind in sites.items()},
+        sites={mapping.in_memory(site): int(kind) for site, kind in sites.items()},
         is_sure=set(sites.values()) >= _TOLD,
         version=_version(elf),
-        text_address=None if text_at is None else text_at + mapping.bias,
+        text_address=None if text_at is None else mapping.in_memory(text_at),
     )
 
 
@@ -118,6 +118,8 @@ def texts_now(pids: Sequence[int], address: int) -> dict[int, str]:
 def _version(elf: Elf) -> str | None:
     """What version() answers begins so, and lies in the program as it is."""
     for segment in elf.loads():
+        if segment.file_bytes > _MOST_SEGMENT_BYTES:
+            continue
         found = _VERSION.search(elf.read(segment.offset, segment.file_bytes))
         if found:
             return found[1].decode()
@@ -147,7 +149,7 @@ def _callers(elf: Elf, function: int) -> Iterator[int]:
     import numpy as np
 
     for segment in elf.loads():
-        if not segment.flags & PF_X or segment.file_bytes < 5:
+        if not segment.flags & PF_X or not 5 <= segment.file_bytes <= _MOST_SEGMENT_BYTES:
             continue
         code = np.frombuffer(elf.read(segment.offset, segment.file_bytes), np.uint8)
         at = (code[:-4] == _CALL).nonzero()[0]

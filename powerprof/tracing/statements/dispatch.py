@@ -19,6 +19,7 @@ from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import open_module
 from powerprof.tracing.symbols.file_functions import own_symbols
 from powerprof.tracing.symbols.patterns import file_offset, is_stepped
+from powerprof.untrusted import reading
 
 _DISPATCH = "_Z16dispatch_command"
 _WAITS = "_Z10do_commandP3THD"
@@ -63,7 +64,9 @@ def own_program(image: ProcessImage, remedy: str) -> Iterator[tuple[Elf, Mapping
         raise CapabilityError(f"{mapping.module} cannot be read ({opened})", "restart the server after an upgrade")
     with opened:
         try:
-            yield read_elf(opened.fd, mapping.path), mapping
+            # What is made of the file while it is open as well: addresses and sizes are whatever it says.
+            with reading(mapping.path):
+                yield read_elf(opened.fd, mapping.path), mapping
         except DataError as error:
             raise CapabilityError(f"{mapping.module} cannot be read ({error.reason})", remedy) from error
 

@@ -49,14 +49,13 @@ def find_text(image: ProcessImage, family: Family) -> TextPlace:
 
 
 def _postgresql(elf: Elf, mapping: Mapping) -> TextPlace:
-    assert mapping.bias is not None  # noqa: S101  own_program takes no other
     text, client = (object_address(elf, name) for name in (POSTGRESQL_TEXT, POSTGRESQL_CLIENT))
     if text is None:
         raise CapabilityError(
             f"{mapping.module} has no symbol of {POSTGRESQL_TEXT}, where statements are",
             "a build that exports its variables, as PostgreSQL's own makefiles do",
         )
-    return TextPlace(text + mapping.bias, 0 if client is None else client + mapping.bias)
+    return TextPlace(mapping.in_memory(text), 0 if client is None else mapping.in_memory(client))
 
 
 def _mysql(elf: Elf, mapping: Mapping) -> TextPlace:

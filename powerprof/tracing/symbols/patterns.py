@@ -22,6 +22,7 @@ from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import TableStore, open_module
 from powerprof.tracing.symbols.file_functions import entries, own_symbols
+from powerprof.untrusted import reading
 
 MAX_PATTERN = 256
 _MODULE_PATTERN = re.compile(r"([^:]+):(?!:)(.+)", re.DOTALL)
@@ -136,8 +137,9 @@ def find_functions(image: ProcessImage, pattern: str, store: TableStore) -> Foun
             continue
         with opened:
             try:
-                elf = read_elf(opened.fd, mapping.path)
-                functions, rejected, starts = _of_module(image, mapping, elf, glob, store)
+                with reading(mapping.path):
+                    elf = read_elf(opened.fd, mapping.path)
+                    functions, rejected, starts = _of_module(image, mapping, elf, glob, store)
             except DataError as error:
                 if wanted:
                     refused.append((mapping.module, error.reason))

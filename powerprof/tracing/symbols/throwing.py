@@ -14,6 +14,7 @@ from powerprof.stacks.elf import SHT_DYNSYM, Elf, read_elf, section_bytes
 from powerprof.stacks.image import ProcessImage
 from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import open_module
+from powerprof.untrusted import reading
 
 _RAISERS = (b"\0__cxa_throw\0", b"\0__cxa_rethrow\0", b"\0_Unwind_RaiseException\0", b"\0__gnat_raise")
 # The unwinder itself: glibc loads it for pthread_cancel into programs that throw nothing.
@@ -35,7 +36,8 @@ def throwing_modules(image: ProcessImage) -> list[str]:
             continue
         with opened:
             try:
-                throws = can_throw(read_elf(opened.fd, mapping.path))
+                with reading(mapping.path):
+                    throws = can_throw(read_elf(opened.fd, mapping.path))
             except DataError:
                 throws = True
         if throws:

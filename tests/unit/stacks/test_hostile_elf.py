@@ -8,14 +8,17 @@ import os
 import random
 import struct
 import zlib
+from contextlib import suppress
+from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.errors import DataError
+from powerprof.errors import CapabilityError, DataError, PowerprofError
 from powerprof.stacks import fde
-from powerprof.stacks.elf import parse_elf, read_elf, section_bytes
+from powerprof.stacks.elf import code_vaddr, parse_elf, read_elf, section_bytes
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.registers import X86_64, SavedStack
 from powerprof.stacks.store import TableStore
@@ -23,7 +26,12 @@ from powerprof.stacks.symbols import Symbolizer
 from powerprof.stacks.symtab import read_symbols
 from powerprof.stacks.tables import extract
 from powerprof.stacks.unwind import Unwinder
-from tests.unit.stacks.elves import Part, make, with_symbols
+from powerprof.tracing.statements.activity import find_activity
+from powerprof.tracing.statements.dispatch import find_dispatch, own_program
+from powerprof.tracing.statements.textplace import find_text
+from powerprof.tracing.symbols.patterns import find_functions
+from powerprof.tracing.symbols.throwing import throwing_modules
+from tests.unit.stacks.elves import Part, make, symbol, with_symbols
 
 
 def bend(data: bytes, at: int, shape: str, value: int) -> bytes:
@@ -186,3 +194,79 @@ def test_extract_refuses_a_file_that_loads_nothing():
     data = bend(make([]), 64, "<I", 0)
     with pytest.raises(DataError, match="nothing in it is loaded"):
         extract(parse_elf(data, "x"))
+
+
+def bent_words(data: bytes, rng: random.Random) -> bytes:
+    """One to three words of the headers, of the file, its segments and its sections, at the edges of what they hold."""
+    sections_at = struct.unpack_from("<Q", data, 40)[0]
+    places = [*range(24, 64 + 56, 8), *range(sections_at + 64, len(data) - 7, 8)]
+    edges = (0, 1, 1 << 31, 1 << 32, (1 << 62) - 1, 1 << 62, 1 << 63, 0xFFFF_FFFF_FFFF_0000, (1 << 64) - 1)
+    for _ in range(rng.randrange(1, 4)):
+        data = bend(data, rng.choice(places), "<Q", rng.choice(edges))
+    return data
+
+
+def server_like(address: int = 0x8000) -> bytes:
+    """A program with an unwind table, symbols that a PostgreSQL server and a MariaDB server have, and a build id."""
+    strings, rows = bytearray(b"\0"), [bytes(24)]
+    for number, name in enumerate(("pgstat_report_activity", "dispatch_command", "_Unwind_RaiseException", "f")):
+        rows.append(symbol(len(strings), 0x100 + 16 * number, 16, 0x12))
+        strings += name.encode() + b"\0"
+    note = struct.pack("<III", 4, 4, 3) + b"GNU\0" + b"\x01\x02\x03\x04"
+    return make(
+        [
+            Part(".symtab", 2, b"".join(rows), link=2, entry_bytes=24),
+            Part(".strtab", 3, bytes(strings)),
+            Part(".note", 7, note),
+            Part(".eh_frame", 1, cie_and_fde(0x1000, 0x40), flags=2, vaddr=address),
+        ]
+    )
+
+
+def everything_read_of(path: Path) -> None:
+    """All that powerprof makes of the file of a process, each answer a value or a PowerprofError."""
+    status = path.stat()
+    image = image_of(path, status.st_size, status.st_mtime_ns, status.st_ino)
+    with suppress(PowerprofError), path.open("rb") as file:
+        vaddr = code_vaddr(read_elf(file.fileno(), str(path)), 0)
+        moved = msgspec.structs.replace(image.mappings[0], bias=None if vaddr is None else 0x10000 - vaddr)
+        image = msgspec.structs.replace(image, mappings=(moved,))
+    store = TableStore(use_cache=False)
+    unwound = Unwinder(store).unwind(image, SavedStack(1, 1, X86_64.pack({"ip": 0x11010, "sp": 0x7000}), bytes(64)))
+    Symbolizer(image, store).stack(unwound)
+    throwing_modules(image)
+    readers = [find_activity, find_dispatch, lambda image: find_functions(image, "f*", store=store)]
+    readers += [lambda image: find_text(image, "mysql"), lambda image: find_text(image, "postgresql")]
+    for read in readers:
+        with suppress(PowerprofError):
+            read(image)
+
+
+def test_an_unwind_table_at_the_end_of_the_address_space_is_refused(tmp_path):
+    path = tmp_path / "high"
+    path.write_bytes(server_like(0xFFFF_FFFF_FFFF_0000))
+    everything_read_of(path)
+    status = path.stat()
+    image = image_of(path, status.st_size, status.st_mtime_ns, status.st_ino)
+    assert "impossible address" in TableStore(use_cache=False).unwind_table(image, image.mappings[0])
+
+
+def test_a_segment_that_begins_nowhere_is_refused(tmp_path):
+    path = tmp_path / "nowhere"
+    path.write_bytes(bend(server_like(), 64 + 8, "<Q", 1 << 63))
+    everything_read_of(path)
+    status = path.stat()
+    image = image_of(path, status.st_size, status.st_mtime_ns, status.st_ino)
+    with (
+        pytest.raises(CapabilityError, match=r"nowhere cannot be read \(ends inside"),
+        own_program(image, "none") as (elf, _),
+    ):
+        elf.read(elf.loads()[0].offset, 16)
+
+
+def test_headers_at_the_edges_of_what_words_hold_end_nothing(tmp_path):
+    rng = random.Random(20261123)
+    path = tmp_path / "bent"
+    for _ in range(400):
+        path.write_bytes(bent_words(server_like(), rng))
+        everything_read_of(path)
