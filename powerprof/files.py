@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
 from pathlib import Path
 
 from powerprof.errors import DataError, PowerprofError
@@ -73,19 +75,46 @@ def try_int(path: Path) -> int | None:
         return None
 
 
+class NotRegular(OSError):
+    """A folder, pipe, socket or device."""
+
+
+def open_regular(path: Path | str) -> int:
+    """A descriptor to read a regular file that somebody else may exchange at any instant; never waits for anybody.
+
+    A pipe or a device is not opened: what was looked at is what is opened. Where somebody holds a lease on the file,
+    opening it would wait until that one gives it up (fcntl(2)). Raises OSError.
+    """
+    looked_at = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(looked_at).st_mode):
+            raise NotRegular(errno.EINVAL, "not a regular file")
+        return os.open(f"/proc/self/fd/{looked_at}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    finally:
+        os.close(looked_at)
+
+
 def check_outside(path: Path) -> None:
     """That what a person named is a file that can be read; a pipe or a device is not even opened. Raises DataError."""
+    os.close(_opened(path))
+
+
+def _opened(path: Path) -> int:
     try:
-        if not path.exists():
-            raise DataError(path, "no such file", hint="name one that is there")
-        if not path.is_file():
-            raise DataError(path, "not a regular file", hint="name a file, no folder, pipe or device")
-        path.open("rb").close()
-    except OSError as error:
+        return open_regular(path)
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
 
 
-def _unreadable(path: Path, error: OSError) -> DataError:
+def _unreadable(path: Path, error: OSError | ValueError) -> DataError:
+    if not isinstance(error, OSError):  # a NUL in the name
+        return DataError(path, "no such file", hint="name one that is there")
+    if error.errno == errno.ENOENT:
+        return DataError(path, "no such file", hint="name one that is there")
+    if isinstance(error, NotRegular):
+        return DataError(path, "not a regular file", hint="name a file, no folder, pipe or device")
+    if error.errno == errno.EAGAIN:
+        return DataError(path, "another process holds a lease on it", hint="end that process, or copy the file")
     hint = "run as its owner, or as root" if error.errno in (errno.EACCES, errno.EPERM) else "name another one"
     return DataError(path, f"cannot be read ({reason_of(error)})", hint=hint)
 
@@ -95,9 +124,8 @@ def read_outside_text(path: Path, limit_bytes: int = 256 << 20) -> str:
 
     Raises DataError.
     """
-    check_outside(path)
     try:
-        with path.open("rb") as file:
+        with os.fdopen(_opened(path), "rb") as file:
             data = file.read(limit_bytes + 1)
     except OSError as error:
         raise _unreadable(path, error) from error

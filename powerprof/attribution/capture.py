@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from powerprof.attribution import bounds
 from powerprof.attribution.records import StackFrame, TargetInfo
 from powerprof.errors import DataError
-from powerprof.files import reason_of
+from powerprof.files import open_regular, reason_of
 from powerprof.processes.tasks import Task
 from powerprof.records import EnergyReading, ToolCost
 from powerprof.stacks.image import ProcessImage, check
@@ -140,11 +141,10 @@ def encode(capture: Capture) -> bytes:
 def load(path: Path) -> Capture:
     """Read a capture as hostile. Raises DataError."""
     try:
-        if not path.is_file():
-            raise DataError(path, "no such file")
-        if path.stat().st_size > bounds.MOST_BYTES:
-            raise DataError(path, f"larger than {bounds.MOST_BYTES >> 20} MiB")
-        packed = path.read_bytes()
+        with os.fdopen(open_regular(path), "rb") as file:
+            if os.fstat(file.fileno()).st_size > bounds.MOST_BYTES:
+                raise DataError(path, f"larger than {bounds.MOST_BYTES >> 20} MiB")
+            packed = file.read()
     except OSError as error:
         raise DataError(path, f"cannot be read ({reason_of(error)})") from error
     data = bounds.unpacked(packed, path)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from powerprof.diagnosis.evidence import LogSummary
+from powerprof.files import open_regular
 from powerprof.paths import procfs
 
 _END_BYTES = 256 << 10
@@ -27,9 +27,7 @@ def read_log_end(pid: int) -> str | None:
     """The end of what the process writes to stderr, if that is a file: a server's error log is (log_error too)."""
     path = procfs() / str(pid) / "fd/2"
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return None
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - _END_BYTES))
             return file.read(_END_BYTES).decode("utf-8", errors="replace")

@@ -23,6 +23,8 @@ from powerprof.text import Say
 
 # Idle time by CPU and state beyond so many CPUs is more series than all the rest of a host.
 _CPUS_APART = 8
+# An interval that has not ended after so many of them, and what naming and asking servers may take, has no figures.
+_LATE_INTERVALS, _LATE_S = 3, 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,8 @@ def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
     config = load(plan.web_config) if plan.web_config is not None else WebConfig()
     serving.check_open(address, config, plan.insecure)
     per_cpu = len(online_cpus()) <= _CPUS_APART if plan.per_cpu is None else plan.per_cpu
-    shared = Shared(Totals(top=plan.top, stale_s=plan.stale_s, per_cpu=per_cpu), _built())
+    totals = Totals(top=plan.top, stale_s=plan.stale_s, per_cpu=per_cpu)
+    shared = Shared(totals, _built(), deadline_s=_LATE_INTERVALS * plan.interval_s + _LATE_S)
     target = resolve(plan.words, cgroup=None, system=not plan.words)
     monitor = HostMonitor(
         MonitorPlan(

@@ -8,6 +8,7 @@ out of the next answer, by which a store marks it stale.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,18 +28,32 @@ Rows = Mapping[Any, float]
 
 @dataclass
 class Shared:
-    """Totals that one thread adds to and others read. `built` are the labels of `powerprof_build_info`."""
+    """Totals that one thread adds to and others read. `built` are the labels of `powerprof_build_info`.
+
+    Figures that are older than `deadline_s` are not shown (None: they are, however old): who keeps the measuring thread
+    from its work must not freeze what monitoring sees of this host.
+    """
 
     totals: Totals
     built: Mapping[str, str]
+    deadline_s: float | None = None
     last_at_s: float = 0.0
+    _added_s: float | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, interval: LiveInterval) -> None:
         """Count one more interval."""
         with self._lock:
             self.totals.add(interval)
+            self._added_s = time.monotonic()
             self.last_at_s = datetime.fromisoformat(interval.ended_at).timestamp()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the interval that is under way has passed its deadline."""
+        if self.deadline_s is None or self._added_s is None:
+            return False
+        return time.monotonic() - self._added_s > self.deadline_s
 
     @contextmanager
     def reading(self) -> Iterator[Totals]:
@@ -70,6 +85,9 @@ class _Collector:
         return ()
 
     def collect(self) -> Iterator[Metric]:
+        if self._shared.is_late:
+            yield from _always(self._shared)
+            return
         with self._shared.reading() as totals:
             families = [*_counters(totals), *_gauges(totals, self._shared)]
         yield from families
@@ -156,11 +174,23 @@ def _gauges(totals: Totals, shared: Shared) -> Iterator[Metric]:
         ("powerprof_stacks_complete_ratio", "Of stacks, those that reach the start.", _ratio(totals)),
         ("powerprof_tool_resident_bytes", "Memory of powerprof itself.", totals.own_memory_bytes),
         ("powerprof_online_cpus", "CPUs that were measured.", totals.cpus),
-        ("powerprof_last_interval_timestamp_seconds", "When the last interval ended.", shared.last_at_s or None),
     ]
     for name, help_text, value in single:
         yield family(name, help_text, (), {} if value is None else {(): float(value)})
-    yield family("powerprof_build_info", "What runs here.", tuple(shared.built), {tuple(shared.built.values()): 1.0})
+    yield from _always(shared)
+
+
+def _always(shared: Shared) -> Iterator[Metric]:
+    """What is true however long ago the last interval ended."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    ended = GaugeMetricFamily("powerprof_last_interval_timestamp_seconds", "When the last interval ended.")
+    if shared.last_at_s:
+        ended.add_metric([], shared.last_at_s)
+    yield ended
+    built = GaugeMetricFamily("powerprof_build_info", "What runs here.", labels=tuple(shared.built))
+    built.add_metric(list(shared.built.values()), 1.0)
+    yield built
 
 
 def _ratio(totals: Totals) -> float | None:

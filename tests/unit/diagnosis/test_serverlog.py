@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from powerprof.diagnosis.serverlog import read_log_end, summarise
+from powerprof.errors import DataError
+from powerprof.files import read_outside_text
 
 NOW = time.mktime((2026, 11, 20, 11, 40, 0, 0, 0, -1))
 
@@ -53,3 +60,68 @@ def test_only_the_end_of_a_file_is_read_and_nothing_but_a_file(tmp_path: Path, m
     os.mkfifo(folder / "2")
     assert read_log_end(77) is None
     assert read_log_end(78) is None
+
+
+@pytest.mark.parametrize("read", [lambda path: read_log_end(77), lambda path: read_outside_text(path)])
+def test_a_file_that_becomes_a_pipe_between_looking_and_opening_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], object]
+) -> None:
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    path = tmp_path / "77/fd/2"
+    path.parent.mkdir(parents=True)
+    path.write_text("a log")
+    with exchanged(path, lambda: (path.unlink(), os.mkfifo(path))), within(5.0):
+        try:
+            assert read(path) is None
+        except DataError as error:
+            assert error.reason == "not a regular file"
+
+
+@pytest.mark.parametrize("read", [lambda path: read_log_end(77), lambda path: read_outside_text(path)])
+def test_a_file_on_which_somebody_holds_a_lease_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], object]
+) -> None:
+    """Opening it breaks the lease, and waits for its holder: 45 s (/proc/sys/fs/lease-break-time)."""
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    path = tmp_path / "77/fd/2"
+    path.parent.mkdir(parents=True)
+    path.write_text("a log")
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    with path.open("r+") as held, within(5.0):
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        try:
+            assert read(path) is None
+        except DataError as error:
+            assert error.reason == "another process holds a lease on it"
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """What waits longer is ended by an error."""
+
+    def end(*_: object) -> None:
+        raise AssertionError("it waits")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def exchanged(path: Path, act: Callable[[], object]) -> Iterator[None]:
+    """`act` runs at the last instant before `path` is opened: what was looked at by its name before is past."""
+    left = [act]
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and left and str(arguments[0]) == str(path):
+            left.pop()()
+
+    sys.addaudithook(hook)
+    try:
+        yield
+    finally:
+        left.clear()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
@@ -88,3 +89,24 @@ def test_every_metric_has_a_line_in_the_reference() -> None:
     page = (REPOSITORY / "docs/reference/metrics.md").read_text(encoding="utf-8")
     families = {line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE")}
     assert not {name for name in families if f"`{name}" not in page}
+
+
+def test_figures_past_their_deadline_are_absent_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    made = Shared(Totals(), {"version": "1"}, deadline_s=75.0)
+    server = ServerState(name="mariadbd:3306", up=True)
+    made.add(interval(row("a", 10), servers=(server,), ended_at="1970-01-01T00:16:40.000Z"))
+    now_s[0] += 75.0
+    names = {name for name, _ in values(render(made)[0].decode())}
+    assert {"powerprof_server_up", "powerprof_wakeups_total", "powerprof_build_info"} <= names
+    now_s[0] += 0.1
+    for of in ("", OPEN):
+        late = values(render(made, of)[0].decode(), of)
+        assert late == {
+            ("powerprof_last_interval_timestamp_seconds", frozenset()): 1000.0,
+            ("powerprof_build_info", frozenset({("version", "1")})): 1.0,
+        }
+    made.add(interval(row("a", 10), ended_at="1970-01-01T00:18:20.000Z"))
+    found = values(render(made)[0].decode())
+    assert found[("powerprof_idle_exits_total", frozenset({("mechanism", "timer")}))] == 20
