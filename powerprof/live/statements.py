@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from powerprof import interrupts
 from powerprof.closeable import Closeable
 from powerprof.energy.windows import WindowEnergy
@@ -19,6 +21,7 @@ from powerprof.queries.record import record_of
 from powerprof.queries.records import Queries, Statement
 from powerprof.queries.session import QueriesRequest
 from powerprof.sources.procfs import process_cpu_ns
+from powerprof.statements.normal import bounded
 from powerprof.text import Say
 
 _LOOK_EVERY_S = 1.0
@@ -69,8 +72,13 @@ class StatementMonitor(Closeable):
             time.sleep(min(_LOOK_EVERY_S, self._request.duration_s))
             return None
         assert self._probes is not None  # noqa: S101  found again
+        with bounded() as texts:
+            made = self._window(self._probes)
+        return None if made is None else msgspec.structs.replace(made, notes=[*made.notes, *texts.notes()])
+
+    def _window(self, probes: Probes) -> Queries | None:
         try:
-            taken = self._probes.window(self._request.duration_s, self._energy)
+            taken = probes.window(self._request.duration_s, self._energy)
         except PowerprofError:
             if self._is_there():
                 raise

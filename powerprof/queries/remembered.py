@@ -84,7 +84,8 @@ def _strangers(history: StatementHistory) -> list[tuple[int, int]]:
 
 
 def _latency(text: str, history: StatementHistory) -> Latency | None:
-    digests = {digest for digest, said in history.texts.items() if key(said) == key(text)}
+    wanted = key(text)
+    digests = {digest for digest, said in history.texts.items() if key(said) == wanted}
     took = sorted(end - begin for rows in history.events.values() for begin, end, latency in rows if latency in digests)
     if not took:
         return None

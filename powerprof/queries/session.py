@@ -21,6 +21,7 @@ from powerprof.queries.samples import samples, with_plans
 from powerprof.queries.sampling import Samples
 from powerprof.queries.stacks import with_stacks
 from powerprof.queries.workload import workload_toml
+from powerprof.statements.normal import bounded
 from powerprof.text import Say
 
 # In the order in which they are tried.
@@ -68,6 +69,13 @@ def run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Qu
     `consent` is told before texts of clients are used with their values, and before a setting of the server is
     changed; it raises where that is not agreed to.
     """
+    with bounded() as texts:
+        result = _run(request, say, consent)
+    noted = msgspec.structs.replace(result.record, notes=[*result.record.notes, *texts.notes()])
+    return QueriesResult(noted, result.workload)
+
+
+def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> QueriesResult:
     if request.method not in METHODS:
         raise UsageError(f"--method {request.method} is no choice", f"one of {', '.join(METHODS)}")
     server = reach(request.pid, request.server_url, request.socket, request.defaults_file, request.ask_password)

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
+from collections.abc import Callable
+from types import FrameType
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.statements.normal import key, normal
+from powerprof.statements.identity import Family
+from powerprof.statements.normal import LEFT_OUT, MOST_WORDS, bounded, key, normal
 
 
 @pytest.mark.parametrize(
@@ -82,3 +87,74 @@ def test_any_text_has_a_normal_form_without_control_characters(text: str) -> Non
 )
 def test_no_quoted_value_is_left(value: str) -> None:
     assert value not in normal(f"SELECT c FROM t WHERE p = '{value}' AND q = 1")
+
+
+_LONG = {
+    "calls": "CALL x; " * 500,
+    "additions": "a+" * 2000,
+    "brackets": "(" * 4000,
+    "quotes": '"a" ' * 1000,
+    "blanks": "`" + " " * 4000 + "`",
+    "rows": "INSERT INTO t VALUES " + ",".join("(1,2)" for _ in range(700)),
+    "commands": "SHOW " * 800,
+    "open comments": "/* " * 1300,
+}
+
+
+@pytest.mark.parametrize("family", get_args(Family))
+@pytest.mark.parametrize("kind", _LONG)
+def test_a_text_takes_time_with_its_length(kind: str, family: Family) -> None:
+    """Steps of the interpreter, which no busy machine changes: four times the length is not eight times as many."""
+    whole = _LONG[kind]
+    short, long = (steps(lambda text=text: key(text, family)) for text in (whole[:1000], whole[:4000]))
+    assert long < 8 * short
+    assert long < 1_500_000
+
+
+def steps(work: Callable[[], object]) -> int:
+    """How many lines of Python were executed."""
+    count = 0
+
+    def step(frame: FrameType, event: str, argument: object) -> Callable[..., object]:
+        nonlocal count
+        count += 1
+        return step
+
+    normal("SELECT 1")
+    normal("SELECT 1", "postgresql")
+    sys.settrace(step)
+    try:
+        work()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+def test_the_texts_of_a_window_together_are_bounded_and_what_was_left_out_is_counted() -> None:
+    with bounded(1000) as texts:
+        shown = [normal(f"SELECT c{number} FROM t WHERE id = {number}") for number in range(200)]
+        again = [normal(f"SELECT c{number} FROM t WHERE id = {number}") for number in range(200)]
+    assert shown == again
+    left_out = shown.count(LEFT_OUT)
+    assert 0 < left_out < 200 and left_out == texts.left_out_count
+    assert shown[0] == "SELECT c0 FROM t WHERE id = ?"
+    assert texts.notes()[0].startswith(f"{left_out:,} texts were left out")
+    assert not any("7" in text for text in shown if text != LEFT_OUT and "c7" not in text and "7 " not in text)
+
+
+def test_three_thousand_hostile_texts_of_a_window_are_bounded() -> None:
+    texts = [f"{'a+' * 2000}{number}" for number in range(2811)]
+    with bounded() as budget:
+        for text in texts:
+            key(text)
+    # 4,000 words each.
+    assert budget.left_out_count == 2811 - MOST_WORDS // 4002
+
+
+def test_a_window_of_usual_texts_is_read_whole() -> None:
+    texts = [
+        f"SELECT a, b, c FROM t{number} WHERE id = {number} AND name = 'x y z' ORDER BY d" for number in range(8000)
+    ]
+    with bounded() as budget:
+        assert len({normal(text) for text in texts}) == 8000
+    assert budget.notes() == []
