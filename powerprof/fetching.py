@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ _MISSING, _REFUSED, _TOO_LARGE = 4, 5, 6
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE")
 
 
-def fetch(address: str, handle: int, *, limit_bytes: int, total_s: float) -> None:
-    """The content of an http(s) address into an open file.
+def fetch(address: str, handle: int, *, limit_bytes: int, total_s: float, elsewhere: bool = True) -> None:
+    """The content of an http(s) address into an open file; with `elsewhere` False of no other host than it names.
 
     Raises FileNotFoundError where the server does not have it (404), OSError with one line for all else: it cannot be
     reached, refuses, leads elsewhere, sends more than `limit_bytes`, or has not ended after `total_s`.
@@ -39,7 +40,14 @@ def fetch(address: str, handle: int, *, limit_bytes: int, total_s: float) -> Non
     try:
         # By its text: the account that the child becomes may not be able to read our files.
         child = programs.start(
-            programs.python("-c", Path(__file__).read_text(encoding="utf-8"), address, str(limit_bytes), site=False),
+            programs.python(
+                "-c",
+                Path(__file__).read_text(encoding="utf-8"),
+                address,
+                str(limit_bytes),
+                "anywhere" if elsewhere else "there",
+                site=False,
+            ),
             stdout=handle,
             stderr=theirs,
             env=passed,
@@ -62,15 +70,20 @@ def fetch(address: str, handle: int, *, limit_bytes: int, total_s: float) -> Non
 
 
 class _WebOnly(urllib.request.HTTPRedirectHandler):
-    """A server must not lead to file: or ftp:."""
+    """A server must not lead to file: or ftp:, nor where it is asked not to, to another host."""
+
+    def __init__(self, host: str | None) -> None:
+        self._host = host
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if self._host is not None and urllib.parse.urlsplit(newurl).hostname != self._host:
+            raise urllib.error.HTTPError(newurl, code, "redirected to another host", headers, fp)
         if not newurl.startswith(("http://", "https://")):
             raise urllib.error.HTTPError(newurl, code, "redirected away from http", headers, fp)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _get(address: str, limit_bytes: int) -> int:
+def _get(address: str, limit_bytes: int, elsewhere: bool) -> int:
     """Copy to descriptor 1; the exit status, with its reason on stderr."""
     request = urllib.request.Request(address, headers={"User-Agent": "powerprof"})  # noqa: S310 - checked below
     if not address.startswith(("http://", "https://")):
@@ -78,7 +91,8 @@ def _get(address: str, limit_bytes: int) -> int:
         return _REFUSED
     left = limit_bytes
     try:
-        with urllib.request.build_opener(_WebOnly).open(request, timeout=_WAIT_S) as answer:
+        host = None if elsewhere else urllib.parse.urlsplit(address).hostname or ""
+        with urllib.request.build_opener(_WebOnly(host)).open(request, timeout=_WAIT_S) as answer:
             while chunk := answer.read(_CHUNK):
                 left -= len(chunk)
                 if left < 0:
@@ -96,4 +110,4 @@ def _get(address: str, limit_bytes: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_get(sys.argv[1], int(sys.argv[2])))
+    sys.exit(_get(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "anywhere"))

@@ -9,18 +9,19 @@ that say nothing of guests are the whole host's, and are told apart.
 
 from __future__ import annotations
 
+import os
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.errors import CapabilityError, PowerprofError
-from powerprof.files import read_int, read_text
+from powerprof.fetching import fetch
+from powerprof.files import not_understood, read_outside_text
 from powerprof.sources.counters import CounterSample
 from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.series import counter_energy, forget
+from powerprof.untrusted import printable, whole
 
 # Exporters refresh every 5 s (Scaphandre, Kepler), some every 30 s.
 _INTERVAL_S = 5.0
@@ -30,8 +31,13 @@ _LIMIT_BYTES = 8 << 20
 _HOST_WATTS = 20_000.0
 # A megawatt for thirty years; a figure beyond it, or an infinite one, is no counter of joules.
 _MOST_JOULES = 1e15
-_SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+([0-9.eE+-]+)(?:\s+\d+)?")
-_LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
+# Each is tried at one place only, where the one before it ended: a page takes time with its length.
+_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
+_LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*,?')
+_VALUE = re.compile(r"\s+([0-9.eE+-]{1,64})(?:\s+-?\d{1,20})?")
+# Of all that a page may hold, what is looked at.
+_JOULES = "joules_total"
+_MOST_SAMPLES = 100_000
 # Kepler's names, old and new (docs/user/metrics.md): package and dram lie beside each other.
 _OF_GUESTS = re.compile(r"kepler_vm_(?:cpu|package|dram|platform|other)?_?joules_total")
 _OF_HOST = re.compile(r"kepler_node_(?:cpu|package|dram|platform|other)?_?joules_total|powerprof_energy_joules_total")
@@ -50,20 +56,39 @@ class MetricSample:
 
 
 def parse_metrics(text: str) -> list[MetricSample]:
-    """The samples of a page in Prometheus' text format; lines that are none are left out."""
+    """The counters of joules of a page in Prometheus' text format; lines that are none are left out.
+
+    Raises PowerprofError for more than a host can have.
+    """
     samples = []
-    for line in text.splitlines():
-        match = None if line.startswith("#") else _SAMPLE.fullmatch(line.strip())
-        if match is None:
+    for line in text.split("\n"):
+        if _JOULES not in line or line.startswith("#") or (sample := _sample(line.strip())) is None:
             continue
-        try:
-            value = float(match[3])
-        except ValueError:
-            continue
-        if not 0.0 <= value < _MOST_JOULES:
-            continue
-        samples.append(MetricSample(match[1], dict(_LABEL.findall(match[2] or "")), value))
+        samples.append(sample)
+        if len(samples) > _MOST_SAMPLES:
+            raise PowerprofError(f"its page has more than {_MOST_SAMPLES:,} counters of joules", "name a smaller page")
     return samples
+
+
+def _sample(line: str) -> MetricSample | None:
+    name = _NAME.match(line)
+    if name is None:
+        return None
+    at, labels = name.end(), {}
+    if line[at : at + 1] == "{":
+        at += 1
+        while (label := _LABEL.match(line, at)) is not None:
+            labels[label[1]] = label[2]
+            at = label.end()
+        if line[at : at + 1] != "}":
+            return None
+        at += 1
+    said = _VALUE.fullmatch(line, at)
+    try:
+        value = float(said[1]) if said is not None else -1.0
+    except ValueError:
+        return None
+    return MetricSample(name[0], labels, value) if 0.0 <= value < _MOST_JOULES else None
 
 
 def choose_samples(samples: list[MetricSample], guest: str | None) -> tuple[str, list[MetricSample]]:
@@ -186,19 +211,25 @@ def _counter_in(path: Path) -> Path:
 
 
 def _from_file(file: Path) -> tuple[str, float]:
-    if re.search(r"joules_total", text := read_text(file)):
+    text = read_outside_text(file, _LIMIT_BYTES)
+    if _JOULES in text:
         domain, chosen = choose_samples(parse_metrics(text), None)
         return domain, sum(sample.value for sample in chosen)
-    return "share of host", read_int(file) * 1e-6
+    energy_uj = whole(text.strip())
+    if energy_uj is None:
+        raise not_understood(file, f"not a number: {printable(text[:40])!r}")
+    return "share of host", energy_uj * 1e-6
 
 
 def _from_page(url: str, guest: str | None) -> tuple[str, float]:
+    # Who serves the page may be anybody: a child without rights reads it, of that host only, up to one deadline.
+    page = os.memfd_create("host", os.MFD_CLOEXEC)
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as page:  # noqa: S310 - http(s) only, checked above
-            text = page.read(_LIMIT_BYTES).decode("utf-8", "replace")
-    except (OSError, ValueError, urllib.error.URLError) as error:
-        raise PowerprofError(
-            f"cannot read {url} ({getattr(error, 'reason', error)})", "is the exporter up, and its address right?"
-        ) from error
+        fetch(url, page, limit_bytes=_LIMIT_BYTES, total_s=_TIMEOUT_S, elsewhere=False)
+        text = os.pread(page, _LIMIT_BYTES, 0).decode("utf-8", "replace")
+    except OSError as error:
+        raise PowerprofError(f"cannot read {url} ({error})", "is the exporter up, and its address right?") from error
+    finally:
+        os.close(page)
     domain, chosen = choose_samples(parse_metrics(text), guest)
     return domain, sum(sample.value for sample in chosen)
