@@ -52,10 +52,13 @@ class Joules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a database server said at the interval's end. `queries_count` were answered in it."""
+    """What a database server said at the interval's end. `queries_count` were answered in it. `account` runs it, from
+    the file `program`."""
 
     name: str
     up: bool
+    account: str = ""
+    program: str = ""
     role: str = "standalone"
     replication_healthy: bool | None = None
     lag_s: float | None = None
@@ -63,11 +66,14 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding of `diagnose` that held at the last look."""
+    """A finding of `diagnose` that held at the last look, and the server that it is of."""
 
     rule: str
     severity: str
     text: str
+    server: str = ""
+    account: str = ""
+    program: str = ""
     remedy: tuple[str, ...] = ()
     rate_hz: float | None = None
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 
+# By which account and from which file a server runs.
+_WHOSE = ("account", "program")
 # Label values in the order of the labels.
 Rows = Mapping[Any, float]
 
@@ -151,8 +153,8 @@ def _gauges(totals: Totals, shared: Shared) -> Iterator[Metric]:
         return made
 
     servers = totals.servers
-    up = {(server.name,): float(server.up) for server in servers}
-    yield family("powerprof_server_up", "Whether the server answered.", ("server",), up)
+    up = {(server.name, server.account, server.program): float(server.up) for server in servers}
+    yield family("powerprof_server_up", "Whether the server answered.", ("server", *_WHOSE), up)
     roles = {(server.name, server.role): 1.0 for server in servers if server.up}
     yield family("powerprof_server_role", "Its part in replication.", ("server", "role"), roles)
     healthy = {
@@ -165,8 +167,12 @@ def _gauges(totals: Totals, shared: Shared) -> Iterator[Metric]:
     )
     lag = {(server.name,): server.lag_s for server in servers if server.lag_s is not None}
     yield family("powerprof_replication_lag_seconds", "How far a replica is behind.", ("server",), lag)
-    findings = {(finding.rule, finding.severity): 1.0 for finding in totals.findings}
-    yield family("powerprof_finding", "1 while a rule of `diagnose` holds.", ("rule", "severity"), findings)
+    findings = {
+        (finding.rule, finding.severity, finding.server, finding.account, finding.program): 1.0
+        for finding in totals.findings
+    }
+    labels = ("rule", "severity", "server", *_WHOSE)
+    yield family("powerprof_finding", "1 while a rule of `diagnose` holds.", labels, findings)
     meters = {key: float(value) for key, value in totals.meters.items()}
     yield family("powerprof_meter_up", "Whether a meter gave a figure.", ("source", "domain"), meters)
     single: list[tuple[str, str, float | None]] = [

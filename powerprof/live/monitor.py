@@ -179,7 +179,8 @@ class HostMonitor(Closeable):
             interval = msgspec.structs.replace(interval, notes=(*interval.notes, changed_note(came)))
         if self._plan.ask_servers:
             servers, findings = self._servers.after(record)
-            interval = msgspec.structs.replace(interval, servers=servers, findings=findings)
+            notes = (*interval.notes, *self._servers.notes)
+            interval = msgspec.structs.replace(interval, servers=servers, findings=findings, notes=notes)
             self._hurry(interval)
         self._follow(stacks, online)
         return interval

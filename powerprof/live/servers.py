@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from powerprof.diagnosis.collect import Asked, Subject, evidence_of
 from powerprof.diagnosis.evidence import Evidence
 from powerprof.diagnosis.rules import diagnose
 from powerprof.errors import PowerprofError
+from powerprof.live.askable import whose
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.processes.targets import name_of, processes
 
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 # Names of threads seldom change; asking for them wakes the server.
 ASK_EVERY_S = 60.0
 # More servers on one host are watched, and not asked.
-_MOST = 16
+_MOST = 64
+# For all that a server is asked at one end of a window: connecting (3 s), its questions (6 s), the samples between.
+_DEADLINE_S = 12.0
 # Looks out of turn that may be put by: a regular one earns one. Where rates jump all the time, a look is worth nothing.
 _MOST_HURRIES = 3
 
@@ -42,11 +46,12 @@ class _AskedServer:
     def __init__(self, pid: int, account: Path | None = None) -> None:
         self.pid, self.account = pid, account
         self.label = self.name = name_of(pid) or str(pid)
+        self.whose = whose(pid)
         self.connection: Sql | None = None
         self.asked: Asked | None = None
         self.notes: list[str] = []
         self.thread_names: dict[int, str] = {}
-        self.state = ServerState(name=self.name, up=False)
+        self.state = self._down_state()
         self.findings: tuple[LiveFinding, ...] = ()
         self.queries: int | None = None
 
@@ -75,7 +80,10 @@ class _AskedServer:
         """It does not answer: what was found before may not hold."""
         self.close()
         self.findings, self.queries = (), None
-        self.state = ServerState(name=self.name, up=False)
+        self.state = self._down_state()
+
+    def _down_state(self) -> ServerState:
+        return ServerState(name=self.name, up=False, account=self.whose.account, program=self.whose.program)
 
     def after(self, record: Attribution) -> None:
         """Ask again and judge; the window between is the traced one."""
@@ -87,18 +95,21 @@ class _AskedServer:
         version = version_of(self.connection) if self.connection is not None else self.label
         subject = Subject(self.pid, self.label, self.connection, version, None)
         evidence = evidence_of(subject, self.asked, _of_process(record, self.pid), record.window_s, self.notes)
+        self.state = self._state_of(evidence)
         self.findings = tuple(
             LiveFinding(
                 rule=finding.rule,
                 severity=finding.severity,
                 text=finding.text,
+                server=self.name,
+                account=self.whose.account,
+                program=self.whose.program,
                 remedy=tuple(finding.remedy),
                 rate_hz=finding.rate_hz,
             )
             for finding in diagnose(evidence)
             if finding.severity == "fault"
         )
-        self.state = self._state_of(evidence)
         self.close()
 
     def _state_of(self, evidence: Evidence) -> ServerState:
@@ -113,6 +124,8 @@ class _AskedServer:
         return ServerState(
             name=self.name,
             up=True,
+            account=self.whose.account,
+            program=self.whose.program,
             role="replica" if statuses else "primary" if evidence.replicas else "standalone",
             replication_healthy=all(_is_healthy(status) for status in statuses) if statuses else None,
             lag_s=float(max(lags)) if lags else None,
@@ -134,6 +147,8 @@ class Servers:
         self._asked_s = float("-inf")
         self._asking = False
         self._hurries = _MOST_HURRIES
+        # What is to be known of servers that are not asked.
+        self.notes: tuple[str, ...] = ()
 
     def close(self) -> None:
         """Close all connections."""
@@ -160,22 +175,21 @@ class Servers:
             self._hurries = min(_MOST_HURRIES, self._hurries + 1)
         self._asked_s = now_s
         self._find()
-        for server in self._servers.values():
-            self._or_drop(server, server.before)
+        self._each(lambda server: server.before)
 
     def after(self, record: Attribution) -> tuple[tuple[ServerState, ...], tuple[LiveFinding, ...]]:
         """A window has ended: the second questions, and what holds now."""
-        for server in self._servers.values():
-            if self._asking:
-                self._or_drop(server, partial(server.after, record))
-            else:
+        if self._asking:
+            self._each(lambda server: partial(server.after, record))
+        else:
+            for server in self._servers.values():
                 # No statement is counted twice.
                 server.state = msgspec.structs.replace(server.state, queries_count=None)
         states = [server.state for server in self._servers.values()]
-        findings: dict[str, LiveFinding] = {}
+        findings: dict[tuple[str, str], LiveFinding] = {}
         for server in self._servers.values():
             for finding in server.findings:
-                findings.setdefault(finding.rule, finding)
+                findings.setdefault((finding.rule, finding.server), finding)
         return tuple(states), tuple(findings.values())
 
     def only(self, pids: Sequence[int]) -> None:
@@ -196,9 +210,15 @@ class Servers:
         for account in self._accounts:
             if not any(server.account == account for server in self._servers.values()):
                 self._let_in(account)
-        for pid in here[:_MOST]:
+        # Named by the user, a server is asked whosever it is.
+        strange = {pid: why for pid in here if self._only is None and (why := whose(pid).strange) is not None}
+        for pid in [pid for pid, server in self._servers.items() if pid in strange and server.account is None]:
+            self._servers.pop(pid).close()
+        known = [pid for pid in here if pid not in strange]
+        for pid in known[:_MOST]:
             if pid not in self._servers:
                 self._servers[pid] = _AskedServer(pid)
+        self.notes = _not_asked(strange, known)
 
     def _let_in(self, account: Path) -> None:
         """The server that an option file names; one that is not there now is looked for again the next time."""
@@ -208,6 +228,21 @@ class Servers:
         if pid is not None:
             self._servers[pid] = _AskedServer(pid, account)
 
+    def _each(self, ask: Callable[[_AskedServer], Callable[[], None]]) -> None:
+        """All servers side by side; one that has not answered at the deadline is down, whatever it waits for."""
+        asked = [(pid, server, self._asking_thread(server, ask(server))) for pid, server in self._servers.items()]
+        end_s = time.monotonic() + _DEADLINE_S
+        for pid, server, thread in asked:
+            thread.join(max(0.0, end_s - time.monotonic()))
+            if thread.is_alive():
+                # Its thread has the old one, which nobody looks at any more.
+                self._servers[pid] = _AskedServer(pid, server.account)
+
+    def _asking_thread(self, server: _AskedServer, ask: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=self._or_drop, args=(server, ask), name="ask", daemon=True)
+        thread.start()
+        return thread
+
     @staticmethod
     def _or_drop(server: _AskedServer, ask: Callable[[], None]) -> None:
         """A server that goes away meanwhile is down, and nothing else: the monitor goes on."""
@@ -215,6 +250,19 @@ class Servers:
             ask()
         except (PowerprofError, OSError):
             server.down()
+
+
+def _not_asked(strange: Mapping[int, str], known: Sequence[int]) -> tuple[str, ...]:
+    notes = []
+    if strange:
+        pid, why = next(iter(strange.items()))
+        notes.append(
+            f"{len(strange):,} processes called a database server are not asked, such as {pid} ({why}): any account "
+            "can run one; name it by --pid to have it asked"
+        )
+    if len(known) > _MOST:
+        notes.append(f"{len(known) - _MOST:,} servers are not asked: more than {_MOST} on one host")
+    return tuple(notes)
 
 
 def _by_account(account: Path) -> tuple[Sql | None, int | None]:

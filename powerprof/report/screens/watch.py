@@ -7,7 +7,7 @@ from typing import Any
 
 from powerprof import text
 from powerprof.live.history import Line, RowHistory
-from powerprof.live.intervals import LiveInterval, RowKey
+from powerprof.live.intervals import LiveFinding, LiveInterval, RowKey
 from powerprof.report.screens.screen import ScreenView, filled, last_lines, scrolled, spark
 
 SORTS = ("rate", "C0", "name")
@@ -25,7 +25,11 @@ def screen(history: RowHistory, view: ScreenView, title: str, width: int, height
     if newest is None:
         return filled([title, "", "waiting for the first interval …"], _foot(None, view, width, height), width, height)
     head = [*_head(history, newest, view, title, width), ""]
-    findings = [line for finding in newest.findings[:_FINDINGS] for line in _wrapped(f"! {finding.text}", width)[:2]]
+    findings = [
+        line
+        for finding in newest.findings[:_FINDINGS]
+        for line in _wrapped(f"! {_of(finding)}{finding.text}", width)[:2]
+    ]
     foot = [*findings, *_trouble(newest), *_foot(newest, view, width, height)]
     room = height - len(head) - len(foot) - 1
     head.append(_columns())
@@ -208,7 +212,15 @@ def document(interval: LiveInterval) -> dict[str, Any]:
         "watts": watts[0] if watts else None,
         "kind": watts[1] if watts else None,
         "findings": [
-            {"rule": finding.rule, "severity": finding.severity, "text": finding.text, "remedy": list(finding.remedy)}
+            {
+                "rule": finding.rule,
+                "severity": finding.severity,
+                "text": finding.text,
+                "remedy": list(finding.remedy),
+                "server": finding.server,
+                "account": finding.account,
+                "program": finding.program,
+            }
             for finding in interval.findings
         ],
         "lost_count": interval.lost_count,
@@ -223,3 +235,8 @@ def document(interval: LiveInterval) -> dict[str, Any]:
         },
         "notes": list(interval.notes),
     }
+
+
+def _of(finding: LiveFinding) -> str:
+    """Whose it is, before its text."""
+    return f"{finding.server} of {finding.account}: " if finding.server else ""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain
@@ -13,13 +14,15 @@ from powerprof.live.totals import Totals
 from tests.conftest import REPOSITORY
 from tests.unit.live.intervals import interval, row
 
+WHOSE = {"server": "mariadbd:3306", "account": "mysql", "program": "/usr/sbin/mariadbd"}
 OPEN = "application/openmetrics-text;version=1.0.0"
 
 
 def shared() -> Shared:
     found = Shared(Totals(), {"version": "1", "kernel": "6.1", "driver": "intel_idle"})
-    finding = LiveFinding(rule="duplicate_server_id", severity="fault", text="two replicas have one id")
+    finding = LiveFinding(rule="duplicate_server_id", severity="fault", text="two replicas have one id", **WHOSE)
     server = ServerState(name="mariadbd:3306", up=True, role="replica", replication_healthy=False, queries_count=40)
+    server = msgspec.structs.replace(server, account="mysql", program="/usr/sbin/mariadbd")
     for number in range(3):
         found.add(
             interval(
@@ -68,7 +71,8 @@ def test_the_figures() -> None:
     assert of("powerprof_host_energy_joules_total", kind="measured") == 90.0
     assert of("powerprof_server_queries_total", server="mariadbd:3306") == 120
     assert of("powerprof_replication_healthy", server="mariadbd:3306") == 0
-    assert of("powerprof_finding", rule="duplicate_server_id", severity="fault") == 1
+    assert of("powerprof_finding", rule="duplicate_server_id", severity="fault", **WHOSE) == 1
+    assert of("powerprof_server_up", **WHOSE) == 1
     assert of("powerprof_balance_error_ratio") is None
     assert of("powerprof_last_interval_timestamp_seconds") == 1002.25
 

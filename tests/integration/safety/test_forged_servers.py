@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that are called a database server and are none: nobody's alert, and no figure that waits for them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from powerprof.live.askable import whose
+from powerprof.live.servers import Servers
+from tests.integration.safety.conftest import GID, UID, Attacker
+
+# Listens, takes every connection, and never says a word.
+_SILENT = """
+import socket, sys
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+listening.listen()
+print("ready", flush=True)
+kept = []
+while True:
+    kept.append(listening.accept())
+"""
+
+
+def program(folder: Path, attacker: Attacker | None = None) -> Path:
+    """An interpreter that is called mariadbd."""
+    path = folder / "mariadbd"
+    shutil.copy(Path(sys.executable).resolve(), path)
+    path.chmod(0o755)
+    return attacker.owns(path) if attacker else path
+
+
+@contextmanager
+def silent(path: Path, folder: Path, *, uid: int = 0) -> Iterator[int]:
+    """A process of that program and its pid."""
+    place = folder / f"{len(list(folder.iterdir()))}.sock"
+    who = {"user": uid, "group": uid, "extra_groups": []} if uid else {}
+    process = subprocess.Popen(
+        [path, "-I", "-S", "-c", _SILENT, str(place)],
+        stdout=subprocess.PIPE,
+        env={"PYTHONHOME": sys.base_prefix},
+        **who,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def found(servers: Servers) -> set[int]:
+    servers.before()
+    return set(servers._servers)
+
+
+def test_a_process_of_another_account_is_not_asked_and_has_no_figure(attacker: Attacker) -> None:
+    with silent(program(attacker.home, attacker), attacker.home, uid=UID) as pid:
+        assert whose(pid).strange == "runs as nobody"
+        servers = Servers(None)
+        assert pid not in found(servers)
+        assert any(f"such as {pid}" in note or "processes called" in note for note in servers.notes)
+        servers.close()
+
+
+def test_a_process_of_roots_whose_program_or_socket_is_anothers_is_not_asked(attacker: Attacker) -> None:
+    top = attacker.home.parent
+    with silent(program(attacker.home, attacker), attacker.home) as pid:
+        assert whose(pid).strange == "its program belongs to nobody"
+    own = program(top)
+    with silent(own, attacker.home) as pid:
+        assert whose(pid).strange is None
+        place = max(attacker.home.glob("*.sock"), key=lambda path: path.stat().st_mtime_ns)
+        os.chown(place, UID, GID)
+        assert whose(pid).strange == "its socket belongs to nobody"
+
+
+def test_one_that_the_user_names_is_asked_and_its_figure_says_whose_it_is(attacker: Attacker) -> None:
+    path = program(attacker.home, attacker)
+    with silent(path, attacker.home, uid=UID) as pid:
+        servers = Servers([pid])
+        assert found(servers) == {pid}
+        (state,) = [server.state for server in servers._servers.values()]
+        assert (state.up, state.account, state.program) == (False, "nobody", str(path))
+        servers.close()
+
+
+def test_silent_servers_are_asked_side_by_side_and_not_only_those_of_low_numbers(attacker: Attacker) -> None:
+    top = attacker.home.parent
+    path = program(top)
+    with ExitStack() as stack:
+        pids = {stack.enter_context(silent(path, top)) for _ in range(20)}
+        servers = Servers(list(pids))
+        began_s = time.monotonic()
+        assert found(servers) == pids
+        # Each is waited for 3 s: one after the other, 16 of them took 48 s.
+        assert time.monotonic() - began_s < 24
+        servers.close()
