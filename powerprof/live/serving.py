@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import ssl
 import stat
@@ -15,8 +16,10 @@ from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
 
+from powerprof.caller import as_caller
 from powerprof.closeable import Closeable
 from powerprof.errors import PowerprofError, UsageError
+from powerprof.folders import Folder
 from powerprof.live.webconfig import Doorkeeper, WebConfig, tls_context
 
 DEFAULT = "127.0.0.1:9477"
@@ -64,18 +67,19 @@ class MetricsServer(Closeable):
 
     def __init__(self, address: tuple[str, int] | Path, answer: Answer, config: WebConfig | None = None) -> None:
         config = config or WebConfig()
-        self._path = address if isinstance(address, Path) else None
+        self._place: _Place | None = None
         context = tls_context(config.tls_server_config) if config.tls_server_config else None
         handler = _handler(answer, Doorkeeper(config.basic_auth_users))
         try:
             if isinstance(address, Path):
-                _clear(address)
-                self._server: _Server = _UnixServer(str(address), handler)
-                address.chmod(_SOCKET_MODE)
+                self._place = _Place(address)
+                self._server: _Server = _UnixServer(self._place, handler)
             else:
                 kind = _Server6 if ":" in address[0] else _Server
                 self._server = kind(address, handler)
         except OSError as error:
+            if self._place is not None:
+                self._place.close()
             name = str(address) if isinstance(address, Path) else f"{address[0]}:{address[1]}"
             raise PowerprofError(
                 f"cannot listen on {name} ({(error.strerror or str(error)).lower()})", "--listen takes another address"
@@ -86,7 +90,7 @@ class MetricsServer(Closeable):
     @property
     def port(self) -> int | None:
         """The port, chosen by the kernel where 0 was asked for."""
-        return None if self._path else int(self._server.server_address[1])
+        return None if self._place else int(self._server.server_address[1])
 
     def _open(self) -> None:
         self._thread.start()
@@ -98,8 +102,8 @@ class MetricsServer(Closeable):
         if self._thread.ident is not None:
             self._thread.join(_PATIENCE_S)
         self._server.server_close()
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+        if self._place is not None:
+            self._place.clear_away()
 
     def _serve(self) -> None:
         # Not serve_forever: that looks every half a second whether it should end.
@@ -181,26 +185,77 @@ class _UnixServer(_Server):
     address_family = socket.AF_UNIX
 
     def server_bind(self) -> None:
-        self.socket.bind(self.server_address)
+        place: Any = self.server_address
+        place.bind(self.socket)
 
 
-def _clear(path: Path) -> None:
-    """Take away a socket that an earlier process left; nothing else, and none that answers."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise PowerprofError(
-            f"cannot listen on {path} (a file of another kind is there)", "name another path with --listen unix:PATH"
-        )
-    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
-        probe.connect(str(path))
-        raise PowerprofError(
-            f"cannot listen on {path} (another process does)",
-            "end that one, or name another path with --listen unix:PATH",
-        )
-    path.unlink()
+class _Place:
+    """Where a unix socket is made: a name in a folder that is held open, with the rights of who typed the command.
+
+    By its path, the folder could become another one between two steps: root would remove and make sockets where a
+    caller under sudo may not.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Takes away a socket that an earlier process left; nothing else, and none that answers. Raises OSError,
+        PowerprofError."""
+        self._path, self._name = path, path.name
+        self._made: tuple[int, int] | None = None
+        with as_caller():
+            self._folder = Folder.open(path.parent)
+            try:
+                self._clear()
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def _here(self) -> str:
+        """The name by the descriptor, also where the path is longer than an address may be (108 bytes)."""
+        return f"/proc/self/fd/{self._folder.handle}/{self._name}"
+
+    def bind(self, unbound: socket.socket) -> None:
+        """Make it, never with another mode than its own. Raises OSError."""
+        before = os.umask(0o777 & ~_SOCKET_MODE)
+        try:
+            with as_caller():
+                unbound.bind(self._here)
+                info = self._folder.stat(self._name)
+                self._made = info.st_dev, info.st_ino
+        finally:
+            os.umask(before)
+
+    def clear_away(self) -> None:
+        """Remove it where it is still the one that was made."""
+        with suppress(OSError, PowerprofError), as_caller():
+            info = self._folder.stat(self._name)
+            if (info.st_dev, info.st_ino) == self._made:
+                self._folder.remove(self._name)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._folder.handle >= 0:
+            os.close(self._folder.handle)
+            self._folder.handle = -1
+
+    def _clear(self) -> None:
+        try:
+            mode = self._folder.stat(self._name).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(mode):
+            raise PowerprofError(
+                f"cannot listen on {self._path} (a file of another kind is there)",
+                "name another path with --listen unix:PATH",
+            )
+        with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+            probe.connect(self._here)
+            raise PowerprofError(
+                f"cannot listen on {self._path} (another process does)",
+                "end that one, or name another path with --listen unix:PATH",
+            )
+        self._folder.remove(self._name)
 
 
 def _handler(answer: Answer, door: Doorkeeper) -> type[BaseHTTPRequestHandler]:

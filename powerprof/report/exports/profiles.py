@@ -12,6 +12,7 @@ import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
+from powerprof.caller import as_caller, caller, is_delegated
 from powerprof.closeable import Closeable
 from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
@@ -39,7 +40,8 @@ class ProfileFolder(Closeable):
         self._failed: str | None = None
         self._clear()
         try:
-            self._folder: Folder | None = Folder.open(path)
+            with as_caller():
+                self._folder: Folder | None = Folder.open(path)
         except OSError as error:
             raise PowerprofError(f"cannot write profiles to {path} ({reason_of(error)})", f"mkdir {path}") from error
         reason = self._why_not(self._folder)
@@ -79,11 +81,12 @@ class ProfileFolder(Closeable):
         self._window_s = 0.0
 
     def _why_not(self, folder: Folder) -> str | None:
-        if os.geteuid() == 0:
+        if os.geteuid() == 0 and not is_delegated():
             return only_root_writes(self._path)
+        # Under sudo it is the caller's: files are written and old ones removed with that account's rights only.
         info = folder.stat()
-        if info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return "others may write to it"
+        if info.st_uid != caller().uid or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return "it belongs to somebody else, or others may write to it"
         return None
 
     def _write(self, ended_at: str) -> None:
@@ -108,8 +111,9 @@ class ProfileFolder(Closeable):
     def _replace(self, name: str, data: bytes) -> None:
         if self._folder is None:
             return
-        # First, so that a full disk gets room. What is of times to come is older: the clock was set back.
-        mine = sorted(filter(_NAME.fullmatch, self._folder.names()), key=lambda old: (old <= name, old))
-        for old in mine[: max(0, len(mine) + 1 - self._kept)]:
-            self._folder.remove(old)
-        self._folder.write(name, data, _MODE)
+        with as_caller():
+            # First, so that a full disk gets room. What is of times to come is older: the clock was set back.
+            mine = sorted(filter(_NAME.fullmatch, self._folder.names()), key=lambda old: (old <= name, old))
+            for old in mine[: max(0, len(mine) + 1 - self._kept)]:
+                self._folder.remove(old)
+            self._folder.write(name, data, _MODE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from powerprof import paths
 from powerprof.cli.output import write_json
 from powerprof.errors import PowerprofError
 from powerprof.folders import Folder, only_root_writes
+from powerprof.live.serving import MetricsServer
 from powerprof.report.documents.output import write_output
+from powerprof.report.exports.profiles import ProfileFolder
 from powerprof.runs import RunStore
 from tests.integration.safety.conftest import UID, Attacker
+from tests.unit.live.intervals import interval, row
 
 _ROUNDS = 60
 
@@ -183,3 +187,66 @@ def test_temporary_folders_are_not_made_where_others_could_exchange_them(
     assert paths.temporary_base() == Path("/tmp")
     monkeypatch.setattr("tempfile.tempdir", str(attacker.secret.parent))
     assert paths.temporary_base() == attacker.secret.parent
+
+
+def _stale(path: Path) -> Path:
+    """A socket that nobody listens on any more."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+    return path
+
+
+def _answer(accept: str) -> tuple[bytes, str]:
+    return b"", "text/plain"
+
+
+@pytest.mark.parametrize("by_a_link", [False, True])
+def test_under_sudo_no_socket_of_roots_is_removed_or_made(under_sudo: Attacker, by_a_link: bool) -> None:
+    folder = under_sudo.secret.parent
+    place = _stale(folder / "root.sock")
+    if by_a_link:
+        under_sudo.does(lambda: (under_sudo.home / "run").symlink_to(folder))
+        place = under_sudo.home / "run/root.sock"
+    inode = (folder / "root.sock").stat().st_ino
+    for listen in (place, place.with_name("new.sock")):
+        with pytest.raises(PowerprofError, match=r"cannot listen on .*(permission denied|symbolic link)"):
+            MetricsServer(listen, _answer).close()
+    assert sorted(os.listdir(folder)) == ["root.sock", "secret"]
+    assert (folder / "root.sock").stat().st_ino == inode
+
+
+def test_under_sudo_a_socket_is_the_callers_and_is_gone_afterwards(under_sudo: Attacker) -> None:
+    place = under_sudo.home / "metrics.sock"
+    _stale(place)
+    under_sudo.owns(place)
+    with MetricsServer(place, _answer):
+        info = place.stat()
+        assert (info.st_uid, stat.S_IMODE(info.st_mode)) == (UID, 0o660)
+    assert not place.exists()
+
+
+def test_a_socket_that_took_the_place_of_ours_is_left_alone(under_sudo: Attacker) -> None:
+    place = under_sudo.home / "metrics.sock"
+    with MetricsServer(place, _answer):
+        under_sudo.does(place.unlink)
+        under_sudo.does(lambda: place.touch())
+    assert place.is_file()
+
+
+def test_under_sudo_profiles_are_the_callers_and_nothing_of_roots_is_removed(under_sudo: Attacker) -> None:
+    said: list[str] = []
+    folder = under_sudo.secret.parent
+    old = folder / "powerprof-20200101T000000Z.pb.gz"
+    old.write_text("of root")
+    with pytest.raises(PowerprofError, match="cannot write profiles to"):
+        ProfileFolder(folder, said.append, kept=1, every_s=1.0)
+    # A folder that root alone writes, and everybody may enter.
+    folder.chmod(0o755)
+    with pytest.raises(PowerprofError, match="it belongs to somebody else"):
+        ProfileFolder(folder, said.append, kept=1, every_s=1.0)
+    assert old.read_text() == "of root"
+    own = under_sudo.folder("profiles")
+    with ProfileFolder(own, said.append, every_s=1.0) as profiles:
+        profiles.add(interval(row("f", 3), window_s=1.0, ended_at="2026-01-01T00:00:00Z"))
+    (made,) = own.iterdir()
+    assert (made.stat().st_uid, said) == (UID, [])
