@@ -9,13 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from powerprof import descendants
 from powerprof.caller import account_of, caller, is_delegated
 from powerprof.child import Child, die_with_parent
 from powerprof.enclosure import Enclosure
@@ -26,6 +26,7 @@ _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSED = ("TZ", "TERM")
 _NOWHERE = "/"
+_STARTED: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ def start(
     words = _checked(argv, user, inside)
     child = Child(user, inside, dies_with_us, affinity, own_mounts, writes)
     with _said(words[0], inside):
-        return subprocess.Popen(
+        process = subprocess.Popen(
             words,
             stdin=stdin,
             stdout=stdout,
@@ -241,6 +242,9 @@ def start(
             preexec_fn=child.prepare,  # noqa: PLW1509
             **child.account(),
         )
+    _ours()
+    _STARTED.append(process)
+    return process
 
 
 def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Popen[bytes]:
@@ -256,6 +260,8 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
     env = {name: value for name, value in os.environ.items() if account is None or not name.startswith("SUDO_")}
     if account:
         env |= {"HOME": str(account.home), **({"USER": account.name, "LOGNAME": account.name} if account.name else {})}
+    # So that what it leaves behind is found, wherever that put itself: see `end_session`.
+    descendants.adopt_orphans(True)
     try:
         return subprocess.Popen(
             words,
@@ -274,23 +280,24 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
 
 
 def end_session(process: subprocess.Popen[bytes], *, patience_s: float = 2.0) -> bool:
-    """End what `start_typed` started with all that it left running in its session; True where there was any.
+    """End what `start_typed` started with all that it left running, in sessions of their own too; True where there was
+    any.
 
     Asked by SIGTERM first, killed where it does not end in time.
     """
     try:
-        os.killpg(process.pid, signal.SIGTERM)
-    except (ProcessLookupError, PermissionError):
-        return False
-    with suppress(ProcessLookupError, PermissionError):
-        deadline_s = time.monotonic() + patience_s
-        while time.monotonic() < deadline_s:
-            process.poll()  # a zombie of ours is in its group until it is waited for
-            os.killpg(process.pid, 0)
-            time.sleep(0.02)
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    return True
+        left = descendants.end(_ours, patience_s)
+    finally:
+        descendants.adopt_orphans(False)
+    # Waited for already where it ended by a signal of `end`.
+    process.poll()
+    return left
+
+
+def _ours() -> set[int]:
+    """Children that `start` started and that have not been waited for."""
+    _STARTED[:] = [process for process in _STARTED if process.returncode is None]
+    return {process.pid for process in _STARTED}
 
 
 def stop(process: subprocess.Popen[bytes], *, patience_s: float = 10.0, kind: int = signal.SIGTERM) -> int:

@@ -79,6 +79,54 @@ def test_what_a_command_leaves_running_is_ended(tmp_path: Path) -> None:
     assert any("left processes running" in note for note in found.notes)
 
 
+_DAEMON = """
+import os, signal, sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open(sys.argv[1], "a") as file:
+    print(os.getpid(), file=file)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("by", ["setsid", "a daemon that ignores SIGTERM"])
+def test_what_a_command_leaves_in_sessions_of_their_own_is_ended(tmp_path: Path, by: str) -> None:
+    pids = tmp_path / "pids"
+    words = f"setsid sh -c 'echo $$ >> {pids}; exec sleep 600' & sleep 0.3"
+    if by != "setsid":
+        (tmp_path / "daemon.py").write_text(_DAEMON)
+        words = f"{sys.executable} -I -S {tmp_path}/daemon.py {pids}; sleep 0.3"
+    kept = programs.start(["sleep", "600"])
+    try:
+        with (tmp_path / "said").open("wb") as said:
+            process = programs.start_typed(["sh", "-c", words], stderr=said)
+            process.wait()
+            assert programs.end_session(process, patience_s=0.5)
+        (left,) = pids.read_text().split()
+        assert has_ended(int(left))
+        # What powerprof itself started, a meter for one, goes on.
+        assert kept.poll() is None
+    finally:
+        programs.stop(kept)
+
+
+def test_interrupted_while_it_runs_all_of_a_command_is_ended(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    words = f"setsid sh -c 'echo $$ >> {pids}; exec sleep 600' & echo $$ >> {pids}; exec sleep 600"
+    with (tmp_path / "said").open("wb") as said:
+        process = programs.start_typed(["sh", "-c", words], stderr=said)
+        deadline_s = time.monotonic() + 30
+        while time.monotonic() < deadline_s and (not pids.exists() or len(pids.read_text().split()) < 2):
+            time.sleep(0.05)
+        assert programs.end_session(process)
+    assert all(has_ended(int(pid)) for pid in pids.read_text().split())
+    assert process.returncode is not None
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else under sudo")
 def test_under_sudo_the_command_is_the_callers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     nobody = pwd.getpwnam("nobody")
