@@ -36,8 +36,11 @@ OWN_TIMERS = frozenset(
 )
 # Plain numbers: `&` of an IntFlag makes another one, in a microsecond.
 _SITE, _WAKER, _WAKER_SITE, _TASK = int(Flag.SITE), int(Flag.WAKER), int(Flag.WAKER_SITE), int(WakerContext.TASK)
+_RUNNABLE = int(Flag.RUNNABLE)
 _TIMER_SOFTIRQS = frozenset({"TIMER", "HRTIMER", "RCU", "SCHED"})
 _BY_NOBODY: tuple[Origin, str | None] = ("kernel", None)
+# It did not sleep: released from a limit on its CPU time, or pulled from the queue of a busy CPU.
+_DID_NOT_SLEEP: tuple[Origin, str | None] = ("runnable", "throttled or moved")
 NO_STACK = NamedStack((), (), False, "no user stack", False)
 _GONE = NamedStack((), (), False, "the process is gone", False)
 
@@ -107,11 +110,13 @@ def shares_of(rows: list[BlamedRow], wakings: Mapping[WokenKey, WokenAt]) -> tup
     not seen is of another origin than its waking: it stands for one of the most frequent ones there.
     """
     main: dict[WokenKey, int] = {}
-    shares = [row.count for row in rows]
+    shares = [0 if row.origin == "runnable" else row.count for row in rows]
     spare = {key: woken.count for key, woken in wakings.items()}
     owed: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for number, row in enumerate(rows):
-        key = (row.thread, row.stack.pcs, row.origin)
+        if row.origin == "runnable":
+            continue
+        key: WokenKey = (row.thread, row.stack.pcs, row.origin)
         main.setdefault(key, number)
         own = min(row.count, spare.get(key, 0))
         if key in spare:
@@ -208,7 +213,7 @@ class Blamer:
             stack = NO_STACK if pid < ENDED else _GONE
             if cause.flags & _SITE:
                 stack = self._stacks.find(SLEEPER, pid, (tid, cause.site_ip, cause.site_sp, cause.site_code))
-            origin, detail = _BY_NOBODY
+            origin, detail = _DID_NOT_SLEEP if cause.flags & _RUNNABLE else _BY_NOBODY
             if cause.flags & _WAKER:
                 origin, detail = self._origin(
                     pid,

@@ -9,7 +9,7 @@ import msgspec
 
 from powerprof.records import Cause, Conservation, EnergyReading, EnergySplit, Mechanism, ToolCost
 
-Origin = Literal["own_timer", "other_thread", "other_process", "device", "kernel"]
+Origin = Literal["own_timer", "other_thread", "other_process", "device", "kernel", "runnable"]
 
 
 class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +68,9 @@ class Wakeup(msgspec.Struct, frozen=True, kw_only=True):
     `wakings_count` adds the times that it was woken there while a CPU ran. A waking that ends no idle period has no
     mechanism: where rows differ by mechanism only, those are counted in the most frequent one, so that the sum over
     rows is the number of wakings.
+
+    `origin` runnable: the thread had not slept. It was throttled (a CPU limit) or moved from another CPU, and nothing woke it:
+    no stack, no wakings.
 
     `c0_ms` is the running time that followed until those CPUs idled again. `idle_ms` is how long the periods that
     were cut short had lasted on average; `states` counts them by idle state. `detail` names the timer's function or

@@ -13,7 +13,7 @@
 /* In a key's flags: which half of the double buffer the entry is in. A reader that goes on counting turns to the other half
  * and empties this one, when no program can be adding to it any more. */
 #define CAUSE_HALF 0x10000
-#define CAUSE_FLAGS (IDLE_TICK | IDLE_NO_TASK | IDLE_WAKER | IDLE_TIMER_WHEEL | IDLE_SITE | IDLE_WAKER_SITE)
+#define CAUSE_FLAGS (IDLE_TICK | IDLE_NO_TASK | IDLE_WAKER | IDLE_TIMER_WHEEL | IDLE_SITE | IDLE_WAKER_SITE | IDLE_RUNNABLE)
 
 struct cause_key {
     u64 timer_function;

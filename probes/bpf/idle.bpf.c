@@ -7,7 +7,7 @@
  * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
  * Checked against programs that sleep at prime-numbered rates (tests/root).
  *
- * The loader puts in front: NR_CPUS, OFFSET_*, HAVE_*, STACKS, and where STACKS the TARGET_* settings and ON_DEMAND.
+ * The loader puts in front: NR_CPUS, OFFSET_*, HAVE_*, STACKS, and where STACKS the TARGET_* settings, ON_DEMAND and GROWS.
  */
 #include "reading.bpf.h"
 #include "idle_exit.h"
@@ -29,6 +29,7 @@ BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
 BPF_ARRAY(shared, s64, 11);
 enum counter {
     COUNT_LOST_EXITS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT, COUNT_UNCOUNTED, COUNT_LOST_SAMPLES,
+    COUNT_UNJOINED,
     COUNTERS,
 };
 BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
@@ -214,6 +215,12 @@ RAW_TRACEPOINT_PROBE(cpu_idle)
 
 #include "interrupts.bpf.h"
 
+/* How often a thread was switched out. */
+static __always_inline u64 switches_of(u64 task)
+{
+    return FIELD_U64(task, OFFSET_task_struct_nvcsw) + FIELD_U64(task, OFFSET_task_struct_nivcsw);
+}
+
 #ifdef HAVE_sched_wake_idle_without_ipi
 RAW_TRACEPOINT_PROBE(sched_wake_idle_without_ipi)
 {
@@ -249,7 +256,7 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
     if (is_unneeded && !is_counted)
         return;
     pid_tgid = bpf_get_current_pid_tgid();
-    context = idle_context(cpu, &irq);
+    context = idle_context(cpu, &irq, cpu->vector || (!cpu->timer_active && !cpu->hardirq && in_interrupt()));
 #if STACKS
     if (!is_counted)
         ;
@@ -269,6 +276,11 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
     if (waking->waker_tid != (u32)pid_tgid || !waking->waker_comm[0])
         own_comm(waking->waker_comm);
     idle_waking(cpu, waking, now, number, tid, pid_tgid, context, irq);
+    /* In this order: it is counted first and off the CPU afterwards. */
+#ifdef OFFSET_task_struct_on_cpu
+    waking->on_cpu = FIELD_U32(task, OFFSET_task_struct_on_cpu);
+#endif
+    waking->switches = switches_of(task);
     review_busy(cpu, now, number);
 #if STACKS && !ON_DEMAND
     if (context == WAKER_TASK)
@@ -308,6 +320,11 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
     if (!cpu)
         return 0;
     if ((u32)pid_tgid != 0) {
+        /* A thread that injects idle time is switched to before and leaves afterwards: it is what ran. */
+        if (is_open(cpu)) {
+            idle_run(cpu, bpf_ktime_get_ns(), (u32)pid_tgid, pid_tgid >> 32);
+            comm_of(ctx->args[ARG_sched_switch_prev], cpu->period.next_comm);
+        }
 #if STACKS
         if (is_sleep((int)ctx->args[ARG_sched_switch_preempt], PREV_STATE(ctx)))
             note_sleep(cpu, ctx->args[ARG_sched_switch_prev], pid_tgid);
@@ -324,10 +341,11 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
     slot = tid & (WAKING_SLOTS - 1);
     waking = wakings.lookup(&slot);
     /* The clock is asked only where the exit event was not seen. */
-    idle_switch(cpu, cpu->phase == PHASE_LEFT ? cpu->period.exit_ns : bpf_ktime_get_ns(), tid, tgid, waking);
+    idle_switch(cpu, cpu->phase == PHASE_LEFT ? cpu->period.exit_ns : bpf_ktime_get_ns(), tid, tgid, switches_of(next), waking);
     comm_of(next, cpu->period.next_comm);
 #if STACKS
-    note_site(cpu, next, tid, tgid);
+    if (!(cpu->period.flags & IDLE_RUNNABLE))
+        note_site(cpu, next, tid, tgid);
 #endif
     return 0;
 }

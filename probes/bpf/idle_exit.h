@@ -16,8 +16,6 @@
 
 #define COMM_BYTES 16
 #define CACHE_GAP_BYTES 128
-#define SOFTIRQ_AFTER_IRQ_NS 20000
-#define WAKING_AGE_NS 1000000
 
 enum phase { PHASE_UNKNOWN = 0, PHASE_IDLE = 1, PHASE_LEFT = 2, PHASE_RUNNING = 3 };
 
@@ -45,6 +43,7 @@ enum idle_flags {
     IDLE_WAKER_SITE = 64,   /* waker_ip and waker_sp are known */
     IDLE_OPEN = 128,        /* the CPU had not idled again when the window was read */
     IDLE_REMOTE = 256,      /* of a cause: the waker ran on another CPU */
+    IDLE_RUNNABLE = 512,    /* the thread that ran had not slept: it was throttled, or moved from another CPU */
 };
 
 /* In whose context the waking was done. */
@@ -66,6 +65,9 @@ struct waking {
     u32 irq;              /* interrupt number (WAKER_DEVICE) or softirq number (WAKER_SOFTIRQ) */
     char waker_comm[COMM_BYTES];
     u64 code;             /* hash of the waker's call path, 0 when unknown */
+    u64 switches;         /* how often the wakee had been switched out, of its own will or not */
+    u32 on_cpu;           /* it was still on its way out: that switch may not be counted yet */
+    u32 unused;
 };
 
 /* The record that leaves the kernel: one idle period. */
@@ -107,8 +109,9 @@ struct cpu_state {
     u32 phase;
     u32 hardirq;             /* 1 + number of the device interrupt being handled, else 0 */
     u32 softirq;             /* 1 + number of the softirq being handled, else 0 */
-    u32 softirq_after_irq;   /* that softirq came straight from an interrupt */
-    u64 hardirq_end_ns;
+    u32 softirq_by_irq;      /* an interrupt raised that softirq */
+    u32 raised_by_irq;       /* softirqs that interrupts raised and that have not run yet: a bit each */
+    u32 vector;              /* in an interrupt without a handler of its own (IPIs), where the kernel's count is out of reach */
     u64 timer_active;        /* callback of the timer being run, else 0 */
     u64 looks_window_ns;     /* load meter of looks at target threads */
     u32 looks_count;
@@ -117,6 +120,8 @@ struct cpu_state {
     u32 looks_brisk;         /* … above the limit from which on not every call path is read */
     u64 reviewed_ns;         /* when this CPU last looked whether all CPUs are busy */
     u64 idled_ns;            /* since the load meter last looked */
+    u32 threaded;            /* 1 + number of the device interrupt whose handler asked for its thread to be woken, else 0 */
+    u32 unused;
     /* No two CPUs' states share a cache line, nor a pair of lines that are fetched together: the table begins
      * anywhere in a line, and the gap is a pair of lines. */
     u8 gap[CACHE_GAP_BYTES];
@@ -154,6 +159,8 @@ static __attribute__((always_inline)) inline void idle_restart(struct cpu_state 
     /* The idle loop is no handler: whatever was not seen to end has ended. */
     cpu->hardirq = 0;
     cpu->softirq = 0;
+    cpu->vector = 0;
+    cpu->threaded = 0;
     cpu->timer_active = 0;
 }
 
@@ -193,21 +200,35 @@ static __attribute__((always_inline)) inline void idle_refine(struct cpu_state *
 static __attribute__((always_inline)) inline void idle_hardirq(struct cpu_state *cpu, u32 irq)
 {
     cpu->hardirq = irq + 1;
+    cpu->threaded = 0;
     idle_evidence(cpu, EVIDENCE_DEVICE, irq);
 }
 
-static __attribute__((always_inline)) inline void idle_hardirq_end(struct cpu_state *cpu, u64 now)
+/* What a handler returns that has its thread woken: right behind it, still in the interrupt. */
+#define IRQ_WAKES_THREAD 2
+
+static __attribute__((always_inline)) inline void idle_hardirq_end(struct cpu_state *cpu, u32 returned)
 {
+    cpu->threaded = returned & IRQ_WAKES_THREAD ? cpu->hardirq : 0;
     cpu->hardirq = 0;
-    cpu->hardirq_end_ns = now;
 }
 
-/* Softirqs that an interrupt raised run on its way out; others run where a task re-enables them, and that task is
- * their cause. SOFTIRQ_AFTER_IRQ_NS is well above the gap of the first kind. */
-static __attribute__((always_inline)) inline void idle_softirq(struct cpu_state *cpu, u64 now, u32 number)
+/* A softirq is raised. What an interrupt raised is the interrupt's, wherever it runs: on the way out of it, or where the task that
+ * it interrupted enables softirqs again. A softirq that raises another one passes on whose it is. */
+static __attribute__((always_inline)) inline void idle_raise(struct cpu_state *cpu, u32 number, int in_interrupt)
 {
+    if (in_interrupt || is_open(cpu) || (cpu->softirq && cpu->softirq_by_irq))
+        cpu->raised_by_irq |= 1U << (number & 31);
+}
+
+static __attribute__((always_inline)) inline void idle_softirq(struct cpu_state *cpu, u32 number)
+{
+    u32 bit = 1U << (number & 31);
+
+    cpu->threaded = 0;
     cpu->softirq = number + 1;
-    cpu->softirq_after_irq = now - cpu->hardirq_end_ns < SOFTIRQ_AFTER_IRQ_NS;
+    cpu->softirq_by_irq = (cpu->raised_by_irq & bit) != 0;
+    cpu->raised_by_irq &= ~bit;
     idle_evidence(cpu, EVIDENCE_SOFTIRQ, number);
 }
 
@@ -238,8 +259,10 @@ static __attribute__((always_inline)) inline void idle_timer(struct cpu_state *c
     }
 }
 
-/* A task is woken from this CPU; says in whose context. */
-static __attribute__((always_inline)) inline u32 idle_context(struct cpu_state *cpu, u32 *irq)
+/* A task is woken from this CPU; says in whose context. `in_interrupt`: the kernel counts itself inside of one, whether a
+ * tracepoint shows it or not: threaded handlers are woken behind irq_handler_exit, irq_work has no end, some vectors have
+ * no tracepoint. */
+static __attribute__((always_inline)) inline u32 idle_context(struct cpu_state *cpu, u32 *irq, int in_interrupt)
 {
     *irq = 0;
     if (cpu->timer_active)
@@ -248,7 +271,14 @@ static __attribute__((always_inline)) inline u32 idle_context(struct cpu_state *
         *irq = cpu->hardirq - 1;
         return WAKER_DEVICE;
     }
-    if (cpu->softirq && (is_open(cpu) || cpu->softirq_after_irq)) {
+    if (cpu->threaded) {
+        *irq = cpu->threaded - 1;
+        cpu->threaded = 0;
+        return WAKER_DEVICE;
+    }
+    if (in_interrupt)
+        return WAKER_INTERRUPT;
+    if (cpu->softirq && (is_open(cpu) || cpu->softirq_by_irq)) {
         *irq = cpu->softirq - 1;
         return WAKER_SOFTIRQ;
     }
@@ -285,19 +315,34 @@ static __attribute__((always_inline)) inline int is_sleep(int preempted, u32 sta
     return !preempted && state && !(state & STATE_DEAD);
 }
 
-/* The CPU switches from the idle task to a task; `waking` may be null. Returns 1 if this ended an idle period. */
-static __attribute__((always_inline)) inline int idle_switch(struct cpu_state *cpu, u64 now, u32 tid, u32 tgid, struct waking *waking)
+/* Whether a waking is what made the thread run now: it has not been switched out since. One that was woken on its way out may
+ * have been counted once more. */
+static __attribute__((always_inline)) inline int is_waking_of(struct waking *waking, u32 tid, u64 switches)
+{
+    return waking && waking->wakee_tid == tid &&
+           (waking->switches == switches || (waking->on_cpu && waking->switches + 1 == switches));
+}
+
+/* The CPU goes on from idle to a task. */
+static __attribute__((always_inline)) inline void idle_run(struct cpu_state *cpu, u64 now, u32 tid, u32 tgid)
+{
+    idle_leave(cpu, now);   /* where the exit event was not seen: the switch is the latest it can have been */
+    cpu->phase = PHASE_RUNNING;
+    cpu->period.next_tid = tid;
+    cpu->period.next_tgid = tgid;
+}
+
+/* The CPU switches from the idle task to a task that had been switched out so often; `waking` may be null. Returns 1 if this
+ * ended an idle period. A task that nothing woke since it last ran was runnable all the time. */
+static __attribute__((always_inline)) inline int idle_switch(struct cpu_state *cpu, u64 now, u32 tid, u32 tgid, u64 switches,
+                                                             struct waking *waking)
 {
     struct idle_exit *period = &cpu->period;
 
     if (!is_open(cpu))
         return 0;
-    idle_leave(cpu, now);   /* where the exit event was not seen: the switch is the latest it can have been */
-    cpu->phase = PHASE_RUNNING;
-    period->next_tid = tid;
-    period->next_tgid = tgid;
-    /* A waking long before this idle period is another story (the task has run since). */
-    if (waking && waking->wakee_tid == tid && waking->at_ns + WAKING_AGE_NS >= period->enter_ns) {
+    idle_run(cpu, now, tid, tgid);
+    if (is_waking_of(waking, tid, switches)) {
         period->flags |= IDLE_WAKER;
         period->waking_ns = waking->at_ns;
         period->waker_timer_function = waking->timer_function;
@@ -313,6 +358,8 @@ static __attribute__((always_inline)) inline int idle_switch(struct cpu_state *c
             period->waker_code = waking->code;
         }
         __builtin_memcpy(period->waker_comm, waking->waker_comm, COMM_BYTES);
+    } else {
+        period->flags |= IDLE_RUNNABLE;
     }
     return 1;
 }

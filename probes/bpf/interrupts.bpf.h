@@ -9,6 +9,29 @@
         return 0;                                       \
     }
 
+/* Vectors whose handlers wake threads and raise softirqs. */
+#ifdef VECTORS_IN_PAIRS
+#define WAKING_VECTOR_PROBE(name, evidence)             \
+    RAW_TRACEPOINT_PROBE(name##_entry)                  \
+    {                                                   \
+        struct cpu_state *cpu = this_cpu();             \
+        if (!cpu)                                       \
+            return 0;                                   \
+        cpu->vector = 1;                                \
+        idle_evidence(cpu, evidence, (u32)ctx->args[0]); \
+        return 0;                                       \
+    }                                                   \
+    RAW_TRACEPOINT_PROBE(name##_exit)                   \
+    {                                                   \
+        struct cpu_state *cpu = this_cpu();             \
+        if (cpu)                                        \
+            cpu->vector = 0;                            \
+        return 0;                                       \
+    }
+#else
+#define WAKING_VECTOR_PROBE(name, evidence) VECTOR_PROBE(name##_entry, evidence)
+#endif
+
 #ifdef HAVE_local_timer_entry
 VECTOR_PROBE(local_timer_entry, EVIDENCE_LOCAL_TIMER)
 #endif
@@ -16,13 +39,13 @@ VECTOR_PROBE(local_timer_entry, EVIDENCE_LOCAL_TIMER)
 VECTOR_PROBE(reschedule_entry, EVIDENCE_RESCHEDULE)
 #endif
 #ifdef HAVE_call_function_entry
-VECTOR_PROBE(call_function_entry, EVIDENCE_CALL_FUNCTION)
+WAKING_VECTOR_PROBE(call_function, EVIDENCE_CALL_FUNCTION)
 #endif
 #ifdef HAVE_call_function_single_entry
-VECTOR_PROBE(call_function_single_entry, EVIDENCE_CALL_FUNCTION)
+WAKING_VECTOR_PROBE(call_function_single, EVIDENCE_CALL_FUNCTION)
 #endif
 #ifdef HAVE_irq_work_entry
-VECTOR_PROBE(irq_work_entry, EVIDENCE_IRQ_WORK)
+WAKING_VECTOR_PROBE(irq_work, EVIDENCE_IRQ_WORK)
 #endif
 #ifdef HAVE_x86_platform_ipi_entry
 VECTOR_PROBE(x86_platform_ipi_entry, EVIDENCE_OTHER_VECTOR)
@@ -70,15 +93,23 @@ RAW_TRACEPOINT_PROBE(irq_handler_exit)
 {
     struct cpu_state *cpu = this_cpu();
     if (cpu)
-        idle_hardirq_end(cpu, bpf_ktime_get_ns());
+        idle_hardirq_end(cpu, (u32)ctx->args[2]);
     return 0;
 }
 
 RAW_TRACEPOINT_PROBE(softirq_entry)
 {
     struct cpu_state *cpu = this_cpu();
-    if (cpu && is_watched(cpu))
-        idle_softirq(cpu, bpf_ktime_get_ns(), (u32)ctx->args[0]);
+    if (cpu)
+        idle_softirq(cpu, (u32)ctx->args[0]);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(softirq_raise)
+{
+    struct cpu_state *cpu = this_cpu();
+    if (cpu)
+        idle_raise(cpu, (u32)ctx->args[0], cpu->hardirq || cpu->timer_active || cpu->vector || in_interrupt());
     return 0;
 }
 

@@ -38,6 +38,31 @@ static __always_inline u64 read_u64(u64 address)
 #define FIELD_U64(structure, offset) read_u64((structure) + (offset))
 #endif
 
+/* Whether this CPU is in an interrupt: the kernel's own count (include/linux/preempt.h: HARDIRQ_MASK, NMI_MASK), a variable of each
+ * CPU on x86-64, the running thread's on arm64. PREEMPT_COUNT: the variable in BTF. Out of reach before 5.10 and
+ * where the kernel keeps no names of variables (CONFIG_KALLSYMS_ALL): then the tracepoints tell, in pairs. */
+#define IN_INTERRUPT 0xff0000
+#if defined(PREEMPT_COUNT)
+extern u64 typed_variable(u64 kind, u64 type) asm("llvm.bpf.pseudo");   /* kind 3: BPF_PSEUDO_BTF_ID */
+static void *(*this_cpu_variable)(u64 variable) = (void *)154;         /* bpf_this_cpu_ptr */
+static __always_inline int in_interrupt(void)
+{
+    u32 depth;
+    u64 variable = (u64)this_cpu_variable(typed_variable(3, PREEMPT_COUNT));
+
+    asm volatile("%0 = *(u32 *)(%1 + %2)" : "=r"(depth) : "r"(variable), "i"(OFFSET_preempt_count));
+    return (depth & IN_INTERRUPT) != 0;
+}
+#elif defined(OFFSET_task_struct_preempt_count)
+static __always_inline int in_interrupt(void)
+{
+    return (FIELD_U32(CURRENT_TASK, OFFSET_task_struct_preempt_count) & IN_INTERRUPT) != 0;
+}
+#else
+#define in_interrupt() 0
+#define VECTORS_IN_PAIRS 1
+#endif
+
 /* Thread and, above it, process: as bpf_get_current_pid_tgid() has them, of any task. The two lie side by side, but on
  * kernels whose structs are shuffled. */
 static __always_inline u64 pid_tgid_of(u64 task)

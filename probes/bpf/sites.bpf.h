@@ -5,6 +5,7 @@
  */
 #include "threads.bpf.h"
 #include "looks.bpf.h"
+#include "joins.bpf.h"
 
 #define WOKEN_SITES 32768
 

@@ -14,6 +14,7 @@ _ORIGINS = {
     "other_process": "another process",
     "device": "a device",
     "kernel": "the kernel",
+    "runnable": "none: it was runnable",
 }
 _NAME_LIMIT = 60
 RAN_ANYWAY = "It ended no idle period: it was woken while CPUs ran anyway. On a quieter host that ends idle periods."

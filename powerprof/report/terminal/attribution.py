@@ -19,6 +19,7 @@ _ORIGINS = {
     "other_process": "woken by another process",
     "device": "a device",
     "kernel": "the kernel",
+    "runnable": "runnable",
 }
 
 
@@ -51,7 +52,7 @@ def _origin(row: Wakeup | Waking) -> str:
     if row.origin in ("other_thread", "other_process") and row.waker is not None:
         who = row.waker.server_name.removeprefix("thread/") if row.waker.server_name else row.waker.comm
         return f"woken by {who}" if row.origin == "other_thread" else f"woken by {who} ({row.waker.pid})"
-    if row.origin in ("device", "kernel") and row.detail:
+    if row.origin in ("device", "kernel", "runnable") and row.detail:
         return f"{said}: {row.detail}"
     return said
 

@@ -35,7 +35,7 @@ _PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _FUNC, _FU
     12,
     13,
 )
-_TYPE_TAG, _ENUM64 = 18, 19
+_VARIABLE, _TYPE_TAG, _ENUM64 = 14, 18, 19
 _QUALIFIERS = frozenset((_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TYPE_TAG))
 
 # 32-bit words after the three of every type: fixed ones, and per member.
@@ -189,6 +189,10 @@ class Btf:
     def struct_size(self, struct_name: str) -> int:
         """Size in bytes of a struct, union or typedef of one. Raises CapabilityError where it is missing."""
         return self._points_to(self._struct(struct_name))
+
+    def variable_id(self, name: str) -> int | None:
+        """The entry of a variable that each CPU has its own of; None where there is none."""
+        return next(self._ids(name, _VARIABLE), None)
 
     def tracepoint_id(self, name: str) -> int | None:
         """The type that names a raw tracepoint (tracefs is not needed for it); None where there is none."""

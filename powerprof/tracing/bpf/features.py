@@ -111,6 +111,41 @@ def reads_directly(btf: Btf) -> bool:
     return True
 
 
+# What holds the kernel's count of interrupts on x86-64, and the field in it: since 6.15 and before 6.2, and in between.
+_PREEMPT_COUNTS: tuple[tuple[str, str | None], ...] = (("__preempt_count", None), ("pcpu_hot", "preempt_count"))
+_THIS_CPU_POINTER = 154
+
+
+def interrupt_definitions(btf: Btf) -> dict[str, int | str]:
+    """How programs ask whether their CPU is in an interrupt (reading.bpf.h); nothing where they cannot.
+
+    arm64 keeps the count with the running thread; x86-64 for each CPU, readable since 5.10: tried as programs do.
+    """
+    in_thread = "thread_info.preempt_count"
+    if btf.has_field("task_struct", in_thread):
+        return {"OFFSET_task_struct_preempt_count": btf.field_offset("task_struct", in_thread)}
+    for name, field in _PREEMPT_COUNTS:
+        variable = btf.variable_id(name)
+        if variable is None or (field is not None and not btf.has_field(name, field)):
+            continue
+        offset = 0 if field is None else btf.field_offset(name, field)
+        words = (
+            (0x18, 0x31, 0, variable),  # r1 = the variable, by its type
+            (0x00, 0x00, 0, 0),
+            (0x85, 0, 0, _THIS_CPU_POINTER),
+            (0x61, 0x00, offset, 0),  # r0 = this CPU's
+            (0xB7, 0, 0, 0),
+            (0x95, 0, 0, 0),
+        )
+        code = b"".join(struct.pack("=BBhi", *word) for word in words)
+        try:
+            os.close(syscalls.load_program("trial", syscalls.PROGRAM_RAW_TRACEPOINT, code))
+        except OSError:
+            continue
+        return {"PREEMPT_COUNT": variable, "OFFSET_preempt_count": offset}
+    return {}
+
+
 def need(feature: Feature, purpose: str = "") -> None:
     """Raises CapabilityError, which names the kernel and the feature, where it is not there.
 

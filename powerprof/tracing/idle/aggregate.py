@@ -15,7 +15,7 @@ import numpy.typing as npt
 from powerprof.tracing.idle.layout import CAUSE, CAUSE_KEY, CAUSE_STATES, Flag, WakeEvidence, WakerContext
 
 Array = npt.NDArray[Any]
-_FLAGS = Flag.TICK | Flag.NO_TASK | Flag.WAKER | Flag.TIMER_WHEEL | Flag.SITE | Flag.WAKER_SITE
+_FLAGS = Flag.TICK | Flag.NO_TASK | Flag.WAKER | Flag.TIMER_WHEEL | Flag.SITE | Flag.WAKER_SITE | Flag.RUNNABLE
 _MASK = (1 << 32) - 1
 
 

@@ -58,10 +58,11 @@ NEWBORN_CODE = 2  # site_code of a thread that has not run yet
 # struct cpu_state begins with the period that is still open.
 CPU_STATE = np.dtype(
     [("period", IDLE_EXIT)]
-    + [(name, "<u4") for name in ("phase", "hardirq", "softirq", "softirq_after_irq")]
-    + [(name, "<u8") for name in ("hardirq_end_ns", "timer_active", "looks_window_ns")]
+    + [(name, "<u4") for name in ("phase", "hardirq", "softirq", "softirq_by_irq")]
+    + [(name, "<u4") for name in ("raised_by_irq", "vector")]
+    + [(name, "<u8") for name in ("timer_active", "looks_window_ns")]
     + [(name, "<u4") for name in ("looks_count", "looks_loaded", "looks_skipped", "looks_brisk")]
-    + [("reviewed_ns", "<u8"), ("idled_ns", "<u8"), ("gap", "V128")]
+    + [("reviewed_ns", "<u8"), ("idled_ns", "<u8"), ("threaded", "<u4"), ("unused", "<u4"), ("gap", "V128")]
 )
 
 # struct stack_record: registers, as many as the machine has, and the stack's bytes follow.
@@ -81,6 +82,7 @@ class Count(enum.IntEnum):
     UNSENT = 4
     UNCOUNTED = 5
     LOST_SAMPLES = 6
+    UNJOINED = 7
 
 
 # What a table got since it was emptied, or a ring buffer ever: struct filled of filled.bpf.h, one for each Filling.
@@ -135,6 +137,7 @@ class Flag(enum.IntFlag):
     WAKER_SITE = 64
     OPEN = 128
     REMOTE = 256
+    RUNNABLE = 512
 
 
 class WakerContext(enum.IntEnum):

@@ -24,6 +24,7 @@ from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from powerprof.tracing.bpf.halves import Halves
 from powerprof.tracing.idle.ended import summed_causes, summed_wakings
+from powerprof.tracing.idle.joining import Joining
 from powerprof.tracing.idle.layout import HALF, WOKEN, WOKEN_COUNT, WOKEN_KEY, Count, Filling
 from powerprof.tracing.idle.sites import REGISTERS, SavedSite, SiteWakings, SleepingStack, decode
 from powerprof.tracing.idle.sleeping import sleeping_stacks
@@ -116,6 +117,7 @@ class StackTracer(IdleTracer):
         self._seen, self._judged = Seen(), frozenset[int]()
         self.images: dict[int, list[ProcessImage]] = {}
         self._admitted, self._not_admitted = set[int](), set[int]()
+        self._joining = Joining(target)
         self._sites: list[SavedSite] = []
         self._sleeping: list[SleepingStack] = []
         self._wakings = np.zeros(0, dtype=WOKEN)
@@ -135,6 +137,7 @@ class StackTracer(IdleTracer):
                 "ON_DEMAND": int(on_demand),
                 **({"EXIT_PAGES": 1} if on_demand else {}),
                 "OFFSET_task_struct_state": btf.field_offset("task_struct", state),
+                **self._joining.definitions(btf),
             },
             btf,
         )
@@ -159,7 +162,7 @@ class StackTracer(IdleTracer):
         """Which processes were left out, and why."""
         left = len(self._not_admitted)
         full = [f"the tracer had no room for {left:,} of the target's processes: they have no stacks"] if left else []
-        return [*self._aside.notes(), *self._budget.notes(), *full]
+        return [*self._aside.notes(), *self._budget.notes(), *full, *self._joining.notes()]
 
     def close(self) -> None:
         self._aside.close()
@@ -199,6 +202,16 @@ class StackTracer(IdleTracer):
         """Where the target is one process, all others are known by that, without a look-up."""
         alone = len(self.images) == 1 and not self._target.system
         self._share(_SHARED_ONLY_TARGET, next(iter(self.images)) if alone else 0)
+        if alone and self._take_joined():
+            # Before it was said that there is one only: the kernel cannot have taken it back.
+            self._share(_SHARED_ONLY_TARGET, 0)
+
+    def _take_joined(self) -> bool:
+        """Processes that the target started are known by what their parents have. Says whether there were any."""
+        found = self._joining.taken(self.program, self.images)
+        self.images.update(found)
+        self._admitted.update(found)
+        return bool(found)
 
     def _remember(self, image: ProcessImage) -> None:
         """Keep an image of every program that a process ran: an exec in the window starts another list entry."""
@@ -222,6 +235,8 @@ class StackTracer(IdleTracer):
         super().begin()
         if self._woken is None:
             return
+        self._take_joined()
+        self._joining.begin()
         self._sites.clear()
         self._woken.clear()
         self._wakings = self._wakings[:0]
@@ -297,7 +312,10 @@ class StackTracer(IdleTracer):
         super().drain()
         if self._woken is None:
             return
-        self.add(pid for pid in self._target.members() if pid not in self.images)
+        self._take_joined()
+        late = [pid for pid in self._target.members() if pid not in self.images]
+        self.add(late)
+        self._joining.note_late(late)
 
     @property
     def drain_at_most_s(self) -> float:
@@ -316,6 +334,7 @@ class StackTracer(IdleTracer):
         wakings, self._wakings = self._wakings[list(SiteWakings.__struct_fields__)].tolist(), self._wakings[:0]
         self._look_again(sites)
         counted = [now - then for now, then in zip(self._counted, self._base, strict=True)]
+        self._joining.unjoined_count = counted[Count.UNJOINED]
         self._base = self._counted
         self._share(_SHARED_STACK_BYTES, STACK_BYTES)
         counted_from_ns, self._counted_from_ns = self._counted_from_ns, self._counted_to_ns

@@ -51,6 +51,8 @@ _FIELDS = {
     "task_struct_tgid": ("task_struct", "tgid"),
     "task_struct_comm": ("task_struct", "comm"),
     "task_struct_stack": ("task_struct", "stack"),
+    "task_struct_nvcsw": ("task_struct", "nvcsw"),
+    "task_struct_nivcsw": ("task_struct", "nivcsw"),
     "hrtimer_function": ("hrtimer", "function"),
     "timer_list_function": ("timer_list", "function"),
     "work_struct_func": ("work_struct", "func"),
@@ -108,6 +110,9 @@ def definitions(btf: Btf, *, stacks: bool) -> dict[str, int | str]:
     values["DIRECT"] = int(features.reads_directly(btf))
     values["CAUSE_SLOTS"] = _CAUSES_WITH_STACKS if stacks else _CAUSES
     values.update(struct_definitions(btf, _FIELDS))
+    if btf.has_field("task_struct", "on_cpu"):
+        values["OFFSET_task_struct_on_cpu"] = btf.field_offset("task_struct", "on_cpu")
+    values.update(features.interrupt_definitions(btf))
     values.update(argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"))
     values.update({f"HAVE_{name}": 1 for name in _OPTIONAL_TRACEPOINTS if btf.has_tracepoint(name)})
     return values

@@ -86,13 +86,13 @@ def attribute(
     """`attribute(pid, *more, duration=…)`: the command itself, with one cache for all tests."""
     cli = Cli(tmp_path_factory.mktemp("attribute"), shared_cache)
 
-    def run(target: int | str, *more: str, duration: float = 3.0) -> Attributed:
+    def run(target: int | str, *more: str, duration: float = 3.0, by: str = "--pid") -> Attributed:
         began = time.monotonic()
         runs = tmp_path_factory.mktemp("runs")
         result = cli(
             [
                 "attribute",
-                "--pid",
+                by,
                 str(target),
                 "--duration",
                 f"{duration:g}",

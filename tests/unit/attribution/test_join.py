@@ -135,6 +135,15 @@ def test_origins(row: dict[str, Any], origin: str) -> None:
     assert found.origin == origin
 
 
+def test_a_thread_that_was_runnable_was_not_woken_and_stands_nowhere() -> None:
+    """Exits of a throttled thread are a class of their own; wakings of its real sleeps are not given to them."""
+    rows = [own_timer(101, flags=Flag.RUNNABLE, waker_context=0, waker_timer_function=0)] * 5 + [own_timer(101)] * 2
+    runnable, timer = attribution(exits(*rows), [waking(101, 3)]).wakeups
+    assert (runnable.origin, runnable.count, runnable.wakings_count) == ("runnable", 5, 0)
+    assert (runnable.stack, runnable.waker, runnable.detail) == ([], None, "throttled or moved")
+    assert (timer.origin, timer.count, timer.wakings_count) == ("own_timer", 2, 3)
+
+
 def test_rows_are_per_thread_origin_and_mechanism_and_sum_to_the_targets_exits() -> None:
     records = exits(
         *[own_timer(101)] * 8,

@@ -108,9 +108,11 @@ class Machine:
         elif name == "irq_handler_entry":
             c.hardirq(state, int(arguments[0]))
         elif name == "irq_handler_exit":
-            c.hardirq_end(state, now)
+            c.hardirq_end(state, int(arguments[0]) if arguments else 1)
+        elif name == "softirq_raise":
+            c.raise_softirq(state, int(arguments[0]), int(arguments[1] == "in_interrupt"))
         elif name == "softirq_entry":
-            c.softirq(state, now, int(arguments[0]))
+            c.softirq(state, int(arguments[0]))
         elif name == "softirq_exit":
             c.softirq_end(state)
         elif name in ("hrtimer_expire_entry", "timer_expire_entry"):
@@ -122,9 +124,18 @@ class Machine:
         elif name == "sched_waking":
             waking = ctypes.create_string_buffer(c.waking_bytes())
             c.waking(state, waking, now, cpu, int(arguments[0]), int(arguments[1]))
+            # How often it had been switched out, and whether it still was on its CPU: 0 where a recording does not say.
+            switches, on_cpu = (*map(int, arguments[2:]), 0, 0)[:2]
+            c.switched_out(waking, ctypes.c_uint64(switches), on_cpu)
             self._wakings[int(arguments[0])] = waking
         elif name == "sched_switch" and arguments[0] == "0":
-            c.switch_to(state, now, int(arguments[1]), self._wakings.get(int(arguments[1])))
+            c.switch_to(
+                state,
+                now,
+                int(arguments[1]),
+                ctypes.c_uint64(int((*arguments, 0)[2])),
+                self._wakings.get(int(arguments[1])),
+            )
         elif name != "sched_switch":
             raise AssertionError(name)
 

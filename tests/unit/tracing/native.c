@@ -26,8 +26,10 @@ void leave(struct cpu_state *cpu, u64 now) { idle_leave(cpu, now); }
 void evidence(struct cpu_state *cpu, u32 kind, u32 irq) { idle_evidence(cpu, kind, irq); }
 void refine(struct cpu_state *cpu, u32 kind, u32 irq) { idle_refine(cpu, kind, irq); }
 void hardirq(struct cpu_state *cpu, u32 irq) { idle_hardirq(cpu, irq); }
-void hardirq_end(struct cpu_state *cpu, u64 now) { idle_hardirq_end(cpu, now); }
-void softirq(struct cpu_state *cpu, u64 now, u32 number) { idle_softirq(cpu, now, number); }
+void hardirq_end(struct cpu_state *cpu, u32 returned) { idle_hardirq_end(cpu, returned); }
+void raise_softirq(struct cpu_state *cpu, u32 number, int in_interrupt) { idle_raise(cpu, number, in_interrupt); }
+void softirq(struct cpu_state *cpu, u32 number) { idle_softirq(cpu, number); }
+u32 context(struct cpu_state *cpu, int in_interrupt) { u32 irq; return idle_context(cpu, &irq, in_interrupt); }
 void softirq_end(struct cpu_state *cpu) { idle_softirq_end(cpu); }
 void timer(struct cpu_state *cpu, u64 function, int tick, int wheel) { idle_timer(cpu, function, tick, wheel); }
 void timer_end(struct cpu_state *cpu) { idle_timer_end(cpu); }
@@ -35,14 +37,18 @@ int sleeps(int preempted, u32 state) { return is_sleep(preempted, state); }
 
 void waking(struct cpu_state *cpu, struct waking *out, u64 now, u32 number, u32 tid, u32 waker)
 {
-    u32 irq, context = idle_context(cpu, &irq);
+    u32 irq, context = idle_context(cpu, &irq, 0);
 
     memset(out, 0, sizeof(*out));
     idle_waking(cpu, out, now, number, tid, waker, context, irq);
 }
 
 unsigned long waking_bytes(void) { return sizeof(struct waking); }
-int switch_to(struct cpu_state *cpu, u64 now, u32 tid, struct waking *from) { return idle_switch(cpu, now, tid, tid, from); }
+void switched_out(struct waking *waking, u64 switches, u32 on_cpu) { waking->switches = switches; waking->on_cpu = on_cpu; }
+int switch_to(struct cpu_state *cpu, u64 now, u32 tid, u64 switches, struct waking *from)
+{
+    return idle_switch(cpu, now, tid, tid, switches, from);
+}
 
 unsigned long key_bytes(void) { return sizeof(struct cause_key); }
 unsigned long sum_bytes(void) { return sizeof(struct cause_sum); }

@@ -276,9 +276,9 @@ def test_the_load_meter_is_told_how_long_the_cpu_idled_whether_its_exit_was_seen
     period = ctypes.create_string_buffer(library.record_bytes())
     library.enter(state, ctypes.c_uint64(1_000), 0, 1, period)
     library.leave(state, ctypes.c_uint64(5_000))
-    library.switch_to(state, ctypes.c_uint64(6_000), 7, None)
+    library.switch_to(state, ctypes.c_uint64(6_000), 7, ctypes.c_uint64(0), None)
     library.enter(state, ctypes.c_uint64(10_000), 0, 1, period)
-    library.switch_to(state, ctypes.c_uint64(10_500), 7, None)
+    library.switch_to(state, ctypes.c_uint64(10_500), 7, ctypes.c_uint64(0), None)
     assert np.frombuffer(state.raw, dtype=layout.CPU_STATE)[0]["idled_ns"] == 4_500
 
 
@@ -302,13 +302,93 @@ def test_a_poll_that_nothing_ended_came_to_its_own_end(library: ctypes.CDLL) -> 
     assert idle.mechanisms(cause_keys(exits)).tolist() == [UNKNOWN, UNKNOWN]
 
 
-def test_an_old_waking_of_the_same_thread_is_not_the_cause(library: ctypes.CDLL) -> None:
+@pytest.mark.parametrize(
+    ("waking", "switch", "is_cause"),
+    [
+        (("5",), "5", True),
+        (("5",), "6", False),  # it ran, and was switched out: throttled, or moved
+        (("5", "1"), "6", True),  # woken on its way out, before that switch was counted
+        (("5", "1"), "5", True),
+        (("5", "1"), "7", False),
+    ],
+)
+@pytest.mark.parametrize("age_ns", [0, 50_000_000])
+def test_a_waking_is_the_cause_until_the_thread_is_switched_out_again(
+    library: ctypes.CDLL, waking: tuple[str, ...], switch: str, is_cause: bool, age_ns: int
+) -> None:
+    """However long ago it was: by the thread's own switches, no clock."""
     events = [
-        (1, 10**9 - 2_000_000, "sched_waking", ("77", "4711")),
+        (1, 10**9 - age_ns, "sched_waking", ("77", "4711", *waking)),
         (0, 10**9 + 100, "idle", ("1",)),
         (0, 10**9 + 5000, "reschedule_entry", ()),
         (0, 10**9 + 5100, "idle", (EXIT,)),
-        (0, 10**9 + 5200, "sched_switch", ("0", "77")),
+        (0, 10**9 + 5200, "sched_switch", ("0", "77", switch)),
+        (0, 10**9 + 6000, "idle", ("1",)),
+    ]
+    (record,) = machine.Machine(library).run(sorted(events, key=lambda event: event[1]))
+    assert bool(record["flags"] & Flag.WAKER) == is_cause
+    assert bool(record["flags"] & Flag.RUNNABLE) != is_cause
+    assert record["next_tid"] == 77
+    assert cause_keys(np.array([record]))["flags"][0] & Flag.RUNNABLE == record["flags"] & Flag.RUNNABLE
+
+
+def test_a_thread_that_nothing_woke_was_runnable(library: ctypes.CDLL) -> None:
+    (record,) = run(library, f"0 5200 idle {EXIT}\n0 5300 sched_switch 0 77 3")
+    assert record["flags"] & Flag.RUNNABLE and not record["flags"] & (Flag.WAKER | Flag.SITE)
+
+
+class Busy:
+    """A CPU that idled once and runs a task since."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.c = library
+        self.state = ctypes.create_string_buffer(library.state_bytes())
+        period = ctypes.create_string_buffer(library.record_bytes())
+        library.enter(self.state, ctypes.c_uint64(1_000), 0, 1, period)
+        library.switch_to(self.state, ctypes.c_uint64(2_000), 7, ctypes.c_uint64(0), None)
+
+    def context(self, *, in_interrupt: bool = False) -> WakerContext:
+        return WakerContext(self.c.context(self.state, int(in_interrupt)))
+
+
+def test_a_softirq_on_a_busy_cpu_is_whose_that_raised_it(library: ctypes.CDLL) -> None:
+    """Raised in an IPI without a handler's event, or by the task that sends: the same softirq, another waker."""
+    busy = Busy(library)
+    for in_interrupt, context in ((1, WakerContext.SOFTIRQ), (0, WakerContext.TASK), (1, WakerContext.SOFTIRQ)):
+        library.raise_softirq(busy.state, 3, in_interrupt)
+        assert busy.context() == WakerContext.TASK
+        library.softirq(busy.state, 3)
+        assert busy.context() == context
+        # What it raises itself has the same origin.
+        library.raise_softirq(busy.state, 5, 0)
+        library.softirq_end(busy.state)
+        assert busy.context() == WakerContext.TASK
+        library.softirq(busy.state, 5)
+        assert busy.context() == context
+        library.softirq_end(busy.state)
+
+
+def test_an_interrupt_that_no_event_shows_is_no_task(library: ctypes.CDLL) -> None:
+    assert Busy(library).context(in_interrupt=True) == WakerContext.INTERRUPT
+
+
+def test_the_thread_of_a_handler_is_woken_by_its_device(library: ctypes.CDLL) -> None:
+    """Where handlers are threads the waking comes behind irq_handler_exit."""
+    busy = Busy(library)
+    for returned, context in ((2, WakerContext.DEVICE), (1, WakerContext.TASK)):
+        library.hardirq(busy.state, 38)
+        library.hardirq_end(busy.state, returned)
+        assert busy.context() == context
+        assert busy.context() == WakerContext.TASK
+
+
+def test_an_old_waking_of_the_same_thread_is_not_the_cause(library: ctypes.CDLL) -> None:
+    events = [
+        (1, 10**9 - 2_000, "sched_waking", ("77", "4711")),
+        (0, 10**9 + 100, "idle", ("1",)),
+        (0, 10**9 + 5000, "reschedule_entry", ()),
+        (0, 10**9 + 5100, "idle", (EXIT,)),
+        (0, 10**9 + 5200, "sched_switch", ("0", "77", "1")),
         (0, 10**9 + 6000, "idle", ("1",)),
     ]
     (record,) = machine.Machine(library).run(events)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blame stays off bystanders: who was interrupted woke nobody, who was throttled did not sleep, children count."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from powerprof.programs import need, start, stop
+from tests.root.attribution.conftest import HERE, Attributed
+
+Attribute = Callable[..., Attributed]
+_RPS = Path("/sys/class/net/lo/queues/rx-0/rps_cpus")
+_WINDOWS = 5
+
+
+@pytest.fixture(scope="module")
+def program(programs_dir: Path) -> Path:
+    """bystanders.c, compiled."""
+    target = programs_dir / "bystanders"
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-fomit-frame-pointer"]
+    subprocess.run([need("gcc", "gcc"), *flags, "-o", target, HERE / "bystanders.c"], check=True)
+    return target
+
+
+@contextmanager
+def running(program: Path, *arguments: object) -> Iterator[dict[str, int]]:
+    process = start([program, *map(str, arguments)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+    finally:
+        stop(process)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@contextmanager
+def cgroup(name: str, pid: int | None = None, quota_us: int | None = None) -> Iterator[Path]:
+    """A control group of either version, where CPU time can be limited, with one process in it."""
+    first = Path("/sys/fs/cgroup/cpu")
+    folder = (first if first.is_dir() else Path("/sys/fs/cgroup")) / f"{name}-{os.getpid()}"
+    folder.mkdir()
+    try:
+        if quota_us is not None and (folder / "cpu.cfs_quota_us").exists():
+            (folder / "cpu.cfs_period_us").write_text("50000")
+            (folder / "cpu.cfs_quota_us").write_text(str(quota_us))
+        elif quota_us is not None:
+            (folder.parent / "cgroup.subtree_control").write_text("+cpu")
+            (folder / "cpu.max").write_text(f"{quota_us} 50000")
+        if pid is not None:
+            (folder / "cgroup.procs").write_text(str(pid))
+        yield folder
+    finally:
+        for line in (folder / "cgroup.procs").read_text().split():
+            (folder.parent / "cgroup.procs").write_text(line)
+        folder.rmdir()
+
+
+@pytest.fixture
+def steered() -> Iterator[int]:
+    """Packets of the loopback device are handled on the last CPU."""
+    before, cpu = _RPS.read_text(), max(os.sched_getaffinity(0))
+    _RPS.write_text(f"{1 << cpu:x}")
+    try:
+        yield cpu
+    finally:
+        _RPS.write_text(before)
+
+
+def test_what_a_softirq_wakes_is_not_blamed_on_the_thread_that_it_interrupted(
+    attribute: Attribute, program: Path, steered: int
+) -> None:
+    """An IPI makes the spinner's CPU handle packets on its way out: who spins there wakes nobody."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two CPUs")
+    with running(program, "rps", 1000, steered, min(os.sched_getaffinity(0))) as found:
+        window = attribute(found["pid"], duration=4)
+    origins, by_spinner = Counter[str](), 0
+    for row in window.rows:
+        if row["thread"]["tid"] == found["receiver"]:
+            origins[row["origin"]] += row["wakings_count"]
+            by_spinner += row["wakings_count"] * (row["waker"] is not None and row["waker"]["tid"] == found["spinner"])
+    assert origins.total() > 400
+    assert by_spinner == 0
+    assert origins["device"] + origins["kernel"] >= 0.99 * origins.total()
+    # Where the spinner stood at each of them is no cause.
+    assert len(window.captured.cause_entries()) < 1000
+    assert not [waking for waking in window.captured.wakings if waking.waker_tid == found["spinner"]]
+
+
+def _voluntary(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+
+def test_a_throttled_thread_did_not_sleep(attribute: Attribute, program: Path) -> None:
+    """Runnable all the time, it runs when its quota is refilled: exits of their own class, no wakings, no site."""
+    with running(program, "spin") as found, cgroup("throttled", found["pid"], 15_000):
+        for _ in range(_WINDOWS):
+            before = _voluntary(found["pid"])
+            window = attribute(found["pid"], duration=3)
+            slept = _voluntary(found["pid"]) - before
+            assert sum(row["wakings_count"] for row in window.rows) <= slept
+            assert {row["origin"] for row in window.record["wakeups"] if row["stack"]} <= (
+                {"own_timer", "other_process", "kernel"} if slept else set()
+            )
+            runnable = [row for row in window.record["wakeups"] if row["origin"] == "runnable"]
+            if window.record["wakeups"]:
+                assert (
+                    sum(row["count"] for row in runnable)
+                    >= sum(row["count"] for row in window.record["wakeups"]) - slept
+                )
+                break  # other programs left it an idle CPU
+    if not window.record["wakeups"]:
+        pytest.skip("other programs left it no idle CPU")
+    assert all(row["detail"] == "throttled or moved" and row["waker"] is None for row in runnable)
+
+
+def _noted(window: Attributed, notes: Path) -> int:
+    at, captured = np.fromfile(notes, dtype="<i8"), window.captured
+    return int(np.sum((at >= captured.counted_from_ns) & (at <= captured.counted_to_ns)))
+
+
+def _at(window: Attributed, function: str) -> int:
+    """Wakings where the stack has a function."""
+    rows = [row for row in window.rows if function in {frame["function"] for frame in row["stack"]}]
+    return sum(row["wakings_count"] for row in rows)
+
+
+@pytest.mark.parametrize("how", ["by name", "by cgroup"])
+def test_children_that_live_for_an_instant_are_members(
+    attribute: Attribute, program: Path, tmp_path: Path, how: str
+) -> None:
+    """Four children a second that live for 150 ms: each is of the target from its first sleep on."""
+    notes = tmp_path / "notes"
+    with running(program, "family", notes, 4, 25) as found:
+        if how == "by name":
+            window = attribute("bystanders", duration=6)
+        else:
+            with cgroup("family", found["pid"]) as folder:
+                window = attribute(folder, duration=6, by="--cgroup")
+    noted = _noted(window, notes)
+    assert noted > 300
+    assert _at(window, "short_sleep") == pytest.approx(noted, rel=0.02, abs=3)
