@@ -69,8 +69,8 @@ class Wakeup(msgspec.Struct, frozen=True, kw_only=True):
     mechanism: where rows differ by mechanism only, those are counted in the most frequent one, so that the sum over
     rows is the number of wakings.
 
-    `origin` runnable: the thread had not slept. It was throttled (a CPU limit) or moved from another CPU, and nothing woke it:
-    no stack, no wakings.
+    `origin` runnable: the thread had not slept. It was throttled (a CPU limit) or moved from another CPU: nothing woke
+    it, and there is no stack.
 
     `c0_ms` is the running time that followed until those CPUs idled again. `idle_ms` is how long the periods that
     were cut short had lasted on average; `states` counts them by idle state. `detail` names the timer's function or

@@ -8,7 +8,7 @@
 #define GROWS_GROUP 2
 
 #if GROWS
-/* Child and parent, until user space has taken them. */
+/* Child and parent, until user space has taken them; no parent where it runs another program meanwhile. */
 BPF_HASH(joined, u32, u32, 8192);
 
 TYPED_TRACEPOINT_PROBE(sched_process_fork)
@@ -40,6 +40,7 @@ TYPED_TRACEPOINT_PROBE(sched_process_exec)
     u64 task = CURRENT_TASK;
     u32 tgid = bpf_get_current_pid_tgid() >> 32;
     struct target *found = targets.lookup(&tgid);
+    u32 nobody = 0;
 #if GROWS == GROWS_FAMILY
     char own[COMM_BYTES] = {}, parents[COMM_BYTES] = {};
     u64 *mine = (u64 *)own, *theirs = (u64 *)parents;
@@ -54,8 +55,10 @@ TYPED_TRACEPOINT_PROBE(sched_process_exec)
     if (joined.lookup(&tgid) && (mine[0] != theirs[0] || mine[1] != theirs[1])) {
         targets.delete(&tgid);
         joined.delete(&tgid);
+        return 0;
     }
 #endif
+    joined.update(&tgid, &nobody);
     return 0;
 }
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from powerprof import paths
 from powerprof.files import read_text
+from powerprof.stacks.registers import Machine
+from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf
 
 STACK_RING_PAGES = 2048
@@ -47,4 +49,25 @@ def path_definitions(
         # Faults are many and taken near the leaf; samples are few, and paths that differ deep down are told apart.
         "HASHED_BYTES": 4096 if event == "cpu-clock" else 2048,
         "STACK_PAGES": ring_pages,
+    }
+
+
+# How to tell that a thread's registers are those it had in user space: x86-64 by its code and stack segments
+# (arch/x86/include/asm/segment.h: __USER_CS, __USER32_CS, __USER_DS), arm64 by the exception level in pstate.
+_FROM_USER = {
+    "x86_64": "(((words)[17] == 0x33 || (words)[17] == 0x23) && (words)[20] == 0x2b)",
+    "aarch64": "(((words)[33] & 0xf) == 0)",
+}
+
+
+def register_definitions(btf: Btf, machine: Machine) -> dict[str, int | str]:
+    """Where registers lie in what is copied, and how they are found and told."""
+    return {
+        "REGISTER_COUNT": len(machine.names),
+        "REGISTER_IP": machine.ip,
+        "REGISTER_SP": machine.sp,
+        "PT_REGS_BYTES": btf.struct_size("pt_regs"),
+        "REGISTERS_ARE_USERS(words)": _FROM_USER[machine.name],
+        "CODE_ADDRESS_MASK": f"{machine.address_mask}ULL",
+        **({"HAVE_ktime_get_coarse_ns": 1} if features.has(features.COARSE_CLOCK) is not False else {}),
     }

@@ -80,13 +80,13 @@ class DemandTracer(StackTracer):
     def _look_again(self, sites: list[SavedSite]) -> None:
         # A look at its clock, which takes a microsecond: a zombie goes when it is reaped.
         self._aside.rest(_CHILD_RESTS_S)
-        ended = [pid for pid in self.images if process_cpu_ns(pid) is None]
+        # What joined since the last look and has ended is named by the stacks of this time.
+        fresh, self._joining.children = self._joining.children, set()
+        ended = [pid for pid in self.images if pid not in fresh and process_cpu_ns(pid) is None]
         if not ended:
             return
-        for pid in ended:
-            del self.images[pid]
+        self._let_go(ended)
         self.program.delete("targets", b"".join(pid.to_bytes(4, "little") for pid in ended))
-        self._admitted.difference_update(ended)
         self._tell_whether_one()
 
     def _name_functions(self, addresses: set[int]) -> dict[int, str]:

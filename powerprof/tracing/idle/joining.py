@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 import numpy as np
 
-from powerprof.processes.targets import Target
+from powerprof.processes.targets import Target, has_ended
 from powerprof.stacks.image import ProcessImage
 from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.definitions import argument_definitions, struct_definitions
@@ -33,6 +33,7 @@ class Joining:
         self._grows = 0
         if not target.system:
             self._grows = _GROUP if target.cgroup is not None else _FAMILY * bool(target.roots)
+        self.children = set[int]()
         self._late_count = self.unjoined_count = 0
 
     def begin(self) -> None:
@@ -47,7 +48,10 @@ class Joining:
         return {"GROWS": self._grows, **struct_definitions(btf, _FIELDS), **arguments}
 
     def taken(self, program: LoadedProgram, images: Mapping[int, list[ProcessImage]]) -> dict[int, list[ProcessImage]]:
-        """Images of the processes that joined since the last call: each has its parent's memory, as it was."""
+        """Images of the processes that joined since the last call: each has its parent's memory, as it was.
+
+        What is in the memory of one that has executed a program since is not known until somebody looks at it.
+        """
         if not self._grows:
             return {}
         keys, values = program.hash_bytes("joined")
@@ -56,12 +60,22 @@ class Joining:
         found: dict[int, list[ProcessImage]] = {}
         for child in parents:
             line = [child]
-            while line[-1] in parents and parents[line[-1]] not in line:
+            while parents.get(line[-1], 0) and parents[line[-1]] not in line:
                 line.append(parents[line[-1]])
-            known = images.get(line[-1])
-            if known:
+            oldest = line[-1]
+            if oldest in parents:
+                unknown = ProcessImage(pid=child, started_ticks=0, executable="", mappings=())
+                found[child] = [*images.get(child, []), unknown]
+            elif known := images.get(oldest):
                 found[child] = [msgspec.structs.replace(known[-1], pid=child)]
+        self.children |= found.keys()
         return found
+
+    def ended(self, referenced: Collection[int]) -> set[int]:
+        """Processes that joined, have ended, and are in no figure any more: they are forgotten."""
+        gone = {pid for pid in self.children - set(referenced) if has_ended(pid)}
+        self.children -= gone
+        return gone
 
     def note_late(self, pids: Collection[int]) -> None:
         """These are of the target and were not started by it: what they did before they were found is not known."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,10 @@ from powerprof.processes.targets import Target, has_ended, processes
 from powerprof.processes.tasks import ENDED
 from powerprof.stacks.image import ProcessImage, Seen, merge, snapshot
 from powerprof.stacks.reader_process import ReaderProcess
-from powerprof.stacks.registers import Machine, this_machine
+from powerprof.stacks.registers import this_machine
 from powerprof.stacks.time_budget import Budget
-from powerprof.tracing.bpf import features
-from powerprof.tracing.bpf.btf import Btf, kernel_btf
+from powerprof.tracing.bpf.btf import kernel_btf
+from powerprof.tracing.bpf.definitions import register_definitions
 from powerprof.tracing.bpf.halves import Halves
 from powerprof.tracing.idle.ended import summed_causes, summed_wakings
 from powerprof.tracing.idle.joining import Joining
@@ -69,27 +69,6 @@ class StackTrace:
     registers_found: bool = True
 
 
-# How to tell that a thread's registers are those it had in user space: x86-64 by its code and stack segments
-# (arch/x86/include/asm/segment.h: __USER_CS, __USER32_CS, __USER_DS), arm64 by the exception level in pstate.
-_FROM_USER = {
-    "x86_64": "(((words)[17] == 0x33 || (words)[17] == 0x23) && (words)[20] == 0x2b)",
-    "aarch64": "(((words)[33] & 0xf) == 0)",
-}
-
-
-def _register_definitions(btf: Btf, machine: Machine) -> dict[str, int | str]:
-    """Where registers lie in what is copied, and how they are found and told."""
-    return {
-        "REGISTER_COUNT": len(machine.names),
-        "REGISTER_IP": machine.ip,
-        "REGISTER_SP": machine.sp,
-        "PT_REGS_BYTES": btf.struct_size("pt_regs"),
-        "REGISTERS_ARE_USERS(words)": _FROM_USER[machine.name],
-        "CODE_ADDRESS_MASK": f"{machine.address_mask}ULL",
-        **({"HAVE_ktime_get_coarse_ns": 1} if features.has(features.COARSE_CLOCK) is not False else {}),
-    }
-
-
 def _target_entry(image: ProcessImage, judged: bool) -> bytes:
     """Where a process has code, and whether it is judged: struct target."""
     own = [mapping for mapping in image.mappings if mapping.path == image.executable]
@@ -127,7 +106,7 @@ class StackTracer(IdleTracer):
         self._window = self._counted_from_ns = self._counted_to_ns = 0
         super().__init__(
             {
-                **_register_definitions(btf, self._machine),
+                **register_definitions(btf, self._machine),
                 "LOADED_PER_100MS": LOADED_PER_100MS,
                 "SATURATED_PER_100MS": LOADED_PER_100MS * 2 // 5,
                 "SAMPLE_1_IN": SAMPLE_1_IN,
@@ -303,6 +282,14 @@ class StackTracer(IdleTracer):
             self._sites = [
                 site for site in self._sites if site.kind != REGISTERS or (site.tid, site.ip, site.sp) in asleep
             ]
+            named = np.concatenate([self._kept["next_tgid"], self._kept["waker_tgid"], self._wakings["pid"]])
+            self._let_go(self._joining.ended(set(named.tolist())))
+
+    def _let_go(self, pids: Collection[int]) -> None:
+        """These have ended, and nothing tells of them any more."""
+        for pid in pids:
+            self.images.pop(pid, None)
+        self._admitted.difference_update(pids)
 
     def _addresses(self, causes: npt.NDArray[Any]) -> set[int]:
         return super()._addresses(causes) | set(self._wakings["timer_function"].tolist()) - {0}
