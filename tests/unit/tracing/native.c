@@ -33,6 +33,7 @@ u32 context(struct cpu_state *cpu, int in_interrupt) { u32 irq; return idle_cont
 void softirq_end(struct cpu_state *cpu) { idle_softirq_end(cpu); }
 void timer(struct cpu_state *cpu, u64 function, int tick, int wheel) { idle_timer(cpu, function, tick, wheel); }
 void timer_end(struct cpu_state *cpu) { idle_timer_end(cpu); }
+void ran(struct cpu_state *cpu, u64 now, u32 tid) { idle_run(cpu, now, tid, tid); }
 int sleeps(int preempted, u32 state) { return is_sleep(preempted, state); }
 
 void waking(struct cpu_state *cpu, struct waking *out, u64 now, u32 number, u32 tid, u32 waker)

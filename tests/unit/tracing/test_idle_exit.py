@@ -368,6 +368,21 @@ def test_a_softirq_on_a_busy_cpu_is_whose_that_raised_it(library: ctypes.CDLL) -
         library.softirq_end(busy.state)
 
 
+def test_a_thread_that_injects_idle_time_is_what_ran(library: ctypes.CDLL) -> None:
+    """It goes idle itself and is switched out without a switch from the idle task: the period ends there."""
+    state = ctypes.create_string_buffer(library.state_bytes())
+    period = ctypes.create_string_buffer(library.record_bytes())
+    library.enter(state, ctypes.c_uint64(1_000), 0, 1, period)
+    library.leave(state, ctypes.c_uint64(5_000))
+    assert library.context(state, 0) == WakerContext.INTERRUPT
+    library.ran(state, ctypes.c_uint64(6_000), 55)
+    assert library.context(state, 0) == WakerContext.TASK
+    assert library.enter(state, ctypes.c_uint64(10_000), 0, 1, period)
+    (record,) = np.frombuffer(period.raw, dtype=IDLE_EXIT)
+    assert (record["next_tid"], record["exit_ns"], record["next_ns"]) == (55, 5_000, 10_000)
+    assert not record["flags"] & (Flag.WAKER | Flag.RUNNABLE | Flag.NO_TASK)
+
+
 def test_an_interrupt_that_no_event_shows_is_no_task(library: ctypes.CDLL) -> None:
     assert Busy(library).context(in_interrupt=True) == WakerContext.INTERRUPT
 
