@@ -23,17 +23,20 @@ from powerprof.statistics.intervals import (
 )
 from powerprof.statistics.strata import Pooled, Stratum, pool
 from powerprof.statistics.verdicts import (
+    FUNCTIONS_LEVEL,
     PairedResult,
     Verdict,
     compare_pairs,
     compare_unpaired,
     minimum_detectable_percent,
+    primary_verdict,
     survivors,
     verdict_of,
 )
 
 __all__ = [
     "DRIFT_FLOOR_POINTS",
+    "FUNCTIONS_LEVEL",
     "Control",
     "Drift",
     "Interval",
@@ -52,6 +55,7 @@ __all__ = [
     "mean_interval",
     "minimum_detectable_percent",
     "pool",
+    "primary_verdict",
     "ratio_interval",
     "student_interval",
     "survivors",

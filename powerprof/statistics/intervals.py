@@ -14,9 +14,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
+
+from powerprof.statistics.scatter import rounding, serial_factor, step_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +37,14 @@ class Interval:
     low: float
     high: float
     method: str
+
+    def stretched(self, centre: float, factor: float) -> Interval:
+        """As many times as long to both sides of `centre`."""
+        return replace(self, low=centre - factor * (centre - self.low), high=centre + factor * (self.high - centre))
+
+    def with_ends(self, other: Interval | None) -> Interval:
+        """The shortest that holds both."""
+        return self if other is None else replace(self, low=min(self.low, other.low), high=max(self.high, other.high))
 
     def excludes(self, value: float) -> bool:
         """True where `value` lies outside."""
@@ -145,13 +155,15 @@ def bounded_interval(
 def welch_error(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
     """The standard error of mean(b) − mean(a) and its degrees of freedom, each of the two with its own scatter.
 
-    B. L. Welch, "The generalization of 'Student's' problem", Biometrika 34, 1947. Two values at least of each.
+    Windows of one run follow one another: each side's error is as large as their correlation makes it, and at least
+    that of the readings' step. The degrees of freedom are the smaller side's, which holds for any two scatters (P. L. Hsu,
+    1938; H. Scheffé, 1970); B. L. Welch's are more, and too many for a few values. Two values at least of each.
     """
-    of_a, of_b = stdev(a) / math.sqrt(len(a)), stdev(b) / math.sqrt(len(b))
-    error = math.hypot(of_a, of_b)
-    # Shares, whose squares neither vanish nor overflow.
-    shares = (of_a / error, of_b / error) if error else (1.0, 0.0)
-    return error, 1 / (shares[0] ** 4 / (len(a) - 1) + shares[1] ** 4 / (len(b) - 1))
+    least = rounding(step_of(a, b))
+    errors = []
+    for values in (a, b):
+        errors.append(serial_factor(values, in_a_row=True) * max(stdev(values), least) / math.sqrt(len(values)))
+    return math.hypot(*errors), min(len(a), len(b)) - 1
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Interval | None:
@@ -161,17 +173,36 @@ def welch_interval(a: Sequence[float], b: Sequence[float], level: float = LEVEL)
     """
     if len(a) < 2 or len(b) < 2:
         return None
-    if min(a) == max(a) and min(b) == max(b):
-        return Interval(b[0] - a[0], b[0] - a[0], "constant")
     (error, freedom), centre = welch_error(a, b), fmean(b) - fmean(a)
+    if not error:
+        return Interval(centre, centre, "constant")
     reach = student_quantile(level, freedom) * error
     return Interval(centre - reach, centre + reach, "welch")
+
+
+def _lognormal(logs: Sequence[np.ndarray[Any, Any]], level: float, centre: float) -> Interval | None:
+    """D. R. Cox's interval of a mean of lognormal values; of two logs that of the ratio of their means.
+
+    It holds the long tail that a few skewed values have not shown. The doubt of the logarithms' own variance counts
+    twice as much as in Cox's formula, which is too little for five values. Around `centre`, the mean that was seen.
+    """
+    import numpy as np
+
+    count = logs[0].size
+    apart = logs[-1] - logs[0] if len(logs) == 2 else logs[0]
+    variances = [float(np.var(each, ddof=1)) for each in logs]
+    error = math.sqrt(float(np.var(apart, ddof=1)) / count + sum(v**2 / (count - 1) for v in variances))
+    reach = student_quantile(level, count - 1) * error
+    middle = float(apart.mean()) + (variances[-1] - (variances[0] if len(logs) == 2 else 0.0)) / 2
+    low, high = _exp(min(middle - reach, math.log(centre))), _exp(max(middle + reach, math.log(centre)))
+    return Interval(low, high, "lognormal")
 
 
 def mean_interval(values: Sequence[float], *, seed: int, level: float = LEVEL, widen: bool = True) -> Interval | None:
     """The interval of the mean. None for fewer than three values; a point where all are the same.
 
-    `widen=False` gives SciPy's BCa at `level` exactly. Fewer than MINIMUM_RESAMPLED get Student's.
+    `widen=False` gives SciPy's BCa at `level` exactly. Fewer than MINIMUM_RESAMPLED get Student's. It is longer where
+    the values are correlated from one to the next, and of positive values it holds the lognormal's.
     """
     import numpy as np
 
@@ -182,26 +213,34 @@ def mean_interval(values: Sequence[float], *, seed: int, level: float = LEVEL, w
         return Interval(float(data[0]), float(data[0]), "constant")
     if not widen:
         return _bca((data,), np.mean, level, seed)
-    student = student_interval(data.tolist(), level)
-    if student is None or data.size < MINIMUM_RESAMPLED:
-        return student
-    resampled = _bca((data,), np.mean, widened_level(data.size, level), seed)
-    if resampled is None:
-        return student
-    return Interval(min(resampled.low, student.low), max(resampled.high, student.high), "bca+student")
+    found = student_interval(data.tolist(), level)
+    assert found is not None  # noqa: S101  for the type checker: there are three values
+    centre = float(data.mean())
+    if data.size >= MINIMUM_RESAMPLED:
+        resampled = _bca((data,), np.mean, widened_level(data.size, level), seed)
+        if resampled is not None:
+            found = replace(found.with_ends(resampled), method="bca+student")
+    found = found.stretched(centre, serial_factor(values))
+    return found.with_ends(_lognormal([np.log(data)], level, centre)) if (data > 0).all() else found
 
 
 def difference_interval(
     a: Sequence[float], b: Sequence[float], *, seed: int, level: float = LEVEL, widen: bool = True
 ) -> Interval | None:
-    """The interval of mean(b − a) over pairs."""
-    return mean_interval([y - x for x, y in zip(a, b, strict=True)], seed=seed, level=level, widen=widen)
+    """The interval of mean(b − a) over pairs. Its values are differences: no lognormal's, whatever their sign."""
+    differences = [y - x for x, y in zip(a, b, strict=True)]
+    if not widen or min(differences, default=0.0) <= 0:
+        return mean_interval(differences, seed=seed, level=level, widen=widen)
+    turned = mean_interval([-each for each in differences], seed=seed, level=level)
+    return None if turned is None else replace(turned, low=-turned.high, high=-turned.low)
 
 
 def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int, level: float = LEVEL) -> Interval | None:
     """The interval of mean(b) / mean(a) over pairs. None below three pairs or where a is not positive.
 
-    Below MINIMUM_RESAMPLED pairs it is Student's over the logarithms of the pairs' ratios, which cannot reach below 0.
+    Below MINIMUM_RESAMPLED pairs it is Student's over the logarithms of the pairs' ratios, which cannot reach below 0,
+    else the bootstrap's and Student's of the logarithm of the ratio, by the delta method. Of positive values it holds
+    the lognormals', and it is longer where the pairs are correlated from one to the next.
     """
     import numpy as np
 
@@ -212,15 +251,31 @@ def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int, level: 
         return None
     if np.ptp(x) == 0 and np.ptp(y) == 0:
         return Interval(float(y[0] / x[0]), float(y[0] / x[0]), "constant")
+    positive, centre = bool((y > 0).all()), float(y.mean() / x.mean())
+    quantile = student_quantile(level, x.size - 1) / math.sqrt(x.size)
     if x.size < MINIMUM_RESAMPLED:
-        if (y <= 0).any():
+        if not positive:
             return None
         logs = np.log(y / x)
-        reach = student_quantile(level, x.size - 1) * (float(logs.std(ddof=1)) / math.sqrt(x.size))
-        centre = float(logs.mean())
-        return Interval(math.exp(centre - reach), math.exp(centre + reach), "student-log")
+        middle, reach = float(logs.mean()), quantile * max(float(logs.std(ddof=1)), log_rounding(a, b))
+        found = Interval(math.exp(middle - reach), math.exp(middle + reach), "student-log")
+        return found.with_ends(_lognormal([np.log(x), np.log(y)], level, centre))
 
     def ratio(first: Any, second: Any, axis: int = -1) -> Any:
         return np.mean(second, axis=axis) / np.mean(first, axis=axis)
 
-    return _bca((x, y), ratio, widened_level(x.size, level), seed)
+    resampled = _bca((x, y), ratio, widened_level(x.size, level), seed)
+    if not positive or resampled is None:
+        return resampled
+    around = y / y.mean() - x / x.mean()  # what a pair moves the logarithm of the ratio by
+    reach = quantile * float(around.std(ddof=1))
+    found = resampled.with_ends(Interval(centre * math.exp(-reach), centre * math.exp(reach), "student-log"))
+    factor = serial_factor(around.tolist())
+    low, high = (centre * (end / centre) ** factor for end in (found.low, found.high))
+    return replace(found, low=low, high=high).with_ends(_lognormal([np.log(x), np.log(y)], level, centre))
+
+
+def log_rounding(a: Sequence[float], b: Sequence[float], step: float | None = None) -> float:
+    """The least deviation of log(b / a) over pairs of positive values that are read in steps."""
+    each = rounding(step_of(a, b) if step is None else step)
+    return each * math.sqrt(fmean([1 / x**2 + 1 / y**2 for x, y in zip(a, b, strict=True)]))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from powerprof.statistics.intervals import LEVEL, Interval, student_p, student_quantile
+from powerprof.statistics.scatter import rounding, serial_factor, step_of
 
 _MOST = 200.0
 Stratum = tuple[Sequence[float], Sequence[float]]
@@ -39,10 +40,12 @@ def pool(strata: Sequence[Stratum]) -> Pooled | None:
     for a, b in known:
         centre = (statistics.fmean(a) + statistics.fmean(b)) / 2
         each.append(100 * (statistics.fmean(b) - statistics.fmean(a)) / centre if centre else 0.0)
+        least = rounding(step_of(a, b))
         for values in (a, b):
             if len(values) < 2 or not centre:
                 continue
-            part = statistics.variance(values) / len(values) * (100 / centre) ** 2
+            spread_of = max(statistics.stdev(values) * serial_factor(values, in_a_row=True), least)
+            part = (spread_of * 100 / centre) ** 2 / len(values)
             variance += part
             spread += part**2 / (len(values) - 1)
     count = len(known)
@@ -50,7 +53,7 @@ def pool(strata: Sequence[Stratum]) -> Pooled | None:
     interval, p_value = None, None
     if all(min(len(a), len(b)) >= 2 for a, b in known):
         if error == 0:
-            interval, p_value = Interval(mean, mean, "constant"), 1.0 if mean == 0 else 0.0
+            interval, p_value = Interval(mean, mean, "constant"), 1.0
         else:
             freedom = variance**2 / spread
             reach = student_quantile(LEVEL, freedom) * error

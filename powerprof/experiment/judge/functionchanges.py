@@ -10,7 +10,7 @@ import msgspec
 
 from powerprof.attribution.oncpu import FunctionShare
 from powerprof.experiment.records import Arm, FunctionChange, FunctionChanges
-from powerprof.statistics import compare_pairs, survivors
+from powerprof.statistics import FUNCTIONS_LEVEL, compare_pairs, survivors
 
 # A function with fewer samples in all windows together tells nothing.
 _FEWEST_SAMPLES = 10
@@ -42,7 +42,7 @@ def function_changes(windows: Sequence[SampledWindow], seed: int) -> FunctionCha
             key = (function.function, function.module, function.kernel)
             counts[key] = counts.get(key, 0) + function.total_count
     judged = [_change(key, pairs, seed) for key, count in counts.items() if count >= _FEWEST_SAMPLES and len(pairs) > 0]
-    sure = survivors([p for _, p in judged])
+    sure = survivors([p for _, p in judged], FUNCTIONS_LEVEL)
     changes = [
         change if stays else msgspec.structs.replace(change, verdict="inconclusive")
         for (change, _), stays in zip(judged, sure, strict=True)

@@ -21,6 +21,8 @@ from powerprof.windows.summary import interval
 
 # Our own question is one connection in a window.
 _NOUGHT_HZ = 0.5
+_COUNTED_PER_QUERY = ("wakeups_per_query", "rows_examined_per_query", "minor_faults_per_query", "round_trips_per_query")
+_COUNTED_PER_SECOND = ("queries_hz", "wakeups_hz")
 # Those of a control connection, or of clients that prepare once.
 _PREPARES_OF_OTHERS = 100
 
@@ -47,6 +49,13 @@ class Values:
     kind: Kind
     of: Callable[[Block], float | None]
     source: str | None = None
+
+    def step(self, blocks: Sequence[Block]) -> float | None:
+        """In which steps a count is read: one of it in the shortest window. None where it is no count."""
+        per_query, per_second = self.name in _COUNTED_PER_QUERY, self.name in _COUNTED_PER_SECOND
+        sizes = [block.queries if per_query else block.window.window_s for block in blocks]
+        known = [size for size in sizes if size]
+        return 1 / min(known) if known and (per_query or per_second) else None
 
     def possible(self, low: float, high: float) -> bool:
         """True where no value between the two is one that cannot be."""

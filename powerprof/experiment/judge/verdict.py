@@ -10,7 +10,15 @@ import msgspec
 from powerprof.experiment.judge.metrics import Baseline, Values, metrics_for, within
 from powerprof.experiment.records import Block, ControlRecord, Difference, Metric, Range, Ratio, Side
 from powerprof.records import Kind
-from powerprof.statistics import Interval, PairedResult, compare_pairs, compare_unpaired, judge_control, survivors
+from powerprof.statistics import (
+    Interval,
+    PairedResult,
+    compare_pairs,
+    compare_unpaired,
+    judge_control,
+    primary_verdict,
+    survivors,
+)
 
 MINIMUM_PAIRS = 3
 
@@ -37,7 +45,7 @@ def judge(
         a, b = [values.of(pair[0]) for pair in pairs], [values.of(pair[1]) for pair in pairs]
         both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
         if both:
-            result = compare_pairs([x for x, _ in both], [y for _, y in both], seed=seed)
+            result = compare_pairs([x for x, _ in both], [y for _, y in both], seed=seed, step=values.step(counted))
             metrics.append((_metric(values, a, b, result), result.p_value))
     return _as_a_family(metrics, primary)
 
@@ -63,14 +71,19 @@ def judge_saved(a: Sequence[Metric], b: Sequence[Metric], primary: str, seed: in
 
 
 def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str) -> list[Metric]:
-    """The primary metric keeps the verdict of its own interval, of the others those that survive together."""
+    """The primary metric is judged by itself, of the others those keep their verdicts that survive together."""
     others = [(metric, p) for metric, p in judged if metric.name != primary]
     sure = survivors([p for _, p in others])
     kept = [
         metric if stays else msgspec.structs.replace(metric, verdict="inconclusive")
         for (metric, _), stays in zip(others, sure, strict=True)
     ]
-    return [*(metric for metric, _ in judged if metric.name == primary), *kept]
+    first = [
+        msgspec.structs.replace(metric, verdict=primary_verdict(metric.verdict, p))
+        for metric, p in judged
+        if metric.name == primary
+    ]
+    return [*first, *kept]
 
 
 def _range(interval: Interval | None) -> Range | None:

@@ -40,11 +40,13 @@ def headline(run: IdleRun) -> str:
         )
     first, last = shown[0], shown[-1]
     if last.name != "clients":
-        what = "An idle server costs"
+        what, has = "An idle server costs", "has"
     elif first.name == "baseline":
         what = f"An idle server with {_clients(run)} silent connections costs"
+        has = "has"
     else:
         what = f"{_clients(run)} silent connections cost"
+        has = "have"
     claimed = claims(run, first, last)
     if not claimed:
         return "C0 and wake-ups are unknown on this host."
@@ -56,16 +58,25 @@ def headline(run: IdleRun) -> str:
     if not sure and "drift" in kinds:
         drifted = " and ".join(_figure(claim) for claim in claimed if claim.finding == "drift")
         others = [_figure(claim) for claim in claimed if claim.finding != "drift"]
-        told = f"; these windows tell nothing about the rest: {' and '.join(others)}" if others else ""
+        told = f"; the rest is inconclusive: {' and '.join(others)}" if others else ""
         return (
             f"The host itself changed too much to tell what it costs: {drifted}, but the baseline drifted as far{told}."
         )
     if not sure:
-        return f"{what} nothing that these windows can tell: {rest}."
+        bounds = " and ".join(_bound(claim) for claim in claimed)
+        return f"{what.removesuffix(' costs').removesuffix(' cost')} {has} no measurable cost: {bounds} (95 %)."
     if not rest:
         return f"{what} {' and '.join(sure)}."
-    why = "the baseline drifted as far as the rest" if "drift" in kinds else "these windows tell nothing about the rest"
+    why = "the baseline drifted as far as the rest" if "drift" in kinds else "the rest is inconclusive"
     return f"{what} {sure[0]}; {why}: {rest}."
+
+
+def _bound(claim: Claim) -> str:
+    """The most that it may cost: what was not found is not nothing."""
+    high = max(0.0, claim.difference.high or 0.0)
+    if claim.metric == "wakeups_hz":
+        return f"less than +{text.number(high, 1)} wake-ups/s"
+    return f"+{text.number(high, 1)} points of C0"
 
 
 def _figure(claim: Claim) -> str:

@@ -162,8 +162,12 @@ def test_two_conditions_of_one_comparison_keep_their_pairs_their_threats_and_the
     again = compare_saved("compare-0001:index", "compare-0001:no-index", saved, record.seed)
     by_name = {metric.name: metric for metric in again.metrics}
     for metric in record.metrics:
-        # The same pairs, so the same differences and intervals as the comparison itself has.
-        assert by_name[metric.name].difference == metric.difference
+        # The same pairs, so the same differences; intervals are today's, and no shorter than those of 0.1.0.
+        found = by_name[metric.name].difference
+        assert found.b_minus_a == metric.difference.b_minus_a
+        if found.ci95 is not None and metric.difference.ci95 is not None:
+            assert found.ci95[0] <= metric.difference.ci95[0] + 1e-9
+            assert found.ci95[1] >= metric.difference.ci95[1] - 1e-9
     assert again.threats == record.threats
     turned = compare_saved("compare-0001:no-index", "compare-0001:index", saved, record.seed)
     first, second = again.metrics[0].difference, turned.metrics[0].difference

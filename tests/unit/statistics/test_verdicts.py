@@ -147,9 +147,9 @@ def test_a_condition_beside_itself_has_a_false_word_in_few_comparisons() -> None
 
 
 def test_the_p_value_goes_with_the_interval() -> None:
-    """Both are Student's over the same differences, so they agree on which side of 5 % a pair of conditions is."""
+    """Both are Student's over the same differences; the interval may hold more (the lognormals')."""
     for seed in range(40):
         a, b = _noisy(1.0, 0.05, 5, seed), _noisy(1.04, 0.05, 5, seed + 100)
         result = compare_pairs(a, b, seed=1)
         assert result.p_value is not None
-        assert (result.verdict != "inconclusive") == (result.p_value < 0.05)
+        assert result.verdict == "inconclusive" or result.p_value < 0.05

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Intervals hold the truth, and reports of nothing say nothing: the quick part of tests/soak/test_coverage.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from powerprof.statistics import compare_pairs, compare_unpaired, intervals, pool, primary_verdict
+from powerprof.statistics.scatter import UNKNOWN_FACTOR, serial_factor
+from tests.unit.statistics.coverage import coverage, false_words
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals, "RESAMPLES", 199)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "at_least"),
+    [
+        ("pairs, AR(0.5)", 10, 0.90),
+        ("apart, AR(0.8)", 3, 0.92),
+        ("apart, AR(0.8)", 10, 0.87),
+        ("apart, B scatters 10 times as much", 3, 0.93),
+        ("side, lognormal 1.0", 3, 0.92),
+        ("side, lognormal 0.8", 10, 0.93),
+        ("ratio, lognormal 0.2 and 1.0", 5, 0.91),
+    ],
+)
+def test_the_interval_holds_the_truth(name: str, count: int, at_least: float) -> None:
+    """The soak's table has 2,000 trials each and asks for 93 %; so few trials are worth ± 1.5 points."""
+    assert coverage(name, count, 300) >= at_least
+
+
+@pytest.mark.parametrize(("kind", "count"), [("counts of 2", 3), ("normal", 3)])
+def test_a_report_of_nothing_has_few_false_words(kind: str, count: int) -> None:
+    assert false_words(kind, count, 100) <= 0.06
+
+
+def test_counts_that_do_not_scatter_are_known_to_their_step() -> None:
+    """Three times 4 and then 5: chance alone, with counts; no scatter is not certainty."""
+    result = compare_pairs([4.0, 4.0, 4.0], [5.0, 5.0, 5.0], seed=1)
+    assert result.p_value is not None and result.p_value > 0.03
+    assert primary_verdict(result.verdict, result.p_value) == "inconclusive"
+    assert result.difference_interval is not None
+    assert result.difference_interval.low < 1.0 < result.difference_interval.high
+    # Where the step is known to be small, the same values are a difference.
+    assert compare_pairs([4.0, 4.0, 4.0], [5.0, 5.0, 5.0], seed=1, step=0.01).verdict == "b_higher"
+    apart = compare_unpaired([4.0, 4.0, 4.0], [5.0, 5.0, 5.0], seed=1)
+    assert apart.verdict == "inconclusive"
+    assert apart.p_value is not None and apart.p_value > 0.03
+    pooled = pool([([4.0, 4.0, 4.0], [5.0, 5.0, 5.0])])
+    assert pooled is not None and pooled.p_value is not None and pooled.p_value > 0.01
+
+
+def test_a_headline_leaves_room_for_the_rows() -> None:
+    assert primary_verdict("b_lower", 0.034) == "b_lower"
+    assert primary_verdict("b_lower", 0.04) == "inconclusive"
+    assert primary_verdict("b_lower", None) == "inconclusive"
+
+
+def test_windows_in_a_row_are_taken_to_be_correlated_until_they_show_otherwise() -> None:
+    assert serial_factor([1.0, 5.0, 2.0], in_a_row=True) == UNKNOWN_FACTOR
+    assert serial_factor([1.0, 5.0, 2.0]) == 1.0
+    assert serial_factor([3.0] * 10) == 1.0
+    turning = [1.0, -1.0] * 5
+    assert serial_factor(turning) == 1.0
+    assert 1.0 < serial_factor(turning, in_a_row=True) < 1.3
+    assert serial_factor([float(n) for n in range(10)]) > 3.0
