@@ -26,7 +26,7 @@ from powerprof.tracing.captures.statements import (
 )
 
 FASTPATH = 200  # activity.bpf.h
-UNKNOWN_PREPARED = "(prepared before the window: the server does not tell its text)"
+UNKNOWN_PREPARED = "(prepared before the window, or its number not seen: text unknown)"
 BEGAN_BEFORE = "(began before the window)"
 # A thread of its own, or one of a pool's (MariaDB's, MySQL's).
 _CONNECTIONS = ("thread/sql/one_connection", "thread/threadpool/worker_thread", "thread/thread_pool/tp_")

@@ -24,8 +24,8 @@ def of(trace: StatementTrace, known: Known, server: Reach, statements: Sequence[
         notes.append("what a stored procedure executes is within its CALL: the statements inside are not told apart")
     if any(statement.text == UNKNOWN_PREPARED for statement in statements):
         notes.append(
-            "statements that were prepared before the window have no text here: performance_schema would tell "
-            "(performance_schema=ON at the server's start), or clients that reconnect"
+            "statements that were prepared before the window, or whose numbers were not seen, have no text here: "
+            "performance_schema would tell (performance_schema=ON at the server's start), or clients that reconnect"
         )
     notes += _of_server(known, server)
     notes += _of_texts(trace.cut_count, trace.unreadable_count, trace.lost_count)

@@ -6,13 +6,16 @@
 #define COM_CHANGE_USER 17
 #define COM_STMT_EXECUTE 23
 #define COM_STMT_CLOSE 25
+#define COM_RESET_CONNECTION 31
 #define COM_STMT_BULK_EXECUTE 250
+#define LAST_PREPARED 0xffffffff   /* MariaDB: executes the one that was prepared last */
 
 #include "prepared.bpf.h"
 
 int uprobe__entry(u64 *ctx)
 {
     u64 who = bpf_get_current_pid_tgid(), now, task, thd, id = 0;
+    u64 address;
     u32 tid = who, command;
     struct thread *thread;
 #if LAYOUT == 1
@@ -41,31 +44,30 @@ int uprobe__entry(u64 *ctx)
     command &= 255;
     thread->command = command;
     thread->length = 0;
+    thread->answer_at = 0;
     id = command;
     if (command == COM_QUERY || command == COM_STMT_PREPARE) {
 #if LAYOUT == 1
-        id = identify_text(thread, data[0], data[1]);
+        address = data[0];
+        id = identify_text(thread, address, data[1]);
 #else
-        id = identify_text(thread, ctx[REGISTER_DX], ctx[REGISTER_CX]);
+        address = ctx[REGISTER_DX];
+        id = identify_text(thread, address, ctx[REGISTER_CX]);
 #endif
-        if (command == COM_STMT_PREPARE && id > 255) {
-            remember(thd, thread, tid, id);
-            id = (id ^ PREPARING) | 256;
+        if (command == COM_STMT_PREPARE) {
+            remember(thd, thread, tid, id, address, now);
+            if (id > 255)
+                id = (id ^ PREPARING) | 256;
         }
     } else if (command == COM_STMT_EXECUTE || command == COM_STMT_BULK_EXECUTE) {
 #if LAYOUT == 1
-        id = recall(thd, thread, tid, (u32)data[0]);
+        id = recall(thd, thread, tid, (u32)data[0], now);
 #else
         u32 number = 0;
         bpf_probe_read_user(&number, sizeof(number), (void *)ctx[REGISTER_DX]);
-        if (number == 0xffffffff) {   /* MariaDB: the one that was prepared last */
-            struct connection *connection = connections.lookup(&thd);
-            if (connection)
-                number = connection->prepared + connection->base;
-        }
-        id = recall(thd, thread, tid, number);
+        id = recall(thd, thread, tid, number, now);
 #endif
-    } else if (command == COM_QUIT || command == COM_CHANGE_USER) {
+    } else if (command == COM_QUIT || command == COM_CHANGE_USER || command == COM_RESET_CONNECTION) {
         forget(thd);
     }
     thread->id = id ? id : 256;
@@ -89,6 +91,9 @@ int uprobe__exit(u64 *ctx)
     thread = threads.lookup(&tid);
     count(COUNT_ENDINGS);
     if (thread && thread->id && !thread->ended_at) {
+        if (thread->answer_at)
+            note_answer(thread);
+        thread->answer_at = 0;
         thread->ended_at = now;
         thread->ended_ns = cpu_of(thread, now);
         thread->ended_wakeups = thread->wakeups;

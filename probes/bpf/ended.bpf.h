@@ -11,6 +11,56 @@ struct past {
 BPF_ARRAY(pasts, struct past, 2);   /* of those that executed no statement, and of those that did */
 BPF_ARRAY(deaths, u64, 1);
 
+#if LAYOUT != POSTGRESQL
+/* What threads ran that is not on their process's clock: on a thread's way to its last switch the kernel adds to that clock
+ * what the scheduler had counted by then. No event tells when, but whenever no thread is on that way, the sum of all that
+ * ended threads ran, less what the kernel has added since the first of them, is what it missed. */
+struct off_clock {
+    u64 dying;               /* threads on that way */
+    u64 is_begun, first_ns;  /* what had been added before the first of them */
+    u64 ran_ns;
+    u64 off_ns;
+};
+
+BPF_ARRAY(off_clock, struct off_clock, 1);
+
+static __always_inline u64 added_to_clock(u64 task)
+{
+    return read_u64(read_u64(task + OFFSET_task_struct_signal) + OFFSET_signal_struct_sum_sched_runtime);
+}
+
+static __always_inline void note_ending(u64 task)
+{
+    int zero = 0;
+    struct off_clock *clock = off_clock.lookup(&zero);
+
+    if (!clock)
+        return;
+    if (!clock->is_begun) {
+        clock->is_begun = 1;
+        clock->first_ns = added_to_clock(task);
+    }
+    __sync_fetch_and_add(&clock->dying, 1);
+}
+
+static __always_inline void note_end(u64 task, u64 ran)
+{
+    int zero = 0;
+    struct off_clock *clock = off_clock.lookup(&zero);
+    u64 added;
+
+    if (!clock)
+        return;
+    __sync_fetch_and_add(&clock->ran_ns, ran);
+    __sync_fetch_and_add(&clock->dying, -1);
+    if (clock->dying)
+        return;
+    added = added_to_clock(task) - clock->first_ns;
+    if (clock->ran_ns > added)
+        clock->off_ns = clock->ran_ns - added;
+}
+#endif
+
 /* The sums of a thread for one statement, to those of all that have ended: thread 0 in `totals`. */
 static __always_inline void hand_over(u64 id, u32 tid)
 {

@@ -42,7 +42,6 @@ enum shared_value {
     SHARED_ALL_BUSY, SHARED_REGS_OFFSET, SHARED_COUNTING, SHARED_STACK_BYTES, SHARED_SAMPLE_MASK, SHARED_CAUSE_HALF,
     SHARED_WOKEN_HALF, SHARED_ONLY_TARGET, SHARED_WINDOW, SHARED_TICK_HANDLER, SHARED_OWN_PID,
 };
-#define REVIEW_EVERY_NS 10000000ULL
 
 static __always_inline void count(int what)
 {
@@ -155,37 +154,7 @@ static __always_inline int is_watched(struct cpu_state *cpu)
     return is_open(cpu) || !all_busy || !*all_busy || is_counting(cpu);
 }
 
-/* Looks at the CPUs from this one on: where any idles, one near is found at once. */
-static __always_inline int any_idle(u32 from)
-{
-    u32 step;
-
-#pragma clang loop unroll(disable)
-    for (step = 0; step < NR_CPUS; step++) {
-        int number = from + step < NR_CPUS ? from + step : from + step - NR_CPUS;
-        struct cpu_state *cpu = cpus.lookup(&number);
-        if (cpu && is_open(cpu))
-            return 1;
-    }
-    return 0;
-}
-
-/* Whether all CPUs are busy, looked at by each CPU that wakes others, at most every REVIEW_EVERY_NS. A count of idle CPUs
- * would be written at every idle entry and read at every waking. The second look is for a CPU that went idle during the
- * first and found the mark not yet set. */
-static __always_inline void review_busy(struct cpu_state *cpu, u64 now, u32 number)
-{
-    s64 *all_busy = shared_at(SHARED_ALL_BUSY);
-
-    if (!all_busy || *all_busy || now - cpu->reviewed_ns < REVIEW_EVERY_NS)
-        return;
-    cpu->reviewed_ns = now;
-    if (any_idle(number))
-        return;
-    __sync_fetch_and_add(all_busy, 1);
-    if (any_idle(number))
-        *all_busy = 0;
-}
+#include "busy.bpf.h"
 
 RAW_TRACEPOINT_PROBE(cpu_idle)
 {
@@ -205,11 +174,7 @@ RAW_TRACEPOINT_PROBE(cpu_idle)
     if (idle_enter(cpu, now))
         note_exit(cpu, index);
     idle_restart(cpu, now, number, state);
-    /* A full barrier, on a line of our own: whoever marks all CPUs busy either sees this one or is seen by it. The
-     * nanosecond is nothing; adding 0 would become another instruction, which kernels before 5.12 do not have. */
-    __sync_fetch_and_add(&cpu->reviewed_ns, 1);
-    if (*all_busy)
-        *all_busy = 0;
+    note_idle(cpu, number, all_busy);
     return 0;
 }
 

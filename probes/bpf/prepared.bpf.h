@@ -1,68 +1,95 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Prepared statements: which text a connection's number means. */
+/* Prepared statements: which text a connection's number means.
+ *
+ * The server tells the number in the first packet of its answer, which it puts together where the request had been, before
+ * anything is encrypted: it is read there when the answer is sent. A number that was not seen is unknown, never a guess: a
+ * pooled connection has statements of before the window, and a new one may lie where a dead one lay.
+ */
+#define ANSWER_BYTES 16
+#define ANSWER_OK 12         /* its least length: status, number, columns, parameters, filler, warnings */
+#define ANSWER_ERROR 0xff
+
 struct prepared_key {
     u64 connection;
     u64 statement;
+    u64 epoch;
 };
 
-/* A connection that prepares statements. The server numbers them 1, 2, 3, … for each connection, and tells the number in
- * an answer that is not seen here: `base` + how many were prepared is taken for it, and corrected by a statement that is
- * executed right after it was prepared. */
+/* What is at an address of a connection: `epoch` is another one where what was known there may be another client's. */
 struct connection {
+    u64 epoch;
     u64 last_id;
-    u32 prepared;
-    s32 base;
-    u32 known;
-    u32 just_prepared;
+    u64 unanswered;          /* the answer to its last prepare was not seen */
 };
 
-BPF_HASH(prepared, struct prepared_key, u64, PREPARED);
-BPF_HASH(connections, u64, struct connection, THREADS);
+/* Where they are full the oldest go: their statements are unknown then. */
+BPF_TABLE("lru_hash", struct prepared_key, u64, prepared, PREPARED);
+BPF_TABLE("lru_hash", u64, struct connection, connections, PREPARED);
 
-static __always_inline void remember(u64 thd, struct thread *thread, u32 tid, u64 id)
+/* A connection prepares the statement `id` (255 at most: its text is not known), whose text lies at `address`. */
+static __always_inline void remember(u64 thd, struct thread *thread, u32 tid, u64 id, u64 address, u64 now)
 {
     struct connection *connection = connections.lookup(&thd);
-    struct prepared_key key = { .connection = thd };
+    struct connection next = { .epoch = now, .last_id = id, .unanswered = 1 };
 
-    if (!connection) {
-        struct connection fresh = { .known = 1 };
-        connections.update(&thd, &fresh);
-        connection = connections.lookup(&thd);
-        if (!connection) {
-            count(COUNT_NO_ROOM);
-            return;
-        }
-    }
-    connection->prepared++;
-    connection->last_id = id;
-    connection->just_prepared = 1;
-    if (connection->known) {
-        key.statement = (u64)(connection->prepared + connection->base);
-        prepared.update(&key, &id);
-    }
-    keep_text(thread, id, COM_QUERY, tid, 0);
+    if (connection && !connection->unanswered)
+        next.epoch = connection->epoch;
+    if (connections.update(&thd, &next))
+        count(COUNT_NO_ROOM);
+    thread->connection = thd;
+    thread->answer_at = address - 1;   /* the request begins with its command's byte */
+    thread->prepares = id;
+    if (id > 255)
+        keep_text(thread, id, COM_QUERY, tid, 0);
 }
 
-static __always_inline u64 recall(u64 thd, struct thread *thread, u32 tid, u64 statement)
+/* The answer to the thread's COM_STMT_PREPARE is there. */
+static __always_inline void note_answer(struct thread *thread)
 {
-    struct prepared_key key = { .connection = thd, .statement = statement };
+    struct connection *connection = connections.lookup(&thread->connection);
+    struct prepared_key key = { .connection = thread->connection };
+    u64 id = thread->prepares;
+    u8 answer[ANSWER_BYTES] = {};
+    u32 number;
+
+    if (!connection || bpf_probe_read_user(answer, sizeof(answer), (void *)thread->answer_at))
+        return;
+    /* Length (3 bytes), number of the packet, status, number of the statement. */
+    if (answer[3] != 1)
+        return;
+    if (answer[4] == ANSWER_ERROR) {
+        connection->last_id = 0;
+        connection->unanswered = 0;
+    } else if (!answer[4] && !answer[1] && !answer[2] && (answer[0] == ANSWER_OK || answer[0] == ANSWER_OK + 1)) {
+        number = answer[5] | answer[6] << 8 | answer[7] << 16 | (u32)answer[8] << 24;
+        key.statement = number;
+        key.epoch = connection->epoch;
+        connection->unanswered = 0;
+        if (id > 255)
+            prepared.update(&key, &id);
+        else
+            prepared.delete(&key);
+    }
+}
+
+static __always_inline u64 recall(u64 thd, struct thread *thread, u32 tid, u64 statement, u64 now)
+{
     struct connection *connection = connections.lookup(&thd);
+    struct prepared_key key = { .connection = thd, .statement = statement };
     u64 *id, unknown;
 
-    if (!connection) {
-        struct connection fresh = {};   /* it executes what it prepared before: its numbers are not known */
-        connections.update(&thd, &fresh);
-    } else if (connection->just_prepared) {
-        connection->just_prepared = 0;
-        if (!connection->known || (s64)statement > (s64)connection->prepared + connection->base) {
-            connection->base = (s32)statement - (s32)connection->prepared;
-            connection->known = 1;
-            prepared.update(&key, &connection->last_id);
+    if (connection && statement == LAST_PREPARED && connection->last_id > 255)
+        return connection->last_id;
+    if (connection) {
+        if (connection->unanswered) {   /* whose the numbers are that were seen here is not known */
+            connection->unanswered = 0;
+            connection->epoch = now;
         }
+        key.epoch = connection->epoch;
+        id = prepared.lookup(&key);
+        if (id)
+            return *id;
     }
-    id = prepared.lookup(&key);
-    if (id)
-        return *id;
     unknown = ((statement << 32 | tid) * FNV_PRIME) | 256;
     keep_text(thread, unknown, COM_STMT_EXECUTE, tid, statement);
     return unknown;
@@ -70,7 +97,5 @@ static __always_inline u64 recall(u64 thd, struct thread *thread, u32 tid, u64 s
 
 static __always_inline void forget(u64 thd)
 {
-    struct connection *connection = connections.lookup(&thd);
-    if (connection)
-        connections.delete(&thd);
+    connections.delete(&thd);
 }

@@ -48,6 +48,9 @@ struct thread {
     u64 began_faults;
     u64 before_ns;           /* CPU time when its first statement of the window began */
     u64 own[OWN_STATEMENTS]; /* identities of which there are sums of this thread */
+    u64 connection;          /* whose statement it prepares (prepared.bpf.h) */
+    u64 answer_at;           /* where the answer will be; 0: none is waited for */
+    u64 prepares;
     u32 wakeups;             /* switches from the idle task to this one */
     u32 began_wakeups, ended_wakeups;
     u32 command;
@@ -96,6 +99,11 @@ RAW_TRACEPOINT_PROBE(sock_send_length)
         return 0;
     thread = threads.lookup(&tid);
     if (thread && thread->id && !(thread->is_over && thread->ended_at)) {
+#if LAYOUT != POSTGRESQL
+        if (thread->answer_at)
+            note_answer(thread);
+        thread->answer_at = 0;   /* what is sent later may lie where the first packet lay */
+#endif
         thread->sent_at = bpf_ktime_get_ns();
         thread->ended_at = 0;
     }
@@ -117,6 +125,9 @@ static __always_inline void switch_out(struct thread *thread, u32 tid, u64 task,
     }
     /* Its last switch, not one on the way there: giving its memory back takes a while. */
     if (thread->dead && state & TASK_DEAD) {
+#if LAYOUT != POSTGRESQL
+        note_end(task, ran);
+#endif
         thread->past_ns += ran - thread->first_ns;
         thread->before_ns -= thread->first_ns;   /* where it executed any: what it counts from is 0 now */
         thread->first_ns = thread->last_ns = 0;
@@ -183,6 +194,9 @@ RAW_TRACEPOINT_PROBE(sched_process_exit)
     if (thread) {
         finish(thread, tid, bpf_ktime_get_ns(), bpf_get_current_task());
         thread->dead = 1;
+#if LAYOUT != POSTGRESQL
+        note_ending(bpf_get_current_task());
+#endif
     }
     return 0;
 }

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 # On the host's kernel others may load BPF programs too: that nothing is left can be told in a machine only.
-HERE_STEPS = ("doctor", "attribute", "functions", "on-cpu", "idle")
+HERE_STEPS = ("doctor", "tick", "attribute", "functions", "on-cpu", "idle")
 ALL_STEPS = (*HERE_STEPS, "nothing-left")
 # Where only CPUs and idle states are others: what counts calls and samples does not meet them.
-IDLE_STEPS = ("doctor", "attribute", "idle", "nothing-left")
+IDLE_STEPS = ("doctor", "tick", "attribute", "idle", "nothing-left")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ CELLS: tuple[Cell, ...] = (
         idle_states=True,
         meanwhile="hotplug",
         window_s=40.0,
-        steps=("doctor", "attribute", "nothing-left"),
+        steps=("doctor", "tick", "attribute", "nothing-left"),
     ),
     Cell(
         name="6.1-suspend",
@@ -99,7 +99,7 @@ CELLS: tuple[Cell, ...] = (
         idle_states=True,
         meanwhile="suspend",
         window_s=40.0,
-        steps=("doctor", "attribute", "nothing-left"),
+        steps=("doctor", "tick", "attribute", "nothing-left"),
     ),
     Cell(
         name="6.1-timens",
@@ -111,7 +111,7 @@ CELLS: tuple[Cell, ...] = (
         name="5.10",
         why="Debian 11's kernel, where --functions and --on-cpu are refused",
         kernel="bullseye",
-        steps=("doctor", "attribute", "refused", "idle", "nothing-left"),
+        steps=("doctor", "tick", "attribute", "refused", "idle", "nothing-left"),
     ),
     Cell(name="6.12", why="Debian 13", root="trixie", kernel="trixie", idle_states=True),
     Cell(
@@ -143,7 +143,7 @@ CELLS: tuple[Cell, ...] = (
         cpus=64,
         sockets=4,
         memory_mib=4096,
-        steps=("doctor", "attribute", "nothing-left"),
+        steps=("doctor", "tick", "attribute", "nothing-left"),
     ),
     Cell(name="7.2", why="Debian sid", root="sid", kernel="sid"),
     Cell(
@@ -153,7 +153,7 @@ CELLS: tuple[Cell, ...] = (
         kernel="sid",
         arch="arm64",
         flavour="arm64",
-        steps=("attribute", "idle", "doctor", "refused", "nothing-left"),
+        steps=("attribute", "idle", "doctor", "tick", "refused", "nothing-left"),
         limit_s=1500.0,
     ),
     # One root under two kernels: what parts between their sweeps is the kernel's (`make matrix-kernels`).

@@ -12,6 +12,7 @@ from powerprof.tracing.bpf.definitions import possible_cpus
 from powerprof.tracing.idle.tracer import IdleTracer
 
 SYNTHETIC = 64
+NAMES = ("cpu_idle", "sched_wake_idle_without_ipi")
 
 
 def tracer() -> IdleTracer:
@@ -35,10 +36,16 @@ def opened(running: IdleTracer) -> None:
         running.open_cpu(possible_cpus() + cpu, at_ns)
 
 
+def idle_once(program: Path, running: IdleTracer, cpu: int) -> None:
+    """A CPU that does not exist goes idle, and nobody runs on it."""
+    descriptors = [running.program.descriptor(f"raw_tracepoint__{name}") for name in NAMES]
+    command = [program, *map(str, descriptors), str(cpu), "1", "1"]
+    subprocess.run(command, pass_fds=descriptors, stdout=subprocess.DEVNULL, check=True, timeout=60)
+
+
 def inject(program: Path, running: IdleTracer, count: int, workers: int) -> float:
     """So many exits by each of some processes at once; returns the CPU time of the slowest, in seconds."""
-    names = ("cpu_idle", "sched_wake_idle_without_ipi")
-    descriptors = [running.program.descriptor(f"raw_tracepoint__{name}") for name in names]
+    descriptors = [running.program.descriptor(f"raw_tracepoint__{name}") for name in NAMES]
     each = SYNTHETIC // workers
     started = [
         subprocess.Popen(

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from powerprof.database.private.server import PrivateServer
@@ -62,3 +63,15 @@ def execute(connection: Any, number: int) -> None:
     while ends < 2:
         packet = connection._read_packet()
         ends += packet.is_eof_packet()
+
+
+def wait_until_alone(server: PrivateServer) -> None:
+    """Until no client's thread is left: the server's own have names, which no connection's has (MariaDB)."""
+    assert server.pid is not None
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        names = [path.read_text().strip() for path in Path(f"/proc/{server.pid}/task").glob("*/comm") if path.exists()]
+        if "one_connection" not in names:
+            return
+        time.sleep(0.002)
+    raise AssertionError(f"clients are left: {names}")

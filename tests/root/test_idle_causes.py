@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,9 +23,11 @@ from powerprof.tracing.captures.edges import CpuEdge
 from powerprof.tracing.idle import tracer as tracing
 from powerprof.tracing.idle.aggregate import aggregate
 from powerprof.tracing.idle.filling import Fillings
+from powerprof.tracing.idle.layout import CpuPhase
 from powerprof.tracing.idle.tracer import IdleTracer
 from powerprof.tracing.idle.window import TracedWindow, TraceWindow
-from powerprof.tracing.symbols.kernel import interrupt_names
+from powerprof.tracing.symbols.kernel import interrupt_names, kernel_functions, tick_handler
+from tests.programs import injecting
 
 RATE_HZ = 97
 WINDOW_S = 3.0
@@ -278,3 +283,52 @@ def test_what_the_kernel_summed_is_what_its_records_add_up_to(root_bpf: None) ->
     again = aggregate(trace.sample)
     exact = ["evidence", "flags", "timer_function", "next_tid", "waker_tid", "count", "running_ns", "idle_ns"]
     assert sorted(again[exact].tolist()) == sorted(trace.causes[exact].tolist())
+
+
+def test_the_tick_is_known_by_the_address_that_its_timer_has(root_bpf: None) -> None:
+    """The kernel's own list names the function of each timer that waits: this CPU runs, so its tick is among them."""
+    listed = set(re.findall(r"^ #\d+: .*, (tick_\w+), S:01$", Path("/proc/timer_list").read_text(), re.MULTILINE))
+    assert len(listed) == 1, "no tick by a timer of high resolution"
+    assert set(kernel_functions({tick_handler()}).values()) == listed
+
+
+@pytest.mark.parametrize("cpus", [64, 65, 1024, 1365, 4096, 8192])
+@pytest.mark.parametrize("stacks", [False, True])
+def test_programs_load_whatever_number_of_cpus_is_possible(root_bpf: None, cpus: int, stacks: bool) -> None:
+    extra: dict[str, int | str] = {"TARGET_PIDS": 1} if stacks else {}
+    with IdleTracer({"NR_CPUS": cpus, "STACKS": 0, **extra}) as tracer:
+        assert tracer.program.slots("cpus") == cpus
+
+
+def test_that_all_cpus_are_busy_is_seen_among_8192_and_ends_with_one_that_idles(root_bpf: None, tmp_path: Path) -> None:
+    """Two threads on each CPU wake each other all the time; a CPU that does not exist goes idle, in the last group."""
+    program = injecting.build(tmp_path)
+    talk = (
+        "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); a, b = os.pipe(), os.pipe(); child = os.fork()\n"
+        "if child: os.write(a[1], b'x')\n"
+        "r, w = (b[0], a[1]) if child else (a[0], b[1])\n"
+        "while os.read(r, 1): os.write(w, b'x')"
+    )
+    talkers = [
+        subprocess.Popen([sys.executable, "-c", talk, str(cpu)], start_new_session=True)
+        for cpu in os.sched_getaffinity(0)
+    ]
+    try:
+        with IdleTracer({"NR_CPUS": 8192, "STACKS": 0}) as tracer:
+
+            def all_busy() -> bool:
+                return any(tracer.program.get("shared", 0))
+
+            until = time.monotonic() + 60
+            while not all_busy() and time.monotonic() < until:
+                pass
+            assert all_busy()
+            injecting.idle_once(program, tracer, 8191)
+            assert tracer.cpu_states()["phase"][8191] in (CpuPhase.IDLE, CpuPhase.LEFT)
+            until = time.monotonic() + 0.5
+            while time.monotonic() < until:
+                assert not all_busy()
+    finally:
+        for one in talkers:
+            os.killpg(one.pid, signal.SIGKILL)
+            one.wait()

@@ -19,8 +19,8 @@ _MOST_NAME = 128
 _MOST_ROWS = 20_000
 # Our own connection asks in the middle of its statement.
 _THREADS = (
-    "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND, PROCESSLIST_DB, {info} FROM performance_schema.threads"
-    " WHERE NOT PROCESSLIST_ID <=> CONNECTION_ID()"
+    "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND, PROCESSLIST_DB, {info}, PROCESSLIST_ID"
+    " FROM performance_schema.threads WHERE NOT PROCESSLIST_ID <=> CONNECTION_ID()"
 )
 _INFO = f"LEFT(PROCESSLIST_INFO, {_MOST_TEXT})"
 # MariaDB's own list has the kernel's number of each thread, without performance_schema too.
@@ -43,8 +43,8 @@ _PREPARED = (
 class Known:
     """What the server told. By kernel thread id: names, schemas, and the statements that ran at the window's beginning.
 
-    `prepared`: (thread, the server's number) → text. `digests`: (schema, digest's text) → what it has counted since it
-    began: calls, rows examined, rows sent.
+    `prepared`: (thread, the server's number) → text; `connections`: thread → the server's number of its
+    connection. `digests`: (schema, digest's text) → what it has counted since it began: calls, rows examined, rows sent.
     """
 
     threads: Mapping[int, str] = field(default_factory=dict)
@@ -53,6 +53,7 @@ class Known:
     prepared: Mapping[tuple[int, int], str] = field(default_factory=dict)
     digests: Mapping[tuple[str | None, str], tuple[int, int, int]] = field(default_factory=dict)
     has_digests: bool = False
+    connections: Mapping[int, int] = field(default_factory=dict)
 
 
 def look(connection: Sql, *, running: bool) -> Known:
@@ -63,12 +64,15 @@ def look(connection: Sql, *, running: bool) -> Known:
     threads: dict[int, str] = {}
     schemas: dict[int, str] = {}
     open_now: dict[int, str] = {}
+    connections: dict[int, int] = {}
     asked = _THREADS.format(info=_INFO if running else "NULL")
-    for tid, name, command, schema, info in _rows(connection, asked, 5):
+    for tid, name, command, schema, info, own in _rows(connection, asked, 6):
         number = sql.count(tid)
         if not number:
             continue
         feeds = " (Binlog Dump)" if str(command or "").startswith("Binlog Dump") else ""
+        if client := sql.count(own):
+            connections[number] = client
         threads[number] = printable(str(name)[:_MOST_NAME]) + feeds
         _note(schemas, open_now, number, schema, info if command == "Query" else None)
     if not threads:
@@ -78,7 +82,7 @@ def look(connection: Sql, *, running: bool) -> Known:
                 _note(schemas, open_now, number, schema, info if command == "Query" and running else None)
     digests = _digests(connection)
     prepared = _prepared(connection)
-    return Known(threads, schemas, open_now, prepared, digests, has_digests=bool(digests))
+    return Known(threads, schemas, open_now, prepared, digests, bool(digests), connections)
 
 
 def merged(before: Known, after: Known) -> Known:
@@ -91,13 +95,16 @@ def merged(before: Known, after: Known) -> Known:
         delta = [now - was for now, was in zip(counts, then, strict=True)]
         if delta[0]:
             moved[name] = (delta[0], delta[1], delta[2])
+    # A thread that served another client meanwhile had that one's statements by the same numbers.
+    same = {tid for tid, client in before.connections.items() if after.connections.get(tid) == client}
     return Known(
         threads={**before.threads, **after.threads},
         schemas={**before.schemas, **after.schemas},
         running=before.running,
-        prepared={**before.prepared, **after.prepared},
+        prepared={where: text for where, text in {**before.prepared, **after.prepared}.items() if where[0] in same},
         digests=moved,
         has_digests=before.has_digests or after.has_digests,
+        connections={**before.connections, **after.connections},
     )
 
 
@@ -123,12 +130,15 @@ def _rows(connection: Sql, statement: str, columns: int) -> list[sql.Row]:
 
 
 def _prepared(connection: Sql) -> dict[tuple[int, int], str]:
-    statements = {}
+    statements: dict[tuple[int, int], str] = {}
+    disputed = set()
     for tid, number, text in _rows(connection, _PREPARED, 3):
         thread, statement = sql.count(tid), sql.count(number)
-        if thread and statement and text:
-            statements[thread, statement] = _text(text)
-    return statements
+        if not (thread and statement and text):
+            continue
+        if statements.setdefault((thread, statement), _text(text)) != _text(text):
+            disputed.add((thread, statement))  # a pool's thread has several clients
+    return {where: text for where, text in statements.items() if where not in disputed}
 
 
 def _digests(connection: Sql) -> dict[tuple[str | None, str], tuple[int, int, int]]:

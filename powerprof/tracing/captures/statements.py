@@ -60,7 +60,8 @@ class TraceCost(msgspec.Struct, frozen=True):
 class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
     """A window as it was collected. `latencies`: identity → class of nanoseconds (`class_range`) → calls.
 
-    `process_cpu_ns` is the scheduler's own count of the process, or of all that a server works in. `is_sure`: of
+    `process_cpu_ns` is the scheduler's own count of the process, or of all that a server works in, with what ended
+    threads ran that its clock missed. `is_sure`: of
     PostgreSQL's messages each is told. `lost_count` are updates for which a table had no
     room, `unreadable_count` texts that were not in memory, `cut_count` texts longer than is looked at.
     """

@@ -44,7 +44,7 @@ from powerprof.tracing.idle.layout import (
     Filling,
     Flag,
 )
-from powerprof.tracing.symbols.kernel import address_of, kernel_functions
+from powerprof.tracing.symbols.kernel import kernel_functions, tick_handler
 
 _FIELDS = {
     "task_struct_pid": ("task_struct", "pid"),
@@ -71,7 +71,6 @@ _OPTIONAL_TRACEPOINTS = (
     "sched_wake_idle_without_ipi",
     "workqueue_execute_start",
 )
-_TICK_HANDLERS = ("tick_nohz_handler", "tick_sched_timer")
 # 2 MiB are 7,000 records: the reader is called when a quarter of that waits.
 _RING_PAGES = 512
 # Distinct causes in one window: some 300 on an idle server, some thousand with stacks under load.
@@ -152,7 +151,7 @@ class IdleTracer(Closeable):
         self.program.ring("exits", self._sample.extend)
         self.program.ring("calls", lambda table: None)
         # Not a definition: the kernel lies elsewhere after each boot.
-        self._share(_SHARED_TICK_HANDLER, address_of(_TICK_HANDLERS))
+        self._share(_SHARED_TICK_HANDLER, tick_handler())
         self.begin()
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from powerprof.tracing.captures.statements import (
 Entries = Iterable[tuple[bytes, bytes]]
 
 TEXT_BYTES = 1024
-_THREAD = struct.Struct("<12Q64x6I4Bx")  # without `own` and its count
+_THREAD = struct.Struct("<12Q88x6I4Bx")  # without `own` and its count, and what it prepares
 _PAST = struct.Struct("<5Q")
 _TEXT = struct.Struct("<IIQQ")
 _TOTAL = struct.Struct("<4Qq")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from contextlib import ExitStack
 
 from powerprof.closeable import Closeable
@@ -36,6 +37,7 @@ _TOGETHER_NS, _EACH_NS, _TRIES = 2_000_000, 100_000, 5
 _FASTPATH_FROM_18, _FASTPATH_TO_17 = 5, 4  # BackendState: one came before it in PostgreSQL 18
 _TABLES = ("threads", "totals", "latencies", "texts")
 _PAST = ("deaths", "pasts")
+_OFF_CLOCK = struct.Struct("<32xQ")  # struct off_clock: the last of it
 _NUMBERED = ("prepared", "connections")  # of statements that are executed by number
 
 
@@ -126,7 +128,11 @@ class QueryTracer(Closeable):
             **struct_definitions(btf, {**fields, "task_struct_state": ("task_struct", state)}),
             **argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
         }
-        if self.members.is_family:
+        if not self.members.is_family:
+            clock = {"task_struct_signal": ("task_struct", "signal")}
+            clock["signal_struct_sum_sched_runtime"] = ("signal_struct", "sum_sched_runtime")
+            definitions |= struct_definitions(btf, clock)
+        else:
             definitions |= argument_definitions(btf, "sched_process_fork", ("parent", "child"))
             major = re.match(r"\d+", self.dispatch.version or "")
             fastpath = _FASTPATH_FROM_18 if major and int(major[0]) >= 18 else _FASTPATH_TO_17
@@ -160,7 +166,7 @@ class QueryTracer(Closeable):
     def _clear(self) -> None:
         for name in _TABLES if self.members.is_family else (*_TABLES, *_NUMBERED):
             self.program.clear(name)
-        for name in _PAST:
+        for name in _PAST if self.members.is_family else (*_PAST, "off_clock"):
             for slot in range(self.program.slots(name)):
                 self.program.put(name, slot, bytes(len(self.program.get(name, slot))))
 
@@ -233,6 +239,9 @@ class QueryTracer(Closeable):
             self._cpu_ns = cpu_ns + round((after_ns - cpu_ns) * part) - self._cpu_ns
         else:
             self._cpu_ns = None
+        if self._cpu_ns is not None and not self.members.is_family:
+            # A process that has ended is whole on its parent's clock; a thread is not on its process's.
+            self._cpu_ns += _OFF_CLOCK.unpack(self.program.get("off_clock", 0))[0]
         self._ran = {tid: ran for tid in self._base if (ran := ran_ns(tid)) is not None}
         self._run_s = None if self._price is None else self._price.spent_s()
         if not stays:

@@ -19,15 +19,29 @@ _CHUNK = 1 << 18
 
 
 def address_of(names: Sequence[str]) -> int:
-    """Where the kernel has a function of one of these names; 0 where it has none, or kallsyms is hidden.
+    """Where the kernel itself has the first of these names that it has; 0 where it has none, or kallsyms is hidden.
 
-    The list is long and made while it is read, the kernel's own functions first: no more is read than is needed.
+    The list is long and made while it is read: reading ends at the first name, or where the functions of modules begin.
+    Clang's link-time optimisation puts a suffix behind the names of static functions.
     """
-    wanted = re.compile(rb"^([0-9a-f]+) \w (?:%s)$" % "|".join(names).encode(), re.MULTILINE)
+    wanted = re.compile(rb"^([0-9a-f]+) \w (%s)(?:\.llvm\.\d+)?$" % "|".join(names).encode(), re.MULTILINE)
+    found: dict[str, int] = {}
     for lines in _symbols(_CHUNK):
-        if match := wanted.search(lines):
-            return int(match[1], 16)
-    return 0
+        for match in wanted.finditer(lines):
+            found.setdefault(match[2].decode(), int(match[1], 16))
+        if names[0] in found or b"\t[" in lines:
+            break
+    return next((found[name] for name in names if name in found), 0)
+
+
+# The hrtimer's function of the scheduler tick by age of the kernel: to 6.7, in 6.8, from 6.9 on. Before 6.8
+# tick_nohz_handler was there too: the handler of a clock without high resolution, which no hrtimer calls.
+TICK_HANDLERS = ("tick_sched_timer", "tick_nohz_highres_handler", "tick_nohz_handler")
+
+
+def tick_handler() -> int:
+    """Where the function is that the tick's hrtimer calls; 0 where that is not known."""
+    return address_of(TICK_HANDLERS)
 
 
 def _symbols(size: int) -> Iterator[bytes]:

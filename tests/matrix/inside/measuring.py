@@ -29,6 +29,22 @@ def command(steps: Steps, line: str) -> dict[str, Any]:
     return {"code": done.code, "out": done.out, "err": done.err}
 
 
+def tick(steps: Steps, job: Job) -> dict[str, Any]:
+    """The scheduler's tick is known by the address of the function that the kernel's own list has for its timer."""
+    from powerprof.tracing.symbols.kernel import kernel_functions, tick_handler
+
+    # A CPU that runs has its tick; a clock without high resolution calls no timer for it.
+    try:
+        lines = Path("/proc/timer_list").read_text().splitlines()
+    except OSError:  # a container's
+        lines = []
+    listed = {found[1] for line in lines if (found := re.match(r" #\d+: .*, (tick_\w+), S:01", line))}
+    known = set(kernel_functions({tick_handler()}).values())
+    if listed and known != listed:
+        raise StepError(f"the tick's timer calls {sorted(listed)}, taken for it is {sorted(known)}")
+    return {"function": sorted(listed)}
+
+
 def doctor(steps: Steps, job: Job) -> dict[str, Any]:
     """Every capability is looked at, and tracing works."""
     found = steps.powerprof("doctor", "--json", "-", limit_s=30).document()
@@ -274,6 +290,7 @@ def nothing_left(steps: Steps, job: Job) -> dict[str, Any]:
 
 STEPS: Mapping[str, Callable[[Steps, Job], dict[str, Any]]] = {
     "doctor": doctor,
+    "tick": tick,
     "attribute": attribute,
     "functions": functions,
     "on-cpu": on_cpu,

@@ -135,3 +135,10 @@ def test_cpu_times_may_be_smaller_than_the_clock_between_two_switches() -> None:
     parts = parts_of(trace(uses=[], texts=[], latencies={}), Known())
     assert parts.statements == []
     assert parts.connections.c0_s == pytest.approx((140 + 760) * MS / 1e9)
+
+
+def test_statements_by_number_are_those_of_a_thread_s_one_client() -> None:
+    """A thread that served another client meanwhile has had that one's statements by the same numbers."""
+    before = Known(prepared={(11, 4): "SELECT 1", (12, 1): "SELECT 2", (13, 1): "SELECT 3"}, connections={11: 7, 12: 8})
+    after = Known(prepared={(12, 2): "SELECT 4", (14, 1): "SELECT 5"}, connections={11: 7, 12: 9, 14: 10})
+    assert merged(before, after).prepared == {(11, 4): "SELECT 1"}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from powerprof.tracing.idle.layout import CAUSE
 from powerprof.tracing.symbols import kernel as names
@@ -22,6 +23,27 @@ def test_a_name_is_found_wherever_the_pieces_are_cut(fake_tree: Callable[[dict[s
         assert names.address_of(("no_such", f"function_{at}")) == 0xFFFFFFFF81000000 + 16 * at
     assert names.address_of(("function_", "unction_1")) == 0
     assert names.kernel_functions({0xFFFFFFFF81000010, 0xFFFFFFFF81000011}) == {0xFFFFFFFF81000010: "function_1"}
+
+
+# The tick's hrtimer calls the first of each; the others are there as well, and lie lower in 5.10, 5.15 and 6.8.
+TICKS_OF_KERNELS = {
+    "5.10": ("tick_sched_timer", "tick_nohz_handler", "tick_handle_periodic"),
+    "5.15": ("tick_sched_timer", "tick_nohz_handler", "tick_sched_timer_dying_not"),
+    "5.15 by clang": ("tick_sched_timer.llvm.4523", "tick_nohz_handler.llvm.4523"),
+    "6.8": ("tick_nohz_highres_handler", "tick_nohz_lowres_handler"),
+    "6.9": ("tick_nohz_handler", "tick_sched_timer_dying", "tick_nohz_lowres_handler", "__pfx_tick_nohz_handler"),
+}
+
+
+@pytest.mark.parametrize("kernel", TICKS_OF_KERNELS)
+def test_the_tick_is_what_the_kernel_s_timer_calls(kernel: str, fake_tree: Callable[[dict[str, str]], object]) -> None:
+    """Wherever the others lie, and in whatever order the table has them."""
+    right, *others = TICKS_OF_KERNELS[kernel]
+    own = [f"{0xFFFFFFFF81200000 + 16 * at:016x} t {name}" for at, name in enumerate([*others, right])]
+    module = f"ffffffffc0000010 t {names.TICK_HANDLERS[0]}\t[module]"
+    for lines in ([*own, *LINES, module], [*LINES, *reversed(own), module], [own[-1], *LINES, *own[:-1]]):
+        fake_tree({"proc/kallsyms": "\n".join(lines) + "\n"})
+        assert names.tick_handler() == 0xFFFFFFFF81200000 + 16 * len(others)
 
 
 def test_hidden_addresses_are_none(fake_tree: Callable[[dict[str, str]], object]) -> None:

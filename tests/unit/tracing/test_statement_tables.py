@@ -49,7 +49,7 @@ def _thread(**fields: Any) -> ThreadCounters:
 
 
 def _entry(thread: ThreadCounters, text: bytes = _TEXT) -> tuple[bytes, bytes]:
-    return struct.pack("<I", _TID), struct.pack("<12Q64x6I4Bx", *thread) + text.ljust(TEXT_BYTES, b"\0")
+    return struct.pack("<I", _TID), struct.pack("<12Q88x6I4Bx", *thread) + text.ljust(TEXT_BYTES, b"\0")
 
 
 @pytest.mark.parametrize("duration_ns", [8, 9, 15, 16, 1_000, 123_456_789, 2**40 - 1, 2**40])

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Whether all CPUs are busy: then no waking ends an idle period.
+ *
+ * A count of idle CPUs would be written at every idle entry and read at every waking. Instead each group of CPUs has a mark,
+ * and all have one (SHARED_ALL_BUSY), which are set by looks at the CPUs, now and then, and taken away by whoever goes idle.
+ * A look is at two groups at most, for it is made under the lock of a run queue, and the verifier follows no more than some
+ * thousand steps: 8,192 CPUs are 128 groups.
+ */
+#define REVIEW_EVERY_NS 10000000ULL
+#define GROUP_CPUS (NR_CPUS < 64 ? NR_CPUS : 64)
+#define GROUPS ((NR_CPUS + GROUP_CPUS - 1) / GROUP_CPUS)
+
+/* Read at every idle entry of the group, and written seldom: no other shares its lines. */
+struct cpu_group {
+    u64 is_busy;
+    u8 gap[2 * CACHE_GAP_BYTES - 8];
+};
+
+BPF_ARRAY(groups, struct cpu_group, GROUPS);
+
+/* A CPU of the group idles. The barrier is on a line of the CPU that looks: whoever sets the second mark has seen the first
+ * one gone, or is seen here. The nanosecond is nothing; adding 0 would become another instruction, which kernels before
+ * 5.12 do not have. */
+static __always_inline void not_busy(struct cpu_group *group, s64 *all_busy, u64 *own_line)
+{
+    if (group->is_busy) {
+        group->is_busy = 0;
+        __sync_fetch_and_add(own_line, 1);
+    }
+    if (*all_busy)
+        *all_busy = 0;
+}
+
+/* CPU `number` has gone idle, which its state says already. The barrier: whoever marks its group either sees it or is seen
+ * by it. */
+static __always_inline void note_idle(struct cpu_state *cpu, u32 number, s64 *all_busy)
+{
+    int place = number / GROUP_CPUS;
+    struct cpu_group *group = groups.lookup(&place);
+
+    __sync_fetch_and_add(&cpu->reviewed_ns, 1);
+    if (group)
+        not_busy(group, all_busy, &cpu->reviewed_ns);
+}
+
+/* Looks at the CPUs of a group from this one on: where any idles, one near is found at once. */
+static __always_inline int any_idle(u32 place, u32 from)
+{
+    u32 step;
+
+#pragma clang loop unroll(disable)
+    for (step = 0; step < GROUP_CPUS; step++) {
+        int number = place * GROUP_CPUS + (from + step) % GROUP_CPUS;
+        struct cpu_state *cpu = cpus.lookup(&number);
+        if (cpu && is_open(cpu))
+            return 1;
+    }
+    return 0;
+}
+
+/* The first group that has no mark; GROUPS where all have. */
+static __always_inline u32 first_unmarked(void)
+{
+    u32 place;
+
+#pragma clang loop unroll(disable)
+    for (place = 0; place < GROUPS; place++) {
+        int at = place;
+        struct cpu_group *group = groups.lookup(&at);
+        if (group && !group->is_busy)
+            break;
+    }
+    return place;
+}
+
+/* Whether a group has its mark, or can be given it. The second look is for a CPU that went idle during the first and found
+ * the mark not yet set. */
+static __always_inline int is_busy_group(u32 place, u32 from, s64 *all_busy, u64 *own_line)
+{
+    int at = place;
+    struct cpu_group *group = groups.lookup(&at);
+
+    if (!group)
+        return 0;
+    if (group->is_busy)
+        return 1;
+    if (any_idle(place, from))
+        return 0;
+    __sync_fetch_and_add(&group->is_busy, 1);
+    if (!any_idle(place, from))
+        return 1;
+    not_busy(group, all_busy, own_line);
+    return 0;
+}
+
+/* Looked at by each CPU that wakes others, at most every REVIEW_EVERY_NS: its own group, and where that is busy one that is
+ * not known to be. */
+static __always_inline void review_busy(struct cpu_state *cpu, u64 now, u32 number)
+{
+    s64 *all_busy = shared_at(SHARED_ALL_BUSY);
+    u32 place;
+
+    if (!all_busy || *all_busy || now - cpu->reviewed_ns < REVIEW_EVERY_NS)
+        return;
+    cpu->reviewed_ns = now;
+    if (!is_busy_group(number / GROUP_CPUS, number, all_busy, &cpu->reviewed_ns))
+        return;
+    place = first_unmarked();
+    if (place < GROUPS && (!is_busy_group(place, 0, all_busy, &cpu->reviewed_ns) || first_unmarked() < GROUPS))
+        return;
+    __sync_fetch_and_add(all_busy, 1);
+    if (first_unmarked() < GROUPS)
+        *all_busy = 0;
+}
