@@ -59,11 +59,17 @@ class EstimateRange(msgspec.Struct, frozen=True, kw_only=True):
     slope_high_watts: float
 
 
+Scope = Literal[
+    "wall", "server", "supply", "battery", "psys", "package", "dram", "rail", "core", "device", "other", "model"
+]
+
+
 class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
     """What one domain of one meter drew in a window, or what a model says it drew.
 
     `contained_in` names the domain of the same host that already includes this one: never add both.
-    `low_watts` and `high_watts` are the interval of an estimate, `range` what it goes by.
+    `low_watts` and `high_watts` are the interval of an estimate, `range` what it goes by. `scope` is what the meter's
+    reader knows it to measure; `device` and `other` are in no sum. None: recorded before 2026-12.
     """
 
     source: str
@@ -77,6 +83,7 @@ class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     dropped_samples_count: int = 0
     range: EstimateRange | None = None
+    scope: Scope | None = None
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from powerprof.records import Scope
 from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.series import EnergySeries, in_window
 
@@ -30,17 +31,17 @@ def awake(start_s: float, end_s: float, gaps: Sequence[Gap]) -> list[Span]:
 
 
 def joined(
-    domains: Sequence[tuple[str, str | None]],
+    domains: Sequence[tuple[str, Scope, str | None]],
     parts: Sequence[tuple[Span, Sequence[DomainEnergy]]],
     start_s: float,
     end_s: float,
 ) -> list[DomainEnergy]:
-    """The energy of each domain (with what includes it) from those of the spans awake: their mean power stands for the
-    window, as for any gap. Less than half of the window awake between samples gives no figure.
+    """The energy of each domain (with its scope and what includes it) from those of the spans awake: their mean power
+    stands for the window, as for any gap. Less than half of the window awake between samples gives no figure.
     """
     window_s = end_s - start_s
     result = []
-    for domain, inside in domains:
+    for domain, scope, inside in domains:
         known_s = joules = edge_joules = 0.0
         dropped, notes = 0, list[str]()
         for (a, b), items in parts:
@@ -64,5 +65,5 @@ def joined(
             share = window_s / known_s
             said = tuple(dict.fromkeys(notes))
             energy = EnergySeries(joules * share, start_s, end_s, dropped, said, edge_joules * share)
-        result.append(DomainEnergy(domain, energy, inside))
+        result.append(DomainEnergy(domain, scope, energy, inside))
     return result

@@ -1,29 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which meter contains which, and the one sum that stands for the host. Pure.
 
-wall ⊇ server (IPMI) ⊇ psys ⊇ package + dram, package ⊇ core + uncore; dram is beside package. A battery that
-discharges feeds the whole machine. Graphics cards and disks are devices: shown, never summed with the CPUs.
+wall ⊇ server (IPMI, ACPI's meter) ⊇ psys ⊇ package + dram, package ⊇ core + uncore; dram is beside package. Power
+supplies together are the server's input once more. A battery that discharges feeds the whole machine. Graphics cards,
+disks and what nobody knows are shown and never summed: only what its reader knows to be a part of the host is.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from powerprof.records import EnergyReading, Kind
+from powerprof.records import EnergyReading, Kind, Scope
+from powerprof.sources.meter import rapl_scope
 
 # From the outside in. Readings of one tier lie beside each other and may be summed.
-TIERS = ("wall", "server", "battery", "psys", "package", "rail", "core")
+TIERS = ("wall", "server", "supply", "battery", "psys", "package", "rail", "core")
 # The same counters by several ways: one of them is enough, the most exact first.
 _PREFERENCE = ("rapl", "perf_power", "turbostat", "hwmon", "battery", "ipmi", "host", "meter_log", "powertop", "model")
 # psys of some boards sees one socket or nothing of it: then it does not contain the packages, whatever its name.
 # Counters of one machine agree closely; meters of different makes differ by more.
 _COUNTER_ERROR = 0.02
 METER_ERROR = 0.05
+# What a power supply loses at the most: a server's own meter may lie behind it.
+_SUPPLY_LOSS = 0.25
+# Rails of the chips that recordings before the field `scope` may have.
+_OLD_RAILS = re.compile(r"SVI2_P_(Core|SoC)|(CPU|IO) power|(Core|SoC|RCA) VRD|DIMM VRD[12]")
 
 
 class Total(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,25 +59,32 @@ Windows = Sequence[Sequence[EnergyReading]]
 
 
 def tier(reading: EnergyReading) -> str:
-    """wall, server, battery, psys, package, core, rail, device (or another that is in no sum) or model."""
+    """wall, server, supply, battery, psys, package (with dram), core, rail, device, other (in no sum) or model."""
+    scope = reading.scope or _old_scope(reading)
+    return "package" if scope == "dram" else scope
+
+
+def _old_scope(reading: EnergyReading) -> Scope:
+    """That of a record from before it was written down: by names of those meters, and other where they leave doubt."""
+    by_source: dict[str, Scope] = {
+        "model": "model",
+        "powertop": "model",
+        "meter_log": "wall",
+        "ipmi": "server",
+        "host": "server",
+        "battery": "battery",
+    }
+    if reading.source in by_source:
+        return by_source[reading.source]
     name = reading.domain.rsplit("/", 1)[-1].split("@", 1)[0]
-    if reading.source in ("model", "powertop"):
-        return "model"
-    if reading.domain.startswith(("device/", "other/")):
-        return "device"
-    if reading.source == "meter_log":
-        return "wall"
-    if reading.source in ("ipmi", "host") or name == "server":
+    if reading.source != "hwmon":
+        return rapl_scope(name)
+    if "device/" in reading.domain or "other/" in reading.domain:
+        return "other"
+    if name == "server":
         return "server"
-    if reading.source == "battery":
-        return "battery"
-    if name == "psys":
-        return "psys"
-    if name.startswith("package") or name == "dram":
-        return "package"
-    if name == "uncore" or name.startswith("core"):
-        return "core"
-    return "rail"
+    known = rapl_scope(name)
+    return "rail" if known == "other" and (reading.contained_in or _OLD_RAILS.fullmatch(name)) else known
 
 
 def host_energy(readings: Sequence[EnergyReading], meters: HostMeters | None = None) -> Total:
@@ -132,8 +145,8 @@ def host_meters(windows: Windows) -> HostMeters | None:
     failing that the one with figures in most. One that draws less than what it should contain is not believed.
     Measured figures go before estimated ones and are never added to them.
     """
-    sets = [meters for name in TIERS if (meters := _set_of(name, windows)) is not None]
-    believed = [meters for meters in sets if not _refuted(meters, sets, windows)]
+    sets = {name: meters for name in TIERS if (meters := _set_of(name, windows)) is not None}
+    believed = [meters for name, meters in sets.items() if not _refuted(name, sets, windows)]
     if not believed:
         return _estimated(windows)
     counts = [sum(_any_figure(window, meters) for window in windows) for meters in believed]
@@ -154,9 +167,9 @@ def unmetered(windows: Windows, meters: HostMeters | None) -> list[str]:
 
 def refuted_psys(readings: Sequence[EnergyReading]) -> EnergyReading | None:
     """A psys that draws less than the packages: it does not contain them, whatever its name."""
-    sets = [meters for name in ("psys", "package") if (meters := _set_of(name, [readings])) is not None]
-    if len(sets) == 2 and _refuted(sets[0], sets, [readings]):
-        return _of(readings, sets[0])[0]
+    sets = {name: meters for name in ("psys", "package") if (meters := _set_of(name, [readings])) is not None}
+    if len(sets) == 2 and _refuted("psys", sets, [readings]):
+        return _of(readings, sets["psys"])[0]
     return None
 
 
@@ -181,7 +194,7 @@ def _set_of(name: str, windows: Windows) -> HostMeters | None:
         mine = [r for window in windows for r in window if (r.source, r.kind) == (source, "measured")]
         mine = [r for r in mine if tier(r) == name and not (name in ("rail", "core") and r.contained_in in metered)]
         domains = sorted({r.domain for r in mine if not _is_dead_dram(r.domain, mine)}, key=_natural)
-        if name == "package" and not any(domain.rsplit("/", 1)[-1].startswith("package") for domain in domains):
+        if name == "package" and all(_is_dram(r) for r in mine):
             continue
         if all(r.joules is None for r in mine):
             continue
@@ -198,26 +211,28 @@ def _is_dead_dram(domain: str, readings: Sequence[EnergyReading]) -> bool:
     A package that reads 0 beside one that counts is a loss: the sum over fewer sockets would look like a saving.
     """
     same = [r for r in readings if r.domain == domain]
-    return domain.endswith("dram") and all(r.joules is None and not r.dropped_samples_count for r in same)
+    return all(_is_dram(r) for r in same) and all(r.joules is None and not r.dropped_samples_count for r in same)
 
 
-def _refuted(outer: HostMeters, sets: Sequence[HostMeters], windows: Windows) -> bool:
-    """Whether it draws less than a set that lies inside it, over the windows in which both are whole."""
-    name = _tier_of(outer)
-    error = _COUNTER_ERROR if name == "psys" else METER_ERROR
-    for inner in sets[sets.index(outer) + 1 :]:
-        if name == "battery" or name in TIERS[4:] or _tier_of(inner) in ("battery", "rail", "core"):
+def _is_dram(reading: EnergyReading) -> bool:
+    return (reading.scope or _old_scope(reading)) == "dram"
+
+
+def _refuted(name: str, sets: Mapping[str, HostMeters], windows: Windows) -> bool:
+    """Whether the set of that tier draws less than one that lies inside it, over the windows that have both whole."""
+    if name in ("battery", "package", "rail", "core"):
+        return False
+    for inner_name in TIERS[TIERS.index(name) + 1 :]:
+        inner = sets.get(inner_name)
+        if inner is None or inner_name in ("battery", "rail", "core"):
             continue
-        both = [(host_energy(w, outer), host_energy(w, inner)) for w in windows]
+        error = _COUNTER_ERROR if name == "psys" else METER_ERROR
+        error = _SUPPLY_LOSS if (name, inner_name) == ("server", "supply") else error
+        both = [(host_energy(w, sets[name]), host_energy(w, inner)) for w in windows]
         pairs = [(a.watts, b.watts) for a, b in both if a.watts is not None and b.watts is not None]
         if pairs and sum(a for a, _ in pairs) < (1 - error) * sum(b for _, b in pairs):
             return True
     return False
-
-
-def _tier_of(meters: HostMeters) -> str:
-    probe = EnergyReading(source=meters.source, domain=meters.domains[-1], kind=meters.kind, joules=None, watts=None)
-    return tier(probe)
 
 
 def _estimated(windows: Windows) -> HostMeters | None:
@@ -233,7 +248,7 @@ def _natural(domain: str) -> list[int | str]:
 
 def contained(readings: Sequence[EnergyReading]) -> list[EnergyReading]:
     """The readings from the outside in, with `contained_in` filled in: the nearest metered domain around each."""
-    order = (*TIERS, "device", "model")
+    order = (*TIERS, "device", "other", "model")
     return [
         reading
         if reading.contained_in is not None
@@ -244,9 +259,10 @@ def contained(readings: Sequence[EnergyReading]) -> list[EnergyReading]:
 
 def _container(reading: EnergyReading, readings: Sequence[EnergyReading]) -> str | None:
     mine = tier(reading)
-    if mine in ("model", "wall"):
+    # Cards may be fed from outside the board that is metered, and nobody knows where an unknown chip is.
+    if mine in ("model", "wall", "device", "other"):
         return None
-    outer = TIERS[: TIERS.index(mine)] if mine in TIERS else ("wall", "server")
+    outer = TIERS[: TIERS.index(mine)]
     no_psys = refuted_psys(readings) is not None
     for name in reversed(outer):
         if name in ("rail", "core") or (name == "package" and mine != "core"):
@@ -254,7 +270,7 @@ def _container(reading: EnergyReading, readings: Sequence[EnergyReading]) -> str
         if (name == "psys" and no_psys) or (name == "battery" and mine == "server"):
             continue
         around = {r.domain for r in readings if tier(r) == name and r.watts is not None}
-        around -= {domain for domain in around if domain.endswith("dram")}
-        if len(around) == 1 or (around and name != "package"):
+        around -= {r.domain for r in readings if _is_dram(r)}
+        if len(around) == 1 or (around and name not in ("package", "supply")):
             return min(around, key=_natural)
     return None

@@ -122,7 +122,7 @@ class MeterSet(Closeable):
         if all(end <= start_s or begin >= end_s for begin, end in gaps):
             return whole
         parts = [(span, meter.energies(*span)) for span in awake(start_s, end_s, gaps)]
-        return joined([(item.domain, item.inside) for item in whole], parts, start_s, end_s)
+        return joined([(item.domain, item.scope, item.inside) for item in whole], parts, start_s, end_s)
 
     def notes(self) -> list[str]:
         """What is to be known of the last `readings`: dropped samples, gaps, what contains what."""
@@ -162,6 +162,7 @@ def make_readings(
                 low_watts=None if watts is None or edge is None else max(watts - edge, 0.0),
                 high_watts=None if watts is None or edge is None else watts + edge,
                 contained_in=item.inside,
+                scope=item.scope,
                 dropped_samples_count=item.energy.dropped,
             )
         )

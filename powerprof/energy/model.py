@@ -113,6 +113,7 @@ def estimate(
     return EnergyReading(
         source="model",
         domain="cpus",
+        scope="model",
         kind="estimated",
         model=chosen.title,
         joules=None if watts is None or not window_s else watts * cpus * window_s,

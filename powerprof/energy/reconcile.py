@@ -17,10 +17,10 @@ def reconcile(readings: Sequence[EnergyReading]) -> list[str]:
     psys = refuted_psys(readings)
     if psys is not None:
         lines.append(f"psys {psys.watts:.1f} W is less than the packages: it does not contain them and is not used")
-    for name in ("wall", "server", "battery", "psys", "package"):
-        if name == "psys" and psys is not None:
+    for names in (("wall",), ("server", "supply"), ("battery",), ("psys",), ("package",)):
+        if names == ("psys",) and psys is not None:
             continue
-        total = host_energy([r for r in readings if tier(r) == name and r.kind == "measured"])
+        total = host_energy([r for r in readings if tier(r) in names and r.kind == "measured"])
         if total.watts is not None and total.source is not None:
             title = " + ".join(total.domains)
             levels.append((title if total.source in total.domains else f"{title} ({total.source})", total.watts))
@@ -28,7 +28,18 @@ def reconcile(readings: Sequence[EnergyReading]) -> list[str]:
     if len(levels) > 2:
         pairs.append((levels[-1], levels[0]))
     lines += [_between(inner, outer) for inner, outer in pairs]
-    return lines + _children(readings) + _repeated(readings)
+    return lines + _twice_metered(readings) + _children(readings) + _repeated(readings)
+
+
+def _twice_metered(readings: Sequence[EnergyReading]) -> list[str]:
+    """A server's own meter and its power supplies measure the same: which of them stands for it."""
+    mine = [r for r in readings if tier(r) in ("server", "supply") and r.kind == "measured"]
+    by_tier = [host_energy([r for r in mine if tier(r) == name]) for name in ("server", "supply")]
+    chosen = host_energy(mine)
+    figures = [f"{' + '.join(t.domains)} {t.watts:.1f} W" for t in by_tier if t.watts is not None]
+    if len(figures) < 2:
+        return []
+    return [f"{' and '.join(figures)} both measure this server: {' + '.join(chosen.domains)} counts, never both"]
 
 
 def _between(inner: tuple[str, float], outer: tuple[str, float]) -> str:
@@ -53,7 +64,7 @@ def _children(readings: Sequence[EnergyReading]) -> list[str]:
                 for r in readings
                 if (r.source, r.contained_in) == (source, parent.domain)
                 and r.watts is not None
-                and tier(r) in ("rail", "core", "device")
+                and tier(r) in ("rail", "core")
             ]
             drawn = math.fsum(r.watts or 0.0 for r in parts)
             if parent.source != source or parent.watts is None or drawn <= (1 + METER_ERROR) * parent.watts:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from powerprof.energy.domains import contained, host_energy
 from powerprof.energy.meters import make_readings
@@ -13,7 +14,7 @@ from powerprof.errors import DataError, UsageError
 from powerprof.files import read_outside_text
 from powerprof.sources.counters import CounterSample
 from powerprof.sources.ipmi import looks_like_ipmi, parse_ipmi
-from powerprof.sources.meter import DomainEnergy
+from powerprof.sources.meter import DomainEnergy, rapl_scope
 from powerprof.sources.meter_log import looks_like_meter_log, parse_meter_log
 from powerprof.sources.powercap_dump import PowercapDump, looks_like_powercap, parse_powercap
 from powerprof.sources.powertop_meter import report_watts
@@ -157,10 +158,15 @@ def common_window(recordings: Sequence[MeterRecording]) -> tuple[float, float] |
 
 
 def _power(
-    source: str, domain: str, path: str, samples: Sequence[PowerSample], step_s: float, notes: tuple[str, ...]
+    source: str,
+    domain: Literal["wall", "server"],
+    path: str,
+    samples: Sequence[PowerSample],
+    step_s: float,
+    notes: tuple[str, ...],
 ) -> MeterRecording:
     def energies(start_s: float, end_s: float) -> list[DomainEnergy]:
-        return [DomainEnergy(domain, power_energy(samples, start_s, end_s, 3 * step_s))]
+        return [DomainEnergy(domain, domain, power_energy(samples, start_s, end_s, 3 * step_s))]
 
     return MeterRecording(source, path, samples[0].time_s, samples[-1].time_s, True, energies, notes)
 
@@ -229,6 +235,7 @@ def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> MeterRe
         return [
             DomainEnergy(
                 domain.label,
+                rapl_scope(domain.zone.name),
                 counter_energy(
                     samples(domain.zone.id, domain.zone.range_uj is not None),
                     start_s,

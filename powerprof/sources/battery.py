@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from powerprof import paths
@@ -12,22 +13,44 @@ from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.series import PowerSample, forget, power_energy
 
 _INTERVAL_S = 1.0
+_UPS = re.compile(r"(?<![a-z])ups(?![a-z])|uninterruptible", re.I)
 
 
 def find_batteries(root: Path) -> list[Path]:
-    """Batteries that feed the machine, not a mouse or a headset (`scope` Device)."""
+    """Batteries that feed the machine: not a mouse's (`scope` Device), nor a UPS's, which calls itself a battery and
+    may feed other machines.
+    """
     return [
         folder
         for folder in sorted(root.glob("*"))
         if try_text(folder / "type") == "Battery"
         and try_text(folder / "scope") != "Device"
+        and not _is_ups(folder)
         and (try_text(folder / "present") or "1") == "1"
     ]
 
 
+def _is_ups(folder: Path) -> bool:
+    names = (folder.name, *(try_text(folder / name) or "" for name in ("model_name", "manufacturer")))
+    return any(_UPS.search(name) for name in names)
+
+
+def mains_online(root: Path) -> str | None:
+    """The name of a mains or USB supply that feeds the machine now; None where none is known to."""
+    for folder in sorted(root.glob("*")):
+        feeds = (try_text(folder / "type") or "").startswith(("Mains", "USB")) and try_text(
+            folder / "scope"
+        ) != "Device"
+        if feeds and (try_int(folder / "online") or 0) > 0:
+            return folder.name
+    return None
+
+
 def discharge_watts(folder: Path) -> float | None:
-    """Watts that leave the battery now; None while it does not discharge or where it does not say."""
-    if try_text(folder / "status") != "Discharging":
+    """Watts that leave the battery now; None while it does not discharge, where it does not say, and while the mains
+    are connected: then it gives a part of what the machine draws.
+    """
+    if try_text(folder / "status") != "Discharging" or mains_online(folder.parent) is not None:
         return None
     power = try_int(folder / "power_now")  # µW; some firmwares give the discharge a sign
     if power is not None:
@@ -56,7 +79,7 @@ class BatteryMeter:
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         # Firmware refreshes power_now every few seconds to half a minute.
         return [
-            DomainEnergy(folder.name, power_energy(samples, start_s, end_s, 30.0))
+            DomainEnergy(folder.name, "battery", power_energy(samples, start_s, end_s, 30.0))
             for folder, samples in zip(self._folders, self._samples, strict=True)
         ]
 
@@ -78,6 +101,9 @@ def open_battery() -> BatteryMeter:
     if not folders:
         raise CapabilityError(f"battery: none in {root}", "use another meter, or the estimate")
     discharging = [folder for folder in folders if discharge_watts(folder) is not None]
+    mains = mains_online(root)
+    if not discharging and mains is not None:
+        raise CapabilityError(f"battery: the mains feed this machine too ({mains})", "unplug it and run again")
     if not discharging:
         states = ", ".join(f"{f.name} {(try_text(f / 'status') or 'unknown').lower()}" for f in folders)
         raise CapabilityError(f"battery: not discharging ({states})", "unplug the power supply and run again")

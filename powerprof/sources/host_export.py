@@ -164,7 +164,7 @@ class HostMeter:
             if index == 0 or sample.value != self._samples[index - 1].value
         ]
         energy = counter_energy(moved, start_s, end_s, joules_per_unit=1e-6, modulus=None, limit_watts=_HOST_WATTS)
-        return [DomainEnergy(self._domain, energy)]
+        return [DomainEnergy(self._domain, "server", energy)]
 
     def forget(self, before_s: float) -> None:
         forget(self._samples, before_s)

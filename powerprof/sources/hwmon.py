@@ -17,6 +17,7 @@ from typing import Literal
 from powerprof import paths
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import read_int, try_int, try_text
+from powerprof.records import Scope
 from powerprof.sources.counters import CounterSample
 from powerprof.sources.hwmon_chips import role_of
 from powerprof.sources.meter import DomainEnergy, distinct_names
@@ -34,6 +35,7 @@ class SensorChannel:
     domain: str
     inside: str | None
     kind: Literal["energy", "power", "product"]
+    scope: Scope
     second: Path | None = None
     chip: str = ""
 
@@ -44,7 +46,7 @@ class SensorChannel:
     @property
     def is_host(self) -> bool:
         """Whether it is the host's, and not a card's or something that nobody knows."""
-        return not self.domain.startswith(("device/", "other/"))
+        return self.scope not in ("device", "other")
 
     def read(self) -> int:
         """µJ or µW. Raises PowerprofError."""
@@ -62,6 +64,10 @@ def find_channels(root: Path) -> list[SensorChannel]:
         if chip is None or _IGNORED.match(chip):
             continue
         channels += _of_chip(home, chip)
+    # Two meters of a whole server: which of them contains the other is unknown.
+    whole = {channel.file.parent for channel in channels if channel.scope == "server"}
+    if len(whole) > 1:
+        channels = [replace(c, scope="other") if c.scope == "server" else c for c in channels]
     return _distinct(channels)
 
 
@@ -77,12 +83,13 @@ def _of_chip(folder: Path, chip: str) -> list[SensorChannel]:
             role = role_of(chip, number, labels.get(number), labels)
             if prefix == "in":
                 current = folder / f"curr{number}_input"
-                made = SensorChannel(file, role.domain, role.inside, "product", current, chip=chip)
+                made = SensorChannel(file, role.domain, role.inside, "product", role.scope, current, chip)
             else:
-                made = SensorChannel(
-                    file, role.domain, role.inside, "energy" if prefix == "energy" else "power", chip=chip
-                )
-            if try_int(file) is not None and (made.second is None or try_int(made.second) is not None):
+                kind: Literal["energy", "power"] = "energy" if prefix == "energy" else "power"
+                made = SensorChannel(file, role.domain, role.inside, kind, role.scope, chip=chip)
+            readable = try_int(file) is not None and (made.second is None or try_int(made.second) is not None)
+            # A part of the host that cannot be read leaves the sum unknown; without it the sum would be too small.
+            if readable or (made.is_host and role.domain not in channels):
                 channels[role.domain] = made
     return [channels[domain] for domain in sorted(channels)]
 
@@ -145,7 +152,7 @@ class HwmonMeter:
                 energy = counter_energy(counters, start_s, end_s, joules_per_unit=1e-6, modulus=None)
             else:
                 energy = power_energy(powers, start_s, end_s, 5 * _POWER_INTERVAL_S)
-            result.append(DomainEnergy(channel.domain, energy, channel.inside))
+            result.append(DomainEnergy(channel.domain, channel.scope, energy, channel.inside))
         return result
 
     def forget(self, before_s: float) -> None:
@@ -155,9 +162,9 @@ class HwmonMeter:
 
     def notes(self) -> list[str]:
         return [
-            f"hwmon: unknown what {channel.domain.removeprefix('other/')} measures: listed, but not summed"
+            f"hwmon: unknown what {channel.domain.replace('other/', '')} measures: listed, but not summed"
             for channel in self._channels
-            if channel.domain.startswith("other/")
+            if channel.scope == "other"
         ]
 
     def close(self) -> None:

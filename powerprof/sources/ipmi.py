@@ -29,9 +29,19 @@ _STAMP = re.compile(r"Timestamp\s*\|\s*(\S+)\s*")
 _SDR_POWER = re.compile(r"([^|]+?)\s*\|\s*([\d.]+)\s*Watts\s*\|\s*(\w+)\s*", re.I)
 _DCMI_POWER = re.compile(r"\s*Instantaneous power reading:\s*(\d+)\s*Watts", re.I)
 _DCMI_STAMP = re.compile(r"\s*IPMI timestamp:\s*(.+?)\s*$", re.I)
-# The sensors that stand for the whole server, as Supermicro, Dell, HPE, Lenovo and Intel name them.
-_WHOLE = re.compile(r"p(w|wr) consumption|system level|total[ _]?power|power meter|sys(tem)?[ _]?power", re.I)
-_SUPPLY = re.compile(r"(ps|psu|power supply)\s*_?\d+.*(p(wr|ower)?[ _]*in|input)", re.I)
+_DCMI_STATE = re.compile(r"\s*Power reading state is:\s*(\w+)", re.I)
+# ipmitool 1.8.19 ends the line of the time stamp with the next field.
+_AFTER_STAMP = re.compile(r"\s+Sampling period:.*", re.I)
+# The sensors that stand for the whole server, as Supermicro, Dell, HPE, Lenovo and Intel name them: the whole name, for
+# CPU_Total_Power and GPU Total Power are parts.
+_WHOLE = re.compile(
+    r"p(w|wr|ower)[ _]consumption|system[ _]level|(sys(tem)?[ _])?total[ _]?p(o?we)?r|power[ _]meter"
+    r"|sys(tem)?[ _]?((ac[ _]|dc[ _])?input[ _])?power",
+    re.I,
+)
+_SUPPLY = re.compile(
+    r"(ps|psu|power supply)[ _]*\d+[ _]+(p(wr|ower)?[ _]*in(put)?|(ac[ _])?input([ _]*p(o?we)?r)?)", re.I
+)
 
 
 @dataclass(frozen=True)
@@ -82,16 +92,19 @@ def parse_ipmi(text: str, path: Path | str) -> IpmiLog:
 def listing_watts(lines: list[str]) -> tuple[float | None, str]:
     """The server's watts in one listing and the sensor's name; None where it has none that is ok."""
     supplies: dict[str, float] = {}
+    states = [state[1].lower() for line in lines if (state := _DCMI_STATE.match(line[:_LONGEST]))]
     for line in lines:
         dcmi = _DCMI_POWER.match(line[:_LONGEST])
+        if dcmi and any(state != "activated" for state in states):
+            return None, ""
         if dcmi:
             return float(dcmi[1]), _DCMI
         match = _SDR_POWER.fullmatch(line[:_LONGEST])
         if match is None or match[3].lower() != "ok":
             continue
-        if _WHOLE.search(match[1]):
+        if _WHOLE.fullmatch(match[1].strip()):
             return float(match[2]), match[1].strip()
-        if _SUPPLY.search(match[1]):
+        if _SUPPLY.fullmatch(match[1].strip()):
             supplies[match[1].strip()] = float(match[2])
     return (sum(supplies.values()), " + ".join(sorted(supplies))) if supplies else (None, "")
 
@@ -99,6 +112,7 @@ def listing_watts(lines: list[str]) -> tuple[float | None, str]:
 def _listings(text: str, path: Path | str) -> Iterator[tuple[float, int, list[str]]]:
     """Each listing's time, the line where it begins, and its lines."""
     when: float | None = None
+    controller: tuple[float, int] | None = None  # the controller's clock, which is a listing's without a Timestamp
     begin, lines = 1, list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         if len(line) > _LONGEST:
@@ -110,13 +124,16 @@ def _listings(text: str, path: Path | str) -> Iterator[tuple[float, int, list[st
                 yield when, begin, lines
             when, begin, lines = _epoch(stamp[1], path, number), number, []
         elif dcmi and when is None:
-            # Without a Timestamp line the controller's own clock is the listing's; it ends the reading.
-            yield _controller_time(dcmi[1], path, number), number, lines
-            lines = []
+            controller = _controller_time(_AFTER_STAMP.sub("", dcmi[1]), path, number), number
         else:
+            if controller is not None and _DCMI_POWER.match(line):
+                yield *controller, lines
+                controller, lines = None, []
             lines.append(line)
     if when is not None:
         yield when, begin, lines
+    elif controller is not None:
+        yield *controller, lines
 
 
 def _epoch(word: str, path: Path | str, line: int) -> float:
@@ -130,9 +147,10 @@ def _epoch(word: str, path: Path | str, line: int) -> float:
 
 
 def _controller_time(text: str, path: Path | str, line: int) -> float:
-    for form in ("%a %b %d %H:%M:%S %Y", "%m/%d/%Y %H:%M:%S", "%m/%d/%y %H:%M:%S"):
+    plain = re.sub(r" (UTC|GMT)$", "", text)
+    for form in ("%a %b %d %H:%M:%S %Y", "%m/%d/%Y %H:%M:%S", "%m/%d/%y %H:%M:%S", "%Y-%m-%d %H:%M:%S"):
         try:
-            return datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()
+            return datetime.strptime(plain, form).replace(tzinfo=UTC).timestamp()
         except ValueError:
             continue
     raise DataError(path, f"not a time: {text[:30]!r}", line)
@@ -160,7 +178,7 @@ class IpmiMeter:
         return any(s.watts for s in self._samples) if self._samples else None
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        return [DomainEnergy("server", power_energy(self._samples, start_s, end_s, 3 * _INTERVAL_S))]
+        return [DomainEnergy("server", "server", power_energy(self._samples, start_s, end_s, 3 * _INTERVAL_S))]
 
     def forget(self, before_s: float) -> None:
         forget(self._samples, before_s)
@@ -186,6 +204,11 @@ def open_ipmi() -> IpmiMeter:
         raise CapabilityError(
             f"ipmi: no management controller answers ({error.message})", "modprobe ipmi_devintf ipmi_si; run as root"
         ) from error
+    state = next((m[1] for line in done.stdout.splitlines() if (m := _DCMI_STATE.match(line[:_LONGEST]))), "activated")
+    if state.lower() != "activated":
+        raise CapabilityError(
+            f"ipmi: the controller's power reading is {state.lower()}", "ipmitool dcmi power activate, or another meter"
+        )
     if not listing_watts(done.stdout.splitlines())[0]:
         raise CapabilityError("ipmi: the controller reports no power (0 W)", "use another meter (--meter-log FILE)")
     return IpmiMeter(program)

@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Protocol
 
+from powerprof.records import Scope
 from powerprof.sources.series import EnergySeries
 
 
 @dataclass(frozen=True)
 class DomainEnergy:
-    """Energy of one domain of one meter. `inside` names the domain of the same meter that includes it."""
+    """Energy of one domain of one meter. `inside` names the domain of the same meter that includes it.
+
+    `scope` is what the domain is known to measure: sums go by it, never by the name.
+    """
 
     domain: str
+    scope: Scope
     energy: EnergySeries
     inside: str | None = None
 
@@ -42,6 +48,16 @@ class Meter(Protocol):
     def notes(self) -> list[str]: ...
 
     def close(self) -> None: ...
+
+
+def rapl_scope(name: str) -> Scope:
+    """What a RAPL zone of that name measures (powercap's `name` files; later packages have psys-1 or, as written by
+    some kernels, psys-%d)."""
+    if re.fullmatch(r"package-\d+(-die-\d+)?", name):
+        return "package"
+    if re.fullmatch(r"psys(-(\d+|%d))?", name):
+        return "psys"
+    return "dram" if name == "dram" else "core" if name in ("core", "uncore") else "other"
 
 
 def distinct_names(domains: list[tuple[str, str | None]]) -> list[str]:

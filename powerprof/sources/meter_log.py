@@ -212,11 +212,11 @@ class MeterLogMeter:
             log = read_meter_log(self._path, minimum=0)
         except DataError as error:
             self._notes = [f"meter_log: {error.message}"]
-            return [DomainEnergy("wall", EnergySeries(None, start_s, end_s))]
+            return [DomainEnergy("wall", "wall", EnergySeries(None, start_s, end_s))]
         self._notes = [f"meter_log: {note}" for note in log.notes]
         offset_s = self._offset.near(end_s)
         local = [PowerSample(s.time_s - offset_s, s.watts) for s in log.samples]
-        return [DomainEnergy("wall", power_energy(local, start_s, end_s, 3 * log.step_s))]
+        return [DomainEnergy("wall", "wall", power_energy(local, start_s, end_s, 3 * log.step_s))]
 
     def forget(self, before_s: float) -> None:
         """The samples are the log's."""

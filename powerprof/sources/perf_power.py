@@ -17,8 +17,9 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.errors import CapabilityError
 from powerprof.files import read_int, read_text, reason_of, try_int, try_text
+from powerprof.records import Scope
 from powerprof.sources.counters import CounterSample
-from powerprof.sources.meter import DomainEnergy, distinct_names
+from powerprof.sources.meter import DomainEnergy, distinct_names, rapl_scope
 from powerprof.sources.perf_event import open_counter, read_counter
 from powerprof.sources.series import counter_energy, forget
 
@@ -45,6 +46,7 @@ class PowerEvent:
 class OpenCounter:
     descriptor: int
     label: str
+    scope: Scope
     inside: str | None
     joules_per_unit: float
 
@@ -73,9 +75,17 @@ def parse_cpu_list(text: str) -> list[int]:
     return cpus
 
 
-def _package_of(cpu: int) -> str:
-    package = try_int(paths.sysfs() / f"devices/system/cpu/cpu{cpu}/topology/physical_package_id")
-    return f"package-{max(package or 0, 0)}"
+def _packages_of(cpus: Sequence[int]) -> dict[int, str]:
+    """Whose counter each of the PMU's CPUs reads: a package's, or a die's where a package has several."""
+    topology = {cpu: paths.sysfs() / f"devices/system/cpu/cpu{cpu}/topology" for cpu in cpus}
+    package = {cpu: max(try_int(folder / "physical_package_id") or 0, 0) for cpu, folder in topology.items()}
+    whole = list(package.values())
+    return {
+        cpu: f"package-{package[cpu]}"
+        if whole.count(package[cpu]) == 1
+        else f"package-{package[cpu]}-die-{try_int(folder / 'die_id') or 0}"
+        for cpu, folder in topology.items()
+    }
 
 
 class PerfPowerMeter:
@@ -106,6 +116,7 @@ class PerfPowerMeter:
         return [
             DomainEnergy(
                 counter.label,
+                counter.scope,
                 counter_energy(samples, start_s, end_s, joules_per_unit=counter.joules_per_unit, modulus=_MODULUS),
                 counter.inside,
             )
@@ -140,10 +151,10 @@ def open_perf_power() -> PerfPowerMeter:
         )
     kind, events, cpus = list_events(root)
     plan = []
+    packages = _packages_of(cpus)
     for event in events:
         base = _NAMES.get(event.name, event.name.removeprefix("energy-"))
-        for cpu in cpus:
-            package = _package_of(cpu)
+        for cpu, package in packages.items():
             name, parent = (package, None) if base == "package" else (base, package)
             plan.append((event, cpu, name, parent))
     labels = distinct_names([(name, parent) for _, _, name, parent in plan])
@@ -159,7 +170,7 @@ def open_perf_power() -> PerfPowerMeter:
             notes.append(f"perf_power: {event.name} on CPU {cpu} cannot be opened ({reason_of(error)})")
             continue
         inside = parent if name in ("core", "uncore") and parent in measured else None
-        counters.append(OpenCounter(descriptor, label, inside, event.joules_per_unit))
+        counters.append(OpenCounter(descriptor, label, rapl_scope(name), inside, event.joules_per_unit))
     if not counters:
         reason = reason_of(refusal) if refusal else "no energy events"
         raise CapabilityError(

@@ -69,7 +69,7 @@ class PowertopMeter:
         return None
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        return [DomainEnergy("machine", power_energy(self._samples, start_s, end_s, 3.0 * _SECONDS))]
+        return [DomainEnergy("machine", "model", power_energy(self._samples, start_s, end_s, 3.0 * _SECONDS))]
 
     def forget(self, before_s: float) -> None:
         forget(self._samples, before_s)

@@ -16,7 +16,7 @@ from powerprof import paths
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import read_int, try_int, try_text
 from powerprof.sources.counters import PACKAGE_WATTS, CounterSample
-from powerprof.sources.meter import DomainEnergy, distinct_names
+from powerprof.sources.meter import DomainEnergy, distinct_names, rapl_scope
 from powerprof.sources.series import counter_energy, forget
 from powerprof.untrusted import whole
 
@@ -53,7 +53,7 @@ class Zone:
     @property
     def limit_watts(self) -> float:
         """More than this it cannot draw: by what its constraints state, and by what is sold at all."""
-        most = _PSYS_WATTS if self.name == "psys" else PACKAGE_WATTS
+        most = _PSYS_WATTS if rapl_scope(self.name) == "psys" else PACKAGE_WATTS
         if self.stated_uw is None:
             return most
         return min(max(_ABOVE_STATED * self.stated_uw * 1e-6, _LEAST_LIMIT_WATTS), most)
@@ -163,6 +163,7 @@ class RaplMeter:
         return [
             DomainEnergy(
                 domain.label,
+                rapl_scope(domain.zone.name),
                 counter_energy(
                     samples,
                     start_s,

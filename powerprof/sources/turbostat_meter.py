@@ -12,7 +12,7 @@ from typing import IO
 from powerprof import paths, programs
 from powerprof.errors import CapabilityError, DataError, PowerprofError
 from powerprof.sources.clock import WallOffset
-from powerprof.sources.meter import DomainEnergy, distinct_names
+from powerprof.sources.meter import DomainEnergy, distinct_names, rapl_scope
 from powerprof.sources.series import PowerInterval, interval_energy
 from powerprof.sources.turbostat import TurbostatInterval, TurbostatLog, TurbostatRow, parse_turbostat
 
@@ -81,7 +81,7 @@ def _watts(row: TurbostatRow, column: str, duration_s: float | None) -> float | 
 def log_energies(log: TurbostatLog, start_s: float, end_s: float, offset_s: float = 0.0) -> list[DomainEnergy]:
     """Energy of every domain of a log in a window of its time axis."""
     return [
-        DomainEnergy(domain, interval_energy(intervals, start_s, end_s), inside)
+        DomainEnergy(domain, rapl_scope(domain.rsplit("/", 1)[-1]), interval_energy(intervals, start_s, end_s), inside)
         for domain, (intervals, inside) in domain_intervals(log, offset_s).items()
     ]
 

@@ -89,6 +89,7 @@ def _row(reading: EnergyReading, width: int) -> str:
     watts = "no figure" if reading.watts is None else _figure(reading.watts)
     joules = "" if reading.joules is None else f"{reading.joules:,.1f}"
     kind = "estimated" if reading.kind == "estimated" else reading.contained_in or ""
+    kind = "in no sum" if reading.scope in ("device", "other") else kind
     return f"{_name(reading):{width}}{watts:>10}{joules:>13}   {kind}".rstrip()
 
 

@@ -234,7 +234,7 @@ _CHIPS: list[tuple[str, dict[str, float], list[str], float | None]] = [
     ("zenpower", {"SVI2_P_Core": 40.0, "SVI2_P_SoC": 15.0}, ["SVI2_P_Core", "SVI2_P_SoC"], 55.0),
     ("apm_xgene", {"CPU power": 30.0, "IO power": 12.0}, ["CPU power", "IO power"], 42.0),
     (
-        "smpro",
+        "smpro_hwmon",
         {"CORE VRD": 60.0, "SOC VRD": 20.0, "DIMM VRD1": 8.0, "DIMM VRD2": 9.0, "RCA VRD": 3.0},
         ["Core VRD", "DIMM VRD1", "DIMM VRD2", "RCA VRD", "SoC VRD"],
         100.0,
@@ -246,12 +246,12 @@ _CHIPS: list[tuple[str, dict[str, float], list[str], float | None]] = [
         12.0,
     ),
     ("macsmc_hwmon", {"AC Input Power": 30.0, "Heatpipe Power": 6.0}, ["server"], 30.0),
-    ("pfe1100", {"pin": 200.0, "pout1": 180.0, "pout2": 5.0}, ["server"], 200.0),
-    ("cffps2", {"pin": 500.0, "pout1": 470.0}, ["server"], 500.0),
+    ("pfe1100", {"pin": 200.0, "pout1": 180.0, "pout2": 5.0}, ["supply"], 200.0),
+    ("cffps2", {"pin": 500.0, "pout1": 470.0}, ["supply"], 500.0),
     (
         "corsairpsu",
         {"power total": 120.0, "power +12v": 100.0, "power +5v": 12.0, "power +3.3v": 6.0},
-        ["server"],
+        ["supply"],
         120.0,
     ),
     ("ibmpowernv", {"System": 700.0, "Processor 0": 200.0}, ["server"], 700.0),
@@ -289,9 +289,9 @@ def test_two_power_supplies_feed_one_server(tree: Tree) -> None:
         chip(tree, number, "cffps1", {"pin": 150.0 + number, "pout1": 140.0})
     with open_meters("hwmon") as meters:
         readings = window(meters)
-    assert host_energy(readings).domains == ["hwmon0/server", "hwmon1/server"]
+    assert host_energy(readings).domains == ["hwmon0/supply", "hwmon1/supply"]
     assert host_energy(readings).watts == pytest.approx(301.0)
-    assert {r.contained_in for r in readings if "pout1" in r.domain} == {"hwmon0/server", "hwmon1/server"}
+    assert {r.contained_in for r in readings if "pout1" in r.domain} == {"hwmon0/supply", "hwmon1/supply"}
 
 
 def test_a_jetson_by_its_volts_and_amperes(tree: Tree) -> None:

@@ -23,7 +23,7 @@ from powerprof.experiment.judge.phasesplit import with_energy_split
 from powerprof.records import EnergyReading, IdleRun, ToolCost, Window
 from powerprof.report.terminal import idle as idle_report
 from powerprof.sources.counters import CounterSample
-from powerprof.sources.meter import DomainEnergy
+from powerprof.sources.meter import DomainEnergy, rapl_scope
 from powerprof.sources.series import PowerSample, counter_energy, power_energy
 from tests.unit.experiment import builders
 
@@ -41,6 +41,7 @@ def reading(
         watts=None if joules is None else joules / WINDOW_S,
         contained_in=inside,
         dropped_samples_count=dropped,
+        scope="rail" if domain == "VDD_CPU" else None,
     )
 
 
@@ -291,7 +292,7 @@ def test_whatever_happens_to_meters_all_commands_agree_and_no_watt_is_impossible
 ) -> None:
     def count(domain: str, samples: list[CounterSample]) -> DomainEnergy:
         energy = counter_energy(samples, 0.0, 10.0, joules_per_unit=1e-6, modulus=RANGE, limit_watts=1000.0)
-        return DomainEnergy(domain, energy)
+        return DomainEnergy(domain, rapl_scope(domain), energy)
 
     domains = [count(f"package-{n}", samples) for n, samples in enumerate(packages)]
     domains += [] if dram is None else [count("package-0/dram", dram)]
@@ -299,7 +300,7 @@ def test_whatever_happens_to_meters_all_commands_agree_and_no_watt_is_impossible
     order.shuffle(domains)
     readings, notes = make_readings("rapl", domains, 0.0, 10.0)
     if wall:
-        log = DomainEnergy("wall", power_energy(wall, 0.0, 10.0, 3.0))
+        log = DomainEnergy("wall", "wall", power_energy(wall, 0.0, 10.0, 3.0))
         metered, said = make_readings("meter_log", [log], 0.0, 10.0)
         readings, notes = [*metered, *readings], [*notes, *said]
     found = by_every_command(readings, 10.0)

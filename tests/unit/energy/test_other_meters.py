@@ -47,7 +47,11 @@ def test_perf_counters_are_scaled_and_a_gone_cpu_is_marked() -> None:
     os.write(write_core, struct.pack("=Q", 1 << 32))
     os.close(write_core)  # the next read is empty, as perf's is when the CPU has gone
     meter = PerfPowerMeter(
-        [OpenCounter(read_pkg, "package-0", None, 2**-32), OpenCounter(read_core, "core", "package-0", 2**-32)], []
+        [
+            OpenCounter(read_pkg, "package-0", "package", None, 2**-32),
+            OpenCounter(read_core, "core", "core", "package-0", 2**-32),
+        ],
+        [],
     )
     meter.sample(0.0)
     assert meter.is_counting() is None

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of host, each drawn as a sysfs tree or a listing: the right sum, or none and a note."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from powerprof.energy.domains import host_energy, tier
+from powerprof.energy.meters import MeterSet, open_meters
+from powerprof.errors import CapabilityError
+from powerprof.records import EnergyReading
+from powerprof.report.terminal.energy import _row
+from powerprof.sources import perf_power
+from powerprof.sources.ipmi import listing_watts, parse_ipmi
+from tests.unit.energy.meter_trees import Tree
+
+Chip = tuple[str, dict[str, float]]
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    monkeypatch.setenv("POWERPROF_SYSFS", str(tmp_path))
+    return Tree(tmp_path)
+
+
+def draw_chips(tree: Tree, chips: list[Chip]) -> None:
+    for number, (name, watts) in enumerate(chips):
+        folder = f"class/hwmon/hwmon{number}"
+        tree.write(f"{folder}/name", name)
+        for index, (label, value) in enumerate(watts.items(), 1):
+            kind = "average" if name == "power_meter" else "input"
+            tree.write(f"{folder}/power{index}_{kind}", round(value * 1e6))
+            if not label.isdigit():
+                tree.write(f"{folder}/power{index}_label", label)
+
+
+def measured(meters: MeterSet, change: Callable[[], None] | None = None) -> list[EnergyReading]:
+    meters.sample(100.0)
+    if change is not None:
+        change()
+    meters.sample(102.0)
+    return meters.readings(100.0, 102.0)
+
+
+_ALTRA = {"power1 CORE VRD": 80.0, "power2 SoC": 38.0, "power3 DIMM VRD1": 10.0, "power4 DIMM VRD2": 9.0, "5": 4.0}
+_SUPPLY = {"pin": 100.0, "pout1": 92.0}
+
+# Class of host, its chips, and the watts of the host's sum (None: none).
+_HOSTS: list[tuple[str, list[Chip], float | None]] = [
+    ("two graphics cards", [("amdgpu", {"PPT": 80.0})] * 2, None),
+    ("two cards of one label and a disk", [("amdgpu", {"PPT": 80.0})] * 2 + [("nvme", {"1": 5.0})], None),
+    ("two integrated and discrete cards", [("i915", {"1": 20.0}), ("xe", {"1": 90.0}), ("xe", {"1": 90.0})], None),
+    ("NVMe drives", [("nvme", {"1": 6.0})] * 4, None),
+    ("two INA226", [("ina226", {"1": 9.0})] * 2, None),
+    ("three INA2xx", [("ina2xx", {"1": 9.0})] * 3, None),
+    ("SCMI rails", [("scmi_sensors", {"cpu_power": 20.0, "total": 40.0})] * 2, None),
+    ("unknown chips of one name", [("soc_meter", {"total power": 12.0})] * 2, None),
+    ("unknown chips that call themselves a server", [("boardmon", {"server": 12.0})] * 2, None),
+    ("a chip that is called package-0", [("package-0", {"1": 12.0})] * 2, None),
+    ("network cards", [("mlx5", {"1": 15.0})] * 2, None),
+    ("board regulators", [("tps53679", {"pin": 50.0, "pout1": 20.0})] * 2, None),
+    ("ina3221 of an unknown board", [("ina3221", {"VDD_A": 3.0})] * 2, None),
+    ("Ampere Altra", [("smpro_hwmon", _ALTRA)], 141.0),
+    ("Ampere Altra of two sockets", [("smpro_hwmon", _ALTRA)] * 2, 282.0),
+    ("Altra by an older name", [("smpro", _ALTRA)], 141.0),
+    ("Altra and its cards", [("smpro_hwmon", _ALTRA), ("amdgpu", {"PPT": 50.0}), ("amdgpu", {"PPT": 50.0})], 141.0),
+    ("Intel CRPS", [("intel_crps185", {"pin": 100.0})], 100.0),
+    ("two Intel CRPS", [("intel_crps185", {"pin": 100.0})] * 2, 200.0),
+    ("AcBel", [("acbel_fsg032", _SUPPLY)] * 2, 200.0),
+    ("IBM supplies", [("cffps2", _SUPPLY)] * 2, 200.0),
+    ("BluTek supplies", [("bpa-rs600", _SUPPLY)] * 2, 200.0),
+    ("supplies without an input power", [("cffps1", {"pout1": 92.0})] * 2, 184.0),
+    ("an ACPI meter", [("power_meter", {"1": 200.0})], 200.0),
+    ("an ACPI meter and two supplies", [("power_meter", {"1": 200.0}), *[("cffps2", _SUPPLY)] * 2], 200.0),
+    ("an ACPI meter behind its supplies", [("power_meter", {"1": 180.0}), *[("cffps2", _SUPPLY)] * 2], 180.0),
+    ("an ACPI meter of one of two boards", [("power_meter", {"1": 100.0}), *[("cffps2", _SUPPLY)] * 2], 200.0),
+    ("an ACPI meter and cards", [("power_meter", {"1": 200.0}), *[("amdgpu", {"PPT": 150.0})] * 2], 200.0),
+    ("two ACPI meters", [("power_meter", {"1": 200.0})] * 2, None),
+    ("zenpower of two sockets", [("zenpower", {"SVI2_P_Core": 40.0, "SVI2_P_SoC": 10.0})] * 2, 100.0),
+    ("zenpower and two cards", [("zenpower", {"SVI2_P_Core": 40.0}), *[("amdgpu", {"PPT": 80.0})] * 2], 40.0),
+]
+
+
+@pytest.mark.parametrize(("chips", "watts"), [host[1:] for host in _HOSTS], ids=[host[0] for host in _HOSTS])
+def test_a_host_is_summed_from_what_is_known_to_be_a_part_of_it(
+    tree: Tree, chips: list[Chip], watts: float | None
+) -> None:
+    draw_chips(tree, chips)
+    with open_meters("hwmon") as meters:
+        readings = measured(meters)
+        notes = meters.notes()
+    assert host_energy(readings).watts == (None if watts is None else pytest.approx(watts))
+    assert not any("cannot lie inside" in note for note in notes)
+    with open_meters("auto") as meters:
+        assert meters.names == (() if watts is None else ("hwmon",))
+    # A class is a field: whatever the domains are called, the sum is the same.
+    renamed = [r.__class__(**{**_fields(r), "domain": f"package-{n}"}) for n, r in enumerate(readings)]
+    flat = [r for r in renamed if tier(r) not in ("rail", "core")] if watts is not None else renamed
+    if any(tier(r) in ("server", "supply") for r in readings) or watts is None:
+        assert host_energy(flat).watts == (None if watts is None else pytest.approx(watts))
+
+
+def _fields(reading: EnergyReading) -> dict[str, object]:
+    return {name: getattr(reading, name) for name in reading.__struct_fields__}
+
+
+def test_which_of_two_meters_of_a_server_counts_is_said(tree: Tree) -> None:
+    draw_chips(tree, [("power_meter", {"1": 200.0}), *[("cffps2", _SUPPLY)] * 2])
+    with open_meters("hwmon") as meters:
+        readings = measured(meters)
+        note = next(note for note in meters.notes() if "both measure this server" in note)
+    assert note.startswith("server 200.0 W and hwmon1/supply + hwmon2/supply 200.0 W")
+    assert note.endswith("server counts, never both")
+    assert host_energy(readings).domains == ["server"]
+
+
+def test_a_supply_that_cannot_be_read_leaves_the_sum_unknown(tree: Tree) -> None:
+    draw_chips(tree, [("cffps2", _SUPPLY)] * 2)
+    tree.write("class/hwmon/hwmon1/power1_input", "no number")
+    with open_meters("hwmon") as meters:
+        assert host_energy(measured(meters)).watts is None
+
+
+def test_what_is_in_no_sum_is_marked(tree: Tree) -> None:
+    draw_chips(tree, [("amdgpu", {"PPT": 80.0}), ("power_meter", {"1": 20.0})])
+    with open_meters("hwmon") as meters:
+        readings = measured(meters)
+        # A card may draw more than the board's meter shows: it says nothing of where the card is fed from.
+        assert not any("cannot lie inside" in note for note in meters.notes())
+    card = next(r for r in readings if r.scope == "device")
+    assert card.contained_in is None
+    assert _row(card, 30).endswith("in no sum")
+
+
+@pytest.mark.parametrize(
+    ("names", "watts"),
+    [
+        (("psys", "psys-1"), 310.0),
+        (("psys", "psys-%d"), 310.0),
+        (("psys", "psys"), 310.0),
+        (("psys-0", "psys-1"), 310.0),
+        (("psys", "mmio"), 159.0),
+        (("package-0-die-0", "package-0-die-1"), 310.0),
+        (("package-0", "platform"), 159.0),
+    ],
+)
+def test_zones_of_later_packages(tree: Tree, names: tuple[str, str], watts: float) -> None:
+    for number, name in enumerate(names):
+        tree.zone(f"intel-rapl:{number}", name, 0)
+
+    def change() -> None:
+        tree.count("intel-rapl:0", 318_000_000)
+        tree.count("intel-rapl:1", 302_000_000)
+
+    with open_meters("rapl") as meters:
+        assert host_energy(measured(meters, change)).watts == pytest.approx(watts)
+
+
+def test_two_dies_of_a_package_are_two_counters_of_perf(tree: Tree) -> None:
+    for cpu, (package, die) in {0: (0, 0), 24: (0, 1), 48: (1, 0), 72: (1, 1)}.items():
+        tree.write(f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", package)
+        tree.write(f"devices/system/cpu/cpu{cpu}/topology/die_id", die)
+    assert list(perf_power._packages_of([0, 24, 48, 72]).values()) == [
+        "package-0-die-0",
+        "package-0-die-1",
+        "package-1-die-0",
+        "package-1-die-1",
+    ]
+    assert perf_power._packages_of([0, 48]) == {0: "package-0", 48: "package-1"}
+
+
+# The lines of a listing, and the server's watts.
+_LISTINGS: list[tuple[str, float | None]] = [
+    ("CPU_Total_Power | 100 Watts | ok\nTotal_Power | 340 Watts | ok", 340.0),
+    ("GPU Total Power | 800 Watts | ok\nSys_Power | 2100 Watts | ok", 2100.0),
+    ("MEM_Total_Power | 60 Watts | ok\nPwr Consumption | 340 Watts | ok", 340.0),
+    ("Fan Total Power | 30 Watts | ok", None),
+    ("CPU Power Meter | 30 Watts | ok\nPower Meter | 210 Watts | ok", 210.0),
+    ("System Power Budget | 900 Watts | ok\nSystem Level | 210 Watts | ok", 210.0),
+    ("PSU1_PIN | 100 Watts | ok\nPSU2_PIN | 110 Watts | ok", 210.0),
+    ("PSU1 Input Power | 100 Watts | ok\nGPU1_PS1 Input | 110 Watts | ok", 100.0),
+    ("Instantaneous power reading: 214 Watts\nPower reading state is: activated", 214.0),
+    ("Instantaneous power reading: 214 Watts\nPower reading state is: deactivated", None),
+]
+
+
+@pytest.mark.parametrize(("text", "watts"), _LISTINGS)
+def test_only_a_sensor_of_the_whole_server_is_the_servers(text: str, watts: float | None) -> None:
+    assert listing_watts(text.splitlines())[0] == watts
+
+
+_DCMI = """
+    Instantaneous power reading:                   {watts} Watts
+    Minimum during sampling period:                  2 Watts
+    IPMI timestamp:                           05/05/2024 13:06:{second:02d} UTC    Sampling period:  00000001 Seconds.
+    Power reading state is:                   {state}
+
+"""
+
+
+def test_todays_ipmitool_text_and_a_reading_that_is_switched_off() -> None:
+    states = [(210, 10, "activated"), (999, 15, "deactivated"), (220, 20, "activated")]
+    text = "".join(_DCMI.format(watts=watts, second=second, state=state) for watts, second, state in states)
+    log = parse_ipmi(text, "dcmi.log")
+    assert [sample.watts for sample in log.samples] == [210.0, 220.0]
+    assert log.samples[1].time_s - log.samples[0].time_s == 10.0
+    assert log.samples[0].time_s == 1714914370.0  # 2024-05-05 13:06:10 UTC
+    assert "1 listings without a power reading were left out" in log.notes
+
+
+def supply(tree: Tree, name: str, kind: str, **values: object) -> None:
+    for key, value in {"type": kind, **values}.items():
+        tree.write(f"class/power_supply/{name}/{key}", value)
+
+
+def test_a_battery_beside_the_mains_is_no_meter_of_the_machine(tree: Tree) -> None:
+    supply(tree, "BAT0", "Battery", status="Discharging", power_now=8_000_000)
+    supply(tree, "AC", "Mains", online=1)
+    with pytest.raises(CapabilityError, match=r"the mains feed this machine too \(AC\)"):
+        open_meters("battery")
+    supply(tree, "AC", "Mains", online=0)
+    with open_meters("battery") as meters:
+        assert host_energy(measured(meters)).watts == pytest.approx(8.0)
+    with open_meters("battery") as meters:
+        readings = measured(meters, lambda: supply(tree, "AC", "Mains", online=1))
+    assert readings[0].joules is None
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("hid_ups", ""), ("ups", "Eaton 5E"), ("hidpp_1", "Back-UPS ES 700"), ("battery", "Smart-UPS")]
+)
+def test_a_ups_is_no_battery_of_this_machine(tree: Tree, name: str, model: str) -> None:
+    supply(tree, name, "Battery", status="Discharging", power_now=300_000_000, model_name=model)
+    with pytest.raises(CapabilityError, match="battery: none"):
+        open_meters("battery")
