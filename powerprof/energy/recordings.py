@@ -242,7 +242,7 @@ def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> MeterRe
                     end_s,
                     joules_per_unit=1e-6,
                     modulus=domain.zone.modulus,
-                    limit_watts=domain.zone.limit_watts,
+                    limit_watts=domain.limit_watts,
                 ),
                 domain.inside,
             )

@@ -94,7 +94,9 @@ def count(samples: Sequence[CounterSample], joules_per_unit: float, modulus: int
             continue
         onward = step(last, sample)
         restarted = step(odd, sample) if odd is not None else None
-        if odd is not None and restarted is not None and (odd[1] < last[1] or onward is None):
+        # It goes on from there: a reset, or a jump ahead. Back on its course it was a spike.
+        goes_on = odd is not None and (odd[1] < last[1] or onward is None or sample[1] >= odd[1])
+        if odd is not None and restarted is not None and goes_on:
             counted.drops.append(_jump(last, odd, joules_per_unit, limit_watts))
             counted.steps.append(restarted)
             last, odd = sample, None
@@ -137,3 +139,77 @@ def _jump(last: _Reading, odd: _Reading, joules_per_unit: float, limit_watts: fl
         watts = (after - before) / max(seconds, _SHORTEST_S)
         why = f"a step of {watts:,.0f} W is more than {limit_watts:,.0f} W: {seconds:.1f} s are not counted"
     return Drop(last[0], odd[0], why)
+
+
+# A counter that is seen to move within so little is refreshed often enough for its edges alone to be exact.
+_FAST_S = 0.05
+_FAST_LOOK_S, _SLOW_LOOK_S = 1.0, 0.2
+# Smaller steps are the counter's own unit, at next to no power.
+_LEAST_STEP_JOULES = 0.01
+# Without a move for so many times the longest pause between two moves it stands still.
+_FROZEN = 3.0
+_LEAST_MOVES = 3
+_LEAST_STILL = 2
+_SLOW_SHARE = 0.2
+# So many times what any other step drew is a jump of the counter or a burst.
+_JUMP = 4.0
+_LEAST_OTHERS = 4
+
+
+def look_interval_s(counters: Sequence[Sequence[CounterSample]]) -> float | None:
+    """How often to sample within a window: once a second what is refreshed quickly, to see it freeze or jump, and more
+    often what may be slow, to find its steps. None before the first sample.
+    """
+    if not any(counters):
+        return None
+    fast = any(
+        b.time_s - a.time_s <= _FAST_S and None not in (a.value, b.value) and a.value != b.value
+        for samples in counters
+        for a, b in itertools.pairwise(samples[:_FIRST_SAMPLES])
+    )
+    return _FAST_LOOK_S if fast else _SLOW_LOOK_S
+
+
+_FIRST_SAMPLES = 50
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """How a counter moves: the samples at which it did, and the longest pause between two of them (None: all did).
+
+    `frozen_s`: since when it does not move any more.
+    """
+
+    samples: Sequence[CounterSample]
+    period_s: float | None = None
+    frozen_s: float | None = None
+
+
+def refresh_of(samples: Sequence[CounterSample], joules_per_unit: float) -> Refresh:
+    """Tell a counter that is sampled more often than it is refreshed: only where it moved is its time known."""
+    pairs = list(itertools.pairwise([s for s in samples if s.value is not None]))
+    moved = [(a, b) for a, b in pairs if a.value != b.value]
+    still = [b for a, b in pairs if a.value == b.value and b.time_s - a.time_s > _SHORTEST_S]
+    most = max((abs((b.value or 0) - (a.value or 0)) for a, b in moved), default=0)
+    if len(still) < _LEAST_STILL or most * joules_per_unit < _LEAST_STEP_JOULES:
+        return Refresh(samples)
+    moves = [b for _, b in moved]
+    pauses = [b.time_s - a.time_s for a, b in itertools.pairwise(moves)]
+    if len(moves) >= _LEAST_MOVES and pairs[-1][1].time_s - moves[-1].time_s > _FROZEN * max(pauses):
+        return Refresh(samples, frozen_s=moves[-1].time_s)
+    if len(still) < _SLOW_SHARE * len(pairs):
+        return Refresh(samples)
+    return Refresh(moves, max(pauses) if pauses else pairs[-1][1].time_s - pairs[0][0].time_s)
+
+
+def jump_joules(steps: Sequence[CounterStep], joules_per_unit: float) -> tuple[float, CounterStep] | None:
+    """By how much one step exceeds all others, where it does so far beyond what they vary; None where none does."""
+    long = [step for step in steps if step.end_s - step.start_s > _SHORTEST_S]
+    if len(long) <= _LEAST_OTHERS:
+        return None
+    rates = [step.units * joules_per_unit / (step.end_s - step.start_s) for step in long]
+    top = max(range(len(long)), key=rates.__getitem__)
+    usual = max(rate for index, rate in enumerate(rates) if index != top)
+    if usual <= 0 or rates[top] <= _JUMP * usual:
+        return None
+    return (rates[top] - usual) * (long[top].end_s - long[top].start_s), long[top]

@@ -18,13 +18,15 @@ from powerprof import paths
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import read_int, try_int, try_text
 from powerprof.records import Scope
-from powerprof.sources.counters import CounterSample
+from powerprof.sources.counters import CounterSample, look_interval_s
 from powerprof.sources.hwmon_chips import role_of
 from powerprof.sources.meter import DomainEnergy, distinct_names
-from powerprof.sources.series import PowerSample, counter_energy, forget, power_energy
+from powerprof.sources.series import EnergySeries, PowerSample, counter_energy, forget, power_energy
 
 _IGNORED = re.compile(r"BAT|AC\b|ACAD|ADP|ucsi|hidpp|wacom", re.I)
 _POWER_INTERVAL_S = 1.0
+# A window must be so many times as long as what a reading is the mean of.
+_MEANS = 2.0
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,18 @@ class HwmonMeter:
         self._channels = channels
         self._counters: list[list[CounterSample]] = [[] for _ in channels]
         self._powers: list[list[PowerSample]] = [[] for _ in channels]
-        only_energy = all(c.is_energy for c in channels)
-        self.max_interval_s: float | None = None if only_energy else _POWER_INTERVAL_S
+        # A mean that the meter itself takes over a time (ACPI's, in ms).
+        numbers = [(c.file.parent, re.fullmatch(r"power(\d+)_average", c.file.name)) for c in channels]
+        self._means_s = [
+            (try_int(folder / f"power{number[1]}_average_interval") or 0) * 1e-3 if number else 0.0
+            for folder, number in numbers
+        ]
+
+    @property
+    def max_interval_s(self) -> float | None:
+        looks = [look_interval_s(self._counters)]
+        looks += [] if all(c.is_energy for c in self._channels) else [_POWER_INTERVAL_S]
+        return min((value for value in looks if value is not None), default=None)
 
     def sample(self, now_s: float) -> None:
         for channel, counters, powers in zip(self._channels, self._counters, self._powers, strict=True):
@@ -146,12 +158,20 @@ class HwmonMeter:
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         result = []
-        for channel, counters, powers in zip(self._channels, self._counters, self._powers, strict=True):
+        for channel, counters, powers, mean_s in zip(
+            self._channels, self._counters, self._powers, self._means_s, strict=True
+        ):
             if channel.is_energy:
                 # The file is a 64-bit accumulation of the driver's; a step back means that it was reset.
                 energy = counter_energy(counters, start_s, end_s, joules_per_unit=1e-6, modulus=None)
             else:
                 energy = power_energy(powers, start_s, end_s, 5 * _POWER_INTERVAL_S)
+            if mean_s > _POWER_INTERVAL_S and end_s - start_s < _MEANS * mean_s:
+                said = f"is a mean over {mean_s:.0f} s: a window of {_MEANS * mean_s:.0f} s or more is needed"
+                energy = EnergySeries(None, start_s, end_s, 0, (said,))
+            elif mean_s > _POWER_INTERVAL_S:
+                known = [s.watts for s in powers if s.watts is not None and s.time_s >= start_s]
+                energy = replace(energy, edge_joules=(max(known) - min(known)) * mean_s if known else 0.0)
             result.append(DomainEnergy(channel.domain, channel.scope, energy, channel.inside))
         return result
 

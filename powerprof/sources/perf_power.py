@@ -18,7 +18,7 @@ from powerprof import paths
 from powerprof.errors import CapabilityError
 from powerprof.files import read_int, read_text, reason_of, try_int, try_text
 from powerprof.records import Scope
-from powerprof.sources.counters import CounterSample
+from powerprof.sources.counters import CounterSample, look_interval_s
 from powerprof.sources.meter import DomainEnergy, distinct_names, rapl_scope
 from powerprof.sources.perf_event import open_counter, read_counter
 from powerprof.sources.series import counter_energy, forget
@@ -92,12 +92,15 @@ class PerfPowerMeter:
     """Open counters of the `power` PMU; the descriptors are closed by `close`."""
 
     name = "perf_power"
-    max_interval_s: float | None = None
 
     def __init__(self, counters: Sequence[OpenCounter], notes: list[str]) -> None:
         self._counters = list(counters)
         self._samples: list[list[CounterSample]] = [[] for _ in counters]
         self._notes = notes
+
+    @property
+    def max_interval_s(self) -> float | None:
+        return look_interval_s(self._samples)
 
     def sample(self, now_s: float) -> None:
         for counter, samples in zip(self._counters, self._samples, strict=True):

@@ -15,9 +15,9 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import read_int, try_int, try_text
-from powerprof.sources.counters import PACKAGE_WATTS, CounterSample
+from powerprof.sources.counters import PACKAGE_WATTS, CounterSample, look_interval_s
 from powerprof.sources.meter import DomainEnergy, distinct_names, rapl_scope
-from powerprof.sources.series import counter_energy, forget
+from powerprof.sources.series import EnergySeries, counter_energy, forget
 from powerprof.untrusted import whole
 
 _CONTROL_TYPES = ("intel-rapl", "intel-rapl-tpmi", "intel-rapl-mmio")
@@ -30,6 +30,9 @@ _PSYS_WATTS = 5 * PACKAGE_WATTS
 _ABOVE_STATED = 4.5
 _LEAST_LIMIT_WATTS = 100.0
 _OPEN_LIMIT_UW = 2_000_000_000
+# What a platform may draw where its packages draw all they can: memory, fans, losses, a graphics card of a desktop.
+_AROUND_CPUS = 1.5
+_AROUND_CPUS_WATTS = 200.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Domain:
     zone: Zone
     label: str
     inside: str | None
+    limit_watts: float
 
 
 def select_domains(zones: Iterable[Zone]) -> tuple[list[Domain], list[str]]:
@@ -86,9 +90,17 @@ def select_domains(zones: Iterable[Zone]) -> tuple[list[Domain], list[str]]:
         used[key] = zone
     labels = distinct_names(list(used))
     label_of = {zone.id: label for label, zone in zip(labels, used.values(), strict=True)}
+    # A platform's counter in wrong units shows kilowatts: what the CPUs can draw bounds it.
+    packages = [zone.limit_watts for zone in used.values() if rapl_scope(zone.name) == "package"]
+    platform = _AROUND_CPUS * sum(packages) + _AROUND_CPUS_WATTS if packages else _PSYS_WATTS
     # A dram zone lies in its package's folder, and yet a package's counter does not include it (SDM 15.10.1).
     domains = [
-        Domain(zone, label, label_of.get(zone.parent or "") if zone.name in ("core", "uncore") else None)
+        Domain(
+            zone,
+            label,
+            label_of.get(zone.parent or "") if zone.name in ("core", "uncore") else None,
+            min(zone.limit_watts, platform) if rapl_scope(zone.name) == "psys" else zone.limit_watts,
+        )
         for label, zone in zip(labels, used.values(), strict=True)
     ]
     return sorted(domains, key=lambda d: d.label), notes
@@ -136,13 +148,20 @@ class RaplMeter:
 
     name = "rapl"
 
-    def __init__(self, domains: list[Domain], folders: Mapping[str, Path], notes: list[str]) -> None:
+    def __init__(self, domains: list[Domain], folders: Mapping[str, Path], notes: list[str], root: Path) -> None:
         self._domains = domains
         self._files = [folders[d.zone.id] / "energy_uj" for d in domains]
         self._samples: list[list[CounterSample]] = [[] for _ in domains]
         self._notes = notes
+        self._root = root
+        self._known = set(folders)
         ranges = [d.zone.range_uj for d in domains if d.zone.range_uj is not None]
-        self.max_interval_s: float | None = min(ranges) * 1e-6 / _WORST_WATTS / 2 if ranges else None
+        self._wrap_s: float | None = min(ranges) * 1e-6 / _WORST_WATTS / 2 if ranges else None
+
+    @property
+    def max_interval_s(self) -> float | None:
+        looks = [value for value in (self._wrap_s, look_interval_s(self._samples)) if value is not None]
+        return min(looks, default=None)
 
     def sample(self, now_s: float) -> None:
         for domain, file, samples in zip(self._domains, self._files, self._samples, strict=True):
@@ -170,13 +189,23 @@ class RaplMeter:
                     end_s,
                     joules_per_unit=_JOULES_PER_UNIT,
                     modulus=domain.zone.modulus,
-                    max_step_s=self.max_interval_s,
-                    limit_watts=domain.zone.limit_watts,
+                    max_step_s=self._wrap_s,
+                    limit_watts=domain.limit_watts,
                 ),
                 domain.inside,
             )
             for domain, samples in zip(self._domains, self._samples, strict=True)
-        ]
+        ] + self._appeared(start_s, end_s)
+
+    def _appeared(self, start_s: float, end_s: float) -> list[DomainEnergy]:
+        """Packages that were plugged in since: a sum without them would be too small, and what they drew is unknown."""
+        added = []
+        for zone_id, folder in _zone_folders(self._root).items():
+            name = try_text(folder / "name") if zone_id not in self._known else None
+            if name is not None and _control_type(zone_id) == "intel-rapl" and rapl_scope(name) == "package":
+                said = "appeared after measuring began: no figure"
+                added.append(DomainEnergy(name, "package", EnergySeries(None, start_s, end_s, 0, (said,))))
+        return added
 
     def forget(self, before_s: float) -> None:
         for samples in self._samples:
@@ -218,4 +247,4 @@ def open_rapl() -> RaplMeter:
             "modprobe intel_rapl_msr; where that fails use another meter (--meter-log FILE) or the estimate",
         )
     notes += [f"rapl: {path} cannot be read: what it counts is unknown" for path in refused]
-    return RaplMeter(domains, folders, notes)
+    return RaplMeter(domains, folders, notes, root)

@@ -13,14 +13,16 @@ import itertools
 import statistics
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from powerprof.sources.counters import PACKAGE_WATTS, CounterSample, count
+from powerprof.sources.counters import PACKAGE_WATTS, CounterSample, count, jump_joules, refresh_of
 
 # A sample that is this near to an edge is at it: reading some files one after the other takes as long.
 _AT_EDGE_S = 0.005
 # Samples from before a window by which its own are judged.
 _HISTORY = 50
+# A counter that is refreshed seldom must have made so many steps in a window.
+_LEAST_STEPS = 2
 # Gaps of less are the jitter of the meter's own clock.
 _GAP_SHARE = 0.02
 _GAP_S = 0.05
@@ -124,23 +126,46 @@ def counter_energy(
         said = f"its wrap point cannot be read, so {unreadable} of {len(inside)} samples were dropped"
         return EnergySeries(None, start_s, end_s, unreadable, (said,))
     # Some samples from before tell what is usual for this counter.
-    counted = count(samples[max(first - _HISTORY, 0) : last + 1], joules_per_unit, modulus, limit_watts)
+    refresh = refresh_of(samples[max(first - _HISTORY, 0) : last + 1], joules_per_unit)
+    counted = count(refresh.samples, joules_per_unit, modulus, limit_watts)
     begin = inside[0].time_s if inside else start_s
     drops = [drop for drop in counted.drops if drop.end_s > begin]
     notes = [f"{unreadable} of {len(inside)} samples could not be read and were dropped"] if unreadable else []
     notes += [drop.why for drop in drops]
     dropped = unreadable + len(drops)
     steps = [step for step in counted.steps if step.end_s > begin and step.end_s > step.start_s]
+    if refresh.frozen_s is not None and refresh.frozen_s > start_s:
+        notes.append(f"counted for {refresh.frozen_s - start_s:.1f} s of the window and then stood still: no figure")
+        return EnergySeries(None, start_s, end_s, dropped, tuple(notes))
+    if refresh.period_s is not None and len(steps) < _LEAST_STEPS:
+        need_s = (_LEAST_STEPS + 1) * refresh.period_s
+        notes.append(f"is refreshed every {refresh.period_s:.1f} s: a window of {need_s:.0f} s or more is needed")
+        return EnergySeries(None, start_s, end_s, dropped, tuple(notes))
     if not steps:
         few = [] if drops else ["fewer than two samples in the window"]
         return EnergySeries(None, start_s, end_s, dropped, (*notes, *few))
+    step_joules = 0.0
+    if refresh.period_s is not None:
+        step_joules = max(step.units for step in steps) * joules_per_unit
+        notes.append(
+            f"is refreshed every {refresh.period_s:.1f} s: its figure is known to one step, {step_joules:.1f} J"
+        )
+    jump = jump_joules(steps, joules_per_unit)
+    if jump is not None:
+        excess, step = jump
+        step_joules += excess
+        notes.append(
+            f"counted {step.units * joules_per_unit:.0f} J in {step.end_s - step.start_s:.1f} s, far more than in any "
+            "other step: a jump or a burst, and the interval holds both"
+        )
     longest = max(step.end_s - step.start_s for step in steps)
     if max_step_s is not None and longest > 2 * max_step_s:
         notes.append(f"{longest:.0f} s without a sample: the counter may have wrapped unseen")
     # Whole units are added up before they are scaled, so that a window between samples is exact to one.
     exact = sum(step.units for step in steps) * joules_per_unit
     pieces = [_uniform(step.start_s, step.end_s, step.units * joules_per_unit) for step in steps]
-    return _share_of(pieces, start_s, end_s, dropped, notes, exact)
+    energy = _share_of(pieces, start_s, end_s, dropped, notes, exact)
+    return replace(energy, edge_joules=energy.edge_joules + step_joules) if step_joules else energy
 
 
 def power_energy(

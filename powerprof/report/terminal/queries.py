@@ -23,8 +23,11 @@ def headline(record: Queries) -> str:
     share = text.number(first.c0_percent, 0) if first.c0_percent is not None else text.UNKNOWN
     joules = ""
     if first.joules is not None and record.joules is not None:
-        kind = " (estimated)" if first.kind == "estimated" else ""
-        joules = f" and {_joules(first.joules)} of {_joules(record.joules)} J above the idle floor{kind}"
+        known = [] if first.kind != "estimated" else ["estimated"]
+        if first.low_joules is not None and first.high_joules is not None:
+            known.append(f"{_joules(first.low_joules)} to {_joules(first.high_joules)} J possible")
+        said = f" ({', '.join(known)})" if known else ""
+        joules = f" and {_joules(first.joules)} of {_joules(record.joules)} J above the idle floor{said}"
     return f"One statement takes {share} % of this server's CPU time{joules}: {text.cut(first.text, 200)}"
 
 
