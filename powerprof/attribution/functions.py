@@ -50,7 +50,7 @@ class FunctionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """`attribute --functions`: rows by self CPU time. `probe_cost_percent` is of one CPU over the window."""
+    """`functions`: rows by self CPU time. `probe_cost_percent` is of one CPU over the window."""
 
     pattern: str
     pids: list[int]
@@ -73,7 +73,7 @@ class FunctionProfile(msgspec.Struct, frozen=True, kw_only=True):
     tool_cpu_s: float
     interrupted: bool = False
     id: str | None = None
-    command: str = "attribute"
+    command: str = "functions"
     started_at: str | None = None
     label: str | None = None
     host: dict[str, Any] = {}

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other questions about a target: where does it run (`--on-cpu`), how often are functions called, who wakes its
-threads (`--wakers`), and how long do they sleep (`--sleeps`)."""
+"""What verbs other than `attribute` do with a target: sample it, probe its functions, follow its sleeps."""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from powerprof import privileges
 from powerprof.attribution.functions import FunctionProfile, function_profile
+from powerprof.attribution.offcpu import OffCpuProfile, dtrace_profile
 from powerprof.attribution.oncpu import OnCpuProfile, on_cpu_profile
-from powerprof.attribution.sleepers import SleepsProfile, WakersProfile, sleeps_profile, wakers_profile
+from powerprof.attribution.requests import FunctionsRequest, OffCpuRequest, ProfileRequest
 from powerprof.errors import CapabilityError, UsageError
 from powerprof.processes.targets import Target
 from powerprof.processes.tasks import look_up
@@ -23,104 +23,79 @@ from powerprof.tracing.dtrace.backend import DtraceRun
 from powerprof.tracing.dtrace.scripts import Question
 from powerprof.windows.sampling import now_text
 
-T = TypeVar("T", OnCpuProfile, FunctionProfile, WakersProfile, SleepsProfile)
+T = TypeVar("T", OnCpuProfile, FunctionProfile, OffCpuProfile)
 # Says what the probes can do to the target; raises where it is not agreed to.
 Consent = Callable[[str], None]
 Names = Callable[[], Mapping[int, str]]
-Backend = Literal["auto", "bpf", "dtrace"]
 EVENTS: tuple[Event, ...] = ("cpu-clock", "page-faults")
 
 
-@dataclass(frozen=True)
-class OnCpuPlan:
-    """What to sample, how often and how long."""
-
-    target: Target
-    duration_s: float
-    event: str = "cpu-clock"
-    frequency_hz: int = 99
-    settle: bool = False
-
-
-@dataclass(frozen=True)
-class FunctionsPlan:
-    """Which functions to probe (a glob, or module:glob), and how many at most."""
-
-    target: Target
-    duration_s: float
-    pattern: str
-    limit: int
-    backend: str = "auto"
-    unwinding_risk: bool = False
-    settle: bool = False
-
-
-def on_cpu(plan: OnCpuPlan, names: Names, say: Say) -> OnCpuProfile:
+def on_cpu(target: Target, request: ProfileRequest, names: Names, say: Say) -> OnCpuProfile:
     """Sample one window. Raises UsageError, CapabilityError, PowerprofError."""
     from powerprof.tracing.oncpu.tracer import OnCpuTracer
 
-    event = next((known for known in EVENTS if known == plan.event), None)
+    event = next((known for known in EVENTS if known == request.event), None)
     if event is None:
-        raise UsageError(f"--event {plan.event} is not a choice", f"one of {', '.join(EVENTS)}")
+        raise UsageError(f"--event {request.event} is not a choice", f"one of {', '.join(EVENTS)}")
     named = dict(names())
     say("loading the sampler")
-    pids = None if plan.target.system else plan.target.pids
-    with OnCpuTracer(pids, event, frequency_hz=plan.frequency_hz) as tracer:
-        say(f"sampling {plan.target.label} for {plan.duration_s:g} s")
+    pids = None if target.system else target.pids
+    with OnCpuTracer(pids, event, frequency_hz=request.frequency_hz) as tracer:
+        say(f"sampling {target.label} for {request.duration_s:g} s")
         started_at = now_text()
-        capture = tracer.measure(plan.duration_s, opened=lambda: privileges.settle(plan.settle))
+        capture = tracer.measure(request.duration_s, opened=lambda: privileges.settle(request.settle))
     named.update(names())
-    return _labelled(on_cpu_profile(capture, server_names=named), plan.target, started_at)
+    return _labelled(on_cpu_profile(capture, server_names=named), target, started_at)
 
 
-def functions(plan: FunctionsPlan, say: Say, consent: Consent) -> FunctionProfile:
+def functions(target: Target, request: FunctionsRequest, say: Say, consent: Consent) -> FunctionProfile:
     """Probe one window. `consent` is asked before a probe is placed that can harm the target.
 
     Raises UsageError, CapabilityError, PowerprofError, and what `consent` raises.
     """
-    if plan.target.system:
-        raise UsageError("--functions probes processes, not the whole system", "choose some by --pid")
-    if plan.backend not in ("auto", "bpf", "dtrace"):
-        raise UsageError(f"--backend {plan.backend} is not a choice", "auto, bpf or dtrace")
-    if plan.backend == "dtrace" and plan.unwinding_risk:
+    if target.system:
+        raise UsageError("functions are probed in processes, not in the whole system", "choose some by --pid")
+    if request.backend not in ("auto", "bpf", "dtrace"):
+        raise UsageError(f"--backend {request.backend} is not a choice", "auto, bpf or dtrace")
+    if request.backend == "dtrace" and request.unwinding_risk:
         raise UsageError("--allow-unwinding-risk has no effect with DTrace", "it places no return probes")
     started_at = now_text()
-    if plan.backend == "dtrace":
-        return _labelled(_by_dtrace(plan, say), plan.target, started_at)
+    if request.backend == "dtrace":
+        return _labelled(_by_dtrace(target, request, say), target, started_at)
     try:
-        profile = _by_bpf(plan, say, consent)
+        profile = _by_bpf(target, request, say, consent)
     except CapabilityError:
-        if plan.backend == "bpf" or not _has_dtrace():
+        if request.backend == "bpf" or not _has_dtrace():
             raise
-        profile = _by_dtrace(plan, say)
-    return _labelled(profile, plan.target, started_at)
+        profile = _by_dtrace(target, request, say)
+    return _labelled(profile, target, started_at)
 
 
-def _by_bpf(plan: FunctionsPlan, say: Say, consent: Consent) -> FunctionProfile:
+def _by_bpf(target: Target, request: FunctionsRequest, say: Say, consent: Consent) -> FunctionProfile:
     from powerprof.tracing.functions.tracer import FunctionTracer
 
     say("finding the functions")
-    risk = plan.unwinding_risk
-    with FunctionTracer(plan.target.pids, plan.pattern, limit=plan.limit, unwinding_risk=risk) as tracer:
+    risk = request.unwinding_risk
+    with FunctionTracer(target.pids, request.pattern, limit=request.limit, unwinding_risk=risk) as tracer:
         if tracer.danger is not None:
             consent(tracer.danger)
-        say(f"counting {len(tracer.functions)} functions for {plan.duration_s:g} s")
-        return function_profile(tracer.measure(plan.duration_s, lambda: privileges.settle(plan.settle)))
+        say(f"counting {len(tracer.functions)} functions for {request.duration_s:g} s")
+        return function_profile(tracer.measure(request.duration_s, lambda: privileges.settle(request.settle)))
 
 
-def _by_dtrace(plan: FunctionsPlan, say: Say) -> FunctionProfile:
+def _by_dtrace(target: Target, request: FunctionsRequest, say: Say) -> FunctionProfile:
     from powerprof.tracing.dtrace.backend import find_dtrace
     from powerprof.tracing.dtrace.functions import trace_functions
 
-    pid, dtrace = _one_process(plan.target), find_dtrace()
+    pid, dtrace = _one_process(target), find_dtrace()
     say("finding the functions, starting DTrace")
     trace = trace_functions(
         dtrace,
         pid,
-        plan.pattern,
-        plan.duration_s,
-        limit=plan.limit,
-        began=lambda: _begun(plan.duration_s, plan.settle, say),
+        request.pattern,
+        request.duration_s,
+        limit=request.limit,
+        began=lambda: _begun(request.duration_s, request.settle, say),
     )
     return function_profile(trace)
 
@@ -131,27 +106,31 @@ def _begun(duration_s: float, settle: bool, say: Say) -> None:
     say(f"DTrace counts for {duration_s:g} s, and then ends in order, which takes some more")
 
 
-def wakers(target: Target, duration_s: float, names: Names, say: Say, *, settle: bool = False) -> WakersProfile:
-    """Who wakes a process's threads, from which call path. Raises UsageError, CapabilityError, PowerprofError."""
-    from powerprof.tracing.dtrace.output import parse_wakeups
+def off_cpu(target: Target, request: OffCpuRequest, names: Names, say: Say) -> OffCpuProfile:
+    """Follow sleeps and wakings for one window. Raises UsageError, CapabilityError, PowerprofError."""
+    from powerprof.tracing.dtrace.output import parse_latency, parse_wakeups
 
-    started_at = now_text()
-    trace = parse_wakeups(_run_dtrace("wakeups", target, duration_s, say, settle))
-    named = _thread_names([wakeup.sleeper_tid for wakeup in trace.wakeups], names)
-    return _labelled(wakers_profile(trace, named), target, started_at)
-
-
-def sleeps(target: Target, duration_s: float, names: Names, say: Say, *, settle: bool = False) -> SleepsProfile:
-    """How long a process's threads sleep and wait for a CPU. Raises UsageError, CapabilityError, PowerprofError."""
-    from powerprof.tracing.dtrace.output import parse_latency
-
-    started_at = now_text()
-    trace = parse_latency(_run_dtrace("sleep-wake-latency", target, duration_s, say, settle))
-    named = _thread_names([thread.tid for thread in trace.threads], names)
-    return _labelled(sleeps_profile(trace, named), target, started_at)
+    if request.backend not in ("auto", "dtrace"):
+        raise UsageError(f"--backend {request.backend} is not a choice", "auto or dtrace")
+    started_at, before_s = now_text(), _cpu_s()
+    duration_s = request.duration_s
+    sleeps = parse_latency(_run_dtrace("sleep-wake-latency", target, duration_s, say, settle=False))
+    wakings = None
+    if not sleeps.interrupted:
+        wakings = parse_wakeups(_run_dtrace("wakeups", target, duration_s, say, settle=request.settle))
+    tids = {thread.tid for thread in sleeps.threads}
+    tids |= {wakeup.sleeper_tid for wakeup in wakings.wakeups} if wakings is not None else set()
+    record = dtrace_profile(sleeps, wakings, _thread_names(sorted(tids), names), _cpu_s() - before_s)
+    return _labelled(record, target, started_at)
 
 
-def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say, settle: bool) -> DtraceRun:
+def _cpu_s() -> float:
+    """CPU time of this process and of those that it started and that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say, *, settle: bool) -> DtraceRun:
     from powerprof.tracing.dtrace.backend import find_dtrace, run_dtrace
     from powerprof.tracing.dtrace.scripts import pick, render
 

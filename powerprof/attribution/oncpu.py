@@ -49,7 +49,7 @@ class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """`attribute --on-cpu`. Percentages are of all C0 samples of the host for cpu-clock (`percent_of` "c0"), of the
+    """`profile`. Percentages are of all C0 samples of the host for cpu-clock (`percent_of` "c0"), of the
     targets' faults for page faults. `c0_percent` is the sampled C0 share of all CPUs, `target_percent` the targets'
     share of it. target = named + lost.
     """
@@ -77,7 +77,7 @@ class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     bpf_s: float | None
     interrupted: bool = False
     id: str | None = None
-    command: str = "attribute"
+    command: str = "profile"
     started_at: str | None = None
     label: str | None = None
     host: dict[str, Any] = {}

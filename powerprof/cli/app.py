@@ -23,6 +23,9 @@ from powerprof.untrusted import printable
 _COMMANDS = (
     "idle",
     "attribute",
+    "profile",
+    "functions",
+    "offcpu",
     "queries",
     "run",
     "compare",
@@ -133,8 +136,19 @@ _COMPLAINTS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 )
 
 
+# Options of `attribute` that have become commands.
+_MOVED = {
+    **dict.fromkeys(("--on-cpu", "--event", "--frequency"), "profile"),
+    **dict.fromkeys(("--functions", "--max-functions", "--allow-unwinding-risk", "--backend"), "functions GLOB"),
+    **dict.fromkeys(("--wakers", "--sleeps"), "offcpu"),
+}
+
+
 def _usage_error(error: typer.BadParameter) -> UsageError:
     """Typer's complaint, which comes with usage and in several lines, as one line and a hint."""
+    option = getattr(error, "option_name", None)
+    if error.ctx is not None and error.ctx.info_name == "attribute" and option in _MOVED:
+        return UsageError(f"attribute has no {option}", f"powerprof {_MOVED[option]}")
     said = " ".join(error.format_message().split()).rstrip(".")
     for pattern, words in _COMPLAINTS:
         said = re.sub(pattern, words, said)

@@ -23,6 +23,9 @@ class Example:
 EXAMPLES = {
     "idle": Example("idle --clients 16", "two minutes and a half, less than one with --quick", as_root=True),
     "attribute": Example("attribute --pid mysqld", "15 seconds", as_root=True),
+    "profile": Example("profile --pid mysqld", "the window and some seconds", as_root=True),
+    "functions": Example("functions 'handle_*' --pid mysqld", "the window and some seconds", as_root=True),
+    "offcpu": Example("offcpu --pid mysqld", "the window and some seconds", as_root=True),
     "queries": Example("queries --pid mysqld --duration 30", "the window and some seconds", as_root=True),
     "run": Example("run -- gzip -k -c dump.sql", "a minute and a half; a command half a minute or 11 times its own"),
     "compare": Example("compare index no-index", "four minutes, less than one with --quick"),

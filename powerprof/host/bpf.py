@@ -92,5 +92,5 @@ def tracing() -> Capability:
     try:
         check_process_ids()
     except CapabilityError as error:
-        return limited("tracing", f"--functions only: {error.message}", error.hint)
+        return limited("tracing", f"functions only: {error.message}", error.hint)
     return ok("tracing", "a BPF program was loaded and attached to a raw tracepoint")

@@ -86,7 +86,7 @@ def reach(
     if not is_server(name):
         raise UsageError(
             f"{number} ({name or 'gone'}) is not a MariaDB, MySQL or PostgreSQL server: its statements are not known",
-            f"powerprof attribute --pid {number} --on-cpu shows where its CPU time goes",
+            f"powerprof profile --pid {number} shows where its CPU time goes",
         )
     return _by_its_socket(number, _label(name, number))
 

@@ -109,7 +109,7 @@ CELLS: tuple[Cell, ...] = (
     ),
     Cell(
         name="5.10",
-        why="Debian 11's kernel, where --functions and --on-cpu are refused",
+        why="Debian 11's kernel, where functions and profile are refused",
         kernel="bullseye",
         steps=("doctor", "tick", "attribute", "refused", "idle", "nothing-left"),
     ),
@@ -148,7 +148,7 @@ CELLS: tuple[Cell, ...] = (
     Cell(name="7.2", why="Debian sid", root="sid", kernel="sid"),
     Cell(
         name="arm64",
-        why="Debian sid on AArch64, where --functions and --on-cpu are refused",
+        why="Debian sid on AArch64, where functions and profile are refused",
         root="sid",
         kernel="sid",
         arch="arm64",

@@ -22,7 +22,7 @@ with a kernel of Debian's own packages, or a root of a Debian suite on the kerne
 * a program that sleeps in known functions logs every sleep, and `attribute` finds each function's wakings within 3 %
   of the *program's own count* (emulated time is slow, the host's clock proves nothing), at least 99 % of all idle
   exits have a cause, and they are as many as cpuidle counted, where a driver counts,
-* `attribute --functions` counts calls exactly, `attribute --on-cpu` finds known shares of CPU time (not asked again
+* `functions` counts calls exactly, `profile` finds known shares of CPU time (not asked again
   where only the CPUs or their idle states are others),
 * `idle --clients 4` on a real mariadbd finds wake-ups, and the server among their causes,
 * and no BPF program or link is left.

@@ -18,9 +18,9 @@ from tests.programs.remains import held_programs
 from tests.programs.running import Running
 
 BACKENDS: dict[str, tuple[str, ...]] = {
-    "uprobes": ("--functions", "truth_*", "--backend", "bpf"),
-    "sampling": ("--on-cpu",),
-    "dtrace": ("--functions", "truth_*", "--backend", "dtrace"),
+    "uprobes": ("functions", "truth_*", "--backend", "bpf"),
+    "sampling": ("profile",),
+    "dtrace": ("functions", "truth_*", "--backend", "dtrace"),
 }
 # How long after it has attached itself (DTrace needs some seconds more to begin); every fourth is ended before.
 _LATEST_S = {"uprobes": 1.0, "sampling": 1.0, "dtrace": 5.0}
@@ -115,7 +115,7 @@ def _interrupt(
     target, attached, killed, left = Running(program), 0, 0, 0
     try:
         for number in range(traces):
-            words = ["attribute", "--pid", str(target.pid), "--duration", "60", "--no-save", *BACKENDS[backend]]
+            words = [*BACKENDS[backend], "--pid", str(target.pid), "--duration", "60", "--no-save"]
             tracing = cli.start(words, env)
             if number % 4 == 3:
                 time.sleep(chance.uniform(0.1, _ON_THE_WAY_S))

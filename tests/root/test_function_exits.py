@@ -108,13 +108,13 @@ def test_return_probes_where_exceptions_pass_are_a_danger_that_is_told(throwing:
 
 
 def test_that_danger_needs_somebodys_consent(throwing: Running, powerprof_cli: Cli) -> None:
-    words = ["attribute", "--pid", str(throwing.pid), "--functions", "truth_*", "--duration", "0.2", "--no-save"]
+    words = ["functions", "truth_*", "--pid", str(throwing.pid), "--duration", "0.2", "--no-save"]
     refused = powerprof_cli([*words, "--allow-unwinding-risk"])
     assert refused.code == 2
     assert re.fullmatch(
         r"warning: libstdc\+\+\.so\.6\S*, throwing can throw: an exception that passes a probed function ends the "
         r"process\n"
-        r"error: nobody is there to agree to that\nhint: add --yes, or leave out --allow-unwinding-risk\n",
+        r"error: confirmation needs a terminal\nhint: add --yes, or leave out --allow-unwinding-risk\n",
         refused.err,
     )
     agreed = powerprof_cli([*words, "--allow-unwinding-risk", "--yes"])

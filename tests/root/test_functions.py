@@ -113,7 +113,7 @@ def test_patterns_that_mean_too_much_or_nothing_are_refused(running: Running) ->
         FunctionTracer([pid], "truth_*", limit=3)
     with pytest.raises(UsageError, match="means no function") as nothing:
         FunctionTracer([pid], "nanosleep")
-    assert nothing.value.hint == "libc.so.6 has 1 such functions: --functions 'libc.so.6:nanosleep'"
+    assert nothing.value.hint == "libc.so.6 has 1 such functions: 'libc.so.6:nanosleep'"
     with pytest.raises(UsageError, match="setjmp cannot be probed"):
         FunctionTracer([pid], "libc.so.6:setjmp")
     with pytest.raises(UsageError, match="IFUNC"):

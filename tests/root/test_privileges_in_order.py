@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from powerprof import privileges
-from powerprof.attribution.modes import FunctionsPlan, OnCpuPlan, functions, on_cpu
+from powerprof.attribution.modes import functions, on_cpu
+from powerprof.attribution.requests import FunctionsRequest, ProfileRequest
 from powerprof.processes.targets import Target, resolve
 from powerprof.tracing.bpf import software_events as sampling
 from powerprof.tracing.bpf import syscalls, uprobes
@@ -58,12 +59,13 @@ def _silent(_: str) -> None:
 
 
 def test_samplers_are_opened_before(order: list[str], target: Target) -> None:
-    on_cpu(OnCpuPlan(target, 0.2, settle=True), dict, _silent)
+    on_cpu(target, ProfileRequest(duration_s=0.2, settle=True), dict, _silent)
     assert order == [*["opened"] * (os.cpu_count() or 1), "given up"]
 
 
 def test_probes_are_placed_before(order: list[str], target: Target) -> None:
-    functions(FunctionsPlan(target, 0.2, "wait_*", 100, "bpf", settle=True), _silent, _silent)
+    request = FunctionsRequest(duration_s=0.2, pattern="wait_*", backend="bpf", settle=True)
+    functions(target, request, _silent, _silent)
     assert "opened" in order
     assert order[-1] == "given up"
     assert order.count("given up") == 1

@@ -49,8 +49,8 @@ def test_samples_and_calls(powerprof_cli: Cli, root_bpf: None, asleep: dict[str,
     compile_sleeper(program)
     with subprocess.Popen([program]) as process:
         try:
-            for words in (("--on-cpu",), ("--functions", "doze")):
-                words = ("attribute", *words, "--pid", str(process.pid), "--duration", "1", "--json", "-", "--no-save")
+            for words in (("profile",), ("functions", "doze")):
+                words = (*words, "--pid", str(process.pid), "--duration", "1", "--json", "-", "--no-save")
                 done = powerprof_cli(words, env=asleep)
                 assert done.code == 0, done.err
                 record = json.loads(done.out)

@@ -37,12 +37,14 @@ def sample_functions(
 
 def _window(bench: Bench, case: Case, arm: Arm, rate_hz: float | None, say: Say) -> SampledWindow:
     from powerprof.attribution import modes
+    from powerprof.attribution.requests import ProfileRequest
     from powerprof.processes.targets import Target
 
     bench.enter(case)
-    plan = modes.OnCpuPlan(Target(bench.pids(case), case.name), WINDOW_S, "cpu-clock", _FREQUENCY_HZ)
+    target = Target(bench.pids(case), case.name)
+    request = ProfileRequest(duration_s=WINDOW_S, frequency_hz=_FREQUENCY_HZ)
     with load_at(bench, case, rate_hz):
         time.sleep(_RUN_IN_S)
-        profile = modes.on_cpu(plan, dict, say)
+        profile = modes.on_cpu(target, request, dict, say)
     bench.leave(case)
     return SampledWindow(arm, profile.window_s, profile.functions)

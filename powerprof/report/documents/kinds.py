@@ -88,6 +88,8 @@ KINDS = {
         stacks="report.stacks.weighted:of_on_cpu_profile",
     ),
     "powerprof.functions/1": Kind("attribution.functions:FunctionProfile", "report.terminal.functions:lines"),
+    "powerprof.offcpu/1": Kind("attribution.offcpu:OffCpuProfile", "report.terminal.offcpu:lines"),
+    # Written before there was `offcpu`.
     "powerprof.wakers/1": Kind("attribution.sleepers:WakersProfile", "report.terminal.sleepers:wakers_lines"),
     "powerprof.sleeps/1": Kind("attribution.sleepers:SleepsProfile", "report.terminal.sleepers:sleeps_lines"),
     "powerprof.queries/1": Kind(

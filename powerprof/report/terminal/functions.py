@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof attribute --functions` for a terminal: calls and self time of the probed functions, and their cost."""
+"""`powerprof functions` for a terminal: calls and self time of the probed functions, and their cost."""
 
 from __future__ import annotations
 

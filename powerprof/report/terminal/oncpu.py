@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof attribute --on-cpu`: where the running time, or the page faults, of a target went."""
+"""`powerprof profile`: where the running time, or the page faults, of a target went."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from powerprof.report.forms.csvfile import Line
 
 _SHOWN = 20
+BY = ("function", "stack", "thread")
 
 
 def headline(profile: OnCpuProfile) -> str:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof attribute --wakers` and `--sleeps` for a terminal."""
+"""Saved records of wakers and of sleeps, as they were before `offcpu`, for a terminal."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from powerprof import text
 from powerprof.attribution.sleepers import SleepsProfile, WakerRow, WakersProfile
@@ -13,10 +15,7 @@ def wakers_lines(profile: WakersProfile, width: int = text.DEFAULT_WIDTH, *, top
     head = f"{who} had its threads woken {profile.wakings_count:,} times in {text.number(profile.window_s, 1)} s."
     lines = [*text.wrap(head, width), "", f"{'wakings/s':>10}  {'%':>6}  thread ← who wakes it, and from where"]
     for row in profile.wakers[:top]:
-        begin = f"{text.number(row.rate_hz, 1):>10}  {text.number(row.percent, 1):>6}  "
-        lines.append(text.cut(f"{begin}{_name(row.thread, row.tid)} ← {_waker(row, profile.pid)}", width))
-        path = " ← ".join(frame.function or frame.text for frame in row.stack)
-        lines += text.wrap(path, width, " " * len(begin))[:6] if path else []
+        lines += waker_lines(row, (profile.pid,), width)
     left = len(profile.wakers) - top
     lines += [f"{left} more rows (--top N, or --json)"] if left > 0 else []
     return [*lines, *_footer(profile, width)]
@@ -32,20 +31,25 @@ def sleeps_lines(profile: SleepsProfile, width: int = text.DEFAULT_WIDTH, *, top
         figures = (row.sleep_mean_ms, row.sleep_max_ms, row.wait_mean_ms, row.wait_max_ms)
         cells = "  ".join(f"{text.number(figure, 3, ' ms'):>11}" for figure in figures)
         begin = f"{text.number(row.sleeps_hz, 1):>10}  {cells}  "
-        lines.append(text.cut(f"{begin}{_name(row.thread, row.tid)}", width))
+        lines.append(text.cut(f"{begin}{name_of(row.thread, row.tid)}", width))
     left = len(profile.threads) - top
     lines += [f"{left} more threads (--top N, or --json)"] if left > 0 else []
     return [*lines, *_footer(profile, width)]
 
 
-def _name(thread: str | None, tid: int) -> str:
+def name_of(thread: str | None, tid: int) -> str:
+    """A thread by its name, without the server's prefix, and its id."""
     return f"{(thread or 'thread').removeprefix('thread/')} {tid}"
 
 
-def _waker(row: WakerRow, pid: int) -> str:
-    if row.waker_tid == 0:
-        return "the idle task (a timer or a device)"
-    return f"{row.waker_comm} {row.waker_tid}" + ("" if row.waker_pid == pid else f" (process {row.waker_pid})")
+def waker_lines(row: WakerRow, pids: Sequence[int], width: int) -> list[str]:
+    """Who woke whom how often, and from where; `pids` are the target's."""
+    begin = f"{text.number(row.rate_hz, 1):>10}  {text.number(row.percent, 1):>6}  "
+    elsewhere = "" if row.waker_pid in pids else f" (process {row.waker_pid})"
+    waker = f"{row.waker_comm} {row.waker_tid}{elsewhere}" if row.waker_tid else "the idle task (a timer or a device)"
+    path = " ← ".join(frame.function or frame.text for frame in row.stack)
+    wrapped = text.wrap(path, width, " " * len(begin))[:6] if path else []
+    return [text.cut(f"{begin}{name_of(row.thread, row.tid)} ← {waker}", width), *wrapped]
 
 
 def _footer(profile: WakersProfile | SleepsProfile, width: int) -> list[str]:

@@ -58,8 +58,7 @@ def measure_cost(
             refused = probes.attach(file, os.getpid(), sites)
             if refused:
                 raise PowerprofError(
-                    f"cannot measure what a probe costs ({refused[0][1]})",
-                    "powerprof attribute --on-cpu samples instead",
+                    f"cannot measure what a probe costs ({refused[0][1]})", "powerprof profile samples instead"
                 )
             probed = [_timed(function) for function in functions]
         finally:
@@ -89,8 +88,7 @@ def entry_cost_ns(probes: Uprobes) -> float:
             refused = probes.attach(file, os.getpid(), [Site(0, 0, ())])
             if refused:
                 raise PowerprofError(
-                    f"cannot measure what a probe costs ({refused[0][1]})",
-                    "powerprof attribute --on-cpu samples instead",
+                    f"cannot measure what a probe costs ({refused[0][1]})", "powerprof profile samples instead"
                 )
             probed = _timed(function)
         finally:
@@ -127,7 +125,7 @@ def _map(file: int) -> int:
     if base is None or base == ctypes.c_void_p(-1).value:
         raise PowerprofError(
             f"cannot measure what a probe costs ({os.strerror(ctypes.get_errno()).lower()})",
-            "powerprof attribute --on-cpu samples instead",
+            "powerprof profile samples instead",
         )
     return int(base)
 

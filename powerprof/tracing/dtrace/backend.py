@@ -35,7 +35,7 @@ _RELEASE = re.compile(r"This is DTrace (\d+)\.(\d+)(?:\.(\d+))?")
 _LOSS = re.compile(r"dtrace: (?:(\d+) .*drop|error)")
 _REMEDY = {
     "Linux": "Oracle's dtrace 2.x: dnf install dtrace on Oracle Linux and Fedora, apt install dtrace on Debian 14; "
-    "powerprof attribute without options, and with --functions, needs none",
+    "powerprof attribute, profile and functions need none",
     "FreeBSD": "kldload dtraceall",
 }
 

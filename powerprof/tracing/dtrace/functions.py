@@ -36,7 +36,7 @@ def trace_functions(
     probes, refused = _probes(pid, pattern, limit)
     if not probes:
         name, why = refused[0]
-        raise UsageError(f"--functions '{pattern}': {name} cannot be probed ({why})", "--backend bpf")
+        raise UsageError(f"'{pattern}': {name} cannot be probed ({why})", "--backend bpf")
     run = run_dtrace(dtrace, render_probes(text, pid=pid, probes=probes), pid, duration_s, began=began)
     return parse_functions(run, pattern, refused)
 

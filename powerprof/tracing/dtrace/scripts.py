@@ -56,9 +56,7 @@ def pick(dtrace: Dtrace, question: Question) -> str:
     """The script for this system. Raises CapabilityError where there is none."""
     script = _SCRIPTS.get(dtrace.system, {}).get(question)
     if script is None:
-        raise CapabilityError(
-            f"no DTrace script for {question} on {dtrace.system}", "--backend bpf, or powerprof attribute without it"
-        )
+        raise CapabilityError(f"no DTrace script for {question} on {dtrace.system}", "--backend bpf")
     return (Path(data_dir("probes")) / "dtrace" / script).read_text()
 
 
@@ -70,7 +68,7 @@ def render(text: str, *, pid: int, functions: str = "*", module: str = "a.out", 
         raise UsageError(f"{frames} frames make no sense", f"up to {MAX_FRAMES}")
     if not _FUNCTIONS.fullmatch(functions):
         raise UsageError(
-            f"--functions: DTrace takes names with * and ?, not {functions[:60]!r}",
+            f"DTrace takes names with * and ?, not {functions[:60]!r}",
             "'handle_slave*'; a C++ function by its mangled name, '*handle_slave*'",
         )
     if not _MODULE.fullmatch(module):
@@ -81,7 +79,7 @@ def render(text: str, *, pid: int, functions: str = "*", module: str = "a.out", 
 def render_probes(text: str, *, pid: int, probes: Sequence[Probed]) -> str:
     """The Linux function profile with a probe per entry and per exit. Raises UsageError as `render` does."""
     if not probes:
-        raise UsageError("no function to probe", "powerprof attribute --on-cpu shows the functions that run")
+        raise UsageError("no function to probe", "powerprof profile shows the functions that run")
     for probe in probes:
         if not _SYMBOL.fullmatch(probe.symbol) or not _MODULE.fullmatch(probe.module):
             raise UsageError(f"DTrace cannot name {probe.module[:60]}:{probe.symbol[:60]}", "--backend bpf can")

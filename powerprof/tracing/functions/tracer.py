@@ -121,9 +121,7 @@ class FunctionTracer(Closeable):
             self._load(False)
             return
         if cost is None:
-            raise PowerprofError(
-                "function probes count nothing on this host", "powerprof attribute --on-cpu samples instead"
-            )
+            raise PowerprofError("function probes count nothing on this host", "powerprof profile samples instead")
         self._cost, self._stepped_cost = cost
 
     @property
@@ -224,9 +222,7 @@ class FunctionTracer(Closeable):
             raise
         if not attached:
             name, reason = refused[0] if refused else (self.pattern, "gone")
-            raise PowerprofError(
-                f"{name} cannot be probed: {reason}", "powerprof attribute --on-cpu samples it without probes"
-            )
+            raise PowerprofError(f"{name} cannot be probed: {reason}", "powerprof profile samples it without probes")
         return refused
 
     def _sites(self, image: ProcessImage, module: ModuleFunctions) -> tuple[list[Site], list[tuple[str, str]]]:

@@ -64,11 +64,11 @@ class OnCpuTracer(Closeable):
         """
         if os.uname().machine != "x86_64":
             raise CapabilityError(
-                f"--on-cpu on {os.uname().machine} is not supported; x86_64 is",
-                "powerprof attribute, without --on-cpu, works here",
+                f"powerprof profile on {os.uname().machine} is not supported; x86_64 is",
+                "powerprof attribute works here",
             )
         for feature in (features.RING_BUFFER, features.CURRENT_TASK, features.TASK_REGISTERS):
-            features.need(feature, "--on-cpu")
+            features.need(feature, "powerprof profile")
         check_process_ids()
         if not 1 <= frequency_hz <= MAX_HZ:
             raise UsageError(f"a sampling rate of {frequency_hz} Hz makes no sense", f"between 1 and {MAX_HZ:,}")

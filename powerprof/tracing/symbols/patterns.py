@@ -81,7 +81,7 @@ def split_pattern(pattern: str) -> tuple[str | None, str]:
     """
     text = pattern.strip()
     if not text or len(text) > MAX_PATTERN or not text.isprintable():
-        raise UsageError("--functions: not a pattern of function names", "--functions 'handle_slave*'")
+        raise UsageError("not a pattern of function names", "powerprof functions 'handle_slave*' --pid mysqld")
     match = _MODULE_PATTERN.fullmatch(text)
     return (match[1], match[2]) if match else (None, text)
 
@@ -234,7 +234,7 @@ def refuse_too_many(of_modules: Sequence[Found], pattern: str, limit: int) -> No
         example = next(module.functions[0] for each in of_modules for module in each.modules)
         stem = bare(example.name)[:40]
         raise UsageError(
-            f"--functions '{pattern}' means {total:,} functions; more than {limit:,} would slow the process down",
+            f"'{pattern}' means {total:,} functions; more than {limit:,} would slow the process down",
             f"narrow the pattern, for example '{stem}*', or raise --max-functions",
         )
     if total:
@@ -242,13 +242,12 @@ def refuse_too_many(of_modules: Sequence[Found], pattern: str, limit: int) -> No
     refused = next((why for each in of_modules for why in each.refused), None)
     if refused is not None:
         raise UsageError(
-            f"--functions '{pattern}': {refused[0]} cannot be probed ({refused[1]})",
-            "powerprof attribute --on-cpu samples it without probes",
+            f"'{pattern}': {refused[0]} cannot be probed ({refused[1]})", "powerprof profile samples it without probes"
         )
     others = {name: count for each in of_modules for name, count in each.elsewhere.items()}
-    hint = "powerprof attribute --on-cpu shows the functions that run"
+    hint = "powerprof profile shows the functions that run"
     if others:
         name, count = max(others.items(), key=lambda item: item[1])
         plain = split_pattern(pattern)[1]
-        hint = f"{name} has {count:,} such functions: --functions '{name}:{plain}'"
-    raise UsageError(f"--functions '{pattern}' means no function of the process that has a symbol", hint)
+        hint = f"{name} has {count:,} such functions: '{name}:{plain}'"
+    raise UsageError(f"'{pattern}' means no function of the process that has a symbol", hint)

@@ -100,21 +100,35 @@ def test_a_wrong_command_line_says_what_is_wrong(powerprof_cli: Cli, args: list[
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("words", "said"),
     [
-        (["--on-cpu", "--functions", "x"], "--on-cpu and --functions exclude each other"),
-        (["--wakers", "--sleeps"], "--wakers and --sleeps exclude each other"),
-        (["--wakers", "--backend", "bpf"], "--wakers is answered by DTrace only"),
-        (["--backend", "dtrace"], "--backend belongs to --functions, --wakers and --sleeps"),
-        (["--allow-unwinding-risk"], "--allow-unwinding-risk belongs to --functions"),
-        (["--sleeps", "--by", "thread"], "--by has no effect with --wakers and --sleeps"),
-        (["--functions", "x", "--backend", "dtrace", "--allow-unwinding-risk"], "has no effect with DTrace"),
+        (["functions", "x", "--backend", "dtrace", "--allow-unwinding-risk"], "has no effect with DTrace"),
+        (["profile", "--by", "device"], "--by device is not a choice here"),
+        (["attribute", "--by", "day"], "--by day is not a choice here"),
     ],
 )
-def test_questions_of_attribute_and_their_options(powerprof_cli: Cli, options: list[str], said: str) -> None:
-    done = powerprof_cli(["attribute", "--pid", str(os.getpid()), *options])
+def test_options_of_verbs_about_a_target(powerprof_cli: Cli, words: list[str], said: str) -> None:
+    done = powerprof_cli([*words, "--pid", str(os.getpid())])
     assert_usage_error(done.code, done.out, done.err)
     assert said in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [
+        (["--on-cpu"], "profile"),
+        (["--event", "page-faults", "--on-cpu"], "profile"),
+        (["--functions", "x"], "functions GLOB"),
+        (["--functions=x", "--backend", "dtrace"], "functions GLOB"),
+        (["--wakers"], "offcpu"),
+        (["--sleeps"], "offcpu"),
+    ],
+)
+def test_what_attribute_was_asked_before_has_a_verb(powerprof_cli: Cli, words: list[str], verb: str) -> None:
+    done = powerprof_cli(["attribute", "--pid", str(os.getpid()), *words])
+    option = words[0].partition("=")[0]
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"error: attribute has no {option}\nhint: powerprof {verb}\n"
 
 
 def test_control_characters_of_the_command_line_do_not_reach_the_terminal(powerprof_cli: Cli) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from powerprof.attribution.functions import FunctionProfile
+from powerprof.attribution.offcpu import OffCpuProfile
 from powerprof.attribution.oncpu import OnCpuProfile
 from powerprof.attribution.records import Attribution
 from powerprof.attribution.sleepers import SleepsProfile, WakersProfile
@@ -56,6 +57,7 @@ def _keys(record: type[msgspec.Struct], seen: set[type]) -> set[str]:
         Attribution,
         OnCpuProfile,
         FunctionProfile,
+        OffCpuProfile,
         WakersProfile,
         SleepsProfile,
         EnergyResult,

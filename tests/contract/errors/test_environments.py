@@ -88,8 +88,8 @@ def test_a_home_that_is_not_there_is_not_made(powerprof_cli: Cli, tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--on-cpu"], r"process {pid} cannot be read (permission denied)"),
-        (["--functions", "main"], r"process {pid} cannot be read (permission denied)"),
+        (["profile"], r"process {pid} cannot be read (permission denied)"),
+        (["functions", "main"], r"process {pid} cannot be read (permission denied)"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -97,8 +97,8 @@ def test_a_process_of_somebody_else(root: None, powerprof_cli: Cli, words: list[
     """A right that the account does not have, and no failure: code 3."""
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
-            attribute = ("attribute", "--pid", str(other.pid), "--duration", "30", "--no-save", *words)
-            done = _run([*as_nobody(), *PROGRAM, *attribute], powerprof_cli.environment())
+            typed = (*words, "--pid", str(other.pid), "--duration", "30", "--no-save")
+            done = _run([*as_nobody(), *PROGRAM, *typed], powerprof_cli.environment())
         finally:
             other.kill()
     assert (done.code, done.out) == (3, "")

@@ -24,6 +24,9 @@ __all__ = ["the_commands", "up_to_the_first_window"]
 # What each command wants besides, so that it would begin.
 BASE: dict[str, tuple[str, ...]] = {
     "attribute": ("--system",),
+    "profile": ("--system",),
+    "functions": ("x", "--pid", "1"),
+    "offcpu": ("--pid", "1"),
     "compare": ("city:index", "city:no-index"),
     "diagnose": ("--pid", "1"),
     "export": ("--listen", "127.0.0.1:0"),
@@ -36,9 +39,9 @@ BASE: dict[str, tuple[str, ...]] = {
 # What an option wants instead of that.
 BESIDE: dict[tuple[str, str], tuple[str, ...]] = {
     **{("attribute", option): () for option in ("--pid", "--cgroup", "--from")},
-    **{("attribute", option): ("--system", "--on-cpu") for option in ("--event", "--frequency")},
-    **{("attribute", option): ("--pid", "1") for option in ("--functions",)},
-    **{("attribute", option): ("--pid", "1", "--functions", "x") for option in ("--backend", "--max-functions")},
+    **{("profile", option): () for option in ("--pid", "--cgroup")},
+    **{("functions", option): ("x",) for option in ("--pid", "--cgroup")},
+    **{("offcpu", option): () for option in ("--pid", "--cgroup")},
     ("compare", "--with"): ("compare-0001",),
     ("sweep", "--set"): ("city:index",),
     ("sweep", "--resume"): (),

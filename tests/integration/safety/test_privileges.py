@@ -57,12 +57,12 @@ def test_what_is_given_up_is_gone_and_reading_is_left(root: None, tmp_path: Path
 
 
 def _watched(cli: Cli, words: list[str], file: Path) -> tuple[bool, dict[str, Any], int]:
-    """Whether all threads of `attribute` of another account's process were seen with the few capabilities, what it
+    """Whether all threads of a tracing verb of another account's process were seen with the few capabilities, what it
     answered, and the process.
     """
-    works = ":" if "--on-cpu" in words else "sleep 0.05"
+    works = ":" if "profile" in words else "sleep 0.05"
     sleeper = programs.start(["sh", "-c", f"while {works}; do :; done"], user=(65534, 65534))
-    process = cli.start(["attribute", "--pid", str(sleeper.pid), "--duration", "3", *words, "--json", str(file)])
+    process = cli.start([*words, "--pid", str(sleeper.pid), "--duration", "3", "--json", str(file)])
     settled = False
     try:
         deadline = time.monotonic() + 90
@@ -77,7 +77,7 @@ def _watched(cli: Cli, words: list[str], file: Path) -> tuple[bool, dict[str, An
     return settled, json.loads(file.read_bytes()), sleeper.pid
 
 
-@pytest.mark.parametrize("words", [[], ["--on-cpu"], ["--functions", "libc.so.6:wait*"]])
+@pytest.mark.parametrize("words", [["attribute"], ["profile"], ["functions", "libc.so.6:wait*"]])
 def test_attribute_gives_up_what_it_no_longer_needs(
     root_bpf: None, root: None, powerprof_cli: Cli, words: list[str], tmp_path: Path
 ) -> None:
@@ -86,9 +86,9 @@ def test_attribute_gives_up_what_it_no_longer_needs(
     assert settled
     # Read of another account's process, after the rest was given up. (A busy host has no idle exits to count.)
     assert record["window_s"] >= 2.9
-    if words == ["--on-cpu"]:
+    if words == ["profile"]:
         assert record["target_count"] > 20 and any(one["function"] for one in record["functions"])
-    elif words:
+    elif words[0] == "functions":
         assert max(one["calls_count"] for one in record["functions"]) > 5
     else:
         assert record["conservation"]["lost_count"] == 0

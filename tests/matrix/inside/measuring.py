@@ -137,7 +137,7 @@ def functions(steps: Steps, job: Job) -> dict[str, Any]:
         beginner.start()
         try:
             record = steps.powerprof(
-                "attribute", "--pid", str(pid), "--functions", "truth_*", "--duration", str(4 + 2 * job["time_scale"]),
+                "functions", "truth_*", "--pid", str(pid), "--duration", str(4 + 2 * job["time_scale"]),
                 "--json", "-", "--no-save", limit_s=90,
             ).document()  # fmt: skip
         finally:
@@ -162,7 +162,7 @@ def on_cpu(steps: Steps, job: Job) -> dict[str, Any]:
         process.stdin.write("\n")
         process.stdin.flush()
         record = steps.powerprof(
-            "attribute", "--pid", pid, "--on-cpu", "--frequency", "397", "--duration", "4", "--json", "-", "--no-save",
+            "profile", "--pid", pid, "--frequency", "397", "--duration", "4", "--json", "-", "--no-save",
             limit_s=60,
         ).document()  # fmt: skip
     total = record["target_count"]
@@ -225,10 +225,10 @@ def refused(steps: Steps, job: Job) -> dict[str, Any]:
     with steps.program(str(_PROGRAMS / "functions_truth")) as process:
         assert process.stdout is not None
         pid = process.stdout.readline().strip()
-        for words in (("--functions", "truth_*"), ("--on-cpu",)):
-            done = steps.powerprof("attribute", "--pid", pid, *words, "--duration", "1", "--no-save", limit_s=30)
+        for words in (("functions", "truth_*"), ("profile",)):
+            done = steps.powerprof(*words, "--pid", pid, "--duration", "1", "--no-save", limit_s=30)
             if done.code != 3 or any(part not in done.err for part in expected):
-                raise StepError(f"attribute {' '.join(words)} ended with {done.code}: {done.last_words()}")
+                raise StepError(f"{' '.join(words)} ended with {done.code}: {done.last_words()}")
             said[words[0]] = done.last_words()
     return said
 
@@ -245,10 +245,10 @@ def contained(steps: Steps, job: Job) -> dict[str, Any]:
     with steps.program(str(_PROGRAMS / "sleepers"), _FOREVER_S) as process:
         assert process.stdout is not None
         pid = str(json.loads(process.stdout.readline())["pid"])
-        for words in (("--pid", pid), ("--pid", pid, "--on-cpu"), ("--system",)):
-            refused = steps.powerprof("attribute", *words, "--duration", "1", "--no-save", limit_s=30)
+        for words in (("attribute", "--pid", pid), ("profile", "--pid", pid), ("attribute", "--system")):
+            refused = steps.powerprof(*words, "--duration", "1", "--no-save", limit_s=30)
             if refused.code != 3 or "--pid=host" not in refused.err:
-                raise StepError(f"attribute {' '.join(words)} ended with {refused.code}: {refused.last_words()}")
+                raise StepError(f"{' '.join(words)} ended with {refused.code}: {refused.last_words()}")
     record = steps.powerprof(
         "idle", "--clients", "4", "--duration", "2", "--repeat", "2", "--json", "-", "--no-save", limit_s=120
     ).document()

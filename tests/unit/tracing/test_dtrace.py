@@ -53,7 +53,7 @@ def test_systemtaps_header_generator_is_not_mistaken_for_dtrace(
     with pytest.raises(CapabilityError, match="SystemTap's header generator, not DTrace") as refused:
         find_dtrace("Linux")
     assert refused.value.exit_code == 3
-    assert "and with --functions, needs none" in str(refused.value.hint)
+    assert "profile and functions need none" in str(refused.value.hint)
 
 
 def test_without_dtrace_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long threads sleep and wait for a CPU, and who wakes them: the record of `offcpu`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from powerprof.attribution.sleepers import WakerRow
+from powerprof.tracing.dtrace.output import SleepsTrace, WakersTrace
+
+_EDGES = "sleeps and waits that began before the window are not counted"
+_DTRACE_LIMITS = (
+    _EDGES,
+    "sleeps and wakings are counted in two windows, one after the other",
+    "powerprof's CPU time includes starting and ending DTrace",
+    "a waking by an interrupt shows the thread that was interrupted: the idle task is 'swapper'",
+    "stacks are of wakings by the process itself, by frame pointers: cut where a library has none",
+)
+
+
+class OffCpuState(msgspec.Struct, frozen=True, kw_only=True):
+    """Sleeps of a thread in one state of the kernel's: `interruptible`, `uninterruptible`, ..."""
+
+    state: str
+    sleeps_count: int
+    sleep_ms: float
+
+
+class OffCpuThread(msgspec.Struct, frozen=True, kw_only=True):
+    """A thread's sleeps, its waits for a CPU once woken, and those after it was preempted.
+
+    Means and longest ones are None where there were none, all else that is None is unknown (DTrace).
+    """
+
+    pid: int
+    tid: int
+    thread: str | None
+    sleeps_count: int
+    sleeps_hz: float
+    sleep_mean_ms: float | None
+    sleep_max_ms: float | None
+    waits_count: int
+    wait_mean_ms: float | None
+    wait_max_ms: float | None
+    preempted_count: int | None
+    preempted_ms: float | None
+    states: list[OffCpuState] | None
+
+
+class OffCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """`offcpu`: threads by number of sleeps, wakers by number of wakings. None is unknown."""
+
+    pids: list[int]
+    window_s: float
+    sleeps_count: int | None
+    threads: list[OffCpuThread]
+    wakings_window_s: float | None
+    wakings_count: int | None
+    wakers: list[WakerRow]
+    lost_count: int
+    notes: list[str]
+    limits: list[str]
+    method: str
+    tool_cpu_s: float | None
+    bpf_s: float | None
+    interrupted: bool = False
+    id: str | None = None
+    command: str = "offcpu"
+    started_at: str | None = None
+    label: str | None = None
+    host: dict[str, Any] = {}
+    schema: Literal["powerprof.offcpu/1"] = "powerprof.offcpu/1"
+
+
+def dtrace_profile(
+    sleeps: SleepsTrace, wakings: WakersTrace | None, names: Mapping[int, str], tool_cpu_s: float
+) -> OffCpuProfile:
+    """The report of a window of sleeps and one of wakings (None: interrupted before); `names` are of threads by id."""
+    total = sum(wakeup.count for wakeup in wakings.wakeups) if wakings is not None else None
+    return OffCpuProfile(
+        pids=[sleeps.pid],
+        window_s=sleeps.window_s,
+        sleeps_count=sum(thread.sleeps_count for thread in sleeps.threads),
+        threads=[
+            OffCpuThread(
+                pid=sleeps.pid,
+                tid=thread.tid,
+                thread=names.get(thread.tid),
+                sleeps_count=thread.sleeps_count,
+                sleeps_hz=thread.sleeps_count / sleeps.window_s,
+                sleep_mean_ms=thread.sleep_mean_ms,
+                sleep_max_ms=thread.sleep_max_ms,
+                waits_count=thread.waits_count,
+                wait_mean_ms=thread.wait_mean_ms,
+                wait_max_ms=thread.wait_max_ms,
+                preempted_count=None,
+                preempted_ms=None,
+                states=None,
+            )
+            for thread in sleeps.threads
+        ],
+        wakings_window_s=wakings.window_s if wakings is not None else None,
+        wakings_count=total,
+        wakers=[
+            WakerRow(
+                tid=wakeup.sleeper_tid,
+                thread=names.get(wakeup.sleeper_tid),
+                waker_pid=wakeup.waker_pid,
+                waker_tid=wakeup.waker_tid,
+                waker_comm=wakeup.waker_comm,
+                count=wakeup.count,
+                rate_hz=wakeup.count / wakings.window_s,
+                percent=100.0 * wakeup.count / total,
+                stack=wakeup.stack,
+            )
+            for wakeup in wakings.wakeups
+        ]
+        if wakings is not None and total
+        else [],
+        lost_count=sleeps.lost_count + (wakings.lost_count if wakings is not None else 0),
+        notes=[*sleeps.notes, *(wakings.notes if wakings is not None else ())],
+        limits=list(_DTRACE_LIMITS),
+        method="dtrace",
+        tool_cpu_s=tool_cpu_s,
+        bpf_s=None,
+        interrupted=sleeps.interrupted or wakings is None or wakings.interrupted,
+    )

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long do a process's threads sleep and wait for a CPU, and who wakes them?
+
+By DTrace: one process at a time, its sleeps in one window and its wakings in a second one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from powerprof.cli.options import Duration, Given, Saving
+from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.targets import TargetOptions, Top
+
+Backend = Annotated[str, typer.Option("--backend", metavar="NAME", help="auto or dtrace.")]
+
+
+def command(
+    *,
+    target: TargetOptions,
+    duration: Duration = 10.0,
+    backend: Backend = "auto",
+    top: Top = 20,
+    given: Given,
+    saving: Saving,
+) -> None:
+    """Trace, save, print."""
+    saving = check(saving)
+    from powerprof.attribution import session
+    from powerprof.attribution.requests import OffCpuRequest
+    from powerprof.report.terminal import offcpu
+
+    request = OffCpuRequest(duration_s=duration, backend=backend, settle=True)
+    record = session.off_cpu(target, given, request, say_to(saving))
+    deliver(record, "offcpu", saving, lines=partial(offcpu.lines, top=top))

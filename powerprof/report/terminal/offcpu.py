@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof offcpu` for a terminal: threads by their sleeps, then who woke them."""
+
+from __future__ import annotations
+
+from powerprof import text
+from powerprof.attribution.offcpu import OffCpuProfile, OffCpuThread
+from powerprof.report.terminal.sleepers import name_of, waker_lines
+
+
+def _thread(row: OffCpuThread, width: int) -> list[str]:
+    figures = (row.sleep_mean_ms, row.sleep_max_ms, row.wait_mean_ms, row.wait_max_ms)
+    cells = "  ".join(f"{text.number(figure, 3, ' ms'):>11}" for figure in figures)
+    begin = f"{text.number(row.sleeps_hz, 1):>10}  {cells}  "
+    return [text.cut(f"{begin}{name_of(row.thread, row.tid)}", width)]
+
+
+def _more(rows: int, top: int, what: str) -> list[str]:
+    return [f"{rows - top} more {what} (--top N, or --json)"] if rows > top else []
+
+
+def _cost(profile: OffCpuProfile) -> str:
+    if profile.tool_cpu_s is None:
+        return "powerprof itself: unknown."
+    bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
+    return f"powerprof itself: {text.number(1e3 * profile.tool_cpu_s, 0)} ms of CPU time{bpf}."
+
+
+def lines(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
+    """The whole report."""
+    who = profile.label or "the target"
+    head = f"{who} slept {text.some(profile.sleeps_count or 0, 'time')} in {text.number(profile.window_s, 1)} s."
+    printed = [*text.wrap(head, width), ""]
+    printed.append(f"{'sleeps/s':>10}  {'mean':>11}  {'longest':>11}  {'waits: mean':>11}  {'longest':>11}  thread")
+    for thread in profile.threads[:top]:
+        printed += _thread(thread, width)
+    printed += [*_more(len(profile.threads), top, "threads"), ""]
+    if profile.wakings_count is not None and profile.wakings_window_s is not None:
+        woken = text.some(profile.wakings_count, "time")
+        printed += [f"Woken {woken} in {text.number(profile.wakings_window_s, 1)} s.", ""]
+        printed.append(f"{'wakings/s':>10}  {'%':>6}  thread ← who wakes it, and from where")
+        for waker in profile.wakers[:top]:
+            printed += waker_lines(waker, profile.pids, width)
+        printed += [*_more(len(profile.wakers), top, "rows"), ""]
+    footer = [f"Lost {profile.lost_count:,}. Tracing wakes CPUs: no energy figure comes from this window."]
+    footer += [_cost(profile), *(f"Limit: {limit}." for limit in profile.limits)]
+    footer += [f"Note: {note}." for note in profile.notes]
+    if profile.interrupted:
+        footer.append("Interrupted: this is what was counted until then.")
+    return [*printed, *(line for word in footer for line in text.wrap(word, width))]
