@@ -45,7 +45,7 @@ class FunctionRow(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ms: float | None
     wall_ms: float | None
     probe_ms: float | None
-    abandoned_count: int
+    abandoned_count: int | None
     unfinished_count: int
 
 

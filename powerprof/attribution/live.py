@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from powerprof import __version__, privileges
+from powerprof import __version__
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.idle import Array
 from powerprof.attribution.records import TargetInfo
@@ -29,6 +29,7 @@ from powerprof.tracing.idle.sites import SiteWakings
 from powerprof.tracing.idle.stacks import StackTrace, StackTracer
 from powerprof.tracing.idle.window import TracedWindow, TraceWindow
 from powerprof.tracing.symbols.kernel import interrupt_names
+from powerprof.windows.runner import pass_window
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,10 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         price = stack.enter_context(Price(tracer.program)) if plan.count_run_time else None
         # Before anything is given up: what counts idle exits beside the trace is found through tracefs.
         opened = stack.enter_context(TraceWindow(tracer, energy.meters))
-        privileges.settle(plan.settle, plan.energy_source)
+        parts = (opened,) if price is None else (price, opened)
         say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
-        if price is not None:
-            price.begin()
-        window = opened.measure(plan.duration_s, then_hold=True)
+        passed = pass_window(plan.duration_s, *parts, settle=plan.settle, energy_source=plan.energy_source, hold=True)
+        window = opened.collect(passed)
         if price is not None:
             window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
         stacks = tracer.stack_trace()

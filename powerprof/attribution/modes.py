@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import msgspec
 
-from powerprof import privileges
 from powerprof.attribution.functions import FunctionProfile, function_profile
 from powerprof.attribution.offcpu import OffCpuProfile, dtrace_profile
 from powerprof.attribution.oncpu import OnCpuProfile, on_cpu_profile
@@ -28,6 +27,7 @@ T = TypeVar("T", OnCpuProfile, FunctionProfile, OffCpuProfile)
 Consent = Callable[[str], None]
 Names = Callable[[], Mapping[int, str]]
 EVENTS: tuple[Event, ...] = ("cpu-clock", "page-faults")
+_DTRACE = "DTrace starts, counts for {:g} s, and ends in order: both take some seconds more"
 
 
 def on_cpu(target: Target, request: ProfileRequest, names: Names, say: Say) -> OnCpuProfile:
@@ -43,7 +43,7 @@ def on_cpu(target: Target, request: ProfileRequest, names: Names, say: Say) -> O
     with OnCpuTracer(pids, event, frequency_hz=request.frequency_hz) as tracer:
         say(f"sampling {target.label} for {request.duration_s:g} s")
         started_at = now_text()
-        capture = tracer.measure(request.duration_s, opened=lambda: privileges.settle(request.settle))
+        capture = tracer.measure(request.duration_s, settle=request.settle)
     named.update(names())
     return _labelled(on_cpu_profile(capture, server_names=named), target, started_at)
 
@@ -80,7 +80,7 @@ def _by_bpf(target: Target, request: FunctionsRequest, say: Say, consent: Consen
         if tracer.danger is not None:
             consent(tracer.danger)
         say(f"counting {len(tracer.functions)} functions for {request.duration_s:g} s")
-        return function_profile(tracer.measure(request.duration_s, lambda: privileges.settle(request.settle)))
+        return function_profile(tracer.measure(request.duration_s, settle=request.settle))
 
 
 def _by_dtrace(target: Target, request: FunctionsRequest, say: Say) -> FunctionProfile:
@@ -88,22 +88,10 @@ def _by_dtrace(target: Target, request: FunctionsRequest, say: Say) -> FunctionP
     from powerprof.tracing.dtrace.functions import trace_functions
 
     pid, dtrace = _one_process(target), find_dtrace()
-    say("finding the functions, starting DTrace")
-    trace = trace_functions(
-        dtrace,
-        pid,
-        request.pattern,
-        request.duration_s,
-        limit=request.limit,
-        began=lambda: _begun(request.duration_s, request.settle, say),
+    say(f"finding the functions; {_DTRACE.format(request.duration_s)}")
+    return function_profile(
+        trace_functions(dtrace, pid, request.pattern, request.duration_s, limit=request.limit, settle=request.settle)
     )
-    return function_profile(trace)
-
-
-def _begun(duration_s: float, settle: bool, say: Say) -> None:
-    """DTrace, which is another process, has what it takes."""
-    privileges.settle(settle)
-    say(f"DTrace counts for {duration_s:g} s, and then ends in order, which takes some more")
 
 
 def off_cpu(target: Target, request: OffCpuRequest, names: Names, say: Say) -> OffCpuProfile:
@@ -136,8 +124,8 @@ def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say,
 
     pid, dtrace = _one_process(target), find_dtrace()
     script = render(pick(dtrace, question), pid=pid)
-    say("starting DTrace")
-    return run_dtrace(dtrace, script, pid, duration_s, began=lambda: _begun(duration_s, settle, say))
+    say(_DTRACE.format(duration_s))
+    return run_dtrace(dtrace, script, pid, duration_s, settle=settle)
 
 
 def _one_process(target: Target) -> int:

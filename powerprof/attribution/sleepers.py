@@ -37,6 +37,7 @@ class WakersProfile(msgspec.Struct, frozen=True, kw_only=True):
     lost_count: int
     notes: list[str]
     limits: list[str]
+    tool_cpu_s: float | None = None
     method: str = "dtrace"
     interrupted: bool = False
     id: str | None = None
@@ -71,6 +72,7 @@ class SleepsProfile(msgspec.Struct, frozen=True, kw_only=True):
     lost_count: int
     notes: list[str]
     limits: list[str]
+    tool_cpu_s: float | None = None
     method: str = "dtrace"
     interrupted: bool = False
     id: str | None = None

@@ -12,8 +12,9 @@ from powerprof.database.clients import sql
 from powerprof.diagnosis import asking
 from powerprof.diagnosis.evidence import Client, Evidence, ReplicaHost, ThreadWakeups
 from powerprof.diagnosis.serverlog import log_of
-from powerprof.errors import CapabilityError, Interrupted
+from powerprof.errors import CapabilityError
 from powerprof.text import Say
+from powerprof.windows.runner import pass_window
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
@@ -75,10 +76,7 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
     interrupted = attribution is not None and attribution.interrupted
     if attribution is None and left_s > 0:
         say(f"watching {subject.label} for {left_s:.0f} s")
-        try:
-            time.sleep(left_s)
-        except Interrupted:
-            interrupted = True
+        interrupted = pass_window(left_s).interrupted is not None
     asked.after()
     evidence = evidence_of(subject, asked, attribution, duration_s, notes)
     return Look(evidence, attribution, capture, interrupted)

@@ -32,8 +32,6 @@ def measure(choice: str, duration_s: float, *, meter_log: Path | None = None) ->
         try:
             window = measure_window(duration_s, meters=energy.meters)
         except WindowInterrupted as error:
-            if error.partial is None:
-                raise
             result = judge(error.partial, energy, choice, time.monotonic() - start_s)
             raise EnergyInterrupted(error.message, error.partial, result) from error
         return judge(window, energy, choice, time.monotonic() - start_s)

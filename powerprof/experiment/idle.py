@@ -197,8 +197,7 @@ class IdleExperiment:
                     if server is not None:
                         server.check()
         except WindowInterrupted as error:
-            if error.partial is not None:
-                measured.add_partial(error.partial, self._add, plan.duration_s)
+            measured.add_partial(error.partial, self._add, plan.duration_s)
             raise
         if plan.trace if trace is None else trace:
             self._say(f"{name}: what wakes the CPUs, {plan.duration_s:g} s")

@@ -41,11 +41,11 @@ from powerprof.stacks.store import TableStore
 from powerprof.text import Say
 from powerprof.tracing.idle import monitor as tracing
 from powerprof.tracing.idle.demand import DemandTracer
-from powerprof.tracing.idle.pace import wait_out
 from powerprof.tracing.idle.sites import SLEEPER
 from powerprof.tracing.idle.stacks import StackTrace
 from powerprof.tracing.idle.window import TracedWindow
 from powerprof.tracing.symbols.kernel import Interrupts
+from powerprof.windows.runner import Metered, wait_out
 from powerprof.windows.sampling import now_text
 
 # A change that is worth asking the servers for: so many times the usual rate, and more than a tick's noise.
@@ -187,7 +187,7 @@ class HostMonitor(Closeable):
 
     def _wait(self, duration_s: float) -> None:
         """Sleep, and wake only where a buffer or a table fills or a meter's counter would wrap."""
-        wait_out(self._tracer, duration_s, self._energy.meters)
+        wait_out((self._tracer, Metered(self._energy.meters)), duration_s)
 
     def _with_energy(self, window: TracedWindow) -> TracedWindow:
         meters = self._energy.meters

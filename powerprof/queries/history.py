@@ -4,25 +4,44 @@ statements."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 
 from powerprof.database.clients.base import StatementError
 from powerprof.database.clients.history import HistoryReader, enabled, missing_consumers
 from powerprof.database.clients.performance import merged
 from powerprof.energy.windows import WindowEnergy
-from powerprof.errors import CapabilityError, Interrupted, PowerprofError
-from powerprof.queries.reach import Reach, asked
+from powerprof.errors import CapabilityError
+from powerprof.queries.reach import Reach, ServerTime, asked
 from powerprof.queries.record import Measured
 from powerprof.queries.remembered import Remembered, remembered_parts
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.text import Say
 from powerprof.tracing.statements.ticks import SAMPLE_HZ, TickSampler
+from powerprof.windows.runner import Part, pass_window
 from powerprof.windows.sampling import WindowMeter
 
 # Reading the history is a statement as others are: it takes at most a hundredth of the time.
 _LEAST_S, _SHARE = 0.5, 100.0
+
+
+class _History(Part):
+    """What the server remembers, read so seldom that it costs little."""
+
+    def __init__(self, reader: HistoryReader) -> None:
+        self._reader, self._interval_s, self.spent_s = reader, _LEAST_S, 0.0
+
+    @property
+    def unread_at_most_s(self) -> float:
+        """As the last reading took."""
+        return self._interval_s
+
+    def read(self) -> None:
+        """What it remembers now."""
+        took_s = self._reader.read()
+        self.spent_s += took_s
+        self._interval_s = max(_LEAST_S, _SHARE * took_s)
 
 
 def remember(
@@ -62,30 +81,13 @@ def remember(
         stack.enter_context(closing(reader))
         meter = stack.enter_context(WindowMeter(meters=energy.meters))
         say(f"sampling {server.label} for {duration_s:g} s")
-        meter.open_window(duration_s)
-        cpu_ns, started, spent_s, interrupted = process_cpu_ns(server.pid), time.monotonic(), 0.0, False
-        sampler.start()
-        try:
-            interval_s = _LEAST_S
-            while (left_s := started + duration_s - time.monotonic()) > 0:
-                time.sleep(min(left_s, interval_s))
-                if left_s > interval_s:
-                    took_s = reader.read()
-                    spent_s += took_s
-                    interval_s = max(_LEAST_S, _SHARE * took_s)
-        except Interrupted:
-            interrupted = True
-        sampler.stop()
-        after_ns, window_s = process_cpu_ns(server.pid), time.monotonic() - started
-        window = meter.close_window()
+        remembered, used = _History(reader), ServerTime(server.label, partial(process_cpu_ns, server.pid))
+        passed = pass_window(duration_s, meter, used, sampler, remembered)
+        window = meter.collect(passed)
         history = reader.finish()
-        ticks, lost = sampler.ticks()
-    if cpu_ns is None or after_ns is None:
-        raise PowerprofError(
-            f"{server.label} ended within the window", "its error log says why; measure again when it is up"
-        )
+        ticks, lost = sampler.collect()
+    cpu_s, window_s = used.collect()
     known = merged(before, asked(server, running=False))
-    cpu_s = (after_ns - cpu_ns) / 1e9
     found = remembered_parts(ticks, history, known, cpu_s, window_s)
     return Measured(
         method="history",
@@ -94,12 +96,12 @@ def remember(
         window=energy.complete(window),
         window_s=window_s,
         process_cpu_s=cpu_s,
-        cost_s=spent_s,
+        cost_s=remembered.spent_s,
         bpf_s=None,
         seen_count=0,
         notes=_notes(found, lost),
         lost_count=lost,
-        interrupted=interrupted,
+        interrupted=passed.interrupted is not None,
     )
 
 

@@ -17,11 +17,11 @@ from powerprof.queries import notes
 from powerprof.queries.join import parts_of
 from powerprof.queries.reach import Reach, asked
 from powerprof.queries.record import Measured
-from powerprof.records import Window
 from powerprof.tracing.captures.oncpu import OnCpuCapture
 from powerprof.tracing.captures.statements import StatementTrace, TextSeen
 from powerprof.tracing.oncpu.tracer import OnCpuTracer
 from powerprof.tracing.statements.tracer import QueryTracer
+from powerprof.windows.runner import pass_window
 from powerprof.windows.sampling import WindowMeter
 
 _RECENT_S = 0.5
@@ -47,10 +47,9 @@ class Probes(Closeable):
     def __init__(self, server: Reach, *, stacks: bool = False, again: bool = False) -> None:
         self._server, self._again = server, again
         self._last: tuple[float, Known] | None = None
-        self._over_s: float | None = None
         self._stack = ExitStack()
         try:
-            self._tracer = self._stack.enter_context(QueryTracer(server.pid, server.family, stacks=stacks))
+            self._tracer = self._stack.enter_context(QueryTracer(server.pid, server.family, stacks=stacks, again=again))
             self._beside: OnCpuTracer | None = None
             if stacks:
                 self._beside = self._stack.enter_context(
@@ -64,15 +63,16 @@ class Probes(Closeable):
         self._stack.close()
 
     def window(self, duration_s: float, energy: WindowEnergy) -> Taken:
-        """Trace one window; the server is asked before and after it, never within. Raises WindowInterrupted."""
+        """Trace one window; the server is asked before and after it, never within."""
         tracer, server = self._tracer, self._server
         before = self._before()
         tracer.attach()
+        beside = () if self._beside is None else (self._beside,)
         # Opened before: that takes a while, and belongs to no window.
         with WindowMeter(meters=energy.meters) as meter:
-            tracer.begin()
-            gap_s = None if self._over_s is None else time.monotonic() - self._over_s
-            window, interrupted, sampled = self._measured(duration_s, meter)
+            passed = pass_window(duration_s, tracer, meter, *beside)
+            window = meter.collect(passed)
+        sampled = None if self._beside is None else self._beside.collect(passed)
         trace = tracer.collect()
         after = asked(server, running=self._again)
         self._last = (time.monotonic(), after) if self._again else None
@@ -85,7 +85,7 @@ class Probes(Closeable):
             known=known,
             window=energy.complete(window),
             window_s=trace.window_s,
-            gap_before_s=gap_s,
+            gap_before_s=tracer.gap_before_s,
             process_cpu_s=None if trace.process_cpu_ns is None else trace.process_cpu_ns / 1e9,
             cost_s=None if cost.bpf_s is None else cost.bpf_s + cost.trap_ns / 1e9,
             bpf_s=cost.bpf_s,
@@ -95,7 +95,7 @@ class Probes(Closeable):
             lost_count=trace.lost_count,
             unreadable_count=trace.unreadable_count,
             cut_count=trace.cut_count,
-            interrupted=interrupted,
+            interrupted=passed.interrupted is not None,
         )
         return Taken(measured, trace.texts, trace, sampled)
 
@@ -106,23 +106,3 @@ class Probes(Closeable):
         else:
             before = asked(self._server, running=True)
         return replace(before, running={**before.running, **self._tracer.running()})
-
-    def _end(self) -> None:
-        self._over_s = time.monotonic()
-        self._tracer.end(stays=self._again)
-
-    def _measured(self, duration_s: float, meter: WindowMeter) -> tuple[Window, bool, OnCpuCapture | None]:
-        """The window to its end, whether it was interrupted, and the samples beside."""
-        if self._beside is None:
-            window, interrupted = meter.measure_or_part(duration_s)
-            self._end()
-            return window, interrupted, None
-        meter.open_window(duration_s)
-        windows: list[Window] = []
-
-        def over() -> None:
-            self._end()
-            windows.append(meter.close_window())
-
-        sampled = self._beside.measure(duration_s, over)
-        return windows[0], sampled.interrupted, sampled

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from powerprof.errors import PowerprofError, UsageError
 from powerprof.processes.titles import database_of, server_names
 from powerprof.statements.identity import Family
 from powerprof.tracing.statements.members import Members
+from powerprof.windows.runner import Part
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
@@ -39,6 +41,29 @@ class Reach:
         if self.login is None:
             raise PowerprofError("the server cannot be asked", "name an account with --defaults-file")
         return sql.connect(self.login, limits=sql.A_LOOK)
+
+
+class ServerTime(Part):
+    """The CPU time of a server in a window, and how long that was."""
+
+    def __init__(self, label: str, cpu_ns: Callable[[], int | None]) -> None:
+        self._label, self._cpu_ns = label, cpu_ns
+
+    def begin(self) -> None:
+        """The first look."""
+        self._first, self._started_s = self._cpu_ns(), time.monotonic()
+
+    def end(self) -> None:
+        """The second look."""
+        self._second, self._ended_s = self._cpu_ns(), time.monotonic()
+
+    def collect(self) -> tuple[float, float]:
+        """Seconds on CPUs and in all. Raises PowerprofError where the server ended."""
+        if self._first is None or self._second is None:
+            raise PowerprofError(
+                f"{self._label} ended within the window", "its error log says why; measure again when it is up"
+            )
+        return (self._second - self._first) / 1e9, self._ended_s - self._started_s
 
 
 def reach(

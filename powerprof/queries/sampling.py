@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import time
-
 from powerprof.closeable import Closeable
 from powerprof.database.clients.performance import merged
 from powerprof.energy.windows import WindowEnergy
-from powerprof.errors import PowerprofError
 from powerprof.queries import notes
-from powerprof.queries.reach import Reach, asked
+from powerprof.queries.reach import Reach, ServerTime, asked
 from powerprof.queries.record import Measured
 from powerprof.queries.sampled import moment_parts
 from powerprof.tracing.captures.statements import TextSeen
 from powerprof.tracing.statements.members import Members
 from powerprof.tracing.statements.moments import MomentSampler
+from powerprof.windows.runner import pass_window
 from powerprof.windows.sampling import WindowMeter
 
 
@@ -32,33 +30,26 @@ class Samples(Closeable):
     def window(self, duration_s: float, energy: WindowEnergy) -> tuple[Measured, list[TextSeen]]:
         """One window, and the texts as clients sent them. The server is asked before and after it, never within.
 
-        Raises WindowInterrupted, PowerprofError where the server ended.
+        Raises PowerprofError where the server ended.
         """
         server, sampler = self._server, self._sampler
         members = Members(server.pid, is_family=server.family == "postgresql")
         before = asked(server, running=False)
+        used = ServerTime(server.label, members.cpu_ns)
         with WindowMeter(meters=energy.meters) as meter:
-            cpu_ns, started_s = members.cpu_ns(), time.monotonic()
-            sampler.start()
-            try:
-                window, interrupted = meter.measure_or_part(duration_s)
-            finally:
-                sampler.stop()
-            after_ns, window_s = members.cpu_ns(), time.monotonic() - started_s
-        if cpu_ns is None or after_ns is None:
-            raise PowerprofError(
-                f"{server.label} ended within the window", "its error log says why; measure again when it is up"
-            )
+            passed = pass_window(duration_s, used, sampler, meter)
+            window = meter.collect(passed)
+        cpu_s, window_s = used.collect()
         moments = sampler.collect()
         known = merged(before, asked(server, running=False))
-        parts, count = moment_parts(moments, known, (after_ns - cpu_ns) / 1e9, window_s)
+        parts, count = moment_parts(moments, known, cpu_s, window_s)
         measured = Measured(
             method="samples",
             parts=parts,
             known=known,
             window=energy.complete(window),
             window_s=window_s,
-            process_cpu_s=(after_ns - cpu_ns) / 1e9,
+            process_cpu_s=cpu_s,
             cost_s=moments.cost_s,
             bpf_s=moments.bpf_s,
             seen_count=0,
@@ -66,6 +57,6 @@ class Samples(Closeable):
             lost_count=moments.lost_count,
             unreadable_count=moments.unreadable_count,
             cut_count=moments.cut_count,
-            interrupted=interrupted,
+            interrupted=passed.interrupted is not None,
         )
         return measured, moments.texts

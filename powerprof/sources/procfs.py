@@ -6,6 +6,7 @@ processes.
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -148,6 +149,12 @@ def own_peak_bytes() -> int | None:
     """
     peak = files.read_fields(Path("/proc/self/status")).get("VmHWM", "").split()
     return int(peak[0]) * 1024 if peak else None
+
+
+def children_cpu_s() -> float:
+    """CPU time of all that this process started, and that has ended and was waited for, with what that had started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def children(pid: int) -> list[int]:

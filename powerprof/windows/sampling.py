@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One window of measuring: an edge, sleep to an absolute deadline, an edge.
+"""One window of measuring: an edge, sleep to an absolute deadline (`windows/runner.py`), an edge.
 
 Nothing is polled in between, unless a meter's counter would wrap: the tool's own wake-ups are the noise of
 the measurement. What is costly to read (/proc/stat, frequencies, meters) is read outside of the two edges.
@@ -7,8 +7,6 @@ the measurement. What is costly to read (/proc/stat, frequencies, meters) is rea
 
 from __future__ import annotations
 
-import resource
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -21,18 +19,18 @@ from powerprof.errors import Interrupted, PowerprofError
 from powerprof.records import Window
 from powerprof.sources import procfs
 from powerprof.sources.base import Meters
-from powerprof.sources.clock import Suspended, suspended_note
 from powerprof.text import Say
 from powerprof.windows.counted import open_source
 from powerprof.windows.residency import merge_notes
+from powerprof.windows.runner import Metered, Part, Passed, Running, pass_window
 
 _WAITED_S = 0.1
 
 
 class WindowInterrupted(Interrupted):
-    """SIGINT or SIGTERM arrived during a window; `partial` is what was measured until then, if anything."""
+    """SIGINT or SIGTERM arrived during a window; `partial` is what was measured until then."""
 
-    def __init__(self, message: str, partial: Window | None) -> None:
+    def __init__(self, message: str, partial: Window) -> None:
         super().__init__(message)
         self.partial = partial
 
@@ -42,8 +40,8 @@ def now_text(ago_s: float = 0.0) -> str:
     return (datetime.now(UTC) - timedelta(seconds=ago_s)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class WindowMeter(Closeable):
-    """Opens and closes windows over the same open counters; a window lasts from `open` to `close_window`.
+class WindowMeter(Closeable, Part):
+    """Measures windows over the same open counters; a window lasts from `open_window` to `close_window`.
 
     `groups` names sets of processes whose CPU time is wanted. Use it as a context manager.
     """
@@ -55,63 +53,61 @@ class WindowMeter(Closeable):
         groups: Mapping[str, Iterable[int]] | None = None,
         residency_source: str = "cpuidle",
     ) -> None:
-        self._meters = meters
+        self._meters = Metered(meters)
         self._processes = procfs.ProcessTimes(groups or {})
         self._source = open_source(residency_source)
+        self._announced_s: float | None = None
         self._started_at = ""
-        self._stat: procfs.Stat | None = None
-        self._times: dict[str, dict[int, int]] = {}
-        self._suspended = Suspended()
-        self._start_s = 0.0
-        self._own = _own_use()
+        self._stats: tuple[procfs.Stat | None, procfs.Stat | None] = None, None
+        self._times: tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]] = {}, {}
 
     def close(self) -> None:
         self._source.close()
 
-    def open_window(self, duration_s: float | None = None) -> None:
-        """Begin. `duration_s` must be known beforehand for powertop and turbostat only."""
+    @property
+    def unread_at_most_s(self) -> float:
+        """As the meters have it."""
+        return self._meters.unread_at_most_s
+
+    def read(self) -> None:
+        """Sample the meters."""
+        self._meters.read()
+
+    def begin(self) -> None:
+        """One edge."""
         self._started_at = now_text()
-        self._suspended.since_s()
-        self._stat = _stat()
-        if self._meters is not None:
-            self._meters.sample()
-        self._start_s = time.monotonic()
-        cpu_s, _ = _own_use()
-        self._source.start(duration_s)
-        # The cost of the edges is ours too; the moves from CPU to CPU there are no wake-ups of the window.
-        self._own = cpu_s, _own_use()[1]
+        self._stats = _stat(), None
+        self._meters.begin()
+        self._source.start(self._announced_s)
         # Within the edges: C0 begins on each CPU when its counters are read, and what reading the next one's costs us
         # would be nobody's share of it.
-        self._times = self._processes.read()
+        self._times = self._processes.read(), {}
 
-    def close_window(self) -> Window:
-        """End, and say what happened in between. Raises PowerprofError where a counter cannot be read."""
-        _, switches = _own_use()
+    def end(self) -> None:
+        """The other edge. Raises PowerprofError where a counter cannot be read."""
         times, asked_s = self._processes.read(), time.monotonic()
         self._source.stop()
-        cpu_s, _ = _own_use()
-        end_s = time.monotonic()
-        if end_s - asked_s > _WAITED_S:  # for a program that measures in whole seconds
+        if time.monotonic() - asked_s > _WAITED_S:  # for a program that measures in whole seconds
             times = self._processes.read()
-        energy, meter_notes = [], []
-        if self._meters is not None:
-            self._meters.sample()
-            energy = self._meters.readings(self._start_s, end_s)
-            meter_notes = self._meters.notes()
+        self._times = self._times[0], times
+        self._meters.end()
+
+    def collect(self, passed: Passed) -> Window:
+        """What happened between the edges. Raises PowerprofError where the source cannot tell."""
+        energy, meter_notes = self._meters.collect()
         window = self._source.finish(self._started_at)
         wall_cpu_s = window.window_s * window.cpus if window.window_s else None
-        processes, notes = procfs.process_times(self._times, times, wall_cpu_s)
-        stat = _stat()
-        spent = procfs.accounting(self._stat, stat) if self._stat and stat else None
-        notes += suspended_note(self._suspended.since_s())
+        processes, notes = procfs.process_times(*self._times, wall_cpu_s)
+        before, after = self._stats[0], _stat()
+        spent = procfs.accounting(before, after) if before and after else None
         return msgspec.structs.replace(
             window,
             energy=energy,
             processes=processes,
-            notes=merge_notes(window.notes, notes, meter_notes),
+            notes=merge_notes(window.notes, notes, passed.notes, meter_notes),
             frequency_mhz=window.frequency_mhz or (procfs.frequency_mhz() if _has_proc() else None),
-            tool_cpu_s=cpu_s - self._own[0],
-            tool_wakeups_count=switches - self._own[1],
+            tool_cpu_s=passed.tool_cpu_s,
+            tool_wakeups_count=passed.tool_wakeups_count,
             **(
                 {}
                 if spent is None
@@ -126,32 +122,34 @@ class WindowMeter(Closeable):
             ),
         )
 
-    def measure(self, duration_s: float, stop: threading.Event | None = None) -> Window:
-        """One window of `duration_s`, shorter where `stop` is set. Raises WindowInterrupted."""
-        self.open_window(duration_s)
-        deadline_s = time.monotonic() + duration_s
+    def open_window(self) -> None:
+        """Begin a window in which the caller does something; not for powertop and turbostat, which must know when it
+        ends."""
+        self._running = Running(self)
+
+    def close_window(self) -> Window:
+        """End it, and say what happened in between. Raises PowerprofError where a counter cannot be read."""
+        return self.collect(self._running.end())
+
+    def measure(self, duration_s: float) -> Window:
+        """One window of `duration_s`. Raises WindowInterrupted, or Interrupted where there is nothing of it."""
+        self._announced_s = duration_s
+        passed = pass_window(duration_s, self)
         try:
-            self._wait(deadline_s, stop)
-        except Interrupted as error:
-            try:
-                partial = self.close_window()
-            except PowerprofError:
-                raise WindowInterrupted(error.message, None) from error
-            note = "interrupted: the window is shorter than asked"
-            partial = msgspec.structs.replace(partial, notes=[*partial.notes, note])
-            raise WindowInterrupted(error.message, partial) from error
-        return self.close_window()
+            window = self.collect(passed)
+        except PowerprofError as error:
+            raise passed.interrupted or error from error
+        if passed.interrupted is None:
+            return window
+        note = "interrupted: the window is shorter than asked"
+        partial = msgspec.structs.replace(window, notes=[*window.notes, note])
+        raise WindowInterrupted(passed.interrupted.message, partial) from passed.interrupted
 
     def measure_or_part(self, duration_s: float) -> tuple[Window, bool]:
-        """As `measure`; the part that there is where it was interrupted, and whether it was.
-
-        Raises WindowInterrupted where there is none.
-        """
+        """As `measure`; the part that there is where it was interrupted, and whether it was."""
         try:
             return self.measure(duration_s), False
         except WindowInterrupted as error:
-            if error.partial is None:
-                raise
             return error.partial, True
 
     def repeat(self, count: int, duration_s: float, what: str, say: Say) -> Iterator[Window]:
@@ -160,18 +158,6 @@ class WindowMeter(Closeable):
             say(f"{what}: window {number} of {count}, {duration_s:g} s")
             yield self.measure(duration_s)
 
-    def _wait(self, deadline_s: float, stop: threading.Event | None) -> None:
-        interval_s = self._meters.max_interval_s if self._meters is not None else None
-        while (left_s := deadline_s - time.monotonic()) > 0:
-            step_s = left_s if interval_s is None else min(left_s, interval_s)
-            # Both sleep in the kernel until an absolute time: one wake-up.
-            if stop is None:
-                time.sleep(step_s)
-            elif stop.wait(step_s):
-                return
-            if self._meters is not None and step_s < left_s:
-                self._meters.sample()
-
 
 def measure_window(
     duration_s: float,
@@ -179,7 +165,6 @@ def measure_window(
     meters: Meters | None = None,
     groups: Mapping[str, Iterable[int]] | None = None,
     residency_source: str = "cpuidle",
-    stop: threading.Event | None = None,
 ) -> Window:
     """Measure this host for `duration_s` seconds. Raises WindowInterrupted with `.partial` on SIGINT,
     SIGTERM.
@@ -187,13 +172,7 @@ def measure_window(
     For several windows in a row keep one `WindowMeter`: its counters stay open.
     """
     with WindowMeter(meters=meters, groups=groups, residency_source=residency_source) as meter:
-        return meter.measure(duration_s, stop)
-
-
-def _own_use() -> tuple[float, int]:
-    """CPU seconds of this process, and how often it gave the CPU up: each time a wake-up follows."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime, used.ru_nvcsw
+        return meter.measure(duration_s)
 
 
 def _has_proc() -> bool:

@@ -23,7 +23,7 @@ def main() -> None:
             reader.snapshot()
             procfs.read_stat()
             if second % int(DRAIN_EVERY_S) == 0:
-                tracer.drain()
+                tracer.read()
 
 
 if __name__ == "__main__":

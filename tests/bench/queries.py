@@ -54,11 +54,11 @@ class Samples:
 
     def attach(self) -> None:
         if not self._is_on:
-            self._sampler.start(SAMPLE_HZ * self._times, timed=False)
+            self._sampler.begin(SAMPLE_HZ * self._times, timed=False)
         self._is_on = True
 
     def detach(self) -> None:
-        self._sampler.stop()
+        self._sampler.end()
         self._is_on = False
 
     def count_run_time(self) -> None:

@@ -107,7 +107,7 @@ class _Stacks:
         self._is_on = False
         self._tracer.program.detach()
         # Or the ring buffers would fill, and full ones cost less.
-        self._tracer.drain()
+        self._tracer.read()
 
     def count_run_time(self) -> None:
         self._tracer.program.count_run_time()

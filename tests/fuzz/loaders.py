@@ -344,7 +344,7 @@ def _read_zip(path: Path, data: bytes) -> object:
 
 
 def _read_dtrace(path: Path, data: bytes) -> object:
-    run = DtraceRun(1, data.decode("utf-8", "replace"), (), 0)
+    run = DtraceRun(1, data.decode("utf-8", "replace"), (), 0, 0.0)
     errors = []
     for parse in (
         lambda one: dtrace_output.parse_functions(one, "x"),

@@ -20,10 +20,10 @@ def sampled(server: Reach, work: Callable[[], object]) -> tuple[Moments, Parts]:
     members = Members(server.pid, is_family=server.family == "postgresql")
     with MomentSampler(server.pid, server.family) as sampler:
         before = members.cpu_ns()
-        sampler.start(_HZ)
+        sampler.begin(_HZ)
         started_s = time.monotonic()
         work()
-        sampler.stop()
+        sampler.end()
         after, window_s = members.cpu_ns(), time.monotonic() - started_s
         moments = sampler.collect()
     assert before is not None

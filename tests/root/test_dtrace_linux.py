@@ -17,6 +17,7 @@ from powerprof.tracing.dtrace.functions import trace_functions
 from powerprof.tracing.dtrace.output import parse_latency, parse_wakeups
 from powerprof.tracing.dtrace.scripts import pick, render
 from powerprof.tracing.functions.tracer import FunctionTracer
+from powerprof.windows import runner
 from tests.programs.running import Running
 from tests.root.truth import TRUTH, compiled
 
@@ -93,14 +94,16 @@ def beyond(trace: FunctionTrace, expected: dict[str, float]) -> list[tuple[str, 
     return found
 
 
-def test_calls_are_exact_and_self_times_those_of_bpf_and_the_probes(dtrace: Dtrace, start: Start) -> None:
+def test_calls_are_exact_and_self_times_those_of_bpf_and_the_probes(
+    dtrace: Dtrace, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = {row.function: row.self_cpu_mean_us or 0.0 for row in by_bpf(start("functions_truth")).functions}
     outside = dict.fromkeys(TRUTH, (0.0, 0.0))
     # Counts are exact each time. Times can be another program's fault: a function must be right once.
     for _ in range(3):
         truth = start("functions_truth")
-        began, said = working(truth)
-        trace = trace_functions(dtrace, truth.pid, "truth_*", 0.5, limit=200, began=began)
+        said = working(truth, monkeypatch)
+        trace = trace_functions(dtrace, truth.pid, "truth_*", 0.5, limit=200)
         assert said == ["done\n"]
         assert_exact(trace)
         outside = {name: (mean, limit) for name, mean, limit in beyond(trace, expected) if name in outside}
@@ -109,21 +112,24 @@ def test_calls_are_exact_and_self_times_those_of_bpf_and_the_probes(dtrace: Dtra
     assert outside == {}
 
 
-def working(target: Running) -> tuple[Callable[[], None], list[str]]:
-    """What to call when a window begins, so that it lasts as long as the work; and where the target's word will be."""
+def working(target: Running, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The next window lasts as long as the work; where the target's word will be."""
     said: list[str] = []
 
-    def began() -> None:
+    def work(*_: object) -> None:
         target.begin()
         said.append(target.line())
 
-    return began, said
+    monkeypatch.setattr(runner, "wait_out", work)
+    return said
 
 
-def test_ten_thousand_exceptions_pass_probed_functions_and_the_program_lives(dtrace: Dtrace, start: Start) -> None:
+def test_ten_thousand_exceptions_pass_probed_functions_and_the_program_lives(
+    dtrace: Dtrace, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = start("throwing")
-    began, said = working(target)
-    trace = trace_functions(dtrace, target.pid, "truth_*", 0.5, limit=200, began=began)
+    said = working(target, monkeypatch)
+    trace = trace_functions(dtrace, target.pid, "truth_*", 0.5, limit=200)
     assert said == ["alive 10000 0\n"]
     assert {row.name: row.calls for row in trace.functions} == dict.fromkeys(
         ("truth_throws", "truth_passed", "truth_catches"), 10_000
@@ -132,11 +138,13 @@ def test_ten_thousand_exceptions_pass_probed_functions_and_the_program_lives(dtr
     assert target.line() == "alive 10000 0\n"
 
 
-def test_wakings_are_those_that_the_kernel_counts(dtrace: Dtrace, start: Start) -> None:
+def test_wakings_are_those_that_the_kernel_counts(
+    dtrace: Dtrace, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = start("sleeping_truth")
-    began, said = working(target)
+    said = working(target, monkeypatch)
     script = render(pick(dtrace, "wakeups"), pid=target.pid)
-    found = parse_wakeups(run_dtrace(dtrace, script, target.pid, 0.5, began=began))
+    found = parse_wakeups(run_dtrace(dtrace, script, target.pid, 0.5))
     sleeper, consumer, producer = (int(word) for word in said[0].split()[2:])
     pairs: Counter[tuple[int, int]] = Counter()
     for row in found.wakeups:
@@ -154,11 +162,13 @@ def test_wakings_are_those_that_the_kernel_counts(dtrace: Dtrace, start: Start) 
     assert found.lost_count == 0
 
 
-def test_sleeps_are_the_programs_own_in_number_and_length(dtrace: Dtrace, start: Start) -> None:
+def test_sleeps_are_the_programs_own_in_number_and_length(
+    dtrace: Dtrace, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = start("sleeping_truth")
-    began, said = working(target)
+    said = working(target, monkeypatch)
     script = render(pick(dtrace, "sleep-wake-latency"), pid=target.pid)
-    found = parse_latency(run_dtrace(dtrace, script, target.pid, 0.5, began=began))
+    found = parse_latency(run_dtrace(dtrace, script, target.pid, 0.5))
     mean_ns, *waits = (int(word) for word in said[0].split()[1:])
     counted = sorted((row.sleeps_count for row in found.threads), reverse=True)[:3]
     # A wait that is over before the thread is off its CPU is one for the kernel, and no sleep: the producer's for an

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from powerprof.attribution.functions import FunctionProfile, function_profile
 from powerprof.tracing.functions.tracer import FunctionTracer
+from powerprof.windows import runner
 from tests.conftest import Cli
 from tests.programs.running import Running
 from tests.root.truth import TRUTH, compiled
@@ -39,13 +39,13 @@ def profile(target: Running, *, multi: bool = True) -> tuple[FunctionProfile, st
     """A window that is as long as the program works, however long that takes on this host."""
     said = []
 
-    def work(_: float) -> None:
+    def work(*_: object) -> None:
         target.begin()
         said.append(target.line())
 
     with FunctionTracer([target.pid], "truth_*", multi=multi) as tracer, pytest.MonkeyPatch.context() as patch:
         assert tracer.danger is None
-        patch.setattr(time, "sleep", work)
+        patch.setattr(runner, "wait_out", work)
         trace = tracer.measure(1)
     assert target.process.poll() is None
     (one,) = said

@@ -200,12 +200,6 @@ def burst_of_exits(tracer: IdleTracer, duration_s: float) -> TracedWindow:
         burst.wait()
 
 
-def sleeps(tracer: IdleTracer, seconds: float) -> bool:
-    """Whoever calls."""
-    time.sleep(seconds)
-    return False
-
-
 def balance_of(window: TracedWindow) -> Conservation:
     summed = window.trace.causes
     return idle.conserve(summed, idle.mechanisms(summed), window.trace.lost_count, window.edges)
@@ -214,7 +208,7 @@ def balance_of(window: TracedWindow) -> Conservation:
 def test_a_small_buffer_loses_single_periods_and_no_count(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One page of buffer and a reader who does not come: what did not fit is counted, and the sums are whole."""
     monkeypatch.setattr(tracing, "_RING_PAGES", 1)
-    monkeypatch.setattr(IdleTracer, "wait", sleeps)
+    monkeypatch.setattr(IdleTracer, "calls", None)
     with IdleTracer() as tracer:
         window = burst_of_exits(tracer, 1.5)
     balance = balance_of(window)

@@ -11,6 +11,7 @@ from pathlib import Path
 from powerprof import programs
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult
 from powerprof.folders import Folder, give, write_all
+from powerprof.sources.procfs import children_cpu_s
 
 _OUTPUT_LIMIT_BYTES = 8 << 20
 
@@ -38,7 +39,7 @@ class ProcessLoad:
         self._name = Path(argv[0]).name
         self._parse = parse
         self._output = private_file(context.directory, "load.out")
-        self._children_s = _children_cpu_s()
+        self._children_s = children_cpu_s()
         self._started_s = time.monotonic()
         with self._output.open("wb") as output:
             source = stdin.open("rb") if stdin else None
@@ -79,7 +80,7 @@ class ProcessLoad:
             raise LoadFailed(f"{self._name} did not end in {timeout_s:.0f} s") from None
         elapsed_s = time.monotonic() - self._started_s
         # One client runs at a time and servers are not waited for, so what was reaped since is the client.
-        cpu_s = _children_cpu_s() - self._children_s
+        cpu_s = children_cpu_s() - self._children_s
         text = self.text()
         if code != 0:
             said = [line.strip() for line in text.splitlines() if "FATAL" in line or "rror" in line][:2]
@@ -99,10 +100,3 @@ class ProcessLoad:
         """What it has said until now."""
         with self._output.open("rb") as file:
             return file.read(_OUTPUT_LIMIT_BYTES).decode("utf-8", errors="replace")
-
-
-def _children_cpu_s() -> float:
-    import resource
-
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import math
 import os
-import resource
-import select
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
@@ -21,6 +19,8 @@ from powerprof import programs
 from powerprof.errors import Interrupted, PowerprofError
 from powerprof.experiment.records import Arm, Block
 from powerprof.records import ProcessTime, Window
+from powerprof.sources.procfs import children_cpu_s
+from powerprof.windows.runner import Part, wait_out
 from powerprof.windows.sampling import WindowMeter
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def fit(command: Command, window_s: float) -> None:
 
     Raises PowerprofError where it cannot be started, or fails.
     """
-    _, elapsed_s = _execute(command, _nothing, None)
+    _, elapsed_s = _execute(command)
     command.executions_count = max(1, min(_MOST_EXECUTIONS, math.ceil(window_s / max(elapsed_s, 1e-4))))
 
 
@@ -57,16 +57,14 @@ def measure_executions(
 ) -> Block:
     """One window with all its executions. Raises PowerprofError where one of them cannot be started, or fails."""
     groups = {"powerprof": [os.getpid()]}
-    meters = energy.meters
-    with WindowMeter(meters=meters, groups=groups, residency_source=residency_source) as meter:
+    with WindowMeter(meters=energy.meters, groups=groups, residency_source=residency_source) as meter:
         codes = []
-        sample = meters.sample if meters is not None else _nothing
         meter.open_window()
-        before_s = _children_cpu_s()
+        before_s = children_cpu_s()
         for _ in range(command.executions_count):
-            code, _elapsed_s = _execute(command, sample, meters.max_interval_s if meters else None)
+            code, _elapsed_s = _execute(command, meter)
             codes.append(code)
-        cpu_s = _children_cpu_s() - before_s
+        cpu_s = children_cpu_s() - before_s
         window = energy.complete(meter.close_window())
     return Block(
         pair=pair,
@@ -82,23 +80,19 @@ def measure_executions(
     )
 
 
-def _nothing() -> None:
-    pass
-
-
 def _with_command(window: Window, cpu_s: float) -> Window:
     wall_s = (window.window_s or 0.0) * window.cpus
     group = ProcessTime(name="command", cpu_s=cpu_s, percent=100 * cpu_s / wall_s if wall_s else None)
     return msgspec.structs.replace(window, processes=[group, *window.processes])
 
 
-def _execute(command: Command, meanwhile: Callable[[], object], every_s: float | None) -> tuple[int, float]:
-    """Its exit code, as a shell says it, and how long it took; what it left running is ended."""
+def _execute(command: Command, *parts: Part) -> tuple[int, float]:
+    """Its exit code, as a shell says it, and how long it took; what it left running is ended. `parts`: its window's."""
     with tempfile.TemporaryFile() as said:
         start_s = time.monotonic()
         process = programs.start_typed(command.argv, stderr=said)
         try:
-            _wait(process, meanwhile, every_s)
+            _wait(process, parts)
         except Interrupted:
             programs.end_session(process)
             raise
@@ -110,16 +104,12 @@ def _execute(command: Command, meanwhile: Callable[[], object], every_s: float |
     return code, elapsed_s
 
 
-def _wait(process: subprocess.Popen[bytes], meanwhile: Callable[[], object], every_s: float | None) -> None:
+def _wait(process: subprocess.Popen[bytes], parts: Sequence[Part]) -> None:
     """Until it ends, asleep in the kernel: Popen.wait with a time-out would wake the CPU twenty times a second."""
-    if every_s is None:
-        process.wait()
-        return
     with suppress(ProcessLookupError):
         handle = os.pidfd_open(process.pid)
         try:
-            while not select.select([handle], [], [], every_s)[0]:
-                meanwhile()
+            wait_out(parts, math.inf, handle)
         finally:
             os.close(handle)
     process.wait()
@@ -130,11 +120,6 @@ def _failure(name: str, code: int, said: IO[bytes]) -> str:
     lines = said.read(_SAID_BYTES).decode("utf-8", "replace").strip().splitlines()
     last = f": {lines[-1].strip()[:300]}" if lines else ""
     return f"{name} ended with exit code {code}{last}"
-
-
-def _children_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def exit_codes(blocks: Sequence[Block]) -> list[int]:

@@ -53,7 +53,8 @@ def waker_lines(row: WakerRow, pids: Sequence[int], width: int) -> list[str]:
 
 
 def _footer(profile: WakersProfile | SleepsProfile, width: int) -> list[str]:
-    said = [f"Lost {profile.lost_count:,}. Traced by DTrace: no energy figure comes from this window."]
+    cost = "" if profile.tool_cpu_s is None else f", which used {text.number(profile.tool_cpu_s, 2)} s of CPU time"
+    said = [f"Lost {profile.lost_count:,}. Traced by DTrace{cost}: no energy figure comes from this window."]
     said += [f"Limit: {limit}." for limit in profile.limits]
     said += [f"Note: {note}." for note in profile.notes]
     if profile.interrupted:

@@ -9,7 +9,6 @@ perf events (`sampling.py`), `uprobe__NAME` at places in programs (`uprobes.py`)
 from __future__ import annotations
 
 import errno
-import math
 import os
 import resource
 import select
@@ -247,11 +246,15 @@ class LoadedProgram(Closeable):
         descriptor, plan = self._maps[name]
         self._rings.append(RingBuffer(descriptor, plan.entries, on_bytes))
 
-    def wait(self, name: str, seconds: float) -> bool:
-        """Sleep for so long, or until a ring buffer holds something that was sent with a wake-up; says whether."""
+    def map_descriptor(self, name: str) -> int:
+        """Of a ring buffer: readable while it holds something that was sent with a wake-up."""
+        return self._maps[name][0]
+
+    def waits(self, name: str) -> bool:
+        """Whether a ring buffer holds something that was sent with a wake-up."""
         poll = select.poll()
         poll.register(self._maps[name][0], select.POLLIN)
-        return bool(poll.poll(max(0, math.ceil(1e3 * seconds))))
+        return bool(poll.poll(0))
 
     def consume(self) -> None:
         """Deliver what the ring buffers hold now; never waits."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from powerprof.closeable import Closeable
 from powerprof.sources.procfs import read_stat
 from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.windows.runner import Part
 
 ENOUGH = 5_000
 _LOOK_EVERY_S = 1.0
@@ -21,7 +22,7 @@ def _context_switches() -> int:
     return read_stat().context_switches_count
 
 
-class Price(Closeable):
+class Price(Closeable, Part):
     """The clock of one window, running from the beginning on.
 
     `events` counts what the programs run for, context switches unless said otherwise; after `enough` of them the clock

@@ -12,9 +12,9 @@ class FunctionCounts(msgspec.Struct, frozen=True, kw_only=True):
     """One function's sums over the window. Times are as measured, the probes' own time within.
 
     `wall_ns`, `cpu_ns`: from entry to return of outermost calls; `self_…`: without probed functions that it called.
-    `abandoned`: calls left without a return (longjmp, exception, or more than 64 return probes deep); `unfinished`:
-    still open at the window's end; `children`: direct calls of probed functions. `stepped`: its probe costs
-    a second trap.
+    `abandoned`: calls left without a return (longjmp, exception, or more than 64 return probes deep), None where not
+    counted; `unfinished`: still open at the window's end; `children`: direct calls of probed functions. `stepped`: its
+    probe costs a second trap.
     """
 
     name: str
@@ -22,7 +22,7 @@ class FunctionCounts(msgspec.Struct, frozen=True, kw_only=True):
     vaddr: int
     calls: int
     returns: int
-    abandoned: int
+    abandoned: int | None
     unfinished: int
     wall_ns: int | None
     cpu_ns: int | None
@@ -36,7 +36,8 @@ class FunctionCounts(msgspec.Struct, frozen=True, kw_only=True):
 class FunctionTrace(msgspec.Struct, frozen=True, kw_only=True):
     """A window of function counts as it was collected; `attribution.functions` makes the report of it.
 
-    The costs are None where the backend cannot tell them (DTrace).
+    The costs are None where the backend does not measure them (DTrace). `tool_cpu_s`: powerprof's own CPU time in the
+    window, and DTrace's from its start to its end.
     """
 
     pattern: str

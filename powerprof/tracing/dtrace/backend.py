@@ -7,22 +7,24 @@ Debian's systemtap-sdt-dev installs a `dtrace` that only makes headers for stati
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from powerprof import programs
-from powerprof.errors import CapabilityError, Interrupted, PowerprofError
+from powerprof.closeable import Closeable
+from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.paths import temporary_base
+from powerprof.sources.procfs import children_cpu_s
 from powerprof.tracing.dtrace import keeper as dtrace_keeper
+from powerprof.windows.runner import Part, Passed, pass_window
 
 _BEGUN = dtrace_keeper.BEGUN
 _START_LIMIT_S = 120.0
@@ -51,12 +53,17 @@ class Dtrace:
 
 @dataclass(frozen=True)
 class DtraceRun:
-    """What a script printed, for `dtrace_output` to parse. `losses` are DTrace's own words about lost data."""
+    """What a script printed, for `dtrace_output` to parse. `losses` are DTrace's own words about lost data.
+
+    `tool_cpu_s`: CPU time of DTrace from its start to its end, and ours in the window. `notes`: of the window.
+    """
 
     pid: int
     stdout: str
     losses: tuple[str, ...]
     lost_count: int
+    tool_cpu_s: float
+    notes: tuple[str, ...] = ()
     interrupted: bool = False
 
 
@@ -89,27 +96,42 @@ def _is_script(path: Path) -> bool:
         return False  # executable, not readable: its version tells
 
 
-def run_dtrace(
-    dtrace: Dtrace, script: str, pid: int, duration_s: float, *, began: Callable[[], None] | None = None
-) -> DtraceRun:
+def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, settle: bool = False) -> DtraceRun:
     """Trace a process by a rendered script for a window; an interrupt ends the window early, and the run says so.
 
-    The window begins with the script's BEGIN, when `began` is called, and ends by SIGINT: on an idle CPU DTrace's own
-    clock (tick) can come seconds late. Both stand in the output. DTrace is never killed (`dtrace_keeper`): the target
-    would not survive it. Raises CapabilityError or PowerprofError.
+    The window begins with the script's BEGIN, and ends by SIGINT: on an idle CPU DTrace's own clock (tick) can come
+    seconds late. Both stand in the output. `settle`: give up what root may do once DTrace, another process, has what it
+    takes. Raises CapabilityError or PowerprofError.
     """
-    words = [str(dtrace.path), "-q", *_grab(script, pid), "-s", dtrace_keeper.STDIN]
-    interrupted: Interrupted | None = None
-    # Files without names: kill -9 leaves none.
-    with _unnamed(script) as text, _unnamed() as out, _unnamed() as errors:
+    with _Script(dtrace, script, pid) as running:
+        return running.collect(pass_window(duration_s, running, until=running.ended, settle=settle))
+
+
+class _Script(Closeable, Part):
+    """DTrace with a script, tracing while the context is open. It is never killed (`dtrace_keeper`): the target would
+    not survive it."""
+
+    def __init__(self, dtrace: Dtrace, script: str, pid: int) -> None:
+        self._dtrace, self._script, self._pid = dtrace, script, pid
+        self._code: int | None = None
+        self._is_over = False
+        self._stack = ExitStack()
+
+    def _open(self) -> None:
+        """Raises PowerprofError where it cannot be started, or never begins."""
+        # Files without names: kill -9 leaves none.
+        text = self._stack.enter_context(_unnamed(self._script))
+        self._out, self._errors = (self._stack.enter_context(_unnamed()) for _ in range(2))
+        words = [str(self._dtrace.path), "-q", *_grab(self._script, self._pid), "-s", dtrace_keeper.STDIN]
+        self._children_s = children_cpu_s()
         ours, theirs = os.pipe()
         try:
-            keeper = programs.start(
-                programs.python(dtrace_keeper.__file__, str(pid), str(text.fileno()), *words, site=False),
+            self._keeper = programs.start(
+                programs.python(dtrace_keeper.__file__, str(self._pid), str(text.fileno()), *words, site=False),
                 stdin=ours,
                 pass_fds=[text.fileno()],
-                stdout=out,
-                stderr=errors,
+                stdout=self._out,
+                stderr=self._errors,
                 dies_with_us=False,
             )
         except BaseException:
@@ -117,32 +139,53 @@ def run_dtrace(
             raise
         finally:
             os.close(ours)
-        try:
-            _wait_for_begin(keeper, out)
-            ends = time.monotonic() + duration_s
-            if began is not None and keeper.poll() is None:
-                began()
-            while keeper.poll() is None and (left := ends - time.monotonic()) > 0:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    keeper.wait(left)
-        except Interrupted as error:
-            interrupted = error
-        finally:
-            os.close(theirs)
-            code = _wait_for_end(keeper)
-        stdout, stderr = _text(out), _text(errors)
-    if interrupted is not None and (code != 0 or "\nend\t" not in stdout):
-        raise interrupted  # the same signal ended DTrace: a service that is stopped, a terminal that is closed
-    if code != 0:
-        raise _explain(dtrace, stderr, code)
-    losses = [(line.strip()[:200], match) for line in stderr.splitlines() if (match := _LOSS.match(line.strip()))]
-    return DtraceRun(
-        pid=pid,
-        stdout=stdout,
-        losses=tuple(line for line, _ in losses),
-        lost_count=sum(int(match[1] or 1) for _, match in losses),
-        interrupted=interrupted is not None,
-    )
+        self._stack.callback(self._finish)
+        self._pipe = self._stack.enter_context(ExitStack())
+        self._pipe.callback(os.close, theirs)
+        self.ended = os.pidfd_open(self._keeper.pid)
+        self._stack.callback(os.close, self.ended)
+        _wait_for_begin(self._keeper, self._out)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def _finish(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            with suppress(subprocess.TimeoutExpired):
+                self._code = self._keeper.wait(_END_LIMIT_S)
+
+    def end(self) -> None:
+        """Ask it to end, and wait until it has."""
+        self._pipe.close()
+        self._finish()
+
+    def collect(self, passed: Passed) -> DtraceRun:
+        """What it printed. Raises what it complained of, or the interrupt that ended it too.
+
+        Where it does not end it is left to, since a kill harms the target.
+        """
+        if self._code is None:
+            raise PowerprofError(
+                f"dtrace does not end (it is a child of process {self._keeper.pid})",
+                "wait for it; kill -9 to dtrace can end the traced process too",
+            )
+        stdout, stderr = _text(self._out), _text(self._errors)
+        if passed.interrupted is not None and (self._code != 0 or "\nend\t" not in stdout):
+            # The same signal ended DTrace: a service that is stopped, a terminal that is closed.
+            raise passed.interrupted
+        if self._code != 0:
+            raise _explain(self._dtrace, stderr, self._code)
+        losses = [(line.strip()[:200], match) for line in stderr.splitlines() if (match := _LOSS.match(line.strip()))]
+        return DtraceRun(
+            pid=self._pid,
+            stdout=stdout,
+            losses=tuple(line for line, _ in losses),
+            lost_count=sum(int(match[1] or 1) for _, match in losses),
+            tool_cpu_s=passed.tool_cpu_s + children_cpu_s() - self._children_s,
+            notes=tuple(passed.notes),
+            interrupted=passed.interrupted is not None,
+        )
 
 
 def _wait_for_begin(keeper: subprocess.Popen[bytes], out: IO[bytes]) -> None:
@@ -152,17 +195,6 @@ def _wait_for_begin(keeper: subprocess.Popen[bytes], out: IO[bytes]) -> None:
         if time.monotonic() > limit:
             raise PowerprofError(f"dtrace did not begin to trace in {_START_LIMIT_S:g} s", "probe fewer functions")
         time.sleep(_POLL_S)
-
-
-def _wait_for_end(keeper: subprocess.Popen[bytes]) -> int:
-    """Its exit status. Raises PowerprofError where it does not end: it is left to, since a kill harms the target."""
-    try:
-        return keeper.wait(_END_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        raise PowerprofError(
-            f"dtrace does not end (it is a child of process {keeper.pid})",
-            "wait for it; kill -9 to dtrace can end the traced process too",
-        ) from None
 
 
 def _text(file: IO[bytes]) -> str:

@@ -8,8 +8,6 @@ one function only: a symbol that two of them bear is not probed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from powerprof.errors import UsageError
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import TableStore
@@ -22,9 +20,9 @@ from powerprof.tracing.symbols.patterns import find_functions, refuse_too_many
 
 
 def trace_functions(
-    dtrace: Dtrace, pid: int, pattern: str, duration_s: float, *, limit: int, began: Callable[[], None] | None = None
+    dtrace: Dtrace, pid: int, pattern: str, duration_s: float, *, limit: int, settle: bool = False
 ) -> FunctionTrace:
-    """Probe one window; `began` is called at its beginning.
+    """Probe one window; `settle` as for `run_dtrace`.
 
     Raises UsageError, CapabilityError, PowerprofError, DataError.
     """
@@ -32,12 +30,12 @@ def trace_functions(
     if dtrace.system != "Linux":
         module, _, functions = pattern.rpartition(":")
         script = render(text, pid=pid, functions=functions, module=module or "a.out")
-        return parse_functions(run_dtrace(dtrace, script, pid, duration_s, began=began), pattern)
+        return parse_functions(run_dtrace(dtrace, script, pid, duration_s, settle=settle), pattern)
     probes, refused = _probes(pid, pattern, limit)
     if not probes:
         name, why = refused[0]
         raise UsageError(f"'{pattern}': {name} cannot be probed ({why})", "--backend bpf")
-    run = run_dtrace(dtrace, render_probes(text, pid=pid, probes=probes), pid, duration_s, began=began)
+    run = run_dtrace(dtrace, render_probes(text, pid=pid, probes=probes), pid, duration_s, settle=settle)
     return parse_functions(run, pattern, refused)
 
 

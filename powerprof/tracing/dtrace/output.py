@@ -62,6 +62,7 @@ class WakersTrace(msgspec.Struct, frozen=True, kw_only=True):
     wakeups: list[DtraceWakeup]
     lost_count: int
     notes: list[str]
+    tool_cpu_s: float
     interrupted: bool
 
 
@@ -73,6 +74,7 @@ class SleepsTrace(msgspec.Struct, frozen=True, kw_only=True):
     threads: list[DtraceLatency]
     lost_count: int
     notes: list[str]
+    tool_cpu_s: float
     interrupted: bool
 
 
@@ -93,7 +95,7 @@ def _lines(run: DtraceRun) -> tuple[list[str], float]:
 
 
 def _notes(run: DtraceRun) -> list[str]:
-    return [f"DTrace lost data: {loss}" for loss in run.losses[:_SHOWN_LOSSES]]
+    return [*run.notes, *(f"DTrace lost data: {loss}" for loss in run.losses[:_SHOWN_LOSSES])]
 
 
 def _number(text: str, line: int) -> int:
@@ -109,7 +111,7 @@ def _name(text: str, line: int) -> str:
 
 
 def parse_functions(run: DtraceRun, pattern: str, refused: Sequence[tuple[str, str]] = ()) -> FunctionTrace:
-    """The function profile, as the uprobe backend's trace; DTrace does not tell what its probes cost.
+    """The function profile, as the uprobe backend's trace; the probes' cost and calls that never returned are unknown.
 
     A sum below zero (a call that began before its thread's clock was known) is unknown, not zero. Raises DataError for
     damaged output.
@@ -135,7 +137,7 @@ def parse_functions(run: DtraceRun, pattern: str, refused: Sequence[tuple[str, s
             vaddr=0,
             calls=row.get("calls", 0),
             returns=row.get("returns", 0),
-            abandoned=0,
+            abandoned=None,
             unfinished=max(row.get("calls", 0) - row.get("returns", 0), 0),
             wall_ns=None,
             cpu_ns=None,
@@ -162,7 +164,7 @@ def parse_functions(run: DtraceRun, pattern: str, refused: Sequence[tuple[str, s
         refused=list(refused),
         notes=_notes(run),
         method="dtrace",
-        tool_cpu_s=0.0,
+        tool_cpu_s=run.tool_cpu_s,
         interrupted=run.interrupted,
     )
 
@@ -219,6 +221,7 @@ def parse_wakeups(run: DtraceRun) -> WakersTrace:
         wakeups=sorted(wakeups, key=lambda wakeup: (-wakeup.count, wakeup.sleeper_tid, wakeup.waker_tid)),
         lost_count=run.lost_count,
         notes=_notes(run),
+        tool_cpu_s=run.tool_cpu_s,
         interrupted=run.interrupted,
     )
 
@@ -268,6 +271,7 @@ def parse_latency(run: DtraceRun) -> SleepsTrace:
         threads=sorted(rows, key=lambda thread: (-thread.sleeps_count, thread.tid)),
         lost_count=run.lost_count,
         notes=_notes(run),
+        tool_cpu_s=run.tool_cpu_s,
         interrupted=run.interrupted,
     )
 

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from powerprof.closeable import Closeable
-from powerprof.errors import CapabilityError, Interrupted, PowerprofError
-from powerprof.sources.clock import Suspended, kernel_ns, suspended_note
+from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.sources.clock import kernel_ns
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.opening import Opened
@@ -27,6 +26,7 @@ from powerprof.tracing.functions.open_calls import FIELDS, open_calls
 from powerprof.tracing.symbols.exits import exits_of
 from powerprof.tracing.symbols.patterns import Found, Function, ModuleFunctions, find_functions, refuse_too_many
 from powerprof.tracing.symbols.throwing import throwing_modules
+from powerprof.windows.runner import Part, Passed, pass_window
 
 MAX_FUNCTIONS = 200
 HARD_LIMIT = 1022  # each thread carries a counter per function
@@ -44,7 +44,7 @@ class _Target:
     names: Found
 
 
-class FunctionTracer(Closeable):
+class FunctionTracer(Closeable, Part):
     """Probes the functions that a pattern means in some processes; a context manager that removes every probe.
 
     A probe costs its function 1 to 45 µs a call in a guest (`functions_cost`): never part of an energy window.
@@ -141,38 +141,43 @@ class FunctionTracer(Closeable):
     def _counts(self, number: int) -> dict[str, int]:
         return dict(zip(FIELDS, self.program.per_cpu_words("stats", number), strict=True))
 
-    def measure(self, duration_s: float, attached: Callable[[], None] = lambda: None) -> FunctionTrace:
+    def measure(self, duration_s: float, *, settle: bool = False) -> FunctionTrace:
         """Probe for `duration_s`. An interrupt ends the window early; the trace says so.
 
-        `attached` is called when nothing is left to do that takes a privilege.
+        `settle`: give up what root may do once the probes are placed.
         Raises PowerprofError where not one function can be probed.
         """
+        return self.collect(pass_window(duration_s, self, settle=settle))
+
+    def open(self) -> None:
+        """Place the probes, which count nothing yet."""
         for table in ("threads", "frames"):
             self.program.clear(table)
-        before = [self._counts(number) for number in range(len(self.functions))]
-        counters = self.program.per_cpu_sum("counters")
-        refused = self._attach()
-        attached()
-        tool, interrupted = time.process_time(), False
-        cpu = [_process_cpu_s(target.image.pid) for target in self._targets]
+        self._before = [self._counts(number) for number in range(len(self.functions))]
+        self._counters = self.program.per_cpu_sum("counters")
+        self._refused_now = self._attach()
+
+    def begin(self) -> None:
+        """Count."""
+        self._cpu = [_process_cpu_s(target.image.pid) for target in self._targets]
+        self._started_ns = kernel_ns()
+        self._enable(True)
+
+    def end(self) -> None:
+        """Count no more, and take the probes away."""
         try:
-            started, suspended = kernel_ns(), Suspended()
-            self._enable(True)
-            try:
-                time.sleep(duration_s)
-            except Interrupted:
-                interrupted = True
             self._enable(False)
-            ended, notes = kernel_ns(), suspended_note(suspended.since_s())
-            cpu_after = [_process_cpu_s(target.image.pid) for target in self._targets]
-            open_frames = open_calls(self.program.hash_bytes("threads"), self.program.hash_bytes("frames"), ended)
+            self._ended_ns = kernel_ns()
+            self._cpu_after = [_process_cpu_s(target.image.pid) for target in self._targets]
         finally:
-            self._enable(False)
             self._probes.close()
-        tool_cpu_s = time.process_time() - tool
+
+    def collect(self, passed: Passed) -> FunctionTrace:
+        """What was counted in the window."""
+        open_frames = open_calls(self.program.hash_bytes("threads"), self.program.hash_bytes("frames"), self._ended_ns)
         rows = []
         for number, function in enumerate(self.functions):
-            counts = {name: value - before[number][name] for name, value in self._counts(number).items()}
+            counts = {name: value - self._before[number][name] for name, value in self._counts(number).items()}
             for name, value in open_frames.get(number, {}).items():
                 counts[name] += value
             rows.append(
@@ -180,25 +185,26 @@ class FunctionTracer(Closeable):
                     name=function.name, module=function.module, vaddr=function.vaddr, stepped=function.stepped, **counts
                 )
             )
-        spent = [after - at for at, after in zip(cpu, cpu_after, strict=True) if at is not None and after is not None]
-        moved = [now - then for then, now in zip(counters, self.program.per_cpu_sum("counters"), strict=True)]
+        pairs = zip(self._cpu, self._cpu_after, strict=True)
+        spent = [after - at for at, after in pairs if at is not None and after is not None]
+        moved = [now - then for then, now in zip(self._counters, self.program.per_cpu_sum("counters"), strict=True)]
         return FunctionTrace(
             pattern=self.pattern,
             pids=[target.image.pid for target in self._targets],
-            window_s=(ended - started) / 1e9,
+            window_s=(self._ended_ns - self._started_ns) / 1e9,
             functions=rows,
             hits_count=moved[0],
             cost=self._cost,
             stepped_cost=self._stepped_cost,
-            process_cpu_s=sum(spent) if len(spent) == len(cpu) else None,
+            process_cpu_s=sum(spent) if len(spent) == len(self._cpu) else None,
             unmatched_count=moved[1],
             too_deep_count=moved[2],
             lost_count=moved[3],
-            refused=[*self._refused, *refused],
-            notes=[*([self.danger] if self.danger else []), *notes],
+            refused=[*self._refused, *self._refused_now],
+            notes=[*([self.danger] if self.danger else []), *passed.notes],
             method=("uprobe_multi" if self._probes.multi else "uprobe PMU") + (", at exits" if self._by_exits else ""),
-            tool_cpu_s=tool_cpu_s,
-            interrupted=interrupted,
+            tool_cpu_s=passed.tool_cpu_s,
+            interrupted=passed.interrupted is not None,
         )
 
     def _attach(self) -> list[tuple[str, str]]:

@@ -46,7 +46,7 @@ class DemandTracer(StackTracer):
         """Nothing is judged yet."""
 
     @property
-    def drain_at_most_s(self) -> float:
+    def unread_at_most_s(self) -> float:
         """Whoever reads it looks for the target's processes with each read."""
         return math.inf
 

@@ -86,7 +86,7 @@ class TraceMonitor(Closeable):
 
     def drain(self) -> None:
         """Between two reads, where records come faster than their buffers hold (`IdleTracer.collected`)."""
-        self._tracer.drain()
+        self._tracer.read()
 
     def read(self) -> TracedWindow:
         """What came since the last read.

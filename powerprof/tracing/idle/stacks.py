@@ -230,8 +230,8 @@ class StackTracer(IdleTracer):
 
     def _drain_where_called(self) -> None:
         # Processes that joined wait: the child that reads them is busy.
-        if self.wait(0):
-            super().drain()
+        if self.program.waits("calls"):
+            super().read()
 
     def start(self) -> None:
         """Wakings count from here."""
@@ -294,9 +294,9 @@ class StackTracer(IdleTracer):
     def _addresses(self, causes: npt.NDArray[Any]) -> set[int]:
         return super()._addresses(causes) | set(self._wakings["timer_function"].tolist()) - {0}
 
-    def drain(self) -> None:
+    def read(self) -> None:
         """As for idle exits; processes that joined the target are taken in as well."""
-        super().drain()
+        super().read()
         if self._woken is None:
             return
         self._take_joined()
@@ -305,10 +305,10 @@ class StackTracer(IdleTracer):
         self._joining.note_late(late)
 
     @property
-    def drain_at_most_s(self) -> float:
+    def unread_at_most_s(self) -> float:
         """A process that joins the target, where any may, is looked at when the buffers are drained."""
         may_grow = self._target.cgroup is not None or bool(self._target.roots)
-        return _LOOK_FOR_MEMBERS_S if may_grow else super().drain_at_most_s
+        return _LOOK_FOR_MEMBERS_S if may_grow else super().unread_at_most_s
 
     def _on_stack(self, data: bytes) -> None:
         # At once: whoever kept the bytes for later would hold most of them twice then.

@@ -7,7 +7,6 @@ through a ring buffer, as an even sample. Nothing of it wakes us, but where a bu
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,6 +44,7 @@ from powerprof.tracing.idle.layout import (
     Flag,
 )
 from powerprof.tracing.symbols.kernel import kernel_functions, tick_handler
+from powerprof.windows.runner import Part
 
 _FIELDS = {
     "task_struct_pid": ("task_struct", "pid"),
@@ -117,7 +117,7 @@ def definitions(btf: Btf, *, stacks: bool) -> dict[str, int | str]:
     return values
 
 
-class IdleTracer(Closeable):
+class IdleTracer(Closeable, Part):
     """The idle-exit program, loaded and running while the context is open."""
 
     def __init__(self, extra: Mapping[str, int | str] | None = None, btf: Btf | None = None) -> None:
@@ -165,7 +165,7 @@ class IdleTracer(Closeable):
         self._set_mask(0)
         self._kept, self._had_many = self._kept[:0], False
         self._fillings.forget()
-        self.drain()
+        self.read()
         self._sample.clear()
         self._causes.clear()
         self._counted = self.program.per_cpu_sum("counters")
@@ -185,11 +185,12 @@ class IdleTracer(Closeable):
             total["end_ns"] = at_ns
             self.program.put("totals", cpu, total.tobytes())
 
-    def wait(self, seconds: float) -> bool:
-        """Sleep for so long, or until a ring buffer or a table fills; says whether one does: `drain` empties it."""
-        return self.program.wait("calls", seconds)
+    @property
+    def calls(self) -> int | None:
+        """Readable when a ring buffer or a table fills."""
+        return self.program.map_descriptor("calls")
 
-    def drain(self) -> None:
+    def read(self) -> None:
         """Move what the ring buffers hold into our memory, and what tables hold that fill."""
         self._drain()
         self._fillings.drain(self._gather)
@@ -220,11 +221,6 @@ class IdleTracer(Closeable):
         while len(self._sample) > SAMPLE_LIMIT * IDLE_EXIT.itemsize:
             self._set_mask(self._mask << 1 | 1)
             self._sample[:] = self._chosen(np.frombuffer(self._sample, dtype=IDLE_EXIT)).tobytes()
-
-    @property
-    def drain_at_most_s(self) -> float:
-        """How long the tracer may be left alone even where nothing fills."""
-        return math.inf
 
     def _share(self, index: int, value: int) -> None:
         self.program.put("shared", index, value.to_bytes(8, "little"))
@@ -263,7 +259,7 @@ class IdleTracer(Closeable):
         return self._since(with_open=False)
 
     def _since(self, *, with_open: bool) -> IdleTrace:
-        self.drain()
+        self.read()
         self._kept = np.concatenate([self._kept, self._causes.since()])
         self._read_more()
         self._fold()

@@ -4,27 +4,24 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import msgspec
 
-from powerprof import interrupts
 from powerprof.closeable import Closeable
-from powerprof.errors import CapabilityError, Interrupted
+from powerprof.errors import CapabilityError
 from powerprof.records import Window
 from powerprof.sources.base import CpuReading, Meters, Snapshot
-from powerprof.sources.clock import Suspended, suspended_note
 from powerprof.sources.cpuidle import CpuidleReader, list_of, online_cpus
 from powerprof.sources.edges import edge_snapshot
 from powerprof.sources.idle_events import IdleEvents
 from powerprof.sources.procfs import accounting, read_stat
 from powerprof.tracing.captures.edges import Array, CpuEdge, unchecked
 from powerprof.tracing.idle.idle_time import traced_residency
-from powerprof.tracing.idle.pace import wait_out
 from powerprof.tracing.idle.tracer import IdleTrace, IdleTracer
 from powerprof.windows.residency import compute, went_back
+from powerprof.windows.runner import Metered, Part, Passed, pass_window
 from powerprof.windows.sampling import now_text
 
 
@@ -85,12 +82,12 @@ def _idle_events(cpus: Iterable[int]) -> IdleEvents | None:
         return None
 
 
-class TraceWindow(Closeable):
+class TraceWindow(Closeable, Part):
     """Measures traced windows with one tracer; the counters stay open between them. A context manager."""
 
     def __init__(self, tracer: IdleTracer, meters: Meters | None = None) -> None:
         self._tracer = tracer
-        self._meters = meters
+        self._meters = Metered(meters)
         self._reader = CpuidleReader()
         self._events = None if self._reader.cpus else _idle_events(online_cpus())
 
@@ -111,55 +108,74 @@ class TraceWindow(Closeable):
 
         return _Edge(edge_snapshot(self._reader, every_cpu=True, at_edge=at_edge), counts)
 
-    def measure(self, duration_s: float, *, then_hold: bool = False) -> TracedWindow:
-        """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`.
+    @property
+    def calls(self) -> int | None:
+        """The tracer, because a ring buffer or a table fills."""
+        return self._tracer.calls
 
-        `then_hold`: signals wait from the window's end on, until the caller has saved it (`interrupts.release`).
-        """
+    @property
+    def unread_at_most_s(self) -> float:
+        """As the tracer and the meters have it."""
+        return min(self._tracer.unread_at_most_s, self._meters.unread_at_most_s)
+
+    def read(self) -> None:
+        """Drain the tracer, sample the meters."""
+        self._tracer.read()
+        self._meters.read()
+
+    def begin(self) -> None:
+        """One edge: no idle period is open on any CPU."""
         # Before the edge: exits between it and here would be forgotten.
         self._tracer.begin()
-        started, started_at, meters = time.process_time(), now_text(), self._meters
-        if meters is not None:
-            meters.sample()
-        start_s, suspended = time.monotonic(), Suspended()
-        stat = read_stat()
+        self._started_at = now_text()
+        self._meters.begin()
+        self._stat = read_stat()
         # Wakings from before the first CPU's edge: an exit in a CPU's own window has its waking among them.
         self._tracer.start()
-        before = self._edge(self._tracer.open_cpu)
-        interrupted = False
-        try:
-            wait_out(self._tracer, duration_s, meters)
-            if then_hold:
-                interrupts.hold()
-        except Interrupted:
-            interrupted = True
-        after = self._edge(self._tracer.close_cpu)
+        self._before = self._edge(self._tracer.open_cpu)
+
+    def end(self) -> None:
+        """The other edge."""
+        self._after = self._edge(self._tracer.close_cpu)
         self._tracer.end()
-        spent = accounting(stat, read_stat())
-        stat_idle_percent = None if spent is None else spent.idle_percent
-        end_s = time.monotonic()
-        if meters is not None:
-            meters.sample()
-        tool_cpu_s = time.process_time() - started
-        trace = self._tracer.finish()
+        spent = accounting(self._stat, read_stat())
+        self._stat_idle_percent = None if spent is None else spent.idle_percent
+        self._meters.end()
+
+    def measure(self, duration_s: float) -> TracedWindow:
+        """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`."""
+        return self.collect(pass_window(duration_s, self))
+
+    def collect(self, passed: Passed) -> TracedWindow:
+        """What was traced between the edges."""
+        before, after, trace = self._before, self._after, self._tracer.finish()
         edges = _edges(before, after, trace.totals)
         spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
-        window_s = sum(spans) / len(spans) / 1e9 if spans else duration_s
+        window_s = sum(spans) / len(spans) / 1e9 if spans else passed.window_s
         if self._reader.cpus:
-            residency = compute(_counted(before.snapshot), _counted(after.snapshot), started_at=started_at)
+            residency = compute(_counted(before.snapshot), _counted(after.snapshot), started_at=self._started_at)
         else:
             # A CPU that went away idled longer than anything was traced there.
             stayed = {cpu: edge for cpu, edge in edges.items() if cpu in after.snapshot.cpus}
             residency = traced_residency(
-                trace.totals, stayed, stat_idle_percent=stat_idle_percent, own_pid=os.getpid(), started_at=started_at
+                trace.totals,
+                stayed,
+                stat_idle_percent=self._stat_idle_percent,
+                own_pid=os.getpid(),
+                started_at=self._started_at,
             )
+        notes = [*residency.notes, *passed.notes]
         if alone := unchecked(edges):
-            note = (
-                f"CPU {list_of(alone)}: its idle exits were counted by the trace alone, cpuidle's counters began anew"
-            )
-            residency = msgspec.structs.replace(residency, notes=[*residency.notes, note])
-        notes = [*residency.notes, *suspended_note(suspended.since_s())]
-        energy = residency.energy if meters is None else meters.readings(start_s, end_s)
-        residency = msgspec.structs.replace(residency, energy=energy, notes=notes)
-        names = self._reader.state_names()
-        return TracedWindow(trace, edges, window_s, residency, names, tool_cpu_s, interrupted, stat_idle_percent)
+            cpus = list_of(alone)
+            notes.append(f"CPU {cpus}: its idle exits were counted by the trace alone, cpuidle's counters began anew")
+        residency = msgspec.structs.replace(residency, energy=self._meters.collect()[0], notes=notes)
+        return TracedWindow(
+            trace,
+            edges,
+            window_s,
+            residency,
+            self._reader.state_names(),
+            passed.tool_cpu_s,
+            passed.interrupted is not None,
+            self._stat_idle_percent,
+        )

@@ -7,18 +7,17 @@ import os
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from powerprof.closeable import Closeable
-from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
+from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.files import try_text
 from powerprof.paths import procfs
 from powerprof.processes.namespaces import check_process_ids
 from powerprof.processes.tasks import clean
-from powerprof.sources.clock import Suspended, suspended_note
 from powerprof.stacks.image import ProcessImage, merge, snapshot
 from powerprof.stacks.kernel import KernelSymbols, kernel_symbols
 from powerprof.stacks.reader_process import ReaderProcess
@@ -28,6 +27,7 @@ from powerprof.tracing.bpf.definitions import STACK_RING_PAGES, path_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.software_events import CPU_CLOCK, MAJOR_FAULTS, MINOR_FAULTS, Sampler
 from powerprof.tracing.captures.oncpu import Event, OnCpuCapture, SampleRow, UserStack
+from powerprof.windows.runner import Part, Passed, pass_window
 
 SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in step with them
 MAX_HZ = 10_000
@@ -42,7 +42,7 @@ _KERNEL_HEADER = struct.Struct("<IIQ")
 _USER, _KERNEL = 0, 1
 
 
-class OnCpuTracer(Closeable):
+class OnCpuTracer(Closeable, Part):
     """The sampling program, loaded; a context manager that removes it.
 
     With cpu-clock it wakes every CPU `frequency_hz` times a second: never part of an energy window.
@@ -116,51 +116,53 @@ class OnCpuTracer(Closeable):
                 self.program.put("targets", pid, ranges)
                 self._told.add(pid)
 
-    def _start(self) -> None:
-        """The event on every CPU. Its counters tell what the program missed."""
+    @property
+    def unread_at_most_s(self) -> float:
+        """Until processes of which a stack came may be gone."""
+        return _DRAIN_S
+
+    def open(self) -> None:
+        """The event on every CPU, with nothing of a window before. Its counters tell what the program missed."""
+        for name in ("samples", "seen"):
+            self.program.clear(name)
+        self._records.clear()
+        self._bytes = self._dropped = 0
+        self._moved = self.program.per_cpu_sum("path_counters")
         if self._event == "cpu-clock":
             self._sampler.open(CPU_CLOCK, frequency_hz=self._frequency_hz)
         else:
             for event in (MINOR_FAULTS, MAJOR_FAULTS):
                 self._sampler.open(event, period=1)
 
-    def measure(
-        self, duration_s: float, over: Callable[[], object] | None = None, *, opened: Callable[[], None] = lambda: None
-    ) -> OnCpuCapture:
-        """Collect for `duration_s`; `over` is called when that is over. An interrupt ends the window early; the capture
-        says so.
+    def begin(self) -> None:
+        """The counters as they are."""
+        # The kernel's own count is read within the program's, so that what it has more was missed for certain.
+        self._seen = self.program.per_cpu_sum("path_counters")[0]
+        self._counted = _read_counts(self._sampler.descriptors)
 
-        `opened` is called when nothing is left to open that takes a privilege.
+    def end(self) -> None:
+        """Sample no more."""
+        self._counted = _read_counts(self._sampler.descriptors) - self._counted
+        self._seen = self.program.per_cpu_sum("path_counters")[0] - self._seen
+        self._sampler.close()
+
+    def measure(self, duration_s: float, *, settle: bool = False) -> OnCpuCapture:
+        """Collect for `duration_s`. An interrupt ends the window early; the capture says so.
+
+        `settle`: give up what root may do once nothing is left to open.
         """
-        for name in ("samples", "seen"):
-            self.program.clear(name)
-        self._records.clear()
-        self._bytes = self._dropped = 0
-        before = self.program.per_cpu_sum("path_counters")
-        tool, interrupted = time.process_time(), False
-        with self._sampler:
-            self._start()
-            opened()
-            started, suspended = time.monotonic(), Suspended()
-            # The kernel's own count is read within the program's, so that what it has more was missed for certain.
-            seen_first = self.program.per_cpu_sum("path_counters")[0]
-            counted_first = _read_counts(self._sampler.descriptors)
-            try:
-                while (left := started + duration_s - time.monotonic()) > 0:
-                    time.sleep(min(left, _DRAIN_S))
-                    self._drain()
-            except Interrupted:
-                interrupted = True
-            window_s, notes = time.monotonic() - started, suspended_note(suspended.since_s())
-            counted = _read_counts(self._sampler.descriptors) - counted_first
-            seen = self.program.per_cpu_sum("path_counters")[0] - seen_first
-        if over is not None:
-            over()
-        self._drain()
-        moved = [now - then for then, now in zip(before, self.program.per_cpu_sum("path_counters"), strict=True)]
+        return self.collect(pass_window(duration_s, self, settle=settle))
+
+    def collect(self, passed: Passed) -> OnCpuCapture:
+        """What was sampled in the window."""
+        began_s = time.process_time()
+        self.read()
+        tool_cpu_s = passed.tool_cpu_s + time.process_time() - began_s
+        moved = [now - then for then, now in zip(self._moved, self.program.per_cpu_sum("path_counters"), strict=True)]
         # The clock's counter is in ns, the faults' in faults.
-        missed = counted - seen if self._event == "page-faults" else 0
-        return self._capture(window_s, moved, missed, time.process_time() - tool, interrupted, notes)
+        missed = self._counted - self._seen if self._event == "page-faults" else 0
+        is_interrupted = passed.interrupted is not None
+        return self._capture(passed.window_s, moved, missed, tool_cpu_s, is_interrupted, passed.notes)
 
     def _on_record(self, data: bytes) -> None:
         if self._bytes + len(data) > _MAX_CAPTURE_BYTES:
@@ -169,7 +171,7 @@ class OnCpuTracer(Closeable):
         self._bytes += len(data)
         self._records.append((data, None))
 
-    def _drain(self) -> None:
+    def read(self) -> None:
         """Take what the ring buffer holds, and look at processes while they live."""
         first = len(self._records)
         self.program.consume()

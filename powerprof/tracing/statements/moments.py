@@ -24,6 +24,7 @@ from powerprof.tracing.captures.statements import TextSeen
 from powerprof.tracing.statements.dispatch import POSTGRESQL
 from powerprof.tracing.statements.tables import TEXT_BYTES, text_seen
 from powerprof.tracing.statements.textplace import find_text
+from powerprof.windows.runner import Part
 
 SAMPLE_HZ = 149  # no divisor of timers' usual rates, or samples would run in step with them
 _TEXTS, _MOMENTS = 16_384, 65_536
@@ -57,7 +58,7 @@ class Moments(msgspec.Struct, frozen=True, kw_only=True):
     cost_s: float | None
 
 
-class MomentSampler(Closeable):
+class MomentSampler(Closeable, Part):
     """The sampler of one server; a context manager that removes it. It wakes every CPU `SAMPLE_HZ` times a second."""
 
     def __init__(self, pid: int, family: Family = "mysql") -> None:
@@ -118,7 +119,7 @@ class MomentSampler(Closeable):
         longest = [step - usual for step in steps[-int(_TRIED_HZ * _TRIED_S) :] if step > _HOLE * usual]
         return float(longest[len(longest) // 2]) if longest else None
 
-    def start(self, frequency_hz: int = SAMPLE_HZ, *, timed: bool = True) -> None:
+    def begin(self, frequency_hz: int = SAMPLE_HZ, *, timed: bool = True) -> None:
         """Sample from now on, with nothing of the window before. `timed`: the time of the programs is asked for.
 
         Raises CapabilityError, PowerprofError.
@@ -132,12 +133,12 @@ class MomentSampler(Closeable):
         self.program.put("target", 0, self._pid.to_bytes(8, "little"))
         self._sampler.open(CPU_CLOCK, frequency_hz=frequency_hz)
 
-    def stop(self) -> None:
+    def end(self) -> None:
         """Sample no more."""
         self._sampler.close()
 
     def collect(self) -> Moments:
-        """What was sampled between `start` and `stop`."""
+        """What was sampled between `begin` and `end`."""
         moved = [now - then for then, now in zip(self._before, self.program.per_cpu_sum("counters"), strict=True)]
         run_s = self.program.run_time_s()
         bpf_s = None if run_s is None or self._run_s is None else run_s - self._run_s

@@ -9,13 +9,14 @@ from powerprof.closeable import Closeable
 from powerprof.processes.namespaces import check_process_ids
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.software_events import CPU_CLOCK, Sampler
+from powerprof.windows.runner import Part
 
 SAMPLE_HZ = 499  # no divisor of timers' usual rates
 _TICKS = 1 << 18
 _TICK = np.dtype([("at_ns", "<u8"), ("tid", "<u8")])
 
 
-class TickSampler(Closeable):
+class TickSampler(Closeable, Part):
     """The sampler of one process; a context manager that removes it. Raises CapabilityError where it cannot run."""
 
     def __init__(self, pid: int) -> None:
@@ -28,15 +29,15 @@ class TickSampler(Closeable):
         self._sampler.close()
         self.program.close()
 
-    def start(self) -> None:
+    def begin(self) -> None:
         """Sample from now on. Raises CapabilityError, PowerprofError."""
         self._sampler.open(CPU_CLOCK, frequency_hz=SAMPLE_HZ)
 
-    def stop(self) -> None:
+    def end(self) -> None:
         """Sample no more."""
         self._sampler.close()
 
-    def ticks(self) -> tuple[list[tuple[int, int]], int]:
+    def collect(self) -> tuple[list[tuple[int, int]], int]:
         """(CLOCK_MONOTONIC in ns, thread) of each sample, and how many there was no room for."""
         seen = int.from_bytes(self.program.get("seen", 0), "little")
         kept = min(seen, _TICKS)

@@ -27,6 +27,7 @@ from powerprof.tracing.statements.activity import find_activity, texts_now
 from powerprof.tracing.statements.dispatch import find_dispatch
 from powerprof.tracing.statements.members import Members, comm, ran_ns
 from powerprof.tracing.statements.tables import TEXT_BYTES, add_open, read_past, read_sums, read_threads, thread_use
+from powerprof.windows.runner import Part
 
 _TOTALS, _TEXTS, _PREPARED = 131_072, 16_384, 65_536
 _LEAST_THREADS, _MOST_THREADS = 2048, 65_536
@@ -41,17 +42,25 @@ _OFF_CLOCK = struct.Struct("<32xQ")  # struct off_clock: the last of it
 _NUMBERED = ("prepared", "connections")  # of statements that are executed by number
 
 
-class QueryTracer(Closeable):
+class QueryTracer(Closeable, Part):
     """The probes of one server; a context manager that removes them. The server outlives every ending of ours: a
     uprobe's breakpoint is the kernel's, and goes with our descriptor."""
 
     def __init__(
-        self, pid: int, family: Family = "mysql", *, multi: bool = True, sends: bool = True, stacks: bool = False
+        self,
+        pid: int,
+        family: Family = "mysql",
+        *,
+        multi: bool = True,
+        sends: bool = True,
+        stacks: bool = False,
+        again: bool = False,
     ) -> None:
         """Find the function, load the program, measure what a probe costs. Nothing of the server is probed yet.
 
         `pid` of PostgreSQL is the process that started all the others.
         `stacks`: the program has a part for an OnCpuTracer beside, whose samples are told by statement.
+        `again`: windows follow each other; the probe stays between them.
         `multi`, `sends`: use uprobe_multi links (Linux 6.6), and the tracepoint of sockets (6.3), where there are any.
         Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
         """
@@ -64,6 +73,8 @@ class QueryTracer(Closeable):
         self.dispatch = find_activity(self._image) if self.members.is_family else find_dispatch(self._image)
         self._stack = ExitStack()
         self._price: Price | None = None
+        self._again, self._ended_ns = again, 0
+        self.gap_before_s: float | None = None
         try:
             self._load(multi, sends)
         except BaseException:
@@ -226,9 +237,11 @@ class QueryTracer(Closeable):
                 break
             self._switch(0)
             self._clear()
+        # Since the window before.
+        self.gap_before_s = (self._started_ns - self._ended_ns) / 1e9 if self._ended_ns else None
 
-    def end(self, *, stays: bool = False) -> None:
-        """The window ends, and the probe goes, unless it `stays` for another."""
+    def end(self) -> None:
+        """The window ends, and the probe goes, unless there is another."""
         looked_ns, cpu_ns = kernel_ns(), self.members.cpu_ns()
         self._switch(0)
         self._ended_ns = kernel_ns()
@@ -244,7 +257,7 @@ class QueryTracer(Closeable):
             self._cpu_ns += _OFF_CLOCK.unpack(self.program.get("off_clock", 0))[0]
         self._ran = {tid: ran for tid in self._base if (ran := ran_ns(tid)) is not None}
         self._run_s = None if self._price is None else self._price.spent_s()
-        if not stays:
+        if not self._again:
             self._probes.close()
 
     def collect(self) -> StatementTrace:

@@ -179,11 +179,11 @@ def test_a_script_is_run_to_its_end_and_its_output_parsed(program) -> None:  # t
         puts("latency\\t101\\t10\\t40000\\t9000");
         puts("end\\t3500000000");
     """)
-    begun: list[float] = []
     started = time.monotonic()
-    done = run_dtrace(find_dtrace("SunOS"), "x", 4711, 0.5, began=lambda: begun.append(time.monotonic()))
-    assert begun and 0.5 <= time.monotonic() - begun[0] <= time.monotonic() - started < 10
+    done = run_dtrace(find_dtrace("SunOS"), "x", 4711, 0.5)
+    assert 0.5 <= time.monotonic() - started < 60
     assert (done.lost_count, len(done.losses)) == (13, 2)
+    assert done.tool_cpu_s > 0
     found = parse_latency(done)
     (row,) = found.threads
     assert (found.window_s, found.lost_count) == (2.5, 13)

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from powerprof.attribution.functions import function_profile
+from powerprof.attribution.sleepers import sleeps_profile, wakers_profile
 from powerprof.errors import DataError
+from powerprof.report.terminal.sleepers import sleeps_lines, wakers_lines
 from powerprof.tracing.dtrace.backend import DtraceRun
 from powerprof.tracing.dtrace.output import parse_frame, parse_functions, parse_latency, parse_wakeups
 
@@ -43,7 +47,7 @@ def run(stdout: str, losses: tuple[str, ...] = (), *, whole: bool = True) -> Dtr
     """A run of 10 s; `whole` False: without its first and last lines where `stdout` has none."""
     if whole and not stdout.startswith("begin"):
         stdout = f"begin\t5000000000\n{stdout}end\t15000000000\n"
-    return DtraceRun(4711, stdout, losses, 5 * len(losses))
+    return DtraceRun(4711, stdout, losses, 5 * len(losses), tool_cpu_s=1.25)
 
 
 def test_the_function_profile_becomes_the_same_record_as_the_probes() -> None:
@@ -58,9 +62,20 @@ def test_the_function_profile_becomes_the_same_record_as_the_probes() -> None:
     assert (first.self_cpu_ms, first.self_wall_ms, first.unfinished_count) == (1200.0, 2400.0, 1)
     assert first.self_cpu_mean_us == pytest.approx(84.388, abs=0.001)
     assert (first.cpu_ms, first.probe_ms, profile.probe_cost_ms) == (None, None, None)
+    assert (first.abandoned_count, profile.tool_cpu_s) == (None, 1.25)
+
     assert (second.function, second.calls_count, second.self_cpu_ms) == ("handle_slave_sql", 2, None)
     assert (profile.unmatched_returns_count, profile.lost_count, profile.method) == (3, 5, "dtrace")
     assert profile.notes == ["DTrace lost data: dtrace: 5 drops on CPU 1"]
+
+
+def test_what_dtrace_cost_and_what_happened_to_the_window_are_told() -> None:
+    asleep = replace(run("sleep\t101\t10\t5000000\t900000\n"), notes=("the host was suspended",))
+    sleeps = sleeps_profile(parse_latency(asleep), {})
+    wakers = wakers_profile(parse_wakeups(replace(asleep, stdout="begin\t1\nend\t2\n")), {})
+    for profile, lines in ((sleeps, sleeps_lines(sleeps)), (wakers, wakers_lines(wakers))):
+        assert (profile.tool_cpu_s, profile.notes) == (1.25, ["the host was suspended"])
+        assert "Traced by DTrace, which used 1.25 s of CPU time" in " ".join(lines)
 
 
 def test_wakeups_keep_their_stacks() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,15 +29,6 @@ def test_a_window_of_this_host_sums_to_100() -> None:
     assert window.context_switches_hz is not None and window.context_switches_hz > 0
 
 
-def test_a_window_ends_early_where_it_is_told_to() -> None:
-    stop = threading.Event()
-    threading.Timer(0.05, stop.set).start()
-    started_s = time.monotonic()
-    window = measure_window(30.0, stop=stop)
-    assert time.monotonic() - started_s < 10.0
-    assert window.window_s is not None and window.window_s < 10.0
-
-
 @pytest.fixture
 def interrupting() -> Iterator[None]:
     """SIGALRM in 100 ms, answered as the command line answers SIGINT."""
@@ -58,7 +48,7 @@ def test_an_interrupted_window_keeps_what_it_measured(interrupting: None) -> Non
     with pytest.raises(WindowInterrupted) as error:
         measure_window(30.0)
     partial = error.value.partial
-    assert partial is not None and partial.c0_percent is not None
+    assert partial.c0_percent is not None
     assert partial.window_s is not None and partial.window_s < 10.0
     assert partial.notes[-1] == "interrupted: the window is shorter than asked"
     assert os.sched_getaffinity(0) == allowed

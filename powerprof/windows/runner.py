@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one way in which a window passes: edges, waiting, interruption, suspend, privileges, and what it cost us.
+
+What observes it is passed in as parts (meters, residency, tracers, DTrace). Parts are opened, privileges are given up,
+parts begin in order; then we sleep in the kernel until the deadline, and wake only where a part has to be read; parts
+end in reverse order. Whoever passed a part in collects what it saw: each has a type of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import select
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from powerprof import interrupts, privileges
+from powerprof.errors import Interrupted, PowerprofError
+from powerprof.records import EnergyReading
+from powerprof.sources.base import Meters
+from powerprof.sources.clock import Suspended, suspended_note
+
+
+class Part:
+    """What observes a window. A subclass implements what it needs; the rest does nothing."""
+
+    @property
+    def calls(self) -> int | None:
+        """A descriptor that is readable when something fills and has to be `read`."""
+        return None
+
+    @property
+    def unread_at_most_s(self) -> float:
+        """How long it can go without `read`, also where nothing calls."""
+        return math.inf
+
+    def open(self) -> None:
+        """Take what needs a privilege. What it costs is in no window."""
+
+    def begin(self) -> None:
+        """The window begins."""
+
+    def read(self) -> None:
+        """Within the window: take what would be lost otherwise."""
+
+    def end(self) -> None:
+        """The window ends. What takes long and may come later belongs where the part is collected."""
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A window that is over. `window_s`: from the last part's beginning to the first one's end.
+
+    `tool_cpu_s`: our own CPU time, edges included; `tool_wakeups_count`: how often we gave the CPU up between them.
+    `notes`: what is to be known of every figure of the window. `interrupted`: the signal that ended it early.
+    """
+
+    window_s: float
+    tool_cpu_s: float
+    tool_wakeups_count: int
+    notes: list[str]
+    interrupted: Interrupted | None = None
+
+
+class Running:
+    """A window that is open, from here to `end`; for work that is a window itself. Else see `pass_window`."""
+
+    def __init__(self, *parts: Part, settle: bool = False, energy_source: str = "") -> None:
+        """Open and begin. `settle`: give up what root may do in between, for the rest of this process."""
+        self._parts = parts
+        for part in parts:
+            part.open()
+        if settle:
+            privileges.settle(True, energy_source)
+        self._suspended, self._cpu_s = Suspended(), time.process_time()
+        for part in parts:
+            part.begin()
+        # After the edges: moving from CPU to CPU there is no wake-up of the window.
+        self._switches, self._start_s = _switches(), time.monotonic()
+
+    def end(self, interrupted: Interrupted | None = None) -> Passed:
+        """Close. Raises PowerprofError where a part cannot, or the interrupt that ended the window."""
+        window_s, switches = time.monotonic() - self._start_s, _switches()
+        try:
+            for part in reversed(self._parts):
+                part.end()
+        except PowerprofError as error:
+            raise interrupted or error from error
+        cpu_s = time.process_time() - self._cpu_s
+        notes = suspended_note(self._suspended.since_s())
+        return Passed(window_s, cpu_s, switches - self._switches, notes, interrupted)
+
+
+def pass_window(
+    duration_s: float,
+    *parts: Part,
+    until: int | None = None,
+    settle: bool = False,
+    energy_source: str = "",
+    hold: bool = False,
+) -> Passed:
+    """One window; an interrupt while it waits ends it early. `until`: see `wait_out`; `settle`: see `Running`.
+
+    `hold`: signals wait from the window's end on, until what it gave is saved (`interrupts.release`).
+    """
+    running, interrupted = Running(*parts, settle=settle, energy_source=energy_source), None
+    try:
+        wait_out(parts, duration_s, until)
+        if hold:
+            interrupts.hold()
+    except Interrupted as error:
+        interrupted = error
+    return running.end(interrupted)
+
+
+def wait_out(parts: Sequence[Part], duration_s: float, until: int | None = None) -> None:
+    """Sleep for so long, or until the descriptor `until` is readable; parts are read when they call or are due."""
+    now_s = time.monotonic()
+    deadline_s = now_s + duration_s
+    called = {part.calls: part for part in parts}
+    called.pop(None, None)
+    poll = select.poll()
+    for descriptor in (*called, until):
+        if descriptor is not None:
+            poll.register(descriptor, select.POLLIN)
+    due_s = [now_s + part.unread_at_most_s for part in parts]
+    while now_s < deadline_s:
+        until_s = min(deadline_s, *due_s, math.inf)
+        ready: set[int] = set()
+        if called or until is not None:
+            wait_ms = None if math.isinf(until_s) else max(0, math.ceil(1e3 * (until_s - now_s)))
+            ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
+        else:
+            # To an absolute time: one wake-up.
+            time.sleep(max(0.0, until_s - now_s))
+        if until in ready:
+            return
+        now_s = time.monotonic()
+        for number, part in enumerate(parts):
+            if part.calls in ready or due_s[number] <= now_s < deadline_s:
+                part.read()
+                due_s[number] = time.monotonic() + part.unread_at_most_s
+        now_s = time.monotonic()
+
+
+class Metered(Part):
+    """Energy meters: sampled at both edges, and in between before their counters wrap. Without any it does nothing."""
+
+    def __init__(self, meters: Meters | None) -> None:
+        self._meters = meters
+        self._start_s = self._end_s = 0.0
+
+    @property
+    def unread_at_most_s(self) -> float:
+        """Until a counter wraps."""
+        return (self._meters and self._meters.max_interval_s) or math.inf
+
+    def begin(self) -> None:
+        """The first sample."""
+        self.read()
+        self._start_s = time.monotonic()
+
+    def read(self) -> None:
+        """One sample more."""
+        if self._meters is not None:
+            self._meters.sample()
+
+    def end(self) -> None:
+        """The last sample."""
+        self._end_s = time.monotonic()
+        self.read()
+
+    def collect(self) -> tuple[list[EnergyReading], list[str]]:
+        """The readings of the window, and what is to be known of them."""
+        if self._meters is None:
+            return [], []
+        readings = self._meters.readings(self._start_s, self._end_s)
+        return readings, self._meters.notes()
+
+
+def _switches() -> int:
+    """How often this process gave the CPU up: each time a wake-up follows."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
