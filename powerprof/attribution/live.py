@@ -108,9 +108,9 @@ def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], sa
         price = stack.enter_context(Price(tracer.program)) if plan.count_run_time else None
         # Before anything is given up: what counts idle exits beside the trace is found through tracefs.
         opened = stack.enter_context(TraceWindow(tracer, energy.meters))
-        parts = (opened,) if price is None else (price, opened)
+        parts = opened.parts if price is None else (price, *opened.parts)
         say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
-        passed = pass_window(plan.duration_s, *parts, settle=plan.settle, energy_source=plan.energy_source, hold=True)
+        passed = pass_window(plan.duration_s, *parts, settle=plan.settle, source=plan.energy_source, hold=True)
         window = opened.collect(passed)
         if price is not None:
             window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))

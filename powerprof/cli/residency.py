@@ -72,10 +72,13 @@ def _replay(
 
 def _measure(duration: float, source: str, saving: Saving, files: Targets) -> None:
     from powerprof.host.describe import host_record
-    from powerprof.windows.sampling import WindowMeter
+    from powerprof.windows.sampling import WindowInterrupted, WindowMeter
     from powerprof.windows.summary import run_of
 
     progress(f"measuring for {duration:g} s", saving.quiet)
     with WindowMeter(residency_source=source) as meter:
-        window, interrupted = meter.measure_or_part(duration)
+        try:
+            window, interrupted = meter.measure(duration), False
+        except WindowInterrupted as error:
+            window, interrupted = error.partial, True
     deliver(run_of(window, host=host_record(), interrupted=interrupted), "residency", saving, files)

@@ -22,7 +22,7 @@ from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.files import reason_of
 from powerprof.folders import locate
 from powerprof.records import Window
-from powerprof.windows.sampling import measure_window, now_text
+from powerprof.windows.sampling import WindowMeter, now_text
 
 # Works for argv[1] µs, sleeps for argv[2] µs, and again until it is killed. A sleep of 0 never sleeps.
 _SPINNER = """
@@ -124,9 +124,9 @@ def calibrate(
         for number, level in enumerate(plan, 1):
             if progress is not None:
                 progress(f"step {number} of {len(plan)}: {level.name}")
-            with load(level, cpus):
+            with load(level, cpus), WindowMeter(meters=meters) as meter:
                 time.sleep(_SETTLE_S)
-                window = measure_window(step_s, meters=meters)
+                window = meter.measure(step_s)
             made = metered(window, level.name)
             if made is None:
                 why = "; ".join(meters.notes()) or "no figure"

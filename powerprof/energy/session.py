@@ -11,7 +11,7 @@ from powerprof.energy.result import EnergyResult
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError
 from powerprof.records import Window
-from powerprof.windows.sampling import WindowInterrupted, measure_window
+from powerprof.windows.sampling import WindowInterrupted, WindowMeter
 
 
 class EnergyInterrupted(WindowInterrupted):
@@ -30,7 +30,8 @@ def measure(choice: str, duration_s: float, *, meter_log: Path | None = None) ->
     with WindowEnergy(choice, meter_log) as energy:
         start_s = time.monotonic()
         try:
-            window = measure_window(duration_s, meters=energy.meters)
+            with WindowMeter(meters=energy.meters) as meter:
+                window = meter.measure(duration_s)
         except WindowInterrupted as error:
             result = judge(error.partial, energy, choice, time.monotonic() - start_s)
             raise EnergyInterrupted(error.message, error.partial, result) from error

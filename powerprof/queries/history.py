@@ -34,11 +34,9 @@ class _History(Part):
 
     @property
     def unread_at_most_s(self) -> float:
-        """As the last reading took."""
         return self._interval_s
 
     def read(self) -> None:
-        """What it remembers now."""
         took_s = self._reader.read()
         self.spent_s += took_s
         self._interval_s = max(_LEAST_S, _SHARE * took_s)
@@ -82,7 +80,7 @@ def remember(
         meter = stack.enter_context(WindowMeter(meters=energy.meters))
         say(f"sampling {server.label} for {duration_s:g} s")
         remembered, used = _History(reader), ServerTime(server.label, partial(process_cpu_ns, server.pid))
-        passed = pass_window(duration_s, meter, used, sampler, remembered)
+        passed = pass_window(duration_s, *meter.parts, used, sampler, remembered)
         window = meter.collect(passed)
         history = reader.finish()
         ticks, lost = sampler.collect()

@@ -49,7 +49,7 @@ class Probes(Closeable):
         self._last: tuple[float, Known] | None = None
         self._stack = ExitStack()
         try:
-            self._tracer = self._stack.enter_context(QueryTracer(server.pid, server.family, stacks=stacks, again=again))
+            self._tracer = self._stack.enter_context(QueryTracer(server.pid, server.family, stacks=stacks))
             self._beside: OnCpuTracer | None = None
             if stacks:
                 self._beside = self._stack.enter_context(
@@ -70,9 +70,11 @@ class Probes(Closeable):
         beside = () if self._beside is None else (self._beside,)
         # Opened before: that takes a while, and belongs to no window.
         with WindowMeter(meters=energy.meters) as meter:
-            passed = pass_window(duration_s, tracer, meter, *beside)
+            passed = pass_window(duration_s, tracer, *meter.parts, *beside)
             window = meter.collect(passed)
         sampled = None if self._beside is None else self._beside.collect(passed)
+        if not self._again:
+            tracer.detach()
         trace = tracer.collect()
         after = asked(server, running=self._again)
         self._last = (time.monotonic(), after) if self._again else None

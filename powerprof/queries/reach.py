@@ -50,11 +50,9 @@ class ServerTime(Part):
         self._label, self._cpu_ns = label, cpu_ns
 
     def begin(self) -> None:
-        """The first look."""
         self._first, self._started_s = self._cpu_ns(), time.monotonic()
 
     def end(self) -> None:
-        """The second look."""
         self._second, self._ended_s = self._cpu_ns(), time.monotonic()
 
     def collect(self) -> tuple[float, float]:

@@ -37,7 +37,7 @@ class Samples(Closeable):
         before = asked(server, running=False)
         used = ServerTime(server.label, members.cpu_ns)
         with WindowMeter(meters=energy.meters) as meter:
-            passed = pass_window(duration_s, used, sampler, meter)
+            passed = pass_window(duration_s, used, sampler, *meter.parts)
             window = meter.collect(passed)
         cpu_s, window_s = used.collect()
         moments = sampler.collect()

@@ -66,13 +66,14 @@ class Passed:
 class Running:
     """A window that is open, from here to `end`; for work that is a window itself. Else see `pass_window`."""
 
-    def __init__(self, *parts: Part, settle: bool = False, energy_source: str = "") -> None:
-        """Open and begin. `settle`: give up what root may do in between, for the rest of this process."""
+    def __init__(self, *parts: Part, settle: bool = False, source: str = "") -> None:
+        """Open and begin. `settle`: give up what root may do in between, for the rest of this process, as far as the
+        meters (`source`: --energy-source) can do without."""
         self._parts = parts
         for part in parts:
             part.open()
         if settle:
-            privileges.settle(True, energy_source)
+            privileges.settle(True, source)
         self._suspended, self._cpu_s = Suspended(), time.process_time()
         for part in parts:
             part.begin()
@@ -93,20 +94,15 @@ class Running:
 
 
 def pass_window(
-    duration_s: float,
-    *parts: Part,
-    until: int | None = None,
-    settle: bool = False,
-    energy_source: str = "",
-    hold: bool = False,
+    length_s: float, *parts: Part, until: int | None = None, settle: bool = False, source: str = "", hold: bool = False
 ) -> Passed:
-    """One window; an interrupt while it waits ends it early. `until`: see `wait_out`; `settle`: see `Running`.
+    """One window; an interrupt while it waits ends it early. `until`: see `wait_out`; `settle`, `source`: `Running`.
 
     `hold`: signals wait from the window's end on, until what it gave is saved (`interrupts.release`).
     """
-    running, interrupted = Running(*parts, settle=settle, energy_source=energy_source), None
+    running, interrupted = Running(*parts, settle=settle, source=source), None
     try:
-        wait_out(parts, duration_s, until)
+        wait_out(parts, length_s, until)
         if hold:
             interrupts.hold()
     except Interrupted as error:
@@ -118,22 +114,17 @@ def wait_out(parts: Sequence[Part], duration_s: float, until: int | None = None)
     """Sleep for so long, or until the descriptor `until` is readable; parts are read when they call or are due."""
     now_s = time.monotonic()
     deadline_s = now_s + duration_s
-    called = {part.calls: part for part in parts}
-    called.pop(None, None)
+    descriptors = {each for each in (until, *(part.calls for part in parts)) if each is not None}
     poll = select.poll()
-    for descriptor in (*called, until):
-        if descriptor is not None:
-            poll.register(descriptor, select.POLLIN)
+    for each in descriptors:
+        poll.register(each, select.POLLIN)
     due_s = [now_s + part.unread_at_most_s for part in parts]
     while now_s < deadline_s:
-        until_s = min(deadline_s, *due_s, math.inf)
-        ready: set[int] = set()
-        if called or until is not None:
-            wait_ms = None if math.isinf(until_s) else max(0, math.ceil(1e3 * (until_s - now_s)))
-            ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
+        left_s, ready = max(0.0, min(deadline_s, *due_s, math.inf) - now_s), set[int]()
+        if descriptors:
+            ready = {each for each, _ in poll.poll(None if math.isinf(left_s) else math.ceil(1e3 * left_s))}
         else:
-            # To an absolute time: one wake-up.
-            time.sleep(max(0.0, until_s - now_s))
+            time.sleep(left_s)
         if until in ready:
             return
         now_s = time.monotonic()
@@ -153,21 +144,17 @@ class Metered(Part):
 
     @property
     def unread_at_most_s(self) -> float:
-        """Until a counter wraps."""
         return (self._meters and self._meters.max_interval_s) or math.inf
 
     def begin(self) -> None:
-        """The first sample."""
         self.read()
         self._start_s = time.monotonic()
 
     def read(self) -> None:
-        """One sample more."""
         if self._meters is not None:
             self._meters.sample()
 
     def end(self) -> None:
-        """The last sample."""
         self._end_s = time.monotonic()
         self.read()
 

@@ -25,6 +25,8 @@ from powerprof.windows.residency import merge_notes
 from powerprof.windows.runner import Metered, Part, Passed, Running, pass_window
 
 _WAITED_S = 0.1
+_SHARES = ("user_percent", "system_percent", "irq_percent", "steal_percent")
+_ACCOUNTED = (*_SHARES, "interrupts_hz", "context_switches_hz")
 
 
 class WindowInterrupted(Interrupted):
@@ -41,9 +43,9 @@ def now_text(ago_s: float = 0.0) -> str:
 
 
 class WindowMeter(Closeable, Part):
-    """Measures windows over the same open counters; a window lasts from `open_window` to `close_window`.
+    """Measures windows over the same open counters. A context manager.
 
-    `groups` names sets of processes whose CPU time is wanted. Use it as a context manager.
+    `groups` names sets of processes whose CPU time is wanted. `parts` are it and its meters, for a runner.
     """
 
     def __init__(
@@ -54,43 +56,30 @@ class WindowMeter(Closeable, Part):
         residency_source: str = "cpuidle",
     ) -> None:
         self._meters = Metered(meters)
+        self.parts: tuple[Part, ...] = (self._meters, self)
         self._processes = procfs.ProcessTimes(groups or {})
         self._source = open_source(residency_source)
         self._announced_s: float | None = None
         self._started_at = ""
-        self._stats: tuple[procfs.Stat | None, procfs.Stat | None] = None, None
+        self._stat: procfs.Stat | None = None
         self._times: tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]] = {}, {}
 
     def close(self) -> None:
         self._source.close()
 
-    @property
-    def unread_at_most_s(self) -> float:
-        """As the meters have it."""
-        return self._meters.unread_at_most_s
-
-    def read(self) -> None:
-        """Sample the meters."""
-        self._meters.read()
-
     def begin(self) -> None:
-        """One edge."""
-        self._started_at = now_text()
-        self._stats = _stat(), None
-        self._meters.begin()
+        self._started_at, self._stat = now_text(), _stat()
         self._source.start(self._announced_s)
         # Within the edges: C0 begins on each CPU when its counters are read, and what reading the next one's costs us
         # would be nobody's share of it.
         self._times = self._processes.read(), {}
 
     def end(self) -> None:
-        """The other edge. Raises PowerprofError where a counter cannot be read."""
         times, asked_s = self._processes.read(), time.monotonic()
         self._source.stop()
         if time.monotonic() - asked_s > _WAITED_S:  # for a program that measures in whole seconds
             times = self._processes.read()
         self._times = self._times[0], times
-        self._meters.end()
 
     def collect(self, passed: Passed) -> Window:
         """What happened between the edges. Raises PowerprofError where the source cannot tell."""
@@ -98,8 +87,8 @@ class WindowMeter(Closeable, Part):
         window = self._source.finish(self._started_at)
         wall_cpu_s = window.window_s * window.cpus if window.window_s else None
         processes, notes = procfs.process_times(*self._times, wall_cpu_s)
-        before, after = self._stats[0], _stat()
-        spent = procfs.accounting(before, after) if before and after else None
+        stat = _stat()
+        spent = procfs.accounting(self._stat, stat) if self._stat and stat else None
         return msgspec.structs.replace(
             window,
             energy=energy,
@@ -108,24 +97,13 @@ class WindowMeter(Closeable, Part):
             frequency_mhz=window.frequency_mhz or (procfs.frequency_mhz() if _has_proc() else None),
             tool_cpu_s=passed.tool_cpu_s,
             tool_wakeups_count=passed.tool_wakeups_count,
-            **(
-                {}
-                if spent is None
-                else {
-                    "user_percent": spent.user_percent,
-                    "system_percent": spent.system_percent,
-                    "irq_percent": spent.irq_percent,
-                    "steal_percent": spent.steal_percent,
-                    "interrupts_hz": spent.interrupts_hz,
-                    "context_switches_hz": spent.context_switches_hz,
-                }
-            ),
+            **({} if spent is None else {name: getattr(spent, name) for name in _ACCOUNTED}),
         )
 
     def open_window(self) -> None:
         """Begin a window in which the caller does something; not for powertop and turbostat, which must know when it
         ends."""
-        self._running = Running(self)
+        self._running = Running(*self.parts)
 
     def close_window(self) -> Window:
         """End it, and say what happened in between. Raises PowerprofError where a counter cannot be read."""
@@ -134,7 +112,7 @@ class WindowMeter(Closeable, Part):
     def measure(self, duration_s: float) -> Window:
         """One window of `duration_s`. Raises WindowInterrupted, or Interrupted where there is nothing of it."""
         self._announced_s = duration_s
-        passed = pass_window(duration_s, self)
+        passed = pass_window(duration_s, *self.parts)
         try:
             window = self.collect(passed)
         except PowerprofError as error:
@@ -145,34 +123,11 @@ class WindowMeter(Closeable, Part):
         partial = msgspec.structs.replace(window, notes=[*window.notes, note])
         raise WindowInterrupted(passed.interrupted.message, partial) from passed.interrupted
 
-    def measure_or_part(self, duration_s: float) -> tuple[Window, bool]:
-        """As `measure`; the part that there is where it was interrupted, and whether it was."""
-        try:
-            return self.measure(duration_s), False
-        except WindowInterrupted as error:
-            return error.partial, True
-
     def repeat(self, count: int, duration_s: float, what: str, say: Say) -> Iterator[Window]:
         """`count` windows, one after the other, each announced. Raises WindowInterrupted as `measure` does."""
         for number in range(1, count + 1):
             say(f"{what}: window {number} of {count}, {duration_s:g} s")
             yield self.measure(duration_s)
-
-
-def measure_window(
-    duration_s: float,
-    *,
-    meters: Meters | None = None,
-    groups: Mapping[str, Iterable[int]] | None = None,
-    residency_source: str = "cpuidle",
-) -> Window:
-    """Measure this host for `duration_s` seconds. Raises WindowInterrupted with `.partial` on SIGINT,
-    SIGTERM.
-
-    For several windows in a row keep one `WindowMeter`: its counters stay open.
-    """
-    with WindowMeter(meters=meters, groups=groups, residency_source=residency_source) as meter:
-        return meter.measure(duration_s)
 
 
 def _has_proc() -> bool:

@@ -62,7 +62,7 @@ def measure_executions(
         meter.open_window()
         before_s = children_cpu_s()
         for _ in range(command.executions_count):
-            code, _elapsed_s = _execute(command, meter)
+            code, _elapsed_s = _execute(command, *meter.parts)
             codes.append(code)
         cpu_s = children_cpu_s() - before_s
         window = energy.complete(meter.close_window())

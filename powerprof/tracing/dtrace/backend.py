@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -24,7 +24,7 @@ from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.paths import temporary_base
 from powerprof.sources.procfs import children_cpu_s
 from powerprof.tracing.dtrace import keeper as dtrace_keeper
-from powerprof.windows.runner import Part, Passed, pass_window
+from powerprof.windows.runner import Part, pass_window
 
 _BEGUN = dtrace_keeper.BEGUN
 _START_LIMIT_S = 120.0
@@ -103,35 +103,18 @@ def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, sett
     seconds late. Both stand in the output. `settle`: give up what root may do once DTrace, another process, has what it
     takes. Raises CapabilityError or PowerprofError.
     """
-    with _Script(dtrace, script, pid) as running:
-        return running.collect(pass_window(duration_s, running, until=running.ended, settle=settle))
-
-
-class _Script(Closeable, Part):
-    """DTrace with a script, tracing while the context is open. It is never killed (`dtrace_keeper`): the target would
-    not survive it."""
-
-    def __init__(self, dtrace: Dtrace, script: str, pid: int) -> None:
-        self._dtrace, self._script, self._pid = dtrace, script, pid
-        self._code: int | None = None
-        self._is_over = False
-        self._stack = ExitStack()
-
-    def _open(self) -> None:
-        """Raises PowerprofError where it cannot be started, or never begins."""
-        # Files without names: kill -9 leaves none.
-        text = self._stack.enter_context(_unnamed(self._script))
-        self._out, self._errors = (self._stack.enter_context(_unnamed()) for _ in range(2))
-        words = [str(self._dtrace.path), "-q", *_grab(self._script, self._pid), "-s", dtrace_keeper.STDIN]
-        self._children_s = children_cpu_s()
+    words = [str(dtrace.path), "-q", *_grab(script, pid), "-s", dtrace_keeper.STDIN]
+    children_s = children_cpu_s()
+    # Files without names: kill -9 leaves none.
+    with _unnamed(script) as text, _unnamed() as out, _unnamed() as errors:
         ours, theirs = os.pipe()
         try:
-            self._keeper = programs.start(
-                programs.python(dtrace_keeper.__file__, str(self._pid), str(text.fileno()), *words, site=False),
+            keeper = programs.start(
+                programs.python(dtrace_keeper.__file__, str(pid), str(text.fileno()), *words, site=False),
                 stdin=ours,
                 pass_fds=[text.fileno()],
-                stdout=self._out,
-                stderr=self._errors,
+                stdout=out,
+                stderr=errors,
                 dies_with_us=False,
             )
         except BaseException:
@@ -139,53 +122,53 @@ class _Script(Closeable, Part):
             raise
         finally:
             os.close(ours)
-        self._stack.callback(self._finish)
-        self._pipe = self._stack.enter_context(ExitStack())
-        self._pipe.callback(os.close, theirs)
-        self.ended = os.pidfd_open(self._keeper.pid)
-        self._stack.callback(os.close, self.ended)
-        _wait_for_begin(self._keeper, self._out)
+        with _Tracing(keeper, theirs) as tracing:
+            _wait_for_begin(keeper, out)
+            passed = pass_window(duration_s, tracing, until=tracing.ended, settle=settle)
+        stdout, stderr, code = _text(out), _text(errors), tracing.exit_code()
+    if passed.interrupted is not None and (code != 0 or "\nend\t" not in stdout):
+        raise passed.interrupted  # the same signal ended DTrace: a service that is stopped, a terminal that is closed
+    if code != 0:
+        raise _explain(dtrace, stderr, code)
+    losses = [(line.strip()[:200], match) for line in stderr.splitlines() if (match := _LOSS.match(line.strip()))]
+    return DtraceRun(
+        pid=pid,
+        stdout=stdout,
+        losses=tuple(line for line, _ in losses),
+        lost_count=sum(int(match[1] or 1) for _, match in losses),
+        tool_cpu_s=passed.tool_cpu_s + children_cpu_s() - children_s,
+        notes=tuple(passed.notes),
+        interrupted=passed.interrupted is not None,
+    )
 
-    def close(self) -> None:
-        self._stack.close()
 
-    def _finish(self) -> None:
-        if not self._is_over:
-            self._is_over = True
+class _Tracing(Closeable, Part):
+    """DTrace while it traces. It is never killed (`dtrace_keeper`): the target would not survive it."""
+
+    def __init__(self, keeper: subprocess.Popen[bytes], pipe: int) -> None:
+        self._keeper, self._pipe = keeper, pipe
+        self._code: int | None = None
+        self.ended = os.pidfd_open(keeper.pid)
+
+    def end(self) -> None:
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
             with suppress(subprocess.TimeoutExpired):
                 self._code = self._keeper.wait(_END_LIMIT_S)
 
-    def end(self) -> None:
-        """Ask it to end, and wait until it has."""
-        self._pipe.close()
-        self._finish()
+    def close(self) -> None:
+        self.end()
+        os.close(self.ended)
 
-    def collect(self, passed: Passed) -> DtraceRun:
-        """What it printed. Raises what it complained of, or the interrupt that ended it too.
-
-        Where it does not end it is left to, since a kill harms the target.
-        """
+    def exit_code(self) -> int:
+        """Raises PowerprofError where it does not end: it is left to, since a kill harms the target."""
         if self._code is None:
             raise PowerprofError(
                 f"dtrace does not end (it is a child of process {self._keeper.pid})",
                 "wait for it; kill -9 to dtrace can end the traced process too",
             )
-        stdout, stderr = _text(self._out), _text(self._errors)
-        if passed.interrupted is not None and (self._code != 0 or "\nend\t" not in stdout):
-            # The same signal ended DTrace: a service that is stopped, a terminal that is closed.
-            raise passed.interrupted
-        if self._code != 0:
-            raise _explain(self._dtrace, stderr, self._code)
-        losses = [(line.strip()[:200], match) for line in stderr.splitlines() if (match := _LOSS.match(line.strip()))]
-        return DtraceRun(
-            pid=self._pid,
-            stdout=stdout,
-            losses=tuple(line for line, _ in losses),
-            lost_count=sum(int(match[1] or 1) for _, match in losses),
-            tool_cpu_s=passed.tool_cpu_s + children_cpu_s() - self._children_s,
-            notes=tuple(passed.notes),
-            interrupted=passed.interrupted is not None,
-        )
+        return self._code
 
 
 def _wait_for_begin(keeper: subprocess.Popen[bytes], out: IO[bytes]) -> None:

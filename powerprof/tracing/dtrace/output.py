@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -31,7 +32,7 @@ class DtraceFrame(msgspec.Struct, frozen=True):
     text: str
 
 
-class DtraceWakeup(msgspec.Struct, frozen=True, kw_only=True):
+class DtraceWakeup(msgspec.Struct, frozen=True):
     """How often one thread woke another from one call path; the stack is the waker's, innermost first."""
 
     sleeper_tid: int
@@ -54,28 +55,27 @@ class DtraceLatency(msgspec.Struct, frozen=True, kw_only=True):
     wait_max_ms: float | None
 
 
-class WakersTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of wakings of one process's threads, most often first."""
+class DtraceWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """A window of one process. `tool_cpu_s`: see `DtraceRun`."""
 
     pid: int
     window_s: float
+    lost_count: int
+    notes: list[str]
+    tool_cpu_s: float
+    interrupted: bool
+
+
+class WakersTrace(DtraceWindow, frozen=True, kw_only=True):
+    """Wakings of its threads, most often first."""
+
     wakeups: list[DtraceWakeup]
-    lost_count: int
-    notes: list[str]
-    tool_cpu_s: float
-    interrupted: bool
 
 
-class SleepsTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of one process's sleeps by thread, most often first."""
+class SleepsTrace(DtraceWindow, frozen=True, kw_only=True):
+    """Its sleeps by thread, most often first."""
 
-    pid: int
-    window_s: float
     threads: list[DtraceLatency]
-    lost_count: int
-    notes: list[str]
-    tool_cpu_s: float
-    interrupted: bool
 
 
 def _lines(run: DtraceRun) -> tuple[list[str], float]:
@@ -96,6 +96,18 @@ def _lines(run: DtraceRun) -> tuple[list[str], float]:
 
 def _notes(run: DtraceRun) -> list[str]:
     return [*run.notes, *(f"DTrace lost data: {loss}" for loss in run.losses[:_SHOWN_LOSSES])]
+
+
+def _window(run: DtraceRun, window_s: float) -> dict[str, Any]:
+    """What a DtraceWindow holds."""
+    return {
+        "pid": run.pid,
+        "window_s": window_s,
+        "lost_count": run.lost_count,
+        "notes": _notes(run),
+        "tool_cpu_s": run.tool_cpu_s,
+        "interrupted": run.interrupted,
+    }
 
 
 def _number(text: str, line: int) -> int:
@@ -189,25 +201,11 @@ def parse_wakeups(run: DtraceRun) -> WakersTrace:
             words = line.split("\t")
             if words[0] != "wakeup" or len(words) != 6:
                 raise DataError("dtrace output", f"not a line of the wake-ups: {line[:60]!r}", number)
-            head = (
-                _number(words[1], number),
-                _number(words[2], number),
-                _name(words[3], number),
-                _number(words[4], number),
-                _number(words[5], number),
-            )
+            sleeper, pid, waker, count = (_number(words[at], number) for at in (1, 2, 4, 5))
+            head = sleeper, pid, _name(words[3], number), waker, count
             stack = []
         elif text == "end of stack":
-            wakeups.append(
-                DtraceWakeup(
-                    sleeper_tid=head[0],
-                    waker_pid=head[1],
-                    waker_comm=head[2],
-                    waker_tid=head[3],
-                    count=head[4],
-                    stack=stack or [],
-                )
-            )
+            wakeups.append(DtraceWakeup(*head, stack or []))
             head = stack = None
         elif stack is not None:
             if len(stack) >= MAX_FRAMES:
@@ -216,13 +214,8 @@ def parse_wakeups(run: DtraceRun) -> WakersTrace:
     if head is not None:
         raise DataError("dtrace output", "its last stack is cut")
     return WakersTrace(
-        pid=run.pid,
-        window_s=window_s,
         wakeups=sorted(wakeups, key=lambda wakeup: (-wakeup.count, wakeup.sleeper_tid, wakeup.waker_tid)),
-        lost_count=run.lost_count,
-        notes=_notes(run),
-        tool_cpu_s=run.tool_cpu_s,
-        interrupted=run.interrupted,
+        **_window(run, window_s),
     )
 
 
@@ -266,13 +259,7 @@ def parse_latency(run: DtraceRun) -> SleepsTrace:
             )
         )
     return SleepsTrace(
-        pid=run.pid,
-        window_s=window_s,
-        threads=sorted(rows, key=lambda thread: (-thread.sleeps_count, thread.tid)),
-        lost_count=run.lost_count,
-        notes=_notes(run),
-        tool_cpu_s=run.tool_cpu_s,
-        interrupted=run.interrupted,
+        threads=sorted(rows, key=lambda thread: (-thread.sleeps_count, thread.tid)), **_window(run, window_s)
     )
 
 

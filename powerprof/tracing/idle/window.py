@@ -86,8 +86,9 @@ class TraceWindow(Closeable, Part):
     """Measures traced windows with one tracer; the counters stay open between them. A context manager."""
 
     def __init__(self, tracer: IdleTracer, meters: Meters | None = None) -> None:
-        self._tracer = tracer
-        self._meters = Metered(meters)
+        self._tracer, self._meters = tracer, Metered(meters)
+        # The tracer forgets before the edge: exits between them would be forgotten too.
+        self.parts: tuple[Part, ...] = (tracer, self._meters, self)
         self._reader = CpuidleReader()
         self._events = None if self._reader.cpus else _idle_events(online_cpus())
 
@@ -108,74 +109,41 @@ class TraceWindow(Closeable, Part):
 
         return _Edge(edge_snapshot(self._reader, every_cpu=True, at_edge=at_edge), counts)
 
-    @property
-    def calls(self) -> int | None:
-        """The tracer, because a ring buffer or a table fills."""
-        return self._tracer.calls
-
-    @property
-    def unread_at_most_s(self) -> float:
-        """As the tracer and the meters have it."""
-        return min(self._tracer.unread_at_most_s, self._meters.unread_at_most_s)
-
-    def read(self) -> None:
-        """Drain the tracer, sample the meters."""
-        self._tracer.read()
-        self._meters.read()
-
     def begin(self) -> None:
-        """One edge: no idle period is open on any CPU."""
-        # Before the edge: exits between it and here would be forgotten.
-        self._tracer.begin()
-        self._started_at = now_text()
-        self._meters.begin()
-        self._stat = read_stat()
+        self._started_at, self._stat = now_text(), read_stat()
         # Wakings from before the first CPU's edge: an exit in a CPU's own window has its waking among them.
         self._tracer.start()
         self._before = self._edge(self._tracer.open_cpu)
 
     def end(self) -> None:
-        """The other edge."""
         self._after = self._edge(self._tracer.close_cpu)
-        self._tracer.end()
         spent = accounting(self._stat, read_stat())
         self._stat_idle_percent = None if spent is None else spent.idle_percent
-        self._meters.end()
 
     def measure(self, duration_s: float) -> TracedWindow:
         """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`."""
-        return self.collect(pass_window(duration_s, self))
+        return self.collect(pass_window(duration_s, *self.parts))
 
     def collect(self, passed: Passed) -> TracedWindow:
         """What was traced between the edges."""
         before, after, trace = self._before, self._after, self._tracer.finish()
+        started_at, stat_idle = self._started_at, self._stat_idle_percent
         edges = _edges(before, after, trace.totals)
         spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
         window_s = sum(spans) / len(spans) / 1e9 if spans else passed.window_s
         if self._reader.cpus:
-            residency = compute(_counted(before.snapshot), _counted(after.snapshot), started_at=self._started_at)
+            residency = compute(_counted(before.snapshot), _counted(after.snapshot), started_at=started_at)
         else:
             # A CPU that went away idled longer than anything was traced there.
             stayed = {cpu: edge for cpu, edge in edges.items() if cpu in after.snapshot.cpus}
             residency = traced_residency(
-                trace.totals,
-                stayed,
-                stat_idle_percent=self._stat_idle_percent,
-                own_pid=os.getpid(),
-                started_at=self._started_at,
+                trace.totals, stayed, stat_idle_percent=stat_idle, own_pid=os.getpid(), started_at=started_at
             )
         notes = [*residency.notes, *passed.notes]
         if alone := unchecked(edges):
             cpus = list_of(alone)
             notes.append(f"CPU {cpus}: its idle exits were counted by the trace alone, cpuidle's counters began anew")
         residency = msgspec.structs.replace(residency, energy=self._meters.collect()[0], notes=notes)
-        return TracedWindow(
-            trace,
-            edges,
-            window_s,
-            residency,
-            self._reader.state_names(),
-            passed.tool_cpu_s,
-            passed.interrupted is not None,
-            self._stat_idle_percent,
-        )
+        names, cut_short = self._reader.state_names(), passed.interrupted is not None
+        cost_s = passed.tool_cpu_s
+        return TracedWindow(trace, edges, window_s, residency, names, cost_s, cut_short, stat_idle)

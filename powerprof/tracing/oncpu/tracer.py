@@ -141,7 +141,6 @@ class OnCpuTracer(Closeable, Part):
         self._counted = _read_counts(self._sampler.descriptors)
 
     def end(self) -> None:
-        """Sample no more."""
         self._counted = _read_counts(self._sampler.descriptors) - self._counted
         self._seen = self.program.per_cpu_sum("path_counters")[0] - self._seen
         self._sampler.close()

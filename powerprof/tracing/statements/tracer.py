@@ -47,20 +47,12 @@ class QueryTracer(Closeable, Part):
     uprobe's breakpoint is the kernel's, and goes with our descriptor."""
 
     def __init__(
-        self,
-        pid: int,
-        family: Family = "mysql",
-        *,
-        multi: bool = True,
-        sends: bool = True,
-        stacks: bool = False,
-        again: bool = False,
+        self, pid: int, family: Family = "mysql", *, multi: bool = True, sends: bool = True, stacks: bool = False
     ) -> None:
         """Find the function, load the program, measure what a probe costs. Nothing of the server is probed yet.
 
         `pid` of PostgreSQL is the process that started all the others.
         `stacks`: the program has a part for an OnCpuTracer beside, whose samples are told by statement.
-        `again`: windows follow each other; the probe stays between them.
         `multi`, `sends`: use uprobe_multi links (Linux 6.6), and the tracepoint of sockets (6.3), where there are any.
         Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
         """
@@ -73,7 +65,7 @@ class QueryTracer(Closeable, Part):
         self.dispatch = find_activity(self._image) if self.members.is_family else find_dispatch(self._image)
         self._stack = ExitStack()
         self._price: Price | None = None
-        self._again, self._ended_ns = again, 0
+        self._ended_ns = 0
         self.gap_before_s: float | None = None
         try:
             self._load(multi, sends)
@@ -241,7 +233,7 @@ class QueryTracer(Closeable, Part):
         self.gap_before_s = (self._started_ns - self._ended_ns) / 1e9 if self._ended_ns else None
 
     def end(self) -> None:
-        """The window ends, and the probe goes, unless there is another."""
+        """The window ends; the probe stays, for another."""
         looked_ns, cpu_ns = kernel_ns(), self.members.cpu_ns()
         self._switch(0)
         self._ended_ns = kernel_ns()
@@ -257,8 +249,6 @@ class QueryTracer(Closeable, Part):
             self._cpu_ns += _OFF_CLOCK.unpack(self.program.get("off_clock", 0))[0]
         self._ran = {tid: ran for tid in self._base if (ran := ran_ns(tid)) is not None}
         self._run_s = None if self._price is None else self._price.spent_s()
-        if not self._again:
-            self._probes.close()
 
     def collect(self) -> StatementTrace:
         """What was counted between `begin` and `end`."""

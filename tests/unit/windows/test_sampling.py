@@ -9,13 +9,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
 from powerprof.errors import Interrupted, UsageError
-from powerprof.records import EnergyReading
-from powerprof.windows.sampling import WindowInterrupted, WindowMeter, measure_window
+from powerprof.records import EnergyReading, Window
+from powerprof.windows.sampling import WindowInterrupted, WindowMeter
 from tests.unit.sources.fake_cpu import C1, POLL, FakeCpus, fake_stat
+
+
+def measure_window(duration_s: float, **how: Any) -> Window:
+    with WindowMeter(**how) as meter:
+        return meter.measure(duration_s)
 
 
 def test_a_window_of_this_host_sums_to_100() -> None:
