@@ -144,7 +144,8 @@ class HostMonitor(Closeable):
         if self._plan.ask_servers:
             self._servers.before()
             self._tracer.judge(self._servers.asked_pids)
-        self._wait(self._plan.interval_s)
+        # It wakes only where a buffer or a table fills or a meter's counter would wrap.
+        wait_out((self._tracer, Metered(self._energy.meters)), self._plan.interval_s)
         window = self._monitor.read()
         # What it takes to name and to blame, a second where programs are new, is the next interval's.
         ended_at = now_text(_age_s(window))
@@ -184,10 +185,6 @@ class HostMonitor(Closeable):
             self._hurry(interval)
         self._follow(stacks, online)
         return interval
-
-    def _wait(self, duration_s: float) -> None:
-        """Sleep, and wake only where a buffer or a table fills or a meter's counter would wrap."""
-        wait_out((self._tracer, Metered(self._energy.meters)), duration_s)
 
     def _with_energy(self, window: TracedWindow) -> TracedWindow:
         meters = self._energy.meters

@@ -8,18 +8,15 @@ hexadecimal. The file belongs to the profiled process, which may write anything 
 from __future__ import annotations
 
 import os
-import stat
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
-from powerprof.errors import DataError
 from powerprof.paths import procfs
 from powerprof.stacks.image import ProcessImage
 from powerprof.stacks.opening import Opened, open_in_root
-from powerprof.untrusted import loader, printable
+from powerprof.untrusted import printable
 
 # Several times what large JIT programs write. A hostile map of that many overlapping entries costs about 1 s and 60 MB.
 MAX_ENTRIES = 150_000
@@ -73,21 +70,6 @@ def read_perf_map(image: ProcessImage) -> PerfMap:
 def owner_refusal(file_uid: int, process_uid: int) -> str | None:
     """Why a map is not believed: anybody may create the name in /tmp before the process does."""
     return None if file_uid in (0, process_uid) else f"owned by user {file_uid}, the process is of user {process_uid}"
-
-
-@loader
-def parse_file(path: Path) -> PerfMap:
-    """A perf map of one's own. Raises DataError where it is no regular file."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        raise DataError(path, (error.strerror or str(error)).lower()) from error
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise DataError(path, "not a regular file")
-        return _parse(fd, str(path))
-    finally:
-        os.close(fd)
 
 
 def _parse(fd: int, path: str) -> PerfMap:

@@ -79,6 +79,11 @@ class Running:
             part.begin()
         # After the edges: moving from CPU to CPU there is no wake-up of the window.
         self._switches, self._start_s = _switches(), time.monotonic()
+        self._due_s = [self._start_s + part.unread_at_most_s for part in parts]
+
+    def wait(self, duration_s: float, until: int | None = None) -> None:
+        """As `wait_out`; what is due is so over all waits of the window, however short each is."""
+        wait_out(self._parts, duration_s, until, self._due_s)
 
     def end(self, interrupted: Interrupted | None = None) -> Passed:
         """Close. Raises PowerprofError where a part cannot, or the interrupt that ended the window."""
@@ -102,7 +107,7 @@ def pass_window(
     """
     running, interrupted = Running(*parts, settle=settle, source=source), None
     try:
-        wait_out(parts, length_s, until)
+        running.wait(length_s, until)
         if hold:
             interrupts.hold()
     except Interrupted as error:
@@ -110,7 +115,9 @@ def pass_window(
     return running.end(interrupted)
 
 
-def wait_out(parts: Sequence[Part], duration_s: float, until: int | None = None) -> None:
+def wait_out(
+    parts: Sequence[Part], duration_s: float, until: int | None = None, due_s: list[float] | None = None
+) -> None:
     """Sleep for so long, or until the descriptor `until` is readable; parts are read when they call or are due."""
     now_s = time.monotonic()
     deadline_s = now_s + duration_s
@@ -118,7 +125,7 @@ def wait_out(parts: Sequence[Part], duration_s: float, until: int | None = None)
     poll = select.poll()
     for each in descriptors:
         poll.register(each, select.POLLIN)
-    due_s = [now_s + part.unread_at_most_s for part in parts]
+    due_s = [now_s + part.unread_at_most_s for part in parts] if due_s is None else due_s
     while now_s < deadline_s:
         left_s, ready = max(0.0, min(deadline_s, *due_s, math.inf) - now_s), set[int]()
         if descriptors:

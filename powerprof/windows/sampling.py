@@ -25,6 +25,7 @@ from powerprof.windows.residency import merge_notes
 from powerprof.windows.runner import Metered, Part, Passed, Running, pass_window
 
 _WAITED_S = 0.1
+_SHORTER = "interrupted: the window is shorter than asked"
 _SHARES = ("user_percent", "system_percent", "irq_percent", "steal_percent")
 _ACCOUNTED = (*_SHARES, "interrupts_hz", "context_switches_hz")
 
@@ -93,7 +94,7 @@ class WindowMeter(Closeable, Part):
             window,
             energy=energy,
             processes=processes,
-            notes=merge_notes(window.notes, notes, passed.notes, meter_notes),
+            notes=merge_notes(window.notes, notes, passed.notes, meter_notes, [_SHORTER] if passed.interrupted else []),
             frequency_mhz=window.frequency_mhz or (procfs.frequency_mhz() if _has_proc() else None),
             tool_cpu_s=passed.tool_cpu_s,
             tool_wakeups_count=passed.tool_wakeups_count,
@@ -103,11 +104,11 @@ class WindowMeter(Closeable, Part):
     def open_window(self) -> None:
         """Begin a window in which the caller does something; not for powertop and turbostat, which must know when it
         ends."""
-        self._running = Running(*self.parts)
+        self.running = Running(*self.parts)
 
     def close_window(self) -> Window:
         """End it, and say what happened in between. Raises PowerprofError where a counter cannot be read."""
-        return self.collect(self._running.end())
+        return self.collect(self.running.end())
 
     def measure(self, duration_s: float) -> Window:
         """One window of `duration_s`. Raises WindowInterrupted, or Interrupted where there is nothing of it."""
@@ -117,11 +118,9 @@ class WindowMeter(Closeable, Part):
             window = self.collect(passed)
         except PowerprofError as error:
             raise passed.interrupted or error from error
-        if passed.interrupted is None:
-            return window
-        note = "interrupted: the window is shorter than asked"
-        partial = msgspec.structs.replace(window, notes=[*window.notes, note])
-        raise WindowInterrupted(passed.interrupted.message, partial) from passed.interrupted
+        if passed.interrupted is not None:
+            raise WindowInterrupted(passed.interrupted.message, window) from passed.interrupted
+        return window
 
     def repeat(self, count: int, duration_s: float, what: str, say: Say) -> Iterator[Window]:
         """`count` windows, one after the other, each announced. Raises WindowInterrupted as `measure` does."""

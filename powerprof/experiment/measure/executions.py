@@ -20,7 +20,7 @@ from powerprof.errors import Interrupted, PowerprofError
 from powerprof.experiment.records import Arm, Block
 from powerprof.records import ProcessTime, Window
 from powerprof.sources.procfs import children_cpu_s
-from powerprof.windows.runner import Part, wait_out
+from powerprof.windows.runner import Running
 from powerprof.windows.sampling import WindowMeter
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def fit(command: Command, window_s: float) -> None:
 
     Raises PowerprofError where it cannot be started, or fails.
     """
-    _, elapsed_s = _execute(command)
+    _, elapsed_s = _execute(command, Running())
     command.executions_count = max(1, min(_MOST_EXECUTIONS, math.ceil(window_s / max(elapsed_s, 1e-4))))
 
 
@@ -62,7 +62,7 @@ def measure_executions(
         meter.open_window()
         before_s = children_cpu_s()
         for _ in range(command.executions_count):
-            code, _elapsed_s = _execute(command, *meter.parts)
+            code, _elapsed_s = _execute(command, meter.running)
             codes.append(code)
         cpu_s = children_cpu_s() - before_s
         window = energy.complete(meter.close_window())
@@ -86,13 +86,13 @@ def _with_command(window: Window, cpu_s: float) -> Window:
     return msgspec.structs.replace(window, processes=[group, *window.processes])
 
 
-def _execute(command: Command, *parts: Part) -> tuple[int, float]:
-    """Its exit code, as a shell says it, and how long it took; what it left running is ended. `parts`: its window's."""
+def _execute(command: Command, running: Running) -> tuple[int, float]:
+    """Its exit code, as a shell says it, and how long it took; what it left running is ended. `running`: its window."""
     with tempfile.TemporaryFile() as said:
         start_s = time.monotonic()
         process = programs.start_typed(command.argv, stderr=said)
         try:
-            _wait(process, parts)
+            _wait(process, running)
         except Interrupted:
             programs.end_session(process)
             raise
@@ -104,12 +104,12 @@ def _execute(command: Command, *parts: Part) -> tuple[int, float]:
     return code, elapsed_s
 
 
-def _wait(process: subprocess.Popen[bytes], parts: Sequence[Part]) -> None:
+def _wait(process: subprocess.Popen[bytes], running: Running) -> None:
     """Until it ends, asleep in the kernel: Popen.wait with a time-out would wake the CPU twenty times a second."""
     with suppress(ProcessLookupError):
         handle = os.pidfd_open(process.pid)
         try:
-            wait_out(parts, math.inf, handle)
+            running.wait(math.inf, handle)
         finally:
             os.close(handle)
     process.wait()

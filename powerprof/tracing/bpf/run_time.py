@@ -25,20 +25,14 @@ def _context_switches() -> int:
 class Price(Closeable, Part):
     """The clock of one window, running from the beginning on.
 
-    `events` counts what the programs run for, context switches unless said otherwise; after `enough` of them the clock
-    may stop.
+    `events` counts what the programs run for, context switches unless said otherwise.
     """
 
     def __init__(
-        self,
-        program: LoadedProgram,
-        events: Callable[[], int] = _context_switches,
-        *,
-        enough: int = ENOUGH,
-        every_s: float = _LOOK_EVERY_S,
+        self, program: LoadedProgram, events: Callable[[], int] = _context_switches, *, every_s: float = _LOOK_EVERY_S
     ) -> None:
         """Switch the clock on, which takes a privilege."""
-        self._program, self._events, self._every_s, self._enough = program, events, every_s, enough
+        self._program, self._events, self._every_s = program, events, every_s
         self._over = threading.Event()
         program.count_run_time()
         self._priced: tuple[float, int] | None = None
@@ -54,7 +48,7 @@ class Price(Closeable, Part):
         while not self._over.wait(self._every_s):
             if (so_far := self._so_far()) is None:
                 return
-            if so_far[1] >= self._enough:
+            if so_far[1] >= ENOUGH:
                 self._program.stop_counting()
                 self._priced = so_far
                 return

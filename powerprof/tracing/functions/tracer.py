@@ -56,7 +56,6 @@ class FunctionTracer(Closeable, Part):
         pattern: str,
         *,
         limit: int = MAX_FUNCTIONS,
-        store: TableStore | None = None,
         multi: bool = True,
         unwinding_risk: bool = False,
     ) -> None:
@@ -75,7 +74,7 @@ class FunctionTracer(Closeable, Part):
             )
         features.need(features.ATTACH_COOKIE)
         self.pattern = pattern
-        tables = store or TableStore()
+        tables = TableStore()
         self._targets = [_Target(image, find_functions(image, pattern, tables)) for image in map(snapshot, pids)]
         refuse_too_many([target.names for target in self._targets], pattern, min(limit, HARD_LIMIT))
         names: dict[tuple[str, str, int], Function] = {}
@@ -159,7 +158,7 @@ class FunctionTracer(Closeable, Part):
 
     def begin(self) -> None:
         """Count."""
-        self._cpu = [_process_cpu_s(target.image.pid) for target in self._targets]
+        self._cpu_ns = [process_cpu_ns(target.image.pid) for target in self._targets]
         self._started_ns = kernel_ns()
         self._enable(True)
 
@@ -168,7 +167,7 @@ class FunctionTracer(Closeable, Part):
         try:
             self._enable(False)
             self._ended_ns = kernel_ns()
-            self._cpu_after = [_process_cpu_s(target.image.pid) for target in self._targets]
+            self._cpu_after_ns = [process_cpu_ns(target.image.pid) for target in self._targets]
         finally:
             self._probes.close()
 
@@ -185,7 +184,7 @@ class FunctionTracer(Closeable, Part):
                     name=function.name, module=function.module, vaddr=function.vaddr, stepped=function.stepped, **counts
                 )
             )
-        pairs = zip(self._cpu, self._cpu_after, strict=True)
+        pairs = zip(self._cpu_ns, self._cpu_after_ns, strict=True)
         spent = [after - at for at, after in pairs if at is not None and after is not None]
         moved = [now - then for then, now in zip(self._counters, self.program.per_cpu_sum("counters"), strict=True)]
         return FunctionTrace(
@@ -196,7 +195,7 @@ class FunctionTracer(Closeable, Part):
             hits_count=moved[0],
             cost=self._cost,
             stepped_cost=self._stepped_cost,
-            process_cpu_s=sum(spent) if len(spent) == len(self._cpu) else None,
+            process_cpu_s=sum(spent) / 1e9 if len(spent) == len(self._cpu_ns) else None,
             unmatched_count=moved[1],
             too_deep_count=moved[2],
             lost_count=moved[3],
@@ -249,9 +248,3 @@ class FunctionTracer(Closeable, Part):
 
     def _enable(self, on: bool) -> None:
         self.program.put("enabled", 0, int(on).to_bytes(4, "little"))
-
-
-def _process_cpu_s(pid: int) -> float | None:
-    """User and system time of a process until now; None where it is gone."""
-    used_ns = process_cpu_ns(pid)
-    return None if used_ns is None else used_ns / 1e9

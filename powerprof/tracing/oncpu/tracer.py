@@ -19,7 +19,7 @@ from powerprof.paths import procfs
 from powerprof.processes.namespaces import check_process_ids
 from powerprof.processes.tasks import clean
 from powerprof.stacks.image import ProcessImage, merge, snapshot
-from powerprof.stacks.kernel import KernelSymbols, kernel_symbols
+from powerprof.stacks.kernel import kernel_symbols
 from powerprof.stacks.reader_process import ReaderProcess
 from powerprof.stacks.time_budget import Budget
 from powerprof.tracing.bpf import features
@@ -160,8 +160,33 @@ class OnCpuTracer(Closeable, Part):
         moved = [now - then for then, now in zip(self._moved, self.program.per_cpu_sum("path_counters"), strict=True)]
         # The clock's counter is in ns, the faults' in faults.
         missed = self._counted - self._seen if self._event == "page-faults" else 0
-        is_interrupted = passed.interrupted is not None
-        return self._capture(passed.window_s, moved, missed, tool_cpu_s, is_interrupted, passed.notes)
+        users, kernel, comms = self._stacks()
+        rows = self._rows(comms)
+        names, notes = _names({address for stack in kernel.values() for address in stack})
+        return OnCpuCapture(
+            event=self._event,
+            pids=self._pids,
+            window_s=passed.window_s,
+            cpus=os.cpu_count() or 1,
+            period_ms=1e3 / self._frequency_hz if self._event == "cpu-clock" else None,
+            rows=rows,
+            users=users,
+            images=self._images,
+            kernel=kernel,
+            kernel_names=names,
+            comms=comms,
+            events_count=moved[0],
+            idle_count=moved[1],
+            target_count=moved[2],
+            missed_count=max(missed, 0),
+            stacks_count=moved[3],
+            lost_stacks_count=moved[4] + self._dropped,
+            lost_rows_count=moved[5],
+            notes=[*passed.notes, *notes],
+            tool_cpu_s=tool_cpu_s,
+            bpf_s=self.program.run_time_s(),
+            interrupted=passed.interrupted is not None,
+        )
 
     def _on_record(self, data: bytes) -> None:
         if self._bytes + len(data) > _MAX_CAPTURE_BYTES:
@@ -203,9 +228,8 @@ class OnCpuTracer(Closeable, Part):
         self._images.append(newer)
         return self._by_pid[pid]
 
-    def _capture(
-        self, window_s: float, moved: list[int], missed: int, tool_cpu_s: float, interrupted: bool, notes: list[str]
-    ) -> OnCpuCapture:
+    def _stacks(self) -> tuple[list[UserStack], dict[int, list[int]], dict[int, str]]:
+        """Stacks of threads, the kernel's stacks, and names of the threads."""
         users: list[UserStack] = []
         kernel: dict[int, list[int]] = {}
         comms: dict[int, str] = {}
@@ -217,6 +241,10 @@ class OnCpuTracer(Closeable, Part):
             else:
                 _, depth, digest = _KERNEL_HEADER.unpack_from(data)
                 kernel[digest] = list(struct.unpack_from(f"<{depth}Q", data, _KERNEL_HEADER.size))
+        return users, kernel, comms
+
+    def _rows(self, comms: dict[int, str]) -> list[SampleRow]:
+        """The sums by stack and thread; a thread's name that is not in `comms` is put there."""
         keys, counts = self.program.hash_bytes("samples")
         rows = [
             SampleRow(
@@ -228,40 +256,17 @@ class OnCpuTracer(Closeable, Part):
             if row.tid not in comms:
                 comm = try_text(procfs() / str(row.pid) / "task" / str(row.tid) / "comm")
                 comms[row.tid] = clean(comm) if comm else f"thread {row.tid}"
-        symbols: KernelSymbols | None = None
-        try:
-            symbols = kernel_symbols() if kernel else None
-        except CapabilityError as error:
-            notes = [*notes, error.message]
-        names = {}
-        for address in {address for stack in kernel.values() for address in stack}:
-            name = symbols.lookup(address) if symbols is not None else None
-            if name is not None:
-                names[address] = name
-        return OnCpuCapture(
-            event=self._event,
-            pids=self._pids,
-            window_s=window_s,
-            cpus=os.cpu_count() or 1,
-            period_ms=1e3 / self._frequency_hz if self._event == "cpu-clock" else None,
-            rows=rows,
-            users=users,
-            images=self._images,
-            kernel=kernel,
-            kernel_names=names,
-            comms=comms,
-            events_count=moved[0],
-            idle_count=moved[1],
-            target_count=moved[2],
-            missed_count=max(missed, 0),
-            stacks_count=moved[3],
-            lost_stacks_count=moved[4] + self._dropped,
-            lost_rows_count=moved[5],
-            notes=notes,
-            tool_cpu_s=tool_cpu_s,
-            bpf_s=self.program.run_time_s(),
-            interrupted=interrupted,
-        )
+        return rows
+
+
+def _names(addresses: set[int]) -> tuple[dict[int, tuple[str, str, int]], list[str]]:
+    """The kernel's functions at these addresses, and why there are none."""
+    try:
+        symbols = kernel_symbols() if addresses else None
+    except CapabilityError as error:
+        return {}, [error.message]
+    names = {address: symbols.lookup(address) for address in addresses} if symbols is not None else {}
+    return {address: name for address, name in names.items() if name is not None}, []
 
 
 def _read_counts(descriptors: Sequence[int]) -> int:

@@ -90,6 +90,21 @@ def test_a_part_is_read_when_it_is_due_and_never_at_the_end(pipe: tuple[int, int
     assert log == []
 
 
+def test_what_is_due_is_so_over_many_short_waits(pipe: tuple[int, int]) -> None:
+    """Thousands of executions of a command that takes a millisecond: a meter's counter would wrap unseen."""
+    log: list[str] = []
+    part = Noted("meter", log, 3600.0)
+    running = Running(part)
+    os.write(pipe[1], b"x")
+    running.wait(math.inf, pipe[0])
+    assert log[2:] == []
+    running._due_s[0] -= 3600.0
+    os.read(pipe[0], 1)
+    running.wait(0.001, pipe[0])
+    running.wait(0.001, pipe[0])
+    assert log[2:] == ["meter is read"]
+
+
 def test_a_window_that_has_nothing_left_to_observe_is_over(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"x")
     assert pass_window(3600.0, until=pipe[0]).window_s < 600
