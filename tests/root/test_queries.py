@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import ssl
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pymysql
 import pytest
 
-from powerprof.database.clients.performance import Known
+from powerprof.database.clients.performance import Known, look, merged
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import UNKNOWN_PREPARED, parts_of
@@ -221,6 +225,59 @@ def test_a_statement_that_could_not_be_prepared_takes_no_number(server: PrivateS
         calls = {text: one.calls_count for text, one in rows(traced(server, work)).items()}
     assert [calls[f"SELECT {name} FROM (SELECT ? {name}) t"] for name in "ac"] == [2, 1]
     assert UNKNOWN_PREPARED not in calls
+
+
+@pytest.fixture
+def certificate() -> Iterator[dict[str, str]]:
+    """Settings of a server with a certificate of its own, where its account can read it."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        key, own = Path(folder) / "key.pem", Path(folder) / "certificate.pem"
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=x", "-keyout", key]
+        subprocess.run([*command, "-out", own], check=True, capture_output=True)
+        key.chmod(0o644)
+        yield {"ssl_cert": str(own), "ssl_key": str(key)}
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_numbers_are_read_though_the_connection_is_encrypted(certificate: dict[str, str], sends: bool) -> None:
+    with PrivateServer(settings=certificate) as encrypted, encrypted.connect() as first, first.cursor() as cursor:
+        cursor.execute("CREATE USER t@localhost IDENTIFIED BY 'x' REQUIRE SSL")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with pymysql.connect(unix_socket=str(encrypted.socket), user="t", password="x", ssl=context) as connection:
+            old = prepare(connection, "SELECT 'prepared long ago'")
+
+            def work() -> None:
+                numbers = [prepare(connection, f"SELECT {name} FROM (SELECT 1 a, 2 b) t") for name in "ab"]
+                for number, times in ((numbers[0], 5), (old, 2), (numbers[1], 3)):
+                    for _ in range(times):
+                        execute(connection, number)
+
+            calls = {text: one.calls_count for text, one in rows(traced(encrypted, work, sends=sends)).items()}
+    assert [calls[f"SELECT {name} FROM (SELECT ? a, ? b) t"] for name in "ab"] == [5, 3]
+    assert calls[UNKNOWN_PREPARED] == 2
+
+
+def test_the_server_names_what_was_prepared_before_the_window() -> None:
+    with (
+        PrivateServer(settings={"performance_schema": "ON"}) as asked,
+        asked.connect() as ours,
+        asked.connect() as pooled,
+    ):
+        hot = prepare(pooled, "SELECT hot FROM (SELECT 1 hot) t")
+        before = look(ours, running=True)
+        trace = traced(asked, lambda: [execute(pooled, hot) for _ in range(9)])
+        known = merged(before, look(ours, running=False))
+    calls = {one.text: one.calls_count for one in parts_of(trace, known).statements}
+    assert calls["SELECT hot FROM (SELECT ? hot) t"] == 9
+    assert UNKNOWN_PREPARED not in calls
+
+
+@pytest.mark.historical("mysql-5.5.9")
+def test_the_server_of_2011_tells_its_numbers_as_others_do(historical_build: ServerBuild) -> None:
+    with PrivateServer(build=historical_build) as old:
+        test_prepared_statements_are_told_by_their_numbers(old)
 
 
 def test_a_thousand_connections_are_all_counted(server: PrivateServer) -> None:

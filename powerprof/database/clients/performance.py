@@ -44,7 +44,8 @@ class Known:
     """What the server told. By kernel thread id: names, schemas, and the statements that ran at the window's beginning.
 
     `prepared`: (thread, the server's number) → text; `connections`: thread → the server's number of its
-    connection. `digests`: (schema, digest's text) → its counts until now: calls, rows examined, rows sent.
+    connection. `digests`: (schema, digest's text) → what it has counted since it began: calls, rows examined, and
+    rows sent.
     """
 
     threads: Mapping[int, str] = field(default_factory=dict)
