@@ -186,7 +186,10 @@ class EnergyPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnergySplit(msgspec.Struct, frozen=True, kw_only=True):
-    """idle_joules + Σ parts + residual_joules = total_joules. `rate_watts` is one running CPU above the floor."""
+    """idle_joules + Σ parts + residual_joules = total_joules. `rate_watts` is one running CPU above the floor.
+
+    `active_low_joules` and `active_high_joules`: where the floor is a model's share of a measured total.
+    """
 
     total_joules: float
     kind: Kind
@@ -197,6 +200,8 @@ class EnergySplit(msgspec.Struct, frozen=True, kw_only=True):
     residual_joules: float
     rate_watts: float | None = None
     wakeup_joules: float | None = None
+    active_low_joules: float | None = None
+    active_high_joules: float | None = None
     notes: list[str] = []
 
 

@@ -137,8 +137,9 @@ def captured(
     """A traced window with its stacks, and every name while the processes still live. `names` are the server's."""
     target = around.target
     completed = energy.complete(window.residency)
-    kind = host_energy(completed.energy).kind
-    idle_watts, wakeup_joules = energy.idle_watts(window.residency.cpus, kind), energy.wakeup_joules(kind)
+    whole = host_energy(completed.energy)
+    floor = energy.floor(whole, window.residency.cpus, completed.c0_percent, completed.steal_percent)
+    floor_notes = [floor.note] if floor is not None and floor.note else []
     states = dict(window.state_names)
     states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
     causes = window.trace.causes
@@ -186,9 +187,9 @@ def captured(
         c0_percent=completed.c0_percent,
         steal_percent=completed.steal_percent,
         energy=completed.energy,
-        idle_watts=idle_watts,
-        wakeup_joules=wakeup_joules,
-        notes=[*completed.notes, *energy.source.sentences(), *around.notes, *gone],
+        idle_watts=None if floor is None else floor.watts,
+        wakeup_joules=energy.wakeup_joules(whole.kind),
+        notes=[*completed.notes, *floor_notes, *energy.source.sentences(), *around.notes, *gone],
         interrupted=window.interrupted,
         stat_idle_percent=window.stat_idle_percent,
     )

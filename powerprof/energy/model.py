@@ -131,6 +131,25 @@ def estimate(
     )
 
 
+def active_share(chosen: ChosenModel, c0_percent: float) -> tuple[float, float, float]:
+    """The share of the power that is above the idle floor where CPUs run so long: typical, least and most. For a host
+    that is metered and not calibrated: only the ratio of idle to running is the model's, not a watt of it.
+    """
+    model, busy = chosen.model, min(max(c0_percent, 0.0), 100.0) / 100
+    slope_low, slope_high = slope_range(model)
+    idle_low, idle_high = (
+        watts * factor
+        for watts, factor in zip(model.idle_range_watts, (1 / chosen.widening, chosen.widening), strict=True)
+    )
+
+    def share(slope_watts: float, idle_watts: float) -> float:
+        active = max(slope_watts, 0.0) * busy
+        return active / (active + idle_watts) if active > 0 else 0.0
+
+    typical = share(model.full_watts - model.idle_watts, model.idle_watts)
+    return typical, min(share(slope_low, idle_high), typical), max(share(slope_high, idle_low), typical)
+
+
 def slope_ends(low: float, high: float, span: EstimateRange) -> tuple[float, float]:
     """A difference's interval with the doubt of the model's slope in it; idle watts cancel in a difference."""
     if span.slope_watts <= 0:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -12,13 +13,23 @@ from powerprof import files, paths
 from powerprof.closeable import Closeable
 from powerprof.energy.domains import Total
 from powerprof.energy.meters import MeterSet, open_meters
-from powerprof.energy.model import ChosenModel, describe, estimate, model_for_this_host
+from powerprof.energy.model import ChosenModel, active_share, describe, estimate, model_for_this_host
 from powerprof.energy.split import Consumer, split_host
 from powerprof.records import EnergyReading, EnergySource, EnergySplit, Kind, Window
 from powerprof.sources.cpuidle import online_cpus
 
 _SMT = "devices/system/cpu/smt/active"
 _STEAL_SAID_PERCENT = 0.1
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Watts of the host asleep; what it draws above them lies between the two others, where a model gave its share."""
+
+    watts: float
+    active_low_watts: float | None = None
+    active_high_watts: float | None = None
+    note: str | None = None
 
 
 class WindowEnergy(Closeable):
@@ -83,10 +94,26 @@ class WindowEnergy(Closeable):
             return None
         return model
 
-    def idle_watts(self, cpus: int, kind: Kind | None) -> float | None:
-        """What the host would draw asleep, where the figures are of that kind; None where no model knows."""
-        model = self._pricing(kind)
-        return None if model is None else estimate(model, cpus, 1.0, 0.0, []).watts
+    def floor(
+        self, whole: Total, cpus: int, c0_percent: float | None, steal_percent: float | None = None
+    ) -> Floor | None:
+        """What the host would draw asleep; None where no model knows.
+
+        Of measured joules by a model calibrated on this CPU, else by the share that a model of its generation has.
+        """
+        model = self._pricing(whole.kind)
+        if model is not None:
+            watts = estimate(model, cpus, 1.0, 0.0, []).watts
+            return None if watts is None else Floor(watts)
+        if self._model is None or whole.kind != "measured" or whole.watts is None or c0_percent is None:
+            return None
+        typical, least, most = active_share(self._model, max(c0_percent - (steal_percent or 0.0), 0.0))
+        note = (
+            f"idle floor: {100 * (1 - typical):.0f} % of the measured power ({100 * (1 - most):.0f} to "
+            f'{100 * (1 - least):.0f} % possible), as the model "{self._model.title}" has it at this load; '
+            "powerprof calibrate measures it"
+        )
+        return Floor(whole.watts * (1 - typical), least * whole.watts, most * whole.watts, note)
 
     def wakeup_joules(self, kind: Kind | None) -> float | None:
         """What a calibrated model says a wake-up costs beside the C0 time that follows it; None where none does."""
@@ -103,19 +130,33 @@ class WindowEnergy(Closeable):
         *,
         wakeups_count: float = 0.0,
         steal_percent: float | None = None,
+        idle_watts: float | None = None,
     ) -> EnergySplit | None:
-        """The host's energy over a window, split onto `consumers`; None where there is no figure to split."""
-        return split_host(
+        """The host's energy over a window, split onto `consumers`; None where there is no figure to split.
+
+        `idle_watts`: the floor, where the host was metered idle; a model's stands in.
+        """
+        floor = Floor(idle_watts) if idle_watts is not None else self.floor(whole, cpus, c0_percent, steal_percent)
+        split = split_host(
             whole,
             window_s,
             c0_percent,
             cpus,
             consumers,
-            idle_watts=self.idle_watts(cpus, whole.kind),
+            idle_watts=None if floor is None else floor.watts,
             wakeups_count=wakeups_count,
             wakeup_joules=self.wakeup_joules(whole.kind),
             steal_percent=steal_percent,
             smt=files.try_text(paths.sysfs() / _SMT) == "1",
+        )
+        if split is None or floor is None or floor.note is None:
+            return split
+        return msgspec.structs.replace(
+            split,
+            kind="estimated",
+            active_low_joules=None if floor.active_low_watts is None else floor.active_low_watts * window_s,
+            active_high_joules=None if floor.active_high_watts is None else floor.active_high_watts * window_s,
+            notes=[floor.note, *split.notes],
         )
 
 

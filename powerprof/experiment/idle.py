@@ -277,5 +277,9 @@ def measure_idle(plan: IdlePlan, say: Say) -> IdleRun:
         if not run.phases:
             raise Interrupted("interrupted before anything was measured")
         meters = phases.run_meters(run.phases)
-        split = [with_energy_split(phase, energy, meters) for phase in run.phases]
+        baseline = next((phase for phase in run.phases if phase.name == "baseline"), None)
+        split = [
+            with_energy_split(phase, energy, meters, None if phase.name.startswith("baseline") else baseline)
+            for phase in run.phases
+        ]
     return msgspec.structs.replace(run, phases=split, energy_source=energy.source)

@@ -62,6 +62,8 @@ def _factors(split: EnergySplit, whole: Total, readings: Sequence[EnergyReading]
     if model is not None and model.slope_watts > 0:
         return model.slope_low_watts / model.slope_watts, model.slope_high_watts / model.slope_watts
     active, watts = split.active_joules, whole.watts
+    if split.active_low_joules is not None and split.active_high_joules is not None and active:
+        return split.active_low_joules / active, split.active_high_joules / active
     if None in (whole.low_watts, whole.high_watts) or not active or active <= 0 or not watts or not whole.joules:
         return None, None
     seconds = whole.joules / watts

@@ -11,8 +11,13 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.records import Phase
 
 
-def with_energy_split(phase: Phase, energy: WindowEnergy, meters: HostMeters | None) -> Phase:
-    """The phase with its joules split onto the groups of processes whose CPU time was read, and the rest of C0."""
+def with_energy_split(
+    phase: Phase, energy: WindowEnergy, meters: HostMeters | None, baseline: Phase | None = None
+) -> Phase:
+    """The phase with its joules split onto the groups of processes whose CPU time was read, and the rest of C0.
+
+    `baseline`: the host idle, whose measured power is the floor.
+    """
     window_s = sum(window.window_s or 0.0 for window in phase.windows)
     used: dict[str, float] = {}
     for window in phase.windows:
@@ -26,5 +31,14 @@ def with_energy_split(phase: Phase, energy: WindowEnergy, meters: HostMeters | N
     consumers = [Consumer(name=name, c0_s=cpu_s) for name, cpu_s in used.items()]
     consumers.append(Consumer(name="rest of the system", c0_s=rest))
     whole = mean_host_energy([window.energy for window in phase.windows], meters)
-    split = energy.split(whole, window_s, phase.cpus, phase.c0_percent, consumers, steal_percent=phase.steal_percent)
+    idle = None if baseline is None else mean_host_energy([window.energy for window in baseline.windows], meters)
+    split = energy.split(
+        whole,
+        window_s,
+        phase.cpus,
+        phase.c0_percent,
+        consumers,
+        steal_percent=phase.steal_percent,
+        idle_watts=idle.watts if idle is not None and idle.kind == "measured" else None,
+    )
     return msgspec.structs.replace(phase, energy_split=split)

@@ -16,6 +16,7 @@ from powerprof.records import ToolCost
 from powerprof.report.documents.kinds import lines_of
 from powerprof.report.exports.formats import export
 from powerprof.report.html import render_html
+from powerprof.report.terminal.queries import headline
 from tests.unit.queries.sample import trace
 
 HOSTILE = b"SELECT '\x1b[31m</script><script>alert(1)</script>' FROM `</script><b>`"
@@ -126,3 +127,15 @@ def test_a_column_that_the_server_did_not_tell_is_none() -> None:
         assert ("rows examined/call</th>" in page) == is_there
         assert "p95 ms</th>" in page
         assert "schema</th>" not in page
+
+
+def test_the_headline_has_the_interval_of_its_joules() -> None:
+    whole = record()
+    first = msgspec.structs.replace(
+        whole.statements[0], joules=1.562, low_joules=0.81, high_joules=6.05, kind="estimated", text="SELECT 1"
+    )
+    priced_record = msgspec.structs.replace(whole, joules=3.016, kind="estimated", statements=[first])
+    assert "and 1.562 of 3.016 J above the idle floor (estimated, 0.810 to 6.050 J possible)" in headline(priced_record)
+    exact = msgspec.structs.replace(first, low_joules=None, high_joules=None, kind="measured")
+    measured = msgspec.structs.replace(whole, joules=3.016, kind="measured", statements=[exact])
+    assert "J above the idle floor: SELECT 1" in headline(measured)

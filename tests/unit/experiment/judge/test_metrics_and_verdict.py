@@ -124,7 +124,11 @@ def test_measured_joules_are_the_answer_and_cpu_time_its_ground() -> None:
         replace(
             one,
             window=replace(
-                one.window, energy=[replace(reading, kind="measured", source="rapl") for reading in one.window.energy]
+                one.window,
+                energy=[
+                    replace(reading, kind="measured", source="rapl", domain="package-0")
+                    for reading in one.window.energy
+                ],
             ),
         )
         for one in estimated
