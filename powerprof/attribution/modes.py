@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from powerprof.attribution.functions import FunctionProfile, function_profile
-from powerprof.attribution.offcpu import OffCpuProfile, dtrace_profile
+from powerprof.attribution.offcpu import OffCpuProfile, bpf_profile, dtrace_profile
 from powerprof.attribution.oncpu import OnCpuProfile, on_cpu_profile
 from powerprof.attribution.requests import FunctionsRequest, OffCpuRequest, ProfileRequest
 from powerprof.errors import CapabilityError, UsageError
@@ -55,8 +55,7 @@ def functions(target: Target, request: FunctionsRequest, say: Say, consent: Cons
     """
     if target.system:
         raise UsageError("functions are probed in processes, not in the whole system", "choose some by --pid")
-    if request.backend not in ("auto", "bpf", "dtrace"):
-        raise UsageError(f"--backend {request.backend} is not a choice", "auto, bpf or dtrace")
+    _check_backend(request.backend)
     if request.backend == "dtrace" and request.unwinding_risk:
         raise UsageError("--allow-unwinding-risk has no effect with DTrace", "it places no return probes")
     started_at = now_text()
@@ -96,20 +95,47 @@ def _by_dtrace(target: Target, request: FunctionsRequest, say: Say) -> FunctionP
 
 def off_cpu(target: Target, request: OffCpuRequest, names: Names, say: Say) -> OffCpuProfile:
     """Follow sleeps and wakings for one window. Raises UsageError, CapabilityError, PowerprofError."""
+    _check_backend(request.backend)
+    started_at = now_text()
+    if request.backend == "dtrace":
+        return _labelled(_off_cpu_by_dtrace(target, request, names, say), target, started_at)
+    try:
+        record = _off_cpu_by_bpf(target, request, names, say)
+    except CapabilityError:
+        if request.backend == "bpf" or not _has_dtrace():
+            raise
+        record = _off_cpu_by_dtrace(target, request, names, say)
+    return _labelled(record, target, started_at)
+
+
+def _check_backend(name: str) -> None:
+    if name not in ("auto", "bpf", "dtrace"):
+        raise UsageError(f"--backend {name} is not a choice", "auto, bpf or dtrace")
+
+
+def _off_cpu_by_bpf(target: Target, request: OffCpuRequest, names: Names, say: Say) -> OffCpuProfile:
+    from powerprof.tracing.offcpu.tracer import OffCpuTracer
+
+    named = dict(names())
+    say("loading the tracer")
+    with OffCpuTracer(None if target.system else target.pids) as tracer:
+        say(f"following {target.label} for {request.duration_s:g} s")
+        trace = tracer.measure(request.duration_s, opened=lambda: privileges.settle(request.settle))
+    named.update(names())
+    return bpf_profile(trace, named)
+
+
+def _off_cpu_by_dtrace(target: Target, request: OffCpuRequest, names: Names, say: Say) -> OffCpuProfile:
     from powerprof.tracing.dtrace.output import parse_latency, parse_wakeups
 
-    if request.backend not in ("auto", "dtrace"):
-        raise UsageError(f"--backend {request.backend} is not a choice", "auto or dtrace")
-    started_at, before_s = now_text(), _cpu_s()
-    duration_s = request.duration_s
+    before_s, duration_s = _cpu_s(), request.duration_s
     sleeps = parse_latency(_run_dtrace("sleep-wake-latency", target, duration_s, say, settle=False))
     wakings = None
     if not sleeps.interrupted:
         wakings = parse_wakeups(_run_dtrace("wakeups", target, duration_s, say, settle=request.settle))
     tids = {thread.tid for thread in sleeps.threads}
     tids |= {wakeup.sleeper_tid for wakeup in wakings.wakeups} if wakings is not None else set()
-    record = dtrace_profile(sleeps, wakings, _thread_names(sorted(tids), names), _cpu_s() - before_s)
-    return _labelled(record, target, started_at)
+    return dtrace_profile(sleeps, wakings, _thread_names(sorted(tids), names), _cpu_s() - before_s)
 
 
 def _cpu_s() -> float:

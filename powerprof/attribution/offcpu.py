@@ -9,9 +9,14 @@ from typing import Any, Literal
 import msgspec
 
 from powerprof.attribution.sleepers import WakerRow
+from powerprof.tracing.captures.offcpu import OffCpuTrace, ThreadSums
 from powerprof.tracing.dtrace.output import SleepsTrace, WakersTrace
 
 _EDGES = "sleeps and waits that began before the window are not counted"
+_BPF_LIMITS = (
+    _EDGES,
+    "work that the kernel defers out of an interrupt counts as the interrupt's where it follows within 20 µs",
+)
 _DTRACE_LIMITS = (
     _EDGES,
     "sleeps and wakings are counted in two windows, one after the other",
@@ -73,6 +78,65 @@ class OffCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     label: str | None = None
     host: dict[str, Any] = {}
     schema: Literal["powerprof.offcpu/1"] = "powerprof.offcpu/1"
+
+
+def bpf_profile(trace: OffCpuTrace, names: Mapping[int, str]) -> OffCpuProfile:
+    """The report of one window; `names` are of threads by id, before their own."""
+    threads = [_thread(sums, trace.window_s, names) for sums in trace.threads]
+    comms = {sums.tid: sums.comm for sums in trace.threads}
+    total = sum(waking.count for waking in trace.wakings)
+    return OffCpuProfile(
+        pids=trace.pids,
+        window_s=trace.window_s,
+        sleeps_count=sum(thread.sleeps_count for thread in threads),
+        threads=sorted(threads, key=lambda thread: (-thread.sleeps_count, thread.tid)),
+        wakings_window_s=trace.window_s,
+        wakings_count=total,
+        wakers=[
+            WakerRow(
+                tid=waking.tid,
+                thread=names.get(waking.tid) or comms.get(waking.tid),
+                waker_pid=waking.waker_pid,
+                waker_tid=waking.waker_tid,
+                waker_comm=waking.waker_comm,
+                count=waking.count,
+                rate_hz=waking.count / trace.window_s,
+                percent=100.0 * waking.count / total,
+                stack=[],
+            )
+            for waking in sorted(trace.wakings, key=lambda one: (-one.count, one.tid, one.waker_tid))
+        ],
+        lost_count=trace.lost_count,
+        notes=trace.notes,
+        limits=list(_BPF_LIMITS),
+        method="bpf",
+        tool_cpu_s=trace.tool_cpu_s,
+        bpf_s=trace.bpf_s,
+        interrupted=trace.interrupted,
+    )
+
+
+def _thread(sums: ThreadSums, window_s: float, names: Mapping[int, str]) -> OffCpuThread:
+    count = sum(sleeps for sleeps, _ in sums.states.values())
+    slept_ns = sum(ns for _, ns in sums.states.values())
+    return OffCpuThread(
+        pid=sums.pid,
+        tid=sums.tid,
+        thread=names.get(sums.tid) or sums.comm or None,
+        sleeps_count=count,
+        sleeps_hz=count / window_s,
+        sleep_mean_ms=slept_ns / count / 1e6 if count else None,
+        sleep_max_ms=sums.sleep_max_ns / 1e6 if count else None,
+        waits_count=sums.waits_count,
+        wait_mean_ms=sums.wait_ns / sums.waits_count / 1e6 if sums.waits_count else None,
+        wait_max_ms=sums.wait_max_ns / 1e6 if sums.waits_count else None,
+        preempted_count=sums.preempted_count,
+        preempted_ms=sums.preempted_ns / 1e6,
+        states=[
+            OffCpuState(state=state, sleeps_count=sleeps, sleep_ms=ns / 1e6)
+            for state, (sleeps, ns) in sums.states.items()
+        ],
+    )
 
 
 def dtrace_profile(

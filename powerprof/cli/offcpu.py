@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long do a process's threads sleep and wait for a CPU, and who wakes them?
 
-By DTrace: one process at a time, its sleeps in one window and its wakings in a second one.
+Sleeps are summed in the kernel by thread and by the state in which the thread waits; a timer or a device that wakes it
+is an interrupt. --backend dtrace follows one process, its sleeps in one window and its wakings in a second one.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
-
-import typer
 
 from powerprof.cli.options import Duration, Given, Saving
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.targets import TargetOptions, Top
-
-Backend = Annotated[str, typer.Option("--backend", metavar="NAME", help="auto or dtrace.")]
+from powerprof.cli.targets import Backend, TargetOptions, Top
 
 
 def command(

@@ -12,7 +12,14 @@ def _thread(row: OffCpuThread, width: int) -> list[str]:
     figures = (row.sleep_mean_ms, row.sleep_max_ms, row.wait_mean_ms, row.wait_max_ms)
     cells = "  ".join(f"{text.number(figure, 3, ' ms'):>11}" for figure in figures)
     begin = f"{text.number(row.sleeps_hz, 1):>10}  {cells}  "
-    return [text.cut(f"{begin}{name_of(row.thread, row.tid)}", width)]
+    states = [
+        f"{state.state} {text.number(state.sleep_ms, 0)} ms in {text.some(state.sleeps_count, 'sleep')}"
+        for state in row.states or ()
+    ]
+    if row.preempted_count and row.preempted_ms is not None:
+        states.append(f"preempted {text.some(row.preempted_count, 'time')} for {text.number(row.preempted_ms, 1)} ms")
+    why = text.wrap("; ".join(states), width, " " * 12) if states else []
+    return [text.cut(f"{begin}{name_of(row.thread, row.tid)}", width), *why]
 
 
 def _more(rows: int, top: int, what: str) -> list[str]:

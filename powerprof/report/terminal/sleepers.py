@@ -46,7 +46,7 @@ def waker_lines(row: WakerRow, pids: Sequence[int], width: int) -> list[str]:
     """Who woke whom how often, and from where; `pids` are the target's."""
     begin = f"{text.number(row.rate_hz, 1):>10}  {text.number(row.percent, 1):>6}  "
     elsewhere = "" if row.waker_pid in pids else f" (process {row.waker_pid})"
-    waker = f"{row.waker_comm} {row.waker_tid}{elsewhere}" if row.waker_tid else "the idle task (a timer or a device)"
+    waker = f"{row.waker_comm} {row.waker_tid}{elsewhere}" if row.waker_tid else "an interrupt (a timer or a device)"
     path = " ← ".join(frame.function or frame.text for frame in row.stack)
     wrapped = text.wrap(path, width, " " * len(begin))[:6] if path else []
     return [text.cut(f"{begin}{name_of(row.thread, row.tid)} ← {waker}", width), *wrapped]

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums sleeps, waits for a CPU and wakings of threads in the kernel; read once, when the window is over."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from powerprof.closeable import Closeable
+from powerprof.errors import Interrupted
+from powerprof.processes.namespaces import check_process_ids
+from powerprof.processes.tasks import clean
+from powerprof.sources.clock import Suspended, suspended_note
+from powerprof.tracing.bpf import features
+from powerprof.tracing.bpf.btf import Btf, kernel_btf
+from powerprof.tracing.bpf.definitions import argument_definitions, struct_definitions
+from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.captures.offcpu import OffCpuTrace, ThreadSums, WakingSum
+
+# In the order of `enum why` in offcpu.bpf.c.
+STATES = ("interruptible", "uninterruptible", "killable", "idle", "other")
+_PREEMPTED = len(STATES)
+_WHYS = 8
+_THREADS, _WAKERS = 16384, 65536
+_OPTIONAL_TRACEPOINTS = ("local_timer_entry", "irq_work_entry", "call_function_single_entry")
+_THREAD = np.dtype(
+    [
+        *((name, "<u8") for name in ("out_ns", "woken_ns", "waker")),
+        ("counts", "<u8", _WHYS),
+        ("off_ns", "<u8", _WHYS),
+        *((name, "<u8") for name in ("sleep_max_ns", "waits", "wait_ns", "wait_max_ns", "why")),
+        ("comm", "S16"),
+        ("waker_comm", "S16"),
+    ]
+)
+_WAKER_KEY = np.dtype([("sleeper", "<u8"), ("waker", "<u8")])
+_WAKER = np.dtype([("count", "<u8"), ("comm", "S16")])
+
+
+def definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
+    """What the program needs to know of the running kernel."""
+    state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
+    fields = {name: ("task_struct", name) for name in ("pid", "tgid", "comm")} | {"state": ("task_struct", state)}
+    return {
+        "EVERY_PROCESS": int(every_process),
+        "THREADS": _THREADS,
+        "WAKERS": _WAKERS,
+        "DIRECT": int(features.reads_directly(btf)),
+        **struct_definitions(btf, {f"task_struct_{name}": where for name, where in fields.items()}),
+        **argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
+        **{f"HAVE_{name}": 1 for name in _OPTIONAL_TRACEPOINTS if btf.has_tracepoint(name)},
+    }
+
+
+class OffCpuTracer(Closeable):
+    """The summing program, loaded; a context manager that removes it."""
+
+    def __init__(self, pids: Sequence[int] | None) -> None:
+        """`pids` None is every process. Threads born in the window count.
+
+        Raises CapabilityError where this host or user may not.
+        """
+        check_process_ids()
+        self._pids = list(pids) if pids is not None else None
+        btf = kernel_btf()
+        self.program = LoadedProgram("offcpu.bpf.c", definitions(btf, every_process=pids is None), btf=btf)
+        try:
+            for pid in self._pids or ():
+                self.program.put("targets", pid, (1).to_bytes(8, "little"))
+            self.program.count_run_time()
+        except BaseException:
+            self.program.close()
+            raise
+
+    def close(self) -> None:
+        self.program.close()
+
+    def measure(self, duration_s: float, *, opened: Callable[[], object] = lambda: None) -> OffCpuTrace:
+        """Sum for `duration_s`; an interrupt ends the window early, and the trace says so.
+
+        `opened` is called when the window is open and nothing is left to open that takes a privilege.
+        """
+        for table in ("threads", "wakers"):
+            self.program.clear(table)
+        tool_s, interrupted, suspended = time.process_time(), False, Suspended()
+        ran_s, lost = self.program.run_time_s(), self.program.per_cpu_sum("lost")[0]
+        started = time.monotonic()
+        self._count(1)
+        try:
+            opened()
+            while (left := started + duration_s - time.monotonic()) > 0:
+                time.sleep(left)
+        except Interrupted:
+            interrupted = True
+        self._count(0)
+        window_s, notes = time.monotonic() - started, suspended_note(suspended.since_s())
+        threads, wakings = self._threads(), self._wakings()
+        now_s = self.program.run_time_s()
+        return OffCpuTrace(
+            pids=self._pids or [],
+            window_s=window_s,
+            threads=threads,
+            wakings=wakings,
+            lost_count=self.program.per_cpu_sum("lost")[0] - lost,
+            notes=notes,
+            tool_cpu_s=time.process_time() - tool_s,
+            bpf_s=None if now_s is None or ran_s is None else now_s - ran_s,
+            interrupted=interrupted,
+        )
+
+    def _count(self, value: int) -> None:
+        self.program.put("is_open", 0, value.to_bytes(8, "little"))
+
+    def _threads(self) -> list[ThreadSums]:
+        keys, values = self.program.hash_bytes("threads")
+        sums = []
+        for who, row in zip(np.frombuffer(keys, "<u8"), np.frombuffer(values, _THREAD), strict=True):
+            pairs = zip(STATES, row["counts"], row["off_ns"], strict=False)
+            thread = ThreadSums(
+                pid=int(who) >> 32,
+                tid=int(who) & 0xFFFFFFFF,
+                comm=clean(bytes(row["comm"])),
+                states={name: (int(count), int(off_ns)) for name, count, off_ns in pairs if count},
+                sleep_max_ns=int(row["sleep_max_ns"]),
+                waits_count=int(row["waits"]),
+                wait_ns=int(row["wait_ns"]),
+                wait_max_ns=int(row["wait_max_ns"]),
+                preempted_count=int(row["counts"][_PREEMPTED]),
+                preempted_ns=int(row["off_ns"][_PREEMPTED]),
+            )
+            if thread.pid != os.getpid():
+                sums.append(thread)
+        return sums
+
+    def _wakings(self) -> list[WakingSum]:
+        keys, values = self.program.hash_bytes("wakers")
+        pairs = zip(np.frombuffer(keys, _WAKER_KEY), np.frombuffer(values, _WAKER), strict=True)
+        return [
+            WakingSum(
+                tid=int(key["sleeper"]) & 0xFFFFFFFF,
+                waker_pid=int(key["waker"]) >> 32,
+                waker_tid=int(key["waker"]) & 0xFFFFFFFF,
+                waker_comm=clean(bytes(row["comm"])) if key["waker"] else "interrupt",
+                count=int(row["count"]),
+            )
+            for key, row in pairs
+            if int(key["sleeper"]) >> 32 != os.getpid()
+        ]

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* How long threads sleep and wait for a CPU, and who wakes them: summed by thread, nothing is sent.
+ *
+ * Question: what does a thread that does not run wait for?
+ * Cost: two looks at a table a switch, one a waking, a clock each; a count at each interrupt.
+ * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
+ * Checked against a program that counts its own sleeps (tests/root).
+ *
+ * The loader puts in front: OFFSET_*, ARG_*, HAVE_*, DIRECT, EVERY_PROCESS, THREADS, WAKERS.
+ */
+#define COMM_BYTES 16
+#include "reading.bpf.h"
+#include "comms.bpf.h"
+
+#define STATE_INTERRUPTIBLE 0x1
+#define STATE_UNINTERRUPTIBLE 0x2
+#define STATE_DEAD 0x80
+#define STATE_WAKEKILL 0x100
+#define STATE_NOLOAD 0x400
+#define SOFTIRQ_AFTER_IRQ_NS 20000
+
+/* Why a thread gave up its CPU. STATES of tracing/offcpu/tracer.py are in this order. */
+enum why { WHY_INTERRUPTIBLE, WHY_UNINTERRUPTIBLE, WHY_KILLABLE, WHY_IDLE, WHY_OTHER, WHY_PREEMPTED, WHYS = 8 };
+
+struct thread {
+    u64 out_ns;      /* when it was switched out; 0: it runs, or was switched out before the window */
+    u64 woken_ns;    /* when it was woken last, 0: not since it ran */
+    u64 waker;       /* process and thread; 0 is an interrupt */
+    u64 counts[WHYS];
+    u64 off_ns[WHYS];
+    u64 sleep_max_ns, waits, wait_ns, wait_max_ns;
+    u64 why;
+    char comm[COMM_BYTES];
+    char waker_comm[COMM_BYTES];
+};
+
+struct waker_key {
+    u64 sleeper, waker;
+};
+
+struct waker {
+    u64 count;
+    char comm[COMM_BYTES];
+};
+
+struct interrupt {
+    u64 depth, end_ns, soft;
+};
+
+BPF_HASH(targets, u32, u64, 4096);
+BPF_HASH(threads, u64, struct thread, THREADS);
+BPF_HASH(wakers, struct waker_key, struct waker, WAKERS);
+BPF_ARRAY(is_open, u64, 1);
+BPF_PERCPU_ARRAY(interrupts, struct interrupt, 1);
+BPF_PERCPU_ARRAY(lost, u64, 1);
+
+static __always_inline int window_is_open(void)
+{
+    int zero = 0;
+    u64 *open = is_open.lookup(&zero);
+    return open && *open;
+}
+
+static __always_inline void count_lost(void)
+{
+    int zero = 0;
+    u64 *value = lost.lookup(&zero);
+    if (value)
+        *value += 1;
+}
+
+static __always_inline struct interrupt *interrupt_here(void)
+{
+    int zero = 0;
+    return interrupts.lookup(&zero);
+}
+
+static __always_inline int is_wanted(u64 who)
+{
+#if EVERY_PROCESS
+    return (u32)who != 0;
+#else
+    u32 tgid = who >> 32;
+    return targets.lookup(&tgid) != 0;
+#endif
+}
+
+static __always_inline u64 why_of(int preempted, u32 state)
+{
+    if (preempted || !state)
+        return WHY_PREEMPTED;
+    if (state & STATE_INTERRUPTIBLE)
+        return WHY_INTERRUPTIBLE;
+    if (!(state & STATE_UNINTERRUPTIBLE))
+        return WHY_OTHER;
+    return state & STATE_WAKEKILL ? WHY_KILLABLE : state & STATE_NOLOAD ? WHY_IDLE : WHY_UNINTERRUPTIBLE;
+}
+
+static __always_inline void count_waker(struct thread *thread, u64 who)
+{
+    struct waker_key key = { .sleeper = who, .waker = thread->waker };
+    struct waker *known = wakers.lookup(&key), fresh = {};
+
+    if (known) {
+        known->count += 1;   /* one thread is switched in at a time */
+        return;
+    }
+    fresh.count = 1;
+    __builtin_memcpy(fresh.comm, thread->waker_comm, COMM_BYTES);
+    if (wakers.update(&key, &fresh))
+        count_lost();
+}
+
+static __always_inline void switch_in(u64 who, u64 now)
+{
+    struct thread *thread = threads.lookup(&who);
+    u64 out, woken, why, off;
+
+    if (!thread)
+        return;
+    out = thread->out_ns;
+    woken = thread->woken_ns;
+    thread->out_ns = thread->woken_ns = 0;
+    if (!out)
+        return;
+    why = thread->why & (WHYS - 1);
+    off = now - out;
+    if (why != WHY_PREEMPTED && woken) {
+        /* Woken in the instant between leaving and the switch: it slept for no time. */
+        woken = woken < out ? out : woken > now ? now : woken;
+        off = woken - out;
+        thread->waits += 1;
+        thread->wait_ns += now - woken;
+        if (now - woken > thread->wait_max_ns)
+            thread->wait_max_ns = now - woken;
+        count_waker(thread, who);
+    }
+    thread->counts[why] += 1;
+    thread->off_ns[why] += off;
+    if (why != WHY_PREEMPTED && off > thread->sleep_max_ns)
+        thread->sleep_max_ns = off;
+}
+
+TYPED_TRACEPOINT_PROBE(sched_switch)
+{
+    u64 prev = ctx->args[ARG_sched_switch_prev], next = ctx->args[ARG_sched_switch_next];
+    u64 now, who;
+    struct thread *thread;
+    u32 state;
+
+    if (!window_is_open())
+        return 0;
+    now = bpf_ktime_get_ns();
+    who = pid_tgid_of(prev);
+    if (is_wanted(who)) {
+        thread = threads.lookup(&who);
+        if (!thread) {
+            struct thread fresh = {};
+            if (threads.update(&who, &fresh))
+                count_lost();
+            thread = threads.lookup(&who);
+        }
+#ifdef ARG_sched_switch_prev_state
+        state = (u32)ctx->args[ARG_sched_switch_prev_state];
+#else
+        state = FIELD_U32(prev, OFFSET_task_struct_state);
+#endif
+        if (thread && !(state & STATE_DEAD)) {
+            thread->out_ns = now;
+            thread->why = why_of((int)ctx->args[ARG_sched_switch_preempt], state);
+            comm_of(prev, thread->comm);
+        }
+    }
+    switch_in(pid_tgid_of(next), now);
+    return 0;
+}
+
+TYPED_TRACEPOINT_PROBE(sched_waking)
+{
+    u64 who, own;
+    struct thread *thread;
+    struct interrupt *here;
+
+    if (!window_is_open())
+        return 0;
+    who = pid_tgid_of(ctx->args[0]);
+    thread = threads.lookup(&who);
+    if (!thread)
+        return 0;
+    here = interrupt_here();
+    own = bpf_get_current_pid_tgid();
+    thread->woken_ns = bpf_ktime_get_ns();
+    if (here && (here->depth || here->soft))
+        own = 0;
+    thread->waker = own;
+    if (own)
+        own_comm(thread->waker_comm);
+    return 0;
+}
+
+/* Who is woken within an interrupt is not woken by the thread that it came upon. */
+static __always_inline int enter(void)
+{
+    struct interrupt *here = interrupt_here();
+    if (here)
+        here->depth += 1;
+    return 0;
+}
+
+static __always_inline int leave(void)
+{
+    struct interrupt *here = interrupt_here();
+    if (here) {
+        here->depth -= here->depth ? 1 : 0;   /* the first exit may lack its entry */
+        here->end_ns = bpf_ktime_get_ns();
+    }
+    return 0;
+}
+
+/* Right after an interrupt it is the rest of that one's work; elsewhere what the current thread caused: the loopback
+ * device hands a sender's packet on in its own time. */
+RAW_TRACEPOINT_PROBE(softirq_entry)
+{
+    struct interrupt *here = interrupt_here();
+    if (here)
+        here->soft = bpf_ktime_get_ns() - here->end_ns < SOFTIRQ_AFTER_IRQ_NS;
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(softirq_exit)
+{
+    struct interrupt *here = interrupt_here();
+    if (here)
+        here->end_ns = here->soft ? bpf_ktime_get_ns() : here->end_ns, here->soft = 0;
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(irq_handler_entry) { return enter(); }
+RAW_TRACEPOINT_PROBE(irq_handler_exit) { return leave(); }
+#ifdef HAVE_local_timer_entry
+RAW_TRACEPOINT_PROBE(local_timer_entry) { return enter(); }
+RAW_TRACEPOINT_PROBE(local_timer_exit) { return leave(); }
+#endif
+#ifdef HAVE_irq_work_entry
+RAW_TRACEPOINT_PROBE(irq_work_entry) { return enter(); }
+RAW_TRACEPOINT_PROBE(irq_work_exit) { return leave(); }
+#endif
+#ifdef HAVE_call_function_single_entry
+RAW_TRACEPOINT_PROBE(call_function_single_entry) { return enter(); }
+RAW_TRACEPOINT_PROBE(call_function_single_exit) { return leave(); }
+#endif
