@@ -120,7 +120,7 @@ def _off_cpu_by_bpf(target: Target, request: OffCpuRequest, names: Names, say: S
     say("loading the tracer")
     with OffCpuTracer(None if target.system else target.pids) as tracer:
         say(f"following {target.label} for {request.duration_s:g} s")
-        trace = tracer.measure(request.duration_s, opened=lambda: privileges.settle(request.settle))
+        trace = tracer.measure(request.duration_s, settle=request.settle)
     named.update(names())
     return bpf_profile(trace, named)
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from powerprof.closeable import Closeable
-from powerprof.errors import Interrupted
 from powerprof.processes.namespaces import check_process_ids
 from powerprof.processes.tasks import clean
-from powerprof.sources.clock import Suspended, suspended_note
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from powerprof.tracing.bpf.definitions import argument_definitions, struct_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.captures.offcpu import OffCpuTrace, ThreadSums, WakingSum
+from powerprof.windows.runner import Part, Passed, pass_window
 
 # In the order of `enum why` in offcpu.bpf.c.
 STATES = ("interruptible", "uninterruptible", "killable", "idle", "other")
@@ -55,7 +54,7 @@ def definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
     }
 
 
-class OffCpuTracer(Closeable):
+class OffCpuTracer(Closeable, Part):
     """The summing program, loaded; a context manager that removes it."""
 
     def __init__(self, pids: Sequence[int] | None) -> None:
@@ -65,6 +64,8 @@ class OffCpuTracer(Closeable):
         """
         check_process_ids()
         self._pids = list(pids) if pids is not None else None
+        self._ran_s: float | None = None
+        self._lost_count = 0
         btf = kernel_btf()
         self.program = LoadedProgram("offcpu.bpf.c", definitions(btf, every_process=pids is None), btf=btf)
         try:
@@ -78,37 +79,42 @@ class OffCpuTracer(Closeable):
     def close(self) -> None:
         self.program.close()
 
-    def measure(self, duration_s: float, *, opened: Callable[[], object] = lambda: None) -> OffCpuTrace:
-        """Sum for `duration_s`; an interrupt ends the window early, and the trace says so.
-
-        `opened` is called when the window is open and nothing is left to open that takes a privilege.
-        """
+    def open(self) -> None:
+        """Tables with nothing of a window before."""
         for table in ("threads", "wakers"):
             self.program.clear(table)
-        tool_s, interrupted, suspended = time.process_time(), False, Suspended()
-        ran_s, lost = self.program.run_time_s(), self.program.per_cpu_sum("lost")[0]
-        started = time.monotonic()
+        self._ran_s, self._lost_count = self.program.run_time_s(), self.program.per_cpu_sum("lost")[0]
+
+    def begin(self) -> None:
+        """The program counts from here."""
         self._count(1)
-        try:
-            opened()
-            while (left := started + duration_s - time.monotonic()) > 0:
-                time.sleep(left)
-        except Interrupted:
-            interrupted = True
+
+    def end(self) -> None:
+        """To here."""
         self._count(0)
-        window_s, notes = time.monotonic() - started, suspended_note(suspended.since_s())
+
+    def measure(self, duration_s: float, *, settle: bool = False) -> OffCpuTrace:
+        """Sum for `duration_s`; an interrupt ends the window early, and the trace says so.
+
+        `settle`: give up what root may do once nothing is left to open.
+        """
+        return self.collect(pass_window(duration_s, self, settle=settle))
+
+    def collect(self, passed: Passed) -> OffCpuTrace:
+        """What was summed in the window."""
+        began_s = time.process_time()
         threads, wakings = self._threads(), self._wakings()
         now_s = self.program.run_time_s()
         return OffCpuTrace(
             pids=self._pids or [],
-            window_s=window_s,
+            window_s=passed.window_s,
             threads=threads,
             wakings=wakings,
-            lost_count=self.program.per_cpu_sum("lost")[0] - lost,
-            notes=notes,
-            tool_cpu_s=time.process_time() - tool_s,
-            bpf_s=None if now_s is None or ran_s is None else now_s - ran_s,
-            interrupted=interrupted,
+            lost_count=self.program.per_cpu_sum("lost")[0] - self._lost_count,
+            notes=passed.notes,
+            tool_cpu_s=passed.tool_cpu_s + time.process_time() - began_s,
+            bpf_s=None if now_s is None or self._ran_s is None else now_s - self._ran_s,
+            interrupted=passed.interrupted is not None,
         )
 
     def _count(self, value: int) -> None:
