@@ -37,8 +37,7 @@ class _History(Part):
         return self._interval_s
 
     def read(self) -> None:
-        took_s = self._reader.read()
-        self.spent_s += took_s
+        self.spent_s += (took_s := self._reader.read())
         self._interval_s = max(_LEAST_S, _SHARE * took_s)
 
 

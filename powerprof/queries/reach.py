@@ -50,10 +50,10 @@ class ServerTime(Part):
         self._label, self._cpu_ns = label, cpu_ns
 
     def begin(self) -> None:
-        self._first, self._started_s = self._cpu_ns(), time.monotonic()
+        self._first, self._at_s = self._cpu_ns(), time.monotonic()
 
     def end(self) -> None:
-        self._second, self._ended_s = self._cpu_ns(), time.monotonic()
+        self._second, self._took_s = self._cpu_ns(), time.monotonic() - self._at_s
 
     def collect(self) -> tuple[float, float]:
         """Seconds on CPUs and in all. Raises PowerprofError where the server ended."""
@@ -61,7 +61,7 @@ class ServerTime(Part):
             raise PowerprofError(
                 f"{self._label} ended within the window", "its error log says why; measure again when it is up"
             )
-        return (self._second - self._first) / 1e9, self._ended_s - self._started_s
+        return (self._second - self._first) / 1e9, self._took_s
 
 
 def reach(

@@ -167,10 +167,8 @@ class Metered(Part):
 
     def collect(self) -> tuple[list[EnergyReading], list[str]]:
         """The readings of the window, and what is to be known of them."""
-        if self._meters is None:
-            return [], []
-        readings = self._meters.readings(self._start_s, self._end_s)
-        return readings, self._meters.notes()
+        meters = self._meters
+        return ([], []) if meters is None else (meters.readings(self._start_s, self._end_s), meters.notes())
 
 
 def _switches() -> int:

@@ -47,13 +47,6 @@ class RunTree(Closeable):
         """What marks a program as one of this tree."""
         return {janitor.MARK: str(self.path)}
 
-    @property
-    def janitor_pid(self) -> int:
-        """The process that cleans up after a kill -9."""
-        if self._janitor is None:
-            raise RuntimeError("no janitor runs (outside its with block)")
-        return self._janitor.pid
-
     def _open(self) -> None:
         base = self._base or Path(tempfile.gettempdir())
         # Whoever may rename the tree leads root elsewhere with every path below it.

@@ -99,7 +99,6 @@ def _notes(run: DtraceRun) -> list[str]:
 
 
 def _window(run: DtraceRun, window_s: float) -> dict[str, Any]:
-    """What a DtraceWindow holds."""
     return {
         "pid": run.pid,
         "window_s": window_s,

@@ -149,7 +149,6 @@ class FunctionTracer(Closeable, Part):
         return self.collect(pass_window(duration_s, self, settle=settle))
 
     def open(self) -> None:
-        """Place the probes, which count nothing yet."""
         for table in ("threads", "frames"):
             self.program.clear(table)
         self._before = [self._counts(number) for number in range(len(self.functions))]
@@ -157,13 +156,11 @@ class FunctionTracer(Closeable, Part):
         self._refused_now = self._attach()
 
     def begin(self) -> None:
-        """Count."""
         self._cpu_ns = [process_cpu_ns(target.image.pid) for target in self._targets]
         self._started_ns = kernel_ns()
         self._enable(True)
 
     def end(self) -> None:
-        """Count no more, and take the probes away."""
         try:
             self._enable(False)
             self._ended_ns = kernel_ns()

@@ -144,6 +144,5 @@ class TraceWindow(Closeable, Part):
             cpus = list_of(alone)
             notes.append(f"CPU {cpus}: its idle exits were counted by the trace alone, cpuidle's counters began anew")
         residency = msgspec.structs.replace(residency, energy=self._meters.collect()[0], notes=notes)
-        names, cut_short = self._reader.state_names(), passed.interrupted is not None
-        cost_s = passed.tool_cpu_s
+        names, cut_short, cost_s = self._reader.state_names(), passed.interrupted is not None, passed.tool_cpu_s
         return TracedWindow(trace, edges, window_s, residency, names, cost_s, cut_short, stat_idle)

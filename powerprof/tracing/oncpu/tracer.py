@@ -135,7 +135,6 @@ class OnCpuTracer(Closeable, Part):
                 self._sampler.open(event, period=1)
 
     def begin(self) -> None:
-        """The counters as they are."""
         # The kernel's own count is read within the program's, so that what it has more was missed for certain.
         self._seen = self.program.per_cpu_sum("path_counters")[0]
         self._counted = _read_counts(self._sampler.descriptors)

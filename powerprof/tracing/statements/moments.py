@@ -134,7 +134,6 @@ class MomentSampler(Closeable, Part):
         self._sampler.open(CPU_CLOCK, frequency_hz=frequency_hz)
 
     def end(self) -> None:
-        """Sample no more."""
         self._sampler.close()
 
     def collect(self) -> Moments:

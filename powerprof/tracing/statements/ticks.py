@@ -34,7 +34,6 @@ class TickSampler(Closeable, Part):
         self._sampler.open(CPU_CLOCK, frequency_hz=SAMPLE_HZ)
 
     def end(self) -> None:
-        """Sample no more."""
         self._sampler.close()
 
     def collect(self) -> tuple[list[tuple[int, int]], int]:

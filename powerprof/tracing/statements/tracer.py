@@ -229,7 +229,6 @@ class QueryTracer(Closeable, Part):
                 break
             self._switch(0)
             self._clear()
-        # Since the window before.
         self.gap_before_s = (self._started_ns - self._ended_ns) / 1e9 if self._ended_ns else None
 
     def end(self) -> None:

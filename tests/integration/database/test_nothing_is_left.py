@@ -17,7 +17,7 @@ _HOLD = """
     import time
     from powerprof.database.private.server import PrivateServer
     with PrivateServer(port="ephemeral") as server:
-        print(server.pid, server.tree.janitor_pid, flush=True)
+        print(server.pid, server.tree._janitor.pid, flush=True)
         time.sleep(120)
 """
 

@@ -212,7 +212,7 @@ def test_a_killed_server_is_noticed(room: Room) -> None:
 def test_the_janitor_sleeps(room: Room) -> None:
     """No wake-up at all: its context switches stand still while it watches."""
     with PrivateServer() as server:
-        status = Path(f"/proc/{server.tree.janitor_pid}/status")
+        status = Path(f"/proc/{server.tree._janitor.pid}/status")
 
         def switches() -> int:
             lines = status.read_text().splitlines()
