@@ -44,7 +44,15 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
     _rfile: Any
     _sock: Any
 
-    def __init__(self, limits: Limits, connect_s: float, account: Account | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        connect_s: float,
+        account: Account | None = None,
+        *,
+        defer_connect: bool = False,
+        **options: Any,
+    ) -> None:
         self._limits = limits
         self._account = account
         self.patience_s = limits.answer_s
@@ -56,7 +64,8 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
         # Keys and certificates that an option file names are read here: by who may read them.
         with known_as(account):
             super().__init__(local_infile=False, auth_plugin_map=plugins, defer_connect=True, **options)
-        self.connect()
+        if not defer_connect:
+            self.connect()
 
     def connect(self, sock: Any = None) -> None:
         """Connect, on this host as the login's account: the server asks the kernel who that is (SO_PEERCRED)."""
