@@ -29,6 +29,7 @@ READING = {
     "high_watts",
     "model",
     "dropped_samples_count",
+    "scope",
     "range",
 }
 
