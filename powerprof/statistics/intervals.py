@@ -156,9 +156,8 @@ def welch_error(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
     """The standard error of mean(b) − mean(a) and its degrees of freedom, each of the two with its own scatter.
 
     Windows of one run follow one another: each side's error is as large as their correlation makes it, and at least
-    that of the readings' step. The degrees of freedom are the smaller side's, which holds for any two scatters
-    (P. L. Hsu, 1938; H. Scheffé, 1970); B. L. Welch's are more, and too many for a few values. Two values at least of
-    each.
+    that of the readings' step. The degrees of freedom are the smaller side's, which holds for any two scatters (P. L.
+    Hsu, 1938; H. Scheffé, 1970); B. L. Welch's are more, too many for a few values. Two values at least of each.
     """
     least = rounding(step_of(a, b))
     errors = []

@@ -14,7 +14,9 @@ UNKNOWN_FACTOR = 2.0
 _IN_A_ROW = (0.6, 6)
 # Pairs that show a correlation: a few show too little of it.
 _INTERLEAVED = (0.5, 4)
-_MOST_CORRELATED = 0.9
+_MOST_CORRELATED = 0.95
+# An estimate over ten values in a row scatters by a third. So many of its standard errors, about 1 / √n, are added.
+_MARGIN = 0.75
 
 
 def serial_factor(values: Sequence[float], *, in_a_row: bool = False) -> float:
@@ -35,7 +37,9 @@ def serial_factor(values: Sequence[float], *, in_a_row: bool = False) -> float:
     if not total or not math.isfinite(total):
         return 1.0
     seen = (count * float(around[1:] @ around[:-1]) / total + 1) / (count - 3)
-    if seen <= 0 and not in_a_row:
+    if in_a_row:
+        seen += _MARGIN / math.sqrt(count)
+    elif seen <= 0:
         return 1.0
     usual, weight = _IN_A_ROW if in_a_row else _INTERLEAVED
     coefficient = min(max(seen, (count * max(seen, 0.0) + weight * usual) / (count + weight)), _MOST_CORRELATED)

@@ -44,5 +44,5 @@ def test_only_what_the_baseline_drifted_as_far_as_is_said_to_be_drift(monkeypatc
     monkeypatch.setattr(idle, "claims", lambda *_: [drifted, below])
     assert idle.headline(sample_records.idle_run()) == (
         "The host itself changed too much to tell what it costs: 925.3 ± 195.4 wake-ups/s, but the baseline drifted as "
-        "far; these windows tell nothing about the rest: −24.57 ± 11.09 points of C0."
+        "far; the rest is inconclusive: −24.57 ± 11.09 points of C0."
     )

@@ -20,7 +20,7 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("pairs, AR(0.5)", 10, 0.90),
         ("apart, AR(0.8)", 3, 0.92),
-        ("apart, AR(0.8)", 10, 0.87),
+        ("apart, AR(0.8)", 10, 0.92),
         ("apart, B scatters 10 times as much", 3, 0.93),
         ("side, lognormal 1.0", 3, 0.92),
         ("side, lognormal 0.8", 10, 0.93),
@@ -65,5 +65,5 @@ def test_windows_in_a_row_are_taken_to_be_correlated_until_they_show_otherwise()
     assert serial_factor([3.0] * 10) == 1.0
     turning = [1.0, -1.0] * 5
     assert serial_factor(turning) == 1.0
-    assert 1.0 < serial_factor(turning, in_a_row=True) < 1.3
+    assert 1.0 < serial_factor(turning, in_a_row=True) < 1.7
     assert serial_factor([float(n) for n in range(10)]) > 3.0
