@@ -46,3 +46,12 @@ def test_only_what_the_baseline_drifted_as_far_as_is_said_to_be_drift(monkeypatc
         "The host itself changed too much to tell what it costs: 925.3 ± 195.4 wake-ups/s, but the baseline drifted as "
         "far; the rest is inconclusive: −24.57 ± 11.09 points of C0."
     )
+
+
+def test_a_cost_that_was_not_found_is_reported_as_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    wakeups = Claim("wakeups_hz", Estimate(mean=-4.0, low=-17.5, high=9.5), "nothing")
+    c0 = Claim("c0_percent", Estimate(mean=0.04, low=-0.98, high=1.06), "nothing")
+    monkeypatch.setattr(idle, "claims", lambda *_: [wakeups, c0])
+    said = idle.headline(sample_records.idle_run())
+    assert said.endswith(" no measurable cost: less than +9.5 wake-ups/s and +1.1 points of C0 (95 %).")
+    assert " has no measurable" in said or " have no measurable" in said
