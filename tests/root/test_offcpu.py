@@ -13,6 +13,7 @@ import pytest
 from powerprof.attribution.offcpu import bpf_profile
 from powerprof.tracing.captures.offcpu import OffCpuTrace
 from powerprof.tracing.offcpu.tracer import OffCpuTracer
+from powerprof.windows import runner
 from tests.conftest import Cli
 from tests.programs.running import Running
 from tests.root.truth import compiled
@@ -30,15 +31,12 @@ def target(tmp_path: Path, compilers: Sequence[str]) -> Iterator[Running]:
 
 def traced(target: Running) -> tuple[OffCpuTrace, int, list[int]]:
     """A window as long as the program's work; what it says of its own sleeps and waits."""
-    said: list[str] = []
-
-    def work() -> None:
-        target.begin()
-        said.append(target.line())
-
     with OffCpuTracer([target.pid]) as tracer:
-        trace = tracer.measure(0.1, opened=work)
-    mean_ns, *waits = (int(word) for word in said[0].split()[1:])
+        window = runner.Running(tracer)
+        target.begin()
+        line = target.line()
+        trace = tracer.collect(window.end())
+    mean_ns, *waits = (int(word) for word in line.split()[1:])
     return trace, mean_ns, waits
 
 
