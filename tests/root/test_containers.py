@@ -40,8 +40,8 @@ def test_this_host_s_own_numbers_are_the_kernel_s() -> None:
 @pytest.mark.parametrize(
     "words", [["attribute", "--system"], ["attribute", "--pid", "2"], ["profile", "--pid", "2"]], ids=" ".join
 )
-def test_attribution_is_refused_where_the_kernel_numbers_processes_otherwise(words: str) -> None:
-    refused = inside(*words.split(), "--duration", "1", "--no-save")
+def test_attribution_is_refused_where_the_kernel_numbers_processes_otherwise(words: list[str]) -> None:
+    refused = inside(*words, "--duration", "1", "--no-save")
     assert refused.returncode == 3
     assert refused.stderr.splitlines() == [
         "error: process ids in this pid namespace are not those of the kernel's tracepoints",
