@@ -73,7 +73,7 @@ def test_pairs_need_partners() -> None:
 
 def test_unpaired_runs_are_judged_by_welch() -> None:
     same = compare_unpaired(_noisy(5, 0.2, 10, 1), _noisy(5, 0.4, 12, 2), seed=1)
-    other = compare_unpaired(_noisy(5, 0.2, 10, 1), _noisy(6, 0.4, 12, 2), seed=1)
+    other = compare_unpaired(_noisy(5, 0.2, 10, 1), _noisy(8, 0.4, 12, 2), seed=1)
     assert same.verdict == "inconclusive"
     assert other.verdict == "b_higher"
     assert other.difference_interval is not None
