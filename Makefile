@@ -19,9 +19,11 @@ ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tes
 	tests/integration/replication/test_mysql_5_5_9.py tests/root/attribution/test_ground_truth.py tests/root/test_hotplug.py \
 	tests/root/test_idle_causes.py tests/root/test_monitor.py
 WAITING := tests/integration/experiment/test_how_to.py tests/contract/attribute tests/root
+PARALLEL := $(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder \
+	tests $(addprefix --ignore=,$(ALONE) $(WAITING))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo man gallery test bench matrix matrix-quick matrix-kernels soak deb lint clean
+.PHONY: help setup setup-demo demo man gallery test bench matrix matrix-quick matrix-kernels soak steady deb lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,10 +64,11 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
 	@$(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2
 	@status=0; export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; \
-	$(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder --reruns 1 \
-		tests $(addprefix --ignore=,$(ALONE) $(WAITING)) || status=1; \
+	$(PARALLEL) --reruns 1 || status=1; \
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
 	$(PYTEST) --reruns 3 --reruns-delay 10 $(ALONE) || status=1; \
+	touch "$$TEST_CACHE/run-again"; echo "run again: $$(wc -l <"$$TEST_CACHE/run-again") (CONTRIBUTING.md: each is a defect)"; \
+	sort "$$TEST_CACHE/run-again"; \
 	exit $$status
 
 bench: setup ## measure powerprof's own cost beside other tools
@@ -88,6 +91,10 @@ matrix-kernels: setup-demo ## one sweep under two kernels, and the page that com
 soak: setup ## run the long tests
 	@.ci/packages soak
 	$(BIN)/python -m pytest -m soak
+
+steady: setup ## run the parallel part of the tests ten times, without a second chance for any (an hour and a half)
+	@status=0; export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; for turn in 1 2 3 4 5 6 7 8 9 10; do \
+	echo "turn $$turn of 10"; $(PARALLEL) || status=1; done; exit $$status
 
 deb: setup-demo ## build a Debian package of it in dist/ (docs/how-to/fleet.md)
 	@packaging/deb dist

@@ -70,9 +70,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Name what was deselected for want of a server, and the command that fetches it."""
+    """Name what was deselected for want of a server, and the command that fetches it; what was run again, and why."""
     for name in config.stash.get(_DESELECTED, []):
         terminalreporter.write_line(f"DESELECTED {name}: its server is not here (powerprof servers fetch)")
+    again = [f"{report.nodeid}: {_reason(report)}" for report in terminalreporter.stats.get("rerun", [])]
+    for line in again:
+        terminalreporter.write_line(f"AGAIN {line}")
+    if (kept := os.environ.get("TEST_CACHE")) and not hasattr(config, "workerinput"):
+        with (Path(kept) / "run-again").open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in again)
+
+
+def _reason(report: pytest.TestReport) -> str:
+    """The first line of what went wrong."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash is not None else report.longrepr).strip().partition("\n")[0][:200]
 
 
 @pytest.fixture(scope="session")
