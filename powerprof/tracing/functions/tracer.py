@@ -20,6 +20,7 @@ from powerprof.tracing.bpf.btf import kernel_btf
 from powerprof.tracing.bpf.definitions import struct_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.probe_cost import measure_cost
+from powerprof.tracing.bpf.shared_enums import FunctionCount
 from powerprof.tracing.bpf.uprobes import Site, Uprobes, attach_type
 from powerprof.tracing.captures.functions import FunctionCounts, FunctionTrace
 from powerprof.tracing.functions.open_calls import FIELDS, open_calls
@@ -189,13 +190,13 @@ class FunctionTracer(Closeable, Part):
             pids=[target.image.pid for target in self._targets],
             window_s=(self._ended_ns - self._started_ns) / 1e9,
             functions=rows,
-            hits_count=moved[0],
+            hits_count=moved[FunctionCount.HITS],
             cost=self._cost,
             stepped_cost=self._stepped_cost,
             process_cpu_s=sum(spent) / 1e9 if len(spent) == len(self._cpu_ns) else None,
-            unmatched_count=moved[1],
-            too_deep_count=moved[2],
-            lost_count=moved[3],
+            unmatched_count=moved[FunctionCount.UNMATCHED],
+            too_deep_count=moved[FunctionCount.TOO_DEEP],
+            lost_count=moved[FunctionCount.NO_ROOM],
             refused=[*self._refused, *self._refused_now],
             notes=[*([self.danger] if self.danger else []), *passed.notes],
             method=("uprobe_multi" if self._probes.multi else "uprobe PMU") + (", at exits" if self._by_exits else ""),

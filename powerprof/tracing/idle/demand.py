@@ -17,8 +17,9 @@ from powerprof.processes.targets import Target
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.image import ProcessImage, Seen, merge
 from powerprof.stacks.time_budget import Budget
+from powerprof.tracing.bpf.shared_enums import Shared
 from powerprof.tracing.idle.sites import SavedSite
-from powerprof.tracing.idle.stacks import SHARED_COUNTING, StackTracer
+from powerprof.tracing.idle.stacks import StackTracer
 from powerprof.tracing.symbols.kernel import KernelFunctions
 
 # A child of 10 MB that reads processes' maps, which takes 30 ms to start.
@@ -55,7 +56,7 @@ class DemandTracer(StackTracer):
         changed, self._judged = self._judged ^ set(pids), frozenset(pids)
         self.add(changed)
         self._counting = bool(pids)
-        self._share(SHARED_COUNTING, int(self._counting))
+        self._share(Shared.COUNTING, int(self._counting))
         self._counted_from_ns = self._counted_to_ns = time.monotonic_ns()
 
     def look_at(self, pids: Iterable[int]) -> None:

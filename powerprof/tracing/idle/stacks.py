@@ -23,6 +23,7 @@ from powerprof.stacks.time_budget import Budget
 from powerprof.tracing.bpf.btf import kernel_btf
 from powerprof.tracing.bpf.definitions import register_definitions
 from powerprof.tracing.bpf.halves import Halves
+from powerprof.tracing.bpf.shared_enums import Shared
 from powerprof.tracing.idle.ended import summed_causes, summed_wakings
 from powerprof.tracing.idle.joining import Joining
 from powerprof.tracing.idle.layout import HALF, WOKEN, WOKEN_COUNT, WOKEN_KEY, Count, Filling
@@ -30,8 +31,6 @@ from powerprof.tracing.idle.sites import REGISTERS, SavedSite, SiteWakings, Slee
 from powerprof.tracing.idle.sleeping import sleeping_stacks
 from powerprof.tracing.idle.tracer import IdleTrace, IdleTracer
 
-_SHARED_REGISTERS, SHARED_COUNTING, _SHARED_STACK_BYTES, _SHARED_WOKEN_HALF = 1, 2, 3, 6
-_SHARED_ONLY_TARGET, _SHARED_WINDOW, _SHARED_OWN_PID = 7, 8, 10
 _TARGET = struct.Struct("=5Q")
 # 4 MiB: the reader is called when 64 of the largest stacks wait, and there is room for 190 more until it comes. What
 # finds none is sent at the thread's next sleep.
@@ -127,9 +126,9 @@ class StackTracer(IdleTracer):
             (WOKEN_KEY, WOKEN_COUNT),
             ("context", HALF),
             sums=("count",),
-            turn=lambda half: self._share(_SHARED_WOKEN_HALF, half * HALF),
+            turn=lambda half: self._share(Shared.WOKEN_HALF, half * HALF),
         )
-        self._share(_SHARED_OWN_PID, os.getpid())
+        self._share(Shared.OWN_PID, os.getpid())
         # One is everybody's.
         self._most_processes = self.program.slots("targets") - 1
         if target.system:
@@ -180,10 +179,10 @@ class StackTracer(IdleTracer):
     def _tell_whether_one(self) -> None:
         """Where the target is one process, all others are known by that, without a look-up."""
         alone = len(self.images) == 1 and not self._target.system
-        self._share(_SHARED_ONLY_TARGET, next(iter(self.images)) if alone else 0)
+        self._share(Shared.ONLY_TARGET, next(iter(self.images)) if alone else 0)
         if alone and self._take_joined():
             # Before it was said that there is one only: the kernel cannot have taken it back.
-            self._share(_SHARED_ONLY_TARGET, 0)
+            self._share(Shared.ONLY_TARGET, 0)
 
     def _take_joined(self) -> bool:
         """Processes that the target started are known by what their parents have. Says whether there were any."""
@@ -205,12 +204,12 @@ class StackTracer(IdleTracer):
         self.program.clear("seen")
         # After it: a thread that is where it was in this window is not looked up again among those seen.
         self._window += 1
-        self._share(_SHARED_WINDOW, self._window)
+        self._share(Shared.WINDOW, self._window)
 
     def begin(self) -> None:
         """Forget the stacks seen, so that they are sent again; look at who is asleep."""
         # Before what is counted begins anew: what is not copied now would be said to be missing in this window.
-        self._share(_SHARED_STACK_BYTES, STACK_BYTES)
+        self._share(Shared.STACK_BYTES, STACK_BYTES)
         super().begin()
         if self._woken is None:
             return
@@ -219,7 +218,7 @@ class StackTracer(IdleTracer):
         self._sites.clear()
         self._woken.clear()
         self._wakings = self._wakings[:0]
-        self._share(_SHARED_STACK_BYTES, STACK_BYTES)
+        self._share(Shared.STACK_BYTES, STACK_BYTES)
         self._base = self._counted
         # Last: a stack that is not new is not copied again.
         self.send_again()
@@ -235,12 +234,12 @@ class StackTracer(IdleTracer):
 
     def start(self) -> None:
         """Wakings count from here."""
-        self._share(SHARED_COUNTING, 1)
+        self._share(Shared.COUNTING, 1)
         self._counted_from_ns = time.monotonic_ns()
 
     def end(self) -> None:
         """Wakings from here on are not the window's."""
-        self._share(SHARED_COUNTING, 0)
+        self._share(Shared.COUNTING, 0)
         self._counted_to_ns = time.monotonic_ns()
 
     def snapshot(self) -> IdleTrace:
@@ -323,7 +322,7 @@ class StackTracer(IdleTracer):
         counted = [now - then for now, then in zip(self._counted, self._base, strict=True)]
         self._joining.unjoined_count = counted[Count.UNJOINED]
         self._base = self._counted
-        self._share(_SHARED_STACK_BYTES, STACK_BYTES)
+        self._share(Shared.STACK_BYTES, STACK_BYTES)
         counted_from_ns, self._counted_from_ns = self._counted_from_ns, self._counted_to_ns
         return StackTrace(
             sites,
@@ -336,5 +335,5 @@ class StackTracer(IdleTracer):
             counted[Count.UNCOUNTED],
             counted_from_ns,
             self._counted_to_ns,
-            self._direct or bool(self._shared(_SHARED_REGISTERS)) or not counted[Count.SLEEPS],
+            self._direct or bool(self._shared(Shared.REGS_OFFSET)) or not counted[Count.SLEEPS],
         )

@@ -25,6 +25,7 @@ from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from powerprof.tracing.bpf.definitions import argument_definitions, possible_cpus, struct_definitions
 from powerprof.tracing.bpf.halves import Halves
 from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.shared_enums import Shared
 from powerprof.tracing.idle.aggregate import aggregate, sample_hash
 from powerprof.tracing.idle.ended import ENOUGH, EndedThreads, summed_causes
 from powerprof.tracing.idle.filling import Fillings
@@ -81,7 +82,6 @@ Array = npt.NDArray[Any]
 
 # Records that a window keeps beside its sums: 11 MB, and one in two, four, … of them where more come.
 SAMPLE_LIMIT = 50_000
-_SHARED_SAMPLE_MASK, _SHARED_CAUSE_HALF, _SHARED_TICK_HANDLER = 4, 5, 9
 
 
 @dataclass(frozen=True)
@@ -144,14 +144,14 @@ class IdleTracer(Closeable, Part):
             (CAUSE_KEY, CAUSE_SUM),
             ("flags", HALF),
             sums=("count", "running_ns", "idle_ns", "states"),
-            turn=lambda half: self._share(_SHARED_CAUSE_HALF, half * HALF),
+            turn=lambda half: self._share(Shared.CAUSE_HALF, half * HALF),
         )
         self._ended = EndedThreads()
         self._kept, self._had_many = np.zeros(0, dtype=CAUSE), False
         self.program.ring("exits", self._sample.extend)
         self.program.ring("calls", lambda table: None)
         # Not a definition: the kernel lies elsewhere after each boot.
-        self._share(_SHARED_TICK_HANDLER, tick_handler())
+        self._share(Shared.TICK_HANDLER, tick_handler())
         self.begin()
 
     def close(self) -> None:
@@ -231,7 +231,7 @@ class IdleTracer(Closeable, Part):
 
     def _set_mask(self, mask: int) -> None:
         self._mask = mask
-        self._share(_SHARED_SAMPLE_MASK, mask)
+        self._share(Shared.SAMPLE_MASK, mask)
 
     def _chosen(self, exits: Array) -> Array:
         chosen: Array = exits[sample_hash(exits["cpu"], exits["sequence"]) & np.uint64(self._mask) == 0]

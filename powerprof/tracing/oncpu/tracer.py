@@ -25,6 +25,7 @@ from powerprof.stacks.time_budget import Budget
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.definitions import STACK_RING_PAGES, path_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.shared_enums import PathCount
 from powerprof.tracing.bpf.software_events import CPU_CLOCK, MAJOR_FAULTS, MINOR_FAULTS, Sampler
 from powerprof.tracing.captures.oncpu import Event, OnCpuCapture, SampleRow, UserStack
 from powerprof.windows.runner import Part, Passed, pass_window
@@ -136,12 +137,12 @@ class OnCpuTracer(Closeable, Part):
 
     def begin(self) -> None:
         # The kernel's own count is read within the program's, so that what it has more was missed for certain.
-        self._seen = self.program.per_cpu_sum("path_counters")[0]
+        self._seen = self.program.per_cpu_sum("path_counters")[PathCount.EVENTS]
         self._counted = _read_counts(self._sampler.descriptors)
 
     def end(self) -> None:
         self._counted = _read_counts(self._sampler.descriptors) - self._counted
-        self._seen = self.program.per_cpu_sum("path_counters")[0] - self._seen
+        self._seen = self.program.per_cpu_sum("path_counters")[PathCount.EVENTS] - self._seen
         self._sampler.close()
 
     def measure(self, duration_s: float, *, settle: bool = False) -> OnCpuCapture:
@@ -174,13 +175,13 @@ class OnCpuTracer(Closeable, Part):
             kernel=kernel,
             kernel_names=names,
             comms=comms,
-            events_count=moved[0],
-            idle_count=moved[1],
-            target_count=moved[2],
+            events_count=moved[PathCount.EVENTS],
+            idle_count=moved[PathCount.IDLE],
+            target_count=moved[PathCount.TARGET],
             missed_count=max(missed, 0),
-            stacks_count=moved[3],
-            lost_stacks_count=moved[4] + self._dropped,
-            lost_rows_count=moved[5],
+            stacks_count=moved[PathCount.STACKS],
+            lost_stacks_count=moved[PathCount.LOST_STACKS] + self._dropped,
+            lost_rows_count=moved[PathCount.LOST_ROWS],
             notes=[*passed.notes, *notes],
             tool_cpu_s=tool_cpu_s,
             bpf_s=self.program.run_time_s(),

@@ -19,6 +19,7 @@ from powerprof.statements.identity import STATES, Family, table
 from powerprof.tracing.bpf.btf import kernel_btf
 from powerprof.tracing.bpf.definitions import struct_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.shared_enums import MomentCount
 from powerprof.tracing.bpf.software_events import CPU_CLOCK, Sampler
 from powerprof.tracing.captures.statements import TextSeen
 from powerprof.tracing.statements.dispatch import POSTGRESQL
@@ -144,15 +145,15 @@ class MomentSampler(Closeable, Part):
         self.program.stop_counting()
         cost_s = None
         if bpf_s is not None and self._sample_ns is not None:
-            cost_s = bpf_s + moved[0] * self._sample_ns / 1e9
+            cost_s = bpf_s + moved[MomentCount.EVENTS] * self._sample_ns / 1e9
         return Moments(
             family=self.family,
             met=list(self._met()),
             texts=[text_seen(key, data) for key, data in self.program.entries("texts")],
-            events_count=moved[0],
-            lost_count=moved[1],
-            unreadable_count=moved[2],
-            cut_count=moved[3],
+            events_count=moved[MomentCount.EVENTS],
+            lost_count=moved[MomentCount.NO_ROOM],
+            unreadable_count=moved[MomentCount.UNREADABLE],
+            cut_count=moved[MomentCount.CUT],
             bpf_s=bpf_s,
             cost_s=cost_s,
         )

@@ -21,6 +21,7 @@ from powerprof.tracing.bpf.definitions import argument_definitions, path_definit
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.probe_cost import entry_cost_ns
 from powerprof.tracing.bpf.run_time import Price
+from powerprof.tracing.bpf.shared_enums import StatementCount
 from powerprof.tracing.bpf.uprobes import EVERY_PROCESS, Site, Uprobes, attach_type
 from powerprof.tracing.captures.statements import StatementTrace, ThreadUse, TraceCost
 from powerprof.tracing.statements.activity import find_activity, texts_now
@@ -164,7 +165,7 @@ class QueryTracer(Closeable, Part):
     def _hits(self) -> int:
         """How often the probe was met."""
         moved = self._counters()
-        return moved[0] + moved[4]
+        return _hits_of(moved)
 
     def _clear(self) -> None:
         for name in _TABLES if self.members.is_family else (*_TABLES, *_NUMBERED):
@@ -275,9 +276,14 @@ class QueryTracer(Closeable, Part):
             texts=list(sums.texts.values()),
             threads=threads,
             latencies=sums.latencies,
-            dispatches_count=moved[0],
-            lost_count=moved[1],
-            unreadable_count=moved[2],
-            cut_count=moved[3],
-            cost=TraceCost(bpf_s=self._run_s, trap_ns=self._trap_ns * (moved[0] + moved[4])),
+            dispatches_count=moved[StatementCount.DISPATCHES],
+            lost_count=moved[StatementCount.NO_ROOM],
+            unreadable_count=moved[StatementCount.UNREADABLE],
+            cut_count=moved[StatementCount.CUT],
+            cost=TraceCost(bpf_s=self._run_s, trap_ns=self._trap_ns * _hits_of(moved)),
         )
+
+
+def _hits_of(counters: list[int]) -> int:
+    """How often a probe was met."""
+    return counters[StatementCount.DISPATCHES] + counters[StatementCount.ENDINGS]

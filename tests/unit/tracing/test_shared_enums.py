@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Enums that programs in the kernel and their readers share have the same members with the same numbers."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from pathlib import Path
+
+import pytest
+
+from powerprof.tracing.bpf import shared_enums
+from powerprof.tracing.functions.open_calls import FIELDS
+from powerprof.tracing.idle import layout
+from powerprof.tracing.offcpu.tracer import STATES
+from tests.conftest import REPOSITORY
+
+PROBES = REPOSITORY / "probes/bpf"
+
+
+def enum_of(file: str, name: str, folder: Path = PROBES) -> dict[str, int]:
+    """The members of a C enum, with their numbers."""
+    text = re.sub(r"/\*.*?\*/", "", (folder / file).read_text(), flags=re.DOTALL)
+    body = re.search(rf"enum {name} \{{(.*?)\}}", text, re.DOTALL)
+    assert body is not None, f"{file} has no enum {name}"
+    members: dict[str, int] = {}
+    number = -1
+    for member in filter(None, (word.strip() for word in body[1].split(","))):
+        key, _, value = (part.strip() for part in member.partition("="))
+        number = int(value, 0) if value else number + 1
+        members[key] = number
+    return members
+
+
+# Of C: file, enum, what its members begin with, and those that only count the others.
+SHARED = [
+    ("idle.bpf.c", "shared_value", "SHARED_", (), shared_enums.Shared),
+    ("idle.bpf.c", "counter", "COUNT_", ("COUNTERS",), layout.Count),
+    ("idle_exit.h", "phase", "PHASE_", (), layout.CpuPhase),
+    ("idle_exit.h", "evidence", "EVIDENCE_", (), layout.WakeEvidence),
+    ("idle_exit.h", "idle_flags", "IDLE_", (), layout.Flag),
+    ("idle_exit.h", "waker_context", "WAKER_", (), layout.WakerContext),
+    ("filled.bpf.h", "filling", "(?:TABLE|RING)_", ("FILLINGS",), layout.Filling),
+    ("paths.bpf.h", "path_counter", "PATH_", ("PATH_COUNTERS",), shared_enums.PathCount),
+    ("functions.bpf.c", "counter", "COUNT_", ("COUNTERS",), shared_enums.FunctionCount),
+    ("queries.bpf.c", "counter", "COUNT_", ("COUNTERS",), shared_enums.StatementCount),
+    ("moments.bpf.c", "counter", "COUNT_", ("COUNTERS",), shared_enums.MomentCount),
+]
+
+
+@pytest.mark.parametrize(("file", "name", "prefix", "sizes", "python"), SHARED)
+def test_both_sides_have_the_same_members(
+    file: str, name: str, prefix: str, sizes: tuple[str, ...], python: type[IntEnum]
+) -> None:
+    found = {re.sub(f"^{prefix}", "", key): value for key, value in enum_of(file, name).items() if key not in sizes}
+    assert found == {key: int(value) for key, value in python.__members__.items()}
+
+
+def test_fields_that_are_read_by_their_order_have_it() -> None:
+    stats = [re.sub("^STAT_", "", name).lower() for name in enum_of("functions.bpf.c", "stat_field")]
+    assert stats[:-1] == [name.removesuffix("_ns") for name in FIELDS]
+    states = [re.sub("^WHY_", "", name).lower() for name in enum_of("offcpu.bpf.c", "why")]
+    assert states[: len(STATES) + 1] == [*STATES, "preempted"]
+
+
+def test_a_member_that_moves_is_found(tmp_path: Path) -> None:
+    text = (PROBES / "paths.bpf.h").read_text().replace("PATH_EVENTS, PATH_IDLE", "PATH_IDLE, PATH_EVENTS")
+    (tmp_path / "paths.bpf.h").write_text(text)
+    assert enum_of("paths.bpf.h", "path_counter", tmp_path)["PATH_EVENTS"] != shared_enums.PathCount.EVENTS
