@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -128,20 +127,14 @@ def _off_cpu_by_bpf(target: Target, request: OffCpuRequest, names: Names, say: S
 def _off_cpu_by_dtrace(target: Target, request: OffCpuRequest, names: Names, say: Say) -> OffCpuProfile:
     from powerprof.tracing.dtrace.output import parse_latency, parse_wakeups
 
-    before_s, duration_s = _cpu_s(), request.duration_s
+    duration_s = request.duration_s
     sleeps = parse_latency(_run_dtrace("sleep-wake-latency", target, duration_s, say, settle=False))
     wakings = None
     if not sleeps.interrupted:
         wakings = parse_wakeups(_run_dtrace("wakeups", target, duration_s, say, settle=request.settle))
     tids = {thread.tid for thread in sleeps.threads}
     tids |= {wakeup.sleeper_tid for wakeup in wakings.wakeups} if wakings is not None else set()
-    return dtrace_profile(sleeps, wakings, _thread_names(sorted(tids), names), _cpu_s() - before_s)
-
-
-def _cpu_s() -> float:
-    """CPU time of this process and of those that it started and that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+    return dtrace_profile(sleeps, wakings, _thread_names(sorted(tids), names))
 
 
 def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say, *, settle: bool) -> DtraceRun:

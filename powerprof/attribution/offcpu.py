@@ -139,9 +139,7 @@ def _thread(sums: ThreadSums, window_s: float, names: Mapping[int, str]) -> OffC
     )
 
 
-def dtrace_profile(
-    sleeps: SleepsTrace, wakings: WakersTrace | None, names: Mapping[int, str], tool_cpu_s: float
-) -> OffCpuProfile:
+def dtrace_profile(sleeps: SleepsTrace, wakings: WakersTrace | None, names: Mapping[int, str]) -> OffCpuProfile:
     """The report of a window of sleeps and one of wakings (None: interrupted before); `names` are of threads by id."""
     total = sum(wakeup.count for wakeup in wakings.wakeups) if wakings is not None else None
     return OffCpuProfile(
@@ -188,7 +186,13 @@ def dtrace_profile(
         notes=[*sleeps.notes, *(wakings.notes if wakings is not None else ())],
         limits=list(_DTRACE_LIMITS),
         method="dtrace",
-        tool_cpu_s=tool_cpu_s,
+        tool_cpu_s=_sum_of([trace.tool_cpu_s for trace in (sleeps, wakings) if trace is not None]),
         bpf_s=None,
         interrupted=sleeps.interrupted or wakings is None or wakings.interrupted,
     )
+
+
+def _sum_of(costs: list[float | None]) -> float | None:
+    """Unknown where one of them is."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None

@@ -366,7 +366,8 @@ def _read_workload(path: Path, data: bytes) -> object:
 
 
 def _read_perf_map(path: Path, data: bytes) -> object:
-    return perfmap.parse_file(path).lookup(0x7F0000001020)
+    with path.open("rb") as file:
+        return perfmap._parse(file.fileno(), str(path)).lookup(0x7F0000001020)
 
 
 def _read_options(path: Path, data: bytes) -> object:

@@ -71,7 +71,7 @@ def _state_bars(record: Comparison, states: Table) -> list[tuple[str, Markup]]:
         for row in states.rows:
             name, share = row.cells["name"], row.cells[arm]
             if isinstance(name, Words) and isinstance(share, Figure):
-                shares.append(svg.SharedScale(clean(name.text, 40), share.value or 0.0, row.look))
+                shares.append(svg.BarShare(clean(name.text, 40), share.value or 0.0, row.look))
         bars.append((condition.name, svg.state_bar(shares, clean(condition.name, 60))))
     return bars
 

@@ -43,16 +43,16 @@ def phase_looks(run: Run) -> dict[str, str]:
     return looks
 
 
-def _bar(phase: Phase, looks: dict[str, str]) -> list[svg.SharedScale]:
+def _bar(phase: Phase, looks: dict[str, str]) -> list[svg.BarShare]:
     polled = sum(state.polling_percent or 0.0 for state in phase.states if state.polling)
-    shares = [svg.SharedScale("C0", max(0.0, (phase.c0_percent or 0.0) - polled), "c0")]
+    shares = [svg.BarShare("C0", max(0.0, (phase.c0_percent or 0.0) - polled), "c0")]
     shares += [
-        svg.SharedScale(f"{state.name} (polling)", state.polling_percent or 0.0, "poll")
+        svg.BarShare(f"{state.name} (polling)", state.polling_percent or 0.0, "poll")
         for state in phase.states
         if state.polling and state.polling_percent
     ]
     return shares + [
-        svg.SharedScale(clean(state.name, 40), state.residency_percent, looks[state.name])
+        svg.BarShare(clean(state.name, 40), state.residency_percent, looks[state.name])
         for state in phase.states
         if not state.polling and state.residency_percent
     ]

@@ -74,7 +74,7 @@ def pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, names
 
 
 @dataclass(frozen=True)
-class SharedScale:
+class BarShare:
     """A part of a bar: the class is c0, poll or s0 … s5 from the shallowest idle state."""
 
     name: str
@@ -82,7 +82,7 @@ class SharedScale:
     look: str
 
 
-def state_bar(shares: Sequence[SharedScale], name: str) -> Markup:
+def state_bar(shares: Sequence[BarShare], name: str) -> Markup:
     """One bar of 100 %."""
     parts, at = [], 0.0
     for share in shares:

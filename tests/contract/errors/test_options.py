@@ -55,7 +55,8 @@ EMPTY = [
         ("run", f"--{option}")
         for option in ("workloads", "server-binary", "server-basedir", "server-cpus", "world-sql")
     ),
-    *(("attribute", f"--{option}") for option in ("pid", "cgroup", "from", "functions", "perfetto")),
+    *(("attribute", f"--{option}") for option in ("pid", "cgroup", "from", "perfetto")),
+    ("functions", "--backend"),
     ("compare", "--precision"),
     ("queries", "--save-workload"),
     ("calibrate", "--output"),

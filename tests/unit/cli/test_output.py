@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from powerprof.cli.output import Saving, deliver
+from powerprof.cli.options import Saving
+from powerprof.cli.output import deliver
 from powerprof.errors import Interrupted, PowerprofError
 from powerprof.report.documents.saved import load_saved
 from powerprof.runs import RunStore

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from powerprof.attribution.functions import function_profile
-from powerprof.attribution.sleepers import sleeps_profile, wakers_profile
+from powerprof.attribution.offcpu import dtrace_profile
 from powerprof.errors import DataError
-from powerprof.report.terminal.sleepers import sleeps_lines, wakers_lines
 from powerprof.tracing.dtrace.backend import DtraceRun
 from powerprof.tracing.dtrace.output import parse_frame, parse_functions, parse_latency, parse_wakeups
 
@@ -71,11 +70,10 @@ def test_the_function_profile_becomes_the_same_record_as_the_probes() -> None:
 
 def test_what_dtrace_cost_and_what_happened_to_the_window_are_told() -> None:
     asleep = replace(run("sleep\t101\t10\t5000000\t900000\n"), notes=("the host was suspended",))
-    sleeps = sleeps_profile(parse_latency(asleep), {})
-    wakers = wakers_profile(parse_wakeups(replace(asleep, stdout="begin\t1\nend\t2\n")), {})
-    for profile, lines in ((sleeps, sleeps_lines(sleeps)), (wakers, wakers_lines(wakers))):
-        assert (profile.tool_cpu_s, profile.notes) == (1.25, ["the host was suspended"])
-        assert "Traced by DTrace, which used 1.25 s of CPU time" in " ".join(lines)
+    sleeps, wakings = parse_latency(asleep), parse_wakeups(replace(asleep, stdout="begin\t1\nend\t2\n"))
+    profile = dtrace_profile(sleeps, wakings, {})
+    assert (profile.tool_cpu_s, profile.notes) == (2.5, ["the host was suspended"] * 2)
+    assert dtrace_profile(sleeps, None, {}).tool_cpu_s == 1.25
 
 
 def test_wakeups_keep_their_stacks() -> None:
