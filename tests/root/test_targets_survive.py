@@ -57,7 +57,7 @@ def test_even_killing_dtrace_itself_leaves_no_breakpoint(
     try:
         linker = Linker(target.pid)
         tracing = powerprof_cli.start(
-            ["attribute", "--pid", str(target.pid), "--duration", "60", "--no-save", *BACKENDS["dtrace"]], with_dtrace
+            [*BACKENDS["dtrace"], "--pid", str(target.pid), "--duration", "60", "--no-save"], with_dtrace
         )
         dtrace = 0
         limit = time.monotonic() + 60
@@ -87,7 +87,7 @@ def test_killing_either_that_looks_after_dtrace_as_it_attaches_harms_nobody(
     target = Running(throwing)
     try:
         tracing = powerprof_cli.start(
-            ["attribute", "--pid", str(target.pid), "--duration", "2", "--no-save", *BACKENDS["dtrace"]], with_dtrace
+            [*BACKENDS["dtrace"], "--pid", str(target.pid), "--duration", "2", "--no-save"], with_dtrace
         )
         limit = time.monotonic() + 60
         while not tracer(target.pid) and time.monotonic() < limit:
@@ -124,7 +124,7 @@ def test_a_tracer_that_is_interrupted_says_what_it_has(
     target = Running(throwing)
     try:
         tracing = powerprof_cli.start(
-            ["attribute", "--pid", str(target.pid), "--duration", "60", "--no-save", *BACKENDS["dtrace"]], with_dtrace
+            [*BACKENDS["dtrace"], "--pid", str(target.pid), "--duration", "60", "--no-save"], with_dtrace
         )
         limit = time.monotonic() + 60
         while not keepers(target.pid) and time.monotonic() < limit:

@@ -49,5 +49,5 @@ def test_a_refusal_names_the_kernel_the_feature_and_the_remedy() -> None:
     assert os.uname().release in caught.value.message
     assert "map of the future, which nothing needs" in caught.value.message
     assert caught.value.hint == "Linux 99.1 or newer"
-    with pytest.raises(CapabilityError, match="map of the future, which --on-cpu needs"):
-        features.need(NO_MAP, "--on-cpu")
+    with pytest.raises(CapabilityError, match="map of the future, which profile needs"):
+        features.need(NO_MAP, "profile")
