@@ -143,7 +143,7 @@ def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, sett
 
 
 class _Tracing(Closeable, Part):
-    """DTrace while it traces. It is never killed (`dtrace_keeper`): the target would not survive it."""
+    """DTrace while it traces. It is never killed (`keeper`): the target would not survive it."""
 
     def __init__(self, keeper: subprocess.Popen[bytes], pipe: int) -> None:
         self._keeper, self._pipe = keeper, pipe

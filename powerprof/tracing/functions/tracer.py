@@ -48,7 +48,7 @@ class _Target:
 class FunctionTracer(Closeable, Part):
     """Probes the functions that a pattern means in some processes; a context manager that removes every probe.
 
-    A probe costs its function 1 to 45 µs a call in a guest (`functions_cost`): never part of an energy window.
+    A probe costs its function 1 to 45 µs a call in a guest (`probe_cost`): never part of an energy window.
     """
 
     def __init__(
