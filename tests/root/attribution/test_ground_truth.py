@@ -46,6 +46,17 @@ def _whole(found: Attributed, *, cut_stacks: int = 0) -> None:
     assert stacks["exits_complete_percent"] >= 99.0
 
 
+def _slept(found: Attributed, tid: int) -> list[dict[str, Any]]:
+    """A thread's rows but those for which it had not slept: the scheduler moves a runnable thread to an idle CPU now and
+    then, and that has no stack. They are few.
+    """
+    rows = [row for row in found.rows if row["thread"]["tid"] == tid]
+    moved = [row for row in rows if row["origin"] == "runnable"]
+    assert all(row["wakings_count"] == 0 and not row["stack"] for row in moved)
+    assert sum(row.get("count", 0) for row in moved) <= max(2.0, 0.05 * sum(row.get("count", 0) for row in rows))
+    return [row for row in rows if row["origin"] != "runnable"]
+
+
 def test_each_function_of_a_c_program_at_its_rate_by_its_origin(
     attribute: Attribute, built: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -69,7 +80,7 @@ def test_each_function_of_a_c_program_at_its_rate_by_its_origin(
         assert wakings[origin] >= 0.95 * wakings.total(), (name, wakings)
         nearest = min(max(expected, wakings[origin]), wakings.total())
         assert _within_two_percent(nearest, expected), (name, wakings, expected)
-        rows = [row for row in found.rows if row["thread"]["tid"] == threads[name]["tid"]]
+        rows = _slept(found, threads[name]["tid"])
         assert all(row["thread"]["comm"] == name for row in rows)
         for row in rows:
             functions = [frame["function"] for frame in row["stack"]]
@@ -106,7 +117,7 @@ def test_functions_of_other_languages_in_several_processes(attribute: Attribute,
     for truth, functions in zip(truths, _OTHERS.values(), strict=True):
         for name, function in functions.items():
             thread = truth["threads"][name]
-            rows = [row for row in found.rows if row["thread"]["tid"] == thread["tid"]]
+            rows = _slept(found, thread["tid"])
             inside = [row for row in rows if any(function in (frame["function"] or "") for frame in row["stack"])]
             counted = sum(row["wakings_count"] for row in inside)
             expected = thread["rate_hz"] * found.record["wakings_window_s"]
