@@ -61,6 +61,8 @@ class Attributed:
         wanted = set(functions)
         found: dict[str, Counter[str]] = {}
         for row in self.rows:
+            if not row["wakings_count"]:
+                continue  # nobody woke it: it was runnable
             named = (frame["function"] for frame in row["stack"])
             who = next((name for name in named if name in wanted), "other")
             found.setdefault(who, Counter())[row["origin"]] += row["wakings_count"]

@@ -47,8 +47,8 @@ def _whole(found: Attributed, *, cut_stacks: int = 0) -> None:
 
 
 def _slept(found: Attributed, tid: int) -> list[dict[str, Any]]:
-    """A thread's rows but those for which it had not slept: the scheduler moves a runnable thread to an idle CPU now and
-    then, and that has no stack. They are few.
+    """A thread's rows but those for which it had not slept: the scheduler moves a runnable thread to an idle CPU now
+    and then, and that has no stack. They are few.
     """
     rows = [row for row in found.rows if row["thread"]["tid"] == tid]
     moved = [row for row in rows if row["origin"] == "runnable"]
