@@ -90,10 +90,13 @@ def build_app(names: Sequence[str] = _COMMANDS, *, listed: bool = False) -> type
         paths.check_roots()
 
     for name in names:
-        text = _docstring_of(name)
+        if listed:
+            text, command = _docstring_of(name), _only_listed
+        else:
+            module = import_module(f"powerprof.cli.{name}")
+            text, command = module.__doc__ or "", spread(module.command)
         # The first sentence is the line in the list of commands: click would go on after a question mark.
         first = re.match(r"[^.?]*[.?]", text)
-        command = _only_listed if listed else spread(import_module(f"powerprof.cli.{name}").command)
         app.command(name, cls=GroupedHelp, help=text, short_help=first[0] if first else None)(command)
     return app
 

@@ -174,7 +174,7 @@ def _text_of(seen: TextSeen, known: Known, family: Family) -> str:
         return UNKNOWN_PREPARED if text is None else normal(text)
     text = normal(seen.text.decode("utf-8", "surrogateescape"), family)
     if text == UNREADABLE:
-        text = f"(statement {seen.id:016x}: its text cannot be told from its values)"  # the identity sees no values
+        text = f"(statement {seen.id:016x}: the values in it cannot be recognised)"  # the identity sees no values
     return f"(prepare) {text}" if seen.command == COM_STMT_PREPARE else text
 
 

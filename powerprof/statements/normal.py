@@ -21,7 +21,7 @@ from powerprof.statements.quoting import without_strings
 from powerprof.untrusted import printable
 
 MANY = "…"
-UNREADABLE = "(not kept: its values cannot be told from its text)"
+UNREADABLE = "(not kept: the values in it cannot be recognised)"
 _LITERALS = frozenset(
     (
         "NUMBER",

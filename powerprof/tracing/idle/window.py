@@ -53,7 +53,7 @@ class _Edge:
 
 
 def _edges(before: _Edge, after: _Edge, totals: Array) -> dict[int, CpuEdge]:
-    """Each CPU's window. One that went away, or whose counters began anew, has what was traced on it and no counter."""
+    """Each CPU's window. One that went away, or whose counters were reset, has what was traced on it and no counter."""
     edges = {}
     last_ns = max((reading.at_ns for reading in after.snapshot.cpus.values() if reading.at_ns is not None), default=0)
     for cpu, start in before.snapshot.cpus.items():
@@ -142,7 +142,7 @@ class TraceWindow(Closeable, Part):
         notes = [*residency.notes, *passed.notes]
         if alone := unchecked(edges):
             cpus = list_of(alone)
-            notes.append(f"CPU {cpus}: its idle exits were counted by the trace alone, cpuidle's counters began anew")
+            notes.append(f"CPU {cpus}: its idle exits were counted by the trace alone, cpuidle's counters were reset")
         residency = msgspec.structs.replace(residency, energy=self._meters.collect()[0], notes=notes)
         names, cut_short, cost_s = self._reader.state_names(), passed.interrupted is not None, passed.tool_cpu_s
         return TracedWindow(trace, edges, window_s, residency, names, cost_s, cut_short, stat_idle)
