@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -87,6 +88,18 @@ def has(feature: Feature) -> bool | None:
         return None
 
 
+def _is_taken(
+    words: Sequence[tuple[int, int, int, int]], kind: int, *, attach_type: int = 0, attach_to: int = 0
+) -> bool:
+    """Whether the kernel loads a program of these instructions."""
+    code = b"".join(struct.pack("=BBhi", *word) for word in words)
+    try:
+        os.close(syscalls.load_program("trial", kind, code, attach_type=attach_type, attach_to=attach_to))
+    except OSError:
+        return False
+    return True
+
+
 def reads_directly(btf: Btf) -> bool:
     """Whether a program that knows its arguments' types may read a thread's number and its registers (5.15).
 
@@ -102,13 +115,8 @@ def reads_directly(btf: Btf) -> bool:
         (0xB7, 0, 0, 0),
         (0x95, 0, 0, 0),
     )
-    code = b"".join(struct.pack("=BBhi", *word) for word in words)
-    kind, how = syscalls.PROGRAM_TRACING, syscalls.ATTACH_TYPED_TRACEPOINT
-    try:
-        os.close(syscalls.load_program("trial", kind, code, attach_type=how, attach_to=waking or 0))
-    except OSError:
-        return False
-    return True
+    how = syscalls.ATTACH_TYPED_TRACEPOINT
+    return _is_taken(words, syscalls.PROGRAM_TRACING, attach_type=how, attach_to=waking or 0)
 
 
 # What holds the kernel's count of interrupts on x86-64, and the field in it: since 6.15 and before 6.2, and in between.
@@ -137,12 +145,8 @@ def interrupt_definitions(btf: Btf) -> dict[str, int | str]:
             (0xB7, 0, 0, 0),
             (0x95, 0, 0, 0),
         )
-        code = b"".join(struct.pack("=BBhi", *word) for word in words)
-        try:
-            os.close(syscalls.load_program("trial", syscalls.PROGRAM_RAW_TRACEPOINT, code))
-        except OSError:
-            continue
-        return {"PREEMPT_COUNT": variable, "OFFSET_preempt_count": offset}
+        if _is_taken(words, syscalls.PROGRAM_RAW_TRACEPOINT):
+            return {"PREEMPT_COUNT": variable, "OFFSET_preempt_count": offset}
     return {}
 
 
