@@ -59,9 +59,7 @@ def joined(
             )
             energy = EnergySeries(None, start_s, end_s, dropped, tuple(dict.fromkeys(notes)))
         else:
-            notes.append(
-                f"{window_s - known_s:.1f} s around a suspend are left out: the power of the rest stands for them"
-            )
+            notes.append(f"{window_s - known_s:.1f} s around a suspend are left out: filled with the mean power")
             share = window_s / known_s
             said = tuple(dict.fromkeys(notes))
             energy = EnergySeries(joules * share, start_s, end_s, dropped, said, edge_joules * share)

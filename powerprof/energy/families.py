@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that come with powerprof: one a generation of CPUs, from published results of whole servers."""
+"""The models that come with powerprof, from published results of whole servers: one a generation of CPUs,
+and one a kind of CPU for hosts that say which they have."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import tomllib
 from collections.abc import Sequence
@@ -11,8 +13,17 @@ from importlib.resources import files
 
 import msgspec
 
-from powerprof.energy.models_file import CpuMatch, PowerModel
-from powerprof.energy.results import PowerResult, Spread, parse_results, spread_of
+from powerprof.energy.joint import ends
+from powerprof.energy.models_file import CpuMatch, PowerModel, span_of
+from powerprof.energy.results import (
+    Deviations,
+    PowerResult,
+    Spread,
+    deviations,
+    of_known_kind,
+    of_new_kind,
+    parse_results,
+)
 
 GENERIC = "generic"
 _SOURCE = (
@@ -31,6 +42,7 @@ class _Delivered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     family: str
     cpus: int
     idle_watts: float
+    beside: tuple[str, int]
     source: str
 
 
@@ -50,52 +62,103 @@ def _families() -> _Families:
     return msgspec.convert(tomllib.loads(_text("families.toml")), _Families)
 
 
+def generations() -> list[tuple[str, list[CpuMatch]]]:
+    """The names of the generations, and the CPUs that are of them."""
+    return [(family.name, family.cpus) for family in _families().family]
+
+
 def _text(name: str) -> str:
     return files("powerprof.energy").joinpath("models", name).read_text(encoding="utf-8")
 
 
 @cache
+def known_deviations() -> Deviations:
+    """What all published results show of one kind of CPU and of one generation."""
+    return deviations(published_results().values())
+
+
+@cache
 def delivered_ratio() -> float:
-    """How many times as much as the typical published server of its generation a server drew idle as delivered.
+    """How many times as much as the typical published server of its generation a server drew idle as delivered, by
+    logical CPU: for a host of which no more than the generation is known.
 
     The largest of those that were metered: benchmarks are run on servers that are tuned to idle well.
     """
     results = published_results()
-    return max(
-        server.idle_watts / server.cpus / spread_of(results[server.family], "idle").typical
-        for server in _families().delivered
-    )
+    typical = {name: _typical([one.per_cpu("idle") for one in mine]) for name, mine in results.items()}
+    return max(server.idle_watts / server.cpus / typical[server.family] for server in _families().delivered)
 
 
-def model_from(name: str, results: Sequence[PowerResult], cpus: list[CpuMatch], threads_per_core: int) -> PowerModel:
-    """The model of a generation with these results.
+@cache
+def delivered_excess() -> float:
+    """As `delivered_ratio`, of a whole server beside the published one of as many chips: where the kind is known, the
+    number of its cores is no doubt any more."""
+    every = [result for results in published_results().values() for result in results]
+    found = []
+    for server in _families().delivered:
+        beside = [one.idle_watts for one in every if (one.cpu, one.cpus) == server.beside]
+        found.append(server.idle_watts / _typical(beside))
+    return max(found)
+
+
+def _typical(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(math.log(value) for value in values))
+
+
+def model_from(
+    name: str, results: Sequence[PowerResult], cpus: list[CpuMatch], threads_per_core: int, known: Deviations
+) -> PowerModel:
+    """The model of a generation with these results, for CPUs of whatever kind.
 
     A server as delivered may idle at `delivered_ratio` times the typical figure, but at no more than others draw
-    under full load; what it draws more when idle it may draw more under load.
+    under full load.
     """
-    idle, full, slope = (spread_of(results, what) for what in ("idle", "full", "slope"))
-    idle_high = max(idle.high, min(delivered_ratio() * idle.typical, full.high))
-    kinds = len({result.cpu for result in results})
-    return PowerModel(
+    idle = of_new_kind(results, "idle", known)
+    full, slope, odds = (of_new_kind(results, what, known) for what in ("full", "slope", "odds"))
+    high = max(idle.high, min(delivered_ratio() * idle.typical, full.high))
+    return _model(name, results, Spread(idle.typical, idle.low, high), slope, odds, threads_per_core, cpus)
+
+
+def kind_model(name: str, results: Sequence[PowerResult], known: Deviations | None = None) -> PowerModel:
+    """The model of one kind of CPU with these results; as delivered it may idle at `delivered_excess` times as much."""
+    among = known or known_deviations()
+    idle, slope, odds = (of_known_kind(results, what, among) for what in ("idle", "slope", "odds"))
+    return _model(name, results, _delivered_too(idle), slope, odds, max(result.threads for result in results), [])
+
+
+def _delivered_too(idle: Spread) -> Spread:
+    """Two doubts that have nothing to do with each other: of the tuning and of the server. Their logarithms add up as
+    squares do."""
+    doubt = math.hypot(math.log(idle.high / idle.typical), math.log(delivered_excess()))
+    return Spread(idle.typical, idle.low, idle.typical * math.exp(doubt))
+
+
+def _model(
+    name: str,
+    results: Sequence[PowerResult],
+    idle: Spread,
+    slope: Spread,
+    odds: Spread,
+    threads_per_core: int,
+    cpus: list[CpuMatch],
+) -> PowerModel:
+    odds = _delivered_too(odds)
+    model = PowerModel(
         name=name,
         idle_watts=idle.typical,
         full_watts=idle.typical + slope.typical,
         slope_range_watts=(slope.low, slope.high),
-        idle_range_watts=(idle.low, idle_high),
-        full_range_watts=_at_least(full, idle, idle_high, idle.typical + slope.typical),
+        idle_range_watts=(idle.low, idle.high),
+        full_range_watts=(idle.low + slope.low, idle.high + slope.high),
+        odds_range=(odds.low, odds.high),
         range_from="results",
         results_count=len(results),
         threads_per_core=threads_per_core,
         cpus=cpus,
-        source=_SOURCE.format(count=len(results), kinds=kinds),
+        source=_SOURCE.format(count=len(results), kinds=len({result.cpu for result in results})),
     )
-
-
-def _at_least(full: Spread, idle: Spread, idle_high: float, full_typical: float) -> tuple[float, float]:
-    """Bounds under full load: around the figure itself, and no narrower than at idle."""
-    low = min(full.low, full_typical)
-    high = max(full.high + idle_high - idle.high, low + idle_high - idle.low, full_typical)
-    return low, high
+    # What is possible under full load is less than the sum of the ends.
+    return msgspec.structs.replace(model, full_range_watts=ends(span_of(model), lambda idle, slope: idle + slope))
 
 
 @cache
@@ -103,7 +166,7 @@ def shipped_models() -> tuple[PowerModel, ...]:
     """One model a generation; the last is for every other CPU, with the widest interval."""
     results = published_results()
     models = [
-        model_from(family.name, results[family.name], family.cpus, family.threads_per_core)
+        model_from(family.name, results[family.name], family.cpus, family.threads_per_core, known_deviations())
         for family in _families().family
     ]
     return (*models, _generic(models))
@@ -120,6 +183,7 @@ def _generic(models: Sequence[PowerModel]) -> PowerModel:
         slope_range_watts=widest([m.slope_range_watts for m in models if m.slope_range_watts]),
         idle_range_watts=widest([m.idle_range_watts for m in models]),
         full_range_watts=widest([m.full_range_watts for m in models]),
+        odds_range=widest([m.odds_range for m in models if m.odds_range]),
         range_from="results",
         source="the median of all generations, and the widest of their intervals",
     )

@@ -132,9 +132,9 @@ def _solvable(windows: Sequence[MeteredWindow], names: list[str], notes: list[st
         return names
     without = [name for name in names if name != WAKEUP]
     if _condition(_design(windows, without)) <= _WORST_CONDITION:
-        notes.append("the levels do not tell wake-ups from the states' own watts: wake-ups are part of these")
+        notes.append("the levels do not separate wake-ups from the states' own watts: wake-ups are part of these")
         return without
-    raise PowerprofError(f"the levels do not tell {', '.join(without)} apart", "add levels, or a longer --step")
+    raise PowerprofError(f"the levels do not separate {', '.join(without)}", "add levels, or a longer --step")
 
 
 def _condition(design: Matrix) -> float:

@@ -171,12 +171,12 @@ def make_readings(
 
 def words_of(choice: str) -> list[str]:
     """The names in `--energy-source`. Raises UsageError for one that there is not, and for what excludes others."""
-    words = [word.strip() for word in choice.split(",") if word.strip()]
+    words = [word.strip() for word in choice.split(",")]
     known = (*NAMES, "auto", "none", "model")
     unknown = [word for word in words if word not in known and not word.startswith(_HOST)]
-    if unknown or not words or (len(words) > 1 and {"auto", "none", "model"} & set(words)):
+    if unknown or len(set(words)) < len(words) or (len(words) > 1 and {"auto", "none", "model"} & set(words)):
         raise UsageError(
-            f"--energy-source {choice}: {unknown[0] if unknown else 'this'} is not a choice",
+            f"--energy-source {choice}: {unknown[0] or 'an empty name' if unknown else 'this'} is not a choice",
             f"auto, none, model, or one or more of {', '.join(NAMES)}, host:URL, host:FOLDER (a comma between)",
         )
     return words

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from powerprof import files, paths
 from powerprof.energy.cpu import CpuIdentity, this_cpu
 from powerprof.energy.families import GENERIC, shipped_models
-from powerprof.energy.models_file import CpuMatch, PowerModel, StateWatts, slope_range, user_models
+from powerprof.energy.joint import ends
+from powerprof.energy.models_file import PowerModel, StateWatts, span_of, user_models
+from powerprof.energy.named import find_kind, kind_of
+from powerprof.energy.request import EnergyRequest, Vcpu
 from powerprof.records import EnergyReading, EstimateRange, StateResidency
 
 # Typical figures of neighbouring server generations since Broadwell differ by up to 1.9 times (models/results.txt).
@@ -24,8 +27,8 @@ WIDE = 5.0
 class ChosenModel:
     """A model for one CPU: its title says whose neighbour it is, `doubts` why the figure may be off.
 
-    `widening` divides the lower and multiplies the upper bounds; `cores_per_cpu` above 1: a logical CPU of this host
-    may be a whole core of several threads, which only the upper bounds allow for.
+    `widening` divides the lower and multiplies the upper bounds; `scale` multiplies all: one CPU of this host is so
+    many of the model's. `cores_per_cpu` above 1: it may be so many, which only the upper bounds allow for.
     """
 
     model: PowerModel
@@ -33,6 +36,14 @@ class ChosenModel:
     doubts: tuple[str, ...]
     widening: float = 1.0
     cores_per_cpu: float = 1.0
+    scale: float = 1.0
+
+    def span(self, cpus: int = 1) -> EstimateRange:
+        """What an estimate for so many CPUs of this host goes by."""
+        typical = self.scale * cpus
+        return span_of(
+            self.model, low=typical / self.widening, typical=typical, high=typical * self.widening * self.cores_per_cpu
+        )
 
 
 def load_models() -> list[PowerModel]:
@@ -40,46 +51,70 @@ def load_models() -> list[PowerModel]:
     return [*user_models(), *shipped_models()]
 
 
-def choose_model(models: Sequence[PowerModel], cpu: CpuIdentity, *, smt: bool | None = None) -> ChosenModel:
-    """The first model for exactly this CPU, or a neighbour's, or the generic one with the widest interval.
+def choose_model(
+    models: Sequence[PowerModel],
+    cpu: CpuIdentity,
+    *,
+    smt: bool | None = None,
+    cpu_model: str | None = None,
+    vcpu: Vcpu | None = None,
+) -> ChosenModel:
+    """The model of the CPU that is named, else the first model for exactly this CPU, or a neighbour's, or the generic
+    one with the widest interval.
 
-    `smt`: whether this host's CPUs are seen to be threads that share a core; None where unknown.
+    `smt`: whether this host's CPUs are seen to be threads that share a core; None where unknown. `cpu_model` and `vcpu`
+    are what the caller says of it. Raises UsageError where `cpu_model` names no CPU of the table.
     """
-    matches = [(model, match) for model in models for match in model.cpus if _matches(match, cpu)]
+    if cpu_model is not None:
+        kind = find_kind(cpu_model)
+        return _on_this_cpu(kind.model(), kind.title, kind.doubts_on(cpu), smt, vcpu)
+    matches = [(model, match) for model in models for match in model.cpus if match.holds(cpu)]
     matches.sort(key=lambda pair: pair[1].nearest is not None)
     if not matches:
         model = next(m for m in reversed(models) if m.name == GENERIC)
         doubt = f"{cpu} is not in the table: the median of all its CPUs stands in, with the widest interval"
-        return ChosenModel(model, model.name, (doubt, *_doubts(model)))
+        return _on_this_cpu(model, model.name, (doubt,), smt, vcpu)
     model, match = matches[0]
-    title, doubts, widening, cores = model.name, (*_doubts(model), *model.doubts), 1.0, 1.0
-    if match.nearest is not None:
-        title, widening = f"{model.name}, nearest to {match.nearest}", _NEIGHBOUR
-        doubt = f"no published figure for {match.nearest}: its nearest neighbour's stands in, the interval is doubled"
-        doubts = (doubt, *doubts)
-    if smt is False and model.threads_per_core > 1 and model.range_from == "results":
-        cores = float(model.threads_per_core)
-        doubts = (
-            *doubts,
-            f"a CPU here may be a core of {model.threads_per_core} threads: the upper bound allows for it",
+    if match.nearest is None:
+        shown = kind_of(cpu) if model.range_from == "results" else None
+        if shown is not None:
+            return _on_this_cpu(shown.model(), shown.title, (), smt, vcpu)
+        return _on_this_cpu(model, model.name, (), smt, vcpu)
+    doubt = f"no published figure for {match.nearest}: its nearest neighbour's stands in, the interval is doubled"
+    chosen = _on_this_cpu(model, f"{model.name}, nearest to {match.nearest}", (doubt,), smt, vcpu)
+    return replace(chosen, widening=_NEIGHBOUR)
+
+
+def _on_this_cpu(
+    model: PowerModel, title: str, doubts: tuple[str, ...], smt: bool | None, vcpu: Vcpu | None
+) -> ChosenModel:
+    """The model with what is known of this host's CPUs: threads that share a core, or whole cores."""
+    said = (*doubts, *_doubts(model), *model.doubts)
+    threads = model.threads_per_core if model.range_from == "results" else 1
+    if threads == 1:
+        return ChosenModel(model, title, said)
+    if vcpu == "core":
+        return ChosenModel(model, title, said, scale=float(threads))
+    if vcpu is None and smt is False:
+        doubt = (
+            f"a CPU here may be a core of {threads} threads: the upper bound allows for it, and --vcpu thread or "
+            "--vcpu core says it"
         )
-    return ChosenModel(model, title, doubts, widening, cores)
+        return ChosenModel(model, title, (*said, doubt), cores_per_cpu=float(threads))
+    return ChosenModel(model, title, said)
 
 
-def model_for_this_host() -> ChosenModel:
-    """The model for this host's CPU. Raises DataError where a user's model file is damaged."""
+def model_for_this_host(request: EnergyRequest) -> ChosenModel:
+    """The model for this host's CPU. Raises DataError where a user's model file is damaged, UsageError where the named
+    CPU is not in the table."""
     active = files.try_text(paths.sysfs() / "devices/system/cpu/smt/active")
-    return choose_model(load_models(), this_cpu(), smt=None if active is None else active == "1")
-
-
-def _matches(match: CpuMatch, cpu: CpuIdentity) -> bool:
-    if match.vendor != cpu.vendor or match.family != cpu.family or cpu.model is None:
-        return False
-    if match.models and cpu.model not in match.models:
-        return False
-    if match.steppings is None:
-        return True
-    return cpu.stepping is not None and match.steppings[0] <= cpu.stepping <= match.steppings[1]
+    return choose_model(
+        load_models(),
+        this_cpu(),
+        smt=None if active is None else active == "1",
+        cpu_model=request.cpu_model,
+        vcpu=request.vcpu,
+    )
 
 
 def _doubts(model: PowerModel) -> list[str]:
@@ -102,32 +137,23 @@ def estimate(
     Per state where the model was calibrated and knows the states, else between idle and full load by C0 (the
     interpolation of Cloud Carbon Footprint and others). Without C0 only the interval is given.
     """
-    model, factor = chosen.model, chosen.widening
-    upper = factor * chosen.cores_per_cpu
-    if c0_percent is None:
-        watts, low, high = None, model.idle_range_watts[0], model.full_range_watts[1]
-    else:
-        busy = min(max(c0_percent, 0.0), 100.0) / 100
-        watts, low, high = _by_state(model, busy, cpus, states) or _by_load(model, busy)
-    slope_low, slope_high = slope_range(model)
+    model, span = chosen.model, chosen.span(cpus)
+    busy = None if c0_percent is None else min(max(c0_percent, 0.0), 100.0) / 100
+    upper = chosen.scale * chosen.cores_per_cpu * chosen.widening
+    watts, low, high = None, span.idle_low_watts, upper * model.full_range_watts[1] * cpus
+    if busy is not None:
+        watts, low, high = _by_state(model, busy, cpus, states) or _by_load(chosen, span, busy, cpus)
     return EnergyReading(
         source="model",
         domain="cpus",
         scope="model",
         kind="estimated",
         model=chosen.title,
-        joules=None if watts is None or not window_s else watts * cpus * window_s,
-        watts=None if watts is None else watts * cpus,
-        low_watts=low / factor * cpus,
-        high_watts=high * upper * cpus,
-        range=EstimateRange(
-            idle_watts=model.idle_watts * cpus,
-            idle_low_watts=model.idle_range_watts[0] / factor * cpus,
-            idle_high_watts=model.idle_range_watts[1] * upper * cpus,
-            slope_watts=(model.full_watts - model.idle_watts) * cpus,
-            slope_low_watts=slope_low / factor * cpus,
-            slope_high_watts=slope_high * upper * cpus,
-        ),
+        joules=None if watts is None or not window_s else watts * window_s,
+        watts=watts,
+        low_watts=low,
+        high_watts=high,
+        range=span,
     )
 
 
@@ -135,19 +161,16 @@ def active_share(chosen: ChosenModel, c0_percent: float) -> tuple[float, float, 
     """The share of the power that is above the idle floor where CPUs run so long: typical, least and most. For a host
     that is metered and not calibrated: only the ratio of idle to running is the model's, not a watt of it.
     """
-    model, busy = chosen.model, min(max(c0_percent, 0.0), 100.0) / 100
-    slope_low, slope_high = slope_range(model)
-    idle_low, idle_high = (
-        watts * factor
-        for watts, factor in zip(model.idle_range_watts, (1 / chosen.widening, chosen.widening), strict=True)
-    )
+    busy = min(max(c0_percent, 0.0), 100.0) / 100
+    # Whether a CPU is a thread or a core multiplies both parts.
+    span = replace(chosen, cores_per_cpu=1.0).span()
 
-    def share(slope_watts: float, idle_watts: float) -> float:
-        active = max(slope_watts, 0.0) * busy
-        return active / (active + idle_watts) if active > 0 else 0.0
+    def share(idle: float, slope: float) -> float:
+        return slope * busy / (slope * busy + idle) if slope * busy > 0 else 0.0
 
-    typical = share(model.full_watts - model.idle_watts, model.idle_watts)
-    return typical, min(share(slope_low, idle_high), typical), max(share(slope_high, idle_low), typical)
+    typical = share(span.idle_watts, span.slope_watts)
+    low, high = ends(span, share)
+    return typical, min(low, typical), max(high, typical)
 
 
 def slope_ends(low: float, high: float, span: EstimateRange) -> tuple[float, float]:
@@ -158,29 +181,47 @@ def slope_ends(low: float, high: float, span: EstimateRange) -> tuple[float, flo
     return min(low * scale for scale in scales), max(high * scale for scale in scales)
 
 
+def ratio_ends(before_watts: float, after_watts: float, span: EstimateRange) -> tuple[float, float] | None:
+    """Within what two estimates of one host stand to each other, with one model for both; None where nothing says."""
+    if span.slope_watts <= 0:
+        return None
+    before, after = ((watts - span.idle_watts) / span.slope_watts for watts in (before_watts, after_watts))
+    if min(before, after) < 0 or span.idle_low_watts <= 0:
+        return None
+    return ends(span, lambda idle, slope: (idle + slope * after) / (idle + slope * before))
+
+
 def is_wide(reading: EnergyReading) -> bool:
     """Whether the interval says so little that a difference is to be shown before the figure itself."""
     low, high = reading.low_watts, reading.high_watts
     return reading.kind == "estimated" and low is not None and high is not None and high > WIDE * low
 
 
-def _by_load(model: PowerModel, busy: float) -> tuple[float, float, float]:
-    def between(idle: float, full: float) -> float:
-        return idle + (full - idle) * busy
-
+def _by_load(chosen: ChosenModel, span: EstimateRange, busy: float, cpus: int) -> tuple[float, float, float]:
+    model = chosen.model
+    watts = span.idle_watts + span.slope_watts * busy
+    if model.odds_range is not None:
+        low, high = ends(span, lambda idle, slope: idle + slope * busy)
+        return watts, min(low, watts), max(high, watts)
     # A calibrated model in a guest, which does not see the host's states: an idle CPU may be in any of them.
     shallow = max((state.range_watts[1] for state in model.states), default=0.0)
+    idle_high, full_high = (max(ends[1], shallow) for ends in (model.idle_range_watts, model.full_range_watts))
+    factor = chosen.widening
     return (
-        between(model.idle_watts, model.full_watts),
-        between(model.idle_range_watts[0], model.full_range_watts[0]),
-        between(max(model.idle_range_watts[1], shallow), max(model.full_range_watts[1], shallow)),
+        watts,
+        _between(model.idle_range_watts[0], model.full_range_watts[0], busy) / factor * cpus,
+        _between(idle_high, full_high, busy) * factor * cpus,
     )
+
+
+def _between(idle: float, full: float, busy: float) -> float:
+    return idle + (full - idle) * busy
 
 
 def _by_state(
     model: PowerModel, busy: float, cpus: int, states: Sequence[StateResidency]
 ) -> tuple[float, float, float] | None:
-    """Watts a CPU from its states; None where the model has none or does not know those that were used."""
+    """Watts from the CPUs' states; None where the model has none or does not know those that were used."""
     known = {state.name: state for state in model.states}
     idle = [(known.get(s.name), s.residency_percent or 0.0) for s in states if not s.polling]
     unknown = sum(share for state, share in idle if state is None)
@@ -198,9 +239,9 @@ def _by_state(
         return busy * full + scale * idle_watts + per_wakeup * rate
 
     return (
-        total(model.full_watts, [s.watts for s, _ in used], wakeup[0]),
-        total(model.full_range_watts[0], [s.range_watts[0] for s, _ in used], wakeup[1]),
-        total(model.full_range_watts[1], [s.range_watts[1] for s, _ in used], wakeup[2]),
+        cpus * total(model.full_watts, [s.watts for s, _ in used], wakeup[0]),
+        cpus * total(model.full_range_watts[0], [s.range_watts[0] for s, _ in used], wakeup[1]),
+        cpus * total(model.full_range_watts[1], [s.range_watts[1] for s, _ in used], wakeup[2]),
     )
 
 
@@ -216,6 +257,7 @@ def describe(chosen: ChosenModel, reading: EnergyReading) -> str:
 
 
 NARROWER = (
-    "what would narrow it: a model calibrated on the metered host (powerprof calibrate), the host's own figures "
+    "what would narrow it: the CPU's name (--cpu-model) and --vcpu where this guest hides them, "
+    "a model calibrated on the metered host (powerprof calibrate), the host's own figures "
     "(--energy-source host:URL), or a meter's log (--meter-log)"
 )

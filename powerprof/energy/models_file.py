@@ -9,8 +9,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from powerprof import paths, toml
+from powerprof.energy.cpu import CpuIdentity
 from powerprof.errors import DataError
 from powerprof.files import read_outside_text
+from powerprof.records import EstimateRange
 from powerprof.untrusted import loader
 
 SCHEMA = "powerprof.model/1"
@@ -18,6 +20,7 @@ _LIMIT_BYTES = 1 << 20
 _MAX_MODELS = 500
 
 Watts = Annotated[float, msgspec.Meta(ge=0, le=10_000)]
+Odds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Joules = Annotated[float, msgspec.Meta(ge=0, le=1_000)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=120)]
 Text = Annotated[str, msgspec.Meta(max_length=1000)]
@@ -31,6 +34,16 @@ class CpuMatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     models: list[int] = []
     steppings: tuple[int, int] | None = None
     nearest: Name | None = None
+
+    def holds(self, cpu: CpuIdentity) -> bool:
+        """Whether that CPU is one of them."""
+        if self.vendor != cpu.vendor or self.family != cpu.family or cpu.model is None:
+            return False
+        if self.models and cpu.model not in self.models:
+            return False
+        if self.steppings is None:
+            return True
+        return cpu.stepping is not None and self.steppings[0] <= cpu.stepping <= self.steppings[1]
 
 
 class StateWatts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +66,8 @@ class PowerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     `range_from`: `results` (a prediction interval from published results), `fit` (a 95 % interval of a calibration)
     or `user`. `slope_range_watts` is the interval of what a running CPU draws above an idle one: that, and not the
-    figures' own, is the doubt in a difference. `threads_per_core` of the servers that the figures are from.
+    figures' own, is the doubt in a difference; `odds_range` that of idle watts ÷ slope, the doubt in a ratio.
+    `threads_per_core` of the servers that the figures are from.
     `cross_validated_percent`: the mean error of a calibration on windows it did not see.
     """
 
@@ -64,6 +78,7 @@ class PowerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     full_range_watts: tuple[Watts, Watts]
     source: Text
     slope_range_watts: tuple[Watts, Watts] | None = None
+    odds_range: tuple[Odds, Odds] | None = None
     threads_per_core: Annotated[int, msgspec.Meta(ge=1, le=8)] = 1
     results_count: Annotated[int, msgspec.Meta(ge=0)] | None = None
     range_from: Literal["results", "fit", "user"] = "user"
@@ -81,6 +96,23 @@ def slope_range(model: PowerModel) -> tuple[float, float]:
         return model.slope_range_watts
     low = max(model.full_range_watts[0] - model.idle_range_watts[1], 0.0)
     return low, model.full_range_watts[1] - model.idle_range_watts[0]
+
+
+def span_of(model: PowerModel, *, low: float = 1.0, typical: float = 1.0, high: float = 1.0) -> EstimateRange:
+    """What an estimate by this model goes by: its watts of one CPU times these factors."""
+    slope_low, slope_high = slope_range(model)
+    # Idle watts and slope of a neighbour are off together; how far apart they are off is in the ratio's interval.
+    odds = model.odds_range
+    return EstimateRange(
+        idle_watts=model.idle_watts * typical,
+        idle_low_watts=model.idle_range_watts[0] * low,
+        idle_high_watts=model.idle_range_watts[1] * high,
+        slope_watts=(model.full_watts - model.idle_watts) * typical,
+        slope_low_watts=slope_low * low,
+        slope_high_watts=slope_high * high,
+        odds_low=None if odds is None else odds[0],
+        odds_high=None if odds is None else odds[1],
+    )
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,6 +151,9 @@ def _check(model: PowerModel, where: str, path: Path | str) -> None:
             raise DataError(path, f"{where}.{key}: {value:g} is not within [{low:g}, {high:g}]")
     if not model.idle_watts <= model.full_watts:
         raise DataError(path, f"{where}.full_watts: below idle_watts")
+    odds, idle = model.odds_range, model.idle_watts
+    if odds is not None and not odds[0] * (model.full_watts - idle) <= idle <= odds[1] * (model.full_watts - idle):
+        raise DataError(path, f"{where}.odds_range: idle_watts ÷ (full_watts − idle_watts) is not within it")
     slope = model.slope_range_watts
     if slope is not None and not slope[0] <= model.full_watts - model.idle_watts <= slope[1]:
         raise DataError(path, f"{where}.slope_range_watts: full_watts − idle_watts is not within it")

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from powerprof.energy.domains import Total
-from powerprof.records import EnergyReading
+from powerprof.records import EnergyReading, Notes
 
 
 class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,4 +18,4 @@ class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float | None
     meters: list[EnergyReading]
     total: Total
-    notes: list[str] = []
+    notes: Notes = []

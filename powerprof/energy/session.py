@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from powerprof.energy.domains import host_energy
+from powerprof.energy.request import EnergyRequest
 from powerprof.energy.result import EnergyResult
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError
@@ -22,20 +22,20 @@ class EnergyInterrupted(WindowInterrupted):
         self.result = result
 
 
-def measure(choice: str, duration_s: float, *, meter_log: Path | None = None) -> EnergyResult:
-    """Meter this host for `duration_s` seconds by `--energy-source` `choice`.
+def measure(request: EnergyRequest, duration_s: float) -> EnergyResult:
+    """Meter this host for `duration_s` seconds as the request says.
 
     Raises CapabilityError where a named meter is missing or gives no figure, EnergyInterrupted on SIGINT and SIGTERM.
     """
-    with WindowEnergy(choice, meter_log) as energy:
+    with WindowEnergy(request) as energy:
         start_s = time.monotonic()
         try:
             with WindowMeter(meters=energy.meters) as meter:
                 window = meter.measure(duration_s)
         except WindowInterrupted as error:
-            result = judge(error.partial, energy, choice, time.monotonic() - start_s)
+            result = judge(error.partial, energy, request.source, time.monotonic() - start_s)
             raise EnergyInterrupted(error.message, error.partial, result) from error
-        return judge(window, energy, choice, time.monotonic() - start_s)
+        return judge(window, energy, request.source, time.monotonic() - start_s)
 
 
 def judge(window: Window, energy: WindowEnergy, choice: str, elapsed_s: float) -> EnergyResult:

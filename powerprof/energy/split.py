@@ -71,7 +71,7 @@ def split_energy(
     active = total_joules - idle
     running_s = max(c0_s - steal_s, 0.0)
     if smt:
-        notes.append("SMT siblings share a core: a CPU second is charged the same alone and beside a sibling")
+        notes.append("SMT siblings share a core: a CPU second is charged the same alone and next to a busy sibling")
     rate, per_wakeup = _prices(active, running_s, wakeups_count, wakeup_joules, notes)
     parts = [_part(consumer, rate, per_wakeup, active) for consumer in consumers]
     if steal_s >= _CLOCK_S:

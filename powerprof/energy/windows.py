@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -14,7 +13,9 @@ from powerprof.closeable import Closeable
 from powerprof.energy.domains import Total
 from powerprof.energy.meters import MeterSet, open_meters
 from powerprof.energy.model import ChosenModel, active_share, describe, estimate, model_for_this_host
+from powerprof.energy.request import AS_SEEN, EnergyRequest
 from powerprof.energy.split import Consumer, split_host
+from powerprof.errors import UsageError
 from powerprof.records import EnergyReading, EnergySource, EnergySplit, Kind, Window
 from powerprof.sources.cpuidle import online_cpus
 
@@ -35,14 +36,20 @@ class Floor:
 class WindowEnergy(Closeable):
     """The meters of a run and the model that stands in for them; a context manager that closes the meters.
 
-    `choice` is that of `--energy-source`. Raises UsageError and CapabilityError as `open_meters` does, DataError where
-    a user's model file is damaged.
+    Raises UsageError and CapabilityError as `open_meters` does, and where no CPU is called as the request says;
+    DataError where a user's model file is damaged.
     """
 
-    def __init__(self, choice: str, meter_log: Path | None = None) -> None:
+    def __init__(self, request: EnergyRequest = AS_SEEN) -> None:
+        without = request.source.strip() == "none"
+        if without and (request.cpu_model is not None or request.vcpu is not None):
+            raise UsageError(
+                "--cpu-model and --vcpu have no effect with --energy-source none, which estimates nothing",
+                "leave them out, or ask for --energy-source model",
+            )
         # Read before anything is measured: a damaged file is to be said now, not after the run.
-        self._model: ChosenModel | None = model_for_this_host() if choice.strip() != "none" else None
-        self._set = open_meters(choice, meter_log=meter_log)
+        self._model: ChosenModel | None = None if without else model_for_this_host(request)
+        self._set = open_meters(request.source, meter_log=request.meter_log)
 
     def close(self) -> None:
         self._set.close()

@@ -55,6 +55,11 @@ class CpuReading:
     resolved: bool = False
     forced: tuple[int, ...] = ()
 
+    @property
+    def entries_count(self) -> int:
+        """How often the CPU was sent idle: `usage`, and what the driver turned down, which it leaves at once."""
+        return sum(self.usage) + sum(count or 0 for count in self.rejected)
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

@@ -13,7 +13,14 @@ from powerprof.sources.meter import DomainEnergy
 from powerprof.sources.series import PowerSample, forget, power_energy
 
 _INTERVAL_S = 1.0
-_UPS = re.compile(r"(?<![a-z])ups(?![a-z])|uninterruptible", re.I)
+# What a UPS calls itself, and the makers that make nothing else with a battery.
+_UPS = re.compile(
+    r"(?<![a-z])ups(?![a-z])|uninterruptible|american power conversion|(?<![a-z])apc(?![a-z])"
+    r"|cyber ?power|^cps$|^eaton|^tripp",
+    re.I,
+)
+# Batteries of mice, keyboards and UPSs: the kernel names them so (drivers/hid/hid-input.c and others).
+_PERIPHERAL = re.compile(r"hid|wacom|sony_controller|ps-controller|nintendo|steam", re.I)
 
 
 def find_batteries(root: Path) -> list[Path]:
@@ -25,6 +32,7 @@ def find_batteries(root: Path) -> list[Path]:
         for folder in sorted(root.glob("*"))
         if try_text(folder / "type") == "Battery"
         and try_text(folder / "scope") != "Device"
+        and not _PERIPHERAL.match(folder.name)
         and not _is_ups(folder)
         and (try_text(folder / "present") or "1") == "1"
     ]
@@ -36,11 +44,10 @@ def _is_ups(folder: Path) -> bool:
 
 
 def mains_online(root: Path) -> str | None:
-    """The name of a mains or USB supply that feeds the machine now; None where none is known to."""
+    """The name of what feeds the machine now beside its batteries: mains, USB, a pad without wires, a UPS; None where
+    nothing is known to."""
     for folder in sorted(root.glob("*")):
-        feeds = (try_text(folder / "type") or "").startswith(("Mains", "USB")) and try_text(
-            folder / "scope"
-        ) != "Device"
+        feeds = try_text(folder / "type") not in (None, "Battery") and try_text(folder / "scope") != "Device"
         if feeds and (try_int(folder / "online") or 0) > 0:
             return folder.name
     return None

@@ -124,6 +124,11 @@ class CpuidleReader(Closeable):
         """The idle states of one CPU, shallowest first."""
         return self._cpus[cpu].states
 
+    def polls(self) -> set[int]:
+        """The numbers of the states that are polls; without a driver that of `idle=poll`."""
+        found = {number for cpu in self._cpus.values() for number, state in enumerate(cpu.states) if state.polling}
+        return found if self._cpus else {0}
+
     def state_names(self) -> dict[int, list[str]]:
         """The names of every CPU's idle states, shallowest first."""
         return {cpu: [state.name for state in entry.states] for cpu, entry in self._cpus.items()}

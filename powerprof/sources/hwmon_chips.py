@@ -136,14 +136,17 @@ _CHIPS: dict[str, Reader] = {
     # ina3221.rst: three rails each; what they feed is the board's to say, and only the Jetson's is known.
     "ina3221": _jetson,
 }
-# Power supplies by PMBus (labels pin and poutN), by the names in their drivers' i2c_device_id, which hwmon shows:
-# ibm-cffps.c, inspur-ipsps.c, dps920ab.c, fsp-3y.c, bel-pfe.c, acbel-fsg032.c, crps.c, bpa-rs600.c. Other PMBus chips
-# feed parts of a board.
+# Power supplies by PMBus (labels pin and poutN), by the names in their drivers' i2c_device_id, or by the device tree's
+# without the maker, which hwmon shows: ibm-cffps.c, inspur-ipsps.c, dps920ab.c, fsp-3y.c, bel-pfe.c, acbel-fsg032.c,
+# crps.c (crps185), bpa-rs600.c, aps-379.c, d1u74t.c, hac300s.c. Other PMBus chips feed parts of a board.
 _SUPPLIES = re.compile(
-    r"cffps[12]?|ipsps1|dps920ab|ym2151e|yh5151e|pfe(1100|3000)|acbel_fsg032|intel_crps185|bp[ad][-_]rs600"
+    r"(ibm_)?cffps[12]?|ipsps1|dps920ab|ym2151e|yh5151e|pfe(1100|3000)|(acbel_)?fsg032|(intel_)?crps185"
+    r"|bp[ad][-_]rs600|aps[-_]379|d1u74t|hac300s"
 )
-# Cards and disks: shown, and never the host's CPUs'.
-_DEVICES = re.compile(r"amdgpu|radeon|nouveau|i915|xe$|nvme|drivetemp|mlx|bnxt|nvidia|habanalabs|sfp", re.I)
+# Cards, disks and fans (drivers/acpi/fan_hwmon.c): shown, and never the host's CPUs'. An SFP's power is its light's.
+_DEVICES = re.compile(
+    r"amdgpu|radeon|nouveau|i915|xe$|nvme|drivetemp|mlx|bnxt|nvidia|habanalabs|sfp|nfp|acpi_fan", re.I
+)
 
 
 def role_of(chip: str, number: str, label: str | None, labels: Mapping[str, str]) -> Role:

@@ -243,7 +243,7 @@ def _check_live(log: MeterLog, path: Path) -> None:
     if not log.has_epoch:
         raise CapabilityError(
             f"meter_log: the times of {path} count from 0 and have no place on this machine's clock",
-            "let the logger write times of day, or replay it by itself: powerprof energy --from FILE",
+            "let the logger write times of day, or replay it alone: powerprof energy --from FILE",
         )
     age_s = time.time() - log.samples[-1].time_s
     if abs(age_s) > max(_STALE_S, 10 * log.step_s):

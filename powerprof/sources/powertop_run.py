@@ -7,10 +7,11 @@ import math
 from typing import Literal
 
 from powerprof.errors import CapabilityError, PowerprofError
-from powerprof.records import AchievedResidency, StateResidency, Window
+from powerprof.records import StateResidency, Window
 from powerprof.sources.base import is_polling
 from powerprof.sources.powertop import PowertopReport, is_hardware_state, parse_powertop
 from powerprof.sources.timed_program import OUTPUT, Outcome, TimedProgram
+from powerprof.system_records import AchievedResidency
 
 
 def _state(report: PowertopReport, name: str) -> StateResidency:

@@ -9,10 +9,11 @@ import os
 import resource
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from powerprof import files, paths
+from powerprof.processes.stat import process_stat
 from powerprof.records import ProcessTime
 
 _USER_HZ = 100  # the unit of /proc/stat for user space on every architecture (include/asm-generic/param.h)
@@ -23,13 +24,14 @@ _CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h: clock of a process = ~pid <
 @dataclass(frozen=True, slots=True)
 class Stat:
     """/proc/stat at CLOCK_MONOTONIC `at_ns`. Times are seconds since boot by CPU, in the kernel's field
-    names.
+    names; `interrupts` are those that came by number.
     """
 
     at_ns: int
     cpus: Mapping[int, Mapping[str, float]]
     interrupts_count: int
     context_switches_count: int
+    interrupts: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,14 @@ def parse_stat(text: str, path: object, at_ns: int = 0) -> Stat:
     """Parse /proc/stat. Raises PowerprofError where it is none."""
     cpus: dict[int, dict[str, float]] = {}
     counts = {"intr": 0, "ctxt": 0}
+    interrupts: dict[int, int] = {}
     for line in text.splitlines():
         words = line.split()
         try:
             if words and words[0] in counts:
                 counts[words[0]] = int(words[1])
+                if words[0] == "intr":
+                    interrupts = {number: int(word) for number, word in enumerate(words[2:]) if word != "0"}
             elif words and words[0].startswith("cpu") and words[0] != "cpu":
                 ticks = [int(word) / _USER_HZ for word in words[1:]]
                 cpus[int(words[0][3:])] = dict(zip(_FIELDS, ticks, strict=False))
@@ -63,7 +68,7 @@ def parse_stat(text: str, path: object, at_ns: int = 0) -> Stat:
             raise files.not_understood(path, f"not understood: {line[:40]!r}") from None
     if not cpus:
         raise files.not_understood(path, "no CPU in it")
-    return Stat(at_ns, cpus, counts["intr"], counts["ctxt"])
+    return Stat(at_ns, cpus, counts["intr"], counts["ctxt"], interrupts)
 
 
 def read_stat(root: Path | None = None) -> Stat:
@@ -164,12 +169,9 @@ def children(pid: int) -> list[int]:
 
 
 def reaped_cpu_ns(pid: int) -> int:
-    """What the processes used that a process has started and waited for, in steps of 10 ms: fields 16 and 17 of
-    /proc/PID/stat (proc(5)). 0 where it is gone."""
-    words = (files.try_text(paths.procfs() / str(pid) / "stat") or "").rpartition(")")[2].split()
-    if len(words) < 15 or not (words[13].lstrip("-").isdigit() and words[14].lstrip("-").isdigit()):
-        return 0
-    return (int(words[13]) + int(words[14])) * (1_000_000_000 // _USER_HZ)
+    """What the processes used that a process has started and waited for, in steps of 10 ms. 0 where it is gone."""
+    stat = process_stat(pid)
+    return 0 if stat is None else stat.reaped_ticks * (1_000_000_000 // _USER_HZ)
 
 
 def family_cpu_ns(pid: int) -> int | None:

@@ -289,7 +289,7 @@ def _share_of(
     joules = exact_joules if whole and exact_joules is not None else sum(p.within(begin, end) for p in inside)
     gap = (end - begin) - covered
     if gap > max(_GAP_S, _GAP_SHARE * (end - begin)):
-        said.append(f"{gap:.1f} s between its samples are not covered: the mean power of the rest stands for them")
+        said.append(f"{gap:.1f} s between its samples are not covered: filled with the mean power of the rest")
     if gap > 0:
         joules *= (end - begin) / covered
     if (end - begin) < window - max(_GAP_S, _GAP_SHARE * window):

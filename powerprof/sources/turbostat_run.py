@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Literal
 
 from powerprof.errors import CapabilityError
-from powerprof.records import AchievedResidency, StateResidency, Window
+from powerprof.records import StateResidency, Window
 from powerprof.sources.base import is_polling
 from powerprof.sources.timed_program import OUTPUT, Outcome, TimedProgram
 from powerprof.sources.turbostat import TurbostatInterval, TurbostatLog, parse_turbostat
+from powerprof.system_records import AchievedResidency
 
 
 def _mean(log: TurbostatLog, column: str) -> float | None:

@@ -21,6 +21,8 @@ from powerprof.statistics.intervals import (
     student_interval,
     welch_interval,
 )
+from powerprof.statistics.rates import BLOCKS, difference_of_rates, rate_interval
+from powerprof.statistics.rounds import FEWEST_ROUNDS, PointPair, compare_points, which_differ
 from powerprof.statistics.strata import Pooled, Stratum, pool
 from powerprof.statistics.verdicts import (
     FUNCTIONS_LEVEL,
@@ -35,13 +37,16 @@ from powerprof.statistics.verdicts import (
 )
 
 __all__ = [
+    "BLOCKS",
     "DRIFT_FLOOR_POINTS",
+    "FEWEST_ROUNDS",
     "FUNCTIONS_LEVEL",
     "Control",
     "Drift",
     "Interval",
     "MonotonicTrend",
     "PairedResult",
+    "PointPair",
     "Pooled",
     "Stratum",
     "Verdict",
@@ -49,16 +54,20 @@ __all__ = [
     "block_trend",
     "bounded_interval",
     "compare_pairs",
+    "compare_points",
     "compare_unpaired",
     "difference_interval",
+    "difference_of_rates",
     "judge_control",
     "mean_interval",
     "minimum_detectable_percent",
     "pool",
     "primary_verdict",
+    "rate_interval",
     "ratio_interval",
     "student_interval",
     "survivors",
     "verdict_of",
     "welch_interval",
+    "which_differ",
 ]

@@ -23,23 +23,15 @@ class Control:
     sound: bool
     difference_percent: float | None
     half_width_percent: float | None
-    text: str
 
 
 def judge_control(result: PairedResult) -> Control:
     """An A/A run must be inconclusive; its interval's half width is what the apparatus can resolve."""
     interval = result.difference_interval
     if interval is None or result.percent is None:
-        return Control(False, None, None, "the A/A control has too few pairs to judge")
+        return Control(False, None, None)
     width = 100 * interval.half_width / abs(result.a_mean)
-    if result.verdict == "inconclusive":
-        return Control(True, result.percent, width, f"A/A ±{width:.2g} %")
-    return Control(
-        False,
-        result.percent,
-        width,
-        f"the A/A control differs by {result.percent:+.2g} %: something else changes, trust no verdict",
-    )
+    return Control(result.verdict == "inconclusive", result.percent, width)
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def _exp(power: float) -> float:
 
 
 def bounded_interval(
-    values: Sequence[float], floor: float | None = None, ceiling: float | None = None, level: float = LEVEL
+    values: Sequence[float], floor: float | None = None, ceiling: float | None = None
 ) -> Interval | None:
     """Student's interval of a figure that cannot leave its bounds: a rate below 0, a residency above 100 %.
 
@@ -126,7 +126,7 @@ def bounded_interval(
     where it, or what so becomes of it, would leave both), by the delta method, and turned back: it bends towards the
     bound and is not cut there.
     """
-    plain = student_interval(values, level)
+    plain = student_interval(values)
     if plain is None:
         return None
     below, above = floor is not None and plain.low < floor, ceiling is not None and plain.high > ceiling

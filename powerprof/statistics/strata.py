@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from powerprof.statistics.intervals import LEVEL, Interval, student_p, student_quantile
-from powerprof.statistics.scatter import rounding, serial_factor, step_of
+from powerprof.statistics.scatter import effective_freedom, rounding, serial_factor, step_of
 
 _MOST = 200.0
 Stratum = tuple[Sequence[float], Sequence[float]]
@@ -36,7 +36,7 @@ def pool(strata: Sequence[Stratum]) -> Pooled | None:
     known = [(list(a), list(b)) for a, b in strata if a and b]
     if not known:
         return None
-    each, variance, spread = [], 0.0, 0.0
+    each, variance, spread, sparse = [], 0.0, 0.0, 0.0
     for a, b in known:
         centre = (statistics.fmean(a) + statistics.fmean(b)) / 2
         each.append(100 * (statistics.fmean(b) - statistics.fmean(a)) / centre if centre else 0.0)
@@ -48,6 +48,7 @@ def pool(strata: Sequence[Stratum]) -> Pooled | None:
             part = (spread_of * 100 / centre) ** 2 / len(values)
             variance += part
             spread += part**2 / (len(values) - 1)
+            sparse += part**2 / effective_freedom(values)
     count = len(known)
     mean, error = statistics.fmean(each), math.sqrt(variance) / count
     interval, p_value = None, None
@@ -58,7 +59,7 @@ def pool(strata: Sequence[Stratum]) -> Pooled | None:
             freedom = variance**2 / spread
             reach = student_quantile(LEVEL, freedom) * error
             interval = Interval(max(mean - reach, -_MOST), min(mean + reach, _MOST), "welch")
-            p_value = student_p(mean / error, freedom)
+            p_value = student_p(mean / error, variance**2 / sparse)
     return Pooled(
         a_mean=statistics.fmean(statistics.fmean(a) for a, _ in known),
         b_mean=statistics.fmean(statistics.fmean(b) for _, b in known),

@@ -22,7 +22,7 @@ from powerprof.statistics.intervals import (
     welch_error,
     welch_interval,
 )
-from powerprof.statistics.scatter import rounding, serial_factor, step_of
+from powerprof.statistics.scatter import effective_freedom, rounding, serial_factor, step_of
 
 Verdict = Literal["b_lower", "b_higher", "inconclusive"]
 POWER = 0.8
@@ -136,13 +136,20 @@ def _result(a: Sequence[float], b: Sequence[float], interval: Interval | None, s
     )
 
 
+def paired_difference(
+    a: Sequence[float], b: Sequence[float], step: float | None = None, *, on_logs: bool
+) -> tuple[float, float]:
+    """The mean of b − a over pairs, or of log(b / a), and its standard error. Two pairs at least."""
+    each = [math.log(y / x) if on_logs else y - x for x, y in zip(a, b, strict=True)]
+    least = log_rounding(a, b, step) if on_logs else _rounding(a, b, step)
+    return statistics.fmean(each), _spread(each, least) / math.sqrt(len(each))
+
+
 def _p_of_pairs(a: Sequence[float], b: Sequence[float], step: float | None, *, on_logs: bool) -> float | None:
     if len(a) < 3:
         return None
-    each = [math.log(y / x) if on_logs else y - x for x, y in zip(a, b, strict=True)]
-    least = log_rounding(a, b, step) if on_logs else _rounding(a, b, step)
-    error = _spread(each, least) / math.sqrt(len(each))
-    return student_p(statistics.fmean(each) / error, len(each) - 1) if error else 1.0
+    difference, error = paired_difference(a, b, step, on_logs=on_logs)
+    return student_p(difference / error, len(a) - 1) if error else 1.0
 
 
 def primary_verdict(verdict: Verdict, p_value: float | None) -> Verdict:
@@ -170,11 +177,12 @@ def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int) -> Pa
     if not a or not b:
         raise ValueError("two runs need values each")
     interval = welch_interval(a, b) if min(len(a), len(b)) >= 3 else None
-    return dataclasses.replace(_result(a, b, interval, seed), p_value=_p_of_two(a, b))
+    return dataclasses.replace(_result(a, b, interval, seed), p_value=p_of_two(a, b))
 
 
-def _p_of_two(a: Sequence[float], b: Sequence[float]) -> float | None:
+def p_of_two(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """How often chance alone makes two runs of equal conditions differ so much; None for fewer than three windows."""
     if min(len(a), len(b)) < 3:
         return None
-    difference, (error, freedom) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b)
-    return student_p(difference / error, freedom) if error else 1.0
+    difference, (error, _) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b)
+    return student_p(difference / error, min(map(effective_freedom, (a, b)))) if error else 1.0

@@ -125,7 +125,7 @@ def test_wakeups_that_move_with_a_state_are_not_told_apart() -> None:
         windows.append(MeteredWindow(str(level), 1.0, 6 * running + idle, running, {"C1": idle}, 1000.0 * idle))
     fit = fit_windows(windows)
     assert fit.wakeup is None
-    assert any("do not tell wake-ups" in note for note in fit.notes)
+    assert any("do not separate wake-ups" in note for note in fit.notes)
     assert fit.states["C1"].value == pytest.approx(1.0)
 
 
@@ -144,7 +144,7 @@ def test_a_state_that_was_hardly_entered_is_left_out() -> None:
     [
         (simulate(1)[:4], "4 windows cannot fit 5 unknowns"),
         ([MeteredWindow("idle", 1.0, 1.0, 0.0, {"C1": 2.0}, 10.0)] * 5, "hardly ran"),
-        ([MeteredWindow("same", 1.0, 5.0, 1.0, {"C1": 1.0}, 10.0)] * 9, "do not tell C0, C1 apart"),
+        ([MeteredWindow("same", 1.0, 5.0, 1.0, {"C1": 1.0}, 10.0)] * 9, "do not separate C0, C1"),
     ],
 )
 def test_windows_that_tell_nothing_are_refused(windows: list[MeteredWindow], reason: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.energy.domains import Total
+from powerprof.energy.request import EnergyRequest
 from powerprof.energy.split import Consumer
 from powerprof.energy.windows import WindowEnergy
 from powerprof.queries.shares import pricing
@@ -26,7 +27,7 @@ def split_of(energy: WindowEnergy, **given: float) -> EnergySplit:
 @pytest.fixture
 def energy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WindowEnergy:
     monkeypatch.setenv("POWERPROF_SYSFS", str(tmp_path))
-    return WindowEnergy("auto")
+    return WindowEnergy(EnergyRequest(source="auto"))
 
 
 def test_a_metered_host_without_a_calibration_has_joules_by_part(energy: WindowEnergy) -> None:

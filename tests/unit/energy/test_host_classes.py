@@ -72,6 +72,28 @@ _HOSTS: list[tuple[str, list[Chip], float | None]] = [
     ("AcBel", [("acbel_fsg032", _SUPPLY)] * 2, 200.0),
     ("IBM supplies", [("cffps2", _SUPPLY)] * 2, 200.0),
     ("BluTek supplies", [("bpa-rs600", _SUPPLY)] * 2, 200.0),
+    ("IBM supplies by their older names", [("ibm_cffps1", _SUPPLY), ("ibm_cffps2", _SUPPLY)], 200.0),
+    ("IBM supplies of an unknown version", [("ibm_cffps", _SUPPLY)] * 2, 200.0),
+    ("Sony supplies", [("aps-379", _SUPPLY)] * 2, 200.0),
+    ("Murata supplies", [("d1u74t", {"pin": 100.0})] * 2, 200.0),
+    ("a Hi-Tron supply", [("hac300s", {"pout1": 92.0})], 92.0),
+    ("AcBel by the device tree", [("fsg032", _SUPPLY)] * 2, 200.0),
+    ("CRPS by the device tree", [("crps185", {"pin": 100.0})] * 2, 200.0),
+    ("ACPI fans", [("acpi_fan", {"1": 3.0})] * 6, None),
+    ("a network card of Netronome", [("nfp", {"1": 20.0, "2": 8.0})], None),
+    ("ACPI fans and supplies", [("acpi_fan", {"1": 3.0}), *[("cffps2", _SUPPLY)] * 2], 200.0),
+    ("light of SFP modules", [("sfp_xp0", {"1": 0.001})] * 2, None),
+    ("sockets as a BMC sees them", [("sbrmi", {"1": 180.0})] * 2, None),
+    ("a POWER server as its BMC sees it", [("occ", {"system": 800.0, "proc": 300.0})], None),
+    ("limits of Active Energy Manager", [("aem2", {"1": 200.0, "2": 190.0, "3": 5.0, "4": 900.0})], None),
+    ("converters of a board", [("lx1308", _SUPPLY), ("q54sj108a2", _SUPPLY), ("pim4328", _SUPPLY)], None),
+    (
+        "hot-swap controllers",
+        [("adm1275", {"pin": 90.0}), ("lm25066", {"pin": 90.0}), ("ltc4286", {"pin": 90.0})],
+        None,
+    ),
+    ("a supply whose name only begins so", [("cffps3x", _SUPPLY), ("pfe1100b", _SUPPLY)], None),
+    ("a supply and a chip of its name's beginning", [("cffps2", _SUPPLY), ("cffps2_fan", {"1": 9.0})], 100.0),
     ("supplies without an input power", [("cffps1", {"pout1": 92.0})] * 2, 184.0),
     ("an ACPI meter", [("power_meter", {"1": 200.0})], 200.0),
     ("an ACPI meter and two supplies", [("power_meter", {"1": 200.0}), *[("cffps2", _SUPPLY)] * 2], 200.0),
@@ -227,6 +249,85 @@ def test_a_battery_beside_the_mains_is_no_meter_of_the_machine(tree: Tree) -> No
     with open_meters("battery") as meters:
         readings = measured(meters, lambda: supply(tree, "AC", "Mains", online=1))
     assert readings[0].joules is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "feeds"),
+    [
+        ("Mains", True),
+        ("USB", True),
+        ("USB_C", True),
+        ("USB_PD", True),
+        ("Wireless", True),
+        ("UPS", True),
+        ("Battery", False),
+    ],
+)
+def test_whatever_else_feeds_the_machine_is_no_battery_of_it(tree: Tree, kind: str, feeds: bool) -> None:
+    supply(tree, "BAT0", "Battery", status="Discharging", power_now=8_000_000)
+    supply(tree, "other", kind, online=1, scope="Device")  # a mouse's cradle
+    with open_meters("battery") as meters:
+        assert host_energy(measured(meters)).watts == pytest.approx(8.0)
+    supply(tree, "other", kind, online=1, scope="System")
+    if feeds:
+        with pytest.raises(CapabilityError, match=r"the mains feed this machine too \(other\)"):
+            open_meters("battery")
+    else:
+        with open_meters("battery") as meters:
+            assert host_energy(measured(meters)).watts == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(
+    ("maker", "model"),
+    [
+        ("American Power Conversion", "RS 900G"),
+        ("CPS", "CP1500PFCLCD"),
+        ("EATON", "5E1100i"),
+        ("Tripp Lite", "SMART1500"),
+    ],
+)
+def test_a_maker_of_ups_makes_no_battery_of_this_machine(tree: Tree, maker: str, model: str) -> None:
+    values = {"manufacturer": maker, "model_name": model}
+    supply(tree, "BAT0", "Battery", status="Discharging", power_now=300_000_000, **values)
+    with pytest.raises(CapabilityError, match="battery: none"):
+        open_meters("battery")
+
+
+@pytest.mark.parametrize("name", ["hid-0003:051D:0002.0001-battery", "wacom_battery_3", "ps-controller-battery-a0"])
+def test_a_peripherals_battery_is_none_of_this_machine(tree: Tree, name: str) -> None:
+    supply(tree, name, "Battery", status="Discharging", power_now=300_000_000)
+    with pytest.raises(CapabilityError, match="battery: none"):
+        open_meters("battery")
+
+
+# Zones of one control type, their names, whether their range can be read, and the host's watts of 100 J each in 2 s.
+_ZONES: list[tuple[str, list[str], bool, float | None]] = [
+    ("four dies", [f"package-{n // 2}-die-{n % 2}" for n in range(4)], True, 200.0),
+    ("no wrap point", ["package-0"], False, None),
+    ("renamed", ["pkg-0", "socket1"], True, None),
+    ("in capitals", ["Package-0"], True, None),
+    ("AMD's core alone", ["core"], True, 50.0),
+    ("dram alone", ["dram"], True, None),
+]
+
+
+@pytest.mark.parametrize(("names", "ranged", "watts"), [z[1:] for z in _ZONES], ids=[z[0] for z in _ZONES])
+def test_zones_of_other_kernels(tree: Tree, names: list[str], ranged: bool, watts: float | None) -> None:
+    def draw(energy_uj: int) -> None:
+        for number, name in enumerate(names):
+            tree.zone(f"intel-rapl:{number}", name, energy_uj, 262_143_328_850 if ranged else None)
+
+    draw(0)
+    with open_meters("rapl") as meters:
+        total = host_energy(measured(meters, lambda: draw(100_000_000)))
+    assert total.watts == (None if watts is None else pytest.approx(watts))
+
+
+@pytest.mark.parametrize("control", ["arm-scmi", "dtpm", "intel-rapl-other"])
+def test_limits_that_are_no_rapl_are_not_read_as_such(tree: Tree, control: str) -> None:
+    tree.zone(f"{control}:0", "package-0", 0)
+    with pytest.raises(CapabilityError, match="no RAPL energy counters"):
+        open_meters("rapl")
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from powerprof.attribution.blame import energy_split
 from powerprof.energy.domains import HostMeters, contained, host_energy, host_meters, mean_host_energy, unmetered
 from powerprof.energy.meters import make_readings
+from powerprof.energy.request import EnergyRequest
 from powerprof.energy.session import judge
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.judge import phases
 from powerprof.experiment.judge.metrics import Baseline, baseline_of, metrics_for
 from powerprof.experiment.judge.phasesplit import with_energy_split
-from powerprof.records import EnergyReading, IdleRun, ToolCost, Window
+from powerprof.idle_records import IdleRun
+from powerprof.records import EnergyReading, ToolCost, Window
 from powerprof.report.terminal import idle as idle_report
 from powerprof.sources.counters import CounterSample
 from powerprof.sources.meter import DomainEnergy, rapl_scope
@@ -90,7 +92,7 @@ def by_every_command(readings: Sequence[EnergyReading], window_s: float = WINDOW
         return values[name].of(block) if name in values else None
 
     phase = phases.combine("baseline", [window])
-    with WindowEnergy("none") as energy:
+    with WindowEnergy(EnergyRequest(source="none")) as energy:
         result = judge(window, energy, "none", window_s)
         split = with_energy_split(phase, energy, phases.run_meters([phase])).energy_split
     run = IdleRun(

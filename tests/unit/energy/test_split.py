@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from powerprof.energy.request import EnergyRequest
 from powerprof.energy.split import Consumer, EnergyPart, EnergySplit, split_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.judge import phases
@@ -219,7 +220,7 @@ def test_stolen_time_is_a_line_of_its_own_and_no_negative_residual() -> None:
     # 2 CPUs for 2 s: C0 30 % = 1.2 s, of which 0.4 s were stolen; the server used 0.4 s of CPU time.
     window = msgspec.structs.replace(builders.window(30.0, client_s=0.0, watts=3.0), steal_percent=10.0)
     phase = phases.combine("server", [window])
-    with WindowEnergy("model") as energy:
+    with WindowEnergy(EnergyRequest(source="model")) as energy:
         split = with_energy_split(phase, energy, None).energy_split
     assert split is not None
     assert {part.name: pytest.approx(part.c0_s) for part in split.parts} == {
@@ -249,4 +250,6 @@ def test_steal_and_smt_are_said() -> None:
         ("x", 5.0, 1.0),
         ("stolen by other guests", 0.0, 1.0),
     ]
-    assert split.notes == ["SMT siblings share a core: a CPU second is charged the same alone and beside a sibling"]
+    assert split.notes == [
+        "SMT siblings share a core: a CPU second is charged the same alone and next to a busy sibling"
+    ]

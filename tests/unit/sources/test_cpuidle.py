@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.errors import PowerprofError
+from powerprof.sources.base import CpuReading, StateInfo
 from powerprof.sources.cpuidle import CpuidleReader, driver, list_of, online_cpus, parse_cpu_list
 from tests.unit.sources.fake_cpu import C1, C6, HALTPOLL, POLL, FakeCpus
 
@@ -117,3 +118,10 @@ def test_256_cpus_within_half_of_the_open_files(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
     assert len(first.cpus) == 256
     assert second.cpus[255].time_us == (0, 0, 77)
+
+
+def test_entries_are_those_that_the_driver_turned_down_too() -> None:
+    """An idle period is traced for each; a kernel before 5.9 does not count them."""
+    states = (StateInfo("POLL", polling=True), StateInfo("C1", polling=False))
+    reading = CpuReading(0, 1, states, (0, 0), (7, 100), (0, 0), (0, 0), (None, 12))
+    assert reading.entries_count == 119

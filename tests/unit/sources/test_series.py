@@ -247,4 +247,4 @@ def test_gaps_between_intervals_are_gaps() -> None:
     intervals = [PowerInterval(0.0, 5.0, 100.0), PowerInterval(9.0, 14.0, 100.0)]
     energy = interval_energy(intervals, 0.0, 14.0)
     assert energy.joules == pytest.approx(1400.0)
-    assert energy.notes == ("4.0 s between its samples are not covered: the mean power of the rest stands for them",)
+    assert energy.notes == ("4.0 s between its samples are not covered: filled with the mean power of the rest",)

@@ -85,13 +85,12 @@ def test_a_sound_control_says_what_it_resolves() -> None:
     assert control.sound
     assert control.half_width_percent is not None
     assert 0.3 < control.half_width_percent < 2.5
-    assert control.text.startswith("A/A ±")
 
 
 def test_a_control_that_differs_is_unsound() -> None:
     control = judge_control(compare_pairs(_noisy(5, 0.05, 10, 3), _noisy(6, 0.05, 10, 4), seed=1))
     assert not control.sound
-    assert "trust no verdict" in control.text
+    assert control.difference_percent is not None and 15 < control.difference_percent < 25
 
 
 def test_drift_below_the_floor_passes_and_above_it_fails() -> None:

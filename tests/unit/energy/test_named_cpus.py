@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPUs by their names: as people write them, as /proc/cpuinfo has them, and what is not one of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from powerprof.energy.cpu import CpuIdentity
+from powerprof.energy.families import shipped_models
+from powerprof.energy.model import choose_model, estimate
+from powerprof.energy.named import find_kind, kind_of
+from powerprof.energy.request import EnergyRequest
+from powerprof.energy.windows import WindowEnergy
+from powerprof.errors import UsageError
+
+SHIPPED = shipped_models()
+MILAN = CpuIdentity("AuthenticAMD", 25, 1, 1, "AMD EPYC-Milan Processor")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("EPYC 7763", "7763"),
+        ("amd epyc 7763 64-core processor", "7763"),
+        ("7763", "7763"),
+        ("AMD EPYC 9654P 96-Core Processor", "9654P"),
+        ("Xeon E5-2699 v4", "E5-2699v4"),
+        ("Intel(R) Xeon(R) CPU E5-2699 v4 @ 2.20GHz", "E5-2699v4"),
+        ("Intel(R) Xeon(R) CPU E5-2660 0 @ 2.20GHz", "E5-2660"),
+        ("Intel(R) Xeon(R) Platinum 8280 CPU @ 2.70GHz", "8280"),
+        ("INTEL(R) XEON(R) PLATINUM 8592+", "8592+"),
+        ("Intel(R) Xeon(R) E-2288G CPU @ 3.70GHz", "E-2288G"),
+        ("Intel(R) Core(TM) i5-4570 CPU @ 3.20GHz", "i5-4570"),
+        ("Intel(R) Core(TM) Ultra 7 255H", "255H"),
+        ("Intel(R) Xeon(R) 6787P", "6787P"),
+        ("Ampere Altra Max M128-30", "M128-30"),
+    ],
+)
+def test_a_name_as_it_is_written(text: str, name: str) -> None:
+    assert find_kind(text).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("EPYC 7764", "EPYC 7763"),
+        ("EPYC 9354", "EPYC 9"),
+        ("Xeon E5-2699 v5", "Xeon E5-2699v"),
+        ("Xeon 7763", "write the CPU's number|near are Xeon"),
+        ("EPYC 8280", "near are EPYC|write"),
+        ("Milan", "near are EPYC 7763"),
+        ("", "write the CPU's number"),
+        ("EPYC", "near are EPYC"),
+        ("\x1b[31mEPYC\n7", "write|near"),
+        ("7" * 100_000, "write|near"),
+        ("7763:255", "256"),
+        ("7763:", "256"),
+        ("7763:-1", "256"),
+        ("7763:\u0662\u0665\u0666", "256"),
+        ("7763:256:256", "write|near"),
+    ],
+)
+def test_what_is_no_name_ends_with_names_that_are_near(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_kind(text)
+    assert caught.value.hint is not None
+    assert re.search(said, caught.value.hint)
+    assert caught.value.message.startswith("--cpu-model")
+    assert len(caught.value.message) < 250
+    assert caught.value.message.isprintable()
+    assert caught.value.hint.isprintable()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        None,
+        "",
+        "AMD EPYC",
+        "AMD EPYC-Milan Processor",
+        "Intel(R) Xeon(R) Processor",
+        "Intel Xeon Processor (Skylake, IBRS)",
+    ],
+)
+def test_a_hidden_name_is_no_kind(name: str | None) -> None:
+    assert kind_of(CpuIdentity("AuthenticAMD", 25, 1, 1, name)) is None
+
+
+def test_a_host_that_shows_its_name_needs_no_option() -> None:
+    shown = CpuIdentity("AuthenticAMD", 25, 1, 1, "AMD EPYC 7763 64-Core Processor")
+    assert choose_model(SHIPPED, shown).title == "EPYC 7763 (AMD EPYC Milan)"
+    # A number that another generation has is somebody else's.
+    assert choose_model(SHIPPED, CpuIdentity("AuthenticAMD", 25, 17, 1, shown.name)).title == "AMD EPYC Genoa"
+
+
+def test_the_name_and_the_size_narrow_the_interval() -> None:
+    def fold(cpu_model: str | None, vcpu: str | None = "thread") -> float:
+        chosen = choose_model(SHIPPED, MILAN, smt=False, cpu_model=cpu_model, vcpu=vcpu)  # type: ignore[arg-type]
+        reading = estimate(chosen, 2, 1.0, 0.0, [])
+        assert reading.low_watts and reading.watts and reading.high_watts
+        assert reading.low_watts < reading.watts < reading.high_watts
+        return reading.high_watts / reading.low_watts
+
+    assert fold("EPYC 7763:128") < fold("EPYC 7763") < 6
+    assert fold("EPYC 7763", None) == pytest.approx(2 * fold("EPYC 7763"), rel=0.01)
+    assert fold(None) < 25
+
+
+def test_a_core_is_as_many_threads() -> None:
+    thread, core = (
+        estimate(choose_model(SHIPPED, MILAN, smt=False, cpu_model="EPYC 7763", vcpu=vcpu), 2, 1.0, 30.0, [])
+        for vcpu in ("thread", "core")
+    )
+    for end in ("watts", "low_watts", "high_watts"):
+        assert getattr(core, end) == pytest.approx(2 * getattr(thread, end))
+    # One thread a core: nothing to tell apart.
+    altra = choose_model(SHIPPED, CpuIdentity("0x41", None, 0xD0C, 1), cpu_model="Altra Q80-30", vcpu="core")
+    assert altra.scale == 1.0
+
+
+def test_a_name_that_contradicts_the_host_is_doubted() -> None:
+    chosen = choose_model(SHIPPED, CpuIdentity("GenuineIntel", 6, 85, 4), cpu_model="EPYC 7763")
+    assert chosen.doubts[0].startswith("this host shows a CPU of Intel Skylake")
+
+
+def test_what_estimates_nothing_takes_no_name() -> None:
+    with pytest.raises(UsageError, match="no effect"):
+        WindowEnergy(EnergyRequest(source="none", cpu_model="EPYC 7763"))
+    with pytest.raises(UsageError, match="no effect"):
+        WindowEnergy(EnergyRequest(source="none", vcpu="core"))
