@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from powerprof.errors import DataError
 from powerprof.paths import procfs
-from powerprof.stacks.debuginfod import fetch
+from powerprof.stacks.debuginfod import cached, fetch
 from powerprof.stacks.elf import Elf, read_elf, section_bytes
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.opening import Opened, open_in_root
@@ -21,11 +23,21 @@ MAX_LINKED_BYTES = 256 << 20
 _DEBUG_ROOT = "/usr/lib/debug"
 
 
-def find_debug_file(image: ProcessImage, mapping: Mapping, elf: Elf | None, budget: Budget) -> Opened | None:
-    """The separate debug file of a module, verified to be its own; the caller closes it. None where there is none.
+@dataclass(frozen=True)
+class DebugFile:
+    """An open debug file, to be closed by who asked for it, and how it was found."""
+
+    opened: Opened
+    source: Literal["build_id", "debuglink", "debuginfod"]
+
+
+def find_debug_file(
+    image: ProcessImage, mapping: Mapping, elf: Elf | None, budget: Budget, *, download: bool = True
+) -> DebugFile | None:
+    """The separate debug file of a module, verified to be its own. None where there is none.
 
     The process's own root is looked at before this system's: a container brings its own debug files. `elf` is the
-    module's file, needed for .gnu_debuglink only.
+    module's file, needed for .gnu_debuglink only; without `download` no server is asked.
     """
     roots = [procfs() / str(image.pid) / "root", Path("/")]
     build_id = mapping.build_id
@@ -34,7 +46,7 @@ def find_debug_file(image: ProcessImage, mapping: Mapping, elf: Elf | None, budg
         for root in roots:
             candidate = _open(root, name)
             if candidate is not None and _has_build_id(candidate, build_id):
-                return candidate
+                return DebugFile(candidate, "build_id")
             _close(candidate)
     link = _debuglink(elf) if elf is not None else None
     if link is not None:
@@ -44,13 +56,13 @@ def find_debug_file(image: ProcessImage, mapping: Mapping, elf: Elf | None, budg
             for place in (f"{folder}/{name}", f"{folder}/.debug/{name}", f"{_DEBUG_ROOT}{folder}/{name}"):
                 candidate = _open(root, place) if place != mapping.path else None
                 if candidate is not None and _checksum(candidate, image.pid, budget) == checksum:
-                    return candidate
+                    return DebugFile(candidate, "debuglink")
                 _close(candidate)
     if build_id:
-        path = fetch(build_id)
+        path = fetch(build_id) if download else cached(build_id)
         candidate = _open(Path("/"), str(path)) if path is not None else None
         if candidate is not None and _has_build_id(candidate, build_id):
-            return candidate
+            return DebugFile(candidate, "debuginfod")
         _close(candidate)
     return None
 

@@ -18,27 +18,27 @@ from powerprof.stacks.symtab import SymbolTable
 
 @dataclass(frozen=True)
 class DebugInfo:
-    """What was found beside the module itself. `notes` say what was left out and why."""
+    """What was found beside the module itself. `notes` say what was left out and why.
+
+    `source` is how the separate debug file was found (`DebugFile`).
+    """
 
     symbols: SymbolTable | None
     inline: InlineReader | None
     notes: tuple[str, ...] = ()
+    source: str | None = None
 
 
-def read_debug(
-    store: TableStore, image: ProcessImage, mapping: Mapping, span: tuple[int, int], *, inline: bool
-) -> DebugInfo:
-    """The debug information of a module: its own DWARF, else that of its separate debug file, whose symbols count.
-
-    `span` are the module's link-time addresses.
-    """
+def read_debug(store: TableStore, image: ProcessImage, mapping: Mapping, *, inline: bool) -> DebugInfo:
+    """The debug information of a module: its own DWARF, else that of its separate debug file, whose symbols count."""
     symbols: SymbolTable | None = None
     reader: InlineReader | None = None
     notes: list[str] = []
     with ExitStack() as stack:
         own = open_module(image, mapping)
         own_elf = _enter(stack, store, image, own, mapping, notes)
-        separate = find_debug_file(image, mapping, own_elf, store.budget)
+        found = find_debug_file(image, mapping, own_elf, store.budget, download=store.downloads)
+        separate = found.opened if found is not None else None
         separate_elf = _enter(stack, store, image, separate, mapping, notes)
         if isinstance(separate, Opened) and separate_elf is not None:
             try:
@@ -50,8 +50,8 @@ def read_debug(
                 continue
             if elf.section(".debug_info") is not None and not opened.is_trusted:
                 notes.append("inlined calls not shown (other users may write its debug information)")
-            reader = open_inline(opened, elf, span[0], span[1], mapping.path)
-    return DebugInfo(symbols, reader, tuple(notes))
+            reader = open_inline(opened, elf, store.debug_budget)
+    return DebugInfo(symbols, reader, tuple(notes), found.source if found is not None and symbols is not None else None)
 
 
 def _enter(

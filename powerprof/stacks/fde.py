@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from powerprof.errors import DataError
+from powerprof.stacks.leb128 import uleb
 from powerprof.stacks.registers import X86_64
 from powerprof.untrusted import loader
 
@@ -78,19 +79,6 @@ class _Cie:
     bottom: bool
 
 
-def _uleb(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("number too long")
-
-
 def returns_nowhere(code: bytes, encoding: int, column: int) -> bool:
     """Whether these call frame instructions make the return address (that DWARF column) undefined."""
     if bytes((_UNDEFINED, column)) not in code:
@@ -102,15 +90,15 @@ def returns_nowhere(code: bytes, encoding: int, column: int) -> bool:
             at += 1
             if opcode >= 0x40:
                 if opcode >> 6 == 2:
-                    _, at = _uleb(code, at)
+                    _, at = uleb(code, at)
                 continue
             if opcode == _UNDEFINED and code[at] == column:
                 return True
             for operand in _OPERANDS.get(opcode, ""):
                 if operand == "u":
-                    _, at = _uleb(code, at)
+                    _, at = uleb(code, at)
                 elif operand == "b":
-                    size, at = _uleb(code, at)
+                    size, at = uleb(code, at)
                     at += size
                 elif operand == "e":
                     at += struct.calcsize(_FORMATS[encoding & 0x0F])
@@ -130,15 +118,15 @@ def _cie(data: bytes, at: int, end: int, column: int) -> _Cie:
     at = zero + 1
     if version == 4:
         at += 2
-    _, at = _uleb(data, at)
-    _, at = _uleb(data, at)
+    _, at = uleb(data, at)
+    _, at = uleb(data, at)
     if version == 1:
         at += 1
     else:
-        _, at = _uleb(data, at)
+        _, at = uleb(data, at)
     encoding = 0
     if augmentation.startswith(b"z"):
-        size, at = _uleb(data, at)
+        size, at = uleb(data, at)
         code_at = at + size
         for letter in augmentation[1:]:
             if letter == ord("R"):

@@ -14,6 +14,8 @@ import msgspec
 from powerprof.errors import CapabilityError, DataError, PowerprofError
 from powerprof.files import read_fields, read_outside_text, reason_of
 from powerprof.paths import procfs
+from powerprof.processes.stat import process_stat
+from powerprof.stacks.called import called_as
 from powerprof.stacks.elf import PF_X, Elf, code_vaddr, read_elf
 from powerprof.stacks.opening import Opened, open_mapped
 from powerprof.stacks.reader_process import ReaderProcess, Unreadable
@@ -53,6 +55,11 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
         """The file's name as a reader knows it: `libc.so.6`, `[vdso]`, `[anonymous]`."""
         return self.path.rpartition("/")[2] or "[anonymous]"
 
+    @property
+    def is_file(self) -> bool:
+        """Whether a file of its own holds the code: neither memory without one (a JIT compiler's) nor the vdso."""
+        return bool(self.inode) and not self.path.startswith(("/memfd:", "/dev/zero", "//anon"))
+
     def in_memory(self, vaddr: int) -> int:
         """Where a link-time address is in the process, as a processor counts: what a file says may be any number."""
         return (vaddr + (self.bias or 0)) % (1 << 64)
@@ -61,7 +68,8 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
 class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
     """The executable mappings of one process at one moment, sorted and disjoint.
 
-    `started_ticks` (clock ticks after boot) tells a process from a later one of the same pid.
+    `started_ticks` (clock ticks after boot) tells a process from a later one of the same pid. `uid` and `gid`
+    are whom it acts as. `called` is the name by which its program was started, where that is a link to the file.
     """
 
     pid: int
@@ -70,6 +78,13 @@ class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
     mappings: tuple[Mapping, ...]
     vdso: bytes | None = None
     namespace_pid: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    called: str | None = None
+
+    def module_of(self, mapping: Mapping) -> str:
+        """The name of a mapping's file: of the program what it was called as, of all else the file's."""
+        return self.called if self.called and mapping.path == self.executable else mapping.module
 
     def mapping_at(self, address: int) -> Mapping | None:
         """The executable mapping that holds an address."""
@@ -110,6 +125,19 @@ class Seen:
         return elf
 
 
+def _who_may() -> str:
+    if os.geteuid():
+        return "run as root or as its user"
+    return "root may not either: run outside of the container, or change the security policy that protects it"
+
+
+class ProcessGoneError(PowerprofError):
+    """There is no such process, or it is the kernel's: it has no program."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"process {pid} is gone", "ps -e lists them")
+
+
 def snapshot(
     pid: int,
     budget: Budget | None = None,
@@ -128,31 +156,34 @@ def snapshot(
             return snapshot(pid, budget, own, seen=seen, before=before)
     base = procfs() / str(pid)
     try:
-        started = _started_ticks(base)
+        stat = process_stat(pid)
         maps, vdso = aside.maps(pid)
         text = maps.decode("utf-8", "surrogateescape")
-        executable = str((base / "exe").readlink()).removesuffix(_DELETED)
-        namespace_pid = _namespace_pid(base)
-    except FileNotFoundError as error:
-        raise PowerprofError(f"process {pid} is gone", "ps -e lists them") from error
-    except ProcessLookupError as error:
-        raise PowerprofError(f"process {pid} is gone", "ps -e lists them") from error
+        # As the paths of mappings are read: equal ones are the same file, and a name need not be UTF-8.
+        executable = os.readlink(bytes(base / "exe")).decode("utf-8", "replace").removesuffix(_DELETED)
+        namespace_pid, uid, gid = _numbers(base)
+        if stat is None:
+            raise FileNotFoundError
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise ProcessGoneError(pid) from error
     except Unreadable as error:
         if error.errno in (errno.ENOENT, errno.ESRCH):
-            raise PowerprofError(f"process {pid} is gone", "ps -e lists them") from error
+            raise ProcessGoneError(pid) from error
         if error.errno:
-            raise CapabilityError(error.message, "run as root or as its user") from error
+            raise CapabilityError(error.message, _who_may()) from error
         raise PowerprofError(error.message, error.hint) from error
     except (OSError, ValueError, IndexError) as error:
         why = reason_of(error) if isinstance(error, OSError) else str(error)
-        raise PowerprofError(f"cannot look at process {pid} ({why})", "run as root or as its user") from error
+        raise PowerprofError(f"cannot look at process {pid} ({why})", _who_may()) from error
     with (budget := budget or Budget()).metered(pid, _is_trusted(base)) as meter:
         if meter is not None:
             meter.take(len(text), str(base / "maps"))
         mappings = parse_maps(text, str(base / "maps"))
     known: dict[tuple[str, int, str], _Read] = {}
     unchanged = (
-        {_line(mapping): mapping for mapping in before.mappings} if before and before.started_ticks == started else {}
+        {_line(mapping): mapping for mapping in before.mappings}
+        if before and before.started_ticks == stat.started_ticks
+        else {}
     )
     described = []
     for mapping in mappings:
@@ -172,11 +203,14 @@ def snapshot(
         described[place] = msgspec.structs.replace(vdso_at, bias=vdso_at.start)
     return ProcessImage(
         pid=pid,
-        started_ticks=started,
+        started_ticks=stat.started_ticks,
         executable=executable,
         mappings=tuple(described),
         vdso=vdso,
         namespace_pid=namespace_pid,
+        uid=uid,
+        gid=gid,
+        called=called_as(base, executable),
     )
 
 
@@ -193,14 +227,12 @@ def _is_trusted(base: Path) -> bool:
         return False
 
 
-def _started_ticks(base: Path) -> int:
-    # Field 22 of stat; the command in field 2 may hold spaces and parentheses.
-    return int((base / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19])
-
-
-def _namespace_pid(base: Path) -> int | None:
-    pids = read_fields(base / "status").get("NSpid", "").split()
-    return int(pids[-1]) if pids else None
+def _numbers(base: Path) -> tuple[int | None, int | None, int | None]:
+    """(pid in its own namespace, effective user, effective group)."""
+    fields = read_fields(base / "status")
+    pids, users, groups = (fields.get(name, "").split() for name in ("NSpid", "Uid", "Gid"))
+    user, group = (int(ids[1]) if len(ids) > 1 else None for ids in (users, groups))
+    return int(pids[-1]) if pids else None, user, group
 
 
 @loader

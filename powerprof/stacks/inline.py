@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inlined calls and source lines from DWARF, by drgn.
+"""Inlined calls and source lines from DWARF.
 
-DWARF readers are native code and large. Only debug information that belongs to root or to the caller, and that
-nobody else may write, is given to one; for the rest a frame has its function's name and no more.
+Only debug information that belongs to root or to the caller, and that nobody else may write, is read; for the rest a
+frame has its function's name and no more. What would take too much memory or time is left out, and said.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Any
+import time
+from dataclasses import dataclass, replace
 
+from powerprof.stacks.demangle import demangle
+from powerprof.stacks.dwarf import Dwarf
+from powerprof.stacks.dwarf_unit import DAMAGE
 from powerprof.stacks.elf import Elf
 from powerprof.stacks.opening import Opened
+from powerprof.stacks.time_budget import DebugBudget, TooMuch
 
-MAX_DWARF_BYTES = 1 << 30
-MAX_INLINED = 64
+TOO_MUCH = "inlined calls not shown (its debug information takes too much memory or time)"
 
 
 @dataclass(frozen=True)
@@ -28,52 +31,44 @@ class Inlined:
 
 
 class InlineReader:
-    """The DWARF of one file. Link-time addresses in, levels out."""
+    """The DWARF of one file. Link-time addresses in, levels out; `note` says why there are no more of them."""
 
-    def __init__(self, program: Any) -> None:
-        self._program = program
+    def __init__(self, elf: Elf, budget: DebugBudget) -> None:
+        self._elf, self._budget = elf, budget
+        self._dwarf = Dwarf(elf, budget)
+        self.note: str | None = None
+
+    def __del__(self) -> None:
+        os.close(self._elf.fd)
 
     def levels(self, vaddr: int) -> tuple[Inlined, ...]:
         """What is inlined at an address (of an instruction, not a return address); () where nothing is known."""
-        try:
-            # Drgn takes each for a return address and looks at the byte before it.
-            trace = self._program.stack_trace_from_pcs([vaddr + 1])
-            calls = [_level(frame) for frame in list(trace)[:MAX_INLINED]]
-        except Exception:  # whatever a DWARF reader trips over costs the inlined frames, never the report
+        if self.note is not None:
             return ()
-        return tuple(calls) if any(call.name or call.source for call in calls) else ()
+        if self._budget.seconds_left < 0:
+            self.note = TOO_MUCH
+            return ()
+        began_s = time.thread_time()
+        try:
+            calls, line = self._dwarf.calls(vaddr)
+        except TooMuch:
+            self.note = TOO_MUCH
+            return ()
+        except DAMAGE:
+            # Whatever a reader trips over costs the inlined frames, never the report.
+            return ()
+        finally:
+            self._budget.seconds_left -= time.thread_time() - began_s
+        source = None if line is None else f"{line[0]}:{line[1]}"
+        levels: list[Inlined] = []
+        for number, call in reversed(list(enumerate(calls))):
+            levels.append(Inlined(demangle(call.name) if call.name else None, source, number > 0))
+            source = f"{call.call_file}:{call.call_line}" if call.call_file and call.call_line else None
+        return tuple(levels) if any(level.name or level.source for level in levels) else ()
 
 
-def _level(frame: Any) -> Inlined:
-    source = None
-    try:
-        name, line, _column = frame.source()
-        source = f"{name}:{line}"
-    except LookupError:
-        pass
-    return Inlined(frame.function_name, source, bool(frame.is_inline))
-
-
-def open_inline(opened: Opened, elf: Elf, low: int, high: int, path: str) -> InlineReader | None:
-    """A reader of a file's DWARF; None where it has none, or where it may not be trusted. `opened` stays open.
-
-    [low, high) are the link-time addresses of the module.
-    """
-    if not opened.is_trusted or opened.size_bytes > MAX_DWARF_BYTES:
+def open_inline(opened: Opened, elf: Elf, budget: DebugBudget) -> InlineReader | None:
+    """A reader of a file's DWARF; None where it has none, or where it may not be trusted. `opened` stays open."""
+    if not opened.is_trusted or elf.section(".debug_info") is None or elf.section(".debug_abbrev") is None:
         return None
-    if elf.section(".debug_info") is None or elf.section(".debug_abbrev") is None:
-        return None
-    import drgn
-
-    program = drgn.Program(drgn.Platform(drgn.Architecture.X86_64))
-    # A debug file may refer to another by name: nothing is looked for by itself.
-    program.set_enabled_debug_info_finders([])
-    try:
-        module = program.extra_module(path, id=0, create=True)
-        module.address_range = (low, high)
-        module.try_file(path, fd=os.dup(opened.fd), force=True)
-        if module.debug_file_bias != 0:
-            return None
-    except (LookupError, ValueError, ArithmeticError, OSError):
-        return None
-    return InlineReader(program)
+    return InlineReader(replace(elf, fd=os.dup(opened.fd), meter=None), budget)

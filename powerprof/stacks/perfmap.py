@@ -13,7 +13,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
+from powerprof.files import try_text
 from powerprof.paths import procfs
+from powerprof.processes.stat import process_stat
 from powerprof.stacks.image import ProcessImage
 from powerprof.stacks.opening import Opened, open_in_root
 from powerprof.untrusted import printable
@@ -58,10 +60,14 @@ def read_perf_map(image: ProcessImage) -> PerfMap:
         return EMPTY if absent else PerfMap((), (), (), 0, (f"{path}: not read ({opened})",))
     with opened:
         try:
-            owner = base.stat().st_uid
+            # The folder of a process that changed its account is root's.
+            owner = base.stat().st_uid if image.uid is None else image.uid
         except OSError:
             return EMPTY
-        refusal = owner_refusal(opened.uid, owner)
+        stat = process_stat(image.pid)
+        if stat is None or stat.started_ticks != image.started_ticks:
+            return EMPTY  # another process has the number now: the map is that one's
+        refusal = owner_refusal(opened.uid, owner) or _refusal(opened, image)
         if refusal:
             return PerfMap((), (), (), 0, (f"{path}: not read ({refusal})",))
         return _parse(opened.fd, path)
@@ -70,6 +76,19 @@ def read_perf_map(image: ProcessImage) -> PerfMap:
 def owner_refusal(file_uid: int, process_uid: int) -> str | None:
     """Why a map is not believed: anybody may create the name in /tmp before the process does."""
     return None if file_uid in (0, process_uid) else f"owned by user {file_uid}, the process is of user {process_uid}"
+
+
+def _refusal(opened: Opened, image: ProcessImage) -> str | None:
+    """Why a file that the process's account owns is not believed either."""
+    if opened.mode & 0o002:
+        return "anybody may write it: chmod o-w"
+    booted = next((line.split()[1] for line in (try_text(procfs() / "stat") or "").splitlines() if "btime" in line), "")
+    if booted.isdecimal():
+        started_s = int(booted) + image.started_ticks / os.sysconf("SC_CLK_TCK")
+        # The kernel gives the boot to the second.
+        if opened.mtime_ns / 1e9 < started_s - 2:
+            return "older than the process: an earlier one of the same number wrote it"
+    return None
 
 
 def _parse(fd: int, path: str) -> PerfMap:

@@ -5,33 +5,70 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from powerprof import programs
+from powerprof import files, programs
 from powerprof.closeable import Closeable
 from powerprof.errors import PowerprofError
 from powerprof.paths import procfs
 from powerprof.stacks import reader_child
 
-# Nothing that is read is on a disk: a page of memory comes at once, or whoever serves it lets us wait.
+# Nothing that is read is on a disk: a page of memory comes at once, or whoever serves it lets us wait. The time that
+# the child sleeps counts: one that waits for a CPU is late, and nobody keeps it.
 PATIENCE_S = 1.0
 ANSWER_S = 3.0
+LATEST_S = 30.0
 MOST_LEFT_BEHIND = 2
+_LOOK_S = 0.1
 _START_S = 20.0
 _MOST_BYTES = 512 << 20
+# Asked for at once: what an answer may take is for these.
+_PLACES = 500
 
 
 class Unreadable(PowerprofError):
-    """The process is gone, or does not let itself be read; `errno` where the kernel said so."""
+    """The process is gone, or could not be read; `errno` where the kernel said so."""
 
-    def __init__(self, message: str, number: int = 0) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, number: int = 0, hint: str | None = None) -> None:
+        super().__init__(message, hint)
         self.errno = number
+
+
+class _TooLateError(Exception):
+    """The child got too little of the CPUs to answer."""
+
+
+class _Waited:
+    """How long a child has slept, of the time since it was asked or last answered."""
+
+    def __init__(self, pid: int) -> None:
+        self._base = Path(f"/proc/{pid}")
+        self._began_s, self._awake_s = time.monotonic(), self._awake()
+
+    def slept_s(self) -> float:
+        """0 while it is on a CPU or waits for one."""
+        awake_s = self._awake()
+        if self._runs():
+            return 0.0
+        return time.monotonic() - self._began_s - (awake_s - self._awake_s)
+
+    def _runs(self) -> bool:
+        try:
+            return (self._base / "stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"R"]
+        except OSError:
+            return False
+
+    def _awake(self) -> float:
+        """On a CPU or waiting for one (Documentation/scheduler/sched-stats.rst); 0 where the kernel does not tell."""
+        try:
+            return sum(int(word) for word in (self._base / "schedstat").read_bytes().split()[:2]) / 1e9
+        except (OSError, ValueError):
+            return 0.0
 
 
 @dataclass
@@ -53,15 +90,31 @@ class ReaderProcess(Closeable):
             raise Unreadable(f"process {pid} cannot be read")
         return parts[b"m"], parts.get(b"v")
 
-    def stacks(self, pid: int, meanwhile: Callable[[], object]) -> list[tuple[int, int, int, bytes]]:
-        """(tid, ip, sp, bytes from sp up) of the threads that are blocked; `meanwhile` is called after each, and must
-        not ask. Raises Unreadable."""
+    def stacks(
+        self, pid: int, meanwhile: Callable[[], object], frames: Sequence[int] = ()
+    ) -> list[tuple[int, int, int, bytes, bytes]]:
+        """(tid, ip, sp, an interpreter's frames, bytes from sp up) of the threads that are blocked; `meanwhile` is
+        called after each, and must not ask. `frames` says where they are. Raises Unreadable."""
         record = reader_child.RECORD
-        return [
-            (*record.unpack_from(part, 1), part[1 + record.size :])
-            for part in self._ask("stacks", pid, meanwhile)
-            if part[:1] == b"s"
-        ]
+        found = []
+        for part in self._ask("stacks", pid, meanwhile, *map(str, frames)):
+            if part[:1] == b"s":
+                tid, ip, sp, size = record.unpack_from(part, 1)
+                rest = part[1 + record.size :]
+                found.append((tid, ip, sp, rest[:size], rest[size:]))
+        return found
+
+    def memory(self, pid: int, places: Sequence[tuple[int, int]]) -> list[bytes]:
+        """What can be read of each (address, bytes) of a process: all, less, or nothing. Raises Unreadable."""
+        found: list[bytes] = []
+        for first in range(0, len(places), _PLACES):
+            asked = places[first : first + _PLACES]
+            words = (f"{address}:{size}" for address, size in asked)
+            parts = [part[1:] for part in self._ask("memory", pid, lambda: None, *words) if part[:1] == b"d"]
+            if len(parts) != len(asked):
+                raise Unreadable(f"process {pid} cannot be read")
+            found += parts
+        return found
 
     def notes(self) -> list[str]:
         """Which processes were not looked at."""
@@ -90,23 +143,31 @@ class ReaderProcess(Closeable):
         for child in self._left:
             child.poll()
 
-    def _ask(self, what: str, pid: int, meanwhile: Callable[[], object] = lambda: None) -> list[bytes]:
+    def _ask(self, what: str, pid: int, meanwhile: Callable[[], object] = lambda: None, *more: str) -> list[bytes]:
         if len(self._left) >= MOST_LEFT_BEHIND:
             self.silent[pid] = None
             raise Unreadable(f"process {pid} is not looked at: others kept their reader waiting")
         parts: list[bytes] = []
         self._asked_s = time.monotonic()
         try:
-            for part in self._parts(f"{what} {pid}\n".encode()):
+            for part in self._parts(" ".join((what, str(pid), *more)).encode() + b"\n"):
                 if part[:1] == b"e":
                     number = struct.unpack("<i", part[1:])[0]
                     raise Unreadable(f"process {pid} cannot be read ({os.strerror(number).lower()})", number)
                 parts.append(part)
                 meanwhile()
+        except _TooLateError as error:
+            self.close()
+            raise Unreadable(
+                f"process {pid} could not be read in time: this host left its reader no CPU for {LATEST_S:g} s",
+                hint="try again when the host is less busy",
+            ) from error
         except (TimeoutError, OSError) as error:
             self._leave_behind()
             self.silent[pid] = None
-            raise Unreadable(f"process {pid} kept a reader of its memory waiting") from error
+            raise Unreadable(
+                f"process {pid} could not be read in time: it kept a reader of its memory waiting"
+            ) from error
         return parts
 
     def _parts(self, request: bytes) -> Iterator[bytes]:
@@ -115,17 +176,17 @@ class ReaderProcess(Closeable):
             raise BrokenPipeError
         child.stdin.write(request)
         child.stdin.flush()
-        end_s = time.monotonic() + ANSWER_S
+        asked, end_s = _Waited(child.pid), time.monotonic() + LATEST_S
         failed: bytes | None = None
         left = _MOST_BYTES
         while True:
-            size = struct.unpack("<I", self._exactly(child.stdout.fileno(), 4, end_s))[0]
+            size = struct.unpack("<I", self._exactly(child, 4, asked, end_s))[0]
             if not size:
                 break
             left -= size
             if left < 0:
                 raise TimeoutError
-            part = self._exactly(child.stdout.fileno(), size, end_s)
+            part = self._exactly(child, size, asked, end_s)
             if part[:1] == b"e":
                 failed = part
             else:
@@ -133,23 +194,32 @@ class ReaderProcess(Closeable):
         if failed is not None:
             yield failed
 
-    def _exactly(self, pipe: int, size: int, end_s: float) -> bytes:
+    def _exactly(self, child: subprocess.Popen[bytes], size: int, asked: _Waited, end_s: float) -> bytes:
         data = bytearray()
+        if child.stdout is None:
+            raise BrokenPipeError
+        pipe, waited = child.stdout.fileno(), None
         while len(data) < size:
-            left_s = min(PATIENCE_S, end_s - time.monotonic())
-            if left_s <= 0 or not select.select([pipe], [], [], left_s)[0]:
-                raise TimeoutError
+            is_over = time.monotonic() >= end_s
+            if is_over or not files.readable([pipe], _LOOK_S):
+                waited = waited or _Waited(child.pid)
+                if waited.slept_s() >= PATIENCE_S or asked.slept_s() >= ANSWER_S:
+                    raise TimeoutError
+                if is_over:
+                    raise _TooLateError
+                continue
             part = os.read(pipe, min(size - len(data), 1 << 20))
             if not part:
                 raise BrokenPipeError
             data += part
+            waited = None
         return bytes(data)
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._child is None:
             argv = programs.python(reader_child.__file__, procfs(), site=False)
             child = programs.start(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            if child.stdout is None or not select.select([child.stdout], [], [], _START_S)[0]:
+            if child.stdout is None or not files.readable([child.stdout.fileno()], _START_S):
                 programs.stop(child, patience_s=0.5)
                 raise PowerprofError(
                     "the child that reads other processes did not start",

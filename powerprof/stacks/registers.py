@@ -57,6 +57,23 @@ class Machine:
         """Registers by name; those not named are 0."""
         return self._words.pack(*(values.get(name, 0) for name in self.names))
 
+    def by_name(self, registers: bytes) -> dict[str, int]:
+        """The registers as unwind tables call them, and `pc`."""
+        return dict(zip(self._dwarf_names, self.words(registers), strict=True))
+
+    def pack_names(self, values: dict[str, int]) -> bytes:
+        """Registers by those names, as BPF copies them; those not named are 0."""
+        return self._words.pack(*(values.get(name, 0) for name in self._dwarf_names))
+
+    @cached_property
+    def _dwarf_names(self) -> tuple[str, ...]:
+        own = {"ip": "pc", "pc": "pc", "flags": "rflags", "orig_ax": "orig_ax"}
+        short = frozenset(("bp", "bx", "ax", "cx", "dx", "si", "di"))
+        is_x86 = self.link is None
+        return tuple(
+            own.get(name) or (f"r{name}" if is_x86 and (name in short or name == "sp") else name) for name in self.names
+        )
+
     def steady(self, values: tuple[int, ...]) -> tuple[int, ...]:
         """The registers on which a stack's shape can depend, for recognising a stack seen before."""
         return tuple(values[index] for index in self._steady)

@@ -19,10 +19,10 @@ from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.opening import Opened, open_in_root, open_mapped
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.tables import UnwindTable
-from powerprof.stacks.time_budget import Budget, BudgetMeter
+from powerprof.stacks.time_budget import Budget, BudgetMeter, DebugBudget
 from powerprof.untrusted import loader, reading
 
-SCHEMA = 2
+SCHEMA = 3
 _LIMIT_BYTES = 768 << 20
 
 
@@ -65,12 +65,15 @@ def save_tables(kept: ModuleTables | SymbolTable, directory: Path, name: str) ->
 class TableStore:
     """Finds tables, each read once.
 
-    `use_files` False finds nothing in the file system, for a replay that must not depend on this machine.
+    `use_files` False finds nothing in the file system, for a replay that must not depend on this machine. Without
+    `downloads` no debuginfod server is asked.
     """
 
-    def __init__(self, *, use_files: bool = True, use_cache: bool = True) -> None:
+    def __init__(self, *, use_files: bool = True, use_cache: bool = True, downloads: bool = True) -> None:
         self.reads_files = use_files
+        self.downloads = downloads
         self.budget = Budget()
+        self.debug_budget = DebugBudget()
         self._use_cache = use_cache and use_files
         self._known: dict[tuple[str, str, str | None, bool], ModuleTables | str] = {}
 

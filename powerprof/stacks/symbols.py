@@ -13,9 +13,13 @@ from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.inline import InlineReader
 from powerprof.stacks.perfmap import EMPTY as NO_PERF_MAP
 from powerprof.stacks.perfmap import PerfMap, read_perf_map
+from powerprof.stacks.runtimes import named_by_runtime, runtime_of
 from powerprof.stacks.store import ModuleTables, TableStore
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.walker import Unwound
+
+# The frame that the kernel puts between a handler and what it interrupted.
+SIGNAL = "[signal]"
 
 
 @dataclass(frozen=True)
@@ -62,21 +66,15 @@ class _NamedModule:
 class Symbolizer:
     """Names the addresses of one process, each once. Files are opened when an address first falls into them.
 
-    `inline` False leaves out inlined calls and source lines. `perf_map` replaces the process's own.
+    `inline` False leaves out inlined calls and source lines.
     """
 
-    def __init__(
-        self,
-        image: ProcessImage,
-        store: TableStore | None = None,
-        *,
-        inline: bool = True,
-        perf_map: PerfMap | None = None,
-    ) -> None:
+    def __init__(self, image: ProcessImage, store: TableStore | None = None, *, inline: bool = True) -> None:
         self.image = image
         self.store = store or TableStore()
         self._inline = inline
-        self._perf_map = perf_map
+        self._perf_map: PerfMap | None = None
+        self._runtime = runtime_of(image)
         self._modules: dict[int, _NamedModule | str] = {}
         self._frames: dict[tuple[int, bool], tuple[Frame, ...]] = {}
         self._notes: dict[str, None] = {}
@@ -99,9 +97,17 @@ class Symbolizer:
 
     def stack(self, unwound: Unwound) -> tuple[Frame, ...]:
         """All frames of a stack, innermost first."""
+        # What follows the frame of a signal was interrupted: its pc is exact.
+        signals = (*unwound.exact[1:], False)
         return tuple(
-            frame for pc, exact in zip(unwound.pcs, unwound.exact, strict=True) for frame in self.frames(pc, exact)
+            frame
+            for pc, exact, signal in zip(unwound.pcs, unwound.exact, signals, strict=True)
+            for frame in ((self._signal(pc),) if signal else self.frames(pc, exact))
         )
+
+    def _signal(self, pc: int) -> Frame:
+        mapping = self.image.mapping_at(pc)
+        return Frame(SIGNAL, mapping.module if mapping is not None else "[unmapped]", pc, None, None)
 
     def _resolve(self, pc: int, at: int) -> tuple[Frame, ...]:
         mapping = self.image.mapping_at(at)
@@ -115,30 +121,38 @@ class Symbolizer:
         if module.debug is not None:
             # The full table of the debug file knows local functions where .dynsym only knows exported ones.
             hit = module.debug.lookup(vaddr) or hit
-        name, start = (demangle(hit[0]), hit[1]) if hit else (None, module.fde_start(vaddr))
+        name, start = (self._name(hit[0]), hit[1]) if hit else (None, module.fde_start(vaddr))
         own = pc - module.bias
         offset = own - start if start is not None else None
         levels = module.inline.levels(vaddr) if module.inline else ()
+        if module.inline is not None and module.inline.note is not None:
+            self._notes[f"{mapping.module}: {module.inline.note}"] = None
         source = levels[-1].source if levels else None
+        named = self.image.module_of(mapping)
         inner = tuple(
-            Frame(level.name, mapping.module, pc, None, None, True, level.source, own)
-            for level in levels[:-1]
-            if level.inlined
+            Frame(level.name, named, pc, None, None, True, level.source, own) for level in levels[:-1] if level.inlined
         )
-        return (*inner, Frame(name, mapping.module, pc, offset, start, False, source, own))
+        return (*inner, Frame(name, named, pc, offset, start, False, source, own))
+
+    def _name(self, symbol: str) -> str:
+        runtime = self._runtime
+        return runtime.interpreting if runtime and symbol in runtime.interpreter else demangle(symbol)
 
     def _without_file(self, mapping: Mapping, pc: int, at: int) -> Frame:
         vaddr = pc - mapping.bias if mapping.bias is not None else None
-        if not mapping.inode or mapping.path.startswith(("/memfd:", "/dev/zero", "//anon")):
+        if not mapping.is_file:
             if self._perf_map is None:
                 self._perf_map = self._read_perf_map() if self.store.reads_files else NO_PERF_MAP
                 self._notes.update(dict.fromkeys(self._perf_map.notes))
             hit = self._perf_map.lookup(at)
             if hit is not None:
-                return Frame(hit[0], f"perf-{self.image.pid}.map", pc, pc - hit[1], hit[1], vaddr=pc)
+                name, source = named_by_runtime(self._runtime, hit[0])
+                return Frame(name, f"perf-{self.image.pid}.map", pc, pc - hit[1], hit[1], source=source, vaddr=pc)
+            if self._runtime is not None and not mapping.path.startswith("["):
+                return Frame(None, self._runtime.code, pc, None, None, vaddr=pc)
         if vaddr is None:
             vaddr = pc - mapping.start + mapping.offset
-        return Frame(None, mapping.module, pc, None, None, vaddr=vaddr)
+        return Frame(None, self.image.module_of(mapping), pc, None, None, vaddr=vaddr)
 
     def _read_perf_map(self) -> PerfMap:
         with self.store.budget.meter(self.image.pid) as meter:
@@ -154,7 +168,7 @@ class Symbolizer:
         if known is None:
             known = self._modules[mapping.start] = self._load(mapping)
             if isinstance(known, str) and mapping.inode:
-                self._notes[f"{mapping.module}: {known}"] = None
+                self._notes[f"{self.image.module_of(mapping)}: {known}"] = None
         return known
 
     def _load(self, mapping: Mapping) -> _NamedModule | str:
@@ -168,9 +182,9 @@ class Symbolizer:
         table = tables.unwind
         debug, inline = tables.debug, None
         if self.store.reads_files and mapping.inode:
-            info = read_debug(self.store, self.image, mapping, (table.low, table.high), inline=self._inline)
+            info = read_debug(self.store, self.image, mapping, inline=self._inline)
             debug, inline = info.symbols or debug, info.inline
-            self._notes.update(dict.fromkeys(f"{mapping.module}: {note}" for note in info.notes))
+            self._notes.update(dict.fromkeys(f"{self.image.module_of(mapping)}: {note}" for note in info.notes))
         return _NamedModule(
             mapping.bias, tables, debug, inline, np.frombuffer(table.starts, "<u8"), np.frombuffer(table.ends, "<u8")
         )

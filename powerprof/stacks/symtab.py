@@ -16,6 +16,7 @@ import msgspec
 
 from powerprof.errors import DataError
 from powerprof.stacks.elf import SHT_DYNSYM, SHT_STRTAB, SHT_SYMTAB, Elf, parse_elf, section_bytes
+from powerprof.stacks.gotable import go_functions
 from powerprof.stacks.time_budget import PROCESS_BYTES
 from powerprof.untrusted import loader
 
@@ -69,6 +70,12 @@ class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             if vaddr < ends[index]:
                 return self._name(int(offsets[index])), int(starts[index]), int(ends[index])
         return None
+
+    def next_start(self, vaddr: int) -> int:
+        """Where the next symbol after an address begins; 2^64 where none does."""
+        starts, _, _ = self._arrays
+        at = int(starts.searchsorted(vaddr, "right"))
+        return int(starts[at]) if at < len(starts) else 1 << 64
 
     def size_at(self, vaddr: int) -> int:
         """The length of the longest symbol that begins at an address; 0 where none does."""
@@ -127,7 +134,19 @@ def read_symbols(elf: Elf) -> SymbolTable:
     tables = [_section_symbols(elf, SHT_SYMTAB)]
     tables.append(_minidebuginfo(elf))
     tables.append(_section_symbols(elf, SHT_DYNSYM))
+    if tables[0] is None:
+        tables.append(_go_functions(elf))
     return _merge([table for table in tables if table is not None])
+
+
+def _go_functions(elf: Elf) -> _Raw | None:
+    import numpy as np
+
+    found = go_functions(elf)
+    if found is None:
+        return None
+    starts, sizes, places, names = found
+    return _Raw(starts, sizes, places, np.full(len(starts), _STB_LOCAL, np.uint8), names)
 
 
 @dataclass(frozen=True)

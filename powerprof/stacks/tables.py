@@ -11,6 +11,8 @@ import fcntl
 import os
 import re
 import struct
+from bisect import bisect_right
+from functools import cached_property
 
 import msgspec
 
@@ -38,7 +40,7 @@ _SEALS = 0x0001 | 0x0002 | 0x0004 | 0x0008  # F_SEAL_SEAL, _SHRINK, _GROW, _WRIT
 _F_ADD_SEALS = 1033
 
 
-class UnwindTable(msgspec.Struct, frozen=True, kw_only=True):
+class UnwindTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One file's unwind table. Addresses are link-time (vaddr); `starts` and `ends` are little-endian u64 arrays.
 
     `bottoms` are [start, end) of functions that nothing called. `missing` says why `eh_frame` is empty.
@@ -54,6 +56,16 @@ class UnwindTable(msgspec.Struct, frozen=True, kw_only=True):
     bottoms: tuple[tuple[int, int], ...]
     missing: str | None = None
     elf_machine: int = X86_64.elf_machine
+
+    def covers(self, vaddr: int) -> bool:
+        """Whether an entry of the table is about this link-time address."""
+        starts, ends = self._edges
+        at = bisect_right(starts, vaddr) - 1
+        return at >= 0 and vaddr < ends[at]
+
+    @cached_property
+    def _edges(self) -> tuple[memoryview, memoryview]:
+        return memoryview(self.starts).cast("Q"), memoryview(self.ends).cast("Q")
 
 
 @loader

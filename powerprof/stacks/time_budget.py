@@ -57,6 +57,28 @@ class Budget:
         ]
 
 
+class TooMuch(DataError):
+    """Debug information that would take more memory than a run may."""
+
+
+@dataclass
+class DebugBudget:
+    """What debug information may take in a run: bytes that are held at once, and CPU time."""
+
+    bytes_left: int = 64 << 20
+    seconds_left: float = 5.0
+
+    def hold(self, size: int) -> None:
+        """Before as many bytes are kept. Raises DataError where they are too many."""
+        if size > self.bytes_left:
+            raise TooMuch("debug information", f"would take {size:,} bytes")
+        self.bytes_left -= size
+
+    def release(self, size: int) -> None:
+        """They are kept no longer."""
+        self.bytes_left += size
+
+
 class BudgetMeter:
     """Counts bytes as they are asked for and CPU time as it passes. A context manager."""
 

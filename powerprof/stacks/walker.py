@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.registers import Machine
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.tables import UnwindTable, elf_image, sealed_file
+from powerprof.stacks.uncovered import Caller, Uncovered
 
 MAX_FRAMES = 1024
 # How drgn names a sealed memory file.
@@ -47,6 +48,23 @@ class _Module:
         return at >= 0 and address < self.ends[at]
 
 
+@dataclass
+class _Found:
+    """The frames of a walk so far, and why it stopped."""
+
+    pcs: list[int] = field(default_factory=list)
+    exact: list[bool] = field(default_factory=list)
+    last: Mapping | None = None
+    complete: bool = False
+    why: str | None = None
+
+    def add(self, pc: int, exact: bool, mapping: Mapping | None) -> None:
+        """One frame more."""
+        self.pcs.append(pc)
+        self.exact.append(exact)
+        self.last = mapping or self.last
+
+
 def load() -> None:
     """Load drgn, for forks to find it."""
     import drgn  # noqa: F401
@@ -61,6 +79,7 @@ class Walker:
         self.image = image
         self._machine = machine
         self._store = store
+        self._uncovered = Uncovered(image, store, machine)
         self._modules: dict[int, _Module] = {}
         self.loading_s = 0.0
         self._stack = b""
@@ -155,44 +174,96 @@ class Walker:
 
     def _walk_once(self, registers: bytes, sp: int, stack: bytes) -> Unwound:
         self._stack, self._sp, self._reads, self._fault = stack, sp, [], None
-        registers = self._machine.unsigned(registers)
-        pcs: list[int] = []
-        exact: list[bool] = []
-        why: str | None = None
-        complete = False
+        self._uncovered.begin()
+        found = _Found()
+        frame: Caller | None = Caller(self._machine.by_name(self._machine.unsigned(registers)), True)
+        while frame is not None and len(found.pcs) < MAX_FRAMES:
+            mapping = self._place(found, frame.registers.get("pc", 0), frame.exact)
+            if mapping is None:
+                break
+            if self._is_covered(mapping, frame.registers["pc"] - (not frame.exact)):
+                frame = self._by_tables(found, frame)
+            else:
+                frame = self._by_code(found, frame)
+        return self._ended(found)
+
+    def _place(self, found: _Found, pc: int, exact: bool) -> Mapping | None:
+        """The mapping of a frame to come; the innermost is kept wherever it lies."""
+        if not pc:
+            return None
+        mapping = self.image.mapping_at(pc if exact else pc - 1)
+        if mapping is None:
+            found.why = f"address {pc:#x} is in no executable mapping"
+            if not found.pcs:
+                found.add(pc, exact, None)
+        return mapping
+
+    def _is_covered(self, mapping: Mapping, at: int) -> bool:
+        module = self._module(mapping)
+        return module.table is not None and module.table.covers(at - (mapping.bias or 0))
+
+    def _by_code(self, found: _Found, frame: Caller) -> Caller | None:
+        """A frame that no table covers, and the one above it."""
+        pc = frame.registers["pc"]
+        at = pc if frame.exact else pc - 1
+        mapping = self.image.mapping_at(at)
+        found.add(pc, frame.exact, mapping)
+        if mapping is not None and self._module(mapping).is_bottom(at):
+            found.complete = True
+            return None
+        above = self._uncovered.caller(pc, frame.exact, frame.registers, self._word)
+        if isinstance(above, Caller):
+            return above
+        found.complete = above is None
+        found.why = above if above is not None and mapping is not None and not self._module(mapping).why_not else None
+        return None
+
+    def _by_tables(self, found: _Found, frame: Caller) -> Caller | None:
+        """The frames from this one on, up to the first that no table covers."""
+        # Drgn takes the innermost pc for exact: that of a call is looked up one byte before, as it does further up.
+        back = 0 if frame.exact else 1
+        packed = self._machine.pack_names({**frame.registers, "pc": frame.registers["pc"] - back})
         try:
-            trace = self._program.stack_trace(self._object.from_bytes_(self._program, self._pt_regs, registers))
+            trace = self._program.stack_trace(self._object.from_bytes_(self._program, self._pt_regs, packed))
         except self._drgn_errors as error:
             # A damaged unwind table: the innermost pc needs none.
-            ip = self._machine.words(registers)[self._machine.ip]
+            found.add(frame.registers["pc"], frame.exact, None)
             text = str(error).partition("\n")[0] or "damaged unwind table"
             reason = text.replace(_MEMORY_FILE, "").replace(" (deleted)", "")
-            return Unwound((ip,), False, f"cannot be unwound ({reason[:200]})", (True,))
-        last: Mapping | None = None
-        for frame in trace:
-            pc = _pc(frame)
-            if not pc:
-                break
-            interrupted = bool(frame.interrupted)
-            at = pc if interrupted else pc - 1
-            mapping = self.image.mapping_at(at)
+            found.why = f"cannot be unwound ({reason[:200]})"
+            return None
+        for index, above in enumerate(trace):
+            pc = _pc(above)
+            exact = bool(above.interrupted)
+            if index == 0:
+                pc, exact = pc + back, frame.exact
+            mapping = self._place(found, pc, exact)
             if mapping is None:
-                why = f"address {pc:#x} is in no executable mapping"
-                if pcs:
-                    break
-            pcs.append(pc)
-            exact.append(interrupted)
-            if mapping is None:
-                break
-            last = mapping
+                return None
+            at = pc if exact else pc - 1
+            if index and not self._is_covered(mapping, at):
+                return Caller({**above.registers(), "pc": pc}, exact)
+            found.add(pc, exact, mapping)
             if self._module(mapping).is_bottom(at):
-                complete = True
-                break
-        if not complete and why is None:
-            why = self._why(last, len(pcs))
-        elif not complete and last is not None and self._module(last).why_not:
+                found.complete = True
+                return None
+        return None
+
+    def _ended(self, found: _Found) -> Unwound:
+        last = found.last
+        why = found.why
+        if not found.complete and why is None:
+            why = self._why(last, len(found.pcs))
+        elif not found.complete and last is not None and self._module(last).why_not:
             why = f"{why} after {last.module}: {self._module(last).why_not}"
-        return Unwound(tuple(pcs), complete, None if complete else why, tuple(exact))
+        return Unwound(tuple(found.pcs), found.complete, None if found.complete else why, tuple(found.exact))
+
+    def _word(self, address: int) -> int | None:
+        """A word of the copied stack, as drgn reads it; None where it was not copied."""
+        try:
+            return int.from_bytes(self._read(address, 8, 0, False), "little")
+        except self._fault_error:
+            return None
 
     def _why(self, last: Mapping | None, frames: int) -> str:
         if last is None:

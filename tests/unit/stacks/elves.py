@@ -70,3 +70,28 @@ def with_symbols(entries: list[tuple[str, int, int, int]], section: str = ".symt
         rows.append(symbol(len(strings), value, size, info))
         strings += name.encode() + b"\0"
     return make([Part(section, kind, b"".join(rows), link=2, entry_bytes=24), Part(".strtab", 3, bytes(strings))])
+
+
+def with_go_table(functions: list[tuple[str, int]], end: int, text: int = 0x1000, *, told: bool = True) -> bytes:
+    """A Go program without symbols: (name, distance from `text`) of each function, sorted, the last up to `end`.
+    Without `told` the table does not say where they begin, as since Go 1.26: the record of the module does."""
+    vaddr = 0x8000
+    names, places = b"", []
+    for name, _ in functions:
+        places.append(len(names))
+        names += name.encode() + b"\0"
+    units_at = 72 + len(names)
+    records_at = 8 * len(functions) + 4
+    rows = b"".join(struct.pack("<II", at, records_at + 8 * number) for number, (_, at) in enumerate(functions))
+    records = b"".join(struct.pack("<Ii", at, place) for (_, at), place in zip(functions, places, strict=True))
+    offsets = (72, units_at, units_at, units_at, units_at)
+    head = struct.pack("<IHBB8Q", 0xFFFFFFF1, 0, 1, 8, len(functions), 1, text if told else 0, *offsets)
+    table = head + names + rows + struct.pack("<I", end) + records
+    slices = [vaddr + 72, len(names), len(names), *(0,) * 12, vaddr, len(functions) + 1, len(functions) + 1]
+    module = struct.pack("<24Q", vaddr, *slices, 0, text, text + end, text, text + end)
+    return make(
+        [
+            Part(".gopclntab", 1, table, flags=2, vaddr=vaddr),
+            Part(".noptrdata", 1, b"\0" * 24 + struct.pack("<Q", vaddr) + b"\0" * 40 + module, flags=3, vaddr=0xC000),
+        ]
+    )

@@ -8,6 +8,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pytest
 from powerprof.errors import DataError
 from powerprof.files import read_fields
 from powerprof.processes.tasks import look_up
-from powerprof.stacks import fde, symtab
+from powerprof.stacks import fde, reader_process, symtab
 from powerprof.stacks import time_budget as budgets
 from powerprof.stacks.debugfiles import find_debug_file
 from powerprof.stacks.elf import parse_elf, read_elf
@@ -280,6 +281,41 @@ def test_a_crowd_that_lets_its_readers_wait_costs_two_waits(hanging: Callable[[i
         assert "processes 100, 101, 102, 103, 104 and 15 more were left out" in aside.notes()[0]
     assert time.monotonic() - began < MOST_LEFT_BEHIND * (PATIENCE_S + 1.0) + 1.0
     assert MOST_LEFT_BEHIND * PATIENCE_S <= 2.0 and ANSWER_S < 10
+
+
+def test_a_reader_that_is_only_late_is_waited_for() -> None:
+    """It waits for a CPU that others have: nobody keeps it."""
+    with ReaderProcess() as aside:
+        aside.maps(os.getpid())
+        child = aside._child
+        assert child is not None
+        hog = "import os\nos.sched_setaffinity(0, {0})\nwhile True: pass"
+        os.sched_setaffinity(child.pid, {0})
+        os.sched_setscheduler(child.pid, os.SCHED_IDLE, os.sched_param(0))
+        hogs = [subprocess.Popen([sys.executable, "-c", hog]) for _ in range(8)]
+        try:
+            time.sleep(0.5)
+            for _ in range(3):
+                assert aside.maps(os.getpid())[0].count(b"\n") > 10
+            assert aside._child is child and aside.notes() == []
+        finally:
+            for one in hogs:
+                one.kill()
+                one.wait()
+
+
+def test_a_reader_that_gets_no_cpu_is_told_from_one_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host is busy, so that is said, and the process is not one of those that keep their readers waiting."""
+    monkeypatch.setattr(reader_process, "LATEST_S", 0.5)
+    monkeypatch.setattr(reader_process._Waited, "slept_s", lambda _self: 0.0)
+    with ReaderProcess() as aside:
+        aside.maps(os.getpid())
+        assert aside._child is not None
+        aside._child.send_signal(signal.SIGSTOP)
+        with pytest.raises(Unreadable, match=rf"process {os.getpid()} could not be read in time: this host left"):
+            aside.maps(os.getpid())
+        assert aside.notes() == []
+        assert aside.maps(os.getpid())[0].count(b"\n") > 10
 
 
 def test_a_reader_that_nobody_asks_goes_and_another_comes() -> None:

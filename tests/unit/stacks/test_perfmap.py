@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from powerprof.stacks import perfmap
@@ -69,6 +70,7 @@ def test_a_huge_map_is_read_within_limits_and_says_so(tmp_path, monkeypatch):
 def fake_process(tmp_path, monkeypatch, pid: int = 77):
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path / "proc"))
     (tmp_path / f"proc/{pid}/root/tmp").mkdir(parents=True)
+    (tmp_path / f"proc/{pid}/stat").write_text(f"{pid} (jit) S " + " ".join(["0"] * 18) + " 1 0\n")
     mapping = Mapping(start=0x1000, end=0x2000, offset=0, path="", device="0:0", inode=0)
     return ProcessImage(
         pid=pid, started_ticks=1, executable="/jit", mappings=(mapping,), namespace_pid=5
@@ -104,6 +106,42 @@ def test_a_strangers_map_is_not_read(tmp_path, monkeypatch):
     if os.geteuid() == 0:  # only root can give a file away
         os.chown(path, 12345, 12345)
         assert "owned by user 12345" in read_perf_map(image).notes[0]
+
+
+def test_a_map_that_anybody_may_write_is_not_read(tmp_path, monkeypatch):
+    image, path = fake_process(tmp_path, monkeypatch)
+    path.write_text("1000 100 jitted\n")
+    path.chmod(0o666)
+    assert read_perf_map(image).starts == ()
+    assert "anybody may write it: chmod o-w" in read_perf_map(image).notes[0]
+    path.chmod(0o664)
+    assert read_perf_map(image).names == ("jitted",)
+
+
+def test_a_map_of_an_earlier_process_of_that_number_is_not_read(tmp_path, monkeypatch):
+    image, path = fake_process(tmp_path, monkeypatch)
+    path.write_text("1000 100 jitted\n")
+    (tmp_path / "proc/stat").write_text("cpu 1 2 3\nbtime 1700000000\nprocesses 5\n")
+    os.utime(path, (1_699_999_990, 1_699_999_990))
+    assert "older than the process" in read_perf_map(image).notes[0]
+    os.utime(path, (1_700_000_001, 1_700_000_001))
+    assert read_perf_map(image).names == ("jitted",)
+
+
+def test_of_a_process_that_took_the_number_meanwhile_no_map_is_read(tmp_path, monkeypatch):
+    image, path = fake_process(tmp_path, monkeypatch)
+    path.write_text("1000 100 jitted\n")
+    assert read_perf_map(image).names == ("jitted",)
+    assert read_perf_map(msgspec.structs.replace(image, started_ticks=2)) == perfmap.EMPTY
+
+
+def test_the_account_is_the_one_that_the_process_acts_as(tmp_path, monkeypatch):
+    image, path = fake_process(tmp_path, monkeypatch)
+    path.write_text("1000 100 jitted\n")
+    other = path.stat().st_uid + 1
+    if other != 1:  # what root owns is believed of anybody
+        assert "not read" in read_perf_map(msgspec.structs.replace(image, uid=other)).notes[0]
+    assert read_perf_map(msgspec.structs.replace(image, uid=path.stat().st_uid)).names == ("jitted",)
 
 
 def test_code_without_a_map_keeps_its_address(tmp_path, monkeypatch):

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One unit of a file's DWARF: its functions, what was inlined in them, and its source lines."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from typing import NamedTuple
+
+from powerprof.errors import DataError
+from powerprof.stacks import dwarf_entries as entries
+from powerprof.stacks.dwarf_entries import Entries, Entry, fixed
+from powerprof.stacks.dwarf_lines import Lines
+from powerprof.stacks.elf import SHF_COMPRESSED, Elf, Section, section_bytes
+from powerprof.stacks.leb128 import uleb
+from powerprof.stacks.time_budget import DebugBudget
+
+MAX_UNIT_BYTES = 16 << 20
+MAX_DEPTH = 64
+_MAX_RANGES = 10_000
+_MAX_STRING_BYTES = 4096
+_CODE = frozenset((entries.SUBPROGRAM,))
+_PARTS = (entries.INLINED, entries.LEXICAL_BLOCK)
+_ADDRX = 0x1B
+DAMAGE = (ValueError, LookupError, struct.error, OverflowError, DataError)
+
+
+class Unit(NamedTuple):
+    """A unit's header: `at` and `end` in .debug_info, where its first entry is within it."""
+
+    at: int
+    end: int
+    version: int
+    abbreviations_at: int
+    first: int
+
+
+class Sections:
+    """Parts of debug sections by name."""
+
+    def __init__(self, elf: Elf, budget: DebugBudget) -> None:
+        self._elf, self._budget = elf, budget
+        self._whole: dict[str, bytes] = {}
+
+    def size(self, name: str) -> int:
+        """How many bytes it has, uncompressed."""
+        section = self._elf.section(name)
+        if section is None:
+            return 0
+        return len(self._plain(section)) if section.flags & SHF_COMPRESSED else section.size
+
+    def read(self, name: str, at: int, most: int) -> bytes:
+        """Up to `most` bytes from `at` on."""
+        section = self._elf.section(name)
+        if section is None or at < 0:
+            raise ValueError(f"no {name}")
+        if section.flags & SHF_COMPRESSED:
+            return self._plain(section)[at : at + most]
+        size = min(most, section.size - at)
+        if size <= 0:
+            raise ValueError(f"{name} ends before {at:#x}")
+        return self._elf.read(section.offset + at, size)
+
+    def _plain(self, section: Section) -> bytes:
+        name = section.name
+        known = self._whole.get(name)
+        if known is None:
+            (size,) = fixed(self._elf.read(section.offset, 16), 8, "Q")
+            self._budget.hold(size)
+            known = self._whole[name] = section_bytes(self._elf, section, size)
+        return known
+
+
+def header(data: bytes, at: int) -> Unit | None:
+    """The header of a unit; None where it holds no code."""
+    length, version = fixed(data, 0, "IH")
+    if length >= 0xFFFFFFF0:
+        raise ValueError("64-bit DWARF")
+    if version == 5:
+        kind, address_bytes, abbreviations_at = fixed(data, 6, "BBI")
+        # Compiled and partial units; type units and skeletons hold no code.
+        return Unit(at, at + 4 + length, 5, abbreviations_at, 12) if kind in (1, 3) and address_bytes == 8 else None
+    abbreviations_at, address_bytes = fixed(data, 6, "IB")
+    return (
+        Unit(at, at + 4 + length, version, abbreviations_at, 11) if 2 <= version <= 4 and address_bytes == 8 else None
+    )
+
+
+class OpenUnit:
+    """One unit that was read, and its functions."""
+
+    def __init__(self, unit: Unit, held: Entries, sections: Sections) -> None:
+        self.unit, self.entries, self._sections = unit, held, sections
+        self.root = Entry(0, 0, False, {}, 0)
+        self._functions: list[tuple[int, int, int]] | None = None
+        self.lines: Lines | None = None
+
+    def _begin(self) -> list[tuple[int, int, int]]:
+        self.root = self.entries.read(self.unit.first) or self.root
+        lines_at = self.root.number(entries.STMT_LIST)
+        if lines_at is not None:
+            try:
+                length = int.from_bytes(self._sections.read(".debug_line", lines_at, 4), "little")
+                data = self._sections.read(".debug_line", lines_at, min(4 + length, MAX_UNIT_BYTES))
+                self.lines = Lines(data, self._text)
+            except DAMAGE:
+                # Damaged lines cost the lines.
+                self.lines = None
+        found: list[tuple[int, int, int]] = []
+        for at in self.entries.places(self.unit.first, _CODE):
+            entry = self.entries.read(at)
+            if entry is not None:
+                found += [(low, high, at) for low, high in self.ranges(entry)]
+        found.sort()
+        return found
+
+    def chain(self, vaddr: int) -> list[Entry]:
+        """The function's entry, then those of the calls inlined at an address, outermost first."""
+        if self._functions is None:
+            self._functions = self._begin()
+        index = bisect_right(self._functions, (vaddr, 1 << 64, 1 << 64)) - 1
+        if index < 0 or vaddr >= self._functions[index][1]:
+            return []
+        function = self.entries.read(self._functions[index][2])
+        if function is None:
+            return []
+        chain, at, depth, within = [function], function.end, 1, 1
+        # Only what holds the address is entered; the children of the innermost that does are at depth `within`.
+        while function.children and depth >= within and len(chain) < MAX_DEPTH:
+            entry = self.entries.read(at)
+            if entry is None:
+                depth -= 1
+                at += 1
+                continue
+            at = entry.end
+            holds = depth == within and entry.tag in _PARTS and self._holds(entry, vaddr)
+            if holds and entry.tag == entries.INLINED:
+                chain.append(entry)
+            if entry.children:
+                sibling = entry.reference(entries.SIBLING, 0)
+                if not holds and sibling is not None and entry.end < sibling <= len(self.entries.data):
+                    at = sibling
+                else:
+                    depth, within = depth + 1, within + holds
+        return chain
+
+    def _holds(self, entry: Entry, vaddr: int) -> bool:
+        return any(low <= vaddr < high for low, high in self.ranges(entry))
+
+    def line(self, vaddr: int) -> tuple[str, int] | None:
+        """The source line of an address."""
+        return None if self.lines is None else self.lines.at(vaddr)
+
+    def string(self, entry: Entry, name: int) -> str | None:
+        """A string attribute."""
+        found = entry.attributes.get(name)
+        if found is None:
+            return None
+        form, value = found
+        if form == entries.STRING:
+            end = self.entries.data.index(0, value)
+            return self.entries.data[value:end].decode("utf-8", "replace")
+        if form in entries.INDEXED_STRINGS:
+            base = self.root.number(entries.STR_OFFSETS_BASE) or 8
+            place = self._sections.read(".debug_str_offsets", base + 4 * value, 4)
+            return self._text(entries.STRP, int.from_bytes(place, "little"))
+        return self._text(form, value) if form in (entries.STRP, entries.LINE_STRP) else None
+
+    def _text(self, form: int, at: int) -> str:
+        section = ".debug_str" if form == entries.STRP else ".debug_line_str"
+        return self._sections.read(section, at, _MAX_STRING_BYTES).partition(b"\0")[0].decode("utf-8", "replace")
+
+    def _address(self, form: int, value: int) -> int:
+        if form not in entries.INDEXED_ADDRESSES:
+            return value
+        base = self.root.number(entries.ADDR_BASE) or 8
+        return int.from_bytes(self._sections.read(".debug_addr", base + 8 * value, 8), "little")
+
+    def ranges(self, entry: Entry) -> list[tuple[int, int]]:
+        """[start, end) of the code of an entry, link-time."""
+        low, high = entry.attributes.get(entries.LOW_PC), entry.attributes.get(entries.HIGH_PC)
+        if low is not None and high is not None:
+            start = self._address(*low)
+            end = self._address(*high) if high[0] in entries.ADDRESS_FORMS else start + high[1]
+            return [(start, end)] if 0 < start < end else []
+        listed = entry.attributes.get(entries.RANGES)
+        if listed is None:
+            return []
+        root_low = self.root.attributes.get(entries.LOW_PC)
+        base = 0 if root_low is None else self._address(*root_low)
+        found = self._list_v5(*listed, base) if self.unit.version == 5 else self._list(listed[1], base)
+        return [(start, end) for start, end in found if 0 < start < end]
+
+    def _list(self, at: int, base: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        while len(found) < _MAX_RANGES:
+            start, end = fixed(self._sections.read(".debug_ranges", at, 16), 0, "QQ")
+            at += 16
+            if not start and not end:
+                break
+            if start == (1 << 64) - 1:
+                base = end
+            else:
+                found.append((base + start, base + end))
+        return found
+
+    def _list_v5(self, form: int, value: int, base: int) -> list[tuple[int, int]]:
+        if form == entries.RNGLISTX:
+            lists = self.root.number(entries.RNGLISTS_BASE) or 12
+            value = lists + int.from_bytes(self._sections.read(".debug_rnglists", lists + 4 * value, 4), "little")
+        data = self._sections.read(".debug_rnglists", value, 24 * _MAX_RANGES)
+        found: list[tuple[int, int]] = []
+        at = 0
+        while len(found) < _MAX_RANGES:
+            kind = data[at]
+            at += 1
+            if kind == 0:
+                break
+            # Kinds 5 to 7 begin with an address, 1 to 3 with the number of one, 4 with a distance.
+            if kind >= 5:
+                (one,) = fixed(data, at, "Q")
+                at += 8
+            else:
+                one, at = uleb(data, at)
+                one = base + one if kind == 4 else self._address(_ADDRX, one)
+            if kind in (1, 5):
+                base = one
+            elif kind == 6:
+                found.append((one, fixed(data, at, "Q")[0]))
+                at += 8
+            elif kind <= 7:
+                two, at = uleb(data, at)
+                if kind == 2:
+                    found.append((one, self._address(_ADDRX, two)))
+                else:
+                    found.append((one, base + two if kind == 4 else one + two))
+            else:
+                raise ValueError(f"range of kind {kind}")
+        return found

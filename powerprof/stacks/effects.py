@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What instructions do to the registers that a frame is found by: the stack pointer, and those that functions keep.
+
+Values are symbolic: relative to the registers where the reading begins. Whatever is not understood makes a register
+unknown, never a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from powerprof.stacks.decoding import target
+from powerprof.stacks.registers import X86_64, Machine
+
+WORD = 8
+_RSP, _RBP = "rsp", "rbp"
+
+
+class Value(NamedTuple):
+    """A register of the beginning plus `offset`; with `loaded`, the word in memory at that address."""
+
+    register: str
+    offset: int
+    loaded: bool = False
+
+
+@dataclass
+class State:
+    """The registers that matter, and words that were stored meanwhile; a register that is absent is unknown."""
+
+    registers: dict[str, Value]
+    stores: dict[tuple[str, int], Value | None] = field(default_factory=dict)
+    # Which system call would be made now.
+    number: int | None = None
+
+    def copy(self) -> State:
+        """One that goes its own way."""
+        return State(dict(self.registers), dict(self.stores), self.number)
+
+    def at(self, base: str, offset: int) -> Value | None:
+        """The address `base` + offset, as a place; None where it is not known."""
+        value = self.registers.get(base)
+        return None if value is None or value.loaded else Value(value.register, value.offset + offset)
+
+    def load(self, base: str, offset: int) -> Value | None:
+        """The word that lies there."""
+        place = self.at(base, offset)
+        if place is None:
+            return None
+        key = (place.register, place.offset)
+        return self.stores[key] if key in self.stores else Value(*key, True)
+
+    def store(self, base: str, offset: int, source: str) -> None:
+        """A register is written there."""
+        place = self.at(base, offset)
+        if place is not None:
+            self.stores[place.register, place.offset] = self.registers.get(source)
+
+    def set(self, register: str, value: Value | None) -> None:
+        """A register's new value, None where it cannot be told."""
+        if value is None:
+            self.registers.pop(register, None)
+        else:
+            self.registers[register] = value
+
+
+@dataclass(frozen=True)
+class Convention:
+    """Which registers an architecture's functions keep; `link` holds the return address (None: it is on the stack)."""
+
+    sp: str
+    fp: str
+    kept: tuple[str, ...]
+    link: str | None
+
+    def begin(self) -> State:
+        """Every register is what it is."""
+        names = (self.sp, *self.kept, *(() if self.link is None else (self.link,)))
+        return State({name: Value(name, 0) for name in names})
+
+
+X86 = Convention(_RSP, _RBP, ("rbx", _RBP, "r12", "r13", "r14", "r15"), None)
+ARM = Convention("sp", "x29", tuple(f"x{number}" for number in range(19, 30)), "x30")
+
+
+def convention(machine: Machine) -> Convention:
+    """The convention of a machine."""
+    return X86 if machine is X86_64 else ARM
+
+
+class Flow(NamedTuple):
+    """Where the processor goes after an instruction: on, to `jump`, into `call`; or `returns`, to the caller, or
+    `exits`, by a system call that ends the thread or the process.
+    """
+
+    on: bool = True
+    jump: int | None = None
+    call: int | None = None
+    returns: bool = False
+    exits: bool = False
+
+
+_ON = Flow()
+_ENDS = Flow(on=False)
+_EXITS = Flow(on=False, exits=True)
+# exit and exit_group.
+_X86_EXITS, _ARM_EXITS = (60, 231), (93, 94)
+_X86_NAMES = {
+    alias: full
+    for full, aliases in {
+        "rsp": "esp sp spl",
+        "rbp": "ebp bp bpl",
+        "rbx": "ebx bx bl bh",
+        **{f"r{number}": f"r{number}d r{number}w r{number}b" for number in range(12, 16)},
+    }.items()
+    for alias in (*aliases.split(), full)
+}
+_X86_PLACE = re.compile(r"(?:qword ptr )?\[(r[a-z0-9]+)(?: ([+-]) (0x[0-9a-f]+|[0-9]+))?\]")
+_NUMBER = re.compile(r"-?(?:0x[0-9a-f]+|[0-9]+)")
+# Their first operand is read, not written.
+_READS = frozenset(("cmp", "test", "bt", "nop", "push", "endbr64", "ucomisd", "comisd", "ucomiss", "comiss", "ptest"))
+
+
+def _x86_place(operand: str) -> tuple[str, int] | None:
+    match = _X86_PLACE.fullmatch(operand)
+    if match is None:
+        return None
+    base, sign, number = match.groups()
+    return base, int(number or "0", 0) * (-1 if sign == "-" else 1)
+
+
+def x86(state: State, words: list[str], operands: str) -> Flow:
+    """The effect of one x86-64 instruction."""
+    name = words[-1]
+    parts = [part.strip() for part in operands.split(",")]
+    if name in ("ret", "retf"):
+        return Flow(on=False, returns=name == "ret")
+    if name == "call":
+        return Flow(call=target(operands))
+    if name == "jmp":
+        return Flow(on=False, jump=target(operands))
+    if name.startswith(("j", "loop")):
+        return Flow(jump=target(operands))
+    if name in ("hlt", "ud2", "ud0", "ud1", "int3", "iretq", "sysretq"):
+        return _ENDS
+    if name == "syscall":
+        if state.number in _X86_EXITS:
+            return _EXITS
+        state.number = None
+    elif name == "push":
+        state.set(_RSP, state.at(_RSP, -WORD))
+        state.store(_RSP, 0, parts[0])
+    elif name == "pop":
+        value = state.load(_RSP, 0)
+        state.set(_RSP, state.at(_RSP, WORD))
+        if parts[0] in _X86_NAMES:
+            state.set(parts[0], value)
+    elif name == "leave":
+        state.set(_RSP, state.at(_RBP, WORD))
+        state.set(_RBP, state.load(_RBP, 0))
+    elif name in ("pushfq", "pushf"):
+        state.set(_RSP, state.at(_RSP, -WORD))
+        state.store(_RSP, 0, "flags")
+    elif name in ("popfq", "popf"):
+        state.set(_RSP, state.at(_RSP, WORD))
+    elif name == "enter":
+        state.set(_RSP, None)
+    elif name == "xchg":
+        for part in parts:
+            state.set(_X86_NAMES.get(part, part), None)
+    elif name not in _READS:
+        if parts[0] in ("rax", "eax", "al"):
+            state.number = int(parts[1], 0) if name == "mov" and _NUMBER.fullmatch(parts[1]) else None
+        _x86_written(state, name, parts)
+    return _ON
+
+
+def _x86_written(state: State, name: str, parts: list[str]) -> None:
+    written, operand = parts[0], parts[1] if len(parts) == 2 else ""
+    if written not in _X86_NAMES:
+        place = _x86_place(written)
+        if place is not None and name == "mov":
+            state.store(*place, operand)
+        return
+    value: Value | None = None
+    if written == _X86_NAMES[written]:
+        if name in ("add", "sub") and _NUMBER.fullmatch(operand):
+            value = state.at(written, int(operand, 0) * (-1 if name == "sub" else 1))
+        elif name in ("lea", "mov") and (place := _x86_place(operand)) is not None:
+            value = state.at(*place) if name == "lea" else state.load(*place)
+        elif name == "mov":
+            value = state.registers.get(operand)
+    state.set(_X86_NAMES[written], value)
+
+
+_ARM_PLACE = re.compile(r"\[(\w+)(?:, #(-?\w+))?\](!)?(?:, #(-?\w+))?")
+_ARM_SUM = re.compile(r"(\w+), #(-?\w+)(?:, lsl #(12))?")
+
+
+def _arm_name(name: str) -> str:
+    name = {"fp": "x29", "lr": "x30", "wsp": "sp"}.get(name, name)
+    return f"x{name[1:]}" if re.fullmatch(r"w[0-9]{1,2}", name) else name
+
+
+def arm(state: State, words: list[str], operands: str) -> Flow:
+    """The effect of one arm64 instruction."""
+    name = words[-1]
+    if name in ("ret", "retaa", "retab"):
+        return Flow(on=False, returns=operands in ("", "x30"))
+    if name in ("bl", "blr", "blraa", "blrab"):
+        state.set("x30", None)
+        return Flow(call=target(operands.lstrip("#")))
+    if name == "b":
+        return Flow(on=False, jump=target(operands.lstrip("#")))
+    if name in ("br", "braa", "brab", "brk", "udf", "hlt", "eret"):
+        return _ENDS
+    if name.startswith("b.") or name in ("cbz", "cbnz", "tbz", "tbnz"):
+        return Flow(jump=target(operands.rpartition("#")[2]))
+    if name == "svc":
+        return _EXITS if state.number in _ARM_EXITS else _ON
+    registers, bracket, rest = operands.partition("[")
+    names = [_arm_name(part.strip()) for part in registers.split(",") if part.strip()]
+    if bracket and name.startswith(("ld", "st")):
+        _arm_memory(state, name, names, _ARM_PLACE.fullmatch(bracket + rest))
+    elif names and name not in ("cmp", "cmn", "tst", "ccmp", "msr", "fcmp", "nop", "dmb", "isb", "prfm"):
+        _arm_written(state, name, names[0], operands.partition(",")[2].strip())
+    return _ON
+
+
+def _arm_memory(state: State, name: str, names: list[str], place: re.Match[str] | None) -> None:
+    if place is None:
+        for one in names if name.startswith("ld") else ():
+            state.set(one, None)
+        return
+    base, inside, before, after = place.groups()
+    base = _arm_name(base)
+    offset = int(inside or "0", 0)
+    if before:
+        state.set(base, state.at(base, offset))
+        offset = 0
+    for number, one in enumerate(names):
+        if name in ("ldp", "ldr", "ldur"):
+            state.set(one, state.load(base, offset + WORD * number))
+        elif name in ("stp", "str", "stur"):
+            state.store(base, offset + WORD * number, one)
+        else:
+            state.set(one, None)
+    if after:
+        state.set(base, state.at(base, int(after, 0)))
+
+
+def _arm_written(state: State, name: str, written: str, operand: str) -> None:
+    if name in ("autiasp", "paciasp", "autibsp", "pacibsp", "xpaclri"):
+        return
+    value: Value | None = None
+    if written == "x8":
+        constant = operand.lstrip("#")
+        state.number = int(constant, 0) if name in ("mov", "movz") and _NUMBER.fullmatch(constant) else None
+    summed = _ARM_SUM.fullmatch(operand)
+    if name in ("add", "sub") and summed is not None:
+        base, number, shift = summed.groups()
+        distance = int(number, 0) << int(shift or 0)
+        value = state.at(_arm_name(base), -distance if name == "sub" else distance)
+    elif name == "mov":
+        value = state.registers.get(_arm_name(operand))
+    state.set(written, value)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of a Go program by the table that its runtime needs itself: it is there where the program is stripped.
+
+Format: Go's internal/abi and runtime/symtab.go (pcHeader, moduledata), as of Go 1.18 and later.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from powerprof.stacks.elf import PF_X, Elf, Section, section_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
+# Where the linker may put the record of a module, by version and kind of program.
+_MODULE_SECTIONS = (".go.module", ".noptrdata", ".data", ".data.rel.ro")
+_MAGICS = (0xFFFFFFF0, 0xFFFFFFF1)
+# magic, padding, least size of an instruction, size of a pointer; functions, files, start of the text; where in the
+# table names, units, files, tables of values and functions begin.
+_HEADER = struct.Struct("<IHBB8Q")
+# The words of a module's record: the table, six slices of three words, then findfunctab, minpc, maxpc, text, etext.
+_MODULE = struct.Struct("<24Q")
+_MAX_FUNCTIONS = 4_000_000
+_MAX_PLACES = 64
+_MOST_BYTES = 64 << 20
+
+
+def go_functions(elf: Elf) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes] | None:
+    """(starts, sizes, places of names, names) of a Go program's functions, link-time; None where this is none, or where
+    its table contradicts itself. Raises DataError where the file is damaged."""
+    import numpy as np
+
+    section = next((found for name in _SECTIONS if (found := elf.section(name)) is not None), None)
+    if section is None:
+        return None
+    data = section_bytes(elf, section)
+    if len(data) < _HEADER.size:
+        return None
+    magic, padding, _, pointer, count, _, text, names_at, units_at, _, _, functions_at = _HEADER.unpack_from(data)
+    if magic not in _MAGICS or padding or pointer != 8 or not 0 < count <= _MAX_FUNCTIONS:
+        return None
+    if not _HEADER.size <= names_at < units_at <= len(data) or functions_at + 8 * count + 4 > len(data):
+        return None
+    rows = np.frombuffer(data, "<u4", 2 * count + 1, functions_at).astype(np.int64)
+    entries, places = rows[0::2], rows[1::2] + functions_at + 4
+    if np.any(entries[1:] < entries[:-1]) or int(places.max()) + 4 > len(data):
+        return None
+    whole = np.frombuffer(data, np.uint8)
+    # Records lie at any multiple of a byte.
+    of_names = whole[places[:, None] + np.arange(4)].copy().view("<u4")[:, 0]
+    text = text or _text(elf, section, names_at, count)
+    if text is None or not _is_code(elf, text, text + int(entries[-1])):
+        return None
+    names = data[names_at:units_at]
+    keep = (entries[1:] > entries[:-1]) & (of_names < len(names))
+    starts = (entries[:-1] + text).astype(np.uint64)
+    return starts[keep], (entries[1:] - entries[:-1]).astype(np.uint64)[keep], of_names[keep], names
+
+
+def _is_code(elf: Elf, start: int, end: int) -> bool:
+    return any(
+        load.flags & PF_X and load.vaddr <= start <= end <= load.vaddr + load.memory_bytes for load in elf.loads()
+    )
+
+
+def _text(elf: Elf, table: Section, names_at: int, count: int) -> int | None:
+    """Where the functions begin, of which Go 1.26 and later tell only the distance: by the module's own record, which
+    is known by what it says of this very table."""
+    key = table.vaddr.to_bytes(8, "little")
+    for name in _MODULE_SECTIONS:
+        section = elf.section(name)
+        if section is None or section.size > _MOST_BYTES:
+            continue
+        data = section_bytes(elf, section)
+        at = data.find(key)
+        for _ in range(_MAX_PLACES):
+            if at < 0:
+                break
+            if at + _MODULE.size <= len(data):
+                words = _MODULE.unpack_from(data, at)
+                low, high, text, end = words[20:24]
+                if words[1] == table.vaddr + names_at and words[17] == count + 1 and text <= low <= high <= end:
+                    return int(text)
+            at = data.find(key, at + 1)
+    return None

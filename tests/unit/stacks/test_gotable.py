@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of stripped Go programs, by the runtime's own table; and such tables that lie."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from powerprof.errors import DataError
+from powerprof.stacks.elf import parse_elf, read_elf
+from powerprof.stacks.gotable import go_functions
+from powerprof.stacks.symtab import SymbolTable, read_symbols
+from tests.unit.stacks.elves import with_go_table
+
+
+def symbols_of(path: Path) -> SymbolTable:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return read_symbols(read_elf(fd, str(path)))
+    finally:
+        os.close(fd)
+
+
+def names(table: SymbolTable) -> dict[int, str]:
+    starts = struct.unpack(f"<{table.count}Q", table.starts)
+    return {start: table.name_at(at) for at, start in enumerate(starts)}
+
+
+def test_a_stripped_program_has_the_names_of_its_like_that_is_not(built):
+    whole, stripped = names(symbols_of(built("goroutines"))), names(symbols_of(built("goroutines-stripped")))
+    # The symbol table says by which convention a function is called, and spells a middle dot as a dot.
+    alike = {start: name.removesuffix(".abi0") for start, name in whole.items()}
+    assert len(stripped) > 1000
+    same = sum(alike.get(start) == name.replace("·", ".") for start, name in stripped.items())
+    assert same >= 0.999 * len(stripped)
+    assert {"main.sleeper", "main.answerer", "main.main", "runtime.mcall", "runtime.goexit"} <= set(stripped.values())
+
+
+def test_one_that_may_be_loaded_anywhere_has_them_too(built):
+    found = set(names(symbols_of(built("goroutines-pie"))).values())
+    assert {"main.sleeper", "main.answerer", "runtime.mcall"} <= found
+
+
+def test_a_program_of_another_language_has_no_such_table(built):
+    data = built("sleepers").read_bytes()
+    assert go_functions(parse_elf(data, "sleepers")) is None
+
+
+def test_a_damaged_table_gives_no_names_and_no_traceback(built):
+    data = built("goroutines-stripped").read_bytes()
+    section = parse_elf(data, "x").section(".gopclntab")
+    assert section is not None
+    drawn = random.Random(7)
+    for number in range(300):
+        changed = bytearray(data)
+        # Mostly the header and the ends of tables, where a lie leads astray.
+        reach = 72 if number % 3 else section.size
+        for _ in range(drawn.randint(1, 4)):
+            at = section.offset + drawn.randrange(reach)
+            changed[at] = drawn.choice((0, 1, 0x7F, 0xFF, drawn.randrange(256)))
+        try:
+            found = go_functions(parse_elf(bytes(changed), "x"))
+        except DataError:
+            continue
+        if found is not None:
+            starts, sizes, places, text = found
+            assert len(starts) == len(sizes) == len(places)
+            assert all(place < len(text) for place in places.tolist())
+            assert all(sizes.tolist())
+
+
+FUNCTIONS = [("_rt0_amd64_linux", 0), ("runtime.mcall", 0x40), ("main.main", 0x100)]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["go1.25", "go1.26"])
+def test_where_functions_begin_is_in_the_table_or_in_the_modules_record(told):
+    table = read_symbols(parse_elf(with_go_table(FUNCTIONS, 0x180, told=told), "x"))
+    assert names(table) == {0x1000 + at: name for name, at in FUNCTIONS}
+    assert table.lookup(0x117F) == ("main.main", 0x1100, 0x1180)
+    assert table.lookup(0x1180) is None
+    assert table.ranges_of(["runtime.mcall"]) == {(0x1040, 0x1100)}
+
+
+def test_functions_outside_of_the_code_are_none():
+    assert go_functions(parse_elf(with_go_table(FUNCTIONS, 0x180, text=0x7FFF_FFFF_FFFF_F000), "x")) is None
+    assert go_functions(parse_elf(with_go_table(FUNCTIONS, 0xFFFF_FFFF), "x")) is None
+    backwards = [("b", 0x40), ("a", 0)]
+    assert go_functions(parse_elf(with_go_table(backwards, 0x180), "x")) is None
+
+
+@pytest.mark.parametrize("size", [1, 71, 72, 100])
+def test_a_table_that_is_cut_gives_none(built, size):
+    data = built("goroutines-stripped").read_bytes()
+    elf = parse_elf(data, "x")
+    at = next(number for number, section in enumerate(elf.sections) if section.name == ".gopclntab")
+    header = struct.unpack_from("<Q", data, 40)[0] + 64 * at
+    changed = bytearray(data)
+    struct.pack_into("<Q", changed, header + 32, size)
+    assert go_functions(parse_elf(bytes(changed), "x")) is None

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inlined calls and source lines against addr2line, in bounded memory, whatever the debug information says."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from powerprof.programs import need
+from powerprof.stacks.dwarf import Dwarf
+from powerprof.stacks.elf import read_elf
+from powerprof.stacks.inline import TOO_MUCH, InlineReader
+from powerprof.stacks.time_budget import DebugBudget
+from tests.programs.ground_truth import HERE
+
+_CPP = ("g++", "-O2", "-pthread", "-o")
+PROGRAMS = {
+    "dwarf-5": (*_CPP, "{out}", "-g", "-gdwarf-5", str(HERE / "sleepers.cpp")),
+    "dwarf-4": (*_CPP, "{out}", "-g", "-gdwarf-4", str(HERE / "sleepers.cpp")),
+    "dwarf-2": (*_CPP, "{out}", "-g", "-gdwarf-2", str(HERE / "sleepers.cpp")),
+    "compressed": (*_CPP, "{out}", "-g", "-gz", str(HERE / "sleepers.cpp")),
+    "types-apart": (*_CPP, "{out}", "-g", "-fdebug-types-section", "-no-pie", str(HERE / "sleepers.cpp")),
+    "rust": ("rustc", "-g", "-O", "--edition=2021", "-o", "{out}", str(HERE / "sleepers.rs")),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("inlined")
+
+    def build(name: str) -> Path:
+        out = folder / name
+        if not out.exists():
+            command = [str(out) if word == "{out}" else word for word in PROGRAMS[name]]
+            subprocess.run([need(command[0], command[0]), *command[1:]], check=True)
+        return out
+
+    return build
+
+
+def reader(path: Path, budget: DebugBudget | None = None) -> InlineReader:
+    return InlineReader(read_elf(os.open(path, os.O_RDONLY), str(path)), budget or DebugBudget())
+
+
+def calls_of(path: Path, most: int) -> list[int]:
+    """Addresses of call instructions in the program's own code."""
+    listed = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", "-j", ".text", path], check=True, capture_output=True, text=True
+    ).stdout
+    found = [int(one, 16) for one in re.findall(r"^ +([0-9a-f]+):\s+call", listed, re.MULTILINE)]
+    return random.Random(1).sample(found, min(most, len(found)))
+
+
+def by_addr2line(path: Path, addresses: list[int]) -> dict[int, list[tuple[str, str]]]:
+    """(mangled function, base name of the file:line) by address, innermost first."""
+    told = subprocess.run(
+        ["addr2line", "-afi", "-e", path],
+        input="\n".join(map(hex, addresses)),
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    found: dict[int, list[tuple[str, str]]] = {}
+    lines = iter(told)
+    for line in lines:
+        if line.startswith("0x"):
+            levels = found[int(line, 16)] = []
+        else:
+            source = next(lines).partition(" (")[0].rpartition("/")[2]
+            levels.append((line, source))
+    return found
+
+
+def _known(source: str) -> str:
+    return "?:?" if source.endswith(":?") else source
+
+
+# Where types lie in sections of their own binutils misses levels.
+@pytest.mark.parametrize("name", sorted({*PROGRAMS} - {"types-apart"}))
+def test_levels_are_those_of_addr2line(compiled, name):
+    path = compiled(name)
+    addresses = calls_of(path, 300)
+    dwarf = Dwarf(read_elf(os.open(path, os.O_RDONLY), str(path)), DebugBudget(seconds_left=100))
+    agreeing = several = compared = 0
+    differing = []
+    for address, wanted in by_addr2line(path, addresses).items():
+        calls, line = dwarf.calls(address)
+        if not calls or wanted[0][0] == "??":
+            assert not calls or wanted[0][0] == "??" or wanted[0][1].startswith("?")
+            continue
+        sources = [line, *((call.call_file, call.call_line) for call in reversed(calls[1:]))]
+        got = [
+            (call.name, f"{(source[0] or '').rpartition('/')[2]}:{source[1]}" if source else "?:?")
+            for call, source in zip(reversed(calls), sources, strict=True)
+        ]
+        compared += 1
+        several += len(got) > 1
+        # binutils names a function that has no linkage name by the one around it, and a copy by its symbol.
+        same = [source for _, source in got] == [_known(source) for _, source in wanted] and all(
+            name == other
+            for (name, _), (other, _) in zip(got[:-1], wanted, strict=False)
+            if (name or "").startswith("_")
+        )
+        agreeing += same
+        if not same:
+            differing.append((hex(address), got, wanted))
+    assert compared >= 20
+    assert several >= 5
+    assert agreeing >= 0.98 * compared, differing[:3]
+
+
+def test_inlined_functions_keep_their_class_and_closures_their_names(compiled):
+    rust = reader(compiled("rust"))
+    names = {level.name for at in calls_of(compiled("rust"), 3000) for level in rust.levels(at) if level.inlined}
+    assert "sleepers::main::{{closure}}" in names
+    cpp = reader(compiled("dwarf-5"))
+    levels = [level for at in calls_of(compiled("dwarf-5"), 300) for level in cpp.levels(at)]
+    apart = reader(compiled("types-apart"))
+    assert {level.name for at in calls_of(compiled("types-apart"), 300) for level in apart.levels(at)} >= {
+        "ground::Worker<ground::Poll>::middle(long)"
+    }
+    assert {level.name for level in levels if level.inlined} >= {"ground::Worker<ground::Poll>::middle(long)"}
+    assert any(re.search(r"/sleepers\.cpp:[1-9]", level.source or "") for level in levels)
+
+
+def test_large_debug_information_takes_little_memory_or_is_left_out(compiled, tmp_path):
+    program, large, packed = compiled("dwarf-4"), tmp_path / "large", tmp_path / "packed"
+    strings = tmp_path / "strings"
+    subprocess.run(
+        ["objcopy", "-O", "binary", "--dump-section", f".debug_str={strings}", program, "/dev/null"], check=True
+    )
+    with strings.open("r+b") as file:
+        file.truncate(200 << 20)
+    subprocess.run(["objcopy", "--update-section", f".debug_str={strings}", program, large], check=True)
+    subprocess.run(["objcopy", "--compress-debug-sections=zlib", large, packed], check=True)
+    assert large.stat().st_size > 200 << 20 > packed.stat().st_size
+    addresses = calls_of(program, 100)
+    wanted = [reader(program).levels(at) for at in addresses]
+    assert any(wanted)
+    for path, levels, note in ((large, wanted, None), (packed, [()] * len(wanted), TOO_MUCH)):
+        tracemalloc.start()
+        one = reader(path)
+        try:
+            found = [one.levels(at) for at in addresses]
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 40 << 20
+        assert one.note == note
+        if note is None:
+            assert found == levels
+        else:
+            assert sum(map(len, found)) <= len(found)
+
+
+def test_time_is_bounded_for_all_files_of_a_run_together(compiled):
+    budget = DebugBudget(seconds_left=-1.0)
+    one = reader(compiled("dwarf-5"), budget)
+    assert one.levels(calls_of(compiled("dwarf-5"), 1)[0]) == ()
+    assert one.note == TOO_MUCH
+
+
+def test_damaged_debug_information_costs_the_inlined_calls_only(compiled, tmp_path):
+    draw = random.Random(31)
+    path = compiled("dwarf-5")
+    whole = path.read_bytes()
+    elf = read_elf(os.open(path, os.O_RDONLY), str(path))
+    parts = [part for part in elf.sections if part.name.startswith(".debug_") and part.size]
+    addresses = calls_of(path, 6)
+    for number in range(100):
+        damaged = bytearray(whole)
+        part = draw.choice(parts)
+        for _ in range(draw.choice((1, 4, 64))):
+            damaged[part.offset + draw.randrange(part.size)] = draw.choice((0, 0xFF, 0x80, draw.randrange(256)))
+        other = tmp_path / f"damaged-{number}"
+        other.write_bytes(damaged)
+        one = reader(other)
+        for at in addresses:
+            assert len(one.levels(at)) <= 64
+        other.unlink()
