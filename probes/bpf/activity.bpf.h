@@ -46,6 +46,7 @@ static __always_inline void report_idle(u32 tid)
         return;
     thread->is_over = 1;
     thread->sent_at = bpf_ktime_get_ns();
+    thread->ended_delay = delay_of(bpf_get_current_task());
 #ifndef HAS_SEND
     thread->ended_at = thread->sent_at;
     thread->ended_ns = cpu_of(thread, thread->ended_at);
@@ -53,37 +54,18 @@ static __always_inline void report_idle(u32 tid)
 #endif
 }
 
-int uprobe__entry(u64 *ctx)
+/* A process reports `id` at `now`. */
+static __always_inline void report(struct thread *thread, u32 tid, u32 message, u64 id, u64 now)
 {
-    u64 who = bpf_get_current_pid_tgid(), address = ctx[REGISTER_SI], now, task, id = FASTPATH;
-    u32 tid = who, message = WHOLE;
-    struct thread *thread;
-
-    if (!is_target(who))
-        return 0;
-    if (!address && (u32)ctx[REGISTER_DI] != STATE_FASTPATH) {
-        report_idle(tid);
-        return 0;
-    }
-    count(COUNT_DISPATCHES);
-    task = bpf_get_current_task();
-    now = bpf_ktime_get_ns();
-    thread = thread_of(tid, task, now, 1);
-    if (!thread)
-        return 0;
-    if (address) {
-        message = message_of(ctx[REGISTER_SP]);
-        id = identify_string(thread, address);
-    }
     if (goes_on(thread, message, id)) {
         if (message == BIND) {
             thread->command = COM_QUERY;
             thread->id = id;
             keep_text(thread, id, COM_QUERY, tid, 0);
         }
-        return 0;
+        return;
     }
-    finish(thread, tid, now, task);
+    finish(thread, tid, now, bpf_get_current_task());
     thread->command = message == PARSE ? COM_STMT_PREPARE
                     : message == EXECUTE || message == WORKER ? COM_PART : COM_QUERY;
     if (message == PARSE)
@@ -98,5 +80,95 @@ int uprobe__entry(u64 *ctx)
         thread->before_ns = thread->began_ns;
     /* Now, because the next message of this statement brings its text again, and maybe another one's. */
     keep_text(thread, id, thread->command, tid, 0);
+}
+
+int uprobe__entry(u64 *ctx)
+{
+    u64 who = bpf_get_current_pid_tgid(), address = ctx[REGISTER_SI], now, id = FASTPATH;
+    u32 tid = who, message = WHOLE;
+    struct thread *thread;
+
+    if (!is_target(who))
+        return 0;
+    if (!address && (u32)ctx[REGISTER_DI] != STATE_FASTPATH) {
+        report_idle(tid);
+        return 0;
+    }
+    count(COUNT_DISPATCHES);
+    now = bpf_ktime_get_ns();
+    thread = thread_of(tid, bpf_get_current_task(), now, 1);
+    if (!thread)
+        return 0;
+    if (address) {
+        message = message_of(ctx[REGISTER_SP]);
+        id = identify_string(thread, address);
+        if (id > 255 && thread->length >= TEXT) {
+            walk_from(thread, address, 0, now);
+            walks.call(ctx, WALK_ON);
+            count(COUNT_CUT);
+        }
+    }
+    report(thread, tid, message, id, now);
+    return 0;
+}
+
+/* A cursor's rows are its query's: the text that declared it, whenever that was. */
+static __always_inline void fetch_from(struct thread *thread, u32 tid, u64 id)
+{
+    if (id < 256)
+        return;
+    keep_text(thread, id, COM_QUERY, tid, 0);
+    thread->command = COM_PART;
+    thread->id = id;
+}
+
+/* PortalRunFetch(Portal, …): FETCH and MOVE, and loops of functions, which are their caller's. */
+int uprobe__fetch(u64 *ctx)
+{
+    u64 who = bpf_get_current_pid_tgid(), address;
+    u32 tid = who;
+    struct thread *thread;
+    char first;
+
+    if (!PORTAL_TEXT || !is_target(who))
+        return 0;
+    count(COUNT_ENDINGS);
+    thread = threads.lookup(&tid);
+    if (!thread || !thread->id || thread->is_over || thread->command == COM_PART)
+        return 0;
+    first = thread->text[0] & ~0x20;
+    if ((first != 'F' || (thread->text[1] & ~0x20) != 'E') && (first != 'M' || (thread->text[2] & ~0x20) != 'V'))
+        return 0;
+    address = read_user(ctx[REGISTER_DI] + PORTAL_TEXT);
+    if (!address)
+        return 0;
+    thread->length = 0;
+    walk_from(thread, address, 0, 0);
+    walks.call(ctx, WALK_ON);
+    return 0;
+}
+
+/* A long text, or a cursor's. */
+int uprobe__walk(u64 *ctx)
+{
+    u32 tid = bpf_get_current_pid_tgid();
+    struct thread *thread = threads.lookup(&tid);
+
+    if (thread)
+        walks.call(ctx, walk_on(thread));
+    return 0;
+}
+
+int uprobe__walked(u64 *ctx)
+{
+    u32 tid = bpf_get_current_pid_tgid();
+    struct thread *thread = threads.lookup(&tid);
+
+    if (!thread)
+        return 0;
+    if (thread->walk.since)
+        report(thread, tid, message_of(ctx[REGISTER_SP]), walked(thread), thread->walk.since);
+    else
+        fetch_from(thread, tid, walked(thread));
     return 0;
 }

@@ -58,8 +58,9 @@ static __always_inline int any_idle(u32 place, u32 from)
     return 0;
 }
 
-/* The first group that has no mark; GROUPS where all have. */
-static __always_inline u32 first_unmarked(void)
+/* The first group that has no mark; GROUPS where all have. The number goes by the CPU's state, where the verifier forgets it:
+ * it would follow what comes next for each group. */
+static __always_inline u32 first_unmarked(struct cpu_state *cpu)
 {
     u32 place;
 
@@ -70,7 +71,8 @@ static __always_inline u32 first_unmarked(void)
         if (group && !group->is_busy)
             break;
     }
-    return place;
+    *(volatile u32 *)&cpu->unmarked = place;
+    return *(volatile u32 *)&cpu->unmarked;
 }
 
 /* Whether a group has its mark, or can be given it. The second look is for a CPU that went idle during the first and found
@@ -105,10 +107,10 @@ static __always_inline void review_busy(struct cpu_state *cpu, u64 now, u32 numb
     cpu->reviewed_ns = now;
     if (!is_busy_group(number / GROUP_CPUS, number, all_busy, &cpu->reviewed_ns))
         return;
-    place = first_unmarked();
-    if (place < GROUPS && (!is_busy_group(place, 0, all_busy, &cpu->reviewed_ns) || first_unmarked() < GROUPS))
+    place = first_unmarked(cpu);
+    if (place < GROUPS && (!is_busy_group(place, 0, all_busy, &cpu->reviewed_ns) || first_unmarked(cpu) < GROUPS))
         return;
     __sync_fetch_and_add(all_busy, 1);
-    if (first_unmarked() < GROUPS)
+    if (first_unmarked(cpu) < GROUPS)
         *all_busy = 0;
 }

@@ -13,7 +13,8 @@
 /* In a key's flags: which half of the double buffer the entry is in. A reader that goes on counting turns to the other half
  * and empties this one, when no program can be adding to it any more. */
 #define CAUSE_HALF 0x10000
-#define CAUSE_FLAGS (IDLE_TICK | IDLE_NO_TASK | IDLE_WAKER | IDLE_TIMER_WHEEL | IDLE_SITE | IDLE_WAKER_SITE | IDLE_RUNNABLE)
+#define CAUSE_FLAGS (IDLE_TICK | IDLE_NO_TASK | IDLE_WAKER | IDLE_TIMER_WHEEL | IDLE_SITE | IDLE_WAKER_SITE | IDLE_RUNNABLE | \
+                     IDLE_KERNEL | IDLE_WAKER_KERNEL | IDLE_LIFE)
 
 struct cause_key {
     u64 timer_function;
@@ -41,6 +42,8 @@ struct cause_sum {
     u64 count;
     u64 running_ns;       /* out of idle, until the CPUs idled again */
     u64 idle_ns;          /* how long the periods had lasted */
+    u64 own_ns;           /* of running_ns, what the threads ran that the periods ended for, until they slept */
+    u64 kernel_ns;        /* … and the kernel until they ran, or until the CPUs idled again where nobody did */
     u64 last_ns;          /* the latest of them */
     u64 period_ns;        /* the interval that most of the intervals are, or twice or three times */
     u64 fitting_ns;       /* the sum of those that are */
@@ -60,12 +63,20 @@ struct cpu_total {
     u64 count[CAUSE_STATES];
     u64 idle_ns[CAUSE_STATES];
     u64 last_tgid;        /* whose thread the last of them was for */
-    u8 gap[72];
+    u64 unplaced_ns[2];   /* running time of threads that have no slot: others, the target's (running.bpf.h) */
+    u8 gap[56];
 };
 
+/* The period that is open at the end's edge is the reader's, who looks at it there: here it is whole too late. */
 static __attribute__((always_inline)) inline int is_in_window(struct cpu_total *total, struct idle_exit *period)
 {
-    return total->start_ns && period->exit_ns >= total->start_ns && (!total->end_ns || period->exit_ns <= total->end_ns);
+    return total->start_ns && period->exit_ns >= total->start_ns && (!total->end_ns || period->next_ns <= total->end_ns);
+}
+
+/* Whether what runs on the CPU now is in its window. */
+static __attribute__((always_inline)) inline int is_counted_on(struct cpu_total *total)
+{
+    return total->start_ns && !total->end_ns;
 }
 
 static __attribute__((always_inline)) inline void cause_key_of(struct idle_exit *period, struct cause_key *key)
@@ -165,14 +176,26 @@ static __attribute__((always_inline)) inline void cause_add(struct cause_sum *su
         __sync_fetch_and_add(&sum->running_ns, period->next_ns - period->exit_ns);
     __sync_fetch_and_add(&sum->idle_ns, period->exit_ns - period->enter_ns);
     __sync_fetch_and_add(&sum->states[state], 1);
-    cause_interval(sum, period->flags & IDLE_WAKER ? period->waking_ns : period->exit_ns);
-}
-
-static __attribute__((always_inline)) inline void cause_names(struct cause_sum *sum, struct idle_exit *period)
-{
+    /* The latest name: a thread that runs another program has another one. */
     __builtin_memcpy(sum->next_comm, period->next_comm, COMM_BYTES);
     if (period->flags & IDLE_WAKER && period->waker_context == WAKER_TASK)
         __builtin_memcpy(sum->waker_comm, period->waker_comm, COMM_BYTES);
+    cause_interval(sum, period->exit_ns);
+}
+
+/* Who ran in the period that the CPU has just ended, and no longer than the CPU did: where a switch was not seen, a thread's count
+ * holds what it ran elsewhere. */
+static __attribute__((always_inline)) inline void cause_ran(struct cause_sum *sum, struct cpu_state *cpu)
+{
+    u64 ran = cpu->period.next_ns - cpu->period.exit_ns, kernel = cpu->kernel_ns, own = cpu->own_ns;
+
+    if (kernel > ran)
+        kernel = ran;
+    if (own > ran - kernel)
+        own = ran - kernel;
+    if (own)
+        __sync_fetch_and_add(&sum->own_ns, own);
+    __sync_fetch_and_add(&sum->kernel_ns, kernel);
 }
 
 static __attribute__((always_inline)) inline void total_add(struct cpu_total *total, struct idle_exit *period)

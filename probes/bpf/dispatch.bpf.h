@@ -8,19 +8,69 @@
 #define COM_STMT_CLOSE 25
 #define COM_RESET_CONNECTION 31
 #define COM_STMT_BULK_EXECUTE 250
+#define COM_EVENT 1001       /* no packet: an event of the server's own */
 #define LAST_PREPARED 0xffffffff   /* MariaDB: executes the one that was prepared last */
 
 #include "prepared.bpf.h"
 
+/* What a client asks for: `length` is its text's, `number` its statement's. */
+struct packet {
+    u64 thd, address;
+    u32 command, length, number;
+};
+
+static __always_inline void read_packet(u64 *ctx, struct packet *packet)
+{
+#if LAYOUT == 1
+    /* dispatch_command(THD *, const COM_DATA *, enum_server_command), MySQL from 5.7 */
+    u64 data[2] = {};
+
+    bpf_probe_read_user(data, sizeof(data), (void *)ctx[REGISTER_SI]);
+    packet->thd = ctx[REGISTER_DI];
+    packet->command = ctx[REGISTER_DX] & 255;
+    packet->address = data[0];
+    packet->length = data[1];
+    packet->number = data[0];
+#else
+    /* dispatch_command(enum_server_command, THD *, char *packet, uint length, …), MySQL to 5.6 and MariaDB */
+    packet->thd = ctx[REGISTER_SI];
+    packet->command = ctx[REGISTER_DI] & 255;
+    packet->address = ctx[REGISTER_DX];
+    packet->length = ctx[REGISTER_CX];
+    packet->number = 0;
+    if (packet->command == COM_STMT_EXECUTE || packet->command == COM_STMT_BULK_EXECUTE)
+        bpf_probe_read_user(&packet->number, sizeof(packet->number), (void *)packet->address);
+#endif
+}
+
+/* The statement begins; `id` is its text's, where it has one. */
+static __always_inline void start(struct thread *thread, u32 tid, struct packet *packet, u64 id)
+{
+    u64 now = thread->began_at, thd = packet->thd;
+    u32 command = packet->command;
+
+    if (command == COM_STMT_PREPARE) {
+        remember(thd, thread, tid, id, packet->address, now);
+        if (id > 255)
+            id = (id ^ PREPARING) | 256;
+    } else if (command == COM_STMT_EXECUTE || command == COM_STMT_BULK_EXECUTE) {
+        id = recall(thd, thread, tid, packet->number, now);
+    } else if (command == COM_QUIT || command == COM_CHANGE_USER || command == COM_RESET_CONNECTION) {
+        forget(thd);
+    }
+    if (thread->length >= TEXT && id > 255)
+        keep_text(thread, id, command, tid, 0);   /* the rest of it is kept already */
+    thread->id = id ? id : 256;
+    if (!thread->statements++)
+        thread->before_ns = thread->began_ns;
+}
+
 int uprobe__entry(u64 *ctx)
 {
-    u64 who = bpf_get_current_pid_tgid(), now, task, thd, id = 0;
-    u64 address;
-    u32 tid = who, command;
+    u64 who = bpf_get_current_pid_tgid(), now, task, id;
+    struct packet packet;
+    u32 tid = who;
     struct thread *thread;
-#if LAYOUT == 1
-    u64 data[2] = {};
-#endif
 
     if (!is_target(who))
         return 0;
@@ -31,50 +81,83 @@ int uprobe__entry(u64 *ctx)
     if (!thread)
         return 0;
     finish(thread, tid, now, task);
-#if LAYOUT == 1
-    /* dispatch_command(THD *, const COM_DATA *, enum_server_command), MySQL from 5.7 */
-    thd = ctx[REGISTER_DI];
-    command = ctx[REGISTER_DX];
-    bpf_probe_read_user(data, sizeof(data), (void *)ctx[REGISTER_SI]);
-#else
-    /* dispatch_command(enum_server_command, THD *, char *packet, uint length, …), MySQL to 5.6 and MariaDB */
-    thd = ctx[REGISTER_SI];
-    command = ctx[REGISTER_DI];
-#endif
-    command &= 255;
-    thread->command = command;
+    read_packet(ctx, &packet);
+    thread->command = packet.command;
     thread->length = 0;
     thread->answer_at = 0;
-    id = command;
-    if (command == COM_QUERY || command == COM_STMT_PREPARE) {
-#if LAYOUT == 1
-        address = data[0];
-        id = identify_text(thread, address, data[1]);
-#else
-        address = ctx[REGISTER_DX];
-        id = identify_text(thread, address, ctx[REGISTER_CX]);
-#endif
-        if (command == COM_STMT_PREPARE) {
-            remember(thd, thread, tid, id, address, now);
-            if (id > 255)
-                id = (id ^ PREPARING) | 256;
-        }
-    } else if (command == COM_STMT_EXECUTE || command == COM_STMT_BULK_EXECUTE) {
-#if LAYOUT == 1
-        id = recall(thd, thread, tid, (u32)data[0], now);
-#else
-        u32 number = 0;
-        bpf_probe_read_user(&number, sizeof(number), (void *)ctx[REGISTER_DX]);
-        id = recall(thd, thread, tid, number, now);
-#endif
-    } else if (command == COM_QUIT || command == COM_CHANGE_USER || command == COM_RESET_CONNECTION) {
-        forget(thd);
-    }
-    thread->id = id ? id : 256;
+    thread->nameless = 0;
     thread->began_at = now;
     thread->began_ns = cpu_of(thread, now);
-    if (!thread->statements++)
-        thread->before_ns = thread->began_ns;
+    id = packet.command;
+    if (packet.command == COM_QUERY || packet.command == COM_STMT_PREPARE) {
+        if (packet.length >= TEXT) {
+            walk_from(thread, packet.address, packet.length, now);
+            walks.call(ctx, WALK_ON);
+        }
+        id = identify_text(thread, packet.address, packet.length);
+    }
+    start(thread, tid, &packet, id);
+    return 0;
+}
+
+/* sp_head::execute_procedure(THD *, …): a client's CALL, which is a statement already, or an event. That is executed by a thread of
+ * its own, which ends with it; its text is that of a procedure that the server makes of it. */
+int uprobe__procedure(u64 *ctx)
+{
+    u64 who = bpf_get_current_pid_tgid(), text[2] = {}, now;
+    u32 tid = who;
+    int zero = 0;
+    struct place *place = place_of.lookup(&zero);
+    struct thread *thread;
+
+    if (!place || !place->text || !is_target(who))
+        return 0;
+    count(COUNT_ENDINGS);
+    now = bpf_ktime_get_ns();
+    thread = thread_of(tid, bpf_get_current_task(), now, 1);
+    if (!thread || thread->id)
+        return 0;
+    bpf_probe_read_user(text, sizeof(text), (void *)(ctx[REGISTER_SI] + place->text));
+    if (!text[0] || !text[1])
+        return 0;
+    finish(thread, tid, now, bpf_get_current_task());
+    thread->command = COM_EVENT;
+    thread->length = thread->answer_at = thread->nameless = 0;
+    thread->began_at = now;
+    thread->began_ns = cpu_of(thread, now);
+    walk_from(thread, text[0], text[1], now);
+    walks.call(ctx, WALK_ON);
+    return 0;
+}
+
+/* A long text, or an event's. */
+int uprobe__walk(u64 *ctx)
+{
+    u32 tid = bpf_get_current_pid_tgid();
+    struct thread *thread = threads.lookup(&tid);
+
+    if (thread)
+        walks.call(ctx, walk_on(thread));
+    return 0;
+}
+
+int uprobe__walked(u64 *ctx)
+{
+    u32 tid = bpf_get_current_pid_tgid();
+    struct thread *thread = threads.lookup(&tid);
+    struct packet packet = {};
+    u64 id;
+
+    if (!thread)
+        return 0;
+    id = walked(thread);
+    if (thread->command == COM_EVENT) {
+        packet.command = COM_EVENT;
+        keep_text(thread, id, COM_EVENT, tid, 0);
+    } else {
+        read_packet(ctx, &packet);
+    }
+    start(thread, tid, &packet, id);
     return 0;
 }
 
@@ -97,6 +180,39 @@ int uprobe__exit(u64 *ctx)
         thread->ended_at = now;
         thread->ended_ns = cpu_of(thread, now);
         thread->ended_wakeups = thread->wakeups;
+        thread->ended_delay = delay_of(bpf_get_current_task());
     }
+    return 0;
+}
+
+/* Where the server calls thd_wait_begin(THD *, int): it is about to wait for something of that type. */
+int uprobe__wait(u64 *ctx)
+{
+    u64 who = bpf_get_current_pid_tgid();
+    u32 tid = who;
+    struct thread *thread;
+
+    if (!is_target(who))
+        return 0;
+    count(COUNT_ENDINGS);
+    thread = threads.lookup(&tid);
+    if (thread)
+        thread->waits_for = ctx[REGISTER_SI];
+    return 0;
+}
+
+/* Where it calls thd_wait_end. */
+int uprobe__waited(u64 *ctx)
+{
+    u64 who = bpf_get_current_pid_tgid();
+    u32 tid = who;
+    struct thread *thread;
+
+    if (!is_target(who))
+        return 0;
+    count(COUNT_ENDINGS);
+    thread = threads.lookup(&tid);
+    if (thread)
+        thread->waits_for = 0;
     return 0;
 }

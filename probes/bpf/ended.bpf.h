@@ -66,14 +66,12 @@ static __always_inline void hand_over(u64 id, u32 tid)
 {
     struct total_key key = { .id = id, .tid = tid }, common = { .id = id };
     struct total *own = totals.lookup(&key), *all = totals.lookup(&common);
+    int i;
 
     if (!own)
         return;
-    if (!all) {
-        struct total empty = {};
-        totals.insert(&common, &empty);
-        all = totals.lookup(&common);
-    }
+    if (!all)
+        all = total_entry(&common);
     if (!all)
         return;   /* full: it stays the thread's own */
     __sync_fetch_and_add(&all->calls, own->calls);
@@ -81,6 +79,10 @@ static __always_inline void hand_over(u64 id, u32 tid)
     __sync_fetch_and_add(&all->faults, own->faults);
     __sync_fetch_and_add(&all->wall_ns, own->wall_ns);
     __sync_fetch_and_add(&all->cpu_ns, own->cpu_ns);
+    __sync_fetch_and_add(&all->squares, own->squares);
+#pragma unroll
+    for (i = 0; i < WAITS; i++)
+        __sync_fetch_and_add(&all->waits[i], own->waits[i]);
     totals.delete(&key);
 }
 

@@ -11,6 +11,7 @@
  */
 #include "reading.bpf.h"
 #include "idle_exit.h"
+#include "handlers.h"
 #include "causes.h"
 #include "comms.bpf.h"
 #include "filled.bpf.h"
@@ -22,11 +23,11 @@
 #define ALIGNED_ARRAY(name, type, count) BPF_F_TABLE("array", int, type, name, count, BPF_F_MMAPABLE)
 
 BPF_ARRAY(cpus, struct cpu_state, NR_CPUS);
-BPF_ARRAY(wakings, struct waking, WAKING_SLOTS);
 BPF_TABLE("hash", struct cause_key, struct cause_sum, causes, CAUSE_SLOTS);
 ALIGNED_ARRAY(totals, struct cpu_total, NR_CPUS);
+ALIGNED_ARRAY(wakings, struct waking, WAKING_SLOTS);
 BPF_RINGBUF_OUTPUT(exits, EXIT_PAGES);
-BPF_ARRAY(shared, s64, 11);
+BPF_ARRAY(shared, s64, 12);
 enum counter {
     COUNT_LOST_EXITS, COUNT_LOST_STACKS, COUNT_LOADED, COUNT_SLEEPS, COUNT_UNSENT, COUNT_UNCOUNTED, COUNT_LOST_SAMPLES,
     COUNT_UNJOINED,
@@ -36,11 +37,13 @@ BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
 /* SHARED_ALL_BUSY: no CPU idles. SHARED_COUNTING: a window is open. SHARED_STACK_BYTES: what may still be copied in it.
  * SHARED_SAMPLE_MASK: which periods are sent as records too. SHARED_CAUSE_HALF, SHARED_WOKEN_HALF: 0 or CAUSE_HALF.
  * SHARED_ONLY_TARGET: the target's process where it is but one, else 0. SHARED_WINDOW: numbers the windows.
- * SHARED_TICK_HANDLER: the kernel function that runs the tick. SHARED_OWN_PID: who reads.
+ * SHARED_TICK_HANDLER: the kernel function that runs the tick. SHARED_OWN_PID: who reads. SHARED_POLLS: a bit for each idle state that
+ * is a poll.
  * All are read often and written seldom: no CPU's line travels because another one idles. */
 enum shared_value {
     SHARED_ALL_BUSY, SHARED_REGS_OFFSET, SHARED_COUNTING, SHARED_STACK_BYTES, SHARED_SAMPLE_MASK, SHARED_CAUSE_HALF,
     SHARED_WOKEN_HALF, SHARED_ONLY_TARGET, SHARED_WINDOW, SHARED_TICK_HANDLER, SHARED_OWN_PID,
+    SHARED_POLLS,
 };
 
 static __always_inline void count(int what)
@@ -89,7 +92,6 @@ static __always_inline struct cause_sum *cause_of(struct idle_exit *period)
     if (!sum) {
         struct cause_sum fresh = {};   /* here, so that no exit of a known cause clears it */
 
-        cause_names(&fresh, period);
         if (!causes.insert(&key, &fresh))   /* or another CPU was quicker with the same one */
             note_filled(TABLE_CAUSES, 1);
         sum = causes.lookup(&key);
@@ -109,10 +111,12 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
         return;
     total_add(total, &cpu->period);
     sum = cause_of(&cpu->period);
-    if (sum)
+    if (sum) {
         cause_add(sum, &cpu->period);
-    else
+        cause_ran(sum, cpu);
+    } else {
         count(COUNT_LOST_EXITS);
+    }
     if (sample_hash(cpu->period.cpu, cpu->period.sequence) & (u32)*mask)
         return;
     record = exits.ringbuf_reserve(sizeof(struct idle_exit));
@@ -144,14 +148,22 @@ static __always_inline void note_exit(struct cpu_state *cpu, int number)
 #else
 #define is_counting(cpu) 0
 #define is_other(tgid) 1
+#define is_target(tgid) 0
 #endif
+#include "running.bpf.h"
+
+/* Whether a waking from this CPU can end an idle period: it idles, or not all others are busy. */
+static __always_inline int can_end_idle(struct cpu_state *cpu)
+{
+    s64 *all_busy = shared_at(SHARED_ALL_BUSY);
+    return is_open(cpu) || !all_busy || !*all_busy;
+}
 
 /* With every CPU busy no waking ends an idle period; under load none is counted either: the common case of a loaded
  * server ends here. */
 static __always_inline int is_watched(struct cpu_state *cpu)
 {
-    s64 *all_busy = shared_at(SHARED_ALL_BUSY);
-    return is_open(cpu) || !all_busy || !*all_busy || is_counting(cpu);
+    return can_end_idle(cpu) || is_counting(cpu);
 }
 
 #include "busy.bpf.h"
@@ -163,9 +175,9 @@ RAW_TRACEPOINT_PROBE(cpu_idle)
     u64 now = bpf_ktime_get_ns();
     int index = number;
     struct cpu_state *cpu = cpus.lookup(&index);
-    s64 *all_busy = shared_at(SHARED_ALL_BUSY);
+    s64 *all_busy = shared_at(SHARED_ALL_BUSY), *polls = shared_at(SHARED_POLLS);
 
-    if (!cpu || !all_busy)
+    if (!cpu || !all_busy || !polls)
         return 0;
     if (state == EXIT_NONE) {
         idle_leave(cpu, now);
@@ -173,7 +185,7 @@ RAW_TRACEPOINT_PROBE(cpu_idle)
     }
     if (idle_enter(cpu, now))
         note_exit(cpu, index);
-    idle_restart(cpu, now, number, state);
+    idle_restart(cpu, now, number, state, (u64)*polls >> (state & 63) & 1 ? IDLE_POLLED : 0);
     note_idle(cpu, number, all_busy);
     return 0;
 }
@@ -185,6 +197,30 @@ static __always_inline u64 switches_of(u64 task)
 {
     return FIELD_U64(task, OFFSET_task_struct_nvcsw) + FIELD_U64(task, OFFSET_task_struct_nivcsw);
 }
+
+/* Which thread ran, beside its number: its name, whether it is the kernel's, and when it began. */
+static __always_inline void note_who_ran(struct idle_exit *period, u64 task)
+{
+    u32 began = FIELD_U64(task, OFFSET_task_struct_start_time) >> 20;   /* milliseconds */
+
+    comm_of(task, period->next_comm);
+    period->flags |= began * 0x9e3779b1U & IDLE_LIFE;
+    if (is_kernel_thread(task))
+        period->flags |= IDLE_KERNEL;
+}
+
+#ifdef HAVE_cpuhp_enter
+/* A step of a CPU's way online or offline (kernel/cpu.c). Its own last ones have no event, for it is not online any more; those that
+ * another takes for it when it is dead do. */
+RAW_TRACEPOINT_PROBE(cpuhp_enter)
+{
+    int number = ctx->args[0], target = ctx->args[1], step = ctx->args[2];
+    struct cpu_state *cpu = cpus.lookup(&number);
+    if (cpu && step > target)
+        idle_down(cpu, bpf_ktime_get_ns());
+    return 0;
+}
+#endif
 
 #ifdef HAVE_sched_wake_idle_without_ipi
 RAW_TRACEPOINT_PROBE(sched_wake_idle_without_ipi)
@@ -208,17 +244,15 @@ TYPED_TRACEPOINT_PROBE(workqueue_execute_start)
 }
 #endif
 
-static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 task, int newborn)
+/* `ends_idle`: it may end an idle period. */
+static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 task, int ends_idle, int newborn)
 {
-    s64 *all_busy = shared_at(SHARED_ALL_BUSY);
     struct waking *waking;
-    u64 pid_tgid, now, who = pid_tgid_of(task);
+    u64 pid_tgid, who = pid_tgid_of(task);
     u32 tid = (u32)who, irq, context;
-    int slot, is_unneeded = all_busy && *all_busy && !is_open(cpu);
+    int slot, is_counted = !is_other(who >> 32);
 
-    int is_counted = !is_other(who >> 32);
-
-    if (is_unneeded && !is_counted)
+    if (!ends_idle && !is_counted)
         return;
     pid_tgid = bpf_get_current_pid_tgid();
     context = idle_context(cpu, &irq, cpu->vector || (!cpu->timer_active && !cpu->hardirq && in_interrupt()));
@@ -230,23 +264,22 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
     else if (is_counting(cpu))
         note_waking(cpu, task, tid, who >> 32, context, irq, pid_tgid);
 #endif
-    if (is_unneeded)
+    if (!ends_idle)
         return;
     slot = tid & (WAKING_SLOTS - 1);
     waking = wakings.lookup(&slot);
     if (!waking)
         return;
-    now = bpf_ktime_get_ns();
     /* A thread is mostly woken by the same one, whose name then is there already. */
     if (waking->waker_tid != (u32)pid_tgid || !waking->waker_comm[0])
         own_comm(waking->waker_comm);
-    idle_waking(cpu, waking, now, number, tid, pid_tgid, context, irq);
+    idle_waking(cpu, waking, number, tid, pid_tgid, context, irq);
     /* In this order: it is counted first and off the CPU afterwards. */
 #ifdef OFFSET_task_struct_on_cpu
     waking->on_cpu = FIELD_U32(task, OFFSET_task_struct_on_cpu);
 #endif
     waking->switches = switches_of(task);
-    review_busy(cpu, now, number);
+    waking->is_kernel = is_kernel_thread(CURRENT_TASK);
 #if STACKS && !ON_DEMAND
     if (context == WAKER_TASK)
         note_waker(cpu, waking, pid_tgid);
@@ -257,8 +290,15 @@ TYPED_TRACEPOINT_PROBE(sched_waking)
 {
     int number;
     struct cpu_state *cpu = cpu_here(&number);
-    if (cpu && is_watched(cpu))
-        note_wake(cpu, number, ctx->args[0], 0);
+    int ends_idle;
+
+    if (!cpu || !is_watched(cpu))
+        return 0;
+    ends_idle = can_end_idle(cpu);
+    /* First of all, while the verifier knows of one state only: it walks the loops again for each. */
+    if (ends_idle && !is_open(cpu))
+        review_busy(cpu, coarse_ns(), number);
+    note_wake(cpu, number, ctx->args[0], ends_idle, 0);
     return 0;
 }
 
@@ -268,19 +308,26 @@ TYPED_TRACEPOINT_PROBE(sched_wakeup_new)
     int number;
     struct cpu_state *cpu = cpu_here(&number);
     if (cpu && is_watched(cpu))
-        note_wake(cpu, number, ctx->args[0], 1);
+        note_wake(cpu, number, ctx->args[0], can_end_idle(cpu), 1);
     return 0;
 }
 
+/* Whether a thread that is switched out is so for the last time. */
+#ifdef ARG_sched_switch_prev_state
+#define IS_LAST(ctx, prev) (((u32)(ctx)->args[ARG_sched_switch_prev_state] & STATE_DEAD) != 0)
+#else
+#define IS_LAST(ctx, prev) ((FIELD_U32(prev, OFFSET_task_struct_state) & STATE_DEAD) != 0)
+#endif
+
 TYPED_TRACEPOINT_PROBE(sched_switch)
 {
-    struct cpu_state *cpu = this_cpu();
-    u64 next = ctx->args[ARG_sched_switch_next];
-    u64 pid_tgid = WHO_SWITCHES_OUT(ctx->args[ARG_sched_switch_prev]);
+    int number, slot, preempted = (int)ctx->args[ARG_sched_switch_preempt];
+    struct cpu_state *cpu = cpu_here(&number);
+    u64 prev = ctx->args[ARG_sched_switch_prev], next = ctx->args[ARG_sched_switch_next];
+    u64 pid_tgid = WHO_SWITCHES_OUT(prev);
     struct waking *waking;
     u64 who;
     u32 tid, tgid;
-    int slot;
 
     if (!cpu)
         return 0;
@@ -288,14 +335,18 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
         /* A thread that injects idle time is switched to before and leaves afterwards: it is what ran. */
         if (is_open(cpu)) {
             idle_run(cpu, bpf_ktime_get_ns(), (u32)pid_tgid, pid_tgid >> 32);
-            comm_of(ctx->args[ARG_sched_switch_prev], cpu->period.next_comm);
+            note_who_ran(&cpu->period, prev);
+            cpu->in_tid = 0;   /* the scheduler takes the time that it injected for running time */
         }
+        note_departure(cpu, number, prev, pid_tgid, preempted, !preempted && IS_LAST(ctx, prev));
+        note_arrival(cpu, next);
 #if STACKS
-        if (is_sleep((int)ctx->args[ARG_sched_switch_preempt], PREV_STATE(ctx)))
-            note_sleep(cpu, ctx->args[ARG_sched_switch_prev], pid_tgid);
+        if (is_sleep(preempted, PREV_STATE(ctx)))
+            note_sleep(cpu, prev, pid_tgid);
 #endif
         return 0;
     }
+    note_arrival(cpu, next);
     if (!is_open(cpu))
         return 0;
     who = pid_tgid_of(next);
@@ -305,9 +356,9 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
         return 0;
     slot = tid & (WAKING_SLOTS - 1);
     waking = wakings.lookup(&slot);
-    /* The clock is asked only where the exit event was not seen. */
-    idle_switch(cpu, cpu->phase == PHASE_LEFT ? cpu->period.exit_ns : bpf_ktime_get_ns(), tid, tgid, switches_of(next), waking);
-    comm_of(next, cpu->period.next_comm);
+    /* The clock says how long the kernel needed until this thread runs. */
+    idle_switch(cpu, bpf_ktime_get_ns(), tid, tgid, switches_of(next), waking);
+    note_who_ran(&cpu->period, next);
 #if STACKS
     if (!(cpu->period.flags & IDLE_RUNNABLE))
         note_site(cpu, next, tid, tgid);

@@ -44,16 +44,25 @@ enum idle_flags {
     IDLE_OPEN = 128,        /* the CPU had not idled again when the window was read */
     IDLE_REMOTE = 256,      /* of a cause: the waker ran on another CPU */
     IDLE_RUNNABLE = 512,    /* the thread that ran had not slept: it was throttled, or moved from another CPU */
+    IDLE_KERNEL = 1024,     /* the thread that ran is the kernel's */
+    IDLE_WAKER_KERNEL = 2048,   /* so is the task that woke it */
+    IDLE_POLLED = 4096,     /* the CPU polled: no interrupt ended that, but what an interrupt did may have */
 };
+
+/* In the flags too: told from when the thread that ran began, so that a number which is used again is another thread's. */
+#define IDLE_LIFE 0xfff00000U
+
+/* Of task_struct's `flags` (include/linux/sched.h). */
+#define PF_KTHREAD 0x00200000
 
 /* In whose context the waking was done. */
 enum waker_context {
     WAKER_TASK = 0, WAKER_DEVICE = 1, WAKER_TIMER = 2, WAKER_SOFTIRQ = 3, WAKER_INTERRUPT = 4, WAKER_UNSEEN = 5,
 };
 
-/* One waking, kept until its wakee runs. */
+/* One waking, kept until its wakee runs; whole pairs of cache lines, for another CPU reads it. No clock: the switch counts say whether
+ * the wakee has run since. */
 struct waking {
-    u64 at_ns;
     u64 timer_function;
     u64 ip;               /* the waker's user registers, 0 when unknown */
     u64 sp;
@@ -67,7 +76,11 @@ struct waking {
     u64 code;             /* hash of the waker's call path, 0 when unknown */
     u64 switches;         /* how often the wakee had been switched out, of its own will or not */
     u32 on_cpu;           /* it was still on its way out: that switch may not be counted yet */
-    u32 unused;
+    u32 is_kernel;        /* the waker is a thread of the kernel's */
+    u32 evidence;         /* what had been seen by then of the idle period in which an interrupt woke it … */
+    u32 evidence_irq;
+    u32 sequence;         /* … and which of its CPU's that was */
+    u8 gap[28];
 };
 
 /* The record that leaves the kernel: one idle period. */
@@ -80,7 +93,7 @@ struct idle_exit {
     u64 site_ip;          /* user registers of the thread that ran */
     u64 site_sp;
     u64 site_code;
-    u64 waking_ns;
+    u64 waking_ns;        /* of saved runs; 0 */
     u64 waker_timer_function;
     u64 waker_ip;
     u64 waker_sp;
@@ -121,7 +134,13 @@ struct cpu_state {
     u64 reviewed_ns;         /* when this CPU last looked whether all CPUs are busy */
     u64 idled_ns;            /* since the load meter last looked */
     u32 threaded;            /* 1 + number of the device interrupt whose handler asked for its thread to be woken, else 0 */
-    u32 unused;
+    u32 in_tid;              /* the thread that runs here, where its switch was seen */
+    u64 in_ns;               /* what it had run when it came */
+    u64 own_ns;              /* what the period's thread has run since, until it sleeps */
+    u64 kernel_ns;           /* from the exit until a thread ran, or until the CPU idled again */
+    u32 is_own;              /* it has not slept yet */
+    u32 unmarked;            /* the first group of CPUs that was not known to be busy (busy.bpf.h) */
+    u64 down_ns;             /* when this CPU was last seen going offline, 0: not since it idled */
     /* No two CPUs' states share a cache line, nor a pair of lines that are fetched together: the table begins
      * anywhere in a line, and the gap is a pair of lines. */
     u8 gap[CACHE_GAP_BYTES];
@@ -132,20 +151,39 @@ static __attribute__((always_inline)) inline int is_open(struct cpu_state *cpu)
     return cpu->phase == PHASE_IDLE || cpu->phase == PHASE_LEFT;
 }
 
+/* What was seen so far did not end the period. */
+static __attribute__((always_inline)) inline void idle_forget(struct idle_exit *period)
+{
+    period->evidence = EVIDENCE_NONE;
+    period->irq = 0;
+    period->timer_function = 0;
+    period->woken_tid = 0;
+    period->flags &= ~(IDLE_TICK | IDLE_TIMER_WHEEL);
+}
+
 /* The CPU goes idle. Returns 1 when the period before is whole: the caller then takes a copy of cpu->period
  * before idle_restart(). */
 static __attribute__((always_inline)) inline int idle_enter(struct cpu_state *cpu, u64 now)
 {
     int whole = cpu->phase == PHASE_LEFT || cpu->phase == PHASE_RUNNING;
 
-    if (cpu->phase == PHASE_LEFT)
+    if (cpu->phase == PHASE_LEFT) {
         cpu->period.flags |= IDLE_NO_TASK;
-    cpu->period.next_ns = now;
+        cpu->own_ns = 0;
+        cpu->kernel_ns = now - cpu->period.exit_ns;
+        /* Nobody set the flag that ends a poll: it came to its own end, whatever interrupts there were. */
+        if (cpu->period.flags & IDLE_POLLED && cpu->period.evidence != EVIDENCE_NO_IPI)
+            idle_forget(&cpu->period);
+    }
+    cpu->is_own = 0;
+    /* A CPU that was offline meanwhile ran until it went. */
+    cpu->period.next_ns = cpu->down_ns > cpu->period.exit_ns ? cpu->down_ns : now;
+    cpu->down_ns = 0;
     return whole;
 }
 
-/* Begin the next period. */
-static __attribute__((always_inline)) inline void idle_restart(struct cpu_state *cpu, u64 now, u32 cpu_number, u32 state)
+/* Begin the next period; `flags` are IDLE_POLLED or none. */
+static __attribute__((always_inline)) inline void idle_restart(struct cpu_state *cpu, u64 now, u32 cpu_number, u32 state, u32 flags)
 {
     struct idle_exit *period = &cpu->period;
     u32 sequence = period->sequence + 1;
@@ -155,6 +193,7 @@ static __attribute__((always_inline)) inline void idle_restart(struct cpu_state 
     period->cpu = cpu_number;
     period->state = state;
     period->sequence = sequence;
+    period->flags = flags;
     cpu->phase = PHASE_IDLE;
     /* The idle loop is no handler: whatever was not seen to end has ended. */
     cpu->hardirq = 0;
@@ -173,11 +212,23 @@ static __attribute__((always_inline)) inline void idle_leave(struct cpu_state *c
     cpu->phase = PHASE_LEFT;
 }
 
-/* The first evidence wins: what comes later is a consequence, or came too late to matter. */
+/* A poll goes on after an interrupt: the next one may be what ends it, and forgets the one before. Softirqs and hrtimers are part
+ * of the interrupt that was seen already. */
+static __attribute__((always_inline)) inline int is_outlived(struct idle_exit *period, u32 by)
+{
+    return period->flags & IDLE_POLLED && period->evidence != EVIDENCE_NO_IPI && by != EVIDENCE_HRTIMER && by != EVIDENCE_SOFTIRQ;
+}
+
+/* The first evidence wins: what comes later is a consequence, or came too late to matter. Polls are the exception. */
 static __attribute__((always_inline)) inline void idle_evidence(struct cpu_state *cpu, u32 evidence, u32 irq)
 {
-    if (!is_open(cpu) || cpu->period.evidence)
+    if (!is_open(cpu))
         return;
+    if (cpu->period.evidence) {
+        if (!is_outlived(&cpu->period, evidence))
+            return;
+        idle_forget(&cpu->period);
+    }
     cpu->period.evidence = evidence;
     cpu->period.irq = irq;
 }
@@ -197,101 +248,11 @@ static __attribute__((always_inline)) inline void idle_refine(struct cpu_state *
     idle_evidence(cpu, evidence, irq);
 }
 
-static __attribute__((always_inline)) inline void idle_hardirq(struct cpu_state *cpu, u32 irq)
-{
-    cpu->hardirq = irq + 1;
-    cpu->threaded = 0;
-    idle_evidence(cpu, EVIDENCE_DEVICE, irq);
-}
-
-/* What a handler returns that has its thread woken: right behind it, still in the interrupt. */
-#define IRQ_WAKES_THREAD 2
-
-static __attribute__((always_inline)) inline void idle_hardirq_end(struct cpu_state *cpu, u32 returned)
-{
-    cpu->threaded = returned & IRQ_WAKES_THREAD ? cpu->hardirq : 0;
-    cpu->hardirq = 0;
-}
-
-/* A softirq is raised. What an interrupt raised is the interrupt's, wherever it runs: on the way out of it, or where the task that
- * it interrupted enables softirqs again. A softirq that raises another one passes on whose it is. */
-static __attribute__((always_inline)) inline void idle_raise(struct cpu_state *cpu, u32 number, int in_interrupt)
-{
-    if (in_interrupt || is_open(cpu) || (cpu->softirq && cpu->softirq_by_irq))
-        cpu->raised_by_irq |= 1U << (number & 31);
-}
-
-static __attribute__((always_inline)) inline void idle_softirq(struct cpu_state *cpu, u32 number)
-{
-    u32 bit = 1U << (number & 31);
-
-    cpu->threaded = 0;
-    cpu->softirq = number + 1;
-    cpu->softirq_by_irq = (cpu->raised_by_irq & bit) != 0;
-    cpu->raised_by_irq &= ~bit;
-    idle_evidence(cpu, EVIDENCE_SOFTIRQ, number);
-}
-
-static __attribute__((always_inline)) inline void idle_softirq_end(struct cpu_state *cpu)
-{
-    cpu->softirq = 0;
-}
-
-static __attribute__((always_inline)) inline void idle_timer_end(struct cpu_state *cpu)
-{
-    cpu->timer_active = 0;
-}
-
-/* A timer callback starts. The tick is only a flag: what else expires in the same interrupt is the better name. */
-static __attribute__((always_inline)) inline void idle_timer(struct cpu_state *cpu, u64 function, int is_tick, int is_wheel)
-{
-    cpu->timer_active = function;
-    if (!is_open(cpu))
-        return;
-    if (!is_wheel)
-        idle_refine(cpu, cpu->period.evidence == EVIDENCE_DEVICE ? EVIDENCE_LOCAL_TIMER : EVIDENCE_HRTIMER, 0);
-    if (is_tick) {
-        cpu->period.flags |= IDLE_TICK;
-    } else if (!cpu->period.timer_function) {
-        cpu->period.timer_function = function;
-        if (is_wheel)
-            cpu->period.flags |= IDLE_TIMER_WHEEL;
-    }
-}
-
-/* A task is woken from this CPU; says in whose context. `in_interrupt`: the kernel counts itself inside of one, whether a
- * tracepoint shows it or not: threaded handlers are woken behind irq_handler_exit, irq_work has no end, some vectors have
- * no tracepoint. */
-static __attribute__((always_inline)) inline u32 idle_context(struct cpu_state *cpu, u32 *irq, int in_interrupt)
-{
-    *irq = 0;
-    if (cpu->timer_active)
-        return WAKER_TIMER;
-    if (cpu->hardirq) {
-        *irq = cpu->hardirq - 1;
-        return WAKER_DEVICE;
-    }
-    if (cpu->threaded) {
-        *irq = cpu->threaded - 1;
-        cpu->threaded = 0;
-        return WAKER_DEVICE;
-    }
-    if (in_interrupt)
-        return WAKER_INTERRUPT;
-    if (cpu->softirq && (is_open(cpu) || cpu->softirq_by_irq)) {
-        *irq = cpu->softirq - 1;
-        return WAKER_SOFTIRQ;
-    }
-    /* `current` is the idle task, so the waker is an interrupt that no tracepoint shows. */
-    return is_open(cpu) ? WAKER_INTERRUPT : WAKER_TASK;
-}
-
 /* A task is woken from this CPU: everything about the waking that the CPU's state tells. Its own fields (ip, sp, code,
  * waker_comm) are the caller's. */
-static __attribute__((always_inline)) inline void idle_waking(struct cpu_state *cpu, struct waking *waking, u64 now, u32 number,
-                                                              u32 wakee_tid, u64 waker, u32 context, u32 irq)
+static __attribute__((always_inline)) inline void idle_waking(struct cpu_state *cpu, struct waking *waking, u32 number, u32 wakee_tid,
+                                                              u64 waker, u32 context, u32 irq)
 {
-    waking->at_ns = now;
     waking->wakee_tid = wakee_tid;
     waking->waker_tid = (u32)waker;
     waking->waker_tgid = waker >> 32;
@@ -300,6 +261,9 @@ static __attribute__((always_inline)) inline void idle_waking(struct cpu_state *
     waking->irq = irq;
     waking->timer_function = cpu->timer_active;
     waking->ip = 0;
+    waking->evidence = cpu->period.evidence;
+    waking->evidence_irq = cpu->period.irq;
+    waking->sequence = cpu->period.sequence;
     if (is_open(cpu) && !cpu->period.woken_tid)
         cpu->period.woken_tid = wakee_tid;
 }
@@ -330,6 +294,39 @@ static __attribute__((always_inline)) inline void idle_run(struct cpu_state *cpu
     cpu->phase = PHASE_RUNNING;
     cpu->period.next_tid = tid;
     cpu->period.next_tgid = tgid;
+    cpu->own_ns = 0;
+    cpu->is_own = 1;
+    cpu->kernel_ns = now - cpu->period.exit_ns;
+}
+
+/* A thread that ran for so long leaves the CPU. Of the thread that the period was ended for, all until it sleeps is because of that. */
+static __attribute__((always_inline)) inline void idle_ran(struct cpu_state *cpu, u32 tid, u64 ns, int preempted)
+{
+    if (!cpu->is_own || cpu->period.next_tid != tid)
+        return;
+    cpu->own_ns += ns;
+    cpu->is_own = preempted;
+}
+
+/* What ended a poll is what set the flag: the interrupt that woke the thread that now runs, or another CPU, which sent no interrupt
+ * where the poll's own did not come. Of other threads the last interrupt is the best that is known. */
+static __attribute__((always_inline)) inline void idle_poll_ended(struct idle_exit *period, struct waking *waking)
+{
+    if (waking->waker_cpu == period->cpu) {
+        if (waking->sequence != period->sequence || waking->evidence == period->evidence)
+            return;
+        period->evidence = waking->evidence;
+        period->irq = waking->evidence_irq;
+    } else if (period->evidence != EVIDENCE_RESCHEDULE && period->evidence != EVIDENCE_CALL_FUNCTION) {
+        idle_forget(period);
+        period->evidence = EVIDENCE_NO_IPI;
+    }
+}
+
+/* This CPU is being taken offline; called again until it is. */
+static __attribute__((always_inline)) inline void idle_down(struct cpu_state *cpu, u64 now)
+{
+    cpu->down_ns = now;
 }
 
 /* The CPU switches from the idle task to a task that had been switched out so often; `waking` may be null. Returns 1 if this
@@ -343,8 +340,11 @@ static __attribute__((always_inline)) inline int idle_switch(struct cpu_state *c
         return 0;
     idle_run(cpu, now, tid, tgid);
     if (is_waking_of(waking, tid, switches)) {
+        if (period->flags & IDLE_POLLED)
+            idle_poll_ended(period, waking);
         period->flags |= IDLE_WAKER;
-        period->waking_ns = waking->at_ns;
+        if (waking->is_kernel && waking->context == WAKER_TASK)
+            period->flags |= IDLE_WAKER_KERNEL;
         period->waker_timer_function = waking->timer_function;
         period->waker_tid = waking->waker_tid;
         period->waker_tgid = waking->waker_tgid;

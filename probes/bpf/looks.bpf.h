@@ -45,6 +45,8 @@ struct stack_record {
     u64 ip, sp, code;
     u32 tid, tgid, kind, bytes;
     u64 registers[REGISTER_COUNT];
+    u64 frame_words;
+    u64 frames[FRAME_WORDS];
     u8 stack[STACK_BYTES + 0x1000];
 };
 
@@ -178,8 +180,23 @@ static __always_inline int where_is(u64 registers, u64 *ip, u64 *sp)
     return *ip && !(*ip >> 56);
 }
 
+/* The interpreter's frames, which a call path does not show. */
+static __always_inline void look_at_frames(struct target *target, struct stack_record *record, u64 task)
+{
+#ifdef OFFSET_task_struct_thread_pointer
+    struct thread *thread = thread_at(record->tid);
+
+    if (!thread || record->code == CODE_UNREADABLE)
+        return;
+    /* Of the record's stack what is behind the bytes that are sent serves as room. */
+    record->frame_words = read_frames(&target->interpreter, &thread->interpreted, read_u64(task + OFFSET_task_struct_thread_pointer),
+                                      record->stack + STACK_BYTES, record->frames, &record->code);
+#endif
+}
+
 /* The whole look: call path, and stack bytes of a new site. `record` has the registers. */
-static __always_inline void look_at_path(struct target *target, struct stack_record *record, u32 kind, u64 window, struct look *look)
+static __always_inline void look_at_path(struct target *target, struct stack_record *record, u32 kind, u64 window, struct look *look,
+                                         u64 task)
 {
     struct site_key key = {};
     u64 one = 1;
@@ -190,9 +207,13 @@ static __always_inline void look_at_path(struct target *target, struct stack_rec
         record->code = CODE_UNREADABLE;
     else
         record->code = call_path(target, record);
+    record->frame_words = 0;
+    if (target->interpreter.threads)
+        look_at_frames(target, record, task);
     look->unread = 0;
     if (is_same && look->code == record->code) {
-        look->alike++;
+        /* Registers alone do not tell an interpreter's functions apart. */
+        look->alike += !target->interpreter.threads;
         return;
     }
     was_lost = was_lost && look->code == record->code;
@@ -247,7 +268,7 @@ static __always_inline int look_at_current(struct cpu_state *cpu, struct look *l
     record->tid = (u32)pid_tgid;
     record->tgid = pid_tgid >> 32;
     record->kind = kind;
-    look_at_path(target, record, kind, *window, look);
+    look_at_path(target, record, kind, *window, look, task);
     return 1;
 }
 
@@ -272,6 +293,7 @@ static __always_inline void send_registers(u64 registers, u64 ip, u64 sp, u32 ti
     record->ip = ip;
     record->sp = sp;
     record->code = 0;
+    record->frame_words = 0;
     record->tid = tid;
     record->tgid = tgid;
     record->kind = STACK_REGISTERS;

@@ -17,7 +17,6 @@
 #define STATE_DEAD 0x80
 #define STATE_WAKEKILL 0x100
 #define STATE_NOLOAD 0x400
-#define SOFTIRQ_AFTER_IRQ_NS 20000
 
 /* Why a thread gave up its CPU. STATES of tracing/offcpu/tracer.py are in this order. */
 enum why { WHY_INTERRUPTIBLE, WHY_UNINTERRUPTIBLE, WHY_KILLABLE, WHY_IDLE, WHY_OTHER, WHY_PREEMPTED, WHYS = 8 };
@@ -43,8 +42,10 @@ struct waker {
     char comm[COMM_BYTES];
 };
 
+/* `raised`: softirqs that interrupts raised and that have not run yet, a bit each. `soft`: such a one runs. `depth`: of
+ * interrupts, where the kernel's own count is out of reach. */
 struct interrupt {
-    u64 depth, end_ns, soft;
+    u64 depth, raised, soft;
 };
 
 BPF_HASH(targets, u32, u64, 4096);
@@ -52,7 +53,9 @@ BPF_HASH(threads, u64, struct thread, THREADS);
 BPF_HASH(wakers, struct waker_key, struct waker, WAKERS);
 BPF_ARRAY(is_open, u64, 1);
 BPF_PERCPU_ARRAY(interrupts, struct interrupt, 1);
-BPF_PERCPU_ARRAY(lost, u64, 1);
+/* COUNT_UNSEEN: switches to a thread that this program was not called for, where the kernel calls none. */
+enum counter { COUNT_LOST, COUNT_UNSEEN, COUNTERS };
+BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
 
 static __always_inline int window_is_open(void)
 {
@@ -61,10 +64,9 @@ static __always_inline int window_is_open(void)
     return open && *open;
 }
 
-static __always_inline void count_lost(void)
+static __always_inline void count(int what)
 {
-    int zero = 0;
-    u64 *value = lost.lookup(&zero);
+    u64 *value = counters.lookup(&what);
     if (value)
         *value += 1;
 }
@@ -73,6 +75,11 @@ static __always_inline struct interrupt *interrupt_here(void)
 {
     int zero = 0;
     return interrupts.lookup(&zero);
+}
+
+static __always_inline int is_interrupt(struct interrupt *here)
+{
+    return in_interrupt() || here->depth;
 }
 
 static __always_inline int is_wanted(u64 who)
@@ -108,31 +115,28 @@ static __always_inline void count_waker(struct thread *thread, u64 who)
     fresh.count = 1;
     __builtin_memcpy(fresh.comm, thread->waker_comm, COMM_BYTES);
     if (wakers.update(&key, &fresh))
-        count_lost();
+        count(COUNT_LOST);
 }
 
-static __always_inline void switch_in(u64 who, u64 now)
+/* A thread runs again since `now`; 0 where that is not known: then its sleep ended when it was woken, and what came after it until
+ * it ran is in no sum. */
+static __always_inline void runs_again(struct thread *thread, u64 who, u64 now)
 {
-    struct thread *thread = threads.lookup(&who);
-    u64 out, woken, why, off;
+    u64 out = thread->out_ns, woken = thread->woken_ns, why = thread->why & (WHYS - 1), off = now ? now - out : 0;
 
-    if (!thread)
-        return;
-    out = thread->out_ns;
-    woken = thread->woken_ns;
     thread->out_ns = thread->woken_ns = 0;
     if (!out)
         return;
-    why = thread->why & (WHYS - 1);
-    off = now - out;
     if (why != WHY_PREEMPTED && woken) {
         /* Woken in the instant between leaving and the switch: it slept for no time. */
-        woken = woken < out ? out : woken > now ? now : woken;
+        woken = woken < out ? out : now && woken > now ? now : woken;
         off = woken - out;
-        thread->waits += 1;
-        thread->wait_ns += now - woken;
-        if (now - woken > thread->wait_max_ns)
-            thread->wait_max_ns = now - woken;
+        if (now) {
+            thread->waits += 1;
+            thread->wait_ns += now - woken;
+            if (now - woken > thread->wait_max_ns)
+                thread->wait_max_ns = now - woken;
+        }
         count_waker(thread, who);
     }
     thread->counts[why] += 1;
@@ -157,7 +161,7 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
         if (!thread) {
             struct thread fresh = {};
             if (threads.update(&who, &fresh))
-                count_lost();
+                count(COUNT_LOST);
             thread = threads.lookup(&who);
         }
 #ifdef ARG_sched_switch_prev_state
@@ -165,13 +169,21 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
 #else
         state = FIELD_U32(prev, OFFSET_task_struct_state);
 #endif
+        if (thread && thread->out_ns) {
+            /* Switched out twice: it ran in between. */
+            count(COUNT_UNSEEN);
+            runs_again(thread, who, 0);
+        }
         if (thread && !(state & STATE_DEAD)) {
             thread->out_ns = now;
             thread->why = why_of((int)ctx->args[ARG_sched_switch_preempt], state);
             comm_of(prev, thread->comm);
         }
     }
-    switch_in(pid_tgid_of(next), now);
+    who = pid_tgid_of(next);
+    thread = threads.lookup(&who);
+    if (thread)
+        runs_again(thread, who, now);
     return 0;
 }
 
@@ -190,7 +202,7 @@ TYPED_TRACEPOINT_PROBE(sched_waking)
     here = interrupt_here();
     own = bpf_get_current_pid_tgid();
     thread->woken_ns = bpf_ktime_get_ns();
-    if (here && (here->depth || here->soft))
+    if (here && (is_interrupt(here) || here->soft))
         own = 0;
     thread->waker = own;
     if (own)
@@ -198,7 +210,36 @@ TYPED_TRACEPOINT_PROBE(sched_waking)
     return 0;
 }
 
-/* Who is woken within an interrupt is not woken by the thread that it came upon. */
+/* Who is woken within an interrupt is not woken by the thread that it came upon. Nor is he whom a softirq wakes that an interrupt
+ * raised, wherever it runs; one that a thread raised is its own work: the loopback device hands a sender's packet on. */
+RAW_TRACEPOINT_PROBE(softirq_raise)
+{
+    struct interrupt *here = interrupt_here();
+    if (here && (is_interrupt(here) || here->soft))
+        here->raised |= 1ULL << (ctx->args[0] & 63);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(softirq_entry)
+{
+    struct interrupt *here = interrupt_here();
+    u64 bit = 1ULL << (ctx->args[0] & 63);
+    if (here) {
+        here->soft = (here->raised & bit) != 0;
+        here->raised &= ~bit;
+    }
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(softirq_exit)
+{
+    struct interrupt *here = interrupt_here();
+    if (here)
+        here->soft = 0;
+    return 0;
+}
+
+#ifdef VECTORS_IN_PAIRS
 static __always_inline int enter(void)
 {
     struct interrupt *here = interrupt_here();
@@ -210,28 +251,8 @@ static __always_inline int enter(void)
 static __always_inline int leave(void)
 {
     struct interrupt *here = interrupt_here();
-    if (here) {
+    if (here)
         here->depth -= here->depth ? 1 : 0;   /* the first exit may lack its entry */
-        here->end_ns = bpf_ktime_get_ns();
-    }
-    return 0;
-}
-
-/* Right after an interrupt it is the rest of that one's work; elsewhere what the current thread caused: the loopback
- * device hands a sender's packet on in its own time. */
-RAW_TRACEPOINT_PROBE(softirq_entry)
-{
-    struct interrupt *here = interrupt_here();
-    if (here)
-        here->soft = bpf_ktime_get_ns() - here->end_ns < SOFTIRQ_AFTER_IRQ_NS;
-    return 0;
-}
-
-RAW_TRACEPOINT_PROBE(softirq_exit)
-{
-    struct interrupt *here = interrupt_here();
-    if (here)
-        here->end_ns = here->soft ? bpf_ktime_get_ns() : here->end_ns, here->soft = 0;
     return 0;
 }
 
@@ -248,4 +269,5 @@ RAW_TRACEPOINT_PROBE(irq_work_exit) { return leave(); }
 #ifdef HAVE_call_function_single_entry
 RAW_TRACEPOINT_PROBE(call_function_single_entry) { return enter(); }
 RAW_TRACEPOINT_PROBE(call_function_single_exit) { return leave(); }
+#endif
 #endif

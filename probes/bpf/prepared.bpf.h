@@ -2,8 +2,9 @@
 /* Prepared statements: which text a connection's number means.
  *
  * The server tells the number in the first packet of its answer, which it puts together where the request had been, before
- * anything is encrypted: it is read there when the answer is sent. A number that was not seen is unknown, never a guess: a
- * pooled connection has statements of before the window, and a new one may lie where a dead one lay.
+ * anything is encrypted: it is read there when the answer is sent. A number that was not seen is no guess: a pooled connection has
+ * statements of before the window, and a new one may lie where a dead one lay. What such a one executes the server's memory has:
+ * it is read there when its answer is sent, and is known by its number from then on.
  */
 #define ANSWER_BYTES 16
 #define ANSWER_OK 12         /* its least length: status, number, columns, parameters, filler, warnings */
@@ -76,6 +77,7 @@ static __always_inline u64 recall(u64 thd, struct thread *thread, u32 tid, u64 s
 {
     struct connection *connection = connections.lookup(&thd);
     struct prepared_key key = { .connection = thd, .statement = statement };
+    struct connection next = {};
     u64 *id, unknown;
 
     if (connection && statement == LAST_PREPARED && connection->last_id > 255)
@@ -91,9 +93,74 @@ static __always_inline u64 recall(u64 thd, struct thread *thread, u32 tid, u64 s
             return *id;
     }
     unknown = ((statement << 32 | tid) * FNV_PRIME) | 256;
+    thread->length = thread->hashed = thread->kept = 0;
     keep_text(thread, unknown, COM_STMT_EXECUTE, tid, statement);
+    if (!connection) {
+        next.epoch = now;
+        connections.update(&thd, &next);
+    }
+    thread->nameless = thd;
+    thread->number = statement;
+    thread->walk.address = 0;
     return unknown;
 }
+
+/* The text of what it executes is known: the last one where it sends several packets, as procedures have texts within. */
+static __always_inline void name(struct thread *thread, u32 tid, u64 id)
+{
+    struct connection *connection = connections.lookup(&thread->nameless);
+    struct prepared_key key = { .connection = thread->nameless, .statement = thread->number };
+
+    if (id < 256)
+        return;
+    keep_text(thread, id, COM_QUERY, tid, 0);
+    thread->id = id;
+    if (connection && !connection->unanswered && thread->number != LAST_PREPARED) {
+        key.epoch = connection->epoch;
+        prepared.update(&key, &id);
+    }
+}
+
+#ifdef HAS_SEND
+BPF_TABLE("prog", u32, int, walks_sent, 2);
+
+static __always_inline void name_executed(void *ctx, struct thread *thread, u32 tid)
+{
+    u64 text[2] = {};
+    int zero = 0;
+    struct place *place = place_of.lookup(&zero);
+
+    if (!place || !place->text)
+        return;
+    bpf_probe_read_user(text, sizeof(text), (void *)(thread->nameless + place->text));
+    if (!text[0] || !text[1] || (text[0] == thread->walk.address && (u32)text[1] == thread->walk.length))
+        return;
+    walk_from(thread, text[0], text[1], 0);
+    if ((u32)text[1] >= TEXT)
+        walks_sent.call(ctx, WALK_ON);
+    name(thread, tid, identify_text(thread, text[0], text[1]));
+}
+
+int called__walk(struct bpf_raw_tracepoint_args *ctx)
+{
+    u32 tid = bpf_get_current_pid_tgid();
+    struct thread *thread = threads.lookup(&tid);
+
+    if (thread)
+        walks_sent.call(ctx, walk_on(thread));
+    return 0;
+}
+
+int called__walked(struct bpf_raw_tracepoint_args *ctx)
+{
+    u32 tid = bpf_get_current_pid_tgid();
+    struct thread *thread = threads.lookup(&tid);
+
+    if (thread)
+        name(thread, tid, walked(thread));
+    return 0;
+}
+#endif
 
 static __always_inline void forget(u64 thd)
 {

@@ -38,6 +38,16 @@ static __always_inline u64 read_u64(u64 address)
 #define FIELD_U64(structure, offset) read_u64((structure) + (offset))
 #endif
 
+/* The time of the last tick: a fifth of what the exact one costs, and enough to count by hundredths of a second. */
+static __always_inline u64 coarse_ns(void)
+{
+#ifdef HAVE_ktime_get_coarse_ns
+    return bpf_ktime_get_coarse_ns();
+#else
+    return bpf_ktime_get_ns();
+#endif
+}
+
 /* Whether this CPU is in an interrupt: the kernel's own count (include/linux/preempt.h: HARDIRQ_MASK, NMI_MASK), a variable of each
  * CPU on x86-64, the running thread's on arm64. PREEMPT_COUNT: the variable in BTF. Out of reach before 5.10 and
  * where the kernel keeps no names of variables (CONFIG_KALLSYMS_ALL): then the tracepoints tell, in pairs. */

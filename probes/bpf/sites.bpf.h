@@ -6,6 +6,9 @@
 #include "threads.bpf.h"
 #include "looks.bpf.h"
 #include "joins.bpf.h"
+#if TARGET_ALL
+#include "units.bpf.h"
+#endif
 
 #define WOKEN_SITES 32768
 

@@ -2,6 +2,7 @@
 /* Which statement a text is: a hash without comments, and with literals, and lists of them, alike.
  *
  * The table that tells these apart comes from user space (statements/identity.py). The first text of each identity is kept.
+ * Texts that are longer than a thread's buffer are whole.bpf.h's; where that cannot be called their beginning stands for them.
  */
 #define FNV_OFFSET 0xcbf29ce484222325ULL
 #define FNV_PRIME 0x100000001b3ULL
@@ -14,7 +15,9 @@ struct table {
 
 struct text {
     u32 command;
-    u32 length;
+    u32 length;              /* of the whole text, without the comment that it begins with */
+    u32 hashed;              /* of these bytes */
+    u32 kept;                /* more than are here: in `pieces` */
     u64 statement;           /* COM_STMT_EXECUTE of an unknown one: its number, and the thread that executed it */
     u64 tid;
     char text[TEXT];
@@ -37,6 +40,8 @@ static __always_inline void keep_text(struct thread *thread, u64 id, u32 command
         return;
     text->command = command;
     text->length = thread->length;
+    text->hashed = thread->hashed;
+    text->kept = thread->kept;
     text->statement = statement;
     text->tid = tid;
     /* Preempted here, another thread's text may get in: both are kept again the next time that they are new. */
@@ -80,6 +85,7 @@ static __always_inline u64 identify_text(struct thread *thread, u64 address, u32
     }
     asm volatile("" : "+r"(size));   /* or the bound is forgotten */
     size &= TEXT - 1;
+    thread->hashed = thread->kept = size;
     if (bpf_probe_read_user(thread->text, size, (void *)address)) {
         count(COUNT_UNREADABLE);
         return thread->command;
@@ -87,18 +93,17 @@ static __always_inline u64 identify_text(struct thread *thread, u64 address, u32
     return hashed(thread, size);
 }
 
-/* The same of a text that ends with a zero. */
+/* The same of a text that ends with a zero: one that is as long as the buffer may be longer. */
 static __always_inline u64 identify_string(struct thread *thread, u64 address)
 {
     long size = bpf_probe_read_user_str(thread->text, TEXT, (void *)address);
 
     if (size <= 0) {
         count(COUNT_UNREADABLE);
-        thread->length = 0;
+        thread->length = thread->hashed = thread->kept = 0;
         return COM_QUERY;
     }
-    if (size == TEXT)
-        count(COUNT_CUT);   /* or it just fits */
     thread->length = size == TEXT ? TEXT : size - 1;
+    thread->hashed = thread->kept = size - 1;
     return hashed(thread, size - 1);
 }

@@ -10,6 +10,8 @@
  * ON_DEMAND is for readers that stay: a sleep is looked at only where the thread's last one ended an idle period, or where
  * the process is judged now. Then what a host pays goes by its idle exits, whatever else it does.
  */
+#include "interpreter.bpf.h"
+
 #define SITE_SLOTS 16384
 /* A CPU that idled for less than this part of a tenth of a second hardly idled. */
 #define IDLE_1_IN 10
@@ -22,6 +24,7 @@ struct target {
     u64 text_low, text_bytes;
     u64 library_low, library_bytes;
     u64 judged;
+    struct interpreter interpreter;
 };
 
 /* Where a thread was seen: a site. */
@@ -40,7 +43,8 @@ struct thread {
     struct look sleeper;
     u64 window;       /* … in this window */
     struct look waker;
-    u8 gap[24];
+    u64 interpreted;  /* its state in the interpreter */
+    u8 gap[16];
 };
 
 BPF_HASH(targets, u32, struct target, 8192);
@@ -155,16 +159,6 @@ static __always_inline int is_skipped(struct cpu_state *cpu, u32 tid, u32 tgid)
     return 0;
 }
 #endif
-
-/* The time of the last tick: a fifth of what the exact one costs, and enough to count by tenths of a second. */
-static __always_inline u64 coarse_ns(void)
-{
-#ifdef HAVE_ktime_get_coarse_ns
-    return bpf_ktime_get_coarse_ns();
-#else
-    return bpf_ktime_get_ns();
-#endif
-}
 
 /* One look in so many asks for the time: fewer in a tenth of a second are no load. */
 #define LOOKS_PER_CLOCK 16

@@ -8,6 +8,8 @@ struct total_key {
 struct total {
     u64 calls, wakeups, faults, wall_ns;
     s64 cpu_ns;
+    u64 waits[WAITS];
+    u64 squares;             /* of CPU time of a call, in units of 1 << SQUARED_NS_LOG */
 };
 
 struct latency_key {
@@ -16,6 +18,9 @@ struct latency_key {
 };
 
 BPF_HASH(totals, struct total_key, struct total, TOTALS);
+#define SQUARED_NS_LOG 8      /* 256 ns: the square of 1,000 s is a u64 */
+
+BPF_ARRAY(new_total, struct total, 1);   /* zeros */
 BPF_HASH(latencies, struct latency_key, u64, TOTALS);
 
 static __always_inline u64 run_time(u64 task)
@@ -57,16 +62,28 @@ static __always_inline u64 class_of(u64 value)
     return ((u64)octave << 3) | ((value >> (octave - 3)) & 7);
 }
 
+static __always_inline struct total *total_entry(struct total_key *key)
+{
+    int zero = 0;
+    struct total *empty = new_total.lookup(&zero);
+
+    if (empty)
+        totals.insert(key, empty);
+    return totals.lookup(key);
+}
+
 /* The open statement is over: where it went to wait after its last packet, else here. */
 static __always_inline void finish(struct thread *thread, u32 tid, u64 now, u64 task)
 {
     struct total_key key = { .id = thread->id, .tid = tid };
     struct latency_key where = { .id = thread->id };
     u64 faults = faults_of(task), end = now, cpu, one = 1;
+    u64 delay = delay_of(task);
     u32 wakeups = thread->wakeups;
-    struct total *total;
-    u64 *calls;
+    struct total *total = 0;
+    u64 *calls, used;
 
+    settle(thread, delay);
     if (thread->id) {
         cpu = cpu_of(thread, now);
         if (thread->ended_at) {
@@ -78,9 +95,7 @@ static __always_inline void finish(struct thread *thread, u32 tid, u64 now, u64 
             end = thread->sent_at;
         total = totals.lookup(&key);
         if (!total) {
-            struct total empty = {};
-            totals.update(&key, &empty);
-            total = totals.lookup(&key);
+            total = total_entry(&key);
             if (total && thread->own_count < OWN_STATEMENTS)
                 thread->own[thread->own_count++ & (OWN_STATEMENTS - 1)] = thread->id;
             if (thread->command == COM_QUERY || thread->command == COM_STMT_PREPARE)
@@ -89,6 +104,10 @@ static __always_inline void finish(struct thread *thread, u32 tid, u64 now, u64 
         if (total) {
             total->calls += thread->command != COM_PART;
             total->cpu_ns += (s64)(cpu - thread->began_ns);
+            if (thread->command != COM_PART && cpu > thread->began_ns) {
+                used = (cpu - thread->began_ns) >> SQUARED_NS_LOG;
+                total->squares += used * used;
+            }
             total->wall_ns += end - thread->began_at;
             total->wakeups += wakeups - thread->began_wakeups;
             total->faults += faults - thread->began_faults;
@@ -105,6 +124,8 @@ static __always_inline void finish(struct thread *thread, u32 tid, u64 now, u64 
         }
         thread->id = 0;
     }
+    hand_waits(thread, total ? total->waits : 0, delay);
+    begin_waits(thread, delay);
     thread->began_wakeups = wakeups;
     thread->began_faults = faults;
     thread->ended_at = 0;

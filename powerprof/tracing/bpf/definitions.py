@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from powerprof import paths
 from powerprof.files import read_text
 from powerprof.stacks.registers import Machine
-from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf
 
 STACK_RING_PAGES = 2048
@@ -69,5 +68,4 @@ def register_definitions(btf: Btf, machine: Machine) -> dict[str, int | str]:
         "PT_REGS_BYTES": btf.struct_size("pt_regs"),
         "REGISTERS_ARE_USERS(words)": _FROM_USER[machine.name],
         "CODE_ADDRESS_MASK": f"{machine.address_mask}ULL",
-        **({"HAVE_ktime_get_coarse_ns": 1} if features.has(features.COARSE_CLOCK) is not False else {}),
     }

@@ -3,7 +3,8 @@
 
 What a function is for is the beginning of its name: `raw_tracepoint__NAME` is attached to that tracepoint at once, and
 so is `btf_tracepoint__NAME`, whose arguments the verifier knows by their types; `sample__NAME` runs at overflows of
-perf events (`sampling.py`), `uprobe__NAME` at places in programs (`uprobes.py`).
+perf events (`sampling.py`), `uprobe__NAME` at places in programs (`uprobes.py`). `called__NAME` runs where a raw
+tracepoint's program calls it through a table of programs (`put_programs`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import errno
 import os
 import resource
 import select
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -33,6 +34,7 @@ _KINDS = {
     _TRACEPOINT: syscalls.PROGRAM_RAW_TRACEPOINT,
     _TYPED: syscalls.PROGRAM_TRACING,
     "sample__": syscalls.PROGRAM_PERF_EVENT,
+    "called__": syscalls.PROGRAM_RAW_TRACEPOINT,
     _UPROBE: syscalls.PROGRAM_KPROBE,
 }
 _VERIFIERS = 4
@@ -48,7 +50,7 @@ def _refusal(error: OSError) -> PowerprofError:
     reason = lines[-1] if lines else reason_of(error)
     return PowerprofError(
         f"cannot load BPF programs: the kernel refused a BPF program: {reason[:300]}",
-        "powerprof doctor says what works here; the kernel's words name what it lacks",
+        "powerprof doctor shows what works here; the kernel's message names what is missing",
     )
 
 
@@ -70,11 +72,13 @@ class LoadedProgram(Closeable):
         uprobe_type: int = 0,
         btf: Btf | None = None,
         cached: bool = True,
+        optional: Collection[str] = (),
     ) -> None:
         """Load `probes/bpf/<name>`, and attach what belongs to tracepoints.
 
         `uprobe_type`: how its uprobe functions will be attached (`uprobes.attach_type`). `btf`: where the types of
-        tracepoints are looked up (the running kernel's). `cached` False: compile anew.
+        tracepoints are looked up (the running kernel's). `cached` False: compile anew. `optional`: functions without
+        which the others work, where the kernel's verifier has too little patience for them.
         Raises CapabilityError where this host cannot (no bcc, no headers, not permitted), PowerprofError where
         the kernel refuses the program.
         """
@@ -90,7 +94,7 @@ class LoadedProgram(Closeable):
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         try:
-            self._load(compiled, uprobe_type, btf)
+            self._load(compiled, uprobe_type, btf, optional)
             self.attach()
         except OSError as error:
             self.close()
@@ -99,7 +103,7 @@ class LoadedProgram(Closeable):
             self.close()
             raise
 
-    def _load(self, compiled: Compiled, uprobe_type: int, btf: Btf | None) -> None:
+    def _load(self, compiled: Compiled, uprobe_type: int, btf: Btf | None, optional: Collection[str]) -> None:
         typed = [plan.name for plan in compiled.programs if plan.name.startswith(_TYPED)]
         types = btf or (kernel_btf() if typed else None)
         ids = {name: types.tracepoint_id(name.removeprefix(_TYPED)) or 0 for name in typed if types is not None}
@@ -111,13 +115,17 @@ class LoadedProgram(Closeable):
 
         def load(program: ProgramPlan) -> None:
             beginning = next(kind for kind in _KINDS if program.name.startswith(kind))
-            self._programs[program.name] = syscalls.load_program(
-                program.name.removeprefix(beginning),
-                _KINDS[beginning],
-                with_maps(program.code, descriptors),
-                attach_type=attach_types.get(beginning, 0),
-                attach_to=ids.get(program.name, 0),
-            )
+            try:
+                self._programs[program.name] = syscalls.load_program(
+                    program.name.removeprefix(beginning),
+                    _KINDS[beginning],
+                    with_maps(program.code, descriptors),
+                    attach_type=attach_types.get(beginning, 0),
+                    attach_to=ids.get(program.name, 0),
+                )
+            except syscalls.RefusedError:
+                if program.name not in optional:
+                    raise
 
         # The verifier takes most of a second for all of them, on one CPU each. The largest first.
         with ThreadPoolExecutor(min(_VERIFIERS, os.cpu_count() or 1)) as pool:
@@ -210,6 +218,13 @@ class LoadedProgram(Closeable):
             syscalls.update(self._maps[name][0], _key(key), value)
         except OSError as error:
             raise _unusable(f"write the table {name}", error) from error
+
+    def put_programs(self, name: str, programs: Sequence[str]) -> None:
+        """Let the entries of a table of programs be these, in that order: what programs may call. Where one of them was
+        not loaded the table is empty, and the calls go on behind themselves."""
+        if all(program in self._programs for program in programs):
+            for number, program in enumerate(programs):
+                self.put(name, number, self._programs[program].to_bytes(4, "little"))
 
     def get(self, name: str, index: int) -> bytes:
         """One entry of an array."""

@@ -23,6 +23,7 @@ class Shared(IntEnum):
     WINDOW = 8
     TICK_HANDLER = 9
     OWN_PID = 10
+    POLLS = 11
 
 
 class PathCount(IntEnum):
@@ -53,6 +54,20 @@ class StatementCount(IntEnum):
     UNREADABLE = 2
     CUT = 3
     ENDINGS = 4
+
+
+class StatementWait(IntEnum):
+    """enum wait of waitkinds.bpf.h: what a thread that does not run waits for."""
+
+    RUN_QUEUE = 0
+    ROW_LOCK = 1
+    LOCK = 2
+    LATCH = 3
+    DISK = 4
+    SYNC = 5
+    CLIENT = 6
+    SLEEP = 7
+    OTHER = 8
 
 
 class MomentCount(IntEnum):

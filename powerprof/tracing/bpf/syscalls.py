@@ -115,9 +115,9 @@ def run_time_ns(program: int) -> int | None:
     return None
 
 
-def _element(descriptor: int, key: bytes, value: int, flags: int = 0) -> tuple[bytes, ctypes.Array[ctypes.c_char]]:
+def _element(descriptor: int, key: bytes, value: int) -> tuple[bytes, ctypes.Array[ctypes.c_char]]:
     held = ctypes.create_string_buffer(key, len(key))
-    return struct.pack("=IIQQQ", descriptor, 0, ctypes.addressof(held), value, flags), held
+    return struct.pack("=IIQQQ", descriptor, 0, ctypes.addressof(held), value, 0), held
 
 
 def lookup(descriptor: int, key: bytes, value_bytes: int) -> bytes:

@@ -40,11 +40,13 @@ class Site:
     """One function to probe: its offset in a file, and the number that the program is given for it.
 
     `exits`: offsets in the file of the instructions that leave it; None for a return probe, which changes the stack.
+    `program`: another one than that of all entries, which is to run there.
     """
 
     offset: int
     cookie: int
     exits: tuple[int, ...] | None = None
+    program: str = _NAMES[0]
 
 
 @lru_cache(maxsize=1)
@@ -78,6 +80,7 @@ class Uprobes:
     def __init__(self, program: LoadedProgram, attach_type: int) -> None:
         """`attach_type`: with which the object was loaded. Of a function that it lacks no site may make use."""
         self._links: list[int] = []
+        self._program = program
         self._fds = tuple(program.descriptor(name) if program.has(name) else -1 for name in _NAMES)
         self.multi = attach_type == _MULTI
 
@@ -102,11 +105,14 @@ class Uprobes:
 
     def _places(self, sites: list[Site]) -> list[tuple[int, bool, list[tuple[int, int]]]]:
         """(program, is a return probe, [(offset, cookie)]), entries last: none may be seen without what ends it."""
-        entry, leave, leaving = self._fds
+        _, leave, leaving = self._fds
         returns = [(site.offset, site.cookie) for site in sites if site.exits is None]
         exits = [(offset, site.cookie) for site in sites for offset in site.exits or ()]
-        entries = [(site.offset, site.cookie) for site in sites]
-        return [(leave, True, returns), (leaving, False, exits), (entry, False, entries)]
+        entries: dict[str, list[tuple[int, int]]] = {}
+        for site in sites:
+            entries.setdefault(site.program, []).append((site.offset, site.cookie))
+        own = [(self._program.descriptor(name), False, places) for name, places in entries.items()]
+        return [(leave, True, returns), (leaving, False, exits), *own]
 
     def _attach_multi(self, path: Any, pid: int, sites: list[Site], refused: list[tuple[Site, str]]) -> None:
         """All sites in a link a program; where the kernel refuses them, halves, until the site is found it means."""

@@ -32,13 +32,18 @@ class WakingSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffCpuTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """What was summed in a window. `lost_count`: threads and wakers for which there was no room."""
+    """What was summed in a window. `lost_count`: threads and wakers for which there was no room.
+
+    `unseen_count`: switches to threads for which the kernel did not call the program; how long these had waited for a
+    CPU is in no sum.
+    """
 
     pids: list[int]
     window_s: float
     threads: list[ThreadSums]
     wakings: list[WakingSum]
     lost_count: int
+    unseen_count: int
     notes: list[str]
     tool_cpu_s: float
     bpf_s: float | None

@@ -8,12 +8,17 @@ import msgspec
 from powerprof.statements.identity import Family
 
 COM_QUERY, COM_STMT_PREPARE, COM_STMT_EXECUTE = 3, 22, 23
-COM_PART = 1000  # queries.bpf.c
+COM_PART, COM_EVENT = 1000, 1001  # queries.bpf.c, dispatch.bpf.h
+
+
+NO_WAITS = (0,) * 9
+SQUARED_NS_LOG = 8  # uses.bpf.h
 
 
 class StatementUse(msgspec.Struct, frozen=True):
     """What one thread used for one statement; thread 0 are all that had ended, where they were many. `open_count`: of
-    `calls`, those that had not ended."""
+    `calls`, those that had not ended. `waits_ns`: by `StatementWait`; with `cpu_ns` they are `wall_ns`.
+    `squares`: the sum of the squares of a call's CPU time, in units of 2^`SQUARED_NS_LOG` ns, of those that ended."""
 
     id: int
     tid: int
@@ -23,11 +28,15 @@ class StatementUse(msgspec.Struct, frozen=True):
     wakeups: int
     faults: int
     open_count: int = 0
+    waits_ns: tuple[int, ...] = NO_WAITS
+    squares: int = 0
 
 
 class TextSeen(msgspec.Struct, frozen=True):
-    """The first text of an identity: `length` is that of the whole. A prepared statement that was prepared before the
-    window has none; it has the server's number, and the thread that executed it."""
+    """The first text of an identity, without the comment that it begins with: `length` is that of the whole, `hashed`
+    of what the identity is made of, and `text` what was kept of that. A prepared statement that was prepared before the
+    window and of which the server's memory told no text has none; it has the server's number, and the thread that
+    executed it."""
 
     id: int
     command: int
@@ -35,6 +44,17 @@ class TextSeen(msgspec.Struct, frozen=True):
     text: bytes
     prepared_number: int = 0
     tid: int = 0
+    hashed: int | None = None
+
+    @property
+    def may_be_several(self) -> bool:
+        """Whether texts that differ have this identity: behind what was hashed of them."""
+        return self.hashed is not None and self.hashed < self.length
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether texts of which the same was kept have identities of their own."""
+        return self.hashed is not None and len(self.text) < self.hashed
 
 
 class ThreadUse(msgspec.Struct, frozen=True):
@@ -62,7 +82,8 @@ class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
 
     `process_cpu_ns` is the scheduler's own count of the process, or of all that a server works in, with what ended
     threads ran that its clock missed. `is_sure`: of
-    PostgreSQL's messages each is told. `lost_count` are updates for which a table had no
+    PostgreSQL's messages each is told. `has_run_queue`: the kernel counts waits for a CPU; `tells_locks`: the server
+    says what it waits for. `lost_count` are updates for which a table had no
     room, `unreadable_count` texts that were not in memory, `cut_count` texts longer than is looked at.
     """
 
@@ -82,6 +103,8 @@ class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
     cost: TraceCost
     family: Family = "mysql"
     is_sure: bool = True
+    has_run_queue: bool = True
+    tells_locks: bool = True
 
 
 def class_of(duration_ns: int) -> int:

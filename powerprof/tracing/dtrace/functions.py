@@ -53,7 +53,7 @@ def _probes(pid: int, pattern: str, limit: int) -> tuple[list[Probed], list[tupl
             if function.symbol is None:
                 refused.append((function.name, "no symbol of the file is its own: DTrace needs one"))
             elif isinstance(places, str):
-                refused.append((function.name, f"where it returns cannot be told: {places}"))
+                refused.append((function.name, f"where it returns is unknown: {places}"))
             else:
                 probes.append(Probed(name, function.symbol, places))
     return probes, refused

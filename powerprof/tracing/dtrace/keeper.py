@@ -113,8 +113,10 @@ class _Asked:
         if self._now:
             time.sleep(wait_s)
         else:
-            ready, _, _ = select.select(self._pipes, [], [], wait_s)
-            self._now |= any(not os.read(pipe, 64) for pipe in ready)
+            poll = select.poll()
+            for pipe in self._pipes:
+                poll.register(pipe, select.POLLIN)
+            self._now |= any(not os.read(pipe, 64) for pipe, _ in poll.poll(1e3 * wait_s))
         return self._now
 
 
@@ -135,11 +137,11 @@ def _look_after(dtrace: int, linker: Linker, end: _Asked) -> int:
             os.kill(dtrace, signal.SIGINT)  # a second one would end it without its output
 
 
-def _start(script: int, words: list[str], told: int) -> subprocess.Popen[bytes] | None:
+def _start(script: int, words: list[str], pid_pipe: int) -> subprocess.Popen[bytes] | None:
     """DTrace, which says its pid itself before it becomes DTrace; None where it cannot be started."""
 
     def tell() -> None:
-        os.write(told, b"%d\n" % os.getpid())
+        os.write(pid_pipe, b"%d\n" % os.getpid())
 
     try:
         return subprocess.Popen(words, stdin=script, preexec_fn=tell)  # noqa: PLW1509
@@ -148,16 +150,16 @@ def _start(script: int, words: list[str], told: int) -> subprocess.Popen[bytes] 
         return None
 
 
-def _stand_by(worker: int, told: int, linker: Linker, end: _Asked) -> int:
+def _stand_by(worker: int, pid_pipe: int, linker: Linker, end: _Asked) -> int:
     """Sleep until the worker ends, and take over from one that is killed; DTrace's exit status."""
-    said = b""
-    while piece := os.read(told, 64):  # until the worker has gone, and what it started is DTrace or nothing
-        said += piece
+    pid_text = b""
+    while piece := os.read(pid_pipe, 64):  # until the worker has gone, and what it started is DTrace or nothing
+        pid_text += piece
     code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
-    if code >= 0 or not said:
+    if code >= 0 or not pid_text:
         return code if code >= 0 else 128 - code
     try:
-        return _look_after(int(said), linker, end)
+        return _look_after(int(pid_text), linker, end)
     except ChildProcessError:  # the worker had waited for it
         return 128 - code
 
@@ -166,14 +168,14 @@ def main(arguments: list[str]) -> int:
     """Run DTrace until the pipe closes; its exit status, 128 + N where signal N ended it."""
     linker = Linker(int(arguments[0]))
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    told, tell = os.pipe()
+    pid_pipe, tell = os.pipe()
     held, lifeline = os.pipe()
     worker = os.fork()
     if worker:
         os.close(tell)
         os.close(held)
-        return _stand_by(worker, told, linker, _Asked(0, lifeline=lifeline))
-    os.close(told)
+        return _stand_by(worker, pid_pipe, linker, _Asked(0, lifeline=lifeline))
+    os.close(pid_pipe)
     os.close(lifeline)
     end = _Asked(0, held)
     dtrace = _start(int(arguments[1]), arguments[2:], tell)

@@ -237,7 +237,7 @@ class FunctionTracer(Closeable, Part):
             cookie = number | _STEPPED if function.stepped else number
             places = exits.get(function.vaddr)
             if isinstance(places, str):
-                refused.append((function.name, f"where it returns cannot be told: {places}"))
+                refused.append((function.name, f"where it returns is unknown: {places}"))
             elif places is None:
                 sites.append(Site(function.offset, cookie))
             else:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from powerprof.tracing.idle.layout import CAUSE, CAUSE_KEY, CAUSE_STATES, Flag, WakeEvidence, WakerContext
+from powerprof.tracing.idle.layout import CAUSE, CAUSE_KEY, CAUSE_STATES, LIFE, Flag, WakeEvidence, WakerContext
 
 Array = npt.NDArray[Any]
 _FLAGS = Flag.TICK | Flag.NO_TASK | Flag.WAKER | Flag.TIMER_WHEEL | Flag.SITE | Flag.WAKER_SITE | Flag.RUNNABLE
+_WHO = Flag.KERNEL | Flag.WAKER_KERNEL | LIFE
 _MASK = (1 << 32) - 1
 
 
@@ -24,7 +25,7 @@ def cause_keys(exits: Array) -> Array:
     keys = np.zeros(len(exits), dtype=CAUSE_KEY)
     for name in ("timer_function", "work_function", "evidence", "irq", "next_tid", "next_tgid"):
         keys[name] = exits[name]
-    flags = exits["flags"] & np.uint32(_FLAGS)
+    flags = exits["flags"] & np.uint32(_FLAGS | _WHO)
     nothing = (exits["evidence"] == WakeEvidence.NONE) & (flags & Flag.NO_TASK != 0)
     keys["irq"] = np.where(nothing, exits["state"], exits["irq"])
     woken = flags & Flag.WAKER != 0
@@ -89,14 +90,14 @@ def aggregate(exits: Array, base: Array | None = None) -> Array:
     entries = np.concatenate([known, np.zeros(size - len(known), dtype=CAUSE)])
     for number, place in enumerate(where):
         if place >= len(known) and not entries["count"][place]:
-            entries[place] = _fresh(keys[number], exits[number])
+            entries[place] = _fresh(keys[number])
         entries["count"][place] += 1
+        _name(entries[place], exits[number])
     running = np.where(exits["next_ns"] > exits["exit_ns"], exits["next_ns"] - exits["exit_ns"], 0)
     np.add.at(entries["running_ns"], where, running)
     np.add.at(entries["idle_ns"], where, exits["exit_ns"] - exits["enter_ns"])
     np.add.at(entries["states"], (where, np.minimum(exits["state"], CAUSE_STATES - 1)), 1)
-    times = np.where(exits["flags"] & Flag.WAKER != 0, exits["waking_ns"], exits["exit_ns"]).tolist()
-    for place, at_ns in zip(where, times, strict=True):
+    for place, at_ns in zip(where, exits["exit_ns"].tolist(), strict=True):
         _interval(entries[place], at_ns)
     return entries
 
@@ -108,14 +109,18 @@ def _keys_of(entries: Array) -> Array:
     return keys
 
 
-def _fresh(key: Any, exit_: Any) -> Any:
+def _fresh(key: Any) -> Any:
     entry = np.zeros((), dtype=CAUSE)
     for name in CAUSE_KEY.names or ():
         entry[name] = key[name]
+    return entry
+
+
+def _name(entry: Any, exit_: Any) -> None:
+    """The latest name of its threads."""
     entry["next_comm"] = exit_["next_comm"]
     if int(exit_["flags"]) & Flag.WAKER and int(exit_["waker_context"]) == WakerContext.TASK:
         entry["waker_comm"] = exit_["waker_comm"]
-    return entry
 
 
 def sample_hash(cpus: Array, sequences: Array) -> Array:

@@ -11,84 +11,69 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from powerprof.processes.targets import Target
-from powerprof.sources.procfs import process_cpu_ns
-from powerprof.stacks.image import ProcessImage, Seen, merge
-from powerprof.stacks.time_budget import Budget
+from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_enums import Shared
-from powerprof.tracing.idle.sites import SavedSite
-from powerprof.tracing.idle.stacks import StackTracer
-from powerprof.tracing.symbols.kernel import KernelFunctions
-
-# A child of 10 MB that reads processes' maps, which takes 30 ms to start.
-_CHILD_RESTS_S = 300.0
-# 2 MiB are 128 of the largest stacks: those of a second in which all programs of a host are new. What does not fit is
-# sent again.
-_RING_PAGES = 512
+from powerprof.tracing.idle.members import Members
+from powerprof.tracing.idle.shared import share
+from powerprof.tracing.idle.stacks import Stacks, StackTrace
+from powerprof.tracing.idle.sums import Sums
 
 
-class DemandTracer(StackTracer):
-    """Traces on and on; to be read by `tracing.monitor.Monitor`."""
+class DemandLooks:
+    """Beside idle exits (`tracer.Beside`) that `TraceMonitor` reads: `members` are those that were looked at."""
 
-    def __init__(self, target: Target) -> None:
-        """Load and attach. Raises CapabilityError, PowerprofError."""
-        super().__init__(target, _RING_PAGES, on_demand=True)
-        self._kernel = KernelFunctions()
-        self._counting = False
+    def __init__(self, program: LoadedProgram, sums: Sums, stacks: Stacks, members: Members) -> None:
+        self.members = members
+        self._program, self._sums, self._stacks = program, sums, stacks
+        self._counted_from_ns = self._counted_to_ns = 0
+        sums.counts_wakings = False
 
-    def begin(self) -> None:
-        """As for a window; single periods are not sent at all."""
-        super().begin()
-        self.without_sample()
+    def begin(self, meanwhile: Callable[[], object]) -> None:
+        self._stacks.begin(meanwhile)
 
     def start(self) -> None:
-        """Nothing is judged yet."""
+        """Wakings count from `judge` on."""
+
+    def read(self) -> None:
+        self.members.read()
 
     @property
     def unread_at_most_s(self) -> float:
         """Whoever reads it looks for the target's processes with each read."""
         return math.inf
 
+    def end(self) -> None:
+        """It goes on."""
+
+    def cut(self, counters: Sequence[int]) -> None:
+        self._stacks.cut(counters)
+        self._counted_to_ns = time.monotonic_ns()
+
     def judge(self, pids: Collection[int]) -> None:
         """From now on every waking of these processes is counted, and of no others."""
-        changed, self._judged = self._judged ^ set(pids), frozenset(pids)
-        self.add(changed)
-        self._counting = bool(pids)
-        self._share(Shared.COUNTING, int(self._counting))
+        self.members.judge(pids)
+        self._sums.counts_wakings = bool(pids)
+        share(self._program, Shared.COUNTING, int(bool(pids)))
         self._counted_from_ns = self._counted_to_ns = time.monotonic_ns()
 
     def look_at(self, pids: Iterable[int]) -> None:
         """Take these processes in as they are now."""
-        self.add(pid for pid in pids if pid != os.getpid())
+        self.members.add(pid for pid in pids if pid != os.getpid())
 
-    def follow(self, target: Target) -> None:
-        """The target's processes are others from now on; those that ended are let go with the next stacks."""
-        self._target = target
-        self.add(target.pids)
+    def send_again(self) -> None:
+        """Every stack counts as new: there were more than are kept."""
+        self._stacks.send_again()
 
     def forget(self) -> None:
         """What is known of programs and stacks begins anew."""
-        self._budget, self._seen = Budget(), Seen()
-        self.send_again()
+        self.members.forget_programs()
+        self._stacks.send_again()
 
-    def _remember(self, image: ProcessImage) -> None:
-        """As it is now: what a process did before an exec ended its idle periods before."""
-        known = self.images.get(image.pid)
-        self.images[image.pid] = [merge(known[-1], image) if known else image]
-
-    def _look_again(self, sites: list[SavedSite]) -> None:
-        # A look at its clock, which takes a microsecond: a zombie goes when it is reaped.
-        self._aside.rest(_CHILD_RESTS_S)
-        # What joined since the last look and has ended is named by the stacks of this time.
-        fresh, self._joining.children = self._joining.children, set()
-        ended = [pid for pid in self.images if pid not in fresh and process_cpu_ns(pid) is None]
-        if not ended:
-            return
-        self._let_go(ended)
-        self.program.delete("targets", b"".join(pid.to_bytes(4, "little") for pid in ended))
-        self._tell_whether_one()
-
-    def _name_functions(self, addresses: set[int]) -> dict[int, str]:
-        return self._kernel.find(addresses)
+    def collect(self) -> StackTrace:
+        """What came about stacks since the call before; to be called after the tracer's `snapshot`."""
+        sites = self._stacks.take_sites()
+        self.members.let_go_ended()
+        counted_from_ns, self._counted_from_ns = self._counted_from_ns, self._counted_to_ns
+        return self._stacks.told(sites, counted_from_ns, self._counted_to_ns)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from powerprof.paths import procfs
 from powerprof.processes.tasks import ENDED, ENDED_IN_TARGET
-from powerprof.tracing.idle.layout import CAUSE_KEY, WOKEN_KEY, Flag
+from powerprof.tracing.idle.layout import CAUSE_KEY, LIFE, SUMS, WOKEN_KEY, Flag
 
 Array = npt.NDArray[Any]
 # Causes that are kept as they are: 1 MB of a saved run, and more threads than anybody reads.
@@ -28,7 +28,7 @@ _SITE, _WAKER_SITE = ("site_ip", "site_sp", "site_code"), ("waker_ip", "waker_sp
 
 def summed_causes(entries: Array) -> Array:
     """Entries of layout.CAUSE, one for each key. What regularity needs is that of the one with the most intervals."""
-    return summed(entries, CAUSE_KEY.names or (), ("count", "running_ns", "idle_ns", "states"), "gaps")
+    return summed(entries, CAUSE_KEY.names or (), SUMS, "gaps")
 
 
 def summed_wakings(entries: Array) -> Array:
@@ -88,11 +88,11 @@ class EndedThreads:
             names.update(zip(causes[f"{who}_tid"].tolist(), causes[f"{who}_comm"].tolist(), strict=True))
         before, self._known = self._known, {}
 
-        def number(tid: int, tgid: int) -> tuple[int, int]:
+        def number(tid: int, tgid: int, own: bytes = b"") -> tuple[int, int]:
             """What stands for a thread and its process."""
             if is_there(tid):
                 return tid, tgid
-            name = self._known[tid] = names.get(tid) or before.get(tid, b"")
+            name = self._known[tid] = own or names.get(tid) or before.get(tid, b"")
             stays = tgid if tgid in kept or is_there(tgid) else 0
             first = ENDED_IN_TARGET if tgid in target else ENDED
             if (name, stays, first) not in self._numbers and len(self._numbers) >= _MOST_NAMES:
@@ -113,17 +113,22 @@ def _renumber(
     entries: Array,
     thread: str,
     process: str,
-    number: Callable[[int, int], tuple[int, int]],
+    number: Callable[[int, int, bytes], tuple[int, int]],
     site: tuple[Sequence[str], int] | None = None,
 ) -> None:
     """In place. `site`: the fields that say where the thread was, and their flag, for those whose process has ended."""
     if not len(entries):
         return
-    pairs = list(zip(entries[thread].tolist(), entries[process].tolist(), strict=True))
-    folded = {pair: number(*pair) for pair in set(pairs)}
-    entries[thread] = [folded[pair][0] for pair in pairs]
-    entries[process] = [folded[pair][1] for pair in pairs]
+    comm = thread.replace("_tid", "_comm")
+    names = entries[comm].tolist() if site is not None else [b""] * len(entries)
+    trios = list(zip(entries[thread].tolist(), entries[process].tolist(), names, strict=True))
+    folded = {trio: number(*trio) for trio in set(trios)}
+    entries[thread] = [folded[trio][0] for trio in trios]
+    entries[process] = [folded[trio][1] for trio in trios]
     if site is not None:
+        if thread == "next_tid":
+            # One number for all that had this name, whenever they began.
+            entries["flags"][entries[thread] >= ENDED] &= ~np.uint32(LIFE)
         gone = entries[process] >= ENDED
         for name in site[0]:
             entries[name][gone] = 0

@@ -23,6 +23,7 @@ class Fillings:
         """`living`: what the program has of them and, of tables, how many of the entries read so far are of threads
         that live. The others may fill without end."""
         self._program, self._living = program, living
+        self.forget()
 
     def forget(self) -> None:
         """Nothing has come yet."""

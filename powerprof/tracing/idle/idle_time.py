@@ -31,7 +31,7 @@ def traced_residency(
     idle = sum(state.residency_percent or 0.0 for state in states) if exits else stat_idle_percent
     notes = ["no cpuidle driver: idle states are unknown, idle time and wake-ups are traced"]
     if exits and stat_idle_percent is not None:
-        notes.append(f"/proc/stat says {stat_idle_percent:.2f} % idle beside the traced {idle:.2f} %")
+        notes.append(f"/proc/stat reports {stat_idle_percent:.2f} % idle, the trace {idle:.2f} %")
     return Window(
         started_at=started_at,
         window_s=window_s,

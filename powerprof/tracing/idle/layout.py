@@ -33,12 +33,17 @@ CAUSE_STATES = 10  # CPUIDLE_STATE_MAX
 # struct cause_key and struct cause_sum, one after the other: probes/bpf/causes.h.
 CAUSE_KEY = _struct((*_PLACES, *_WAKER_PLACES), (*_WHO, *_WAKING))
 CAUSE_SUM = np.dtype(
-    [(name, "<u8") for name in ("count", "running_ns", "idle_ns", "last_ns", "period_ns", "fitting_ns")]
+    [(name, "<u8") for name in ("count", "running_ns", "idle_ns", "own_ns", "kernel_ns")]
+    + [(name, "<u8") for name in ("last_ns", "period_ns", "fitting_ns")]
     + [(name, "<u4") for name in ("fitting_gaps", "fitting_periods", "gaps", "votes")]
     + [("states", "<u4", (CAUSE_STATES,)), ("next_comm", f"S{COMM_BYTES}"), ("waker_comm", f"S{COMM_BYTES}")]
 )
 HALF = 0x10000  # CAUSE_HALF, in a key's flags or context: which half of a double buffer the entry is in
 CAUSE = np.dtype([*((name, CAUSE_KEY[name]) for name in CAUSE_KEY.names or ()), *CAUSE_SUM.descr])
+# As saved captures have them that did not know how long threads ran.
+CAUSE_BEFORE = np.dtype([field for field in CAUSE.descr if field[0] not in ("own_ns", "kernel_ns")])
+# What grows: the rest of a sum tells of regularity and names.
+SUMS = ("count", "running_ns", "idle_ns", "own_ns", "kernel_ns", "states")
 
 # struct woken_key of sites.bpf.h, and its count.
 WOKEN_KEY = np.dtype(
@@ -51,7 +56,16 @@ WOKEN = np.dtype([*WOKEN_KEY.descr, *WOKEN_COUNT.descr])
 
 # Exits of one CPU in its window: struct cpu_total of causes.h.
 _BY_STATE = [(name, "<u8", (CAUSE_STATES,)) for name in ("count", "idle_ns")]
-CPU_TOTAL = np.dtype([("start_ns", "<u8"), ("end_ns", "<u8"), *_BY_STATE, ("last_tgid", "<u8"), ("gap", "V72")])
+CPU_TOTAL = np.dtype(
+    [
+        *(("start_ns", "<u8"), ("end_ns", "<u8"), *_BY_STATE, ("last_tgid", "<u8")),
+        *(("unplaced_ns", "<u8", (2,)), ("gap", "V56")),
+    ]
+)
+
+# How long a thread ran, and struct run_time of running.bpf.h, where `who` is its number and above it its process.
+RUN_TIME = np.dtype([("tid", "<u4"), ("pid", "<u4"), ("ns", "<u8"), ("kind", "<u8")])
+RUN_SLOT = np.dtype([("who", "<u8"), ("ns", "<u8"), ("kind", "<u8"), ("gap", "V40")])
 
 NEWBORN_CODE = 2  # site_code of a thread that has not run yet
 
@@ -62,14 +76,19 @@ CPU_STATE = np.dtype(
     + [(name, "<u4") for name in ("raised_by_irq", "vector")]
     + [(name, "<u8") for name in ("timer_active", "looks_window_ns")]
     + [(name, "<u4") for name in ("looks_count", "looks_loaded", "looks_skipped", "looks_brisk")]
-    + [("reviewed_ns", "<u8"), ("idled_ns", "<u8"), ("threaded", "<u4"), ("unused", "<u4"), ("gap", "V128")]
+    + [("reviewed_ns", "<u8"), ("idled_ns", "<u8"), ("threaded", "<u4"), ("in_tid", "<u4")]
+    + [(name, "<u8") for name in ("in_ns", "own_ns", "kernel_ns")]
+    + [("is_own", "<u4"), ("unmarked", "<u4"), ("down_ns", "<u8"), ("gap", "V128")]
 )
 
-# struct stack_record: registers, as many as the machine has, and the stack's bytes follow.
+# struct stack_record: registers, as many as the machine has, the frames of an interpreter and the stack's bytes follow.
 STACK_HEADER = np.dtype(
     [(name, "<u8") for name in ("at_ns", "ip", "sp", "code")]
     + [(name, "<u4") for name in ("tid", "tgid", "kind", "bytes")]
 )
+
+# How many words of frames there are, and these.
+FRAMES_BYTES = 8 * (1 + 2 * 33)
 
 
 class Count(enum.IntEnum):
@@ -99,6 +118,14 @@ class Filling(enum.IntEnum):
 
 
 TABLES = (Filling.CAUSES, Filling.WOKEN)
+
+
+class RunKind(enum.IntEnum):
+    """Whose a thread's running time is: enum run_kind of running.bpf.h."""
+
+    OTHER = 0
+    TARGET = 1
+    KERNEL = 2
 
 
 class CpuPhase(enum.IntEnum):
@@ -138,6 +165,12 @@ class Flag(enum.IntFlag):
     OPEN = 128
     REMOTE = 256
     RUNNABLE = 512
+    KERNEL = 1024
+    WAKER_KERNEL = 2048
+    POLLED = 4096
+
+
+LIFE = 0xFFF00000  # IDLE_LIFE, in the flags: of the threads that had a number, one after the other
 
 
 class WakerContext(enum.IntEnum):

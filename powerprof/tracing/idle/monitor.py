@@ -12,15 +12,17 @@ import os
 import time
 from dataclasses import replace
 
+import numpy as np
+
 from powerprof.closeable import Closeable
 from powerprof.sources.base import CpuReading, Snapshot
 from powerprof.sources.clock import kernel_ns
-from powerprof.sources.cpuidle import CpuidleReader
+from powerprof.sources.cpuidle import CpuidleReader, online_cpus
 from powerprof.sources.edges import edge_snapshot
 from powerprof.sources.procfs import accounting, read_stat
 from powerprof.tracing.captures.edges import Array, CpuEdge
 from powerprof.tracing.idle.idle_time import traced_residency
-from powerprof.tracing.idle.layout import CpuPhase
+from powerprof.tracing.idle.layout import CPU_TOTAL, CpuPhase
 from powerprof.tracing.idle.tracer import IdleTracer
 from powerprof.tracing.idle.window import TracedWindow
 from powerprof.windows.residency import compute
@@ -54,12 +56,22 @@ def _not_before(old: CpuReading | None, new: CpuReading) -> CpuReading:
     return replace(new, time_us=tuple(max(pair) for pair in zip(old.time_us, new.time_us, strict=True)))
 
 
+def _since(told: Array, now: Array) -> Array:
+    """What came between two readings of `CpuWindows.idle_until_now`."""
+    since = now.copy()
+    for name in ("count", "idle_ns"):
+        # A period whose state was read in one look and its sum in another.
+        since[name] -= np.minimum(told[name], now[name])
+    return since
+
+
 class TraceMonitor(Closeable):
     """Reads one tracer again and again. A context manager: the trace runs while it is open."""
 
     def __init__(self, tracer: IdleTracer) -> None:
         self._tracer = tracer
         self._reader = CpuidleReader()
+        tracer.cpus.tell_polls(self._reader.polls())
         self._edges: dict[int, int] = {}
         self._snapshot = Snapshot({})
         self._stat, self._cpu_s = read_stat(), time.process_time()
@@ -70,10 +82,12 @@ class TraceMonitor(Closeable):
         self._tracer.begin()
         self._tracer.start()
         edges = edge_snapshot(
-            self._reader, every_cpu=True, at_edge=lambda edge: self._tracer.open_cpu(edge.cpu, edge.at_ns or 0)
+            self._reader, every_cpu=True, at_edge=lambda edge: self._tracer.cpus.open(edge.cpu, edge.at_ns or 0)
         )
         self._edges = {cpu: reading.at_ns or 0 for cpu, reading in edges.cpus.items()}
         self._snapshot = replace(edges, cpus={cpu: edge for cpu, edge in edges.cpus.items() if edge.states})
+        # At a CPU's edge we run on it: nothing of it is open, and nothing summed.
+        self._idle = np.zeros(len(self._tracer.cpus.states()), dtype=CPU_TOTAL)
         self._stat, self._cpu_s, self._started_at = read_stat(), time.process_time(), now_text()
 
     def close(self) -> None:
@@ -83,10 +97,6 @@ class TraceMonitor(Closeable):
     def switches_count(self) -> int:
         """The host's context switches since boot, at the last read."""
         return self._stat.context_switches_count
-
-    def drain(self) -> None:
-        """Between two reads, where records come faster than their buffers hold (`IdleTracer.collected`)."""
-        self._tracer.read()
 
     def read(self) -> TracedWindow:
         """What came since the last read.
@@ -100,12 +110,19 @@ class TraceMonitor(Closeable):
         trace = self._tracer.snapshot()
         spent = accounting(stat, self._stat)
         idle_percent = None if spent is None else spent.idle_percent
-        edges = self._interval(began, trace.totals)
+        at_ns: Array | None = None
+        if not self._reader.cpus:
+            told, (self._idle, at_ns) = self._idle, self._tracer.cpus.idle_until_now()
+        edges = self._interval(began, trace.totals, at_ns)
         if self._reader.cpus:
             residency = compute(began, self._snapshot, started_at=began_at)
         else:
             residency = traced_residency(
-                trace.totals, edges, stat_idle_percent=idle_percent, own_pid=os.getpid(), started_at=began_at
+                _since(told, self._idle),
+                edges,
+                stat_idle_percent=idle_percent,
+                own_pid=os.getpid(),
+                started_at=began_at,
             )
         spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
         window_s = sum(spans) / len(spans) / 1e9 if spans else 0.0
@@ -123,14 +140,16 @@ class TraceMonitor(Closeable):
             counters=(began, self._snapshot),
         )
 
-    def _interval(self, began: Snapshot, totals: Array) -> dict[int, CpuEdge]:
+    def _interval(self, began: Snapshot, totals: Array, at_ns: Array | None) -> dict[int, CpuEdge]:
+        """`at_ns`: where no driver counts, when what was traced on each CPU was read."""
         edges, now_ns = {}, kernel_ns()
+        online = set(began.cpus) & set(self._snapshot.cpus) if self._reader.cpus else set(online_cpus())
         for cpu, start_ns in self._edges.items():
+            if cpu not in online:
+                continue
             old, new = began.cpus.get(cpu), self._snapshot.cpus.get(cpu)
-            if self._reader.cpus and (old is None or new is None):
-                continue  # went offline
-            end_ns = (new.at_ns if new is not None else None) or now_ns
-            usage = sum(new.usage) - sum(old.usage) if new is not None and old is not None else None
+            end_ns = (new.at_ns if new is not None else None) or (now_ns if at_ns is None else int(at_ns[cpu]))
+            usage = new.entries_count - old.entries_count if new is not None and old is not None else None
             edges[cpu] = CpuEdge(cpu, start_ns, end_ns, usage, None, int(totals[cpu]["count"].sum()))
             self._edges[cpu] = end_ns
         return edges
@@ -141,9 +160,9 @@ class TraceMonitor(Closeable):
         missing = set(self._reader.cpus)
         notes: tuple[str, ...] = ()
         for _ in range(_LOOKS):
-            before = self._tracer.cpu_states()
+            before = self._tracer.cpus.states()
             snapshot = self._reader.snapshot()
-            after = self._tracer.cpu_states()
+            after = self._tracer.cpus.states()
             notes = snapshot.notes
             missing &= set(snapshot.cpus)
             for cpu in sorted(missing):

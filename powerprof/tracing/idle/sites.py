@@ -6,14 +6,18 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from powerprof.tracing.idle.layout import STACK_HEADER
+from powerprof.stacks.pycode import CHAIN_BYTES
+from powerprof.tracing.idle.layout import FRAMES_BYTES, STACK_HEADER
 
 # Kinds of SavedSite: enum stack_kind of looks.bpf.h.
 SLEEPER, WAKER, REGISTERS = 0, 1, 2
 
 
 class SavedSite(msgspec.Struct, frozen=True, array_like=True):
-    """Where a thread slept or woke another; `kind` as in looks.bpf.h. `stack` is empty if only registers are known."""
+    """Where a thread slept or woke another; `kind` as in looks.bpf.h. `stack` is empty if only registers are known.
+
+    `chain` are the frames of its interpreter, as interpreter.bpf.h has them.
+    """
 
     at_ns: int
     pid: int
@@ -24,12 +28,15 @@ class SavedSite(msgspec.Struct, frozen=True, array_like=True):
     code: int
     registers: bytes
     stack: bytes
+    chain: bytes = b""
 
 
 def decode(data: bytes, register_bytes: int) -> SavedSite:
     """A record of the ring buffer of stacks: the header, so many bytes of registers, and the stack."""
     header = np.frombuffer(data, dtype=STACK_HEADER, count=1)[0]
-    stack_at = STACK_HEADER.itemsize + register_bytes
+    frames_at = STACK_HEADER.itemsize + register_bytes
+    stack_at = frames_at + FRAMES_BYTES
+    words = int.from_bytes(data[frames_at : frames_at + 8], "little")
     stack = data[stack_at : stack_at + int(header["bytes"])]
     return SavedSite(
         int(header["at_ns"]),
@@ -39,8 +46,9 @@ def decode(data: bytes, register_bytes: int) -> SavedSite:
         int(header["ip"]),
         int(header["sp"]),
         int(header["code"]),
-        data[STACK_HEADER.itemsize : stack_at],
+        data[STACK_HEADER.itemsize : frames_at],
         stack,
+        data[frames_at + 8 : frames_at + 8 + min(8 * words, CHAIN_BYTES)],
     )
 
 
@@ -68,3 +76,4 @@ class SleepingStack(msgspec.Struct, frozen=True, array_like=True):
     ip: int
     sp: int
     stack: bytes
+    chain: bytes = b""

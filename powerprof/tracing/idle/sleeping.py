@@ -8,21 +8,21 @@ sees it woken: they were saved when it went to sleep and have not changed since.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from powerprof.stacks.reader_process import ReaderProcess, Unreadable
 from powerprof.tracing.idle.sites import SleepingStack
 
 
 def sleeping_stacks(
-    pid: int, aside: ReaderProcess, meanwhile: Callable[[], object] = lambda: None
+    pid: int, aside: ReaderProcess, meanwhile: Callable[[], object] = lambda: None, frames: Sequence[int] = ()
 ) -> list[SleepingStack]:
     """The stacks of all threads of a process that are blocked now; those that run or may not be read are left out.
 
-    `meanwhile` is called after each: thousands of threads take a second.
+    `meanwhile` is called after each: thousands of threads take a second. `frames`: where an interpreter has its own.
     """
     try:
-        stacks = aside.stacks(pid, meanwhile)
+        stacks = aside.stacks(pid, meanwhile, frames)
     except Unreadable:
         return []
-    return [SleepingStack(pid, tid, ip, sp, stack) for tid, ip, sp, stack in stacks]
+    return [SleepingStack(pid, tid, ip, sp, stack, chain) for tid, ip, sp, chain, stack in stacks]

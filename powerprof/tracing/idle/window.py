@@ -11,18 +11,22 @@ import msgspec
 
 from powerprof.closeable import Closeable
 from powerprof.errors import CapabilityError
-from powerprof.records import Window
+from powerprof.records import Note, Window
 from powerprof.sources.base import CpuReading, Meters, Snapshot
 from powerprof.sources.cpuidle import CpuidleReader, list_of, online_cpus
 from powerprof.sources.edges import edge_snapshot
 from powerprof.sources.idle_events import IdleEvents
+from powerprof.sources.interrupts import unseen_between, unseen_counts
 from powerprof.sources.procfs import accounting, read_stat
+from powerprof.text import listed
 from powerprof.tracing.captures.edges import Array, CpuEdge, unchecked
 from powerprof.tracing.idle.idle_time import traced_residency
 from powerprof.tracing.idle.tracer import IdleTrace, IdleTracer
 from powerprof.windows.residency import compute, went_back
 from powerprof.windows.runner import Metered, Part, Passed, pass_window
 from powerprof.windows.sampling import now_text
+
+_UNSEEN_FEWEST, _UNSEEN_SHARE = 10, 0.01
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def _edges(before: _Edge, after: _Edge, totals: Array) -> dict[int, CpuEdge]:
         end_ns = last_ns if end is None or end.at_ns is None else end.at_ns
         usage = events = None
         if end is not None and start.states and not went_back(start, end):
-            usage = sum(end.usage) - sum(start.usage)
+            usage = end.entries_count - start.entries_count
         if end is not None and cpu in before.events and cpu in after.events:
             events = after.events[cpu] - before.events[cpu]
         edges[cpu] = CpuEdge(cpu, start.at_ns, end_ns, usage, events, int(totals[cpu]["count"].sum()))
@@ -90,6 +94,7 @@ class TraceWindow(Closeable, Part):
         # The tracer forgets before the edge: exits between them would be forgotten too.
         self.parts: tuple[Part, ...] = (tracer, self._meters, self)
         self._reader = CpuidleReader()
+        tracer.cpus.tell_polls(self._reader.polls())
         self._events = None if self._reader.cpus else _idle_events(online_cpus())
 
     def close(self) -> None:
@@ -110,15 +115,24 @@ class TraceWindow(Closeable, Part):
         return _Edge(edge_snapshot(self._reader, every_cpu=True, at_edge=at_edge), counts)
 
     def begin(self) -> None:
-        self._started_at, self._stat = now_text(), read_stat()
+        self._started_at, self._stat, self._interrupts = now_text(), read_stat(), unseen_counts()
         # Wakings from before the first CPU's edge: an exit in a CPU's own window has its waking among them.
         self._tracer.start()
-        self._before = self._edge(self._tracer.open_cpu)
+        self._before = self._edge(self._tracer.cpus.open)
 
     def end(self) -> None:
-        self._after = self._edge(self._tracer.close_cpu)
+        self._after = self._edge(self._tracer.cpus.close)
         spent = accounting(self._stat, read_stat())
         self._stat_idle_percent = None if spent is None else spent.idle_percent
+        self._unseen = unseen_between(self._interrupts, unseen_counts())
+
+    def _unseen_notes(self, exits_count: int) -> list[Note]:
+        """Interrupts without a tracepoint, where they could have ended one idle period in a hundred."""
+        count = sum(self._unseen.values())
+        if count < max(_UNSEEN_FEWEST, _UNSEEN_SHARE * exits_count):
+            return []
+        named = listed([f"{number:,} {name}" for name, number in self._unseen.items()])
+        return [Note("interrupts_unseen", {"count": count, "named": named})]
 
     def measure(self, duration_s: float) -> TracedWindow:
         """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`."""
@@ -139,7 +153,7 @@ class TraceWindow(Closeable, Part):
             residency = traced_residency(
                 trace.totals, stayed, stat_idle_percent=stat_idle, own_pid=os.getpid(), started_at=started_at
             )
-        notes = [*residency.notes, *passed.notes]
+        notes = [*residency.notes, *passed.notes, *self._unseen_notes(int(trace.totals["count"].sum()))]
         if alone := unchecked(edges):
             cpus = list_of(alone)
             notes.append(f"CPU {cpus}: its idle exits were counted by the trace alone, cpuidle's counters were reset")

@@ -50,6 +50,7 @@ def definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
         "DIRECT": int(features.reads_directly(btf)),
         **struct_definitions(btf, {f"task_struct_{name}": where for name, where in fields.items()}),
         **argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
+        **features.interrupt_definitions(btf),
         **{f"HAVE_{name}": 1 for name in _OPTIONAL_TRACEPOINTS if btf.has_tracepoint(name)},
     }
 
@@ -65,7 +66,7 @@ class OffCpuTracer(Closeable, Part):
         check_process_ids()
         self._pids = list(pids) if pids is not None else None
         self._ran_s: float | None = None
-        self._lost_count = 0
+        self._counted = [0, 0]
         btf = kernel_btf()
         self.program = LoadedProgram("offcpu.bpf.c", definitions(btf, every_process=pids is None), btf=btf)
         try:
@@ -83,7 +84,7 @@ class OffCpuTracer(Closeable, Part):
         """Tables with nothing of a window before."""
         for table in ("threads", "wakers"):
             self.program.clear(table)
-        self._ran_s, self._lost_count = self.program.run_time_s(), self.program.per_cpu_sum("lost")[0]
+        self._ran_s, self._counted = self.program.run_time_s(), self.program.per_cpu_sum("counters")
 
     def begin(self) -> None:
         """The program counts from here."""
@@ -105,12 +106,16 @@ class OffCpuTracer(Closeable, Part):
         began_s = time.process_time()
         threads, wakings = self._threads(), self._wakings()
         now_s = self.program.run_time_s()
+        lost, unseen = (
+            now - before for now, before in zip(self.program.per_cpu_sum("counters"), self._counted, strict=True)
+        )
         return OffCpuTrace(
             pids=self._pids or [],
             window_s=passed.window_s,
             threads=threads,
             wakings=wakings,
-            lost_count=self.program.per_cpu_sum("lost")[0] - self._lost_count,
+            lost_count=lost,
+            unseen_count=unseen,
             notes=passed.notes,
             tool_cpu_s=passed.tool_cpu_s + time.process_time() - began_s,
             bpf_s=None if now_s is None or self._ran_s is None else now_s - self._ran_s,

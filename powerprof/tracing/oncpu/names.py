@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import msgspec
 
+from powerprof import text
 from powerprof.errors import DataError
+from powerprof.records import Note
 from powerprof.stacks.registers import SavedStack
+from powerprof.stacks.remedies import missing_names
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Symbolizer
 from powerprof.stacks.unwind import Unwinder
@@ -23,13 +26,19 @@ class OnCpuFrame(msgspec.Struct, frozen=True):
     label: str
     kernel: bool = False
     inlined: bool = False
+    source: str | None = None
+
+    @property
+    def placed(self) -> str:
+        """The label with the source file's name and line, where they are known."""
+        return text.placed(self.label, self.source)
 
 
 class PathNames:
     """The frames of each distinct user and kernel path, each resolved once."""
 
-    def __init__(self, capture: OnCpuCapture, store: TableStore | None) -> None:
-        self._store = store or TableStore()
+    def __init__(self, capture: OnCpuCapture) -> None:
+        self._store = TableStore()
         self._capture = capture
         self._unwinder = Unwinder(self._store)
         self._symbolizers: dict[int, Symbolizer] = {}
@@ -65,7 +74,14 @@ class PathNames:
             symbolizer = self._symbolizers[saved.image] = Symbolizer(image, self._store)
         frames = [
             OnCpuFrame(
-                frame.function, frame.module, f"{frame.address:#x}", frame.offset, frame.label, False, frame.inlined
+                frame.function,
+                frame.module,
+                f"{frame.address:#x}",
+                frame.offset,
+                frame.label,
+                False,
+                frame.inlined,
+                frame.source,
             )
             for frame in symbolizer.stack(unwound)
         ]
@@ -83,6 +99,9 @@ class PathNames:
         return frames
 
     @property
-    def notes(self) -> list[str]:
-        """What could not be read."""
-        return list(dict.fromkeys(note for symbolizer in self._symbolizers.values() for note in symbolizer.notes))
+    def notes(self) -> list[str | Note]:
+        """What could not be read, and how missing names can be had."""
+        unread = dict.fromkeys(note for symbolizer in self._symbolizers.values() for note in symbolizer.notes)
+        frames = [frame for known, _ in self._known.values() for frame in known]
+        missing = missing_names([(frame.module, frame.function is not None) for frame in frames], self._capture.images)
+        return [*unread, *([missing] if missing is not None else [])]

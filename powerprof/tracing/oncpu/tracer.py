@@ -21,6 +21,7 @@ from powerprof.processes.tasks import clean
 from powerprof.stacks.image import ProcessImage, merge, snapshot
 from powerprof.stacks.kernel import kernel_symbols
 from powerprof.stacks.reader_process import ReaderProcess
+from powerprof.stacks.registers import X86_64
 from powerprof.stacks.time_budget import Budget
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.definitions import STACK_RING_PAGES, path_definitions
@@ -203,8 +204,8 @@ class OnCpuTracer(Closeable, Part):
             data = self._records[at][0]
             if int.from_bytes(data[:4], "little") != _USER:
                 continue
-            pid = int.from_bytes(data[16:20], "little")
-            ip = int.from_bytes(data[40 + 128 : 40 + 136], "little")
+            _, _, _, pid, _, _, registers = _HEADER.unpack_from(data)
+            ip = int.from_bytes(registers[8 * X86_64.ip :][:8], "little")
             self._records[at] = (data, self._image_of(pid, ip))
         self._fill_targets()
 

@@ -13,27 +13,28 @@ import os
 import re
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import IntEnum
 
 from powerprof.errors import CapabilityError
 from powerprof.paths import procfs
 from powerprof.stacks.decoding import LONGEST_BYTES, instructions, target
-from powerprof.stacks.elf import PF_X, Elf
+from powerprof.stacks.elf import Elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.symtab import SymbolTable, read_symbols
-from powerprof.tracing.statements.dispatch import POSTGRESQL, Dispatch, own_program, probed
+from powerprof.tracing.statements.calls import MOST_SEGMENT_BYTES, returns_of
+from powerprof.tracing.statements.dispatch import POSTGRESQL, Dispatch, own_program, probed, within
 from powerprof.tracing.symbols.file_functions import object_address
 from powerprof.tracing.symbols.patterns import file_offset, is_stepped
 
 _REPORT = "pgstat_report_activity"
+_FETCH, _AT_FETCH = "PortalRunFetch", "uprobe__fetch"
 _TEXT_NOW = "debug_query_string"
+_WAITS_FOR = "my_wait_event_info"  # since PostgreSQL 14
 _LONGEST_TEXT, _PATIENCE_S = 1023, 1.0
-_CALL = 0xE8  # call rel32
 _MOST_STEPS = 400
 _MOST_SITES = 200
-_MOST_SEGMENT_BYTES = 128 << 20  # PostgreSQL 18 has 9 MB of code
 
 
 class Message(IntEnum):
@@ -77,7 +78,7 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
         )
     offset = probed(elf, offset)
     sites = messages(elf, symbols, vaddr)
-    text_at = object_address(elf, _TEXT_NOW)
+    text_at, event_at = object_address(elf, _TEXT_NOW), object_address(elf, _WAITS_FOR)
     return Dispatch(
         mapping=mapping,
         symbol=_REPORT,
@@ -89,6 +90,8 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
         is_sure=set(sites.values()) >= _TOLD,
         version=_version(elf),
         text_address=None if text_at is None else mapping.in_memory(text_at),
+        event_address=None if event_at is None else mapping.in_memory(event_at),
+        within=within(elf, {_AT_FETCH: min((start for start, _ in symbols.ranges_of([_FETCH])), default=None)}),
     )
 
 
@@ -118,7 +121,7 @@ def texts_now(pids: Sequence[int], address: int) -> dict[int, str]:
 def _version(elf: Elf) -> str | None:
     """What version() answers begins so, and lies in the program as it is."""
     for segment in elf.loads():
-        if segment.file_bytes > _MOST_SEGMENT_BYTES:
+        if segment.file_bytes > MOST_SEGMENT_BYTES:
             continue
         found = _VERSION.search(elf.read(segment.offset, segment.file_bytes))
         if found:
@@ -133,7 +136,7 @@ def messages(elf: Elf, symbols: SymbolTable, report: int) -> dict[int, Message]:
     marks = {start: kind for name, kind in _CALLS.items() for start, _ in symbols.ranges_of([name])}
     sites: dict[int, Message] = {}
     others: dict[int, Message] = {}
-    for site in list(_callers(elf, report))[:_MOST_SITES]:
+    for site in [place for place, _ in returns_of(elf, (report,))][:_MOST_SITES]:
         inside = [kind for kind, ranges in known.items() if any(start <= site < end for start, end in ranges)]
         if inside:
             sites[site] = inside[0]
@@ -142,20 +145,6 @@ def messages(elf: Elf, symbols: SymbolTable, report: int) -> dict[int, Message]:
     if not set(others.values()) >= _TOLD:
         others = dict.fromkeys(others, Message.UNSURE)
     return sites | others
-
-
-def _callers(elf: Elf, function: int) -> Iterator[int]:
-    """Where each call of a function returns to. Bytes that only look like a call would have to hit it by chance."""
-    import numpy as np
-
-    for segment in elf.loads():
-        if not segment.flags & PF_X or not 5 <= segment.file_bytes <= _MOST_SEGMENT_BYTES:
-            continue
-        code = np.frombuffer(elf.read(segment.offset, segment.file_bytes), np.uint8)
-        at = (code[:-4] == _CALL).nonzero()[0]
-        distances = code[at[:, None] + np.arange(1, 5)].copy().view("<i4")[:, 0].astype(np.int64)
-        returns = segment.vaddr + at + 5
-        yield from (int(place) for place in returns[returns + distances == function])
 
 
 def _next_mark(elf: Elf, site: int, calls: dict[int, Message]) -> Message | None:

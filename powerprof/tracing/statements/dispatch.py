@@ -17,17 +17,20 @@ from powerprof.stacks.elf import Elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import open_module
+from powerprof.tracing.statements.waitplaces import wait_sites
 from powerprof.tracing.symbols.file_functions import own_symbols
 from powerprof.tracing.symbols.patterns import file_offset, is_stepped
 from powerprof.untrusted import reading
 
 _DISPATCH = "_Z16dispatch_command"
 _WAITS = "_Z10do_commandP3THD"
+# CALL and events execute a procedure; an event's has no packet before it.
+_PROCEDURE, AT_PROCEDURE = "_ZN7sp_head17execute_procedureEP3THD", "uprobe__procedure"
 # What is passed → the LAYOUT of queries.bpf.c.
 _LAYOUTS = {"19enum_server_commandP3THDPc": 0, "P3THDPK8COM_DATA19enum_server_command": 1}
 POSTGRESQL = 2
 _ENDBR64 = bytes.fromhex("f30f1efa")
-NEITHER = "--method history, where performance_schema keeps one, or a build that exports its functions"
+EXPORTING = "a build that exports its functions"
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,9 @@ class Dispatch:
     `waits_offset`: where the function that waits for the next packet begins, None where it is not known. `stepped`: the
     kernel needs a second trap for a probe there. `sites`: what a call means by the address that it returns to, where a
     server's processes have one function for all (`activity`); `is_sure`: each of a client's messages is told;
-    `text_address`: where each process has the address of the text that it executes.
+    `text_address`: where each process has the address of the text that it executes. `within`: function of queries.bpf.c
+    → where else it is to run: what is executed without a packet, or is another's. `waits`: where the server says what
+    it waits for (`waitplaces`), `event_address`: where PostgreSQL's processes have the address of what they wait for.
     """
 
     mapping: Mapping
@@ -50,6 +55,9 @@ class Dispatch:
     is_sure: bool = True
     version: str | None = None
     text_address: int | None = None
+    within: Table[str, int] = field(default_factory=dict)
+    waits: tuple[tuple[str, int], ...] = ()
+    event_address: int | None = None
 
 
 @contextmanager
@@ -73,7 +81,7 @@ def own_program(image: ProcessImage, remedy: str) -> Iterator[tuple[Elf, Mapping
 
 def find_dispatch(image: ProcessImage) -> Dispatch:
     """Raises CapabilityError where the process has no such function, or one that is not known."""
-    with own_program(image, NEITHER) as (elf, mapping):
+    with own_program(image, EXPORTING) as (elf, mapping):
         return _in(elf, mapping)
 
 
@@ -99,10 +107,18 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
             layout=layout,
             waits_offset=None if waits_offset is None else probed(elf, waits_offset),
             stepped=is_stepped(elf.read(offset, 2)),
+            waits=wait_sites(elf, symbols),
+            within=within(elf, {AT_PROCEDURE: next((at for at, name in symbols if name.startswith(_PROCEDURE)), None)}),
         )
     if others:
-        raise CapabilityError(f"{mapping.module} passes its commands in an unknown way ({others[0][:80]})", NEITHER)
-    raise CapabilityError(f"{mapping.module} has no symbol of dispatch_command, where statements begin", NEITHER)
+        raise CapabilityError(f"{mapping.module} passes its commands in an unknown way ({others[0][:80]})", EXPORTING)
+    raise CapabilityError(f"{mapping.module} has no symbol of dispatch_command, where statements begin", EXPORTING)
+
+
+def within(elf: Elf, functions: Table[str, int | None]) -> dict[str, int]:
+    """Program → where in the file its function is probed; those that the server does not have are left out."""
+    offsets = {name: file_offset(elf, vaddr) for name, vaddr in functions.items() if vaddr is not None}
+    return {name: probed(elf, offset) for name, offset in offsets.items() if offset is not None}
 
 
 def probed(elf: Elf, offset: int) -> int:

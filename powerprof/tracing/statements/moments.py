@@ -23,13 +23,17 @@ from powerprof.tracing.bpf.shared_enums import MomentCount
 from powerprof.tracing.bpf.software_events import CPU_CLOCK, Sampler
 from powerprof.tracing.captures.statements import TextSeen
 from powerprof.tracing.statements.dispatch import POSTGRESQL
-from powerprof.tracing.statements.tables import TEXT_BYTES, text_seen
-from powerprof.tracing.statements.textplace import find_text
+from powerprof.tracing.statements.tables import TEXT_BYTES, texts_seen
+from powerprof.tracing.statements.textplace import find_text, packed
 from powerprof.windows.runner import Part
 
 SAMPLE_HZ = 149  # no divisor of timers' usual rates, or samples would run in step with them
-_TEXTS, _MOMENTS = 16_384, 65_536
-_MOMENT, _MET, _PLACE = struct.Struct("<Q2I"), struct.Struct("<Q16s"), struct.Struct("<2Q")
+_WALKS = ("sample__walk", "sample__walked")
+_TEXTS, _PIECES, _MOMENTS = 16_384, 8_192, 65_536
+_MOMENT, _MET = struct.Struct("<Q2I"), struct.Struct("<Q16s")
+# Where the kernel keeps what a thread finds its own variables by: fs's base, and tpidr_el0, the first word of `uw`
+# (arch/arm64/include/asm/processor.h). It saves them as it switches; threads have theirs from clone(2) on.
+_POINTERS = {"x86_64": "fsbase", "aarch64": "uw"}
 # An interrupt is a hole in a loop that reads the clock.
 _TRIED_HZ, _TRIED_S, _HOLE = 1_999, 0.05, 4
 
@@ -68,9 +72,11 @@ class MomentSampler(Closeable, Part):
         `pid` of PostgreSQL is the process that started all the others.
         Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
         """
-        if os.uname().machine != "x86_64":
+        machine = os.uname().machine
+        if machine not in _POINTERS:
             raise CapabilityError(
-                f"texts of statements are found on x86_64, not on {os.uname().machine}", "--method probes, or history"
+                f"texts of statements are found on {' and '.join(_POINTERS)}, not on {machine}",
+                "measure on such a host",
             )
         check_process_ids()
         self.family, self._pid = family, pid
@@ -80,20 +86,22 @@ class MomentSampler(Closeable, Part):
             "task_struct_tgid": ("task_struct", "tgid"),
             "task_struct_real_parent": ("task_struct", "real_parent"),
             "task_struct_thread": ("task_struct", "thread"),
-            "thread_struct_fsbase": ("thread_struct", "fsbase"),
+            "thread_struct_pointer": ("thread_struct", _POINTERS[machine]),
         }
         definitions: dict[str, int | str] = {
             "TEXT": TEXT_BYTES,
             "STATES": STATES,
             "TEXTS": _TEXTS,
+            "PIECES": _PIECES,
             "MOMENTS": _MOMENTS,
             "LAYOUT": POSTGRESQL if family == "postgresql" else 0,
             **struct_definitions(kernel_btf(), fields),
         }
-        self.program = LoadedProgram("moments.bpf.c", definitions)
+        self.program = LoadedProgram("moments.bpf.c", definitions, optional=_WALKS)
         try:
             self.program.put("table", 0, table(family))
-            self.program.put("place_of", 0, _PLACE.pack(place.text % (1 << 64), place.client % (1 << 64)))
+            self.program.put("place_of", 0, packed(place))
+            self.program.put_programs("walks", _WALKS)
             self._sampler = Sampler(self.program.descriptor("sample__moment"))
             self._sample_ns = self._tried()
         except BaseException:
@@ -125,7 +133,7 @@ class MomentSampler(Closeable, Part):
 
         Raises CapabilityError, PowerprofError.
         """
-        for name in ("moments", "texts"):
+        for name in ("moments", "texts", "pieces"):
             self.program.clear(name)
         self._before = self.program.per_cpu_sum("counters")
         if timed:
@@ -149,7 +157,7 @@ class MomentSampler(Closeable, Part):
         return Moments(
             family=self.family,
             met=list(self._met()),
-            texts=[text_seen(key, data) for key, data in self.program.entries("texts")],
+            texts=list(texts_seen(self.program.entries("texts"), self.program.entries("pieces"))),
             events_count=moved[MomentCount.EVENTS],
             lost_count=moved[MomentCount.NO_ROOM],
             unreadable_count=moved[MomentCount.UNREADABLE],

@@ -8,9 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from powerprof.tracing.bpf.shared_enums import StatementWait
 from powerprof.tracing.captures.statements import (
     COM_PART,
     COM_STMT_EXECUTE,
+    COM_STMT_PREPARE,
+    SQUARED_NS_LOG,
     StatementUse,
     TextSeen,
     ThreadUse,
@@ -20,10 +23,13 @@ from powerprof.tracing.captures.statements import (
 Entries = Iterable[tuple[bytes, bytes]]
 
 TEXT_BYTES = 1024
-_THREAD = struct.Struct("<12Q88x6I4Bx")  # without `own` and its count, and what it prepares
+MOST_TEXT_BYTES = 32 * 4 * (TEXT_BYTES - 1)  # whole.bpf.h hashes and keeps so many: MOST_WALKS, WALKED_AT_ONCE, WALKED
+PREPARING = 0x9E3779B97F4A7C15  # queries.bpf.c
+_THREAD = struct.Struct("<12Q72s5QI4x160x5I8xI4B2x")  # without `own` and its count, and what it prepares
 _PAST = struct.Struct("<5Q")
-_TEXT = struct.Struct("<IIQQ")
-_TOTAL = struct.Struct("<4Qq")
+_TEXT = struct.Struct("<4I2Q")
+_TOTAL = struct.Struct("<4Qq72sQ")
+_WAITS_FORMAT = "<9Q"  # by enum wait
 _PAIR = struct.Struct("<2Q")  # struct total_key, struct latency_key
 _TEXT_BIT = 256  # of identities: those below are commands, which have no text
 
@@ -43,6 +49,13 @@ class ThreadCounters(NamedTuple):
     sent_at: int
     began_faults: int
     before_ns: int
+    waits: bytes
+    out_at: int
+    out_delay: int
+    began_delay: int
+    ended_delay: int
+    slept: int
+    why: int
     wakeups: int
     began_wakeups: int
     ended_wakeups: int
@@ -58,6 +71,16 @@ class ThreadCounters(NamedTuple):
         """Its CPU time at that moment of the clock: that of its last switch, and what it ran since it was let in."""
         return self.last_ns + (max(at_ns - self.in_at, 0) if self.in_at else 0)
 
+    def waited_until(self, at_ns: int) -> list[int]:
+        """By `StatementWait`, of its open statement; what it waits for at that moment as well."""
+        waits = list(struct.unpack(_WAITS_FORMAT, self.waits))
+        waits[StatementWait.RUN_QUEUE] = max(
+            (self.ended_delay if self.ended_at or self.sent_at else self.out_delay) - self.began_delay, 0
+        )
+        if self.why < len(waits) and not self.ended_at:
+            waits[self.why] += self.slept + (max(at_ns - self.out_at, 0) if self.out_at else 0)
+        return waits
+
 
 @dataclass(frozen=True)
 class Sums:
@@ -68,25 +91,35 @@ class Sums:
     latencies: dict[int, dict[int, int]]
 
 
-def read_sums(totals: Entries, texts: Entries, latencies: Entries) -> Sums:
+def read_sums(totals: Entries, texts: Entries, latencies: Entries, pieces: Entries = ()) -> Sums:
     """The tables of what has ended. `add_open` adds the threads' last statements."""
     uses = {}
     for key, value in totals:
-        calls, wakeups, faults, wall, cpu = _TOTAL.unpack(value)
+        calls, wakeups, faults, wall, cpu, waits, squares = _TOTAL.unpack(value)
         id, tid = _PAIR.unpack(key)
-        uses[id, tid] = StatementUse(id, tid, calls, cpu, wall, wakeups, faults)
+        uses[id, tid] = StatementUse(
+            id, tid, calls, cpu, wall, wakeups, faults, 0, struct.unpack(_WAITS_FORMAT, waits), squares
+        )
     classes: dict[int, dict[int, int]] = {}
     for key, value in latencies:
         id, bucket = _PAIR.unpack(key)
         classes.setdefault(id, {})[bucket] = int.from_bytes(value, "little")
-    return Sums(uses, {text.id: text for text in (text_seen(*entry) for entry in texts)}, classes)
+    return Sums(uses, {text.id: text for text in texts_seen(texts, pieces)}, classes)
 
 
-def text_seen(key: bytes, data: bytes) -> TextSeen:
-    """An entry of the table of texts (texts.bpf.h)."""
-    command, length, number, tid = _TEXT.unpack_from(data)
-    text = b"" if number else _cut(data[_TEXT.size :], length)
-    return TextSeen(int.from_bytes(key, "little"), command, length, text, number, tid)
+def texts_seen(texts: Entries, pieces: Entries) -> Iterator[TextSeen]:
+    """The table of texts (texts.bpf.h), and that of the pieces of long ones (whole.bpf.h)."""
+    parts = {_PAIR.unpack(key): value for key, value in pieces}
+    for key, data in texts:
+        id = int.from_bytes(key, "little")
+        command, length, hashed, kept, number, tid = _TEXT.unpack_from(data)
+        text = b"" if number else _cut(data[_TEXT.size :], kept)
+        if kept >= TEXT_BYTES:
+            whole = id ^ PREPARING if command == COM_STMT_PREPARE else id
+            found = [parts.get((whole, piece), b"") for piece in range(-(-kept // TEXT_BYTES))]
+            if all(found):
+                text = b"".join(found)[:kept]
+        yield TextSeen(id, command, length, text, number, tid, hashed)
 
 
 def _cut(text: bytes, length: int) -> bytes:
@@ -140,6 +173,8 @@ def add_open(sums: Sums, tid: int, thread: ThreadCounters, text: bytes, ended_at
         old.wakeups + wakeups - thread.began_wakeups,
         old.faults,
         old.open_count + (counts and not thread.ended_at),
+        tuple(was + now for was, now in zip(old.waits_ns, thread.waited_until(ended_at), strict=True)),
+        old.squares + (max(cpu - thread.began_ns, 0) >> SQUARED_NS_LOG) ** 2 * (counts and bool(thread.ended_at)),
     )
     if id >= _TEXT_BIT and id not in sums.texts and thread.command != COM_STMT_EXECUTE:
         sums.texts[id] = TextSeen(id, thread.command, thread.length, text)

@@ -4,12 +4,13 @@
 PostgreSQL exports it: debug_query_string, set while a process executes something. MariaDB and MySQL keep it in an
 object of each connection (THD), and plugins have to come by both: there is a function that returns the thread's
 connection, or a variable of the thread (thread_local), and one that returns where a connection has its text. Both are
-a few instructions long, and what they add to an address is read there.
+a few instructions long, and what they add to an address is read there, on x86-64 and arm64.
 """
 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,8 +18,10 @@ from powerprof.errors import CapabilityError
 from powerprof.stacks.decoding import instructions
 from powerprof.stacks.elf import Elf
 from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.registers import AARCH64, X86_64, Machine
 from powerprof.statements.identity import Family
-from powerprof.tracing.statements.dispatch import NEITHER, own_program
+from powerprof.tracing.statements import armcode
+from powerprof.tracing.statements.dispatch import EXPORTING, own_program
 from powerprof.tracing.symbols.file_functions import object_address, own_symbols, thread_offset
 from powerprof.tracing.symbols.patterns import file_offset
 
@@ -26,7 +29,7 @@ POSTGRESQL_TEXT, POSTGRESQL_CLIENT = "debug_query_string", "MyProcPort"
 # MariaDB's function and MySQL's variable; MariaDB's since 5.1 and MySQL's to 5.6, MySQL's since 5.7.
 _CONNECTIONS, _CONNECTION = ("_current_thd", "_Z12_current_thdv", "_Z11current_thdv"), "current_thd"
 _TEXTS = ("thd_query_string", "thd_query_unsafe", "_Z16thd_query_unsafeP3THD")
-_MOST_BYTES, _MOST_INSTRUCTIONS = 64, 12
+_MOST_BYTES, _MOST_INSTRUCTIONS = 64, 16
 _FRAME = frozenset(("endbr64", "push", "pop", "nop"))
 _OFFSET = r"(?: ([+-]) (0x[0-9a-f]+|\d+))?\]"
 
@@ -36,15 +39,23 @@ Code = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class TextPlace:
-    """`text` and `client` are those of struct place in moments.bpf.h; numbers below zero count backwards."""
+    """`text` and `client` are those of struct place in place.bpf.h; numbers below zero count backwards."""
 
     text: int
     client: int
 
 
+_PLACE = struct.Struct("<2Q")
+
+
+def packed(place: TextPlace) -> bytes:
+    """As the programs in the kernel have it."""
+    return _PLACE.pack(place.text % (1 << 64), place.client % (1 << 64))
+
+
 def find_text(image: ProcessImage, family: Family) -> TextPlace:
     """Raises CapabilityError where the program does not tell."""
-    with own_program(image, NEITHER) as (elf, mapping):
+    with own_program(image, EXPORTING) as (elf, mapping):
         return _postgresql(elf, mapping) if family == "postgresql" else _mysql(elf, mapping)
 
 
@@ -60,14 +71,16 @@ def _postgresql(elf: Elf, mapping: Mapping) -> TextPlace:
 
 def _mysql(elf: Elf, mapping: Mapping) -> TextPlace:
     symbols = {name: vaddr for vaddr, name in own_symbols(elf)[0]}
-    text = next((at for code in _code_of(elf, symbols, _TEXTS) if (at := text_offset(code)) is not None), None)
+    text = next(
+        (at for code in _code_of(elf, symbols, _TEXTS) if (at := text_offset(code, elf.machine)) is not None), None
+    )
     client = thread_offset(elf, _CONNECTION)
     if client is None:
-        found = (connection_offset(code) for code in _code_of(elf, symbols, _CONNECTIONS))
+        found = (connection_offset(code, elf.machine) for code in _code_of(elf, symbols, _CONNECTIONS))
         client = next((at for at in found if at is not None), None)
     if text is None or client is None:
         what = "a connection has its text" if text is None else "a thread has its connection"
-        raise CapabilityError(f"{mapping.module} does not tell where {what}", NEITHER)
+        raise CapabilityError(f"{mapping.module} does not show where {what}", EXPORTING)
     return TextPlace(text, client)
 
 
@@ -79,15 +92,17 @@ def _code_of(elf: Elf, symbols: dict[str, int], names: Sequence[str]) -> Iterato
             continue
         code = elf.read(offset, min(_MOST_BYTES, elf.size - offset))
         found = []
-        for _, _, words, operands in instructions(code, symbols[name], _MOST_INSTRUCTIONS):
+        for _, _, words, operands in instructions(code, symbols[name], _MOST_INSTRUCTIONS, elf.machine):
             found.append((words[-1], operands))
             if words[-1] == "ret":
                 yield found
                 break
 
 
-def text_offset(code: Code) -> int | None:
+def text_offset(code: Code, machine: Machine = X86_64) -> int | None:
     """Of the text's address, the length behind it, in what is passed: `lea rax, [rdi + N]`, or both are returned."""
+    if machine is AARCH64:
+        return armcode.text_offset(code)
     body = _body(code)
     if len(body) == 1:
         return _offset(body[0], "lea", "rax", r"\[rdi")
@@ -99,8 +114,10 @@ def text_offset(code: Code) -> int | None:
     return None
 
 
-def connection_offset(code: Code) -> int | None:
+def connection_offset(code: Code, machine: Machine = X86_64) -> int | None:
     """Of the connection's address from the thread's pointer on: `mov rax, fs:[0]; mov rax, [rax - N]`, or at once."""
+    if machine is AARCH64:
+        return armcode.connection_offset(code)
     body = _body(code)
     if len(body) == 1:
         found = re.fullmatch(r"rax, qword ptr fs:\[(0x[0-9a-f]+|\d+)\]", body[0][1]) if body[0][0] == "mov" else None

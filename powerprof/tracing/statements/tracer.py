@@ -16,6 +16,7 @@ from powerprof.stacks.image import snapshot
 from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import open_module
 from powerprof.statements.identity import STATES, Family, table
+from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from powerprof.tracing.bpf.definitions import argument_definitions, path_definitions, struct_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
@@ -24,20 +25,25 @@ from powerprof.tracing.bpf.run_time import Price
 from powerprof.tracing.bpf.shared_enums import StatementCount
 from powerprof.tracing.bpf.uprobes import EVERY_PROCESS, Site, Uprobes, attach_type
 from powerprof.tracing.captures.statements import StatementTrace, ThreadUse, TraceCost
+from powerprof.tracing.statements import waitplaces
 from powerprof.tracing.statements.activity import find_activity, texts_now
 from powerprof.tracing.statements.dispatch import find_dispatch
 from powerprof.tracing.statements.members import Members, comm, ran_ns
 from powerprof.tracing.statements.tables import TEXT_BYTES, add_open, read_past, read_sums, read_threads, thread_use
+from powerprof.tracing.statements.textplace import TextPlace, find_text, packed
+from powerprof.tracing.statements.waitplaces import OF_CALL, OF_TYPE
 from powerprof.windows.runner import Part
 
-_TOTALS, _TEXTS, _PREPARED = 131_072, 16_384, 65_536
+_TOTALS, _TEXTS, _PIECES, _PREPARED = 131_072, 16_384, 8_192, 65_536
 _LEAST_THREADS, _MOST_THREADS = 2048, 65_536
 _MOST_MEMBERS = 65_536
 _MEMBER = (1).to_bytes(8, "little")
 # What is read as a window begins is read again where that took longer than so, and so long for each thread.
 _TOGETHER_NS, _EACH_NS, _TRIES = 2_000_000, 100_000, 5
 _FASTPATH_FROM_18, _FASTPATH_TO_17 = 5, 4  # BackendState: one came before it in PostgreSQL 18
-_TABLES = ("threads", "totals", "latencies", "texts")
+# What hashes long texts (whole.bpf.h); without these the beginning of each stands for it.
+WALKS, WALKS_SENT = ("uprobe__walk", "uprobe__walked"), ("called__walk", "called__walked")
+_TABLES = ("threads", "totals", "latencies", "texts", "pieces")
 _PAST = ("deaths", "pasts")
 _OFF_CLOCK = struct.Struct("<32xQ")  # struct off_clock: the last of it
 _NUMBERED = ("prepared", "connections")  # of statements that are executed by number
@@ -79,17 +85,29 @@ class QueryTracer(Closeable, Part):
         self._has_send = sends and btf.has_tracepoint("sock_send_length")
         if not self._has_send and not self.members.is_family and self.dispatch.waits_offset is None:
             raise CapabilityError(
-                "neither the kernel nor do_command tells where a statement ends", "Linux 6.3 or newer"
+                "neither the kernel nor do_command shows where a statement ends", "Linux 6.3 or newer"
             )
         # A power of two: each size is a program of its own to be compiled.
         threads = min(max(1 << (4 * len(self.members.tids())).bit_length(), _LEAST_THREADS), _MOST_THREADS)
         how = attach_type(multi=multi)
         self.program = self._stack.enter_context(
-            LoadedProgram("queries.bpf.c", self._definitions(btf, threads), uprobe_type=how)
+            LoadedProgram(
+                "queries.bpf.c", self._definitions(btf, threads), uprobe_type=how, optional=(*WALKS, *WALKS_SENT)
+            )
         )
         self._probes = Uprobes(self.program, how)
         self._stack.callback(self._probes.close)
         self.program.put("table", 0, table(self.family))
+        self.program.put_programs("walks", WALKS)
+        if not self.members.is_family and (place := self._place()) is not None:
+            self.program.put("place_of", 0, packed(place))
+            if self._has_send:
+                self.program.put_programs("walks_sent", WALKS_SENT)
+        for name, waits in (("wait_of_call", OF_CALL), ("wait_of_type", OF_TYPE)):
+            for number, value in waitplaces.packed(waits).items():
+                self.program.put(name, number, value)
+        if self.dispatch.event_address is not None:
+            self.program.put("event_place", 0, self.dispatch.event_address.to_bytes(8, "little"))
         for address, kind in self.dispatch.sites.items():
             self.program.put("messages", address.to_bytes(8, "little"), kind.to_bytes(4, "little"))
         self.program.count_run_time()
@@ -112,6 +130,13 @@ class QueryTracer(Closeable, Part):
         self._trap_ns = max(call_ns - (1e9 * inside / seen if inside else 0.0), 0.0)
         self._clear()
 
+    def _place(self) -> TextPlace | None:
+        """Where the server's memory has texts; None where its program does not show that."""
+        try:
+            return find_text(self._image, self.family)
+        except CapabilityError:
+            return None
+
     def _definitions(self, btf: Btf, threads: int) -> dict[str, int | str]:
         fields = {
             "task_struct_pid": ("task_struct", "pid"),
@@ -128,6 +153,7 @@ class QueryTracer(Closeable, Part):
             "TOTALS": _TOTALS,
             "TEXTS": _TEXTS,
             "PREPARED": _PREPARED,
+            "PIECES": _PIECES,
             "LAYOUT": self.dispatch.layout,
             **struct_definitions(btf, {**fields, "task_struct_state": ("task_struct", state)}),
             **argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
@@ -138,9 +164,19 @@ class QueryTracer(Closeable, Part):
             definitions |= struct_definitions(btf, clock)
         else:
             definitions |= argument_definitions(btf, "sched_process_fork", ("parent", "child"))
-            major = re.match(r"\d+", self.dispatch.version or "")
-            fastpath = _FASTPATH_FROM_18 if major and int(major[0]) >= 18 else _FASTPATH_TO_17
-            definitions |= {"FAMILY": _MOST_MEMBERS, "STATE_FASTPATH": fastpath}
+            found = re.match(r"\d+", self.dispatch.version or "")
+            major = int(found[0]) if found else 0
+            definitions["FAMILY"] = _MOST_MEMBERS
+            definitions["STATE_FASTPATH"] = _FASTPATH_FROM_18 if major >= 18 else _FASTPATH_TO_17
+            # PortalData: createLevel came before it in PostgreSQL 14. Of an unknown version nothing is read.
+            definitions["PORTAL_TEXT"] = 56 if major >= 14 else 48 if major else 0
+        self._has_run_queue = btf.has_field("sched_info", "run_delay")
+        if self._has_run_queue:
+            queue = {"task_struct_sched_info": ("task_struct", "sched_info")}
+            queue["sched_info_run_delay"] = ("sched_info", "run_delay")
+            definitions |= struct_definitions(btf, queue)
+        if all(features.has(feature) for feature in (features.CURRENT_TASK, features.TASK_REGISTERS)):
+            definitions["HAS_REGISTERS"] = 1
         if self._has_stacks:
             definitions |= path_definitions()
         return {**definitions, "HAS_SEND": 1} if self._has_send else definitions
@@ -193,7 +229,10 @@ class QueryTracer(Closeable, Part):
         with opened:
             # A server's processes come and go: the probe is every process's that runs this file.
             whose = EVERY_PROCESS if self.members.is_family else self.pid
-            refused = self._probes.attach(opened.fd, whose, [Site(dispatch.offset, 0, ends)])
+            within = (*dispatch.within.items(), *dispatch.waits)
+            sites = [Site(offset, 0, (), name) for name, offset in within]
+            refused = self._probes.attach(opened.fd, whose, [Site(dispatch.offset, 0, ends), *sites])
+        refused = [(site, why) for site, why in refused if site.offset == dispatch.offset]
         if refused:
             raise PowerprofError(
                 f"{dispatch.symbol} cannot be probed: {refused[0][1]}", "--method samples does without probes"
@@ -254,7 +293,7 @@ class QueryTracer(Closeable, Part):
         """What was counted between `begin` and `end`."""
         moved = [now - then for then, now in zip(self._before, self._counters(), strict=True)]
         entries = self.program.entries
-        sums = read_sums(entries("totals"), entries("texts"), entries("latencies"))
+        sums = read_sums(entries("totals"), entries("texts"), entries("latencies"), entries("pieces"))
         threads = list(read_past(self.program.table_bytes("pasts")))
         for tid, thread, text in read_threads(entries("threads")):
             threads.append(thread_use(tid, comm(tid), thread, self._base.get(tid), self._ended_ns))
@@ -270,6 +309,8 @@ class QueryTracer(Closeable, Part):
             family=self.family,
             symbol=self.dispatch.symbol,
             is_sure=self.dispatch.is_sure,
+            has_run_queue=self._has_run_queue,
+            tells_locks=bool(self.dispatch.waits or self.dispatch.event_address),
             ends_by="send" if self._has_send else "report" if self.members.is_family else "do_command",
             process_cpu_ns=self._cpu_ns,
             uses=list(sums.uses.values()),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from powerprof.errors import DataError
 from powerprof.stacks.elf import PT_TLS, SHT_DYNSYM, SHT_SYMTAB, Elf, Section, section_bytes
+from powerprof.stacks.registers import AARCH64
 from powerprof.stacks.symtab import SymbolTable
 
 MAX_SYMBOLS = 8_000_000
@@ -38,12 +39,15 @@ def object_address(elf: Elf, name: str) -> int | None:
 
 def thread_offset(elf: Elf, name: str) -> int | None:
     """Where a program has a variable that each thread has its own of, from the thread's pointer on; None where the file
-    does not tell. On x86-64 it lies before it ("ELF Handling For Thread-Local Storage", variant II)."""
+    does not tell. On x86-64 it lies before it, on arm64 behind two words ("ELF Handling For Thread-Local Storage",
+    variants II and I)."""
     value = _value(elf, name, _STT_TLS)
     block = next((segment for segment in elf.segments if segment.kind == PT_TLS), None)
     if value is None or block is None:
         return None
     align = max(block.align, 1)
+    if elf.machine is AARCH64:
+        return value + (16 + align - 1) // align * align
     return value - (block.memory_bytes + align - 1) // align * align
 
 

@@ -126,7 +126,7 @@ def find_functions(image: ProcessImage, pattern: str, store: TableStore) -> Foun
         if module_glob is None:
             wanted = mapping.path == image.executable
         else:
-            names = (mapping.module, mapping.module.split(".so")[0])
+            names = (image.module_of(mapping), mapping.module, mapping.module.split(".so")[0])
             wanted = any(fnmatchcase(name, module_glob) for name in names)
         if module_glob is not None and not wanted:
             continue
@@ -163,7 +163,7 @@ def _of_module(
     tables = store.tables(image, mapping)
     known = [] if isinstance(tables, str) else [tables.symbols]
     if not isinstance(tables, str) and store.reads_files:
-        debug = read_debug(store, image, mapping, (tables.unwind.low, tables.unwind.high), inline=False).symbols
+        debug = read_debug(store, image, mapping, inline=False).symbols
         known += [debug] if debug is not None else []
     starts: set[int] = set()
     for vaddr, raw in (*(pair for table in known for pair in entries(table)), *own):

@@ -123,7 +123,7 @@ class Machine:
             c.timer_end(state)
         elif name == "sched_waking":
             waking = ctypes.create_string_buffer(c.waking_bytes())
-            c.waking(state, waking, now, cpu, int(arguments[0]), int(arguments[1]))
+            c.waking(state, waking, cpu, int(arguments[0]), int(arguments[1]))
             # How often it had been switched out, and whether it still was on its CPU: 0 where a recording does not say.
             switches, on_cpu = (*map(int, arguments[2:]), 0, 0)[:2]
             c.switched_out(waking, ctypes.c_uint64(switches), on_cpu)

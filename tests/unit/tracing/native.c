@@ -6,6 +6,7 @@ typedef uint64_t u64;
 typedef uint32_t u32;
 typedef uint8_t u8;
 #include "idle_exit.h"
+#include "handlers.h"
 #include "causes.h"
 
 unsigned long state_bytes(void) { return sizeof(struct cpu_state); }
@@ -13,12 +14,15 @@ unsigned long record_bytes(void) { return sizeof(struct idle_exit); }
 unsigned long gap_offset(void) { return __builtin_offsetof(struct cpu_state, gap); }
 unsigned long phase_offset(void) { return __builtin_offsetof(struct cpu_state, phase); }
 
+static u32 polls;
+void poll_states(u32 states) { polls = states; }
+
 int enter(struct cpu_state *cpu, u64 now, u32 number, u32 state, struct idle_exit *out)
 {
     int whole = idle_enter(cpu, now);
     if (whole)
         memcpy(out, &cpu->period, sizeof(*out));
-    idle_restart(cpu, now, number, state);
+    idle_restart(cpu, now, number, state, polls >> state & 1 ? IDLE_POLLED : 0);
     return whole;
 }
 
@@ -32,16 +36,18 @@ void softirq(struct cpu_state *cpu, u32 number) { idle_softirq(cpu, number); }
 u32 context(struct cpu_state *cpu, int in_interrupt) { u32 irq; return idle_context(cpu, &irq, in_interrupt); }
 void softirq_end(struct cpu_state *cpu) { idle_softirq_end(cpu); }
 void timer(struct cpu_state *cpu, u64 function, int tick, int wheel) { idle_timer(cpu, function, tick, wheel); }
+void down(struct cpu_state *cpu, u64 now) { idle_down(cpu, now); }
 void timer_end(struct cpu_state *cpu) { idle_timer_end(cpu); }
 void ran(struct cpu_state *cpu, u64 now, u32 tid) { idle_run(cpu, now, tid, tid); }
+void departs(struct cpu_state *cpu, u32 tid, u64 ns, int preempted) { idle_ran(cpu, tid, ns, preempted); }
 int sleeps(int preempted, u32 state) { return is_sleep(preempted, state); }
 
-void waking(struct cpu_state *cpu, struct waking *out, u64 now, u32 number, u32 tid, u32 waker)
+void waking(struct cpu_state *cpu, struct waking *out, u32 number, u32 tid, u32 waker)
 {
     u32 irq, context = idle_context(cpu, &irq, 0);
 
     memset(out, 0, sizeof(*out));
-    idle_waking(cpu, out, now, number, tid, waker, context, irq);
+    idle_waking(cpu, out, number, tid, waker, context, irq);
 }
 
 unsigned long waking_bytes(void) { return sizeof(struct waking); }
@@ -55,8 +61,14 @@ unsigned long key_bytes(void) { return sizeof(struct cause_key); }
 unsigned long sum_bytes(void) { return sizeof(struct cause_sum); }
 unsigned long total_bytes(void) { return sizeof(struct cpu_total); }
 void key_of(struct idle_exit *period, struct cause_key *key) { cause_key_of(period, key); }
-void name(struct cause_sum *sum, struct idle_exit *period) { cause_names(sum, period); }
 void add(struct cause_sum *sum, struct idle_exit *period) { cause_add(sum, period); }
+int ran_until(struct cause_sum *sum, struct cpu_state *cpu, u64 now)
+{
+    int whole = idle_enter(cpu, now);
+
+    cause_ran(sum, cpu);
+    return whole;
+}
 void add_total(struct cpu_total *total, struct idle_exit *period) { total_add(total, period); }
 int in_window(struct cpu_total *total, struct idle_exit *period) { return is_in_window(total, period); }
 u32 chosen(u32 cpu, u32 sequence) { return sample_hash(cpu, sequence); }

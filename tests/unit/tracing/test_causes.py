@@ -36,7 +36,6 @@ def summed_by_c(library: ctypes.CDLL, exits: np.ndarray) -> np.ndarray:
         library.key_of(record, key)
         if key.raw not in table:
             table[key.raw] = ctypes.create_string_buffer(CAUSE_SUM.itemsize)
-            library.name(table[key.raw], record)
         library.add(table[key.raw], record)
     found = np.zeros(len(table), dtype=CAUSE)
     keys = np.frombuffer(b"".join(table), dtype=CAUSE_KEY)
@@ -109,7 +108,7 @@ def test_records_are_added_to_a_cause_that_has_two_entries() -> None:
     assert counts == {101: 3, 102: 2, 103: 1}
 
 
-def nobody(tid: int, pid: int | None, comm: str) -> Task:
+def nobody(tid: int, pid: int | None, comm: str, is_kernel: bool | None = None) -> Task:
     return Task(tid, pid, comm or f"thread {tid}", comm or f"thread {tid}", False)
 
 
@@ -127,6 +126,7 @@ def test_what_is_said_of_the_sums_is_what_is_said_of_the_records(
         nobody,
         functions={},
         interrupts={},
+        c0_ns=summed_by_c(library, exits)["running_ns"],
     )
     assert sum(cause.count for cause in said) == len(exits)
     for number, mechanism in enumerate(idle.MECHANISMS):
@@ -177,14 +177,10 @@ def test_a_window_of_a_cpu_begins_and_ends_at_its_edges(library: ctypes.CDLL) ->
         raw = ctypes.create_string_buffer(total.tobytes(), CPU_TOTAL.itemsize)
         return bool(library.in_window(raw, ctypes.create_string_buffer(period.tobytes(), IDLE_EXIT.itemsize)))
 
-    at = int(period["exit_ns"])
-    assert [inside(0, 0), inside(at, 0), inside(at + 1, 0), inside(at, at), inside(at - 5, at - 1)] == [
-        False,
-        True,
-        False,
-        True,
-        False,
-    ]
+    at, whole = int(period["exit_ns"]), int(period["next_ns"])
+    assert [inside(*edges) for edges in ((0, 0), (at, 0), (at + 1, 0))] == [False, True, False]
+    # What is whole after the end was open at its edge: there the reader looks at it.
+    assert [inside(at, end) for end in (at - 1, at, whole - 1, whole)] == [False, False, False, True]
 
 
 def test_the_sample_is_the_same_choice_everywhere_and_even(library: ctypes.CDLL) -> None:
@@ -199,3 +195,32 @@ def test_the_sample_is_the_same_choice_everywhere_and_even(library: ctypes.CDLL)
         assert abs(np.count_nonzero(chosen) - expected) < 4 * np.sqrt(expected)
         # What a longer mask chooses is part of what a shorter one does.
         assert not np.any(chosen & ~(hashed & np.uint64((1 << bits - 1) - 1) == 0))
+
+
+def test_a_number_that_is_used_again_is_another_thread_s(library: ctypes.CDLL) -> None:
+    """Same number, same process number: told apart by when they began, each with its own name."""
+    exits = stream([(10_000, 10, 10, 1, 0, 1, 0)] * 3)
+    exits["flags"] = [1 << 20, 2 << 20, 2 << 20]
+    exits["next_comm"] = [b"first", b"second", b"second-exec"]
+    found = summed_by_c(library, exits)
+    assert found.tobytes() == aggregate(exits).tobytes()
+    rows = causes.summarise(found, idle.mechanisms(found), 1.0, nobody, functions={}, interrupts={})
+    # A thread has the name that it had last.
+    assert sorted((row.process, row.count) for row in rows) == [("first", 1), ("second-exec", 2)]
+
+
+def test_a_thread_is_the_kernel_s_where_its_flags_said_so(library: ctypes.CDLL) -> None:
+    exits = stream([(10_000, 10, 10, 1, 0, 1, 0)] * 2)
+    exits["flags"] = [Flag.KERNEL, 0]
+    exits["next_comm"] = b"kworker/0:1"
+
+    def told(tid: int, pid: int | None, comm: str, is_kernel: bool | None) -> Task:
+        return Task(tid, pid, comm, "kernel" if is_kernel else comm, bool(is_kernel))
+
+    rows = causes.summarise(
+        summed_by_c(library, exits), np.zeros(2, dtype=np.int8), 1.0, told, functions={}, interrupts={}
+    )
+    assert sorted((row.process or "", row.thread or "") for row in rows) == [
+        ("kernel", "kworker"),
+        ("kworker/0:1", "kworker/0:1"),
+    ]

@@ -155,3 +155,12 @@ def test_entries_of_one_cause_are_added_and_the_rhythm_is_the_longest() -> None:
     assert (int(found[5]["count"]), int(found[5]["period_ns"]), int(found[5]["gaps"])) == (7, 10, 8)
     assert found[5]["states"].tolist() == [4, 3] + [0] * 8
     assert len(summed_causes(parts[:0])) == len(summed_wakings(wakings())) == 0
+
+
+def test_of_threads_that_ended_it_is_forgotten_when_they_began() -> None:
+    """Each is another life of a number: as many causes as threads would stay."""
+    lives = [{"next_tid": 500, "next_tgid": 500, "next_comm": b"short", "flags": life << 20} for life in range(1, 50)]
+    other = {"next_tid": 500, "next_tgid": 500, "next_comm": b"other", "flags": 77 << 20}
+    found, _ = EndedThreads(lambda tid: False).fold(causes(*lives, other), wakings())
+    assert sorted((row["next_comm"], int(row["count"])) for row in found) == [(b"other", 1), (b"short", 49)]
+    assert not np.any(found["flags"])

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from powerprof.attribution import idle
 from powerprof.attribution.idle import IPI, MECHANISMS, NO_IPI, TICK, TIMER, UNKNOWN
@@ -302,6 +305,87 @@ def test_a_poll_that_nothing_ended_came_to_its_own_end(library: ctypes.CDLL) -> 
     assert idle.mechanisms(cause_keys(exits)).tolist() == [UNKNOWN, UNKNOWN]
 
 
+@pytest.fixture
+def polling(library: ctypes.CDLL) -> Iterator[None]:
+    """State 0 is a poll."""
+    library.poll_states(1)
+    yield
+    library.poll_states(0)
+
+
+def in_state(library: ctypes.CDLL, state: int, text: str) -> np.ndarray:
+    """Records of a hand-written stream (CPU, µs, event) after an idle entry into this state."""
+    lines = [f"0 0 idle {state}", *text.strip().splitlines(), "0 900 idle 1"]
+    words = [line.split() for line in lines]
+    return machine.Machine(library).run(
+        [(int(cpu), 10**9 + int(at) * 1000, name, tuple(more)) for cpu, at, name, *more in words]
+    )
+
+
+TICK_AT_10 = "0 10 local_timer_entry\n0 10 hrtimer_expire_entry tick_nohz_handler\n0 11 hrtimer_expire_exit\n"
+POLLS = {
+    "another CPU sets the flag": (
+        f"1 100 sched_waking 77 4711\n1 100 wake_idle_without_ipi 0\n0 101 idle {EXIT}",
+        NO_IPI,
+    ),
+    "the same, unseen": (f"1 100 sched_waking 77 4711\n0 101 idle {EXIT}", NO_IPI),
+    "an IPI comes in the end": (
+        f"1 100 sched_waking 77 4711\n0 101 call_function_single_entry\n0 101 idle {EXIT}",
+        IPI,
+    ),
+    "a timer wakes its sleeper, and a device follows": (
+        "0 100 local_timer_entry\n0 100 hrtimer_expire_entry hrtimer_wakeup\n0 101 sched_waking 77 0\n"
+        f"0 102 hrtimer_expire_exit\n0 102 irq_handler_entry 38\n0 103 irq_handler_exit\n0 104 idle {EXIT}",
+        TIMER,
+    ),
+    "a device wakes another CPU's, then another CPU sets the flag": (
+        "0 50 irq_handler_entry 38\n0 51 sched_waking 55 0\n0 52 irq_handler_exit\n"
+        f"1 100 sched_waking 77 4711\n1 100 wake_idle_without_ipi 0\n0 101 idle {EXIT}",
+        NO_IPI,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", POLLS)
+def test_an_interrupt_does_not_end_a_poll(library: ctypes.CDLL, polling: None, case: str) -> None:
+    """A tick early in the poll, which goes on: what ends it comes later."""
+    text, expected = POLLS[case]
+    (record,) = in_state(library, 0, f"{TICK_AT_10}{text}\n0 110 sched_switch 0 77")
+    assert MECHANISMS[mechanisms(np.array([record]))[0]] == MECHANISMS[expected]
+    assert record["next_tid"] == 77 and record["flags"] & Flag.WAKER and not record["flags"] & Flag.TICK
+
+
+@pytest.mark.parametrize(
+    "interrupt", ["", "0 60 irq_handler_entry 38\n0 61 sched_waking 55 0\n0 62 irq_handler_exit\n"]
+)
+def test_a_poll_that_nobody_ended_came_to_its_limit(library: ctypes.CDLL, polling: None, interrupt: str) -> None:
+    (record,) = in_state(library, 0, f"{TICK_AT_10}{interrupt}0 200 idle {EXIT}\n0 201 local_timer_entry")
+    assert (record["evidence"], record["woken_tid"]) == (WakeEvidence.NONE, 0)
+    assert idle.mechanisms(cause_keys(np.array([record])), {0: ["POLL", "C1"]}).tolist() == [TIMER]
+
+
+def test_a_halt_is_ended_by_the_first_interrupt(library: ctypes.CDLL, polling: None) -> None:
+    text, _ = POLLS["another CPU sets the flag"]
+    (record,) = in_state(library, 1, f"{TICK_AT_10}{text}\n0 110 sched_switch 0 77")
+    assert mechanisms(np.array([record])).tolist() == [TICK]
+
+
+def test_the_time_offline_is_nobody_s_running_time(library: ctypes.CDLL) -> None:
+    state, period = (
+        ctypes.create_string_buffer(library.state_bytes()),
+        ctypes.create_string_buffer(library.record_bytes()),
+    )
+    for down_ns, next_ns in ((8_000, 8_000), (0, 90_000_000)):
+        library.enter(state, ctypes.c_uint64(1_000), 0, 1, period)
+        library.leave(state, ctypes.c_uint64(5_000))
+        library.switch_to(state, ctypes.c_uint64(5_100), 19, ctypes.c_uint64(0), None)
+        if down_ns:
+            library.down(state, ctypes.c_uint64(7_000))
+            library.down(state, ctypes.c_uint64(down_ns))
+        assert library.enter(state, ctypes.c_uint64(90_000_000), 0, 1, period)
+        assert np.frombuffer(period.raw, dtype=IDLE_EXIT)["next_ns"] == next_ns
+
+
 @pytest.mark.parametrize(
     ("waking", "switch", "is_cause"),
     [
@@ -330,6 +414,60 @@ def test_a_waking_is_the_cause_until_the_thread_is_switched_out_again(
     assert bool(record["flags"] & Flag.RUNNABLE) != is_cause
     assert record["next_tid"] == 77
     assert cause_keys(np.array([record]))["flags"][0] & Flag.RUNNABLE == record["flags"] & Flag.RUNNABLE
+
+
+# How a thread left the CPU that then idles: it slept and was woken (at once, or on its way out), or it was runnable all
+# the time (throttled by a quota, or preempted and moved).
+_LIVES = st.lists(
+    st.tuples(
+        st.sampled_from(["woken", "woken on its way out", "throttled", "moved"]),
+        st.integers(1, 5_000_000),  # ns that it ran
+        st.integers(1, 5_000_000),  # … and was away
+    ),
+    min_size=1,
+    max_size=20,
+)
+_OLD_WAKING_NS = 1_000_000
+
+
+def life(steps: list[tuple[str, int, int]]) -> tuple[list[machine.Event], list[bool], list[bool]]:
+    """A thread's events on CPU 0, which idles while it is away; whether it was woken each time, and whether a rule
+    would say so that takes any waking for the cause which came at most 1 ms before the idle period."""
+    events: list[machine.Event] = [(0, 10**9, "idle", ("1",))]
+    truth, by_clock, at, woken_ns = [], [], 10**9, 0
+    for switches, (how, ran_ns, away_ns) in enumerate(steps):
+        left_ns, enter_ns, back_ns = at + ran_ns, at + ran_ns + 10, at + ran_ns + 10 + away_ns + 200
+        if how == "woken on its way out":
+            woken_ns = left_ns
+            events.append((1, woken_ns, "sched_waking", ("77", "4711", str(switches), "1")))
+        events.append((0, enter_ns, "idle", ("1",)))
+        if how == "woken":
+            woken_ns = back_ns - 100
+            events.append((1, woken_ns, "sched_waking", ("77", "4711", str(switches + 1))))
+        events += [(0, back_ns - 50, "idle", (EXIT,)), (0, back_ns, "sched_switch", ("0", "77", str(switches + 1)))]
+        truth.append(how.startswith("woken"))
+        by_clock.append(bool(woken_ns) and woken_ns + _OLD_WAKING_NS >= enter_ns)
+        at = back_ns
+    events.append((0, at + 1, "idle", ("1",)))
+    return events, truth, by_clock
+
+
+@settings(max_examples=100, deadline=None)
+@given(_LIVES)
+def test_who_was_throttled_or_moved_was_not_woken(library: ctypes.CDLL, steps: list[tuple[str, int, int]]) -> None:
+    """Whatever it did before, and however short it ran since it was woken."""
+    events, truth, _ = life(steps)
+    records = machine.Machine(library).run(events)
+    assert [bool(flags & Flag.WAKER) for flags in records["flags"]] == truth
+    assert [not flags & Flag.RUNNABLE for flags in records["flags"]] == truth
+    assert not np.any(records["waker_tid"][records["flags"] & Flag.RUNNABLE != 0])
+
+
+def test_a_clock_would_say_that_the_throttled_were_woken() -> None:
+    """What the test before is worth: the first version's rule does not pass it."""
+    short = [("woken", 50_000, 300_000), ("throttled", 50_000, 300_000), ("moved", 50_000, 300_000)]
+    _, truth, by_clock = life(short)
+    assert (truth, by_clock) == ([True, False, False], [True, True, True])
 
 
 def test_a_thread_that_nothing_woke_was_runnable(library: ctypes.CDLL) -> None:

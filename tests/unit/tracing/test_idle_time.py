@@ -39,7 +39,7 @@ def test_idle_time_is_the_sum_over_all_cpus() -> None:
     (state,) = window.states
     assert (state.name, state.entries_count) == ("idle", 3)
     assert state.average_residency_ms == pytest.approx(500.0)
-    assert any("90.00 % idle beside the traced 75.00 %" in note for note in window.notes)
+    assert any("90.00 % idle, the trace 75.00 %" in note for note in window.notes)
 
 
 def test_an_idle_loop_that_polls_runs() -> None:

@@ -12,6 +12,7 @@ from powerprof.tracing.captures.statements import (
     COM_PART,
     COM_QUERY,
     COM_STMT_EXECUTE,
+    COM_STMT_PREPARE,
     StatementUse,
     TextSeen,
     ThreadUse,
@@ -19,13 +20,14 @@ from powerprof.tracing.captures.statements import (
     class_range,
 )
 from powerprof.tracing.statements.tables import (
+    PREPARING,
     TEXT_BYTES,
     ThreadCounters,
     add_open,
     read_past,
     read_sums,
     read_threads,
-    text_seen,
+    texts_seen,
     thread_use,
 )
 
@@ -44,12 +46,13 @@ def _thread(**fields: Any) -> ThreadCounters:
         "id": _ID,
         "command": COM_QUERY,
         "length": len(_TEXT),
+        "waits": bytes(72),
     }
     return ThreadCounters(**{**plain, **fields})
 
 
 def _entry(thread: ThreadCounters, text: bytes = _TEXT) -> tuple[bytes, bytes]:
-    return struct.pack("<I", _TID), struct.pack("<12Q88x6I4Bx", *thread) + text.ljust(TEXT_BYTES, b"\0")
+    return struct.pack("<I", _TID), struct.pack("<12Q72s5QI4x160x5I8xI4B2x", *thread) + text.ljust(TEXT_BYTES, b"\0")
 
 
 @pytest.mark.parametrize("duration_ns", [8, 9, 15, 16, 1_000, 123_456_789, 2**40 - 1, 2**40])
@@ -65,19 +68,36 @@ def test_threads_that_were_let_go_are_two_sums() -> None:
 
 
 def test_what_has_ended_is_read_as_it_was_counted() -> None:
-    total = struct.pack("<4Qq", 3, 2, 1, 900, -5)
-    text = struct.pack("<IIQQ", COM_QUERY, len(_TEXT), 0, 0) + _TEXT.ljust(TEXT_BYTES, b"\0")
+    total = struct.pack("<4Qq9QQ", 3, 2, 1, 900, -5, *range(9), 77)
+    text = struct.pack("<4I2Q", COM_QUERY, *[len(_TEXT)] * 3, 0, 0) + _TEXT.ljust(TEXT_BYTES, b"\0")
     sums = read_sums([(_key(_ID, _TID), total)], [(_key(_ID), text)], [(_key(_ID, 30), _key(3))])
-    assert sums.uses == {(_ID, _TID): StatementUse(_ID, _TID, 3, -5, 900, 2, 1)}
-    assert sums.texts == {_ID: TextSeen(_ID, COM_QUERY, len(_TEXT), _TEXT)}
+    assert sums.uses == {(_ID, _TID): StatementUse(_ID, _TID, 3, -5, 900, 2, 1, 0, tuple(range(9)), 77)}
+    assert sums.texts == {_ID: TextSeen(_ID, COM_QUERY, len(_TEXT), _TEXT, hashed=len(_TEXT))}
     assert sums.latencies == {_ID: {30: 3}}
 
 
 def test_a_text_is_as_long_as_it_says_and_none_where_the_server_has_it_by_a_number() -> None:
     rest = b"x" * TEXT_BYTES
-    assert len(text_seen(_key(_ID), struct.pack("<IIQQ", COM_QUERY, 9_000, 0, 0) + rest).text) == TEXT_BYTES - 1
-    known = text_seen(_key(_ID), struct.pack("<IIQQ", COM_STMT_EXECUTE, 9_000, 7, _TID) + rest)
-    assert (known.text, known.prepared_number, known.tid) == (b"", 7, _TID)
+    kept = struct.pack("<4I2Q", COM_QUERY, 9_000, 1_023, 1_023, 0, 0)
+    numbered = struct.pack("<4I2Q", COM_STMT_EXECUTE, 0, 0, 0, 7, _TID)
+    long, known = texts_seen([(_key(_ID), kept + rest), (_key(_ID + 1), numbered + rest)], [])
+    assert (len(long.text), long.may_be_several, long.is_cut) == (TEXT_BYTES - 1, True, False)
+    assert (known.text, known.prepared_number, known.tid, known.may_be_several) == (b"", 7, _TID, False)
+
+
+def test_a_long_text_is_put_together_of_its_pieces_and_cut_where_one_is_missing() -> None:
+    whole = bytes(number % 251 for number in range(2_500))
+    entry = struct.pack("<4I2Q", COM_QUERY, *[len(whole)] * 3, 0, 0) + whole[:TEXT_BYTES]
+    pieces = [(_key(_ID, at), whole[at * 1024 : at * 1024 + 1024].ljust(1024, b"x")) for at in range(3)]
+    (text,) = texts_seen([(_key(_ID), entry)], pieces)
+    assert (text.text, text.is_cut, text.may_be_several) == (whole, False, False)
+    (text,) = texts_seen([(_key(_ID), entry)], pieces[:2])
+    assert (text.text, text.is_cut, text.may_be_several) == (whole[:1023], True, False)
+    # Preparing it is another identity, and its text the same.
+    prepares = (_ID ^ PREPARING) | 256
+    entry = struct.pack("<I", COM_STMT_PREPARE) + entry[4:]
+    (text,) = texts_seen([(_key(prepares), entry)], pieces)
+    assert text.text == whole
 
 
 def test_a_thread_used_what_it_ran_since_the_window_began() -> None:
@@ -103,13 +123,13 @@ def test_a_last_statement_that_has_ended_counts_as_all_others_do() -> None:
         began_at=1_000_000, began_ns=2_000, ended_at=3_100_000, sent_at=3_000_000, ended_ns=7_000, last_ns=9_000
     )._replace(began_wakeups=1, ended_wakeups=3, wakeups=8)
     add_open(sums, _TID, thread, _TEXT, _ENDED)
-    assert sums.uses == {(_ID, _TID): StatementUse(_ID, _TID, 1, 5_000, 2_000_000, 2, 0)}
+    assert sums.uses == {(_ID, _TID): StatementUse(_ID, _TID, 1, 5_000, 2_000_000, 2, 0, squares=(5_000 >> 8) ** 2)}
     assert sums.latencies == {_ID: {class_of(2_000_000): 1}}
     assert sums.texts[_ID].text == _TEXT
 
 
 def test_one_that_goes_on_is_counted_as_open_until_the_windows_end() -> None:
-    sums = read_sums([(_key(_ID, _TID), struct.pack("<4Qq", 3, 2, 1, 900, 500))], [], [])
+    sums = read_sums([(_key(_ID, _TID), struct.pack("<4Qq80x", 3, 2, 1, 900, 500))], [], [])
     thread = _thread(began_at=1_000_000, began_ns=2_000, last_ns=9_000, in_at=_ENDED - 100, wakeups=8, began_wakeups=1)
     add_open(sums, _TID, thread, _TEXT, _ENDED)
     assert sums.uses[_ID, _TID] == StatementUse(_ID, _TID, 4, 7_600, 9_000_900, 9, 1, open_count=1)

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* What threads ask of the kernel: calls by kind, waits for locks (futex), and bytes read and written by file.
+ *
+ * Question: which thread calls what how often and how long, and which thread reads and writes which file?
+ * Cost: two looks at a table and two clocks a call of the target's; of other processes one look.
+ * Privileges: CAP_BPF and CAP_PERFMON (or root). Raw tracepoints only; every offset comes from the running kernel's BTF.
+ * Checked against a program that counts its own calls and bytes, and against strace (tests/root).
+ *
+ * The loader puts in front: OFFSET_*, ARGUMENT_0 to 2 (of a call, in pt_regs), HAVE_URING, EVERY_PROCESS, CALLS, FILES.
+ */
+#define COMM_BYTES 16
+#define NAME_BYTES 48
+#include "reading.bpf.h"
+
+/* What is asked of a file. KINDS of tracing/syscalls/tracer.py are in this order. */
+enum kind { KIND_OTHER, KIND_READ, KIND_WRITE, KIND_SYNC, KIND_FUTEX, KIND_SUBMIT };
+#define NUMBERS 1024
+#define SUBMITTED_MOST 16
+#define PARTS_MOST 16
+
+struct call_key {
+    u64 who;
+    u32 number;
+    u32 operation;   /* of futex; else 0 */
+};
+
+struct call {
+    u64 calls, errors, ns, longest_ns;
+};
+
+struct file_key {
+    u64 who;
+    u64 inode;
+    u64 device;
+};
+
+struct file_use {
+    u64 reads, read_bytes, writes, write_bytes, syncs, sync_ns, mode;
+    char name[NAME_BYTES];
+    char folder[NAME_BYTES];
+    char comm[COMM_BYTES];
+};
+
+struct open_call {
+    u64 began_ns;
+    u64 file;        /* struct file; 0 where the call names none */
+    u32 number;
+    u32 operation;
+    u32 kind;
+    u32 pad;
+};
+
+BPF_HASH(targets, u32, u64, 4096);
+BPF_ARRAY(kinds, u32, NUMBERS);
+BPF_HASH(open_calls, u64, struct open_call, 65536);
+BPF_HASH(calls, struct call_key, struct call, CALLS);
+BPF_HASH(files, struct file_key, struct file_use, FILES);
+BPF_ARRAY(is_open, u64, 1);
+/* COUNT_LOST: no room in a table. COUNT_PARTS: requests in more parts than are looked at. */
+enum counter { COUNT_LOST, COUNT_PARTS, COUNTERS };
+BPF_PERCPU_ARRAY(counters, u64, COUNTERS);
+BPF_PERCPU_ARRAY(fresh_use, struct file_use, 1);
+
+static __always_inline int window_is_open(void)
+{
+    int zero = 0;
+    u64 *open = is_open.lookup(&zero);
+    return open && *open;
+}
+
+static __always_inline void count(int what)
+{
+    u64 *value = counters.lookup(&what);
+    if (value)
+        *value += 1;
+}
+
+static __always_inline int is_wanted(u64 who)
+{
+#if EVERY_PROCESS
+    return (u32)who != 0;
+#else
+    u32 tgid = who >> 32;
+    return targets.lookup(&tgid) != 0;
+#endif
+}
+
+/* struct file of a descriptor of the current thread; 0 where there is none. */
+static __always_inline u64 file_of(u32 descriptor)
+{
+    u64 table = read_u64(read_u64(bpf_get_current_task() + OFFSET_task_struct_files) + OFFSET_files_struct_fdt);
+    if (!table || descriptor >= read_u32(table + OFFSET_fdtable_max_fds))
+        return 0;
+    return read_u64(read_u64(table + OFFSET_fdtable_fd) + 8ULL * descriptor);
+}
+
+static __always_inline struct file_use *use_of(u64 who, u64 file)
+{
+    u64 inode = file ? read_u64(file + OFFSET_file_f_inode) : 0, entry;
+    struct file_key key = { .who = who };
+    struct file_use *known, *fresh;
+    int zero = 0;
+
+    if (!inode)
+        return 0;
+    key.inode = read_u64(inode + OFFSET_inode_i_ino);
+    key.device = read_u32(read_u64(inode + OFFSET_inode_i_sb) + OFFSET_super_block_s_dev);
+    known = files.lookup(&key);
+    if (known)
+        return known;
+    fresh = fresh_use.lookup(&zero);
+    if (!fresh)
+        return 0;
+    __builtin_memset(fresh, 0, sizeof(*fresh));
+    fresh->mode = read_u32(inode + OFFSET_inode_i_mode) & 0xffff;
+    entry = read_u64(file + OFFSET_file_dentry);
+    bpf_probe_read_kernel_str(fresh->name, NAME_BYTES, (void *)read_u64(entry + OFFSET_dentry_name));
+    entry = read_u64(entry + OFFSET_dentry_d_parent);
+    bpf_probe_read_kernel_str(fresh->folder, NAME_BYTES, (void *)read_u64(entry + OFFSET_dentry_name));
+    bpf_get_current_comm(fresh->comm, COMM_BYTES);
+    if (files.update(&key, fresh))
+        count(COUNT_LOST);
+    return files.lookup(&key);
+}
+
+static __always_inline void add_use(u64 who, u64 file, u32 kind, u64 bytes, u64 ns)
+{
+    struct file_use *use = use_of(who, file);
+
+    if (!use)
+        return;
+    if (kind == KIND_READ) {
+        use->reads += 1;
+        use->read_bytes += bytes;
+    } else if (kind == KIND_WRITE) {
+        use->writes += 1;
+        use->write_bytes += bytes;
+    } else if (kind == KIND_SYNC) {
+        use->syncs += 1;
+        use->sync_ns += ns;
+    }
+}
+
+/* The sum of the lengths of a request in several parts: struct iovec { void *base; size_t length; }. */
+static __always_inline u64 bytes_of_parts(u64 parts, u32 many)
+{
+    u64 bytes = 0;
+
+    if (many > PARTS_MOST)
+        count(COUNT_PARTS);
+    for (u32 i = 0; i < PARTS_MOST; i++) {
+        u64 length = 0;
+        if (i >= many)
+            break;
+        bpf_probe_read_user(&length, sizeof(length), (void *)(parts + 16ULL * i + 8));
+        bytes += length;
+    }
+    return bytes;
+}
+
+/* io_submit(2): a table of pointers to struct iocb (include/uapi/linux/aio_abi.h). What is asked for counts. */
+struct request {
+    u64 data;
+    u32 key, flags;
+    u16 operation, priority;
+    u32 descriptor;
+    u64 buffer, bytes;
+};
+
+static __always_inline void add_submitted(u64 who, u64 many, u64 table)
+{
+    if (many > SUBMITTED_MOST)
+        count(COUNT_PARTS);
+    for (u32 i = 0; i < SUBMITTED_MOST; i++) {
+        struct request one = {};
+        u64 place = 0, bytes;
+        u32 kind;
+        if (i >= many)
+            break;
+        bpf_probe_read_user(&place, sizeof(place), (void *)(table + 8ULL * i));
+        bpf_probe_read_user(&one, sizeof(one), (void *)place);
+        kind = one.operation == 0 || one.operation == 7   ? KIND_READ
+               : one.operation == 1 || one.operation == 8 ? KIND_WRITE
+               : one.operation == 2 || one.operation == 3 ? KIND_SYNC
+                                                          : KIND_OTHER;
+        bytes = one.operation == 7 || one.operation == 8 ? bytes_of_parts(one.buffer, (u32)one.bytes) : one.bytes;
+        add_use(who, file_of(one.descriptor), kind, bytes, 0);
+    }
+}
+
+RAW_TRACEPOINT_PROBE(sys_enter)
+{
+    u64 who = bpf_get_current_pid_tgid(), registers = ctx->args[0];
+    struct open_call call = {};
+    u32 number = (u32)ctx->args[1], *kind;
+
+    if (!window_is_open() || !is_wanted(who))
+        return 0;
+    call.began_ns = bpf_ktime_get_ns();
+    call.number = number;
+    kind = kinds.lookup(&number);
+    call.kind = kind ? *kind : KIND_OTHER;
+    if (call.kind == KIND_FUTEX)
+        call.operation = (u32)read_u64(registers + ARGUMENT_1) & 0x7f;
+    else if (call.kind == KIND_SUBMIT)
+        add_submitted(who, read_u64(registers + ARGUMENT_1), read_u64(registers + ARGUMENT_2));
+    else if (call.kind != KIND_OTHER)
+        call.file = file_of((u32)read_u64(registers + ARGUMENT_0));
+    if (open_calls.update(&who, &call))
+        count(COUNT_LOST);
+    return 0;
+}
+
+RAW_TRACEPOINT_PROBE(sys_exit)
+{
+    u64 who = bpf_get_current_pid_tgid(), ns;
+    s64 result = (s64)ctx->args[1];
+    struct open_call *open, ended;
+    struct call_key key = {};
+    struct call *known, fresh = {};
+    int failed = result < 0 && result >= -4095;
+
+    open = open_calls.lookup(&who);
+    if (!open)
+        return 0;
+    ended = *open;
+    open_calls.delete(&who);
+    if (!window_is_open())
+        return 0;
+    ns = bpf_ktime_get_ns() - ended.began_ns;
+    key.who = who;
+    key.number = ended.number;
+    key.operation = ended.operation;
+    known = calls.lookup(&key);
+    if (!known) {
+        if (calls.update(&key, &fresh))
+            count(COUNT_LOST);
+        known = calls.lookup(&key);
+    }
+    if (known) {
+        known->calls += 1;
+        known->errors += failed;
+        known->ns += ns;
+        if (ns > known->longest_ns)
+            known->longest_ns = ns;
+    }
+    if (ended.file && !failed)
+        add_use(who, ended.file, ended.kind, result, ns);
+    return 0;
+}
+
+#ifdef HAVE_URING
+/* A request of io_uring, once it is prepared: what is asked for counts, and whoever submits it. */
+RAW_TRACEPOINT_PROBE(io_uring_submit_req)
+{
+    u64 who = bpf_get_current_pid_tgid(), request = ctx->args[0], bytes;
+    u32 operation, kind;
+
+    if (!window_is_open() || !is_wanted(who))
+        return 0;
+    operation = read_u32(request + OFFSET_io_kiocb_opcode) & 0xff;
+    kind = operation == 1 || operation == 4 || operation == 22   ? KIND_READ
+           : operation == 2 || operation == 5 || operation == 23 ? KIND_WRITE
+           : operation == 3                                      ? KIND_SYNC
+                                                                 : KIND_OTHER;
+    if (kind == KIND_OTHER)
+        return 0;
+    bytes = read_u32(request + OFFSET_io_rw_len);
+    if (operation == 1 || operation == 2)
+        bytes = bytes_of_parts(read_u64(request + OFFSET_io_rw_addr), (u32)bytes);
+    add_use(who, file_of(read_u32(request + OFFSET_io_kiocb_cqe_fd)), kind, bytes, 0);
+    return 0;
+}
+#endif

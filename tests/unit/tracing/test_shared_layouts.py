@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What programs in the kernel write and their readers read lies at the same places: the compiler says where."""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from powerprof.tracing.bpf.shared_enums import StatementWait
+from powerprof.tracing.functions import open_calls
+from powerprof.tracing.idle import layout, members
+from powerprof.tracing.offcpu import tracer as offcpu
+from powerprof.tracing.oncpu import tracer as oncpu
+from powerprof.tracing.statements import moments, tables, textplace
+from powerprof.tracing.statements import tracer as statements
+from powerprof.tracing.syscalls import tracer as syscalls
+from tests.conftest import REPOSITORY
+
+PROBES = REPOSITORY / "probes/bpf"
+Place = tuple[int, int]  # offset and bytes
+# What loaders put in front of a program; the sizes do not matter here.
+DEFINED = {
+    "FRAME_WORDS": 66,
+    "REGISTER_COUNT": 21,
+    "TEXT": tables.TEXT_BYTES,
+    "FUNCTIONS": 202,
+    "WAITS": len(StatementWait),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A struct of `file`, and the type that reads it: a numpy type, or a packing with the names of its fields.
+
+    `other` has the numbers that its arrays are as long as, `called` what fields are called in C where that differs.
+    `begins`: no more than the beginning is read.
+    """
+
+    file: str
+    name: str
+    python: np.dtype[np.void] | struct.Struct
+    names: Sequence[str] = ()
+    called: Mapping[str, str] = field(default_factory=dict)
+    begins: bool = False
+    other: str = "idle_exit.h"
+
+
+PROCESS = {"pid": "tgid"}
+WHOSE = {"pid": "tgid", "waker_pid": "waker_tgid"}
+PAIR = tables._PAIR
+LAYOUTS = [
+    Layout("idle_exit.h", "idle_exit", layout.IDLE_EXIT),
+    Layout("idle_exit.h", "cpu_state", layout.CPU_STATE),
+    Layout("causes.h", "cause_key", layout.CAUSE_KEY),
+    Layout("causes.h", "cause_sum", layout.CAUSE_SUM),
+    Layout("causes.h", "cpu_total", layout.CPU_TOTAL),
+    Layout("running.bpf.h", "run_time", layout.RUN_SLOT),
+    Layout("sites.bpf.h", "woken_key", layout.WOKEN_KEY, called=WHOSE),
+    Layout("looks.bpf.h", "stack_record", layout.STACK_HEADER, begins=True),
+    Layout("filled.bpf.h", "filled", layout.FILLED),
+    Layout(
+        "threads.bpf.h",
+        "target",
+        members._TARGET,
+        [
+            *("text_low", "text_bytes", "library_low", "library_bytes", "judged"),
+            *(f"interpreter.{name}" for name in ("threads", "next", "thread_id", "current", "inner")),
+            *(f"interpreter.{name}" for name in ("code", "previous", "instruction", "entry")),
+        ],
+    ),
+    Layout("paths.bpf.h", "target", oncpu._TARGET, ["text_low", "text_bytes", "library_low", "library_bytes"]),
+    Layout("paths.bpf.h", "sample", oncpu._SAMPLE, called=PROCESS),
+    Layout(
+        "paths.bpf.h",
+        "user_record",
+        oncpu._HEADER,
+        ["kind", "bytes", "user", "tgid", "tid", "comm", "registers"],
+        begins=True,
+    ),
+    Layout("paths.bpf.h", "kernel_record", oncpu._KERNEL_HEADER, ["kind", "depth", "kernel"], begins=True),
+    Layout("offcpu.bpf.c", "thread", offcpu._THREAD),
+    Layout("offcpu.bpf.c", "waker_key", offcpu._WAKER_KEY),
+    Layout("offcpu.bpf.c", "waker", offcpu._WAKER),
+    Layout("syscalls.bpf.c", "call_key", syscalls._CALL_KEY),
+    Layout("syscalls.bpf.c", "call", syscalls._CALL),
+    Layout("syscalls.bpf.c", "file_key", syscalls._FILE_KEY),
+    Layout("syscalls.bpf.c", "file_use", syscalls._FILE_USE),
+    Layout("syscalls.bpf.c", "open_call", syscalls._OPEN_CALL),
+    Layout("functions.bpf.c", "thread", open_calls._THREAD, begins=True),
+    Layout("functions.bpf.c", "frame_key", open_calls._PLACE),
+    Layout("functions.bpf.c", "frame", open_calls._FRAME),
+    Layout("queries.bpf.c", "thread", tables._THREAD, tables.ThreadCounters._fields, begins=True),
+    Layout("ended.bpf.h", "past", tables._PAST, ["threads", "cpu_ns", "wakeups", "statements", "before_ns"]),
+    Layout("ended.bpf.h", "off_clock", statements._OFF_CLOCK, ["off_ns"]),
+    Layout(
+        "texts.bpf.h", "text", tables._TEXT, ["command", "length", "hashed", "kept", "statement", "tid"], begins=True
+    ),
+    Layout("uses.bpf.h", "total_key", PAIR, ["id", "tid"]),
+    Layout("uses.bpf.h", "latency_key", PAIR, ["id", "bucket"]),
+    Layout(
+        "uses.bpf.h", "total", tables._TOTAL, ["calls", "wakeups", "faults", "wall_ns", "cpu_ns", "waits", "squares"]
+    ),
+    Layout("moments.bpf.c", "moment", moments._MOMENT, ["id", "tid", "is_client"]),
+    Layout("moments.bpf.c", "met", moments._MET, ["count", "comm"]),
+    Layout("whole.bpf.h", "piece_key", PAIR, ["id", "number"]),
+    Layout("place.bpf.h", "place", textplace._PLACE, ["text", "client"]),
+]
+
+
+def text_of(file: str, folder: Path = PROBES) -> str:
+    return re.sub(r"/\*.*?\*/", "", (folder / file).read_text(), flags=re.DOTALL)
+
+
+def struct_of(text: str, name: str) -> str:
+    found = re.search(rf"^struct {name} \{{.*?^\}};", text, re.DOTALL | re.MULTILINE)
+    assert found is not None, f"no struct {name}"
+    return found[0]
+
+
+def fields_of(body: str) -> list[str]:
+    """The names of a struct's fields, in their order."""
+    declared = [line.strip() for line in body.partition("{")[2].rpartition("}")[0].split(";")]
+    names = [re.sub(r"^(struct )?\w+\s+", "", line) for line in declared if line]
+    return [name.strip().partition("[")[0] for line in names for name in line.split(",")]
+
+
+def block_of(one: Layout, folder: Path) -> str:
+    """Of C: in a scope of its own the numbers that it needs, the struct, and what prints where its fields are."""
+    text, other = text_of(one.file, folder), text_of(one.other, folder)
+    numbers = dict(re.findall(r"^#define (\w+) (0x\w+|\d+)[ \t]*$", f"{other}\n{text}", re.MULTILINE))
+    numbers |= {key: str(value) for key, value in DEFINED.items()}
+    body = struct_of(text, one.name)
+    before = re.findall(r"^enum \w+ \{.*?\};", text, re.DOTALL | re.MULTILINE)
+    every = text + "".join(text_of(header.name, folder) for header in sorted(folder.glob("*.h")))
+    before += [struct_of(every, inner) for inner in re.findall(r"^\s+struct (\w+) \w+;", body, re.MULTILINE)]
+    within = [name for name in one.names if "." in name]
+    shown = [f"SHOW({one.name}, {name});" for name in (*fields_of(body), *within)]
+    return "\n".join(
+        [
+            *(f"#define {key} {value}" for key, value in numbers.items()),
+            "{",
+            *before,
+            body,
+            *shown,
+            f'printf("= %zu\\n", sizeof(struct {one.name}));',
+            "}",
+            *(f"#undef {key}" for key in numbers),
+        ]
+    )
+
+
+def places(layouts: Sequence[Layout], scratch: Path, folder: Path = PROBES) -> list[tuple[dict[str, Place], int]]:
+    """Of each struct: its fields, and its bytes, as the compiler lays them out."""
+    lines = [
+        "#include <stddef.h>\n#include <stdint.h>\n#include <stdio.h>",
+        "typedef uint64_t u64; typedef int64_t s64; typedef uint32_t u32; typedef uint16_t u16; typedef uint8_t u8;",
+        '#define SHOW(s, f) printf(#f " %zu %zu\\n", offsetof(struct s, f), sizeof(((struct s *)0)->f))',
+        "int main(void) {",
+        *(block_of(one, folder) for one in layouts),
+        "return 0; }",
+    ]
+    source, program = scratch / "layouts.c", scratch / "layouts"
+    source.write_text("\n".join(lines))
+    subprocess.run(["cc", "-w", "-o", program, source], check=True, timeout=60)
+    found: list[tuple[dict[str, Place], int]] = []
+    fields: dict[str, Place] = {}
+    for line in subprocess.run([program], capture_output=True, text=True, check=True, timeout=60).stdout.splitlines():
+        name, *numbers = line.split()
+        if name == "=":
+            found.append((fields, int(numbers[0])))
+            fields = {}
+        else:
+            fields[name] = int(numbers[0]), int(numbers[1])
+    return found
+
+
+def read(one: Layout) -> tuple[dict[str, Place], int]:
+    """The same of what Python reads."""
+    if isinstance(one.python, np.dtype):
+        fields = one.python.fields or {}
+        return {name: (of[1], of[0].itemsize) for name, of in fields.items()}, one.python.itemsize
+    found: list[Place] = []
+    at = 0
+    for count, code in re.findall(r"(\d*)([a-zA-Z])", one.python.format.lstrip("<=")):
+        size = struct.calcsize(f"={code}")
+        for _ in range(1 if code == "s" else int(count or 1)):
+            bytes_ = size * int(count or 1) if code == "s" else size
+            if code != "x":
+                found.append((at, bytes_))
+            at += bytes_
+    assert at == one.python.size
+    return dict(zip(one.names, found, strict=True)), at
+
+
+def differences(layouts: Sequence[Layout], scratch: Path, folder: Path = PROBES) -> list[str]:
+    wrong = []
+    for one, (fields, size) in zip(layouts, places(layouts, scratch, folder), strict=True):
+        mine, bytes_ = read(one)
+        wrong += [
+            f"{one.file} {one.name}.{name}: {fields.get(one.called.get(name, name))} in C, {place} in Python"
+            for name, place in mine.items()
+            if fields.get(one.called.get(name, name)) != place
+        ]
+        if not one.begins and bytes_ != size:
+            wrong.append(f"{one.file} {one.name}: {size} bytes in C, {bytes_} in Python")
+    return wrong
+
+
+def test_every_field_lies_where_it_is_read(tmp_path: Path) -> None:
+    assert differences(LAYOUTS, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "before", "after"),
+    [
+        ("sites.bpf.h", "woken_key", "u32 tid, tgid, context", "u32 tgid, tid, context"),
+        ("paths.bpf.h", "sample", "u32 tgid, tid;\n};", "u64 tid;\n    u32 tgid, later;\n};"),
+        ("uses.bpf.h", "total", "calls, wakeups", "wakeups, calls"),
+        ("queries.bpf.c", "thread", "u64 prepares;", ""),
+        ("causes.h", "cpu_total", "u8 gap[56];", "u8 gap[48];"),
+    ],
+)
+def test_a_field_that_moves_is_found(tmp_path: Path, file: str, name: str, before: str, after: str) -> None:
+    for path in PROBES.glob("*.[ch]"):
+        (tmp_path / path.name).write_text(path.read_text())
+    text = (PROBES / file).read_text()
+    assert before in text
+    (tmp_path / file).write_text(text.replace(before, after))
+    assert differences([one for one in LAYOUTS if (one.file, one.name) == (file, name)], tmp_path, tmp_path)
+
+
+def test_no_layout_is_left_out() -> None:
+    """Every type that tracing reads bytes by is above, or is made of those that are."""
+    compared = {id(one.python) for one in LAYOUTS}
+    made = {id(kind) for kind in (layout.CAUSE, layout.CAUSE_BEFORE, layout.RUN_TIME, layout.WOKEN, layout.WOKEN_COUNT)}
+    modules = (layout, members, offcpu, oncpu, open_calls, tables, moments, statements, syscalls)
+    found = {
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, np.dtype | struct.Struct) and id(value) not in compared | made
+    }
+    assert found == set()
