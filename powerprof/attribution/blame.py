@@ -3,22 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 
-from powerprof import text
-from powerprof.attribution import causes, idle
+from powerprof.attribution import causes, idle, running
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.idle import Array
-from powerprof.attribution.join import NO_STACK, BlamedRow, Blamer, shares_of
-from powerprof.attribution.records import Attribution, StackCounts, Wakeup
+from powerprof.attribution.join import NO_STACK, BlamedRow, Blamer, WokenAt, WokenKey, shares_of
+from powerprof.attribution.records import Attribution, RunningTime, StackCounts, Wakeup, Waking
 from powerprof.attribution.sites import SiteStacks
 from powerprof.energy.domains import host_energy
 from powerprof.energy.split import Consumer, split_host
-from powerprof.processes.tasks import ENDED, Task
-from powerprof.records import EnergyReading, EnergySplit
+from powerprof.processes.tasks import ENDED, Task, as_traced
+from powerprof.records import EnergyReading, EnergySplit, Note
+from powerprof.stacks import runtimes
 
 
 def _stack_counts(stacks: SiteStacks, rows: list[BlamedRow], lost: int) -> StackCounts:
@@ -42,36 +42,45 @@ def _stack_counts(stacks: SiteStacks, rows: list[BlamedRow], lost: int) -> Stack
     )
 
 
-def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -> EnergySplit | None:
-    """The host's energy in the window onto the target's rows, powerprof and the rest, by the C0 time that followed."""
+def _energy(
+    capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int, running: RunningTime | None
+) -> EnergySplit | None:
+    """The host's energy in the window onto the target's rows, powerprof and the rest, by how long they ran."""
     if not capture.energy:
         return None
-    ran = _share_that_ran(capture)
     own = others["next_tgid"] == capture.own_pid
     rows = tuple(
         Consumer(
             name=f"{row.thread.label} · {row.stack[0].label if row.stack else row.origin}",
-            c0_s=ran * row.c0_ms / 1e3,
+            c0_s=row.c0_ms / 1e3,
             wakeups_count=row.count,
         )
         for row in wakeups
     )
+    blamed_s = sum(row.c0_s for row in rows)
     target = Consumer(
         name=capture.target.label,
-        c0_s=sum(row.c0_s for row in rows),
+        c0_s=blamed_s if running is None else max(blamed_s, running.target_ms / 1e3),
         wakeups_count=sum(row.wakeups_count for row in rows),
         children=rows,
     )
-    rest = tuple(
-        Consumer(name=name, c0_s=ran * _running_s(exits), wakeups_count=int(exits["count"].sum()))
-        for name, exits in (("powerprof", others[own]), ("other wake-ups", others[~own]))
-    )
+    nobody = others["next_tid"] == 0
+    if running is None:
+        known = (("powerprof", others[own]), ("other wake-ups", others[~own]))
+        parts = [(name, _running_s(exits), exits) for name, exits in known]
+    else:
+        parts = [
+            ("powerprof", running.tool_ms / 1e3, others[own]),
+            ("other threads", running.others_ms / 1e3, others[~own & ~nobody]),
+            ("the kernel", running.kernel_ms / 1e3, others[nobody]),
+        ]
+    rest = [Consumer(name=name, c0_s=ran_s, wakeups_count=int(exits["count"].sum())) for name, ran_s, exits in parts]
     return energy_split(
         capture.energy,
         capture.window_s,
         capture.c0_percent,
         cpus,
-        (target, *rest),
+        _fitting([target, *rest], _host_s(capture, cpus, less_stolen=True)),
         idle_watts=capture.idle_watts,
         wakeups_count=float(int(others["count"].sum()) + sum(row.count for row in wakeups)),
         wakeup_joules=capture.wakeup_joules,
@@ -79,14 +88,30 @@ def _energy(capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int) -
     )
 
 
-def _share_that_ran(capture: Capture) -> float:
-    """Of the time from an idle exit to the next idling, what the hypervisor did not give to others.
+def _host_s(capture: Capture, cpus: int, *, less_stolen: bool = False) -> float | None:
+    """How long all CPUs ran in the window; None where unknown."""
+    if capture.c0_percent is None:
+        return None
+    stolen = (capture.steal_percent or 0.0) if less_stolen else 0.0
+    return max(0.0, capture.c0_percent - stolen) / 100 * cpus * capture.window_s
 
-    Whose it was is not known: everybody's is taken to be shortened alike.
+
+def _fitting(consumers: list[Consumer], host_s: float | None) -> list[Consumer]:
+    """Consumers that ran no longer than the host did.
+
+    Some kernels count what the hypervisor gave to others as the time of the thread that it was taken from. Whose that
+    was is not known: everybody's is shortened alike.
     """
-    if not capture.c0_percent or not capture.steal_percent:
-        return 1.0
-    return max(0.0, 1.0 - capture.steal_percent / capture.c0_percent)
+    ran_s = sum(consumer.c0_s for consumer in consumers)
+    if host_s is None or ran_s <= host_s:
+        return consumers
+    share = host_s / ran_s
+
+    def shortened(consumer: Consumer) -> Consumer:
+        children = tuple(map(shortened, consumer.children))
+        return msgspec.structs.replace(consumer, c0_s=share * consumer.c0_s, children=children)
+
+    return [shortened(consumer) for consumer in consumers]
 
 
 def energy_split(
@@ -119,12 +144,13 @@ def _running_s(exits: Array) -> float:
     return float(exits["running_ns"].sum()) / 1e9
 
 
-def _task_of(capture: Capture) -> Callable[[int, int | None, str], Task]:
+def _task_of(capture: Capture) -> causes.LookUp:
     known = {task.tid: task for task in capture.tasks}
     known[0] = Task(0, 0, "idle", "kernel", True)
 
-    def look_up(tid: int, pid: int | None, comm: str) -> Task:
-        return known.get(tid) or Task(tid, pid, comm or f"thread {tid}", comm or f"thread {tid}", False)
+    def look_up(tid: int, pid: int | None, comm: str, is_kernel: bool | None) -> Task:
+        task = known.get(tid) or Task(tid, pid, comm or f"thread {tid}", comm or f"thread {tid}", bool(is_kernel))
+        return as_traced(task, pid, comm, bool(is_kernel))
 
     return look_up
 
@@ -140,6 +166,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     for row in rows:
         mine[row.rows] = True
     others = exits[~mine]
+    ran = capture.run_times()
     other_causes = (
         causes.summarise(
             others,
@@ -149,50 +176,35 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
             functions=capture.functions,
             interrupts=capture.interrupts,
             own_pid=capture.own_pid,
+            c0_ns=running.c0_ns(others, ran),
         )
         if len(others)
         else []
     )
-    counted, without_exit = not capture.loaded_count and not capture.uncounted_count, []
+    counted = not capture.loaded_count and not capture.uncounted_count
     shares: list[int | None] = [None] * len(rows)
+    left: dict[WokenKey, int] = {}
+    wakings: dict[WokenKey, WokenAt] = {}
     if counted:
         wakings = blamer.wakings()
         told, left = shares_of(rows, wakings)
         shares = [*told]
-        without_exit = [blamer.without_exit(key, wakings[key], count) for key, count in left.items()]
-        without_exit.sort(key=lambda row: (-row.wakings_count, row.thread.tid, [frame.address for frame in row.stack]))
-    wakeups = blamer.wakeups(rows, shares, exits)
-    split = _energy(capture, wakeups, others, len(edges))
+    own = running.give(rows, shares, left, exits, ran, blamer.in_target)
+    without_exit = [blamer.without_exit(key, wakings[key], count, own.get(key)) for key, count in left.items()]
+    without_exit.sort(key=lambda row: (-row.wakings_count, row.thread.tid, [frame.address for frame in row.stack]))
+    wakeups = blamer.wakeups(rows, shares, exits, is_own=ran is not None)
+    ran_in_all = (
+        None
+        if ran is None
+        else running.balance(exits, ran, _host_s(capture, len(edges)), blamer.in_target, capture.own_pid)
+    )
+    split = _energy(capture, wakeups, others, len(edges), ran_in_all)
     if split is not None and split.rate_watts is not None:
         parts = split.parts[0].children
         wakeups = [
             msgspec.structs.replace(wakeup, joules=part.joules, joules_kind=split.kind)
             for wakeup, part in zip(wakeups, parts, strict=True)
         ]
-    notes = [*capture.notes, *stacks.notes()]
-    if capture.loaded_count:
-        notes.append("the load was too high to look at every sleep and waking of the target: wakings_count is unknown")
-    if capture.uncounted_count:
-        notes.append(f"too many call sites to count wakings at: {capture.uncounted_count} were left out")
-    if capture.stacks_lost_count:
-        notes.append(
-            f"{capture.stacks_lost_count} stacks were lost to a full buffer: those exits have no complete stack "
-            f"(a larger --stack-buffer)"
-        )
-    if capture.sample_1_in > 1 or capture.sample_lost_count:
-        lost = f", less {capture.sample_lost_count} that were lost" if capture.sample_lost_count else ""
-        notes.append(
-            f"every idle exit is counted; single periods (timeline) are one in {capture.sample_1_in} of them{lost}"
-        )
-    if ended := int(exits["count"][exits["next_tid"] >= ENDED].sum()):
-        notes.append(
-            f"{text.some(ended, 'idle exit')} of threads that had ended are told by their names alone: there were more "
-            f"causes than are told apart"
-        )
-    if capture.lost_count:
-        notes.append(f"{capture.lost_count} idle exits had more distinct causes than are kept: they are not in any row")
-    if capture.unsent_count:
-        notes.append(f"{capture.unsent_count} more call paths than are kept were seen: their stacks were not copied")
     return Attribution(
         id=None,
         started_at=capture.started_at,
@@ -209,8 +221,38 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
         woken_elsewhere=blamer.woken_elsewhere(exits),
         other_causes=other_causes,
         c0_percent=capture.c0_percent,
+        running=ran_in_all,
         energy=capture.energy,
         energy_split=split,
-        notes=notes,
+        energy_source=capture.energy_source,
+        notes=[*capture.notes, *stacks.notes(), *_hints(capture, [*wakeups, *without_exit]), *_notes(capture, exits)],
         interrupted=capture.interrupted,
     )
+
+
+def _hints(capture: Capture, rows: Sequence[Wakeup | Waking]) -> list[Note]:
+    """How missing names of code that a runtime made are had."""
+    images = {image.pid: image for image in capture.images}
+    stacks = (
+        (row.thread.pid, [runtimes.Called(frame.function, frame.module) for frame in row.stack])
+        for row in sorted(rows, key=lambda row: row.thread.pid or 0)
+    )
+    return runtimes.hints(stacks, images)
+
+
+def _notes(capture: Capture, exits: Array) -> Iterator[Note]:
+    """What is missing of a capture, or was seen in part."""
+    if capture.loaded_count:
+        yield Note("wakings_not_counted")
+    if capture.uncounted_count:
+        yield Note("sites_left_out", {"count": capture.uncounted_count})
+    if capture.stacks_lost_count:
+        yield Note("stacks_lost", {"count": capture.stacks_lost_count})
+    if capture.sample_1_in > 1 or capture.sample_lost_count:
+        yield Note("sampled_exits", {"one_in": capture.sample_1_in, "lost_count": capture.sample_lost_count})
+    if ended := int(exits["count"][exits["next_tid"] >= ENDED].sum()):
+        yield Note("ended_threads", {"count": ended})
+    if capture.lost_count:
+        yield Note("causes_lost", {"count": capture.lost_count})
+    if capture.unsent_count:
+        yield Note("stacks_not_copied", {"count": capture.unsent_count})

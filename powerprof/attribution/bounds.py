@@ -24,6 +24,7 @@ _MIB = 1 << 20
 _MOST = {
     "exits": (MOST_BYTES, 1024),
     "causes": (1 << 26, 64),
+    "ran": (1 << 26, 4),
     "edges": (1 << 16, 4),
     "states": (1 << 16, 8),
     "functions": (100_000, 8),
@@ -32,6 +33,7 @@ _MOST = {
     "server_names": (200_000, 32),
     "sites": (200_000, 256),
     "sleeping": (50_000, 512),
+    "frames": (200_000, 128),
     "images": (70_000, 64),
     "wakings": (500_000, 64),
     "named": (16, 48),

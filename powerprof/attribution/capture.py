@@ -17,12 +17,14 @@ from powerprof.attribution.records import StackFrame, TargetInfo
 from powerprof.errors import DataError
 from powerprof.files import open_regular, reason_of
 from powerprof.processes.tasks import Task
-from powerprof.records import EnergyReading, ToolCost
+from powerprof.records import EnergyReading, EnergySource, Notes, ToolCost
 from powerprof.stacks.image import ProcessImage, check
+from powerprof.stacks.pycode import PythonFrame
 from powerprof.stacks.registers import machine_of
 from powerprof.tracing.captures.edges import CpuEdge, in_window
 from powerprof.tracing.idle.aggregate import aggregate
-from powerprof.tracing.idle.layout import CAUSE, IDLE_EXIT
+from powerprof.tracing.idle.layout import CAUSE, CAUSE_BEFORE, IDLE_EXIT, RUN_TIME
+from powerprof.tracing.idle.running import RunTimes
 from powerprof.tracing.idle.sites import SavedSite, SiteWakings, SleepingStack
 from powerprof.untrusted import loader
 
@@ -56,7 +58,7 @@ class NamedSites(msgspec.Struct, frozen=True, kw_only=True):
     frames: list[StackFrame]
     sites: list[NamedSite]
     tally: StackTally
-    notes: list[str]
+    notes: Notes
 
 
 class StackTally(msgspec.Struct, kw_only=True):
@@ -66,6 +68,7 @@ class StackTally(msgspec.Struct, kw_only=True):
     complete: int = 0
     truncated: int = 0
     failed: int = 0
+    disagreeing: int = 0
     reasons: dict[str, int] = {}
 
 
@@ -73,8 +76,9 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an attribution is made from.
 
     `causes` are entries of layout.CAUSE: every idle exit of the window, summed. `exits` are records of
-    layout.IDLE_EXIT, an even sample of one in `sample_1_in`, less `sample_lost_count`. Version 1 had records only,
-    all of them.
+    layout.IDLE_EXIT, an even sample of one in `sample_1_in`, less `sample_lost_count`. `ran` are entries of
+    layout.RUN_TIME, `ran_others_ns` and `ran_target_ns` what has no entry. Version 2 did not know how long threads ran;
+    version 1 had records only, all of them.
     """
 
     started_at: str
@@ -106,14 +110,19 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     energy: list[EnergyReading] = []
     idle_watts: float | None = None
     wakeup_joules: float | None = None
-    notes: list[str] = []
+    notes: Notes = []
+    energy_source: EnergySource | None = None
     interrupted: bool = False
     named: NamedSites | None = None
     stat_idle_percent: float | None = None
     causes: bytes = b""
     sample_1_in: int = 1
     sample_lost_count: int = 0
-    version: int = 2
+    ran: bytes = b""
+    ran_others_ns: int = 0
+    ran_target_ns: int = 0
+    frames: list[PythonFrame] = []
+    version: int = 3
 
     def exit_records(self) -> npt.NDArray[Any]:
         """The idle exits as a numpy array."""
@@ -123,13 +132,27 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
         """Every idle exit of the window, summed by cause."""
         if self.version == 1:
             return aggregate(in_window(self.exit_records(), self.cpu_edges()))
-        entries = np.frombuffer(self.causes, dtype=CAUSE)
+        entries = np.frombuffer(self.causes, dtype=_cause_type(self.version))
         counted: npt.NDArray[Any] = entries[entries["count"] > 0]
+        if self.version == 2:
+            before, counted = counted, np.zeros(len(counted), dtype=CAUSE)
+            for name in CAUSE_BEFORE.names or ():
+                counted[name] = before[name]
         return counted
+
+    def run_times(self) -> RunTimes | None:
+        """How long threads ran; None where that was not traced yet."""
+        if self.version < 3:
+            return None
+        return RunTimes(np.frombuffer(self.ran, dtype=RUN_TIME), self.ran_others_ns, self.ran_target_ns)
 
     def cpu_edges(self) -> dict[int, CpuEdge]:
         """Each CPU's window."""
         return {edge.cpu: edge for edge in self.edges}
+
+
+def _cause_type(version: int) -> np.dtype[np.void]:
+    return CAUSE if version >= 3 else CAUSE_BEFORE
 
 
 def encode(capture: Capture) -> bytes:
@@ -150,8 +173,11 @@ def load(path: Path) -> Capture:
     data = bounds.unpacked(packed, path)
     bounds.check_parts(data, Capture, path)
     capture = msgspec.msgpack.decode(data, type=Capture)
-    broken = len(capture.exits) % IDLE_EXIT.itemsize or len(capture.causes) % CAUSE.itemsize
-    if broken or capture.version not in (1, 2):
+    causes = _cause_type(capture.version).itemsize
+    broken = (
+        len(capture.exits) % IDLE_EXIT.itemsize or len(capture.causes) % causes or len(capture.ran) % RUN_TIME.itemsize
+    )
+    if broken or capture.version not in (1, 2, 3):
         raise DataError(path, "a capture of another version")
     stacks = [site.stack for site in capture.sites] + [sleeper.stack for sleeper in capture.sleeping]
     if any(len(stack) > _STACK_LIMIT_BYTES for stack in stacks):
@@ -167,13 +193,22 @@ def load(path: Path) -> Capture:
     return capture
 
 
+def _is_impossible(sums: npt.NDArray[Any]) -> bool:
+    return bool(np.any(sums >= _SUMS_LIMIT)) or float(sums.sum(dtype=np.float64)) >= _SUMS_LIMIT
+
+
 def _check(capture: Capture, path: Path) -> None:
     if not 0 < capture.window_s < 1e9 or not 0 <= capture.counted_to_ns - capture.counted_from_ns < 1 << 62:
         raise DataError(path, "a window without length")
-    entries = np.frombuffer(capture.causes, dtype=CAUSE)
-    for name in ("count", "running_ns", "idle_ns"):
-        if np.any(entries[name] >= _SUMS_LIMIT) or float(entries[name].sum(dtype=np.float64)) >= _SUMS_LIMIT:
+    entries = np.frombuffer(capture.causes, dtype=_cause_type(capture.version))
+    for name in {"count", "running_ns", "idle_ns", "own_ns", "kernel_ns"} & set(entries.dtype.names or ()):
+        if _is_impossible(entries[name]):
             raise DataError(path, "impossible sums of idle exits")
+    unplaced = (capture.ran_others_ns, capture.ran_target_ns)
+    if _is_impossible(np.frombuffer(capture.ran, dtype=RUN_TIME)["ns"]) or any(
+        not 0 <= ns < _SUMS_LIMIT for ns in unplaced
+    ):
+        raise DataError(path, "an impossible running time")
     for edge in capture.edges:
         if not 0 <= edge.cpu < _CPUS_LIMIT or not 0 <= edge.start_ns <= edge.end_ns < 1 << 63:
             raise DataError(path, "an impossible window of a CPU")

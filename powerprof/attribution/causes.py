@@ -12,9 +12,9 @@ from powerprof.attribution.idle import DEVICE, IPI, MECHANISMS, TICK, TIMER, UNK
 from powerprof.attribution.rhythm import period_ms
 from powerprof.processes.tasks import Task
 from powerprof.records import Cause, Mechanism
-from powerprof.tracing.idle.layout import SOFTIRQS, Flag, WakeEvidence, WakerContext
+from powerprof.tracing.idle.layout import LIFE, SOFTIRQS, Flag, WakeEvidence, WakerContext
 
-LookUp = Callable[[int, int | None, str], Task]
+LookUp = Callable[[int, int | None, str, bool | None], Task]
 _Label = tuple[Mechanism, str | None, str, int | None, str | None]
 _IPI_NAMES = {
     WakeEvidence.RESCHEDULE: "reschedule",
@@ -32,6 +32,8 @@ _KEY = np.dtype(
         ("work", "<u8"),
         ("tid", "<u4"),
         ("tgid", "<u4"),
+        ("is_kernel", "?"),
+        ("life", "<u4"),
     ]
 )
 
@@ -46,6 +48,8 @@ def _keys(exits: Array, ended_by: Array) -> Array:
     keys = np.zeros(len(exits), dtype=_KEY)
     keys["mechanism"] = ended_by
     keys["tid"], keys["tgid"] = blamed(exits)
+    flags = np.where(exits["next_tid"] != 0, exits["flags"], 0)
+    keys["is_kernel"], keys["life"] = flags & Flag.KERNEL != 0, flags & np.uint32(LIFE)
     keys["work"] = exits["work_function"]
     timer = np.isin(ended_by, (TIMER, TICK))
     by_timer = (exits["flags"] & Flag.WAKER != 0) & (exits["waker_context"] == WakerContext.TIMER)
@@ -87,6 +91,14 @@ def _thread(task: Task, work: int, functions: Mapping[int, str], server_names: M
     return task.comm
 
 
+def _names(exits: Array) -> dict[tuple[int, int], str]:
+    """The latest name of each thread that ran, by its number and when it began."""
+    latest = exits[np.argsort(exits["last_ns"], kind="stable")]
+    lives = (latest["flags"] & np.uint32(LIFE)).tolist()
+    ran = zip(latest["next_tid"].tolist(), lives, latest["next_comm"].tolist(), strict=True)
+    return {(tid, life): comm.decode("utf-8", "replace") for tid, life, comm in ran}
+
+
 def summarise(
     exits: Array,
     ended_by: Array,
@@ -97,20 +109,20 @@ def summarise(
     interrupts: Mapping[int, str],
     server_names: Mapping[int, str] | None = None,
     own_pid: int | None = None,
+    c0_ns: Array | None = None,
 ) -> list[Cause]:
     """One row per mechanism, name and thread, most frequent first; `percent` is of all exits given (layout.CAUSE).
 
+    `c0_ns`: the running time of each entry (`running.c0_ns`), unknown where it is not given.
     `server_names` maps thread ids to performance_schema names. Threads of `own_pid` are called powerprof.
     """
     unique, index = np.unique(_keys(exits, ended_by), return_inverse=True)
-    comms: dict[int, str] = {}
-    for tid, comm in zip(exits["next_tid"].tolist(), exits["next_comm"].tolist(), strict=True):
-        comms[tid] = comm.decode("utf-8", "replace")
+    comms = _names(exits)
     groups: dict[_Label, list[int]] = {}
-    tids: dict[_Label, set[int]] = {}
+    threads: dict[_Label, set[tuple[int, int]]] = {}
     for number, key in enumerate(unique):
-        tid = int(key["tid"])
-        task = look_up(tid, int(key["tgid"]) or None, comms.get(tid, ""))
+        tid, life = int(key["tid"]), int(key["life"])
+        task = look_up(tid, int(key["tgid"]) or None, comms.get((tid, life), ""), bool(key["is_kernel"]))
         process = "powerprof" if own_pid is not None and task.pid == own_pid else task.process
         thread = _thread(task, int(key["work"]), functions, server_names or {}) if tid else None
         label: _Label = (
@@ -121,7 +133,7 @@ def summarise(
             thread,
         )
         groups.setdefault(label, []).append(number)
-        tids.setdefault(label, set()).add(tid)
+        threads.setdefault(label, set()).add((tid, life))
     causes = []
     total = int(exits["count"].sum())
     group_of = np.zeros(len(unique), dtype=np.intp)
@@ -131,7 +143,7 @@ def summarise(
     for group, label in enumerate(groups):
         rows = groups_of_exits == group
         count = int(exits["count"][rows].sum())
-        only = tids[label]
+        only = threads[label]
         mechanism, name, process, pid, thread = label
         causes.append(
             Cause(
@@ -143,9 +155,9 @@ def summarise(
                 wakeups_hz=count / window_s,
                 percent=100.0 * count / total,
                 count=count,
-                tid=next(iter(only)) if len(only) == 1 and pid is not None else None,
+                tid=next(iter(only))[0] if len(only) == 1 and pid is not None else None,
                 period_ms=period_ms(exits[rows]) if len(only) == 1 else None,
-                c0_ms=float(exits["running_ns"][rows].sum()) / 1e6,
+                c0_ms=None if c0_ns is None else float(c0_ns[rows].sum()) / 1e6,
             )
         )
     return sorted(causes, key=lambda cause: (-cause.count, str(cause.process), str(cause.thread), str(cause.name)))

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from powerprof.records import Notes
 from powerprof.tracing.captures.functions import FunctionCounts, FunctionTrace
 
 # The kernel keeps 64 return probes per thread (MAX_URETPROBE_DEPTH).
@@ -21,7 +22,7 @@ _EXIT_LIMITS = (
     "calls that began before the window are not counted; inlined calls cannot be probed",
 )
 _DTRACE_LIMITS = (
-    "DTrace does not tell what its probes cost: it is within the times",
+    "DTrace does not measure what its probes cost: the times contain it",
     "the times of a call left by an exception, longjmp or an indirect jump are not counted",
     "calls that began before the window are not counted; inlined calls cannot be probed",
 )
@@ -67,7 +68,7 @@ class FunctionProfile(msgspec.Struct, frozen=True, kw_only=True):
     too_deep_count: int
     lost_count: int
     refused: list[tuple[str, str]]
-    notes: list[str]
+    notes: Notes
     limits: list[str]
     method: str
     tool_cpu_s: float

@@ -64,7 +64,6 @@ class _Cause(msgspec.Struct, frozen=True):
     waker_sp: int
     waker_code: int
     count: int
-    running_ns: int
     idle_ns: int
     gaps: int
     fitting_gaps: int
@@ -83,7 +82,9 @@ class BlamedRow:
     main: _Cause
     rows: list[int] = field(default_factory=list)
     count: int = 0
-    running_ns: int = 0
+    after_exits_ns: float = 0.0
+    kernel_ns: float = 0.0
+    own_ns: float = 0.0
     idle_ns: int = 0
     wakers: Counter[tuple[int, int]] = field(default_factory=Counter)
     waker_stacks: Counter[tuple[int, ...]] = field(default_factory=Counter)
@@ -152,11 +153,13 @@ class Blamer:
         self._stacks = stacks
         self._tasks = {task.tid: task for task in capture.tasks}
         self._pids = set(capture.target.pids)
+        self._many = capture.target.system or len(self._pids) != 1
         self._counted_s = max(1, capture.counted_to_ns - capture.counted_from_ns) / 1e9
         self._named_wakers: dict[tuple[int, ...], NamedStack] = {}
         self._threads: dict[int, Thread] = {}
 
-    def _in_target(self, pid: int, tid: int) -> bool:
+    def in_target(self, pid: int, tid: int) -> bool:
+        """Whether a thread is the target's."""
         if self._capture.target.system:
             task = self._tasks.get(tid)
             return pid != self._capture.own_pid and tid != 0 and not (task is not None and task.is_kernel)
@@ -208,7 +211,7 @@ class Blamer:
         grouped: dict[tuple[int, tuple[int, ...], str, int], BlamedRow] = {}
         for number, (cause, mechanism) in enumerate(zip(_plain(exits), ended_by.tolist(), strict=True)):
             tid, pid = cause.next_tid, cause.next_tgid
-            if not tid or not self._in_target(pid, tid):
+            if not tid or not self.in_target(pid, tid):
                 continue
             stack = NO_STACK if pid < ENDED else _GONE
             if cause.flags & _SITE:
@@ -229,7 +232,6 @@ class Blamer:
                 row = grouped[key] = BlamedRow(tid, stack, origin, MECHANISMS[mechanism], cause)
             row.rows.append(number)
             row.count += cause.count
-            row.running_ns += cause.running_ns
             row.idle_ns += cause.idle_ns
             if cause.count > row.main.count:
                 row.main = cause
@@ -244,13 +246,15 @@ class Blamer:
         if not cause.flags & _WAKER or not tid:
             return
         row.wakers[(tid, pid)] += cause.count
-        if cause.flags & _WAKER_SITE and self._in_target(pid, tid):
+        if cause.flags & _WAKER_SITE and self.in_target(pid, tid):
             stack = self._stacks.find(WAKER, pid, (tid, cause.waker_ip, cause.waker_sp, cause.waker_code))
             self._named_wakers[(tid, *stack.pcs)] = stack
             row.waker_stacks[(tid, *stack.pcs)] += cause.count
 
-    def wakeups(self, rows: Sequence[BlamedRow], shares: Sequence[int | None], exits: Array) -> list[Wakeup]:
-        """The record of each row; `shares` are their wakings."""
+    def wakeups(
+        self, rows: Sequence[BlamedRow], shares: Sequence[int | None], exits: Array, *, is_own: bool = True
+    ) -> list[Wakeup]:
+        """The record of each row; `shares` are their wakings. `is_own`: threads' own running time is known."""
         states = exits["states"].tolist()
         return [
             Wakeup(
@@ -260,7 +264,8 @@ class Blamer:
                 rate_hz=row.count / self._capture.window_s,
                 wakings_count=wakings,
                 period_ms=_period_ms(row),
-                c0_ms=row.running_ns / 1e6,
+                c0_ms=(row.own_ns + row.kernel_ns) / 1e6,
+                own_ms=row.own_ns / 1e6 if is_own else None,
                 thread=self.thread(row.thread),
                 waker=self._waker(row.wakers, row.waker_stacks),
                 stack=list(row.stack.frames),
@@ -282,8 +287,8 @@ class Blamer:
                 counted[name] = counted.get(name, 0) + count
         return dict(sorted(counted.items(), key=lambda ended: -ended[1]))
 
-    def without_exit(self, key: WokenKey, woken: WokenAt, count: int) -> Waking:
-        """The record of `count` wakings of which none ended an idle period."""
+    def without_exit(self, key: WokenKey, woken: WokenAt, count: int, own_ns: float | None) -> Waking:
+        """The record of `count` wakings of which none ended an idle period, and what the thread ran because of them."""
         tid, _, origin = key
         return Waking(
             origin=origin,
@@ -293,6 +298,7 @@ class Blamer:
             waker=self._waker(woken.wakers, Counter()),
             stack=list(woken.stack.frames),
             stack_complete=woken.stack.complete,
+            own_ms=None if own_ns is None else own_ns / 1e6,
             detail=woken.detail,
         )
 
@@ -322,6 +328,8 @@ class Blamer:
                 comm=task.comm if task else f"thread {tid}",
                 server_name=self._capture.server_names.get(tid),
                 pid=task.pid if task else None,
+                process=task.process if task and self._many else None,
+                unit=task.unit if task else None,
             )
         return known
 
@@ -331,7 +339,7 @@ class Blamer:
         by_task = (exits["flags"] & np.uint32(_WAKER) != 0) & (exits["waker_context"] == _TASK)
         names = ["waker_tgid", "waker_tid", "next_tgid", "next_tid", "count"]
         for pid, tid, next_pid, next_tid, count in exits[by_task][names].tolist():
-            if not tid or not self._in_target(pid, tid) or self._in_target(next_pid, next_tid):
+            if not tid or not self.in_target(pid, tid) or self.in_target(next_pid, next_tid):
                 continue
             task = self._tasks.get(next_tid)
             counted[(tid, task.process if task else f"thread {next_tid}")] += count

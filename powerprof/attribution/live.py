@@ -4,70 +4,75 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
+
 from powerprof import __version__
 from powerprof.attribution.capture import Capture
+from powerprof.attribution.causes import LookUp
 from powerprof.attribution.idle import Array
 from powerprof.attribution.records import TargetInfo
+from powerprof.attribution.requests import AttributeRequest
 from powerprof.energy.domains import host_energy
 from powerprof.energy.windows import WindowEnergy
-from powerprof.errors import PowerprofError
 from powerprof.processes.targets import Target, has_ended
 from powerprof.processes.tasks import Task, look_up
-from powerprof.records import ToolCost
+from powerprof.processes.units import Units
+from powerprof.records import Note, Notes, ToolCost
 from powerprof.sources.procfs import own_peak_bytes
 from powerprof.stacks.image import ProcessImage
 from powerprof.text import Say
 from powerprof.tracing.bpf.run_time import Price
+from powerprof.tracing.idle.build import trace_stacks
 from powerprof.tracing.idle.idle_time import DRIVERLESS_STATES
+from powerprof.tracing.idle.layout import Flag
 from powerprof.tracing.idle.sites import SiteWakings
-from powerprof.tracing.idle.stacks import StackTrace, StackTracer
+from powerprof.tracing.idle.stacks import StackTrace
 from powerprof.tracing.idle.window import TracedWindow, TraceWindow
 from powerprof.tracing.symbols.kernel import interrupt_names
 from powerprof.windows.runner import pass_window
 
 
-@dataclass(frozen=True)
-class CapturePlan:
-    """What to capture. `ring_pages` is the size of the stacks' ring buffer in pages of 4 KiB.
-
-    `settle`: give up what root may do once the tracer is loaded and the meters are open, for the rest of this process.
-    """
-
-    target: Target
-    duration_s: float
-    ring_pages: int = 4096
-    energy_source: str = "auto"
-    meter_log: Path | None = None
-    count_run_time: bool = True
-    settle: bool = False
-
-
-def _tasks(exits: Array, wakings: list[SiteWakings], look_up: Callable[[int, int | None, str], Task]) -> list[Task]:
+def _tasks(exits: Array, wakings: list[SiteWakings], look_up: LookUp) -> list[Task]:
     """Every thread of the trace, by what /proc says now and the trace knew then."""
-    known: dict[int, tuple[int | None, str]] = {}
+    known: dict[int, tuple[int | None, str, bool | None]] = {}
     for waking in wakings:
-        known[waking.tid] = (waking.pid, "")
+        known[waking.tid] = (waking.pid, "", None)
         if waking.waker_tid:
-            known[waking.waker_tid] = (waking.waker_pid, "")
-    for prefix in ("waker", "next"):
-        trio = zip(
+            known[waking.waker_tid] = (waking.waker_pid, "", None)
+    for prefix, kernels in (("waker", Flag.WAKER_KERNEL), ("next", Flag.KERNEL)):
+        seen = zip(
             exits[f"{prefix}_tid"].tolist(),
             exits[f"{prefix}_tgid"].tolist(),
             exits[f"{prefix}_comm"].tolist(),
+            (exits["flags"] & np.uint32(kernels) != 0).tolist(),
             strict=True,
         )
-        for tid, pid, comm in set(trio):
+        for tid, pid, comm, is_kernel in set(seen):
             if tid:
-                known[tid] = (pid, comm.decode("utf-8", "replace"))
+                known[tid] = (pid, comm.decode("utf-8", "replace"), is_kernel)
     for tid in set(exits["woken_tid"].tolist()) - set(known) - {0}:
-        known[tid] = (None, "")
-    return [look_up(tid, pid, comm) for tid, (pid, comm) in known.items()]
+        known[tid] = (None, "", None)
+    return [look_up(tid, *what) for tid, what in known.items()]
+
+
+def _with_units(tasks: list[Task], units: Units, ended: Mapping[int, int]) -> list[Task]:
+    """The tasks with their units; of a process that has ended by the control group in which it ended."""
+    by_pid: dict[int, str | None] = {}
+    for task in tasks:
+        if task.is_kernel or task.unit is not None or task.pid is None or task.pid in by_pid:
+            continue
+        unit = units.of(task.pid)
+        by_pid[task.pid] = units.of_group(ended[task.pid]) if unit is None and task.pid in ended else unit
+    return [
+        msgspec.structs.replace(task, unit=by_pid[task.pid]) if task.unit is None and task.pid in by_pid else task
+        for task in tasks
+    ]
 
 
 def _target_info(target: Target, tracer_images: Mapping[int, list[ProcessImage]]) -> TargetInfo:
@@ -88,35 +93,34 @@ def _target_info(target: Target, tracer_images: Mapping[int, list[ProcessImage]]
     )
 
 
-def capture(plan: CapturePlan, server_names: Callable[[], Mapping[int, str]], say: Say) -> Capture:
+def capture(
+    target: Target, request: AttributeRequest, server_names: Callable[[], Mapping[int, str]], say: Say
+) -> Capture:
     """Trace one window. Raises CapabilityError where this host cannot, PowerprofError where the target has gone."""
     from powerprof.host.describe import host_record
 
     say("loading the tracer")
     # Asked before and after: threads come and go, and the question itself must not fall into the window.
-    names = dict(server_names())
+    names, units = dict(server_names()), Units()
+    if target.system:
+        units.look()
     with (
-        WindowEnergy(plan.energy_source, plan.meter_log) as energy,
-        StackTracer(plan.target, plan.ring_pages) as tracer,
-        ExitStack() as stack,
-    ):
-        if not plan.target.system and not tracer.images:
-            raise PowerprofError(
-                f"{plan.target.label}: the process is gone, or is the kernel's",
-                "ps -e lists them; --system looks at every process",
-            )
-        price = stack.enter_context(Price(tracer.program)) if plan.count_run_time else None
+        WindowEnergy(request.energy) as energy,
+        trace_stacks(target, request.stack_pages) as (tracer, looks),
+        Price(tracer.program) as price,
         # Before anything is given up: what counts idle exits beside the trace is found through tracefs.
-        opened = stack.enter_context(TraceWindow(tracer, energy.meters))
-        parts = opened.parts if price is None else (price, *opened.parts)
-        say(f"tracing {plan.target.label} for {plan.duration_s:g} s")
-        passed = pass_window(plan.duration_s, *parts, settle=plan.settle, source=plan.energy_source, hold=True)
+        TraceWindow(tracer, energy.meters) as opened,
+    ):
+        looks.members.need_one()
+        say(f"tracing {target.label} for {request.duration_s:g} s")
+        passed = pass_window(
+            request.duration_s, price, *opened.parts, settle=request.settle, source=request.energy.source, hold=True
+        )
         window = opened.collect(passed)
-        if price is not None:
-            window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
-        stacks = tracer.stack_trace()
+        window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
+        stacks = looks.collect()
         names.update(server_names())
-        around = Around(plan.target, host_record(), interrupt_names(), tracer.notes())
+        around = Around(target, host_record(), interrupt_names(), looks.members.notes(), units)
         return captured(around, window, stacks, energy, names)
 
 
@@ -127,8 +131,9 @@ class Around:
     target: Target
     host: dict[str, Any]
     interrupts: dict[int, str]
-    notes: Sequence[str]
-    look_up: Callable[[int, int | None, str], Task] = look_up
+    notes: Notes
+    units: Units = field(default_factory=Units)
+    look_up: LookUp = look_up
 
 
 def captured(
@@ -147,15 +152,16 @@ def captured(
     tool = ToolCost(
         version=__version__,
         cpu_s=window.tool_cpu_s,
-        wakeups_hz=own / window.window_s,
+        wakeups_hz=own / window.window_s if window.window_s else None,
         bpf_s=window.trace.run_time_s,
-        cpu_percent=100.0 * window.tool_cpu_s / window.window_s / max(1, len(window.edges)),
+        cpu_percent=100.0 * window.tool_cpu_s / window.window_s / len(window.edges) if window.window_s else None,
         lost_count=window.trace.lost_count + stacks.lost_count,
         memory_bytes=own_peak_bytes(),
     )
-    gone = [] if target.system else [f"process {pid} ended during the window" for pid in target.pids if has_ended(pid)]
+    ended = [] if target.system else [pid for pid in target.pids if has_ended(pid)]
+    gone = [Note("process_ended", {"pid": pid}) for pid in ended]
     if not stacks.registers_found:
-        gone.append("no stacks: this kernel keeps the registers of its threads where they were not found")
+        gone.append(Note("no_registers"))
     return Capture(
         started_at=window.residency.started_at,
         window_s=window.window_s,
@@ -164,6 +170,9 @@ def captured(
         tool=tool,
         exits=window.trace.sample.tobytes(),
         causes=causes.tobytes(),
+        ran=window.trace.ran.threads.tobytes(),
+        ran_others_ns=window.trace.ran.others_ns,
+        ran_target_ns=window.trace.ran.target_ns,
         sample_1_in=window.trace.sample_1_in,
         sample_lost_count=window.trace.sample_lost_count,
         lost_count=window.trace.lost_count,
@@ -171,10 +180,11 @@ def captured(
         states=states,
         functions=window.trace.addresses,
         interrupts=around.interrupts,
-        tasks=_tasks(causes, stacks.wakings, around.look_up),
+        tasks=_with_units(_tasks(causes, stacks.wakings, around.look_up), around.units, stacks.ended_groups),
         server_names=names,
         sites=stacks.sites,
         sleeping=stacks.sleeping,
+        frames=stacks.frames,
         images=[image for versions in stacks.images.values() for image in versions],
         wakings=stacks.wakings,
         stacks_lost_count=stacks.lost_count,
@@ -189,7 +199,8 @@ def captured(
         energy=completed.energy,
         idle_watts=None if floor is None else floor.watts,
         wakeup_joules=energy.wakeup_joules(whole.kind),
-        notes=[*completed.notes, *floor_notes, *energy.source.sentences(), *around.notes, *gone],
+        notes=[*completed.notes, *floor_notes, *around.notes, *gone],
+        energy_source=energy.source,
         interrupted=window.interrupted,
         stat_idle_percent=window.stat_idle_percent,
     )

@@ -11,7 +11,8 @@ import msgspec
 from powerprof.attribution.functions import FunctionProfile, function_profile
 from powerprof.attribution.offcpu import OffCpuProfile, bpf_profile, dtrace_profile
 from powerprof.attribution.oncpu import OnCpuProfile, on_cpu_profile
-from powerprof.attribution.requests import FunctionsRequest, OffCpuRequest, ProfileRequest
+from powerprof.attribution.requests import FunctionsRequest, OffCpuRequest, ProfileRequest, SyscallRequest
+from powerprof.attribution.syscalls import SyscallProfile, syscall_profile
 from powerprof.errors import CapabilityError, UsageError
 from powerprof.processes.targets import Target
 from powerprof.processes.tasks import look_up
@@ -21,7 +22,7 @@ from powerprof.tracing.dtrace.backend import DtraceRun
 from powerprof.tracing.dtrace.scripts import Question
 from powerprof.windows.sampling import now_text
 
-T = TypeVar("T", OnCpuProfile, FunctionProfile, OffCpuProfile)
+T = TypeVar("T", OnCpuProfile, FunctionProfile, OffCpuProfile, SyscallProfile)
 # Says what the probes can do to the target; raises where it is not agreed to.
 Consent = Callable[[str], None]
 Names = Callable[[], Mapping[int, str]]
@@ -105,6 +106,20 @@ def off_cpu(target: Target, request: OffCpuRequest, names: Names, say: Say) -> O
             raise
         record = _off_cpu_by_dtrace(target, request, names, say)
     return _labelled(record, target, started_at)
+
+
+def syscalls(target: Target, request: SyscallRequest, names: Names, say: Say) -> SyscallProfile:
+    """Count system calls for one window. Raises CapabilityError, PowerprofError."""
+    from powerprof.tracing.syscalls.tracer import SyscallTracer
+
+    started_at, named = now_text(), dict(names())
+    say("loading the counter")
+    with SyscallTracer(None if target.system else target.pids) as tracer:
+        say(f"counting system calls of {target.label} for {request.duration_s:g} s")
+        trace = tracer.measure(request.duration_s, settle=request.settle)
+    tids = {row.tid for row in trace.calls} | {row.tid for row in trace.files}
+    named = {**{row.tid: row.comm for row in trace.files}, **_thread_names(sorted(tids), lambda: {**named, **names()})}
+    return _labelled(syscall_profile(trace, named), target, started_at)
 
 
 def _check_backend(name: str) -> None:

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from powerprof import text
 from powerprof.attribution.sleepers import WakerRow
-from powerprof.tracing.captures.offcpu import OffCpuTrace, ThreadSums
-from powerprof.tracing.dtrace.output import SleepsTrace, WakersTrace
+from powerprof.records import Notes
+from powerprof.tracing.captures.offcpu import OffCpuTrace, ThreadSums, WakingSum
+from powerprof.tracing.dtrace.output import DtraceFrame, DtraceWakeup, SleepsTrace, WakersTrace
 
 _EDGES = "sleeps and waits that began before the window are not counted"
-_BPF_LIMITS = (
-    _EDGES,
-    "work that the kernel defers out of an interrupt counts as the interrupt's where it follows within 20 µs",
-)
+_BPF_LIMITS = (_EDGES,)
 _DTRACE_LIMITS = (
     _EDGES,
     "sleeps and wakings are counted in two windows, one after the other",
@@ -66,7 +65,7 @@ class OffCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     wakings_count: int | None
     wakers: list[WakerRow]
     lost_count: int
-    notes: list[str]
+    notes: Notes
     limits: list[str]
     method: str
     tool_cpu_s: float | None
@@ -92,28 +91,47 @@ def bpf_profile(trace: OffCpuTrace, names: Mapping[int, str]) -> OffCpuProfile:
         threads=sorted(threads, key=lambda thread: (-thread.sleeps_count, thread.tid)),
         wakings_window_s=trace.window_s,
         wakings_count=total,
-        wakers=[
-            WakerRow(
-                tid=waking.tid,
-                thread=names.get(waking.tid) or comms.get(waking.tid),
-                waker_pid=waking.waker_pid,
-                waker_tid=waking.waker_tid,
-                waker_comm=waking.waker_comm,
-                count=waking.count,
-                rate_hz=waking.count / trace.window_s,
-                percent=100.0 * waking.count / total,
-                stack=[],
-            )
-            for waking in sorted(trace.wakings, key=lambda one: (-one.count, one.tid, one.waker_tid))
-        ],
+        wakers=_waker_rows(
+            [(waking.tid, waking, []) for waking in trace.wakings], comms | dict(names), trace.window_s, total
+        ),
         lost_count=trace.lost_count,
-        notes=trace.notes,
+        notes=[*trace.notes, *_unseen(trace.unseen_count)],
         limits=list(_BPF_LIMITS),
         method="bpf",
         tool_cpu_s=trace.tool_cpu_s,
         bpf_s=trace.bpf_s,
         interrupted=trace.interrupted,
     )
+
+
+def _unseen(count: int) -> list[str]:
+    if not count:
+        return []
+    return [f"{text.some(count, 'time')} a thread ran unseen: how long it waited for a CPU before is in no sum"]
+
+
+def _waker_rows(
+    wakings: Iterable[tuple[int, WakingSum | DtraceWakeup, list[DtraceFrame]]],
+    names: Mapping[int, str],
+    window_s: float,
+    total: int,
+) -> list[WakerRow]:
+    """Woken thread, its waking and the waker's stack → rows, the most frequent first."""
+    rows = [
+        WakerRow(
+            tid=tid,
+            thread=names.get(tid),
+            waker_pid=waking.waker_pid,
+            waker_tid=waking.waker_tid,
+            waker_comm=waking.waker_comm,
+            count=waking.count,
+            rate_hz=waking.count / window_s,
+            percent=100.0 * waking.count / total,
+            stack=stack,
+        )
+        for tid, waking, stack in wakings
+    ]
+    return sorted(rows, key=lambda row: (-row.count, row.tid, row.waker_tid))
 
 
 def _thread(sums: ThreadSums, window_s: float, names: Mapping[int, str]) -> OffCpuThread:
@@ -166,20 +184,9 @@ def dtrace_profile(sleeps: SleepsTrace, wakings: WakersTrace | None, names: Mapp
         ],
         wakings_window_s=wakings.window_s if wakings is not None else None,
         wakings_count=total,
-        wakers=[
-            WakerRow(
-                tid=wakeup.sleeper_tid,
-                thread=names.get(wakeup.sleeper_tid),
-                waker_pid=wakeup.waker_pid,
-                waker_tid=wakeup.waker_tid,
-                waker_comm=wakeup.waker_comm,
-                count=wakeup.count,
-                rate_hz=wakeup.count / wakings.window_s,
-                percent=100.0 * wakeup.count / total,
-                stack=wakeup.stack,
-            )
-            for wakeup in wakings.wakeups
-        ]
+        wakers=_waker_rows(
+            [(wakeup.sleeper_tid, wakeup, wakeup.stack) for wakeup in wakings.wakeups], names, wakings.window_s, total
+        )
         if wakings is not None and total
         else [],
         lost_count=sleeps.lost_count + (wakings.lost_count if wakings is not None else 0),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.stacks.store import TableStore
+from powerprof.records import Notes
 from powerprof.tracing.captures.oncpu import OnCpuCapture
 from powerprof.tracing.oncpu.names import OnCpuFrame, PathNames
 
@@ -49,16 +49,16 @@ class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """`profile`. Percentages are of all C0 samples of the host for cpu-clock (`percent_of` "c0"), of the
-    targets' faults for page faults. `c0_percent` is the sampled C0 share of all CPUs, `target_percent` the targets'
-    share of it. target = named + lost.
+    """`profile`. Percentages are of the targets' own samples (`percent_of` "target"; "c0", of all C0 samples of the
+    host, in runs that were saved before), or of the targets' faults. `c0_percent` is the sampled C0 share of all
+    CPUs, `target_percent` the targets' share of it. target = named + lost.
     """
 
     event: str
     pids: list[int] | None
     window_s: float
     cpus: int
-    percent_of: Literal["c0", "page_faults"]
+    percent_of: Literal["target", "c0", "page_faults"]
     c0_percent: float | None
     target_count: int
     target_percent: float | None
@@ -72,7 +72,7 @@ class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     lost_count: int
     missed_count: int
     copied_stacks_count: int
-    notes: list[str]
+    notes: Notes
     tool_cpu_s: float
     bpf_s: float | None
     interrupted: bool = False
@@ -84,12 +84,10 @@ class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.oncpu/1"] = "powerprof.oncpu/1"
 
 
-def on_cpu_profile(
-    capture: OnCpuCapture, store: TableStore | None = None, server_names: Mapping[int, str] | None = None
-) -> OnCpuProfile:
+def on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] | None = None) -> OnCpuProfile:
     """The report of one window. `server_names` maps a tid to the server's name of the thread."""
-    names = PathNames(capture, store)
-    whole = capture.busy_count if capture.event == "cpu-clock" else capture.target_count
+    names = PathNames(capture)
+    whole = capture.target_count
     merged: dict[tuple[int, tuple[str, ...], str], tuple[list[OnCpuFrame], int, int]] = {}
     states = dict.fromkeys(("complete", "truncated", "failed", "lost", "kernel"), 0)
     for row in sorted(capture.rows, key=lambda sample: (sample.pid, sample.tid, sample.user, sample.kernel)):
@@ -119,7 +117,7 @@ def on_cpu_profile(
         pids=capture.pids,
         window_s=capture.window_s,
         cpus=capture.cpus,
-        percent_of="c0" if clock else "page_faults",
+        percent_of="target" if clock else "page_faults",
         c0_percent=_percent(capture.busy_count, capture.events_count) if clock and capture.events_count else None,
         target_count=capture.target_count,
         target_percent=_percent(capture.target_count, capture.busy_count) if clock and capture.busy_count else None,

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.records import Cause, Conservation, EnergyReading, EnergySplit, Mechanism, ToolCost
+from powerprof import text
+from powerprof.records import Cause, Conservation, EnergyReading, EnergySource, EnergySplit, Mechanism, Notes, ToolCost
 
 Origin = Literal["own_timer", "other_thread", "other_process", "device", "kernel", "runnable"]
 
@@ -35,15 +36,23 @@ class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
             return f"{self.module}+{self.function_start}"
         return f"{self.module}+{self.address}" if self.module == "[unmapped]" else f"{self.module} {self.address}"
 
+    @property
+    def placed(self) -> str:
+        """The label with the source file's name and line, where they are known."""
+        return text.placed(self.label, self.source)
+
 
 class Thread(msgspec.Struct, frozen=True, kw_only=True):
     """A thread; `server_name` is performance_schema's. `tid` 0: all threads of that name that had ended, where there
-    were more than are told apart."""
+    were more than are told apart. `process` names its process where the target is not one process alone, `unit` its
+    control group as people call it: a service, a container, a pod."""
 
     tid: int
     comm: str
     server_name: str | None = None
     pid: int | None = None
+    process: str | None = None
+    unit: str | None = None
 
     @property
     def label(self) -> str:
@@ -72,9 +81,10 @@ class Wakeup(msgspec.Struct, frozen=True, kw_only=True):
     `origin` runnable: the thread had not slept. It was throttled (a CPU limit) or moved from another CPU: nothing woke
     it, and there is no stack.
 
-    `c0_ms` is the running time that followed until those CPUs idled again. `idle_ms` is how long the periods that
-    were cut short had lasted on average; `states` counts them by idle state. `detail` names the timer's function or
-    the device.
+    `c0_ms` is what the thread itself ran (`own_ms`) and what the kernel ran from these exits until it did; what others
+    ran meanwhile is theirs. `own_ms` is None in runs that were saved before it was measured: there `c0_ms` is all time
+    until the CPUs idled again. `idle_ms` is how long the periods that were cut short had lasted on average; `states`
+    counts them by idle state. `detail` names the timer's function or the device.
     """
 
     mechanism: Mechanism
@@ -88,6 +98,7 @@ class Wakeup(msgspec.Struct, frozen=True, kw_only=True):
     waker: Waker | None
     stack: list[StackFrame]
     stack_complete: bool
+    own_ms: float | None = None
     detail: str | None = None
     idle_ms: float | None = None
     states: dict[str, int] = {}
@@ -130,7 +141,10 @@ class Woken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waking(msgspec.Struct, frozen=True, kw_only=True):
-    """Wakings of one thread at one stack by one origin that all found a CPU running: they ended no idle period."""
+    """Wakings of one thread at one stack by one origin that all found a CPU running: they ended no idle period.
+
+    `own_ms` is what the thread ran because of them: a share of all that it ran, by what it runs after its idle exits.
+    """
 
     origin: Origin
     wakings_count: int
@@ -139,7 +153,24 @@ class Waking(msgspec.Struct, frozen=True, kw_only=True):
     waker: Waker | None
     stack: list[StackFrame]
     stack_complete: bool
+    own_ms: float | None = None
     detail: str | None = None
+
+
+class RunningTime(msgspec.Struct, frozen=True, kw_only=True):
+    """All time in which the host's CPUs ran, by whose it was; the parts sum to `c0_ms`.
+
+    A part is what its threads ran themselves, and what the kernel ran from their idle exits until they did. `kernel_ms`
+    followed exits after which nobody ran (ticks). `rest_ms` is nobody's: going idle, polling, interrupts where the
+    kernel counts them by themselves, what the hypervisor took; None where C0 is unknown.
+    """
+
+    c0_ms: float | None
+    target_ms: float
+    tool_ms: float
+    others_ms: float
+    kernel_ms: float
+    rest_ms: float | None
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,9 +195,11 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     woken_elsewhere: list[Woken] = []
     other_causes: list[Cause] = []
     c0_percent: float | None = None
+    running: RunningTime | None = None
     energy: list[EnergyReading] = []
     energy_split: EnergySplit | None = None
-    notes: list[str] = []
+    energy_source: EnergySource | None = None
+    notes: Notes = []
     interrupted: bool = False
     command: str = "attribute"
     schema: Literal["powerprof.attribution/1"] = "powerprof.attribution/1"

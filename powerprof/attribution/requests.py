@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from powerprof.energy.request import AS_SEEN, EnergyRequest
+from powerprof.errors import UsageError
+
+_PAGE_KIB = 4
+
 
 class TargetChoice(Protocol):
     """Which processes are meant."""
@@ -30,26 +35,26 @@ class ServerChoice(Protocol):
     def defaults_file(self) -> Path | None: ...
 
 
-class MeterChoice(Protocol):
-    """Which meters are read."""
-
-    @property
-    def energy_source(self) -> str: ...
-    @property
-    def meter_log(self) -> Path | None: ...
-
-
 # `settle`: this process does nothing else afterwards, and may give up what root may do.
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttributeRequest:
-    """`attribute`: who wakes the CPUs."""
+    """`attribute`: who wakes the CPUs. Raises UsageError where the buffer for stacks is no power of two."""
 
     duration_s: float
-    stack_buffer_kib: int
-    meters: MeterChoice
+    stack_buffer_kib: int = 16384
+    energy: EnergyRequest = AS_SEEN
     settle: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stack_buffer_kib < _PAGE_KIB or self.stack_buffer_kib.bit_count() != 1:
+            raise UsageError(f"--stack-buffer {self.stack_buffer_kib} is not a power of two", "for example 8192")
+
+    @property
+    def stack_pages(self) -> int:
+        """The buffer in pages."""
+        return self.stack_buffer_kib // _PAGE_KIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,4 +85,12 @@ class OffCpuRequest:
 
     duration_s: float
     backend: str = "auto"
+    settle: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyscallRequest:
+    """`syscalls`: calls by kind, reads and writes by file, waits for locks."""
+
+    duration_s: float
     settle: bool = False

@@ -21,15 +21,17 @@ from powerprof.attribution.requests import (
     OffCpuRequest,
     ProfileRequest,
     ServerChoice,
+    SyscallRequest,
     TargetChoice,
 )
 from powerprof.attribution.sites import SiteStacks
-from powerprof.errors import DataError, PowerprofError, UsageError
+from powerprof.attribution.syscalls import SyscallProfile
+from powerprof.errors import DataError, PowerprofError
 from powerprof.processes.targets import Target, resolve
 from powerprof.runs import RunStore
+from powerprof.stacks.remedies import missing_names
+from powerprof.stacks.store import TableStore
 from powerprof.text import Say
-
-_PAGE_KIB = 4
 
 
 @dataclass(frozen=True)
@@ -41,23 +43,22 @@ class AttributionResult:
     files: dict[str, bytes] | None = None
 
 
-def attribute(chosen: TargetChoice, server: ServerChoice, request: AttributeRequest, say: Say) -> AttributionResult:
-    """Trace one window on this host. Raises UsageError, CapabilityError, PowerprofError."""
-    pages = request.stack_buffer_kib // _PAGE_KIB
-    if pages * _PAGE_KIB != request.stack_buffer_kib or pages & (pages - 1):
-        raise UsageError(f"--stack-buffer {request.stack_buffer_kib} is not a power of two", "for example 8192")
+def attribute(
+    chosen: TargetChoice, server: ServerChoice, request: AttributeRequest, say: Say, store: TableStore | None = None
+) -> AttributionResult:
+    """Trace one window on this host; `store` is where symbols come from. Raises UsageError, CapabilityError,
+    PowerprofError.
+    """
     target = _resolved(chosen)
-    plan = live.CapturePlan(
-        target,
-        request.duration_s,
-        pages,
-        energy_source=request.meters.energy_source,
-        meter_log=request.meters.meter_log,
-        settle=request.settle,
-    )
-    taken = live.capture(plan, _names_of(server, target), say)
-    stacks = SiteStacks(taken)
+    taken = live.capture(target, request, _names_of(server, target), say)
+    stacks = SiteStacks(taken, store)
     record = blame.attribute(taken, stacks)
+    stacks_shown = [row.stack for rows in (record.wakeups, record.wakings_without_exit) for row in rows]
+    frames = [(frame.module, frame.function is not None) for stack in stacks_shown for frame in stack]
+    missing = missing_names(frames, taken.images)
+    if missing is not None:
+        record = msgspec.structs.replace(record, notes=[*record.notes, missing])
+        taken = msgspec.structs.replace(taken, notes=[*taken.notes, missing])
     taken = msgspec.structs.replace(taken, named=stacks.named())
     return AttributionResult(record, taken, {capture.FILE: capture.encode(taken)})
 
@@ -83,12 +84,20 @@ def off_cpu(chosen: TargetChoice, server: ServerChoice, request: OffCpuRequest, 
     return modes.off_cpu(target, request, _names_of(server, target), say)
 
 
+def syscalls(chosen: TargetChoice, server: ServerChoice, request: SyscallRequest, say: Say) -> SyscallProfile:
+    """Count one window of system calls. Raises UsageError, CapabilityError, PowerprofError."""
+    target = _resolved(chosen)
+    return modes.syscalls(target, request, _names_of(server, target), say)
+
+
 def replay(name: str, runs_dir: Path | None) -> AttributionResult:
     """Analyse a saved capture again. Raises UsageError, DataError."""
     folder = RunStore(runs_dir).find(name)
     raw = folder if folder.name == capture.FILE else folder.parent / capture.FILE
     if not raw.is_file():
-        raise DataError(folder, "there is no capture beside it")
+        raise DataError(
+            folder, "there is no trace beside it; only attribute saves one", hint="powerprof runs lists them"
+        )
     taken = capture.load(raw)
     run_id = folder.parent.name if folder.name != capture.FILE else None
     return AttributionResult(msgspec.structs.replace(analyse(taken), id=run_id), taken)

@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 
 from powerprof import text
 from powerprof.attribution.capture import Capture, NamedSite, NamedSites, StackTally
+from powerprof.attribution.interpreted import Runs, merge, runs
 from powerprof.attribution.records import StackFrame
+from powerprof.records import Notes
 from powerprof.stacks.image import ProcessImage
+from powerprof.stacks.pycode import PythonFrame, places
 from powerprof.stacks.registers import SavedStack
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer
@@ -32,6 +35,7 @@ class NamedStack:
     complete: bool
     reason: str | None
     captured: bool = True
+    interpreted: bool = False
 
 
 def _frame(frame: Frame) -> StackFrame:
@@ -119,9 +123,10 @@ class SiteStacks:
             self._exact[(site.kind, (*place, site.code))] = site
             self._same.setdefault((site.kind, site.pid, site.ip, site.sp, site.code), site)
             self._near.setdefault((site.kind, *place), site)
+        self._frames = {(frame.pid, frame.code, frame.instruction): frame for frame in capture.frames}
         self._named: dict[tuple[int, int, Key], NamedStack] = {}
         self.tally = StackTally()
-        self._notes: list[str] = []
+        self._notes: Notes = []
         # What somebody else who named stacks of this capture could not read.
         self.unread: list[str] = []
         if capture.named is not None:
@@ -159,8 +164,8 @@ class SiteStacks:
         place = self._place(kind, pid, key)
         if self._memo is not None and place is not None:
             self._memo.put(place, stack)
-            if stack.captured:
-                # A sleep there of which the call path was not looked at.
+            if stack.captured and not stack.interpreted:
+                # A sleep there of which the call path was not looked at. An interpreter's functions share one.
                 self._memo.put((*place[:3], (*key[:3], 0)), stack)
 
     def knows(self, kind: int, pid: int, key: Key) -> bool:
@@ -199,7 +204,7 @@ class SiteStacks:
         ]
         return NamedSites(frames=list(places), sites=sites, tally=self.tally, notes=self.notes())
 
-    def notes(self) -> list[str]:
+    def notes(self) -> Notes:
         """What could not be read of the processes' files, and why stacks were cut."""
         if self._notes:
             return self._notes
@@ -209,6 +214,10 @@ class SiteStacks:
             why = reason.rpartition(": ")[2]
             short[why] = short.get(why, 0) + count
         cut = [f"{text.some(count, 'stack')} cut short: {why}" for why, count in sorted(short.items())]
+        if odd := self.tally.disagreeing:
+            cut.append(
+                f"{text.some(odd, 'stack')} without the interpreter's functions: these disagree with the calls in C"
+            )
         return list(dict.fromkeys([*self._store.budget.notes(), *self.unread, *self.notes_unread(), *cut]))
 
     def notes_unread(self) -> list[str]:
@@ -253,8 +262,30 @@ class SiteStacks:
         walks = [(image, self._unwinder.unwind(image, saved)) for image in reversed(images)]
         image, walked = max(walks, key=lambda walk: (walk[1].complete, len(walk[1].pcs)))
         self._count(walked.complete, walked.reason, captured=True)
-        frames = tuple(_frame(frame) for frame in self._symbolizer(image).stack(walked))
-        return NamedStack(walked.pcs, frames, walked.complete, walked.reason)
+        symbolizer = self._symbolizer(image)
+        calls = [
+            (pc, tuple(_frame(frame) for frame in symbolizer.frames(pc, exact)))
+            for pc, exact in zip(walked.pcs, walked.exact, strict=True)
+        ]
+        chain = self._chain(kind, pid, key)
+        merged = merge(calls, self._runs(pid, chain), walked.complete) if chain else None
+        if chain and merged is None:
+            self.tally.disagreeing += 1
+        shown = merged or calls
+        frames = tuple(frame for _, frames in shown for frame in frames)
+        pcs = tuple(pc for pc, _ in shown)
+        return NamedStack(pcs, frames, walked.complete, walked.reason, interpreted=bool(chain))
+
+    def _chain(self, kind: int, pid: int, key: Key) -> bytes:
+        """An interpreter's frames where this very stack was looked at; of another one they would be somebody else's."""
+        tid, ip, sp, code = key
+        site = self._exact.get((kind, key)) or self._same.get((kind, pid, ip, sp, code))
+        asleep = self._sleeping.get((tid, ip, sp)) if not code and kind == SLEEPER else None
+        return site.chain if site is not None else asleep.chain if asleep is not None else b""
+
+    def _runs(self, pid: int, chain: bytes) -> Runs:
+        found, whole = places(chain)
+        return runs([self._frames.get((pid, *place)) or PythonFrame(pid, *place) for place in found], whole)
 
     def _symbolizer(self, image: ProcessImage) -> Symbolizer:
         return self._symbolizers.setdefault(id(image), Symbolizer(image, self._store, inline=self._memo is None))

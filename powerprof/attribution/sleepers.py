@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from powerprof.records import Notes
 from powerprof.tracing.dtrace.output import DtraceFrame
 
 
@@ -35,7 +36,7 @@ class WakersProfile(msgspec.Struct, frozen=True, kw_only=True):
     wakings_count: int
     wakers: list[WakerRow]
     lost_count: int
-    notes: list[str]
+    notes: Notes
     limits: list[str]
     tool_cpu_s: float | None = None
     method: str = "dtrace"
@@ -70,7 +71,7 @@ class SleepsProfile(msgspec.Struct, frozen=True, kw_only=True):
     sleeps_count: int
     threads: list[SleepRow]
     lost_count: int
-    notes: list[str]
+    notes: Notes
     limits: list[str]
     tool_cpu_s: float | None = None
     method: str = "dtrace"

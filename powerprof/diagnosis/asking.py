@@ -12,7 +12,9 @@ from powerprof.database.clients import sql
 from powerprof.database.clients.base import StatementError
 from powerprof.database.private.replication import status_of, status_rows
 from powerprof.diagnosis.evidence import Client, LoggedEvent, ReplicaHost, ReplicationChannel, ScheduledEvent
+from powerprof.diagnosis.logins import DUMPS
 from powerprof.diagnosis.periodic import SETTINGS
+from powerprof.processes.namespaces import outer_ids
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
@@ -21,6 +23,7 @@ T = TypeVar("T")
 _TEXT = 200
 _MOST_CLIENTS = 300
 _MOST_CHANNELS = 1000
+_MOST_LOGGED = 200
 # The beginning of a statement is enough: whole ones may be gigabytes. Newer columns first (1054 is an unknown one).
 _CLIENT_COLUMNS = ("TIME_MS, TID, QUERY_ID, ", "")
 # Counters that a rule reads, and every statement that only looks: see rules.POLLING. Nothing else is asked for: six
@@ -41,6 +44,10 @@ _COUNTERS = (
             "change_db",
             "register_slave",
             "binlog_dump",
+            "start_slave",
+            "slave_start",
+            "replica_start",
+            "start_all_slaves",
         )
     ),
     "Slave_connections",
@@ -48,6 +55,10 @@ _COUNTERS = (
     "Slaves_running",
     "Connections",
     "Questions",
+    "Select_scan",
+    "Handler_read_rnd_next",
+    "Rows_sent",
+    "Access_denied_errors",
     "Queries",
     "Uptime",
     "Binlog_commits",
@@ -94,6 +105,7 @@ def status(connection: Sql) -> dict[str, int]:
     likes = "".join(f" OR Variable_name LIKE '{pattern}'" for pattern in _COUNTERS_LIKE)
     answer = sql.rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({_listed(_COUNTERS)}){likes}", columns=2)
     counted = {str(name): sql.count(value) for name, value in answer}
+    counted[DUMPS] = _dumps(connection)
     return {name: value for name, value in counted.items() if value is not None}
 
 
@@ -105,6 +117,67 @@ def variables(connection: Sql) -> dict[str, str]:
             connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({_listed(_VARIABLES)})", columns=2
         )
     }
+
+
+def _dumps(connection: Sql) -> int | None:
+    """How often replicas have begun to read the binary log; None without performance_schema."""
+    try:
+        return sql.count(
+            sql.scalar(
+                connection,
+                "SELECT SUM(COUNT_STAR) FROM performance_schema.events_statements_summary_global_by_event_name "
+                "WHERE EVENT_NAME LIKE 'statement/com/Binlog Dump%'",
+            )
+        )
+    except StatementError as error:
+        if error.number >= 2000 or error.number == 0:
+            raise
+        return None
+
+
+_STATEMENTS = """SELECT t.PROCESSLIST_ID, e.EVENT_NAME, e.COUNT_STAR
+FROM performance_schema.events_statements_summary_by_thread_by_event_name e
+JOIN performance_schema.threads t ON t.THREAD_ID = e.THREAD_ID
+WHERE e.COUNT_STAR > 0 AND t.PROCESSLIST_ID IS NOT NULL AND t.PROCESSLIST_ID <> CONNECTION_ID()
+AND (e.EVENT_NAME LIKE 'statement/sql/show%'
+OR e.EVENT_NAME IN ('statement/com/Ping', 'statement/sql/select')) LIMIT 20000"""
+
+
+def statements_by_connection(connection: Sql) -> dict[int, dict[str, int]]:
+    """How often each connection sent which looking statement so far, by the names of the status counters; empty
+    where performance_schema is off or may not be read."""
+    counts: dict[int, dict[str, int]] = {}
+    try:
+        rows = sql.rows(connection, _STATEMENTS, columns=3)
+    except StatementError as error:
+        if error.number >= 2000 or error.number == 0:
+            raise
+        return {}
+    for number, event, value in rows:
+        name = str(event).rpartition("/")[2]
+        counter = "Com_admin_commands" if name == "Ping" else f"Com_{name}"
+        connection_id, count = sql.count(number), sql.count(value)
+        if connection_id is not None and count is not None:
+            counts.setdefault(connection_id, {})[counter] = count
+    return counts
+
+
+def last_statements(connection: Sql) -> dict[int, str]:
+    """The beginning of what each connection asked last; empty without performance_schema."""
+    try:
+        rows = sql.rows(
+            connection,
+            f"SELECT t.PROCESSLIST_ID, LEFT(e.SQL_TEXT, {_TEXT}) "  # noqa: S608 - ours
+            "FROM performance_schema.events_statements_current e JOIN performance_schema.threads t "
+            "ON t.THREAD_ID = e.THREAD_ID WHERE t.PROCESSLIST_ID IS NOT NULL AND e.SQL_TEXT IS NOT NULL LIMIT 1000",
+            columns=2,
+        )
+    except StatementError as error:
+        if error.number >= 2000 or error.number == 0:
+            raise
+        return {}
+    texts = [(sql.count(number), _short(text)) for number, text in rows]
+    return {number: text for number, text in texts if number is not None}
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -178,6 +251,39 @@ def _short(value: Any) -> str:
     return "" if value is None else str(value)[:_TEXT]
 
 
+def connection_threads(connection: Sql, pid: int | None) -> dict[int, int]:
+    """The kernel's number of each connection's thread, by the connection's; empty without performance_schema."""
+    try:
+        rows = sql.rows(
+            connection,
+            "SELECT PROCESSLIST_ID, THREAD_OS_ID FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL "
+            "LIMIT 20000",
+            columns=2,
+        )
+    except StatementError as error:
+        if error.number >= 2000 or error.number == 0:
+            raise
+        return {}
+    outer = outer_ids(pid)
+    numbers = [(sql.count(one), sql.count(thread)) for one, thread in rows]
+    return {one: outer.get(thread, thread) for one, thread in numbers if one is not None and thread}
+
+
+def replica_accounts(connection: Sql) -> list[str]:
+    """Accounts that may replicate and are no administrator's; empty where they may not be read."""
+    try:
+        rows = sql.rows(
+            connection,
+            "SELECT User, Host FROM mysql.user WHERE Repl_slave_priv = 'Y' AND Super_priv = 'N' LIMIT 200",
+            columns=2,
+        )
+    except StatementError as error:
+        if error.number >= 2000 or error.number == 0:
+            raise
+        return []
+    return [f"{_short(user)}@{_short(host)}" for user, host in rows]
+
+
 def replicas(connection: Sql) -> list[ReplicaHost]:
     """The replicas that this server knows of."""
     rows = sql.first_known(partial(sql.records, connection), "SHOW SLAVE HOSTS", "SHOW REPLICAS") or []
@@ -199,17 +305,18 @@ def events(connection: Sql) -> list[ScheduledEvent]:
     """Recurring events with an interval in seconds to weeks."""
     rows = sql.rows(
         connection,
-        "SELECT EVENT_SCHEMA, EVENT_NAME, INTERVAL_VALUE, INTERVAL_FIELD, STATUS FROM information_schema.events "
-        "WHERE EVENT_TYPE = 'RECURRING' LIMIT 1000",
-        columns=5,
+        "SELECT EVENT_SCHEMA, EVENT_NAME, INTERVAL_VALUE, INTERVAL_FIELD, STATUS, LAST_EXECUTED "
+        "FROM information_schema.events WHERE EVENT_TYPE = 'RECURRING' LIMIT 1000",
+        columns=6,
     )
     return [
         ScheduledEvent(
             name=f"{schema}.{name}"[:_TEXT],
             interval_s=float(str(value)) * _SECONDS[str(field)],
             enabled=str(state) == "ENABLED",
+            last_executed=None if last is None else str(last)[:_TEXT],
         )
-        for schema, name, value, field, state in rows
+        for schema, name, value, field, state, last in rows
         if str(field) in _SECONDS and re.fullmatch(r"[0-9]{1,9}", str(value))
     ]
 
@@ -222,12 +329,12 @@ def log_end(connection: Sql) -> tuple[str, int] | None:
     return None if not rows or position is None else (str(rows[0][0]), position)
 
 
-def logged(connection: Sql, since: tuple[str, int], most: int = 200) -> list[LoggedEvent]:
-    """The events written to the binary log since then, at most `most` of them."""
+def logged(connection: Sql, since: tuple[str, int]) -> list[LoggedEvent]:
+    """The events written to the binary log since then, at most `_MOST_LOGGED` of them."""
     file, position = since
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,120}", file):
         return []
-    rows = sql.records(connection, f"SHOW BINLOG EVENTS IN '{file}' FROM {position} LIMIT {most}")
+    rows = sql.records(connection, f"SHOW BINLOG EVENTS IN '{file}' FROM {position} LIMIT {_MOST_LOGGED}")
     plain = [{name.lower(): value for name, value in row.items()} for row in rows]
     return [
         LoggedEvent(
@@ -235,5 +342,5 @@ def logged(connection: Sql, since: tuple[str, int], most: int = 200) -> list[Log
             kind=_short(row.get("event_type")),
             info=_short(row.get("info")),
         )
-        for row in plain[:most]
+        for row in plain[:_MOST_LOGGED]
     ]

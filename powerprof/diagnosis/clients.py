@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from powerprof.diagnosis.evidence import Client, Evidence, ThreadWakeups
 from powerprof.diagnosis.findings import Finding
@@ -31,10 +33,13 @@ POLLING = {
 # An exporter scrapes once in 5 to 60 s with some statements each; a dashboard asks once a second.
 _POLLING_HZ = 5.0
 _PINGS_HZ = 20.0
-_FAILED_LOGINS_HZ = 1.0
+# Of the statements in question the server counted this share on one connection.
+_MOST_OF_THEM = 0.5
+# A thread that asks nothing else is woken once for each statement, give or take this share.
+_AS_OFTEN = 0.25
 _CONNECTS_HZ = 5.0
 _FEW_STATEMENTS = 3.0
-_BUSY_HZ = 20.0
+_BUSY_HZ = 1.0
 _CONNECTION = "sql/one_connection"
 
 
@@ -54,29 +59,85 @@ def monitoring(evidence: Evidence) -> list[Finding]:
     if total < _POLLING_HZ:
         return []
     most = [(said, count / 1000) for said, count in asked.most_common(4) if count >= 100]
-    who = pollers(evidence)
-    first = who[0][0] if who else None
-    text = f"A client asks {most[0][0]} {rate(most[0][1])}"
-    if first is not None:
-        text = f"{_person(first)} asks {most[0][0]} {rate(most[0][1])}"
-    said_ = [f"{words} {rate(often)} by the server's own count" for words, often in most]
-    for client, woken in who[:4]:
-        how = f"its thread is woken {rate(woken)}" if woken else "a new statement at every look"
-        said_.append(f"connection {client.id}, {_person(client)}: {how}")
+    who = asker(evidence, most)
+    text = f"{_person(who.client) if who is not None else 'A client'} asks {most[0][0]} {rate(most[0][1])}"
+    evidence_ = [f"{words} {rate(often)} by the server's own count" for words, often in most]
+    remedy = ["Let it ask every 10 s or more (scrape interval, refresh, health check interval)"]
+    if who is not None:
+        evidence_.append(f"connection {who.client.id}, {_person(who.client)}: {who.why}")
+        remedy.append(f"to stop it now: KILL {who.client.id}, because {who.why}")
+    else:
+        evidence_.append("which connection asks is unknown: no statement and rate of one match")
+        remedy.append("to see who asks: SHOW FULL PROCESSLIST, or performance_schema=ON in my.cnf")
     return [
         Finding(
             rule="monitoring_client",
             severity="fault",
             text=f"{text}: it keeps the CPUs awake.",
-            evidence=said_,
-            remedy=[
-                "Let it ask every 10 s or more (scrape interval, refresh, health check interval)",
-                *([f"to stop it now: KILL {first.id}"] if first is not None else []),
-            ],
+            evidence=evidence_,
+            remedy=remedy,
             rate_hz=total,
-            stack=stack_of(_rows_of(evidence, first)),
+            stack=stack_of(_rows_of(evidence, who.client if who is not None else None)),
         )
     ]
+
+
+@dataclass(frozen=True)
+class Asker:
+    """The connection that asks, and what shows it."""
+
+    client: Client
+    why: str
+
+
+def asker(evidence: Evidence, asked: Sequence[tuple[str, float]]) -> Asker | None:
+    """Who sends most of these statements (what, times a second): by the server's count of each connection's
+    statements, else the only connection there is, else the one connection that was seen with such a statement and is
+    woken as often as they are asked.
+
+    None where neither shows one: a busy connection is no evidence, and what is named here may be ended.
+    """
+    known = {client.id: client for sample in evidence.samples for client in sample if _asks(client)}
+    words = [what for what, _ in asked]
+    counted = {
+        number: sum(moved for name, moved in statements.items() if POLLING.get(name) in words)
+        for number, statements in evidence.statements_by_connection.items()
+        if number in known
+    }
+    total_hz = sum(often for _, often in asked)
+    first = max(counted.items(), key=lambda item: item[1], default=None)
+    if first is not None and evidence.window_s > 0:
+        often = first[1] / evidence.window_s
+        if often >= _MOST_OF_THEM * total_hz:
+            return Asker(known[first[0]], f"the server counted {rate(often)} on it")
+        return None
+    before = {client.id for client in evidence.clients_before if _asks(client)}
+    if len(known) == 1 and before == set(known) and not evidence.moved("Connections"):
+        return Asker(next(iter(known.values())), "it is the only connection")
+    seen = Counter(
+        client.id
+        for sample in evidence.samples
+        for client in sample
+        if client.id in known and any(client.statement.lstrip().upper().startswith(what.upper()) for what in words)
+    )
+    matching = [
+        (known[number], woken)
+        for number in seen
+        if abs((woken := _woken_hz(evidence, known[number])) - total_hz) <= max(_AS_OFTEN * total_hz, 1.0)
+    ]
+    if len(matching) != 1:
+        return None
+    client, woken = matching[0]
+    return Asker(client, f"it was seen asking, and its thread is woken {rate(woken)}")
+
+
+def _asks(client: Client) -> bool:
+    return client.command in ("Query", "Sleep") and client.user not in ("system user", "event_scheduler")
+
+
+def _woken_hz(evidence: Evidence, client: Client) -> float:
+    rows = [row for row in evidence.wakeups if client.tid is not None and row.tid == client.tid]
+    return sum(row.rate_hz if row.wakings_hz is None else row.wakings_hz for row in rows)
 
 
 def _person(client: Client) -> str:
@@ -88,54 +149,10 @@ def _rows_of(evidence: Evidence, client: Client | None) -> list[ThreadWakeups]:
     return [row for row in evidence.wakeups if client is not None and client.tid == row.tid]
 
 
-def pollers(evidence: Evidence) -> list[tuple[Client, float]]:
-    """Clients that began a statement at about every look at the process list, with their threads' wake-ups/s."""
-    looks: Counter[int] = Counter()
-    last: dict[int, Client] = {}
-    # TIME of a silent client is how long it has been silent.
-    recent_s = max(1.0, evidence.samples_span_s)
-    for sample in evidence.samples:
-        for client in sample:
-            if client.command in ("Query", "Sleep") and client.user not in ("system user", "event_scheduler"):
-                was = last.get(client.id)
-                moved = was is None or client.query_id is None or client.query_id != was.query_id
-                looks[client.id] += moved and (client.time_s is None or client.time_s <= recent_s)
-                last[client.id] = client
-    woken = {
-        number: sum(
-            row.wakings_hz if row.wakings_hz is not None else row.rate_hz
-            for row in evidence.wakeups
-            if row.tid == client.tid
-        )
-        for number, client in last.items()
-    }
-    most = max(len(evidence.samples), 1)
-    polling = [
-        (client, woken[number])
-        for number, client in last.items()
-        if looks[number] * 2 >= most or woken[number] >= _POLLING_HZ
-    ]
-    return sorted(polling, key=lambda pair: (-pair[1], -looks[pair[0].id]))
-
-
 def reconnecting_clients(evidence: Evidence) -> list[Finding]:
-    """Logins that fail, and clients that connect, ask next to nothing and leave."""
+    """Clients that connect, ask next to nothing and leave."""
     findings = []
     failed = evidence.rate_hz("Aborted_connects")
-    if failed >= _FAILED_LOGINS_HZ:
-        findings.append(
-            Finding(
-                rule="client_reconnect_loop",
-                severity="fault",
-                text=f"A client fails to log in {rate(failed)} and tries again at once.",
-                evidence=[f"Aborted_connects rises {rate(failed)}"],
-                remedy=[
-                    "Set log_warnings=3 (MySQL: log_error_verbosity=3): the error log then names its host and user",
-                    "give it the right account, or a pause between attempts",
-                ],
-                rate_hz=failed,
-            )
-        )
     made = evidence.rate_hz("Connections") - source_churn_hz(evidence) - failed
     per_connection = evidence.moved("Questions") / max(1, evidence.moved("Connections"))
     who = _newcomers(evidence)
@@ -149,7 +166,7 @@ def reconnecting_clients(evidence: Evidence) -> list[Finding]:
                 text=f"A client reconnects {rate(made)} and asks next to nothing.",
                 evidence=[
                     f"Connections rises {rate(made)}, {per_connection:.1f} statements for each",
-                    *([f"seen: {who}"] if who else []),
+                    *([f"newcomers: {who}"] if who else []),
                 ],
                 remedy=["Keep the connection, use a pool, or let the health check ask every 10 s or more"],
                 rate_hz=made,

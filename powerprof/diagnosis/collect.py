@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from powerprof.database.clients import sql
-from powerprof.diagnosis import asking
-from powerprof.diagnosis.evidence import Client, Evidence, ReplicaHost, ThreadWakeups
+from powerprof.database.products.local import is_server, names_of_local_server
+from powerprof.diagnosis import asking, cputime
+from powerprof.diagnosis.evidence import ASKABLE, Client, Evidence, ReplicaHost, ReplicationChannel, ThreadWakeups
 from powerprof.diagnosis.serverlog import log_of
 from powerprof.errors import CapabilityError
+from powerprof.processes.languages import language_of
+from powerprof.processes.targets import Target
 from powerprof.text import Say
 from powerprof.windows.runner import pass_window
 
@@ -25,17 +28,22 @@ _SAMPLES = 8
 _SAMPLE_S = 0.04
 _ROWS = 80
 _FRAMES = 24
+_TIMERS = ("timer", "tick")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The server: its process on this host, its connection; one of the two may be None."""
+    """The server: its process on this host, its connection; one of the two may be None.
+
+    `target` has all its processes, where it works in several.
+    """
 
     pid: int | None
     label: str
     connection: Sql | None
     version: str
     address: str | None
+    target: Target | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,7 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
     notes: list[str] = []
     asked = Asked(subject.connection, notes, subject.pid)
     asked.before()
+    cpu_before = None if subject.pid is None else cputime.read(subject.pid)
     started_s = time.monotonic()
     capture = attribution = None
     if subject.pid is not None:
@@ -77,7 +86,9 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
     if attribution is None and left_s > 0:
         say(f"watching {subject.label} for {left_s:.0f} s")
         interrupted = pass_window(left_s).interrupted is not None
+    cpu_after = None if subject.pid is None else cputime.read(subject.pid)
     asked.after()
+    asked.facts |= cputime.between(cpu_before, cpu_after, subject.pid or 0, asked.names)
     evidence = evidence_of(subject, asked, attribution, duration_s, notes)
     return Look(evidence, attribution, capture, interrupted)
 
@@ -88,24 +99,44 @@ def evidence_of(
     """What was asked before and after a window, with the server's wake-ups in it (None: not traced)."""
     return Evidence(
         version=subject.version,
-        family="mariadb" if "mariadb" in subject.version.lower() else "mysql",
+        family=_family(subject),
+        pid=subject.pid,
+        language=None if subject.pid is None else language_of(subject.pid),
+        cpus=attribution.cpus if attribution else None,
+        timers_hz=timers_hz(attribution) if attribution else None,
         window_s=asked.window_s or duration_s,
         traced_s=attribution.window_s if attribution else None,
         exits_hz=sum(wakeup.rate_hz for wakeup in attribution.wakeups) if attribution else None,
         wakeups=[] if attribution is None else rows_of(attribution),
-        log=log_of(subject.pid),
+        log=log_of(subject.pid) if _family(subject) in ASKABLE else None,
         asked=subject.connection is not None,
         notes=notes,
         **asked.facts,
     )
 
 
+def _family(subject: Subject) -> str:
+    """`mariadb`, `mysql`, else the name of the program."""
+    if "mariadb" in subject.version.lower():
+        return "mariadb"
+    return "mysql" if subject.connection is not None or is_server(subject.label) else subject.label
+
+
+def timers_hz(attribution: Attribution) -> float | None:
+    """How often timers end idle periods of one CPU, whosever they are."""
+    if not attribution.window_s or not attribution.cpus:
+        return None
+    own = sum(row.count for row in attribution.wakeups if row.mechanism in _TIMERS)
+    others = sum(cause.count for cause in attribution.other_causes if cause.mechanism in _TIMERS)
+    return (own + others) / attribution.window_s / attribution.cpus
+
+
 def _trace(subject: Subject, asked: Asked, duration_s: float, say: Say) -> tuple[Capture, Attribution]:
     from powerprof.attribution import live, session
-    from powerprof.processes.targets import Target
+    from powerprof.attribution.requests import AttributeRequest
 
-    plan = live.CapturePlan(Target((subject.pid or 0,), subject.label), duration_s)
-    taken = live.capture(plan, asked.thread_names, say)
+    target = subject.target or Target((subject.pid or 0,), subject.label)
+    taken = live.capture(target, AttributeRequest(duration_s=duration_s), asked.thread_names, say)
     say("unwinding and naming")
     return taken, session.analyse(taken)
 
@@ -150,12 +181,20 @@ class Asked:
         self._notes = notes
         self._began_s = 0.0
         self._end: tuple[str, int] | None = None
+        self._statements: dict[int, dict[str, int]] = {}
+        self._named_count = 0
+        self.names: Mapping[int, str] = {}
         self.window_s = 0.0
         self.facts: dict[str, Any] = {}
 
     def thread_names(self) -> Mapping[int, str]:
         """performance_schema's names of the server's threads."""
-        return sql.thread_names(self._connection, self._pid) if self._connection is not None else {}
+        if self._connection is not None:
+            self._named_count += 1
+            self.names = sql.thread_names(self._connection, self._pid)
+        elif self._pid is not None:
+            self.names = names_of_local_server(self._pid)
+        return self.names
 
     def _ask(self, what: str, question: Callable[[Sql], Any], otherwise: Any) -> Any:
         if self._connection is None:
@@ -171,7 +210,10 @@ class Asked:
         self.facts["channels_before"] = self._ask("replication", asking.channels, [])
         self.facts["clients_before"] = self._ask("the process list", asking.clients, [])
         self.facts["events"] = self._ask("scheduled events", asking.events, [])
+        self.facts["replica_accounts"] = asking.replica_accounts(self._connection)
+        self.facts["tids"] = asking.connection_threads(self._connection, self._pid)
         self._end = self._ask("the binary log", asking.log_end, None)
+        self._statements = asking.statements_by_connection(self._connection)
         self.facts["status_before"] = asking.status(self._connection)
         self._began_s = time.monotonic()
 
@@ -182,8 +224,14 @@ class Asked:
         self.facts["status_after"] = asking.status(self._connection)
         self.window_s = time.monotonic() - self._began_s
         # Counters move before they are shown: the second SHOW STATUS has counted itself, the first one too.
-        self.facts["own_counts"] = {"Com_show_status": 1}
+        self.facts["own_counts"] = self._own_counts()
+        self.facts["last_statements"] = asking.last_statements(self._connection)
+        self.facts["statements_by_connection"] = _moved(
+            self._statements, asking.statements_by_connection(self._connection)
+        )
         self.facts["channels_after"] = self._ask("replication", asking.channels, [])
+        if self.facts["events"]:
+            self.facts["events_after"] = self._ask("scheduled events", asking.events, [])
         if self._end is not None:
             end = self._ask("the binary log", asking.log_end, None)
             if end is not None and end[0] == self._end[0]:
@@ -193,16 +241,45 @@ class Asked:
                     self.facts["logged"] = self._ask("the binary log", lambda sql_: asking.logged(sql_, since), [])
         self._sample(self._connection)
 
+    def _own_counts(self) -> dict[str, int]:
+        """Of powerprof's statements between the two: the first SHOW STATUS with the question after it, and names."""
+        asked, shown = self._named_count + 1, len(self.facts["status_before"])
+        return {
+            "Com_show_status": 1,
+            "Com_select": asked,
+            "Select_scan": asked + 1,
+            "Rows_sent": shown + 1 + self._named_count * len(self.names),
+            "Handler_read_rnd_next": shown + 1 + self._named_count * len(self.names),
+        }
+
     def _sample(self, connection: Sql) -> None:
         """The process list and the list of replicas, some times shortly after one another."""
         samples: list[list[Client]] = []
         hosts: dict[ReplicaHost, None] = {}
+        seen: list[ReplicationChannel] = []
+        replicates = bool(self.facts["channels_before"] or self.facts["channels_after"])
         began_s = time.monotonic()
         for number in range(_SAMPLES):
             if number:
                 time.sleep(_SAMPLE_S)
             samples.append(asking.clients(connection))
+            if replicates:
+                seen += self._ask("replication", asking.channels, [])
             hosts.update(dict.fromkeys(self._ask("the list of replicas", asking.replicas, [])))
         self.facts["samples_span_s"] = time.monotonic() - began_s
         self.facts["samples"] = samples
         self.facts["replicas"] = list(hosts)
+        self.facts["channels_seen"] = seen
+
+
+def _moved(before: Mapping[int, dict[str, int]], after: Mapping[int, dict[str, int]]) -> dict[int, dict[str, int]]:
+    """What each connection sent between the two, of those that sent anything."""
+    moved = {
+        number: {name: count - before.get(number, {}).get(name, 0) for name, count in counts.items()}
+        for number, counts in after.items()
+    }
+    return {
+        number: sent
+        for number, counts in moved.items()
+        if (sent := {name: count for name, count in counts.items() if count > 0})
+    }

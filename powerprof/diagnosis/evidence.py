@@ -11,6 +11,9 @@ import msgspec
 from powerprof.database.private.replication import ReplicationStatus
 from powerprof.untrusted import whole
 
+ASKABLE = ("mariadb", "mysql")
+"""Families that are asked by SQL."""
+
 
 class ThreadWakeups(msgspec.Struct, frozen=True, kw_only=True):
     """Idle exits blamed on one thread in one place: a row of the attribution, its stack as names, innermost first.
@@ -64,7 +67,8 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     `same_id_count` and `retries_count` count from when replication was last started by hand, which is when the
     fault may have been mended. `dump_starts`: how often a replica with that server id began to read;
-    `*_last_s` is how long ago it happened last.
+    `*_last_s` is how long ago it happened last. `denied`: how often which account (`user@host`) was not let in.
+    `sql_errors_count`: how often a replica's SQL thread ended with an error, and the last one's words.
     """
 
     span_s: float
@@ -73,14 +77,29 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     retries_count: int = 0
     dump_starts: dict[str, int] = {}
     dump_last_s: dict[str, float] = {}
+    denied: dict[str, int] = {}
+    denied_last_s: dict[str, float] = {}
+    sql_error: str | None = None
+    sql_errors_count: int = 0
+    sql_error_last_s: float | None = None
 
 
 class ScheduledEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A recurring event of the event scheduler."""
+    """A recurring event of the event scheduler. `last_executed` in the server's words: it moves when it is started."""
 
     name: str
     interval_s: float
     enabled: bool
+    last_executed: str | None = None
+
+
+class ThreadCpu(msgspec.Struct, frozen=True, kw_only=True):
+    """What a thread of the server used of one CPU, in percent. `name` is the server's own."""
+
+    tid: int
+    comm: str
+    name: str | None
+    percent: float
 
 
 class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +116,19 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     `window_s` lies between `status_before` and `status_after`, which were read outside of the traced window of
     `traced_s` (None: not traced). `samples` are process lists taken shortly after one another at the end;
     `replicas` all that the source listed meanwhile. `position_*_bytes` are where the binary log ended, None
-    without one or where it changed to another file. `own_*` are powerprof's own statements between the two.
+    without one or where it changed to another file. `statements_by_connection` has how often each connection sent
+    which statement in the window, by the names of the counters; empty without performance_schema. `own_*` are
+    powerprof's own statements between the two.
+
+    `language`: the run-time whose timers hang on a few of its threads (Go, Java). `timers_hz`: how often
+    timers, whosever, end idle periods of one of the `cpus`.
+
+    `channels_seen` are the replication channels in each of the looks at the end: a thread that is started again and
+    again stands as running in some of them. `replica_accounts` are the accounts that may replicate (`user@host`); empty
+    where that may not be read. `tids` are the kernel's numbers of connections' threads, where the process list has
+    none, `last_statements` what connections asked last (performance_schema).
+    `cpu_percent` is what the process used of one CPU in the traced window, `threads_cpu` its threads that lived through
+    it, the most first, and `ended_cpu_percent` those that did not: workers of events, connections that were closed.
     """
 
     version: str
@@ -105,22 +136,35 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float
     traced_s: float | None = None
     exits_hz: float | None = None
+    pid: int | None = None
+    language: str | None = None
+    timers_hz: float | None = None
+    cpus: int | None = None
     status_before: dict[str, int] = {}
     status_after: dict[str, int] = {}
     own_counts: dict[str, int] = {}
+    statements_by_connection: dict[int, dict[str, int]] = {}
     variables: dict[str, str] = {}
     channels_before: list[ReplicationChannel] = []
     channels_after: list[ReplicationChannel] = []
+    channels_seen: list[ReplicationChannel] = []
     clients_before: list[Client] = []
     samples: list[list[Client]] = []
     samples_span_s: float = 0.0
     replicas: list[ReplicaHost] = []
+    replica_accounts: list[str] = []
+    tids: dict[int, int] = {}
+    last_statements: dict[int, str] = {}
     events: list[ScheduledEvent] = []
+    events_after: list[ScheduledEvent] = []
     logged: list[LoggedEvent] = []
     position_before_bytes: int | None = None
     position_after_bytes: int | None = None
     log: LogSummary | None = None
     wakeups: list[ThreadWakeups] = []
+    cpu_percent: float | None = None
+    threads_cpu: list[ThreadCpu] = []
+    ended_cpu_percent: float | None = None
     asked: bool = True
     notes: list[str] = []
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from powerprof.diagnosis.evidence import Evidence
-from powerprof.records import ToolCost
+from powerprof.records import Notes, ToolCost
 
 Severity = Literal["fault", "note"]
 
@@ -37,16 +37,18 @@ class DiagnosedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings, faults first, and all that they rest on."""
+    """The findings, faults first, and all that they rest on. `not_looked_at`: what nothing is said of, and why."""
 
     id: str | None
     started_at: str
     server: DiagnosedServer
     findings: list[Finding]
     evidence: Evidence
+    looked_at: list[str] = []
+    not_looked_at: list[str] = []
     host: dict[str, Any] = {}
     tool: ToolCost | None = None
-    notes: list[str] = []
+    notes: Notes = []
     interrupted: bool = False
     command: str = "diagnose"
     schema: Literal["powerprof.diagnosis/1"] = "powerprof.diagnosis/1"

@@ -94,7 +94,7 @@ def _shared_hosts(evidence: Evidence) -> dict[int, list[str]]:
 
 _DUPLICATE_REMEDY = [
     "On one of the two replicas: SET GLOBAL server_id=ANOTHER; STOP SLAVE; START SLAVE",
-    "and server_id=ANOTHER in its my.cnf: every server of a replication setup needs an id of its own",
+    "and server_id=ANOTHER in its my.cnf: every server of a replication setup needs its own id",
 ]
 
 
@@ -103,18 +103,18 @@ def duplicate_on_source(evidence: Evidence) -> list[Finding]:
     shared = _shared_hosts(evidence)
     churn = source_churn_hz(evidence)
     log = evidence.log
-    said = []
+    sentences = []
     if churn and dump_changes(evidence):
-        said.append(
+        sentences.append(
             f"{dump_changes(evidence)} dump threads were replaced within {seconds(evidence.samples_span_s)}, "
             f"{each_second(churn, 'connections')} are made"
         )
     for number, hosts in shared.items():
-        said.append(f"SHOW SLAVE HOSTS lists server id {number} in turns as {' and '.join(hosts)}")
+        sentences.append(f"SHOW SLAVE HOSTS lists server id {number} in turns as {' and '.join(hosts)}")
     recent = _recent_starts(evidence)
     for key, count in recent.items():
         if log:
-            said.append(
+            sentences.append(
                 f"the error log: a replica with server id {key} began to read {count} times in {seconds(log.span_s)}"
             )
     sure = bool(shared) or churn >= _EVICTED_HZ
@@ -133,7 +133,7 @@ def duplicate_on_source(evidence: Evidence) -> list[Finding]:
             rule="duplicate_server_id",
             severity="fault",
             text=text,
-            evidence=said,
+            evidence=sentences,
             remedy=_DUPLICATE_REMEDY,
             rate_hz=churn or None,
             stack=stack_of(_rows(evidence, _DUMP)),
@@ -161,9 +161,9 @@ def _rows(evidence: Evidence, kind: tuple[tuple[str, ...], tuple[str, ...]]) -> 
 
 def role_of(name: str | None, stack: Sequence[str]) -> str | None:
     """`replica I/O thread`, `replica SQL thread` or `dump thread`, by server name or functions; None for any other."""
-    for kind, said in ((_IO, "replica I/O thread"), (_SQL, "replica SQL thread"), (_DUMP, "dump thread")):
+    for kind, role in ((_IO, "replica I/O thread"), (_SQL, "replica SQL thread"), (_DUMP, "dump thread")):
         if _is(kind, name, stack):
-            return said
+            return role
     return None
 
 
@@ -175,7 +175,7 @@ def duplicate_on_replica(evidence: Evidence) -> list[Finding]:
         (channel.status.connect_retry_s or _DEFAULT_RETRY_S for channel in evidence.channels_after),
         default=_DEFAULT_RETRY_S,
     )
-    told = [
+    complaints = [
         channel.status.last_io_error
         for channel in evidence.channels_after
         if channel.status.last_io_error and _SAME_ID.search(channel.status.last_io_error)
@@ -185,16 +185,16 @@ def duplicate_on_replica(evidence: Evidence) -> list[Finding]:
     )
     if not evidence.channels_after and not (logged and not evidence.asked):
         return []
-    if not (speed >= _EVICTED_HZ or told or logged):
+    if not (speed >= _EVICTED_HZ or complaints or logged):
         return []
-    said = []
+    sentences = []
     if speed >= _EVICTED_HZ:
-        said.append(
+        sentences.append(
             f"the relay log was changed {rate(speed)}, as at every reconnect, with the source's log where it was"
         )
-    said += [f"the source says: {text}" for text in told[:1]]
+    sentences += [f"the source says: {text}" for text in complaints[:1]]
     if log and logged:
-        said.append(
+        sentences.append(
             f"the error log: evicted {log.same_id_count} times by a replica with the same id, "
             f"last {seconds(log.same_id_last_s or 0.0)} ago"
         )
@@ -203,13 +203,13 @@ def duplicate_on_replica(evidence: Evidence) -> list[Finding]:
     backs_off = " It backs off between attempts." if speed < _EVICTED_HZ else ""
     text = f"Another replica of its source has {whose}: each pushes the other out"
     text += f", {rate(speed)}." if speed >= _EVICTED_HZ else "."
-    said += _io_rows(evidence)
+    sentences += _io_rows(evidence)
     return [
         Finding(
             rule="duplicate_server_id",
             severity="fault",
             text=text + backs_off,
-            evidence=said,
+            evidence=sentences,
             remedy=_DUPLICATE_REMEDY,
             rate_hz=speed or None,
             stack=_io_stack(evidence),
@@ -243,16 +243,18 @@ def reconnect_loop(evidence: Evidence) -> list[Finding]:
         if not (lost or refused or speed):
             continue
         place = f"{now.source_host}:{now.source_port}"
-        said = [text for text in (now.io_state, now.last_io_error) if text]
+        sentences = [text for text in (now.io_state, now.last_io_error) if text]
         if evidence.log and evidence.log.retries_count:
-            said.append(f"the error log: {evidence.log.retries_count} reconnects in {seconds(evidence.log.span_s)}")
+            sentences.append(
+                f"the error log: {evidence.log.retries_count} reconnects in {seconds(evidence.log.span_s)}"
+            )
         findings.append(
             Finding(
                 rule="reconnect_loop",
                 severity="fault",
                 text=f"This replica cannot stay connected to its source {place} and tries again every "
                 f"{now.connect_retry_s or _DEFAULT_RETRY_S} s.",
-                evidence=[*said, *_io_rows(evidence)],
+                evidence=[*sentences, *_io_rows(evidence)],
                 remedy=[
                     "fix the account, address or network named above",
                     "or, where the source is gone for good: STOP SLAVE; RESET SLAVE ALL",
@@ -281,19 +283,19 @@ def orphan_event(evidence: Evidence) -> list[Finding]:
     known |= {item.status.source_server_id for item in evidence.channels_after}
     often = rate(commits) if commits else f"{times} times in {len(evidence.logged)} events"
     whose = f"server id {number}, which no server of the ring has" if number not in known else f"server id {number}"
-    said = [
+    sentences = [
         f"the binary log holds the same event {times} times within {len(evidence.logged)} events: {what}",
         f"the binary log grew by {grown / max(evidence.window_s, 1e-9) / 1e3:,.0f} kB/s",
     ]
     extra = sum(row.rate_hz for row in evidence.wakeups if role_of(row.name, row.stack))
     if extra >= 1:
-        said.append(f"the replication threads end {each_second(extra, 'idle periods')}")
+        sentences.append(f"the replication threads end {each_second(extra, 'idle periods')}")
     return [
         Finding(
             rule="orphan_event",
             severity="fault",
             text=f"An event of {whose}, goes round this ring {often}, and is applied each time.",
-            evidence=said,
+            evidence=sentences,
             remedy=[
                 f"On one server of the ring: STOP SLAVE; CHANGE MASTER TO IGNORE_SERVER_IDS=({number}); START SLAVE",
                 "(MySQL 8: CHANGE REPLICATION SOURCE TO …); then compare the data: each round has changed them",

@@ -15,11 +15,15 @@ from powerprof.paths import procfs
 
 _END_BYTES = 256 << 10
 SPAN_S = 600.0
+_TEXT = 300
 # 2026-11-20 11:33:57 · 261120 11:33:57 · 2026-11-20T11:33:57.123456Z
 _WHEN = re.compile(r"(?:(\d{4})-(\d\d)-(\d\d)|(\d\d)(\d\d)(\d\d))[ T]+(\d{1,2}):(\d\d):(\d\d)(?:\.\d+)?(Z)?")
 _DUMP = re.compile(r"Start binlog_dump to (?:slave|replica)_server\((\d{1,10})\)")
 _SAME = re.compile(r"same server[_ ]?(?:uuid|id)", re.IGNORECASE)
 _RETRY = "reconnecting to retry"
+_DENIED = re.compile(r"Access denied for user '([^']{0,80})'@'([^']{0,255})'")
+# MariaDB: "Slave SQL: Error …"; MySQL: "Replica SQL for channel '': Error …" and workers' "Worker 1 failed executing".
+_SQL_ERROR = re.compile(r"\[ERROR\].*?\b(?:Slave|Replica) SQL(?: for channel '[^']*')?: (.*)")
 _STARTED = re.compile("I/O thread: (Start asynchronous replication|connected to master)|ready for connections")
 
 
@@ -38,7 +42,11 @@ def read_log_end(pid: int) -> str | None:
 def summarise(text: str, now_s: float | None = None) -> LogSummary:
     """Pure but for the clock and the time zone: count what the last ten minutes of a log say."""
     now_s = time.time() if now_s is None else now_s
-    same = retries = 0
+    same = retries = sql_errors = 0
+    sql_error: str | None = None
+    sql_last: float | None = None
+    denied: dict[str, int] = {}
+    denied_lasts: dict[str, float] = {}
     dumps: dict[str, int] = {}
     lasts: dict[str, float] = {}
     first: float | None = None
@@ -58,6 +66,12 @@ def summarise(text: str, now_s: float | None = None) -> LogSummary:
         elif dump := _DUMP.search(line):
             dumps[dump[1]] = dumps.get(dump[1], 0) + 1
             lasts[dump[1]] = now_s - when
+        elif refused := _DENIED.search(line):
+            account = f"{refused[1]}@{refused[2]}"
+            denied[account] = denied.get(account, 0) + 1
+            denied_lasts[account] = now_s - when
+        elif failed := _SQL_ERROR.search(line):
+            sql_error, sql_errors, sql_last = failed[1][:_TEXT], sql_errors + 1, now_s - when
     span = max(0.0, now_s - first) if first is not None else 0.0
     return LogSummary(
         span_s=span,
@@ -66,6 +80,11 @@ def summarise(text: str, now_s: float | None = None) -> LogSummary:
         retries_count=retries,
         dump_starts=_most(dumps),
         dump_last_s={key: lasts[key] for key in _most(dumps)},
+        denied=_most(denied),
+        denied_last_s={key: denied_lasts[key] for key in _most(denied)},
+        sql_error=sql_error,
+        sql_errors_count=sql_errors,
+        sql_error_last_s=sql_last,
     )
 
 

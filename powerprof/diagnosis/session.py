@@ -11,8 +11,10 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.diagnosis.collect import Look, Subject, look
 from powerprof.diagnosis.findings import DiagnosedServer, Diagnosis
+from powerprof.diagnosis.looked import looked
 from powerprof.diagnosis.rules import diagnose
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.processes.targets import Target, describe, name_of, resolve
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,6 @@ class DiagnosisRequest:
     socket: Path | None
     defaults_file: Path | None
     duration_s: float
-    ask_password: Callable[[str], str] | None = None
 
 
 def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
@@ -42,12 +43,14 @@ def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosi
                 f"{subject.label} can neither be traced nor asked: {'; '.join(taken.evidence.notes[:1])}",
                 "run as root, or name an account with --defaults-file",
             )
-    attribution = taken.attribution
+    attribution, seen = taken.attribution, looked(taken.evidence)
     diagnosis = Diagnosis(
         id=None,
         started_at=started_at,
         findings=diagnose(taken.evidence),
         evidence=taken.evidence,
+        looked_at=seen.at,
+        not_looked_at=seen.not_at,
         server=DiagnosedServer(pid=subject.pid, version=subject.version, address=subject.address),
         host=host_record(),
         tool=attribution.tool if attribution else None,
@@ -57,27 +60,31 @@ def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosi
     return diagnosis, taken
 
 
-def _subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> Subject:
-    from powerprof.processes.targets import name_of, resolve
+def _first(target: Target) -> int:
+    """The process that is the server: of one that works in processes, that which started the others."""
+    if len(target.pids) == 1:
+        return target.pids[0]
+    if len(target.roots) == 1:
+        return target.roots[0]
+    shown = "; ".join(describe(pid) for pid in target.pids[:8])
+    raise UsageError(f"one server at a time: {shown}", f"name one with --pid {target.pids[0]}, by its number")
 
+
+def _subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> Subject:
     asked = any(part is not None for part in (request.server_url, request.socket, request.defaults_file))
-    pid = None
+    pid, target = None, None
     if request.pid is not None:
         if not paths.is_this_host():
             raise PowerprofError("cannot look at a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
         target = resolve([request.pid])
-        if len(target.pids) != 1:
-            raise UsageError("one server at a time", "name one process with --pid")
-        pid = target.pids[0]
+        pid = _first(target)
     elif not asked:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     if asked:
         from powerprof.database.clients import sql
         from powerprof.database.clients.given import connect_given
 
-        server = stack.enter_context(
-            connect_given(request.server_url, request.socket, request.defaults_file, request.ask_password)
-        )
+        server = stack.enter_context(connect_given(request.server_url, request.socket, request.defaults_file))
         connection = stack.enter_context(server.connect(limits=sql.A_LOOK))
         if pid is not None and server.pid is not None and pid != server.pid:
             raise UsageError(f"--pid is {pid}, but the server that was named is process {server.pid}", "leave one out")
@@ -93,10 +100,8 @@ def _subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> S
     entered = enter(pid)
     if entered is None:
         if not is_server(label):
-            raise UsageError(
-                f"{pid} ({label}) is not a MariaDB or MySQL server: there are no rules to judge it by",
-                f"powerprof attribute --pid {pid} names its threads and functions that wake the CPU, and how often",
-            )
+            shown = target.label if target is not None else label
+            return Subject(pid, shown, None, shown, None, target)
         notes.append(
             "the server does not let this user in by its socket: only its wake-ups were looked at "
             "(name an account with --defaults-file)"

@@ -7,14 +7,18 @@ from collections.abc import Sequence
 
 from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
 from powerprof.diagnosis.findings import Finding
-from powerprof.diagnosis.periodic import POLLING_HZ, known, remedy, settings_of
+from powerprof.diagnosis.periodic import POLLING_HZ, Periodic, known, remedy, settings_of
 from powerprof.diagnosis.replication import role_of
+from powerprof.diagnosis.slack import most_helpful, reacts, woken_hz
 from powerprof.diagnosis.words import each_second, rate, stack_of
-from powerprof.text import period
+from powerprof.text import number, period
 
 _SHOWN_HZ = 0.04
 _ASKED_HZ = 20.0
 _EVENTS_HZ = 0.5
+_MANY = 4
+_PAIRS = 4
+_WORTH_HZ = 2.0
 
 
 def _label(row: ThreadWakeups) -> str:
@@ -59,12 +63,25 @@ def _pace(rows: Sequence[ThreadWakeups], woken_hz: float) -> str:
 
 def polling_waits(evidence: Evidence) -> list[Finding]:
     """Threads that ask by the clock instead of waiting to be told, those with one remedy in one finding."""
+    return [_polling(threads, evidence) for threads in _alike(evidence).values()]
+
+
+def _alike(evidence: Evidence) -> dict[object, list[list[ThreadWakeups]]]:
+    """The threads that poll, those that one entry of the table knows together."""
     alike: dict[object, list[list[ThreadWakeups]]] = {}
     for rows in _by_thread(evidence):
-        periodic = known(rows[0])
-        if _woken(rows, evidence) >= (periodic.usual_hz if periodic else POLLING_HZ):
-            alike.setdefault(periodic or rows[0].tid, []).append(rows)
-    return [_polling(threads, evidence) for threads in alike.values()]
+        alike.setdefault(known(rows[0]) or rows[0].tid, []).append(rows)
+    often: dict[object, list[list[ThreadWakeups]]] = {}
+    for key, threads in alike.items():
+        usual_hz = key.usual_hz if isinstance(key, Periodic) else POLLING_HZ
+        alone = [rows for rows in threads if _woken(rows, evidence) >= usual_hz]
+        together = sum(_woken(rows, evidence) for rows in threads)
+        # Threads that poll seldom each make as much together.
+        if len(threads) >= _MANY and together >= POLLING_HZ:
+            often[key] = threads
+        elif alone:
+            often[key] = alone
+    return often
 
 
 def _polling(threads: list[list[ThreadWakeups]], evidence: Evidence) -> Finding:
@@ -83,8 +100,8 @@ def _polling(threads: list[list[ThreadWakeups]], evidence: Evidence) -> Finding:
         rule="polling_wait",
         severity="fault",
         text=text,
-        evidence=[_ended(every)],
-        remedy=remedy(periodic, evidence, pace),
+        evidence=[_ended(every), *_waits(every)],
+        remedy=[*remedy(periodic, evidence, pace), *slack_line(threads, evidence)],
         rate_hz=woken_hz,
         stack=stack_of(every),
     )
@@ -93,9 +110,10 @@ def _polling(threads: list[list[ThreadWakeups]], evidence: Evidence) -> Finding:
 def periodic_threads(evidence: Evidence) -> list[Finding]:
     """Notes: every thread that wakes by the clock at a pace that is usual."""
     findings = []
+    polling = {rows[0].tid for threads in _alike(evidence).values() for rows in threads}
     for rows in _by_thread(evidence):
         woken_hz, periodic = _woken(rows, evidence), known(rows[0])
-        if not _SHOWN_HZ <= woken_hz < (periodic.usual_hz if periodic else POLLING_HZ):
+        if rows[0].tid in polling or woken_hz < _SHOWN_HZ:
             continue
         does = f": it {periodic.does}" if periodic else ""
         findings.append(
@@ -112,11 +130,84 @@ def periodic_threads(evidence: Evidence) -> list[Finding]:
     return findings
 
 
+def _waits(rows: Sequence[ThreadWakeups]) -> list[str]:
+    """Whether the times are regular, and that the wait ended without anything to do."""
+    timed = [row for row in rows if row.stack and reacts(row.stack)]
+    if not timed:
+        return []
+    most = max(timed, key=woken_hz)
+    if most.period_ms:
+        pace = f"regularly, {period(most.period_ms)}"
+    else:  # without idle exits there are no intervals to judge by
+        pace = "irregularly" if most.rate_hz >= 1 else rate(woken_hz(most))
+    return [f"its wait times out {pace}: nothing had come meanwhile"]
+
+
+def slack_line(threads: Sequence[Sequence[ThreadWakeups]], evidence: Evidence) -> list[str]:
+    """How to try timer slack on the thread that wakes most, where its wait reacts to it."""
+    if evidence.language is not None:
+        return [f"it is a program of {evidence.language}: timer slack would delay all its own timers"]
+    rows = max(threads, key=lambda each: sum(map(woken_hz, each)))
+    known_ = [reacts(row.stack) for row in rows if row.stack]
+    if not any(known_):
+        return ["timer slack does not change how long it waits"] if False in known_ and None not in known_ else []
+    whom = evidence.pid if evidence.pid is not None else "mysqld"
+    return [f"to try it live: powerprof cure --pid {whom} --thread {rows[0].tid} --slack 50ms"]
+
+
+def woken_by_each_other(evidence: Evidence) -> list[Finding]:
+    """A note: threads of the process that wake one another."""
+    rows = [row for row in evidence.wakeups if row.origin == "other_thread" and row.waker]
+    total = sum(map(woken_hz, rows))
+    if total < POLLING_HZ:
+        return []
+    pairs: dict[tuple[str, str], float] = {}
+    for row in rows:
+        pair = (str(row.waker).removeprefix("thread/"), _label(row))
+        pairs[pair] = pairs.get(pair, 0.0) + woken_hz(row)
+    most = sorted(pairs.items(), key=lambda item: -item[1])[:_PAIRS]
+    return [
+        Finding(
+            rule="own_threads",
+            severity="note",
+            text=f"Its threads wake each other {rate(total)}.",
+            evidence=[f"{waker} wakes {woken} {rate(hertz)}" for (waker, woken), hertz in most],
+            remedy=[],
+            rate_hz=total,
+            stack=stack_of(rows),
+        )
+    ]
+
+
+def most_helpful_slack(evidence: Evidence) -> list[Finding]:
+    """A note: what would help most, predicted from this window."""
+    if evidence.language is not None or evidence.rate_hz("Questions") >= _ASKED_HZ:
+        return []
+    best = [(row, one) for row, one in most_helpful(evidence) if one.saved_hz >= _WORTH_HZ][:_PAIRS]
+    if not best:
+        return []
+    whom = evidence.pid if evidence.pid is not None else "mysqld"
+    saved_hz = sum(one.saved_hz for _, one in best)
+    return [
+        Finding(
+            rule="most_helpful",
+            severity="note",
+            text=f"What would help most: 50 ms of timer slack, {rate(saved_hz)} less in all (predicted).",
+            evidence=[
+                f"{_label(row)}: {number(one.now_hz, 1)} → {'at best ' * one.is_bound}{number(one.then_hz, 1)}/s"
+                for row, one in best
+            ],
+            remedy=[f"powerprof cure --pid {whom} --thread {row.tid} --slack 50ms" for row, _ in best],
+            rate_hz=saved_hz,
+        )
+    ]
+
+
 def _ended(rows: Sequence[ThreadWakeups]) -> str:
     ended_hz = _often(rows)
     if ended_hz <= 0:
         return "no idle period ended with it: others kept the CPUs busy"
-    return f"{each_second(ended_hz, 'idle periods')} ended with it, by timers of its own"
+    return f"{each_second(ended_hz, 'idle periods')} ended with it, by its own timers"
 
 
 def replication_threads(evidence: Evidence) -> list[Finding]:

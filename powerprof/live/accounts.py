@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from powerprof.attribution.records import Attribution, Wakeup
+from powerprof.attribution.records import Attribution, Wakeup, Waking
 from powerprof.live.intervals import UNTRACED, IntervalRow, Joules, LiveInterval, OwnCost, RowKey, balance_error
 from powerprof.records import Cause, EnergyReading
 from powerprof.sources.base import Snapshot
@@ -84,7 +84,7 @@ def span_between(before: Snapshot, after: Snapshot) -> Span:
     )
 
 
-def function_of(wakeup: Wakeup) -> str:
+def function_of(wakeup: Wakeup | Waking) -> str:
     """The function to name: the innermost that is the program's own."""
     if not wakeup.stack:
         return "[no user stack]"
@@ -96,7 +96,8 @@ def function_of(wakeup: Wakeup) -> str:
 
 
 def rows_of(record: Attribution, processes: Mapping[int, str]) -> list[IntervalRow]:
-    """Everybody that idle exits are blamed on: threads with their functions, and what has no user stack.
+    """Everybody that idle exits are blamed on: threads with their functions, and what has no user stack; and where
+    threads were woken on busy CPUs only, with what they ran.
 
     `processes` are names by pid; a thread whose process is not in it is its own.
     """
@@ -109,16 +110,30 @@ def rows_of(record: Attribution, processes: Mapping[int, str]) -> list[IntervalR
             stack=tuple(frame.label for frame in wakeup.stack[:_FRAMES]),
             period_ms=wakeup.period_ms,
             pid=wakeup.thread.pid,
+            unit=wakeup.thread.unit,
         )
         for wakeup in record.wakeups
     ]
+    rows += [_row_of_waking(waking, processes) for waking in record.wakings_without_exit if waking.own_ms]
     return rows + [_row_of_cause(cause) for cause in record.other_causes]
 
 
-def _process_of(wakeup: Wakeup, processes: Mapping[int, str]) -> str:
+def _process_of(wakeup: Wakeup | Waking, processes: Mapping[int, str]) -> str:
     """The process's name; of one that was gone before it could be asked for it, the thread's."""
     name = processes.get(wakeup.thread.pid or 0)
     return wakeup.thread.comm if name is None or name.startswith("pid ") else name
+
+
+def _row_of_waking(waking: Waking, processes: Mapping[int, str]) -> IntervalRow:
+    return IntervalRow(
+        key=RowKey(_process_of(waking, processes), waking.thread.label, function_of(waking)),
+        exits_count=0,
+        c0_s=(waking.own_ms or 0.0) / 1e3,
+        mechanism=UNTRACED,
+        stack=tuple(frame.label for frame in waking.stack[:_FRAMES]),
+        pid=waking.thread.pid,
+        unit=waking.thread.unit,
+    )
 
 
 def _row_of_cause(cause: Cause) -> IntervalRow:
@@ -136,8 +151,8 @@ def _row_of_cause(cause: Cause) -> IntervalRow:
 def within(rows: list[IntervalRow], c0_s: float) -> list[IntervalRow]:
     """Rows whose running time is no more than the interval's.
 
-    A CPU that ran from one interval into the next is blamed when it idles again, for all that time: what lay in the
-    earlier interval was counted there, as nobody's.
+    A thread that ran from one interval into the next is counted when it leaves its CPU, with all that time: what lay in
+    the earlier interval was counted there, as nobody's.
     """
     blamed_s = sum(row.c0_s for row in rows)
     if blamed_s <= c0_s:
@@ -232,5 +247,5 @@ def interval_of(
         balance_error=balance_error(traced.idle_exits_count, traced.reference_count),
         stacks_complete_percent=record.stacks.exits_complete_percent,
         suspended_s=suspended_s,
-        notes=(*span.notes, *record.notes),
+        notes=(*span.notes, *record.notes, *(record.energy_source.notes() if record.energy_source else ())),
     )

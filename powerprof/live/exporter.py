@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof import __version__, paths
+from powerprof.energy.request import AS_SEEN, EnergyRequest
 from powerprof.errors import PowerprofError
 from powerprof.live import serving
-from powerprof.live.intervals import LiveInterval
+from powerprof.live.intervals import LiveInterval, RowKey
 from powerprof.live.metrics import Shared, render
 from powerprof.live.monitor import HostMonitor, MonitorPlan
+from powerprof.live.ranking import Ranking
 from powerprof.live.totals import Totals
 from powerprof.live.webconfig import WebConfig, load
 from powerprof.processes.targets import resolve
@@ -36,8 +38,7 @@ class ExportPlan:
     ask_servers: bool = True
     ask_every_s: float = 60.0
     accounts: tuple[Path, ...] = ()
-    energy_source: str = "auto"
-    meter_log: Path | None = None
+    energy: EnergyRequest = AS_SEEN
     listen: str = serving.DEFAULT
     web_config: Path | None = None
     insecure: bool = False
@@ -60,15 +61,15 @@ def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
     config = load(plan.web_config) if plan.web_config is not None else WebConfig()
     serving.check_open(address, config, plan.insecure)
     per_cpu = len(online_cpus()) <= _CPUS_APART if plan.per_cpu is None else plan.per_cpu
-    totals = Totals(top=plan.top, stale_s=plan.stale_s, per_cpu=per_cpu)
+    rows: Ranking[RowKey] = Ranking(plan.top, plan.stale_s)
+    totals = Totals(rows, Ranking(plan.top, plan.stale_s), per_cpu=per_cpu)
     shared = Shared(totals, _built(), deadline_s=_LATE_INTERVALS * plan.interval_s + _LATE_S)
     target = resolve(plan.words, cgroup=None, system=not plan.words)
     monitor = HostMonitor(
         MonitorPlan(
             target=target,
             interval_s=plan.interval_s,
-            energy_source=plan.energy_source,
-            meter_log=plan.meter_log,
+            energy=plan.energy,
             ask_servers=plan.ask_servers,
             ask_every_s=plan.ask_every_s,
             accounts=plan.accounts,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from powerprof.records import Kind
+from powerprof.records import Kind, Notes
 
 # Idle exits that the kernel counted and nobody traced: between two windows, at their edges, or lost on the way.
 UNTRACED = "untraced"
@@ -27,9 +27,10 @@ REST = RowKey(OTHER, OTHER, OTHER)
 
 
 class IntervalRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Idle exits of one process, thread name and function in one interval, and the running time that followed them.
+    """Idle exits of one process, thread name and function in one interval, and the running time that is theirs.
 
-    `stack` is the most frequent one, innermost first; `period_ms` that of its wake-ups where they are regular.
+    `stack` is the most frequent one, innermost first; `period_ms` that of its wake-ups where they are regular; `unit`
+    the control group as people call it.
     """
 
     key: RowKey
@@ -39,6 +40,7 @@ class IntervalRow(msgspec.Struct, frozen=True, kw_only=True):
     stack: tuple[str, ...] = ()
     period_ms: float | None = None
     pid: int | None = None
+    unit: str | None = None
 
 
 class Joules(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,13 +89,21 @@ class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
 
 
+class Used(msgspec.Struct, frozen=True):
+    """CPU time of the processes of one name that were there from an interval's beginning to its end."""
+
+    processes: int
+    cpu_s: float
+
+
 class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     """What happened on this host in one interval.
 
     `idle_s` by CPU and state and `exits_count` are the kernel's own counters; `mechanisms` sums to `exits_count`, and
     so do `rows` with what is in none of them. `balance_error` is how far the trace was from the kernel's count, as a
     share of it (None where nothing counts). `cpus` were online from its beginning to its end. The counters were read
-    at `ended_at`; `ahead_count` of the exits are not in them yet, and in no later interval.
+    at `ended_at`; `ahead_count` of the exits are not in them yet, and in no later interval. `used` is the CPU time of
+    processes by name, where the CPUs were busy and it was looked at.
     """
 
     ended_at: str
@@ -116,7 +126,8 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     suspended_s: float = 0.0
     servers: tuple[ServerState, ...] = ()
     findings: tuple[LiveFinding, ...] = ()
-    notes: tuple[str, ...] = ()
+    used: dict[str, Used] | None = None
+    notes: Notes = ()
 
     @property
     def c0_percent(self) -> float | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from powerprof.live.intervals import REST, LiveInterval
+from powerprof.live.intervals import OTHER, REST, LiveInterval
 from powerprof.live.totals import Totals
 
 if TYPE_CHECKING:
@@ -104,18 +104,24 @@ def _counters(totals: Totals) -> Iterator[Metric]:
             made.add_metric(list(key), value)
         return made
 
-    places = {(woken.process, woken.thread, woken.function): place for woken, place in totals.places.items()}
-    places[(REST.process, REST.thread, REST.function)] = totals.rest
+    places = {(woken.process, woken.thread, woken.function): place for woken, place in totals.rows.places.items()}
+    places[(REST.process, REST.thread, REST.function)] = totals.rows.rest
     row_labels = ("process", "thread", "function")
     yield family("powerprof_idle_seconds", "Time in an idle state.", ("cpu", "state"), totals.idle_s)
     exits = {(name,): float(count) for name, count in totals.mechanisms.items()}
     yield family("powerprof_idle_exits", "Idle exits of the host by what ended the period.", ("mechanism",), exits)
     wakeups = {key: float(place.exits_count) for key, place in places.items()}
     yield family(
-        "powerprof_wakeups", "Idle exits by whom they are blamed on; all rows are the host.", row_labels, wakeups
+        "powerprof_wakeups", "Idle exits by blamed thread; all rows together are the host.", row_labels, wakeups
     )
     running = {key: place.c0_s for key, place in places.items()}
     yield family("powerprof_c0_seconds", "CPU time in C0 by what the CPU was woken for.", row_labels, running)
+    units = {(unit,): place for unit, place in totals.units.places.items()}
+    units[(OTHER,)] = totals.units.rest
+    unit_exits = {key: float(place.exits_count) for key, place in units.items()}
+    yield family("powerprof_unit_wakeups", "Idle exits by service, container or pod.", ("unit",), unit_exits)
+    unit_c0_s = {key: place.c0_s for key, place in units.items()}
+    yield family("powerprof_unit_c0_seconds", "CPU time in C0 by service, container or pod.", ("unit",), unit_c0_s)
     by_domain = {(source, domain, kind): value for (source, domain, kind), value in totals.joules.items()}
     yield family("powerprof_energy_joules", "Energy by meter and domain.", ("source", "domain", "kind"), by_domain)
     host = {(kind,): value for kind, value in totals.host_joules.items()}

@@ -24,23 +24,26 @@ from powerprof.attribution.records import Attribution
 from powerprof.attribution.sites import SiteStacks, StackMemo
 from powerprof.closeable import Closeable
 from powerprof.energy.domains import host_meters
+from powerprof.energy.request import AS_SEEN, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
-from powerprof.errors import PowerprofError
 from powerprof.live import heap, naming
 from powerprof.live.accounts import Span, changed_note, interval_of, span_between
+from powerprof.live.busy import BusyProcesses
 from powerprof.live.cost import OwnTime
 from powerprof.live.intervals import LiveInterval
+from powerprof.live.pace import Pace
 from powerprof.live.pending import Pending
 from powerprof.live.servers import ASK_EVERY_S, Servers
 from powerprof.processes.targets import Target, found_again
 from powerprof.processes.tasks import Task, look_up
+from powerprof.processes.units import Units
 from powerprof.sources.clock import Suspended, kernel_ns
 from powerprof.sources.cpuidle import online_cpus
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.store import TableStore
 from powerprof.text import Say
 from powerprof.tracing.idle import monitor as tracing
-from powerprof.tracing.idle.demand import DemandTracer
+from powerprof.tracing.idle.build import trace_on_demand
 from powerprof.tracing.idle.sites import SLEEPER
 from powerprof.tracing.idle.stacks import StackTrace
 from powerprof.tracing.idle.window import TracedWindow
@@ -64,12 +67,11 @@ _FORGET_EVERY_S = 3600.0
 class MonitorPlan:
     """What to watch, and how often to say so. `ask_servers`: database servers of the target are asked for their state
     every `ask_every_s`, by their own sockets or by the option files in `accounts`. `keep_newest`: `HostMonitor.newest`
-    will be called."""
+    will be called, and intervals say which processes used busy CPUs."""
 
     target: Target
     interval_s: float = 5.0
-    energy_source: str = "auto"
-    meter_log: Path | None = None
+    energy: EnergyRequest = AS_SEEN
     ask_servers: bool = True
     ask_every_s: float = ASK_EVERY_S
     accounts: tuple[Path, ...] = ()
@@ -99,16 +101,12 @@ class HostMonitor(Closeable):
         plan, stack = self._plan, self._stack
         self._say("loading the tracer")
         self._host: dict[str, Any] = host_record()
-        self._energy = stack.enter_context(WindowEnergy(plan.energy_source, plan.meter_log))
-        self._tracer = stack.enter_context(DemandTracer(plan.target))
-        if not plan.target.system and not self._tracer.images:
-            raise PowerprofError(
-                f"{plan.target.label}: the process is gone, or is the kernel's",
-                "ps -e lists them; without --pid every process is looked at",
-            )
+        self._energy = stack.enter_context(WindowEnergy(plan.energy))
+        self._tracer, self._looks = stack.enter_context(trace_on_demand(plan.target))
+        self._looks.members.need_one()
         self._own = OwnTime(self._tracer.program)
         stack.callback(self._servers.close)
-        privileges.settle(plan.settle, plan.energy_source)
+        privileges.settle(plan.settle, plan.energy.source)
         heap.settle()
         self._trim = heap.Trim()
         self._begin()
@@ -116,6 +114,8 @@ class HostMonitor(Closeable):
         # What loading took is in no interval.
         self._own.begin()
         self._suspended.since_s()
+        self._pace = Pace(plan.interval_s, time.monotonic())
+        self._busy = BusyProcesses() if plan.keep_newest else None
 
     def close(self) -> None:
         self._stack.close()
@@ -143,22 +143,23 @@ class HostMonitor(Closeable):
         self._find_target()
         if self._plan.ask_servers:
             self._servers.before()
-            self._tracer.judge(self._servers.asked_pids)
+            self._looks.judge(self._servers.asked_pids)
         # It wakes only where a buffer or a table fills or a meter's counter would wrap.
-        wait_out((self._tracer, Metered(self._energy.meters)), self._plan.interval_s)
+        now_s = time.monotonic()
+        wait_out((self._tracer, Metered(self._energy.meters)), self._pace.next_end_s(now_s) - now_s)
         window = self._monitor.read()
         # What it takes to name and to blame, a second where programs are new, is the next interval's.
         ended_at = now_text(_age_s(window))
         window = self._with_energy(window)
-        stacks = self._pending.with_earlier(self._tracer.stack_trace())
+        stacks = self._pending.with_earlier(self._looks.collect())
         places = naming.costliest(window.trace.causes)
         self._purse.earn(window.window_s)
         unknown = self._unknown(places)
         if sum(places[place] for place in unknown) > naming.MUCH * int(window.trace.causes["count"].sum()):
             self._purse.wake()
-        naming.look_at(self._tracer, unknown, self._purse)
+        naming.look_at(self._looks, unknown, self._purse)
         interrupts = self._interrupts.of(window.trace.causes)
-        around = Around(self._target, self._host, interrupts, self._tracer.notes(), self._look_up)
+        around = Around(self._target, self._host, interrupts, self._looks.members.notes(), self._units, self._look_up)
         capture = captured(around, window, stacks, self._energy, self._servers.thread_names())
         record = self._analyse(capture, places)
         online = online_cpus()
@@ -175,9 +176,13 @@ class HostMonitor(Closeable):
             ahead_count=self._ahead_count,
         )
         self._ahead_count = interval.ahead_count
-        came = sorted(set(online) - set(self._cpus))
-        if came:
-            interval = msgspec.structs.replace(interval, notes=(*interval.notes, changed_note(came)))
+        if self._busy is not None:
+            share = None if interval.c0_percent is None else interval.c0_percent / 100.0
+            interval = msgspec.structs.replace(interval, used=self._busy.used(share, interval.window_s))
+        # Of CPUs that went, their counters tell; without a cpuidle driver nothing else does.
+        changed = set(online) - set(self._cpus) if _has_counters(window) else set(online) ^ set(self._cpus)
+        if changed:
+            interval = msgspec.structs.replace(interval, notes=(*interval.notes, changed_note(sorted(changed))))
         if self._plan.ask_servers:
             servers, findings = self._servers.after(record)
             notes = (*interval.notes, *self._servers.notes)
@@ -197,7 +202,7 @@ class HostMonitor(Closeable):
 
     def _unknown(self, places: Iterable[naming.Place]) -> list[naming.Place]:
         """Those without a name, and those of processes that were not looked at."""
-        images = self._tracer.images
+        images = self._looks.members.images
         return [
             (pid, key)
             for pid, key in places
@@ -222,11 +227,14 @@ class HostMonitor(Closeable):
         capture, record, stacks = self._newest
         return msgspec.structs.replace(capture, named=stacks.named()), record
 
-    def _look_up(self, tid: int, pid: int | None, comm: str) -> Task:
+    def _look_up(self, tid: int, pid: int | None, comm: str, is_kernel: bool | None) -> Task:
         """As `look_up`, of threads that are known from memory: their names seldom change."""
         known = self._tasks.get(tid)
         if known is None or (pid is not None and known.pid != pid) or (comm and known.comm != comm):
-            known = self._tasks[tid] = look_up(tid, pid, comm)
+            known = look_up(tid, pid, comm, is_kernel)
+            if not known.is_kernel and known.pid is not None:
+                known = msgspec.structs.replace(known, unit=self._units.of(known.pid))
+            self._tasks[tid] = known
         # Threads that live for an instant would stand beside those that are asked for again and again.
         self._tasks.move_to_end(tid)
         if len(self._tasks) > _THREADS:
@@ -237,7 +245,7 @@ class HostMonitor(Closeable):
         found = found_again(self._target)
         if found is not self._target:
             self._target = found
-            self._tracer.follow(found)
+            self._looks.members.follow(found)
             self._servers.only(found.pids)
 
     def _follow(self, stacks: StackTrace, online: list[int]) -> None:
@@ -247,14 +255,14 @@ class HostMonitor(Closeable):
             self._begin()
         if time.monotonic() - self._remembered_s > _FORGET_EVERY_S:
             self._remember()
-            self._tracer.forget()
+            self._looks.forget()
         elif stacks.unsent_count or stacks.lost_count:
-            self._tracer.send_again()
+            self._looks.send_again()
 
     def _remember(self) -> None:
         self._store, self._memo = TableStore(), StackMemo(_STACKS)
         self._pending = Pending(lambda pid: process_cpu_ns(pid) is None)
-        self._interrupts = Interrupts()
+        self._interrupts, self._units = Interrupts(), Units()
         self._remembered_s = time.monotonic()
         self._tasks.clear()
 
@@ -284,11 +292,15 @@ def _age_s(window: TracedWindow) -> float:
     return (kernel_ns() - max(ends_ns)) / 1e9 if ends_ns else 0.0
 
 
+def _has_counters(window: TracedWindow) -> bool:
+    """Did the kernel's cpuidle driver count in it?"""
+    return window.counters is not None and bool(window.counters[1].cpus)
+
+
 def _span(window: TracedWindow) -> Span:
     """The kernel's own counters over the interval; without a cpuidle driver, what was traced of idle time."""
-    before, after = window.counters or (None, None)
-    if before is not None and after is not None and after.cpus:
-        return span_between(before, after)
+    if window.counters is not None and _has_counters(window):
+        return span_between(*window.counters)
     states = {(-1, state.name): state.time_us / 1e6 for state in window.residency.states}
     polling = frozenset(state.name for state in window.residency.states if state.polling)
     idle_s = sum(seconds for (_, name), seconds in states.items() if name not in polling)

@@ -20,7 +20,7 @@ from powerprof.forked_work import Say, apart
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import Budget
 from powerprof.stacks.walker import load
-from powerprof.tracing.idle.demand import DemandTracer
+from powerprof.tracing.idle.demand import DemandLooks
 from powerprof.tracing.idle.layout import Flag
 from powerprof.tracing.idle.sites import SLEEPER
 
@@ -84,13 +84,13 @@ class TimeBudget:
         self.rests_until_s = 0.0
 
 
-def look_at(tracer: DemandTracer, unknown: Iterable[Place], purse: TimeBudget) -> None:
+def look_at(looks: DemandLooks, unknown: Iterable[Place], purse: TimeBudget) -> None:
     """Snapshots of the processes of places that have no name yet, where they will be named in this interval."""
     for pid in dict.fromkeys(pid for pid, _ in unknown):
         if not purse.is_open:
             return
         with purse.spending():
-            tracer.look_at([pid])
+            looks.look_at([pid])
 
 
 class _Named(msgspec.Struct, frozen=True, array_like=True):

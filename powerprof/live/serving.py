@@ -45,8 +45,9 @@ def parse_address(text: str) -> tuple[str, int] | Path:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise UsageError(f"--listen {text} is no address", f"{DEFAULT}, [::1]:9477 or unix:/run/powerprof/metrics.sock")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
-        return str(ipaddress.ip_address(host.strip("[]") or "0.0.0.0")), int(port)  # noqa: S104
+        return str(ipaddress.ip_address(bare or "0.0.0.0")), int(port)  # noqa: S104
     except ValueError:
         raise UsageError(f"--listen {text}: {host} is no IP address", f"for example {DEFAULT}") from None
 
@@ -57,7 +58,7 @@ def check_open(address: tuple[str, int] | Path, config: WebConfig, insecure: boo
         return
     if config.tls_server_config is None and not config.basic_auth_users:
         raise UsageError(
-            f"{address[0]} is no loopback address: everybody there could read what runs on this host",
+            f"--listen {address[0]} is no loopback address: anyone on that network can read what runs on this host",
             "add --web-config FILE (TLS, passwords), or --insecure where the network is trusted",
         )
 

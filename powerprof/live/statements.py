@@ -38,7 +38,7 @@ class StatementMonitor(Closeable):
     def __init__(self, request: QueriesRequest, say: Say) -> None:
         self._request, self._say = request, say
         self._probes: Probes | None = None
-        self._energy = WindowEnergy(request.energy_source, request.meter_log)
+        self._energy = WindowEnergy(request.energy)
         try:
             self._server = self._reached()
             say("loading the tracer")
@@ -59,7 +59,7 @@ class StatementMonitor(Closeable):
 
     def _reached(self) -> Reach:
         asked = self._request
-        return reach(asked.pid, asked.server_url, asked.socket, asked.defaults_file, asked.ask_password)
+        return reach(asked.pid, asked.server_url, asked.socket, asked.defaults_file)
 
     def intervals(self) -> Iterator[Queries | None]:
         """One window after the other, until an interrupt, which is raised; None while the server is away."""

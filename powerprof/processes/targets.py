@@ -11,6 +11,7 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.files import read_fields, try_text
+from powerprof.processes.listening import reached_at
 from powerprof.processes.tasks import clean, look_up
 from powerprof.untrusted import whole
 
@@ -80,13 +81,15 @@ def _named(name: str) -> list[int]:
     return pids
 
 
-def _describe(pid: int) -> str:
+def describe(pid: int) -> str:
+    """Its number and program, and where it listens: what tells several servers of one name apart."""
     # Not its command line: that lies in its memory, where it may keep a reader waiting for ever.
     try:
         shown = clean(os.readlink(paths.procfs() / str(pid) / "exe"))[:60]
     except OSError:
         shown = ""
-    return f"{pid} ({shown or name_of(pid) or 'gone'})"
+    reached = reached_at(pid)
+    return f"{pid} ({shown or name_of(pid) or 'gone'}{f'; {reached}' if reached else ''})"
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -131,25 +134,33 @@ def _one(word: str) -> list[int]:
     pid = whole(word)
     if pid is not None:
         if pid <= 0 or not (paths.procfs() / word).is_dir():
-            raise UsageError(f"there is no process {word}", "ps -e lists them")
+            raise UsageError(f"--pid {word}: there is no process {word}", "ps -e lists them")
         status = _status(pid)
         if has_ended(pid):
-            raise UsageError(f"process {word} has ended (a zombie that its parent has not reaped)", "ps -e lists them")
-        if look_up(pid).is_kernel:
             raise UsageError(
-                f"{word} ({status.get('Name')}) is a kernel thread: it runs no program whose functions could be blamed",
-                "powerprof idle names what kernel threads do",
+                f"--pid {word}: it has ended (a zombie that its parent has not reaped)", "ps -e lists them"
             )
+        _refuse_kernel(pid, word)
         return [int(status.get("Tgid") or pid)]
     if not word or word.startswith("-"):
         raise UsageError(f"--pid {word!r} is neither a process id nor a name", "such as 1234 or mysqld")
     pids = _named(word)
     if not pids:
-        raise UsageError(f"no process is called {word}", "ps -e lists them; --pid takes ids and names")
+        raise UsageError(f"--pid {word}: no process is called {word}", "ps -e lists them; --pid takes ids and names")
     if len(pids) > 1 and _root_of(pids) is None:
-        listed = ", ".join(_describe(pid) for pid in pids[:8])
-        raise UsageError(f"{len(pids)} processes are called {word}: {listed}", "choose by --pid ID[,ID…]")
+        listed = "; ".join(describe(pid) for pid in pids[:8])
+        raise UsageError(f"--pid {word}: {len(pids)} processes are called {word}: {listed}", "choose by --pid ID[,ID…]")
+    _refuse_kernel(pids[0], word)
     return pids
+
+
+def _refuse_kernel(pid: int, word: str) -> None:
+    if look_up(pid).is_kernel:
+        raise UsageError(
+            f"--pid {word}: {pid} ({name_of(pid)}) is a kernel thread: it runs no program whose functions could be "
+            "blamed",
+            "powerprof idle names what kernel threads do",
+        )
 
 
 def _cgroup(name: str) -> Path:
@@ -166,7 +177,7 @@ def _cgroup(name: str) -> Path:
             for entry in below:
                 if entry in units and (Path(folder) / entry / "cgroup.procs").is_file():
                     return Path(folder) / entry
-    raise UsageError(f"there is no cgroup or unit {name}", "a path below /sys/fs/cgroup, or a unit")
+    raise UsageError(f"--cgroup {name}: there is no such cgroup or unit", "a path below /sys/fs/cgroup, or a unit")
 
 
 def cgroup_pids(folder: Path) -> list[int]:
@@ -195,7 +206,9 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
         folder = _cgroup(cgroup)
         pids = cgroup_pids(folder)
         if not pids:
-            raise PowerprofError(f"the cgroup {folder} has no processes", "systemctl status says whether its unit runs")
+            raise PowerprofError(
+                f"--cgroup {cgroup}: {folder} has no processes", "systemctl status says whether its unit runs"
+            )
         return Target(tuple(pids), folder.name, cgroup=folder)
     parts = [part.strip() for word in words for part in word.split(",")]
     pids = [pid for part in parts for pid in _one(part)]

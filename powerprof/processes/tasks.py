@@ -7,6 +7,7 @@ import msgspec
 
 from powerprof.files import read_fields, try_text
 from powerprof.paths import procfs
+from powerprof.processes.stat import process_stat
 from powerprof.untrusted import printable, whole
 
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
@@ -17,13 +18,14 @@ ENDED_IN_TARGET = ENDED | 1 << 30
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
-    """One thread. `process` is the main thread's comm."""
+    """One thread. `process` is the main thread's comm, `unit` what its control group is called."""
 
     tid: int
     pid: int | None
     comm: str
     process: str
     is_kernel: bool
+    unit: str | None = None
 
 
 def clean(comm: str | bytes) -> str:
@@ -32,28 +34,42 @@ def clean(comm: str | bytes) -> str:
     return printable(text)
 
 
-def look_up(tid: int, pid: int | None = None, comm: str = "") -> Task:
-    """The thread as /proc shows it now; for one that has gone what the trace itself knew."""
+def look_up(tid: int, pid: int | None = None, comm: str = "", is_kernel: bool | None = None) -> Task:
+    """The thread as /proc shows it now; for one that has gone what the trace itself knew.
+
+    `comm` and `is_kernel` are what it was when it was traced: its number may be another's by now. None is unknown.
+    """
     if tid == 0:
         return Task(0, 0, "idle", "kernel", True)
     root = procfs()
-    stat = try_text(root / str(tid) / "stat") if tid < ENDED else None
-    if stat is None:
-        is_kernel = comm.startswith(("kworker/", "ksoftirqd/", "migration/", "rcu_"))
-        if tid >= ENDED:
-            return _ended(tid, pid, comm, is_kernel)
-        process = "kernel" if is_kernel else comm or f"pid {pid or tid}"
-        return Task(tid, pid, comm or f"thread {tid}", process, is_kernel)
-    name, _, rest = stat.partition("(")[2].rpartition(")")
-    fields = rest.split()
-    flags = int(fields[6]) if len(fields) > 6 and fields[6].lstrip("-").isdigit() else 0
+    if tid >= ENDED:
+        return _ended(tid, pid, comm, bool(is_kernel))
+    stat = process_stat(tid)
+    if stat is None or (is_kernel is not None and is_kernel != bool(stat.flags & _PF_KTHREAD)):
+        return _gone(tid, pid, comm, bool(is_kernel))
     if pid is None:
         pid = whole(read_fields(root / str(tid) / "status").get("Tgid", "")) or tid
-    own = clean(comm) if comm else clean(name)
-    if flags & _PF_KTHREAD:
+    own = clean(comm) or clean(stat.comm)
+    if stat.flags & _PF_KTHREAD:
         return Task(tid, pid, own, "kernel", True)
-    leader = try_text(root / str(pid) / "comm")
-    return Task(tid, pid, own, clean(leader) if leader else own, False)
+    # A process is called what its main thread was called then.
+    leader = own if tid == pid else clean(try_text(root / str(pid) / "comm") or "")
+    return Task(tid, pid, own, leader or own, False)
+
+
+def as_traced(task: Task, pid: int | None, comm: str, is_kernel: bool) -> Task:
+    """The thread that was traced, where `task` is who had its number last."""
+    own = clean(comm)
+    if not own or own == task.comm:
+        return task
+    if is_kernel != task.is_kernel or pid != task.pid or task.tid == pid:
+        return _gone(task.tid, pid, comm, is_kernel)
+    return msgspec.structs.replace(task, comm=own)
+
+
+def _gone(tid: int, pid: int | None, comm: str, is_kernel: bool) -> Task:
+    own = clean(comm)
+    return Task(tid, pid, own or f"thread {tid}", "kernel" if is_kernel else own or f"pid {pid or tid}", is_kernel)
 
 
 def _ended(tid: int, pid: int | None, comm: str, is_kernel: bool) -> Task:

@@ -17,7 +17,7 @@ _PATIENCE_S = 1.0
 # "postgres: 15/main: checkpointer", "postgres: app shop 10.0.0.7(5541) SELECT"; the cluster's name is optional, and
 # says which of several servers a process is of (cluster_name, which Debian sets to VERSION/NAME).
 _TITLE = re.compile(r"^postgres: (?:[^ :]+: )?(.*)$")
-_CLIENT = re.compile(r"^(\S+) (\S+) (?:\[local\]|\S+\(\d+\)|\S+)(?: .*)?$")
+_CLIENT = re.compile(r"^(\S+) (\S+) (?:\[local\]|(\S+?)(?:\(\d+\))?)(?: .*)?$")
 _BACKEND = "backend of "
 _HELPERS = re.compile(
     r"^(logger|startup|checkpointer|background writer|walwriter|autovacuum|archiver|stats collector|logical replication"
@@ -27,13 +27,23 @@ _HELPERS = re.compile(
 
 def server_names(pids: Iterable[int]) -> dict[int, str]:
     """Process id → what it does: `checkpointer`, `backend of shop`; a process that does not say is absent."""
-    names = {}
-    for pid in pids:
-        text = _command_line(procfs() / str(pid) / "cmdline")
-        name = part_of(text) if text else None
-        if name:
-            names[pid] = name
-    return names
+    return {pid: name for pid, title in server_titles(pids).items() if (name := part_of(title))}
+
+
+def server_titles(pids: Iterable[int]) -> dict[int, str]:
+    """Process id → its title as it is; one that cannot be read is absent."""
+    titles = {pid: _command_line(procfs() / str(pid) / "cmdline") for pid in pids}
+    return {pid: title for pid, title in titles.items() if title}
+
+
+def client_of(title: str) -> tuple[str, str | None] | None:
+    """The account of a client's process, and from which host; None where it is no client's, or the host its own."""
+    said = _TITLE.match(" ".join(title.split()))
+    client = None if said is None or _HELPERS.match(said[1]) else _CLIENT.match(said[1])
+    if client is None:
+        return None
+    host = client[3]
+    return printable(client[1])[:_MOST_NAME], printable(host)[:_MOST_NAME] if host else None
 
 
 def database_of(name: str) -> str | None:

@@ -7,7 +7,6 @@ and `turbostat` are those programs, run for the length of the window.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, Protocol, get_args
 
 from powerprof import paths
@@ -68,9 +67,8 @@ class ProcfsResidency:
     `events` count the wake-ups, where they can be counted.
     """
 
-    def __init__(self, notes: tuple[str, ...] = (), root: Path | None = None, events: IdleEvents | None = None) -> None:
+    def __init__(self, notes: tuple[str, ...] = (), events: IdleEvents | None = None) -> None:
         self._notes = notes
-        self._root = root
         self._events = events
         self._before: procfs.Stat | None = None
         self._after: procfs.Stat | None = None
@@ -78,10 +76,10 @@ class ProcfsResidency:
 
     def start(self, duration_s: float | None) -> None:
         self._exits = (self._count(), {})
-        self._before, self._after = procfs.read_stat(self._root), None
+        self._before, self._after = procfs.read_stat(), None
 
     def stop(self) -> None:
-        self._after = procfs.read_stat(self._root)
+        self._after = procfs.read_stat()
         self._exits = (self._exits[0], self._count())
 
     def _count(self) -> dict[int, int]:

@@ -9,6 +9,7 @@ from functools import reduce
 import msgspec
 
 from powerprof.records import Window
+from powerprof.sources import oslayer
 
 _RATES = (
     "c0_percent",
@@ -77,6 +78,9 @@ def joined(first: Window, second: Window) -> Window:
     def summed(a: float | None, b: float | None) -> float | None:
         return None if a is None or b is None else a + b
 
+    system = None
+    if first.system is not None and second.system is not None:
+        system = oslayer.joined(first.system, first_s, second.system, second_s)
     wakeups = summed(first.tool_wakeups_count, second.tool_wakeups_count)
     return msgspec.structs.replace(
         first,
@@ -87,6 +91,7 @@ def joined(first: Window, second: Window) -> Window:
         edge_exits_count=first.edge_exits_count + second.edge_exits_count,
         tool_cpu_s=summed(first.tool_cpu_s, second.tool_cpu_s),
         tool_wakeups_count=None if wakeups is None else int(wakeups),
+        system=system,
         notes=list(dict.fromkeys([*first.notes, *second.notes])),
         **{name: mean(getattr(first, name), getattr(second, name)) for name in _RATES},
     )

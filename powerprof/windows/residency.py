@@ -12,10 +12,10 @@ beside them. Without wall time only shares of the idle time are known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from powerprof.records import StateResidency, Window
+from powerprof.records import Notes, StateResidency, Window
 from powerprof.sources.base import CpuReading, Snapshot
 from powerprof.sources.cpuidle import list_of
 
@@ -186,6 +186,6 @@ def _rate(count: int | None, window_s: float | None) -> float | None:
     return None if count is None or not window_s else count / window_s
 
 
-def merge_notes(*lists: Sequence[str]) -> list[str]:
+def merge_notes(*lists: Notes) -> Notes:
     """Notes of several parts, each said once."""
     return list(dict.fromkeys(note for notes in lists for note in notes))

@@ -17,14 +17,17 @@ from powerprof import paths
 from powerprof.closeable import Closeable
 from powerprof.errors import Interrupted, PowerprofError
 from powerprof.records import Window
-from powerprof.sources import procfs
+from powerprof.sources import cpufreq, disks, oslayer, procfs
 from powerprof.sources.base import Meters
+from powerprof.sources.cpuidle import online_cpus
 from powerprof.text import Say
 from powerprof.windows.counted import open_source
 from powerprof.windows.residency import merge_notes
 from powerprof.windows.runner import Metered, Part, Passed, Running, pass_window
 
 _WAITED_S = 0.1
+# The groups of processes that are servers, whose files' devices are told apart.
+_SERVERS = ("server", "mysqld")
 _SHORTER = "interrupted: the window is shorter than asked"
 _SHARES = ("user_percent", "system_percent", "irq_percent", "steal_percent")
 _ACCOUNTED = (*_SHARES, "interrupts_hz", "context_switches_hz")
@@ -62,14 +65,26 @@ class WindowMeter(Closeable, Part):
         self._source = open_source(residency_source)
         self._announced_s: float | None = None
         self._started_at = ""
-        self._stat: procfs.Stat | None = None
+        self._of_server = disks.devices_of(pid for name in _SERVERS for pid in (groups or {}).get(name, ()))
+        self._migrations: oslayer.Migrations | None = None
+        self._clocks: cpufreq.PerfClocks | None = None
+        self._system: oslayer.Reading | None = None
         self._times: tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]] = {}, {}
 
     def close(self) -> None:
         self._source.close()
+        if self._migrations is not None:
+            self._migrations.close()
+        if self._clocks is not None:
+            self._clocks.close()
+
+    def open(self) -> None:
+        if self._migrations is None and _has_proc():
+            cpus = online_cpus()
+            self._migrations, self._clocks = oslayer.Migrations(cpus), cpufreq.PerfClocks(cpus)
 
     def begin(self) -> None:
-        self._started_at, self._stat = now_text(), _stat()
+        self._started_at, self._system = now_text(), self._read_system()
         self._source.start(self._announced_s)
         # Within the edges: C0 begins on each CPU when its counters are read, and what reading the next one's costs us
         # would be nobody's share of it.
@@ -88,18 +103,22 @@ class WindowMeter(Closeable, Part):
         window = self._source.finish(self._started_at)
         wall_cpu_s = window.window_s * window.cpus if window.window_s else None
         processes, notes = procfs.process_times(*self._times, wall_cpu_s)
-        stat = _stat()
-        spent = procfs.accounting(self._stat, stat) if self._stat and stat else None
+        before, after = self._system, self._read_system()
+        spent = procfs.accounting(before.stat, after.stat) if before and after and before.stat and after.stat else None
         return msgspec.structs.replace(
             window,
             energy=energy,
             processes=processes,
             notes=merge_notes(window.notes, notes, passed.notes, meter_notes, [_SHORTER] if passed.interrupted else []),
             frequency_mhz=window.frequency_mhz or (procfs.frequency_mhz() if _has_proc() else None),
+            system=oslayer.between(before, after, self._of_server) if before and after else None,
             tool_cpu_s=passed.tool_cpu_s,
             tool_wakeups_count=passed.tool_wakeups_count,
             **({} if spent is None else {name: getattr(spent, name) for name in _ACCOUNTED}),
         )
+
+    def _read_system(self) -> oslayer.Reading | None:
+        return oslayer.read(migrations=self._migrations, clocks=self._clocks) if _has_proc() else None
 
     def open_window(self) -> None:
         """Begin a window in which the caller does something; not for powertop and turbostat, which must know when it
@@ -132,10 +151,3 @@ class WindowMeter(Closeable, Part):
 def _has_proc() -> bool:
     """Whether /proc belongs to the same host as sysfs: the running kernel is never mixed into a recorded one."""
     return paths.is_this_host() or str(paths.procfs()) != "/proc"
-
-
-def _stat() -> procfs.Stat | None:
-    try:
-        return procfs.read_stat() if _has_proc() else None
-    except PowerprofError:
-        return None

@@ -10,7 +10,9 @@ from typing import Any
 
 from powerprof import __version__
 from powerprof.records import Estimate, Phase, Run, StateResidency, ToolCost, Window, metric_of
+from powerprof.sources import oslayer
 from powerprof.statistics import bounded_interval
+from powerprof.system_records import OsRates
 from powerprof.windows.residency import merge_notes
 
 _METRICS: tuple[str, ...] = (
@@ -73,6 +75,17 @@ def _state(name: str, windows: Sequence[Window]) -> StateResidency:
     )
 
 
+def _system(windows: Sequence[Window]) -> OsRates | None:
+    """What the system did in all of them; None where one does not know."""
+    known = [(window.system, window.window_s) for window in windows if window.system and window.window_s]
+    if not known or len(known) < len(windows):
+        return None
+    total, seconds = known[0]
+    for rates, more_s in known[1:]:
+        total, seconds = oslayer.joined(total, seconds, rates, more_s), seconds + more_s
+    return total
+
+
 def states_of(windows: Sequence[Window]) -> list[StateResidency]:
     """The states of all windows by name, in the order in which they are first seen."""
     names = dict.fromkeys(state.name for window in windows for state in window.states)
@@ -104,6 +117,7 @@ def phase_of(name: str, windows: Sequence[Window]) -> Phase:
         wakeups_hz=_mean(window.wakeups_hz for window in windows),
         states=states,
         steal_percent=_mean(window.steal_percent for window in windows),
+        system=_system(windows),
         intervals={key: value for key, value in intervals.items() if value is not None and value.low is not None},
         windows=list(windows),
         notes=merge_notes(*(window.notes for window in windows)),

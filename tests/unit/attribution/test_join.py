@@ -8,17 +8,20 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from powerprof.attribution import blame
+from powerprof.attribution import blame, running
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.records import Attribution, TargetInfo
 from powerprof.attribution.sites import SiteStacks
 from powerprof.processes.tasks import Task
 from powerprof.records import ToolCost
+from powerprof.report.wording.notes import texts
 from powerprof.stacks.store import TableStore
 from powerprof.tracing.captures.edges import CpuEdge, in_window
 from powerprof.tracing.idle.aggregate import aggregate
-from powerprof.tracing.idle.layout import IDLE_EXIT, Flag, WakeEvidence, WakerContext
+from powerprof.tracing.idle.layout import CAUSE_BEFORE, IDLE_EXIT, RUN_TIME, Flag, WakeEvidence, WakerContext
 from powerprof.tracing.idle.sites import SiteWakings
 
 PID, OTHER = 100, 200
@@ -63,6 +66,13 @@ def woken_by(tid: int, waker: int, pid: int, **more: Any) -> dict[str, Any]:
     }
 
 
+def summed(records: np.ndarray) -> np.ndarray:
+    """As the kernel sums them: each thread runs half of the time until its CPU idles, the kernel a tenth before."""
+    causes = aggregate(in_window(records, {0: CpuEdge(0, 0, 10_000 * MS, None)}))
+    causes["own_ns"], causes["kernel_ns"] = causes["running_ns"] // 2, causes["running_ns"] // 10
+    return causes
+
+
 def attribution(records: np.ndarray, wakings: list[SiteWakings] | None = None, **more: Any) -> Attribution:
     capture = Capture(
         started_at="2026-01-01T00:00:00Z",
@@ -71,7 +81,7 @@ def attribution(records: np.ndarray, wakings: list[SiteWakings] | None = None, *
         host={},
         tool=ToolCost(version="0", cpu_s=0.0, wakeups_hz=0.0),
         exits=records.tobytes(),
-        causes=aggregate(in_window(records, {0: CpuEdge(0, 0, 10_000 * MS, None)})).tobytes(),
+        causes=summed(records).tobytes(),
         lost_count=0,
         edges=[CpuEdge(0, 0, 10_000 * MS, None)],
         states={0: ["POLL", "C1"]},
@@ -162,7 +172,8 @@ def test_rows_are_per_thread_origin_and_mechanism_and_sum_to_the_targets_exits()
     ]
     first = found.wakeups[0]
     assert (first.rate_hz, first.period_ms, first.detail) == (4.0, pytest.approx(10.0), "hrtimer_wakeup")
-    assert first.c0_ms == pytest.approx(8 * 0.2)
+    assert first.own_ms == pytest.approx(8 * 0.1)
+    assert first.c0_ms == pytest.approx(8 * 0.12)
     assert first.idle_ms == pytest.approx(1.0)
     assert first.states == {"POLL": 8}
     assert found.conservation.idle_exits_count == len(records)
@@ -206,13 +217,13 @@ def test_wakings_that_were_not_all_counted_are_unknown(field: str) -> None:
     assert found.wakeups[0].wakings_count is None
     assert found.wakings_window_s is None
     assert found.wakings_without_exit == []
-    assert any("counted" in note or "wakings_count" in note or "count wakings" in note for note in found.notes)
+    assert any("counted" in note or "wakings_count" in note or "count wakings" in note for note in texts(found.notes))
 
 
 def test_losses_are_notes() -> None:
     found = attribution(exits(own_timer(101)), stacks_lost_count=4, unsent_count=5, lost_count=2)
-    assert any(note.startswith("4 stacks were lost to a full buffer") for note in found.notes)
-    assert any(note.startswith("5 more call paths") for note in found.notes)
+    assert any(note.startswith("4 stacks were lost to a full buffer") for note in texts(found.notes))
+    assert any("the stacks of 5 were not copied" in note for note in texts(found.notes))
     assert found.conservation.lost_count == 2
     assert found.conservation.coverage_percent == pytest.approx(100 / 3)
 
@@ -230,6 +241,80 @@ def test_exits_outside_of_their_cpus_window_and_of_unknown_cpus_are_left_out() -
 
 
 def test_a_capture_of_records_alone_is_attributed_as_it_was() -> None:
-    """Version 1, saved before the kernel summed: the same rows from the records."""
+    """Version 1, saved before the kernel summed: the same rows from the records. Version 2 did not know who ran: all
+    time until the CPUs idled again is the waker's."""
     records = exits(*[own_timer(101)] * 7, *[woken_by(102, 102, PID)] * 3, {"next_tid": OTHER, "next_tgid": OTHER})
-    assert attribution(records, version=1, causes=b"") == attribution(records)
+    entries = summed(records)
+    before = np.zeros(len(entries), dtype=CAUSE_BEFORE)
+    for name in CAUSE_BEFORE.names or ():
+        before[name] = entries[name]
+    found = attribution(records, version=2, causes=before.tobytes())
+    assert attribution(records, version=1, causes=b"") == found
+    assert [(row.c0_ms, row.own_ms) for row in found.wakeups] == [
+        (pytest.approx(1.4), None),
+        (pytest.approx(0.6), None),
+    ]
+    assert found.other_causes[0].c0_ms == pytest.approx(0.2)
+    assert found.running is None
+
+
+def ran(*threads: tuple[int, int, int, float]) -> bytes:
+    """Thread, process, kind and how long it ran in ms."""
+    found = np.zeros(len(threads), dtype=RUN_TIME)
+    for one, (tid, pid, kind, ms) in zip(found, threads, strict=True):
+        one["tid"], one["pid"], one["kind"], one["ns"] = tid, pid, kind, round(ms * MS)
+    return found.tobytes()
+
+
+def test_rows_have_what_their_threads_ran_and_what_others_ran_is_theirs() -> None:
+    """A spinner that ran after the exits of a poller, and a kernel thread: all of the host's time is in one place."""
+    records = exits(*[own_timer(101)] * 8, *[woken_by(300, OTHER, OTHER, next_tgid=OTHER)] * 5, {"next_tid": 0})
+    threads = ran((101, PID, 1, 3.0), (300, OTHER, 0, 900.0), (9, 9, 2, 7.0), (5, 1, 0, 11.0), (102, PID, 1, 2.0))
+    more = {"ran": threads, "ran_others_ns": 4 * MS, "ran_target_ns": MS, "c0_percent": 50.0}
+    found = attribution(records, [waking(101, 20)], **more)
+    (poller,) = found.wakeups
+    assert (poller.own_ms, poller.c0_ms) == (pytest.approx(3.0), pytest.approx(3.0 + 8 * 0.02))
+    spinner = next(cause for cause in found.other_causes if cause.count == 5)
+    assert spinner.c0_ms == pytest.approx(900.0 + 5 * 0.02)
+    whole = found.running
+    assert whole is not None
+    # Thread 102 ended no idle period, and others of the process have ended.
+    assert whole.target_ms == pytest.approx(3.0 + 0.16 + 2.0 + 1.0)
+    assert (whole.tool_ms, whole.kernel_ms) == (pytest.approx(11.0), pytest.approx(0.02))
+    assert whole.others_ms == pytest.approx(900.0 + 0.1 + 7.0 + 4.0)
+    assert whole.c0_ms == pytest.approx(1000.0)
+    assert whole.rest_ms == pytest.approx(1000.0 - 6.16 - 11.0 - 0.02 - 911.1)
+
+
+def test_what_a_thread_ran_without_an_idle_exit_goes_by_its_wakings() -> None:
+    """Thread 101 ended idle periods at one place and was woken at another on a busy CPU only; 102 ended none at all."""
+    records = exits(*[own_timer(101)] * 10)
+    elsewhere = [
+        waking(101, 30, WakerContext.TASK, ip=1, waker_tid=OTHER, waker_pid=OTHER),
+        waking(102, 7, WakerContext.TASK, ip=2, waker_tid=OTHER, waker_pid=OTHER),
+    ]
+    found = attribution(records, [waking(101, 20), *elsewhere], ran=ran((101, PID, 1, 5.0), (102, PID, 1, 9.0)))
+    # 1 ms after ten exits; the other 4 ms after 10 and 30 wakings.
+    assert [row.own_ms for row in found.wakeups] == [pytest.approx(2.0)]
+    assert {row.thread.tid: row.own_ms for row in found.wakings_without_exit} == {
+        101: pytest.approx(3.0),
+        102: pytest.approx(9.0),
+    }
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    total=st.integers(0, 10**12).map(float),  # the scheduler counts whole nanoseconds
+    places=st.lists(
+        st.tuples(st.integers(0, 10**11).map(float), st.integers(0, 1000), st.integers(0, 10_000)),
+        min_size=1,
+        max_size=9,
+    ),
+)
+def test_the_places_of_a_thread_sum_to_what_it_ran(total: float, places: list[tuple[float, int, int]]) -> None:
+    known = [running.Place(after_ns if exits else 0.0, exits, others) for after_ns, exits, others in places]
+    parts = running.divided(total, known)
+    measured = sum(place.after_exits_ns for place in known)
+    assert all(part >= place.after_exits_ns for part, place in zip(parts, known, strict=True))
+    if measured or any(place.exits or place.other_wakings for place in known):
+        assert sum(parts) == pytest.approx(max(total, measured))

@@ -51,7 +51,7 @@ def test_a_healthy_pair_is_told_in_one_sentence(name: str) -> None:
     server = DiagnosedServer(pid=4711, version=recorded.version, address=None)
     told = Diagnosis(id=None, started_at="2026-01-01T00:00:00Z", server=server, findings=found, evidence=recorded)
     short = lines(told)
-    assert short[0].startswith("Nothing to fix: it woke a CPU ")
+    assert short[0].startswith("No fault was found: it woke a CPU ")
     assert "statement_timer" not in "\n".join(short)
     assert "statement_timer" in "\n".join(lines(told, all_notes=True))
     assert max(map(len, lines(told, 60, all_notes=True))) <= 60

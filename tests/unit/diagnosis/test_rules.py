@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from powerprof.database.private.replication import status_of
-from powerprof.diagnosis import clients, replication, threads
+from powerprof.diagnosis import clients, logins, replication, threads
 from powerprof.diagnosis.evidence import (
     Client,
     Evidence,
@@ -20,6 +20,7 @@ from powerprof.diagnosis.evidence import (
     ScheduledEvent,
     ThreadWakeups,
 )
+from powerprof.diagnosis.findings import Finding
 from powerprof.diagnosis.rules import diagnose
 
 
@@ -160,15 +161,48 @@ def test_drivers_that_show_warnings_are_no_monitors() -> None:
     assert clients.monitoring(evidence(**counted(Com_show_warnings=5000, Com_show_fields=5000))) == []
 
 
-def test_the_poller_is_who_has_a_new_statement_at_every_look() -> None:
-    samples = [[client(5, query_id=9), client(6, time_s=0.01, query_id=100 + n, user="mon")] for n in range(8)]
-    found = clients.pollers(evidence(samples=samples, samples_span_s=0.3))
-    assert [one.user for one, _ in found] == ["mon"]
+def polled(**given: Any) -> Finding:
+    """A server that is asked SHOW STATUS 7.8 times a second, with a busy application on connection 75."""
+    application = client(75, user="app", time_s=0.001, statement="SELECT * FROM orders", tid=1075)
+    monitor = client(15, user="mon", time_s=0.02, statement=given.pop("statement", ""), tid=1015)
+    rows = [
+        row("thread/sql/one_connection", given.pop("application_hz", 400.0), tid=1075),
+        row("thread/sql/one_connection", given.pop("monitor_hz", 7.8), tid=1015),
+    ]
+    here = evidence(samples=[[application, monitor]] * 8, wakeups=rows, **given, **counted(Com_show_status=78))
+    (found,) = clients.monitoring(here)
+    return found
+
+
+def test_a_busy_bystander_is_not_named_for_statements_that_another_sends() -> None:
+    found = polled()
+    assert found.text == "A client asks SHOW STATUS 7.8 times/s: it keeps the CPUs awake."
+    assert not any("KILL" in one or "app@" in one for one in [*found.remedy, *found.evidence])
+
+
+def test_who_asks_is_named_by_the_servers_own_count_of_each_connection() -> None:
+    sent = {15: {"Com_show_status": 76}, 75: {"Com_show_status": 2, "Com_show_warnings": 4000}}
+    found = polled(statements_by_connection=sent)
+    assert found.text.startswith("mon@10.0.0.7 asks SHOW STATUS")
+    assert found.remedy[1] == "to stop it now: KILL 15, because the server counted 7.6 times/s on it"
+    between_many = {15: {"Com_show_status": 26}, 75: {"Com_show_status": 26}}
+    assert "KILL" not in " ".join(polled(statements_by_connection=between_many).remedy)
+
+
+def test_who_asks_is_named_where_statement_and_rate_match() -> None:
+    found = polled(statement="show status like 'Threads%'")
+    assert found.text.startswith("mon@10.0.0.7 asks SHOW STATUS")
+    assert "KILL 15, because it was seen asking, and its thread is woken 7.8 times/s" in found.remedy[1]
+    # It was seen asking once, and does something else most of the time.
+    assert "KILL" not in " ".join(polled(statement="SHOW STATUS", monitor_hz=90.0).remedy)
+    # As often as is asked, and never seen asking.
+    assert "KILL" not in " ".join(polled(application_hz=7.8, monitor_hz=100.0).remedy)
 
 
 def test_failed_logins_and_empty_connections() -> None:
-    failing = clients.reconnecting_clients(evidence(**counted(Aborted_connects=50, Connections=50, Questions=2)))
-    assert [one.text for one in failing] == ["A client fails to log in 5.0 times/s and tries again at once."]
+    here = evidence(**counted(Aborted_connects=50, Connections=50, Questions=2))
+    assert [one.text for one in logins.failed_logins(here)] == ["A client fails to log in 5.0 times/s and tries again."]
+    assert clients.reconnecting_clients(here) == []
     empty = clients.reconnecting_clients(evidence(**counted(Aborted_connects=0, Connections=200, Questions=300)))
     assert [one.rule for one in empty] == ["client_reconnect_loop"]
     web = evidence(**counted(Aborted_connects=0, Connections=200, Questions=4000))
@@ -214,7 +248,7 @@ def test_the_event_scheduler(interval_s: float, severity: str) -> None:
 
 def test_without_a_connection_the_wake_ups_alone_are_judged() -> None:
     blind = evidence(asked=False, wakeups=[row(None, 40.0, stack=("nanosleep",))])
-    assert [one.rule for one in diagnose(blind)] == ["polling_wait"]
+    assert [one.rule for one in diagnose(blind)] == ["polling_wait", "most_helpful"]
 
 
 def test_a_replica_that_is_refused() -> None:

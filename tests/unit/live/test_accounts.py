@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from powerprof.attribution.records import StackFrame, Thread, Wakeup
-from powerprof.live.accounts import ahead_of, function_of, mechanisms_of, span_between, within
+from powerprof.attribution.records import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Wakeup, Waking
+from powerprof.live.accounts import ahead_of, function_of, mechanisms_of, rows_of, span_between, within
+from powerprof.records import Conservation, ToolCost
 from powerprof.sources.base import CpuReading, Snapshot, StateInfo
 from tests.unit.live.intervals import row
 
@@ -103,3 +104,39 @@ def test_the_function_is_the_programs_own_and_no_address_without_a_file() -> Non
     assert function_of(wakeup(("nanosleep", "libc.so.6"))) == "nanosleep"
     assert function_of(wakeup((None, "[unknown]"))) == "[unknown]"
     assert function_of(wakeup()) == "[no user stack]"
+
+
+def test_a_thread_that_was_woken_on_busy_cpus_only_has_a_row_without_exits() -> None:
+    waking = Waking(
+        origin="own_timer",
+        wakings_count=7,
+        wakings_hz=1.4,
+        thread=Thread(tid=8, comm="poller", pid=8),
+        waker=None,
+        stack=[StackFrame(function="poll", module="x", address="0x1")],
+        stack_complete=True,
+        own_ms=12.0,
+    )
+    record = Attribution(
+        id=None,
+        started_at="2026-01-01T00:00:00Z",
+        target=TargetInfo(pid=None, executable=None, build_id=None, label="all", system=True),
+        window_s=5.0,
+        cpus=1,
+        conservation=Conservation(
+            idle_exits_count=0,
+            cpuidle_usage_delta_count=0,
+            classified_count=0,
+            unknown_count=0,
+            lost_count=0,
+            coverage_percent=None,
+        ),
+        wakeups=[],
+        stacks=StackCounts(captured_count=0, complete_count=0, truncated_count=0, failed_count=0),
+        tool=ToolCost(version="0", cpu_s=0.0, wakeups_hz=0.0),
+        wakings_without_exit=[waking],
+    )
+    (found,) = rows_of(record, {8: "server"})
+    assert (found.key.process, found.key.thread, found.key.function) == ("server", "poller", "poll")
+    assert (found.exits_count, found.c0_s) == (0, pytest.approx(0.012))
+    assert mechanisms_of([found], 0) == ({"untraced": 0}, 0)

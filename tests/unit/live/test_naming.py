@@ -65,7 +65,7 @@ def test_who_was_dear_to_name_is_soon_forgiven() -> None:
 
 def this_process(memo: StackMemo, *sites: SavedSite) -> SiteStacks:
     """Stacks of a capture in which this process was looked at."""
-    capture = SimpleNamespace(images=[snapshot(os.getpid())], sites=sites, sleeping=[], named=None)
+    capture = SimpleNamespace(images=[snapshot(os.getpid())], sites=sites, sleeping=[], frames=[], named=None)
     return SiteStacks(cast(Capture, capture), memo=memo)
 
 

@@ -231,7 +231,7 @@ def test_what_is_no_address(text: str) -> None:
 
 
 def test_a_network_sees_nothing_without_a_protection() -> None:
-    with pytest.raises(UsageError, match="everybody there could read"):
+    with pytest.raises(UsageError, match="anyone on that network can read"):
         check_open(("0.0.0.0", 9477), WebConfig(), insecure=False)
     check_open(("0.0.0.0", 9477), WebConfig(), insecure=True)
     check_open(("0.0.0.0", 9477), WebConfig(basic_auth_users={"a": "b"}), insecure=False)

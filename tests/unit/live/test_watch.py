@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from powerprof.cli.screen import keys_of
-from powerprof.live.history import RowHistory
-from powerprof.live.intervals import LiveFinding
+from powerprof.live.history import Line, RowHistory
+from powerprof.live.intervals import IntervalRow, LiveFinding, RowKey, Used
 from powerprof.report.screens.screen import ScreenView, scrolled, spark
-from powerprof.report.screens.watch import KEYS, PLAIN_HEAD, document, plain_line, screen
+from powerprof.report.screens.watch import KEYS, PLAIN_HEAD, document, plain_line, row_line, screen
 from tests.unit.live.intervals import interval, row
 
 STORM = LiveFinding(rule="duplicate_server_id", severity="fault", text="another server has server_id 2")
@@ -40,7 +40,7 @@ def test_what_eighty_columns_show() -> None:
     lines = screen(history(0, 20, 20, 5120), ScreenView(), TITLE, 80, 24)
     assert lines[0].startswith(f"{TITLE} · 2 CPUs · 10 s") and lines[0].endswith("00:00:00")
     assert lines[1].startswith("C0 7.5 %") and "wake-ups 521/s" in lines[1] and "3.0 W" in lines[1]
-    assert " ".join(lines[5].split()) == "> 512.0 ▁▁▁█ 2.56 page_cleaner · handle_slave_io NEW, 30 s"
+    assert " ".join(lines[5].split()) == "> 512.0 ▁▁▁█ 2.56 mariadbd · handle_slave_io NEW, 30 s"
     assert "more rows" in lines[20]
     assert lines[21] == "! another server has server_id 2"
     assert lines[22:] == ["itself: 0.1 % of a CPU, 0.3 wake-ups/s", KEYS]
@@ -84,10 +84,72 @@ def test_filter_sort_and_choice() -> None:
     made = history(20)
     only = screen(made, ScreenView(wanted="HANDLE"), TITLE, 80, 24)
     assert sum(" · " in line for line in only[5:20]) == 1
-    assert any("nothing like “xyz”" in line for line in screen(made, ScreenView(wanted="xyz"), TITLE, 80, 24))
+    assert any("no row contains “xyz”" in line for line in screen(made, ScreenView(wanted="xyz"), TITLE, 80, 24))
     by_name = screen(made, ScreenView(sort="name", chosen=1), TITLE, 80, 24)
     assert "f00" in by_name[5] and by_name[6].startswith(">")
     assert screen(made, ScreenView(wanted="ab", typing=True), TITLE, 80, 24)[-1] == "/ab_"
+
+
+def test_what_sorts_and_filters_is_always_on_the_screen() -> None:
+    made = history(20)
+    assert screen(made, ScreenView(), TITLE, 80, 24)[3] == "sorted by rate (s: rate, C0, name)"
+    filtered = screen(made, ScreenView(sort="C0", wanted="handle"), TITLE, 80, 24)[3]
+    assert filtered == "filter “handle”: 1 of 82 rows (Esc: all)  sorted by C0 (s: rate, C0, name)"
+    assert screen(made, ScreenView(wanted="handle"), TITLE, 40, 24)[3].startswith("filter “handle”: 1 of 82 rows")
+
+
+def test_help_names_every_key_and_column() -> None:
+    for width, height in ((80, 24), (200, 50)):
+        lines = screen(history(20), ScreenView(help=True), TITLE, width, height)
+        words = "\n".join(lines)
+        assert all(
+            f"  {key}" in words for key in ("s ", "/", "Enter", "space", "w ", "q,", "/s", "C0 %", "every", "NEW")
+        )
+        assert "Any key: back" in words and max(map(len, lines)) <= width
+
+
+def test_the_process_stays_whatever_is_left_out() -> None:
+    """The age goes first, then the thread, then the end of the function."""
+    key = RowKey("python3", "worker-thread-17", "wait_for_more_work_of_any_kind")
+    worker = IntervalRow(key=key, exits_count=5, c0_s=0.1, mechanism="timer")
+    line = Line(worker, 0.5, 0.1, (0.5,), 12.0)
+    for width in range(49, 140):
+        shown = row_line(line, width)
+        assert "python3" in shown and len(shown) <= width
+    assert row_line(line, 140).endswith("python3 worker-thread-17 · wait_for_more_work_of_any_kind  NEW, 12 s")
+    assert row_line(line, 100).endswith("python3 worker-thread-17 · wait_for_more_work_of_any_kind  NEW")
+    assert row_line(line, 90).endswith("python3 · wait_for_more_work_of_any_kind  NEW, 12 s")
+    assert row_line(line, 70).endswith("python3 · wait_for_more_work_of_…")
+
+
+def test_a_kernel_thread_is_named_rather_than_the_kernel() -> None:
+    timer = IntervalRow(
+        key=RowKey("kernel", "kworker/u8:2-events_unbound", "delayed_work_timer_fn"),
+        exits_count=5,
+        c0_s=0.1,
+        mechanism="timer",
+    )
+    assert row_line(Line(timer, 0.5, 0.1, (0.5,), None), 90).endswith(
+        "kworker/u8:2-events_unbound · delayed_work_timer_fn"
+    )
+
+
+def test_a_busy_host_says_what_keeps_it_busy() -> None:
+    """19.6 of 20 s of both CPUs: 12 s of two compilers, 6 s of a server, the rest has ended."""
+    used = {"mariadbd": Used(1, 6.0), "cc1": Used(2, 12.0), "sshd": Used(1, 0.1)}
+    made = RowHistory()
+    made.add(interval(c0_s=19.6, used=used))
+    words = "busy: cc1 (2) 60 %, mariadbd 30 %, processes that ended, and interrupts 8 %"
+    assert words in screen(made, ScreenView(), TITLE, 80, 24)
+    assert "no CPU left an idle state in this interval" in screen(made, ScreenView(), TITLE, 80, 24)
+    assert f"! {words}" in plain_line(interval(c0_s=19.6, used=used), 200)
+    assert document(interval(c0_s=19.6, used=used))["used"][0] == {
+        "process": "cc1",
+        "processes_count": 2,
+        "cpu_s": 12.0,
+    }
+    assert document(interval())["used"] is None
+    assert "busy" not in " ".join(screen(history(20), ScreenView(), TITLE, 80, 24))
 
 
 def test_trouble_is_said() -> None:

@@ -22,7 +22,7 @@ def _process(
     return {
         f"{base}/comm": f"{name}\n",
         f"{base}/cmdline": f"/usr/sbin/{name}\0--option\0",
-        f"{base}/stat": f"{pid} ({name}) {state} {parent} 0 0 0 0 {flags} 0 0",
+        f"{base}/stat": f"{pid} ({name}) {state} {parent} 0 0 0 0 {flags}{' 0' * 43}",
         f"{base}/status": f"Name:\t{name}\nState:\t{state} (x)\nTgid:\t{pid}\nPPid:\t{parent}\n",
         f"{base}/task/{pid}/children": children,
     }

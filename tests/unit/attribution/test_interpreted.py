@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Python functions in the place of the C function that runs them."""
+
+from __future__ import annotations
+
+from powerprof.attribution.interpreted import Call, merge, runs
+from powerprof.attribution.records import StackFrame
+from powerprof.stacks.pycode import PythonFrame
+
+LOOP = "_PyEval_EvalFrameDefault"
+
+
+def calls(*names: str) -> list[Call]:
+    return [
+        (at, (StackFrame(function=name, module="python3", address=f"{at:#x}"),)) for at, name in enumerate(names, 1)
+    ]
+
+
+def frame(name: str, *, begins: bool = False, is_shim: bool = False) -> PythonFrame:
+    return PythonFrame(1, 0x1000, 0x2000, name, f"/srv/{name}.py", 7, begins, is_shim)
+
+
+def names(merged: list[Call] | None) -> list[str] | None:
+    return None if merged is None else [one.label for _, frames in merged for one in frames]
+
+
+def test_each_call_from_c_has_its_own_functions() -> None:
+    stack = calls("nanosleep", "time_sleep", LOOP, "gen_iternext", f"{LOOP}.cold", "thread_run", "clone3")
+    expected = [
+        "nanosleep",
+        "time_sleep",
+        "a (a.py:7)",
+        "b (b.py:7)",
+        "gen_iternext",
+        "c (c.py:7)",
+        "thread_run",
+        "clone3",
+    ]
+    first = [frame("a"), frame("b", begins=True), frame("c", begins=True)]
+    assert names(merge(stack, runs(first, whole=True), complete=True)) == expected
+    shim = frame("", begins=True, is_shim=True)
+    later = [frame("a"), frame("b"), shim, frame("c"), shim]
+    assert names(merge(stack, runs(later, whole=True), complete=True)) == expected
+
+
+def test_a_chain_that_disagrees_with_the_stack_is_left_out() -> None:
+    chain = [frame("a", begins=True), frame("b", begins=True)]
+    assert merge(calls("x", LOOP, "clone3"), runs(chain, whole=True), complete=True) is None
+    assert merge(calls("x", LOOP, LOOP, LOOP, "clone3"), runs(chain, whole=True), complete=True) is None
+
+
+def test_of_a_chain_or_stack_that_is_cut_off_what_is_known_is_shown() -> None:
+    chain = [frame("a", begins=True), frame("b", begins=True)]
+    assert names(merge(calls("x", LOOP), runs(chain, whole=True), complete=False)) == ["x", "a (a.py:7)", "b (b.py:7)"]
+    cut = runs(chain[:1], whole=False)
+    assert names(merge(calls("x", LOOP, LOOP, "y"), cut, complete=True)) == ["x", "a (a.py:7)", LOOP, "y"]
+
+
+def test_a_frame_without_a_name_says_so() -> None:
+    unknown = PythonFrame(1, 0x1000, 0x2000 | 1 << 56, begins=True)
+    assert names(merge(calls(LOOP), runs([unknown], whole=True), complete=True)) == ["[Python] 0x2000"]
+
+
+def test_a_call_that_runs_no_function_stays_and_so_does_a_stack_of_nothing() -> None:
+    shim = frame("", begins=True, is_shim=True)
+    assert names(merge(calls("x", LOOP, "clone3"), runs([shim], whole=True), complete=True)) == ["x", LOOP, "clone3"]
+    assert names(merge([], runs([frame("a", begins=True)], whole=True), complete=False)) == ["a (a.py:7)"]

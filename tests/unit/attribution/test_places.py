@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frame to blame, whether or not it has a name."""
+
+from __future__ import annotations
+
+from powerprof.attribution.places import place_of
+from powerprof.attribution.records import StackFrame
+
+
+def _frame(function: str | None, module: str = "mariadbd") -> StackFrame:
+    return StackFrame(function=function, module=module, address="0x1")
+
+
+def test_a_named_wrapper_does_not_stand_for_its_unnamed_caller() -> None:
+    wait, wrapper, unnamed = _frame("pthread_cond_wait", "libc.so.6"), _frame("psi_cond_timedwait"), _frame(None)
+    assert place_of([wait, wrapper, unnamed, _frame("main")]) is unnamed
+    assert place_of([wait, wrapper]) is wrapper
+    assert place_of([wait]) is wait
+    assert place_of([]) is None

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules without SQL, what timer slack reaches and would save, and which of several servers is meant."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
+from powerprof.diagnosis.findings import Finding
+from powerprof.diagnosis.looked import looked
+from powerprof.diagnosis.rules import diagnose
+from powerprof.diagnosis.slack import most_helpful, predicted, reacts
+from powerprof.processes.listening import reached_at, tcp_ports, unix_sockets
+from powerprof.processes.targets import describe
+from tests.unit.diagnosis.test_rules import evidence
+
+EPOLL = ("epoll_wait", "redis-server+0x64da0", "aeMain", "main")
+
+
+def timer(comm: str, hertz: float, stack: tuple[str, ...] = EPOLL, **more: Any) -> ThreadWakeups:
+    given: dict[str, Any] = {"tid": 7, "name": None, "origin": "own_timer", "period_ms": 1e3 / hertz, **more}
+    return ThreadWakeups(comm=comm, rate_hz=hertz, wakings_hz=hertz, stack=list(stack), **given)
+
+
+def program(name: str, *rows: ThreadWakeups, **more: Any) -> Evidence:
+    return evidence(version=name, family=name, asked=False, pid=4711, traced_s=5.0, wakeups=list(rows), **more)
+
+
+def one_fault(here: Evidence) -> Finding:
+    (fault,) = [one for one in diagnose(here) if one.severity == "fault"]
+    return fault
+
+
+def test_redis_says_which_setting_does_it() -> None:
+    fault = one_fault(program("redis-server", timer("redis-server", 9.9)))
+    assert fault.text == (
+        "The thread redis-server, which runs its own chores (serverCron), wakes by its own timer every 101 ms "
+        "(9.9 times/s)."
+    )
+    assert fault.remedy[0].startswith("hz=1 in redis.conf, or CONFIG SET hz")
+    assert fault.remedy[-1] == "to try it live: powerprof cure --pid 4711 --thread 7 --slack 50ms"
+    assert "its wait times out regularly, every 101 ms: nothing had come meanwhile" in fault.evidence
+
+
+def test_any_program_has_its_timers_judged() -> None:
+    fault = one_fault(program("thing", timer("worker", 50.0, ("clock_nanosleep", "loop"))))
+    assert fault.text.startswith("The thread worker (7) wakes by its own timer every 20 ms (50 times/s)")
+    deaf = one_fault(program("thing", timer("worker", 50.0, ("timerfd_read", "read", "loop"))))
+    assert deaf.remedy[-1] == "timer slack does not change how long it waits"
+    go = one_fault(program("thing", timer("worker", 50.0), language="Go"))
+    assert go.remedy[-1].startswith("it is a program of Go: timer slack would delay")
+    assert "its settings, clients and statements" in " ".join(looked(program("thing")).not_at)
+
+
+def test_threads_that_wake_each_other_are_noted() -> None:
+    rows = [timer("b", 30.0, origin="other_thread", waker="a", period_ms=None)]
+    (note,) = diagnose(program("thing", *rows))
+    assert (note.text, note.evidence) == ("Its threads wake each other 30 times/s.", ["a wakes b (7) 30 times/s"])
+
+
+@pytest.mark.parametrize(
+    ("function", "yes"),
+    [
+        ("poll", True),
+        ("__poll", True),
+        ("epoll_wait@@GLIBC_2.3.2", True),
+        ("pthread_cond_timedwait", True),
+        ("___pthread_cond_clockwait64", True),
+        ("clock_nanosleep", True),
+        ("timerfd_read", False),
+        ("io_getevents", True),
+        ("pollution", None),
+        ("mysqld+0x1234", None),
+    ],
+)
+def test_which_waits_react(function: str, yes: bool | None) -> None:
+    assert reacts([function, "main"]) is yes
+
+
+@pytest.mark.parametrize(
+    ("slack_ms", "measured"), [(1, 89.5), (5, 70.0), (10, 52.0), (20, 39.0), (50, 18.5), (100, 10.0)]
+)
+def test_the_prediction_is_within_a_fifth_of_what_was_measured(slack_ms: int, measured: float) -> None:
+    """log_files_governor of MySQL 9.7, on a host where other timers came some 5 times a second and CPU."""
+    row = timer("ib_log_files_g", 97.0, ("pthread_cond_timedwait",))
+    one = predicted([row], slack_ms * 1_000_000, 5.0)
+    assert one is not None
+    assert one.then_hz == pytest.approx(measured, rel=0.2)
+    assert not one.is_bound
+
+
+def test_what_does_not_react_is_not_saved() -> None:
+    assert predicted([timer("a", 50.0, ("timerfd_read",))], 50_000_000, 0.0) is None
+    assert predicted([timer("a", 50.0, origin="device")], 50_000_000, 0.0) is None
+    rows = [timer("a", 50.0, ("poll",)), timer("a", 8.0, ("recv",), origin="device")]
+    one = predicted(rows, 50_000_000, 0.0)
+    assert one is not None
+    assert one.now_hz == 58.0
+    assert one.then_hz == pytest.approx(8 + 1 / 0.06995, rel=0.01)
+    irregular = predicted([timer("a", 50.0, ("poll",), period_ms=None)], 50_000_000, 0.0)
+    assert irregular is not None
+    assert irregular.is_bound
+
+
+def test_what_would_help_most_is_said_with_its_command() -> None:
+    here = program("thing", timer("a", 50.0, ("poll",)), timer("b", 20.0, ("poll",), tid=8))
+    assert [row.comm for row, _ in most_helpful(here)] == ["a", "b"]
+    (note,) = [one for one in diagnose(here) if one.rule == "most_helpful"]
+    assert note.text == "What would help most: 50 ms of timer slack, 46 times/s less in all (predicted)."
+    assert note.evidence == ["a (7): 50.0 → 14.3/s", "b (8): 20.0 → 10.0/s"]
+    assert note.remedy[0] == "powerprof cure --pid 4711 --thread 7 --slack 50ms"
+    assert [
+        one for one in diagnose(program("x", timer("a", 50.0), language="Java")) if one.rule == "most_helpful"
+    ] == []
+
+
+def test_several_servers_are_told_apart_by_where_they_listen(tmp_path: Path) -> None:
+    import os
+
+    with socket.socket() as tcp, socket.socket(socket.AF_UNIX) as unix:
+        tcp.bind(("127.0.0.1", 0))
+        tcp.listen()
+        unix.bind(str(tmp_path / "s.sock"))
+        unix.listen()
+        port = tcp.getsockname()[1]
+        assert port in tcp_ports(os.getpid())
+        assert str(tmp_path / "s.sock") in unix_sockets(os.getpid())
+        assert f"port {port}" in reached_at(os.getpid())
+        assert f"port {port}" in describe(os.getpid())
+    assert reached_at(2**22) == ""

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What control groups are called, by paths as systemd and container runtimes make them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from powerprof.processes.units import NO_UNIT, Units, container_names, group_of, unit_of
+
+ID = "3f2a9c1b7d42" + "0" * 51 + "7"
+POD = "0a1b2c3d-1111-2222-3333-444455556666"
+NAMED = {ID: "web"}
+
+
+@pytest.mark.parametrize(
+    ("path", "unit"),
+    [
+        ("/", NO_UNIT),
+        ("/system.slice/mariadb.service", "mariadb.service"),
+        ("/system.slice/system-postgresql.slice/postgresql@15-main.service", "postgresql@15-main.service"),
+        ("/init.scope", "init.scope"),
+        ("/user.slice/user-1000.slice/session-3.scope", "session-3.scope (user 1000)"),
+        ("/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.scope", "app-x.scope (user 1000)"),
+        ("/user.slice/user-1000.slice/user@1000.service", "user@1000.service"),
+        ("/machine.slice/machine-qemu\\x2d1\\x2dvm.scope", "machine-qemu-1-vm.scope"),
+        (f"/system.slice/docker-{ID}.scope", "container web (docker)"),
+        (f"/docker/{ID}", "container web (docker)"),
+        (f"/machine.slice/libpod-{ID}.scope/container", "container web (podman)"),
+        (f"/machine.slice/libpod-conmon-{ID}.scope", "container web (podman)"),
+        (f"/system.slice/docker-{ID[:-1]}8.scope", "container 3f2a9c1b7d42 (docker)"),
+        (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice", f"pod {POD}"),
+        (
+            f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{POD.replace('-', '_')}.slice"
+            f"/cri-containerd-{ID[:-1]}9.scope",
+            f"pod {POD}: 3f2a9c1b7d42",
+        ),
+        (f"/kubepods/burstable/pod{POD}/{ID}", "pod web"),
+        ("/lxc.payload.shop/system.slice/nginx.service", "lxc shop"),
+        ("/lxc/shop", "lxc shop"),
+        ("/app.slice", "app.slice"),
+        ("/batch/nightly", "batch/nightly"),
+        ("/evil\x1b[31m.service", "evil?[31m.service"),
+        ("/../../x.service", "x.service"),
+    ],
+)
+def test_a_path_is_called_what_people_call_it(path: str, unit: str) -> None:
+    assert unit_of(path, NAMED) == unit
+
+
+def test_runtimes_say_their_containers_names(tmp_path: Path) -> None:
+    logs, docker = tmp_path / "var/log/containers", tmp_path / "var/lib/docker/containers" / ID
+    podman = tmp_path / "var/lib/containers/storage/overlay-containers"
+    for folder in (logs, docker, podman):
+        folder.mkdir(parents=True)
+    other, third = ID[:-1] + "8", ID[:-1] + "9"
+    (logs / f"web-5d8_shop_nginx-{other}.log").symlink_to("/nowhere")
+    (docker / "config.v2.json").write_text(json.dumps({"Name": "/web"}))
+    (podman / "containers.json").write_text(json.dumps([{"id": third, "names": ["db"]}, {"id": 7}, "x"]))
+    assert container_names(tmp_path) == {other: "shop/web-5d8: nginx", ID: "web", third: "db"}
+    (docker / "config.v2.json").write_text("{")
+    (podman / "containers.json").unlink()
+    os.mkfifo(podman / "containers.json")
+    assert container_names(tmp_path) == {other: "shop/web-5d8: nginx"}
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("0::/system.slice/x.service\n", "/system.slice/x.service"),
+        ("9:name=systemd:/system.slice/x.service\n4:memory:/other\n0::/\n", "/system.slice/x.service"),
+        ("4:memory:/docker/abc\n0::/\n", "/docker/abc"),
+        ("0::/gone.service (deleted)\n", "/gone.service"),
+        ("0::/a:b\n", "/a:b"),
+        ("", "/"),
+    ],
+)
+def test_the_hierarchy_that_people_know_comes_first(
+    text: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/cgroup").write_text(text)
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    assert group_of(7) == path
+    assert group_of(8) is None
+
+
+def test_a_process_has_a_unit_and_one_that_is_gone_has_none() -> None:
+    units = Units()
+    assert isinstance(units.of(os.getpid()), str)
+    assert units.of(2**22 + 1) is None
+    assert units.of_group(2**40) is None
