@@ -4,26 +4,36 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import math
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import msgspec
 
-from powerprof.database.clients.performance import Known
+from powerprof.database.clients.performance import Account, Known, own_texts
 from powerprof.processes.titles import database_of
-from powerprof.queries.records import Background, Latency, Share, Statement
+from powerprof.queries.asking import askers_of
+from powerprof.queries.records import Background, Latency, Share, Statement, Waits
 from powerprof.statements.identity import Family
 from powerprof.statements.normal import UNREADABLE, key, normal
+from powerprof.tracing.bpf.shared_enums import StatementWait
 from powerprof.tracing.captures.statements import (
+    COM_EVENT,
     COM_QUERY,
     COM_STMT_EXECUTE,
     COM_STMT_PREPARE,
+    NO_WAITS,
+    SQUARED_NS_LOG,
     StatementTrace,
     TextSeen,
     ThreadUse,
     class_range,
 )
+from powerprof.untrusted import printable
 
 FASTPATH = 200  # activity.bpf.h
 UNKNOWN_PREPARED = "(prepared before the window, or its number not seen: text unknown)"
@@ -57,6 +67,8 @@ _COMMANDS = {
 }
 _MESSAGES = {COM_QUERY: "a statement, its text not readable", FASTPATH: "a function called by its number"}
 _MOST_COMMANDS = 255
+# What a server makes of an event to execute it (Event_job_data::construct_sp_sql).
+_EVENT = re.compile(r"CREATE PROCEDURE ([`\"])((?:(?!\1).|\1\1)+)\1\(\) SQL SECURITY INVOKER ", re.DOTALL)
 _AUTOVACUUM = b"autovacuum: "  # autovac_report_activity
 
 
@@ -71,7 +83,16 @@ class _Sum:
     wakeups: int = 0
     faults: int = 0
     before: bool = False
+    several: bool = False
     latencies: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    askers: dict[Account | None, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    squares: int = 0
+    waits_ns: list[int] = field(default_factory=lambda: [0] * len(NO_WAITS))
+
+    def asked_by(self, account: Account | None, cpu_ns: int, calls: int) -> None:
+        """A client of this account had these of it executed."""
+        self.askers[account][0] += cpu_ns
+        self.askers[account][1] += calls
 
 
 @dataclass(frozen=True)
@@ -94,14 +115,19 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
     calls_of: dict[int, int] = defaultdict(int)
     for use in trace.uses:
         calls_of[use.id] += use.calls
+    several = {text.id for text in trace.texts if text.may_be_several}
     for use in trace.uses:
         text, schema = name_of(use.id, use.tid)
         total = sums.setdefault((key(text, trace.family), schema), _Sum(text))
+        total.several |= use.id in several
         total.calls += use.calls
         total.unfinished += use.open_count
         total.cpu_ns += use.cpu_ns
         total.wakeups += use.wakeups
         total.faults += use.faults
+        total.squares += use.squares
+        total.asked_by(known.accounts.get(use.tid), use.cpu_ns, use.calls)
+        total.waits_ns = [was + now for was, now in zip(total.waits_ns, use.waits_ns, strict=True)]
         in_statements[use.tid] += use.cpu_ns
         # The classes are of an identity, whoever executed it: each thread is taken to have had its part of them.
         for bucket, count in trace.latencies.get(use.id, {}).items():
@@ -116,9 +142,10 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
                 total.calls += 1
                 total.unfinished += not thread.statements
             total.cpu_ns += used
+            total.asked_by(known.accounts.get(thread.tid), used, 1)
             in_statements[thread.tid] += used
     between_ns = sum(thread.cpu_ns - in_statements[thread.tid] for thread in connections)
-    statements = [_statement(item, schema, trace.window_s) for (_, schema), item in sums.items()]
+    statements = [_statement(item, name, schema, trace) for (name, schema), item in sums.items()]
     return Parts(
         statements=sorted(
             statements, key=lambda statement: (-statement.c0_s, -(statement.calls_count or 0), statement.text)
@@ -172,10 +199,31 @@ def _text_of(seen: TextSeen, known: Known, family: Family) -> str:
     if seen.command == COM_STMT_EXECUTE or seen.prepared_number:
         text = known.prepared.get((seen.tid, seen.prepared_number))
         return UNKNOWN_PREPARED if text is None else normal(text)
-    text = normal(seen.text.decode("utf-8", "surrogateescape"), family)
+    said, event = seen.text.decode("utf-8", "surrogateescape"), ""
+    if seen.command == COM_EVENT and (found := _EVENT.match(said)) is not None:
+        said, event = said[found.end() :], f"(event {printable(found[2])}) "
+    text = event + normal(said, family)
+    if family == "mysql" and is_own(text):
+        text = f"{OWN}{text}"
     if text == UNREADABLE:
         text = f"(statement {seen.id:016x}: the values in it cannot be recognised)"  # the identity sees no values
+    if seen.is_cut:
+        text = f"{text} … ({seen.hashed:,} bytes, {seen.id >> 40:06x})"  # another one may begin with the same
     return f"(prepare) {text}" if seen.command == COM_STMT_PREPARE else text
+
+
+OWN = "(powerprof) "
+
+
+@cache
+def _own() -> frozenset[str]:
+    return frozenset(key(text) for text in own_texts())
+
+
+def is_own(text: str) -> bool:
+    """Whether a text without values is one that powerprof asks: this one's looks lie outside of the window, others'
+    (of watch and export) within."""
+    return key(text) in _own()
 
 
 def is_connection_name(name: str) -> bool:
@@ -215,30 +263,61 @@ def _background(trace: StatementTrace, known: Known) -> list[Background]:
     return sorted(rows, key=lambda background: (-background.c0_s, background.thread))
 
 
-def _statement(total: _Sum, schema: str | None, window_s: float) -> Statement:
-    calls = total.calls or 1
+def row_id(name: str, schema: str | None) -> str:
+    """Of a row: six digits of its key and schema."""
+    return hashlib.sha256(f"{schema or ''}\0{name}".encode("utf-8", "replace")).hexdigest()[:6]
+
+
+def _statement(total: _Sum, name: str, schema: str | None, trace: StatementTrace) -> Statement:
+    calls, window_s = total.calls or 1, trace.window_s
     return Statement(
         text=total.text,
+        id=row_id(name, schema),
         schema_name=schema,
         calls_count=total.calls,
         calls_hz=total.calls / window_s if window_s > 0 else None,
         unfinished_count=total.unfinished,
         began_before=total.before,
+        may_be_several=total.several,
         c0_s=total.cpu_ns / 1e9,
         c0_ms_per_call=total.cpu_ns / 1e6 / calls,
         wakeups_count=None if total.before else total.wakeups,
         wakeups_per_call=None if total.before else total.wakeups / calls,
         page_faults_count=None if total.before else total.faults,
+        c0_ms_deviation=_deviation(total),
         latency_ms=latency(total.latencies),
+        askers=askers_of({account: (cpu_ns / 1e9, count) for account, (cpu_ns, count) in total.askers.items()}),
+        waits_ms=None if total.before else _waits(total.waits_ns, calls, trace),
     )
 
 
+def _deviation(total: _Sum) -> float | None:
+    """Standard deviation of a call's CPU time in ms; None of fewer than two that ended."""
+    ended = total.calls - total.unfinished
+    if ended < 2 or not total.squares:
+        return None
+    mean, square = total.cpu_ns / 1e6 / total.calls, total.squares * (2**SQUARED_NS_LOG / 1e6) ** 2 / ended
+    return math.sqrt(max(square - mean * mean, 0.0) * ended / (ended - 1))
+
+
+def _waits(sums_ns: Sequence[int], calls: int, trace: StatementTrace) -> Waits:
+    """Of a call."""
+    each = {wait.name.lower(): sums_ns[wait] / 1e6 / calls for wait in StatementWait}
+    known: dict[str, float | None] = {**each}
+    if not trace.has_run_queue:
+        known["run_queue"] = None
+    if not trace.tells_locks:
+        known["row_lock"] = known["lock"] = None
+    return Waits(**known)  # type: ignore[arg-type]
+
+
 def latency(classes: Mapping[int, float]) -> Latency | None:
-    """The median and the 95th percentile of counted classes, within 7 %; None where none ended."""
+    """The median, the 95th and the 99th percentile of counted classes, within 7 %; None where none ended."""
     total = sum(classes.values())
     if not total:
         return None
-    return Latency(p50=_quantile(classes, 0.50 * total) / 1e6, p95=_quantile(classes, 0.95 * total) / 1e6)
+    p50, p95, p99 = (_quantile(classes, part * total) / 1e6 for part in (0.50, 0.95, 0.99))
+    return Latency(p50=p50, p95=p95, p99=p99)
 
 
 def _quantile(classes: Mapping[int, float], wanted: float) -> float:

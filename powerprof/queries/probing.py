@@ -24,7 +24,10 @@ from powerprof.tracing.statements.tracer import QueryTracer
 from powerprof.windows.runner import pass_window
 from powerprof.windows.sampling import WindowMeter
 
-_RECENT_S = 0.5
+_RECENT_S, _TRIAL_S = 0.5, 0.5
+COSTLY_PERCENT = 3.0
+"""Of the server's CPU time: from there on samples are the better choice."""
+_BUSY = 0.1  # of one CPU
 
 
 class Taken(NamedTuple):
@@ -35,6 +38,25 @@ class Taken(NamedTuple):
     texts: Sequence[TextSeen] = ()
     trace: StatementTrace | None = None
     sampled: OnCpuCapture | None = None
+
+
+class Trial(NamedTuple):
+    """A moment of probes: what the server used in it, and what they took of that."""
+
+    window_s: float
+    server_s: float
+    took_s: float
+    statements_count: int
+
+    @property
+    def percent(self) -> float:
+        """Of the server's CPU time."""
+        return 100 * self.took_s / self.server_s if self.server_s > 0 else 0.0
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether samples are the better choice. Of a server that hardly runs they see nothing."""
+        return self.percent > COSTLY_PERCENT and self.server_s > _BUSY * self.window_s
 
 
 class Probes(Closeable):
@@ -100,6 +122,17 @@ class Probes(Closeable):
             interrupted=passed.interrupted is not None,
         )
         return Taken(measured, trace.texts, trace, sampled)
+
+    def trial(self) -> Trial:
+        """What the probes take of the server, in a moment before the window."""
+        tracer = self._tracer
+        tracer.attach()
+        tracer.begin()
+        time.sleep(_TRIAL_S)
+        tracer.end()
+        trace = tracer.collect()
+        took_s = (trace.cost.bpf_s or 0.0) + trace.cost.trap_ns / 1e9
+        return Trial(trace.window_s, (trace.process_cpu_ns or 0) / 1e9, took_s, trace.dispatches_count)
 
     def _before(self) -> Known:
         """What the server tells as the window begins; what it told as the last one ended, if that was just now."""

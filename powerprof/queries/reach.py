@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from powerprof import paths
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
-from powerprof.database.clients.performance import Known, look
-from powerprof.database.products.local import IN_PROCESSES, enter, is_server
+from powerprof.database.clients.performance import Account, Known, look
+from powerprof.database.clients.statstatements import Statistics, counted
+from powerprof.database.products.local import IN_PROCESSES, enter, enter_statistics, is_server
 from powerprof.errors import PowerprofError, UsageError
-from powerprof.processes.titles import database_of, server_names
+from powerprof.processes.titles import client_of, database_of, part_of, server_titles
 from powerprof.statements.identity import Family
 from powerprof.tracing.statements.members import Members
 from powerprof.windows.runner import Part
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Reach:
     """A server process of this host, of PostgreSQL the first of them. `login` is None where it lets nobody in that we
-    are, and for PostgreSQL, which is not asked."""
+    are, and for PostgreSQL without pg_stat_statements."""
 
     pid: int
     label: str
@@ -64,13 +65,7 @@ class ServerTime(Part):
         return (self._second - self._first) / 1e9, self._took_s
 
 
-def reach(
-    pid: str | None,
-    url: str | None,
-    socket: Path | None,
-    defaults_file: Path | None,
-    ask_password: Callable[[str], str] | None = None,
-) -> Reach:
+def reach(pid: str | None, url: str | None, socket: Path | None, defaults_file: Path | None) -> Reach:
     """The server that the command line means. Raises UsageError, PowerprofError."""
     from powerprof.database.clients.given import connect_given
     from powerprof.processes.targets import first_of, name_of, resolve
@@ -89,7 +84,7 @@ def reach(
             raise UsageError("one server at a time", "name one process with --pid")
         number = pids[0]
     if given:
-        with connect_given(url, socket, defaults_file, ask_password) as server:
+        with connect_given(url, socket, defaults_file) as server:
             if number is not None and server.pid is not None and number != server.pid:
                 raise UsageError(
                     f"--pid is {number}, but the server that was named is process {server.pid}", "leave one out"
@@ -105,7 +100,8 @@ def reach(
     name = name_of(number) or ""
     if name == IN_PROCESSES:
         number = first_of(number)
-        return Reach(number, _label(name, number), None, None, "postgresql")
+        schemas = _titled(number)[1]
+        return Reach(number, _label(name, number), None, enter_statistics(number, schemas.values()), "postgresql")
     if not is_server(name):
         raise UsageError(
             f"{number} ({name or 'gone'}) is not a MariaDB, MySQL or PostgreSQL server: its statements are not known",
@@ -117,9 +113,14 @@ def reach(
 def asked(server: Reach, *, running: bool) -> Known:
     """What the server tells; nothing where it cannot be asked. What is measured does not depend on it."""
     if server.family == "postgresql":
-        names = server_names(Members(server.pid, is_family=True).pids())
-        schemas = {pid: schema for pid, name in names.items() if (schema := database_of(name)) is not None}
-        return Known(threads={server.pid: "postmaster", **names}, schemas=schemas)
+        names, schemas, accounts = _titled(server.pid)
+        statistics: Statistics = {}
+        if server.login is not None:
+            with suppress(PowerprofError), server.connect() as connection:
+                statistics = counted(connection)
+        return Known(
+            threads={server.pid: "postmaster", **names}, schemas=schemas, statistics=statistics, accounts=accounts
+        )
     if server.login is None:
         return Known()
     try:
@@ -127,6 +128,15 @@ def asked(server: Reach, *, running: bool) -> Known:
             return look(connection, running=running)
     except PowerprofError:
         return Known()
+
+
+def _titled(pid: int) -> tuple[dict[int, str], dict[int, str], dict[int, Account]]:
+    """Of PostgreSQL's processes: what they say that they are, their clients' databases, and their accounts."""
+    titles = server_titles(Members(pid, is_family=True).pids())
+    names = {pid: name for pid, title in titles.items() if (name := part_of(title))}
+    schemas = {pid: schema for pid, name in names.items() if (schema := database_of(name)) is not None}
+    accounts = {pid: Account(*client) for pid, title in titles.items() if (client := client_of(title)) is not None}
+    return names, schemas, accounts
 
 
 def _label(name: str | None, pid: int) -> str:

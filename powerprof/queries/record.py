@@ -15,7 +15,7 @@ from powerprof.queries import shares
 from powerprof.queries.join import Parts
 from powerprof.queries.reach import Reach
 from powerprof.queries.records import Method, Queries, QueryServer, Share, TracingCost
-from powerprof.records import ToolCost, Window
+from powerprof.records import Notes, ToolCost, Window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Measured:
     cost_s: float | None
     bpf_s: float | None
     seen_count: int
-    notes: list[str]
+    notes: Notes
     version: str | None = None
     gap_before_s: float | None = None
     lost_count: int = 0
@@ -70,6 +70,8 @@ def record_of(server: Reach, taken: Measured, energy: WindowEnergy) -> Queries:
     priced = [shares.priced(entry, at, server_s, price, taken.window_s) for at, entry in enumerate(every)]
     count = len(parts.statements)
     statements = shares.with_rows(priced[:count], taken.known.digests)  # type: ignore[arg-type]
+    if server.family == "postgresql":
+        statements = shares.with_statistics(statements, taken.known.statistics)
     cost_s = taken.cost_s
     return Queries(
         id=None,
@@ -124,7 +126,7 @@ def record_of(server: Reach, taken: Measured, energy: WindowEnergy) -> Queries:
     )
 
 
-def _energy_notes(price: shares.Pricing | None) -> list[str]:
+def _energy_notes(price: shares.Pricing | None) -> Notes:
     if price is not None:
         return price.split.notes
     return ["no joules by statement: without an idle floor a share of them means nothing (powerprof calibrate)"]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.records import EnergyReading, EnergySource, EnergySplit, Kind, ToolCost
+from powerprof.records import EnergyReading, EnergySource, EnergySplit, Kind, Notes, ToolCost
 from powerprof.statements.identity import Family
 
 Method = Literal["probes", "samples", "history"]
@@ -19,6 +19,26 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
     p50: float
     p95: float
+    p99: float | None = None
+
+
+class Waits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call of a statement waited for, on average, in ms; with its CPU time they are its latency.
+
+    `run_queue`: for a CPU (None: this kernel does not count it). `row_lock`, and `lock`, which are those of tables,
+    metadata and users: None where the server does not say what it waits for, and then in `latch`, which is what is
+    protected within the server. `disk`: reads and writes, `sync`: until a log is on its disk, by itself or by others.
+    """
+
+    run_queue: float | None
+    row_lock: float | None
+    lock: float | None
+    latch: float
+    disk: float
+    sync: float
+    client: float
+    sleep: float
+    other: float
 
 
 class QueryServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,29 +86,53 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind | None = None
 
 
+class Asker(msgspec.Struct, frozen=True, kw_only=True):
+    """One account's part of a statement. `user` None: not known, as of connections that came and went within the
+    window, and of those behind the first of many; `host` None: not known, or this host without a network."""
+
+    user: str | None
+    host: str | None
+    c0_s: float
+    calls_count: int | None = None
+
+
 class Statement(Share, frozen=True, kw_only=True):
-    """One statement: its text without values, in the schema that its connections were in (None: unknown).
+    """One statement: its text without values, in the schema that its connections were in (None: unknown); `id` is short
+    for both, and the same in every run; `query_id` is PostgreSQL's number, a text as it has 64 bits.
 
     `calls_count` began in the window, or were under way at its beginning where `began_before`; `unfinished_count` of
-    them had not ended. `low_percent` and `high_percent`: the 95 % interval of a share that was sampled. `stacks`: where
-    asked for, of the statements with most samples.
+    them had not ended. `may_be_several`: texts that differ only behind what is looked at are this row. `low_percent`
+    and `high_percent`: the 95 % interval of a share that was sampled. `stacks`: where asked for, of the statements with
+    most samples. `c0_ms_deviation`: the standard deviation of a call's CPU time.
+    `askers`: most CPU time first; they sum to the statement.
     """
 
     text: str
+    id: str = ""
+    query_id: str | None = None
     schema_name: str | None = None
     calls_count: int | None = None
     calls_hz: float | None = None
     unfinished_count: int = 0
     began_before: bool = False
+    may_be_several: bool = False
     c0_ms_per_call: float | None = None
+    c0_ms_deviation: float | None = None
     wakeups_per_call: float | None = None
     page_faults_count: int | None = None
     rows_examined_per_call: float | None = None
     rows_sent_per_call: float | None = None
+    rows_affected_per_call: float | None = None
+    tmp_tables_per_call: float | None = None
+    tmp_disk_tables_per_call: float | None = None
+    full_scans_per_call: float | None = None
+    errors_count: int | None = None
     latency_ms: Latency | None = None
+    waits_ms: Waits | None = None
     joules_per_call: float | None = None
     low_percent: float | None = None
     high_percent: float | None = None
+    askers: list[Asker] = []
     plan: list[QueryPlanStep] = []
     stacks: list[SampledStack] = []
 
@@ -144,7 +188,7 @@ class Queries(msgspec.Struct, frozen=True, kw_only=True):
     energy_split: EnergySplit | None
     tracing: TracingCost
     tool: ToolCost
-    notes: list[str] = []
+    notes: Notes = []
     gap_before_s: float | None = None
     modules: dict[str, str] = {}
     """The file of each frame of the statements' stacks."""

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
-from powerprof.database.clients.performance import Known
+from powerprof.database.clients.performance import Account, Known
 from powerprof.processes.titles import database_of
-from powerprof.queries.join import Parts, is_connection_name, naming
-from powerprof.queries.records import Background, Latency, Share, Statement
+from powerprof.queries.asking import askers_of
+from powerprof.queries.join import Parts, is_connection_name, naming, row_id
+from powerprof.queries.records import Background, Share, Statement
 from powerprof.statements.identity import Family
 from powerprof.statements.normal import key
 from powerprof.tracing.statements.moments import Met, Moments
@@ -23,68 +23,66 @@ _ENDED = "ended processes"
 
 @dataclass
 class Counts:
-    """Samples by what they met. `uncovered`: those of clients' threads of which it is not known."""
+    """Samples by what they met."""
 
     family: Family = "mysql"
+    several: set[tuple[str, str | None]] = field(default_factory=set)
     statements: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     texts: dict[tuple[str, str | None], str] = field(default_factory=dict)
     background: Counter[str] = field(default_factory=Counter)
     threads: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    askers: dict[tuple[str, str | None], Counter[Account | None]] = field(default_factory=lambda: defaultdict(Counter))
     connections: int = 0
-    uncovered: int = 0
     _keys: dict[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
         """All."""
-        return self.clients + self.uncovered + self.background.total()
+        return self.clients + self.background.total()
 
     @property
     def clients(self) -> int:
-        """Those of clients' threads of which is known what they met."""
+        """Those of clients' threads."""
         return self.statements.total() + self.connections
 
-    def add_statement(self, text: str, schema: str | None, count: int = 1) -> None:
-        """A thread was met at a statement."""
+    def add_statement(
+        self, text: str, schema: str | None, count: int, *, account: Account | None = None, may_be_several: bool = False
+    ) -> None:
+        """A thread was met at a statement, of a client of this account."""
         if text not in self._keys:
             self._keys[text] = key(text, self.family)
         which = self._keys[text], schema
         self.statements[which] += count
         self.texts.setdefault(which, text)
+        self.askers[which][account] += count
+        if may_be_several:
+            self.several.add(which)
 
-    def add_background(self, name: str, tid: int, count: int = 1) -> None:
+    def add_background(self, name: str, tid: int, count: int) -> None:
         """A thread that executes no client's statement was met."""
         self.background[name] += count
         self.threads[name].add(tid)
 
 
-def parts_of_counts(
-    counts: Counts,
-    known: Known,
-    cpu_s: float,
-    window_s: float,
-    connections_count: int,
-    latency_of: Callable[[str], Latency | None] = lambda text: None,
-) -> Parts:
-    """Each sample stands for an equal part of the server's CPU time; what is not known is taken to be like the rest."""
+def _parts_of(counts: Counts, known: Known, cpu_s: float, window_s: float, connections_count: int) -> Parts:
+    """Each sample stands for an equal part of the server's CPU time."""
     total, inside = counts.total, counts.clients
-    # Background threads were seen all the time, the others where they are known: these stand for all of theirs.
-    weight = (inside + counts.uncovered) / inside if inside else 1.0
     each_s = cpu_s / total if total else 0.0
     calls = _calls(known, counts.family)
     rows = Counter(text for text, _ in counts.statements)
     statements = []
     for (name, schema), count in counts.statements.items():
         low, high = _interval(count, inside)
-        share = 100 * (inside + counts.uncovered) / total
-        text = counts.texts[name, schema]
+        share = 100 * inside / total
         statement = Statement(
-            text=text,
+            text=counts.texts[name, schema],
+            id=row_id(name, schema),
             schema_name=schema,
-            c0_s=count * weight * each_s,
+            may_be_several=(name, schema) in counts.several,
+            c0_s=count * each_s,
             low_percent=low * share,
             high_percent=high * share,
-            latency_ms=latency_of(text),
+            askers=askers_of({account: (met * each_s, None) for account, met in counts.askers[name, schema].items()}),
         )
         # Without its schema it has all calls, unless there is another row of it.
         made = calls.get((schema, name)) or (calls.get((None, name)) if rows[name] == 1 else None)
@@ -100,7 +98,7 @@ def parts_of_counts(
     return Parts(
         statements=sorted(statements, key=lambda statement: (-statement.c0_s, statement.text)),
         background=sorted(background, key=lambda background: (-background.c0_s, background.thread)),
-        connections=Share(c0_s=counts.connections * weight * each_s),
+        connections=Share(c0_s=counts.connections * each_s),
         connections_count=connections_count,
     )
 
@@ -111,16 +109,19 @@ def moment_parts(moments: Moments, known: Known, cpu_s: float, window_s: float) 
     name_of = naming(moments.texts, family, ((met.id, met.tid) for met in moments.met), known)
     clients = {met.tid for met in moments.met if _is_client(met, known, family)}
     counts = Counts(family)
+    several = {text.id for text in moments.texts if text.may_be_several}
     for met in moments.met:
         # Threads of MariaDB and MySQL that work by themselves execute statements as well, a replica's for one.
         if met.id and (met.tid in clients or family == "postgresql"):
-            counts.add_statement(*name_of(met.id, met.tid), met.count)
+            who = known.accounts.get(met.tid)
+            is_several = met.id in several
+            counts.add_statement(*name_of(met.id, met.tid), met.count, account=who, may_be_several=is_several)
         elif met.tid in clients:
             counts.connections += met.count
         else:
             name = known.threads.get(met.tid) or (_ENDED if family == "postgresql" else met.comm)
             counts.add_background(name, met.tid, met.count)
-    return parts_of_counts(counts, known, cpu_s, window_s, len(clients)), counts.total
+    return _parts_of(counts, known, cpu_s, window_s, len(clients)), counts.total
 
 
 def _is_client(met: Met, known: Known, family: Family) -> bool:
@@ -144,7 +145,10 @@ def _interval(count: int, total: int) -> tuple[float, float]:
 def _calls(known: Known, family: Family) -> dict[tuple[str | None, str], int]:
     """By schema (None: all of them) and key of the text: how often the server counted it."""
     calls: dict[tuple[str | None, str], int] = defaultdict(int)
-    for (schema, text), (count, _, _) in known.digests.items():
+    for (schema, text), (count, *_) in known.digests.items():
         for where in {(schema, key(text, family)), (None, key(text, family))}:
             calls[where] += count
+    for (schema, text), counts in known.statistics.items():
+        for where in {(schema, key(text, family)), (None, key(text, family))}:
+            calls[where] += counts.calls
     return calls

@@ -14,6 +14,7 @@ from powerprof.database.clients.base import Login, StatementError
 from powerprof.database.clients.explaining import explain
 from powerprof.database.clients.readers import Reader, reader_of_file
 from powerprof.errors import PowerprofError
+from powerprof.queries.join import is_own
 from powerprof.queries.records import QueryPlanStep, Statement
 from powerprof.statements.normal import key
 from powerprof.tracing.captures.statements import COM_QUERY, TextSeen
@@ -59,7 +60,13 @@ def samples(seen_texts: Iterable[TextSeen], statements: Sequence[Statement], mos
         if seen.command == COM_QUERY and seen.length < TEXT_BYTES:
             text = seen.text.decode("utf-8", "replace")
             name = key(text)
-            if _READS.match(name) and only_reads(text) and "?" not in text and "\ufffd" not in text:
+            if (
+                _READS.match(name)
+                and not is_own(name)
+                and only_reads(text)
+                and "?" not in text
+                and "\ufffd" not in text
+            ):
                 texts.setdefault(name, text)
     chosen = [
         StatementSample(number, statement, texts[key(statement.text)])

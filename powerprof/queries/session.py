@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
+from powerprof.energy.request import AS_SEEN, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.queries.history import remember
 from powerprof.queries.join import naming
-from powerprof.queries.probing import Probes, Taken
+from powerprof.queries.probing import Probes, Taken, Trial
 from powerprof.queries.reach import Reach, reach
 from powerprof.queries.record import record_of
 from powerprof.queries.records import Queries
@@ -21,16 +21,12 @@ from powerprof.queries.samples import samples, with_plans
 from powerprof.queries.sampling import Samples
 from powerprof.queries.stacks import with_stacks
 from powerprof.queries.workload import workload_toml
+from powerprof.records import Note
 from powerprof.statements.normal import bounded
 from powerprof.text import Say
 
 # In the order in which they are tried.
-_WAYS = {
-    "auto": ("probes", "samples", "history"),
-    "probes": ("probes",),
-    "samples": ("samples", "history"),
-    "history": ("history",),
-}
+_WAYS = {"auto": ("probes", "samples"), "probes": ("probes",), "samples": ("samples",)}
 METHODS = tuple(_WAYS)
 _EXPLAINED, _SAVED = 5, 20
 
@@ -44,11 +40,8 @@ class QueriesRequest:
     socket: Path | None = None
     defaults_file: Path | None = None
     duration_s: float = 10.0
-    energy_source: str = "auto"
-    meter_log: Path | None = None
-    ask_password: Callable[[str], str] | None = None
+    energy: EnergyRequest = AS_SEEN
     method: str = "auto"
-    enable_consumers: bool = False
     stacks: bool = False
     explain: bool = False
     explain_as: Path | None = None
@@ -66,8 +59,7 @@ class QueriesResult:
 def run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> QueriesResult:
     """Answer the request. Raises UsageError, CapabilityError, PowerprofError.
 
-    `consent` is told before texts of clients are used with their values, and before a setting of the server is
-    changed; it raises where that is not agreed to.
+    `consent` is told before texts of clients are used with their values; it raises where that is not agreed to.
     """
     with bounded() as texts:
         result = _run(request, say, consent)
@@ -76,9 +68,11 @@ def run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Qu
 
 
 def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> QueriesResult:
+    if request.method == "history":
+        raise UsageError("--method history is no more", "--method samples, which needs no account")
     if request.method not in METHODS:
         raise UsageError(f"--method {request.method} is no choice", f"one of {', '.join(METHODS)}")
-    server = reach(request.pid, request.server_url, request.socket, request.defaults_file, request.ask_password)
+    server = reach(request.pid, request.server_url, request.socket, request.defaults_file)
     if server.family == "postgresql":
         _check_postgresql(request)
     if request.explain:
@@ -87,11 +81,11 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
                 "--explain: the server does not let this user in", "name an account with --defaults-file"
             )
         by = "" if request.explain_as else ", by an account with SELECT only that is made for it and dropped"
-        consent(f"EXPLAIN is going to be run for up to {_EXPLAINED} statements of clients, with their values{by}")
+        consent(f"About to run EXPLAIN on up to {_EXPLAINED} statements of clients, with their values{by}")
     if request.workload is not None:
         consent(f"statements of clients are going to be written to a file, with their values: {request.workload}")
-    with WindowEnergy(request.energy_source, request.meter_log) as energy:
-        taken = _take(request, server, energy, say, consent)
+    with WindowEnergy(request.energy) as energy:
+        taken = _take(request, server, energy, say)
         record = record_of(server, taken.measured, energy)
     if taken.sampled is not None and taken.trace is not None:
         say("naming the functions")
@@ -109,66 +103,66 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
     return QueriesResult(record, workload_toml(request.workload, server.label, chosen, record.connections_count))
 
 
+def _too_costly(trial: Trial) -> Note:
+    each_us = 1e6 * trial.took_s / max(trial.statements_count, 1)
+    rate_hz = trial.statements_count / trial.window_s
+    return Note("probes_costly", {"percent": trial.percent, "each_us": each_us, "rate_hz": rate_hz})
+
+
 def _check_postgresql(request: QueriesRequest) -> None:
     """Raises UsageError for what needs more than PostgreSQL's processes tell."""
-    if request.method == "history" or request.enable_consumers:
-        raise UsageError("PostgreSQL keeps no history of its statements to sample by", "--method samples needs none")
     if request.explain or request.workload is not None:
         raise UsageError(
             "--explain and --save-workload are for MariaDB and MySQL", "EXPLAIN the statements of the table in psql"
         )
 
 
-def _take(
-    request: QueriesRequest, server: Reach, energy: WindowEnergy, say: Say, consent: Callable[[str], None]
-) -> Taken:
+def _take(request: QueriesRequest, server: Reach, energy: WindowEnergy, say: Say) -> Taken:
     """By the first way that can of those that are asked for, else why none can."""
     refused: list[PowerprofError] = []
+    costly: list[Note] = []
+    may_choose = request.method == "auto" and not request.stacks
     for way in _WAYS[request.method]:
-        if way == "history" and server.family == "postgresql":
-            continue
-        _check_way(request, way, refused)
+        if way == "samples" and request.stacks:
+            raise next(
+                iter(refused), UsageError("--stacks needs the statement of each moment", "leave out --method samples")
+            )
         try:
-            return _by(way, request, server, energy, say, consent)
+            taken = _by(way, request, server, energy, say, costly if may_choose and way == "probes" else None)
+            if taken is not None:
+                measured = replace(taken.measured, notes=[*costly, *taken.measured.notes])
+                return taken._replace(measured=measured)
         except PowerprofError as error:
-            if isinstance(error, UsageError) or not (refused or isinstance(error, CapabilityError)):
+            if isinstance(error, UsageError) or not (refused or costly or isinstance(error, CapabilityError)):
                 raise
             refused.append(error)
+    if costly:  # and samples cannot be had
+        taken = _by("probes", request, server, energy, say)
+        assert taken is not None  # noqa: S101  nothing was asked of it
+        return taken
     if len(refused) == 1:
         raise refused[0]
     raise CapabilityError(
-        "; nor without: ".join(error.message for error in refused),
+        "; the fallback failed: ".join(error.message for error in refused),
         next((error.hint for error in reversed(refused) if error.hint), None),
     ) from refused[0]
 
 
-def _check_way(request: QueriesRequest, way: str, refused: Sequence[PowerprofError]) -> None:
-    """Raises what was refused before, or UsageError, where a way tells less than is asked for."""
-    if way != "probes" and request.stacks:
-        raise next(
-            iter(refused), UsageError("--stacks needs the statement of each moment", "leave out --method samples")
-        )
-    if way == "history" and (request.explain or request.workload is not None):
-        raise next(
-            iter(refused),
-            UsageError(
-                "--explain and --save-workload need statements as clients sent them: the server's history has digests",
-                "leave out --method history",
-            ),
-        )
-
-
 def _by(
-    way: str, request: QueriesRequest, server: Reach, energy: WindowEnergy, say: Say, consent: Callable[[str], None]
-) -> Taken:
+    way: str, request: QueriesRequest, server: Reach, energy: WindowEnergy, say: Say, costly: list[Note] | None = None
+) -> Taken | None:
+    """One window. `costly`: the probes are tried before, and where they take too much of the server there is none, and
+    a note of it here."""
     if way == "probes":
         say("loading the tracer")
         with Probes(server, stacks=request.stacks) as probes:
+            if costly is not None and (trial := probes.trial()).is_costly:
+                costly.append(_too_costly(trial))
+                say(f"probes take {trial.percent:.1f} % of the server: samples instead (--method probes insists)")
+                return None
             say(f"tracing the statements of {server.label} for {request.duration_s:g} s")
             return probes.window(request.duration_s, energy)
-    if way == "samples":
-        say("loading the sampler")
-        with Samples(server) as sampler:
-            say(f"sampling {server.label} for {request.duration_s:g} s")
-            return Taken(*sampler.window(request.duration_s, energy))
-    return Taken(remember(server, request.duration_s, energy, say, consent, enable=request.enable_consumers))
+    say("loading the sampler")
+    with Samples(server) as sampler:
+        say(f"sampling {server.label} for {request.duration_s:g} s")
+        return Taken(*sampler.window(request.duration_s, energy))

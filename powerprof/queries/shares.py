@@ -6,10 +6,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TypeVar
 
 import msgspec
 
+from powerprof.database.clients.performance import COUNTED
+from powerprof.database.clients.statstatements import Statistics
 from powerprof.energy.domains import Total
 from powerprof.energy.split import Consumer
 from powerprof.queries.records import Share, Statement
@@ -17,7 +20,17 @@ from powerprof.records import EnergyPart, EnergyReading, EnergySplit
 from powerprof.statements.normal import key
 
 S = TypeVar("S", bound=Share)
-Digests = Mapping[tuple[str | None, str], tuple[int, int, int]]
+Digests = Mapping[tuple[str | None, str], tuple[int, ...]]
+
+
+_MEANS = {
+    "examined": "rows_examined_per_call",
+    "sent": "rows_sent_per_call",
+    "affected": "rows_affected_per_call",
+    "tmp": "tmp_tables_per_call",
+    "tmp_disk": "tmp_disk_tables_per_call",
+    "scans": "full_scans_per_call",
+}
 
 
 def consumer(label: str, parts: Sequence[Share], residual_c0_s: float) -> Consumer:
@@ -100,18 +113,33 @@ def without_children(split: EnergySplit) -> EnergySplit:
 
 def with_rows(statements: Sequence[Statement], digests: Digests) -> list[Statement]:
     """The statements with the rows that the server counted for them, by schema and text, in its own number of calls."""
-    counted: dict[tuple[str | None, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    counted: dict[tuple[str | None, str], list[int]] = defaultdict(lambda: [0] * len(COUNTED))
     for (schema, text), counts in digests.items():
         for where in {(schema, key(text)), (None, key(text))}:
-            counted[where] = [sum(pair) for pair in zip(counted[where], counts, strict=True)]
+            counted[where] = [was + now for was, now in zip_longest(counted[where], counts, fillvalue=0)]
     if not counted:
         return list(statements)
     with_counts = []
     for statement in statements:
-        calls, examined, sent = counted.get((statement.schema_name, key(statement.text)), (0, 0, 0))
-        if calls and not statement.began_before:
-            rows = {"rows_examined_per_call": examined / calls, "rows_sent_per_call": sent / calls}
-            with_counts.append(msgspec.structs.replace(statement, **rows))
+        sums = counted.get((statement.schema_name, key(statement.text)))
+        named = dict(zip(COUNTED, sums or (), strict=False))
+        if named.get("calls") and not statement.began_before:
+            means = {field: named[name] / named["calls"] for name, field in _MEANS.items()}
+            with_counts.append(msgspec.structs.replace(statement, errors_count=named["errors"], **means))
         else:
             with_counts.append(statement)
     return with_counts
+
+
+def with_statistics(statements: Sequence[Statement], statistics: Statistics) -> list[Statement]:
+    """The statements with what pg_stat_statements counted for them: rows in its own number of calls, and its number."""
+    by_key = {(schema, key(text, "postgresql")): counts for (schema, text), counts in statistics.items()}
+    told = []
+    for statement in statements:
+        counts = by_key.get((statement.schema_name, key(statement.text, "postgresql")))
+        if counts is None or statement.began_before:
+            told.append(statement)
+            continue
+        number = None if counts.query_id is None else str(counts.query_id)
+        told.append(msgspec.structs.replace(statement, rows_sent_per_call=counts.rows / counts.calls, query_id=number))
+    return told

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from powerprof.queries.records import SampledStack, Statement
+from powerprof.records import Notes
 from powerprof.statements.identity import Family
 from powerprof.statements.normal import key
 from powerprof.tracing.captures.oncpu import OnCpuCapture
@@ -23,9 +24,9 @@ def with_stacks(
     capture: OnCpuCapture,
     name_of: Callable[[int, int], tuple[str, str | None]],
     family: Family = "mysql",
-) -> tuple[list[Statement], dict[str, str], list[str]]:
+) -> tuple[list[Statement], dict[str, str], Notes]:
     """The statements, those with most samples with their paths; the files of frames; and what is to be said of it."""
-    paths = PathNames(capture, None)
+    paths = PathNames(capture)
     counters: dict[tuple[str, str | None], Counter[tuple[str, ...]]] = defaultdict(Counter)
     modules: dict[str, str] = {}
     for row in capture.rows:

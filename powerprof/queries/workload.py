@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.queries.samples import StatementSample
 
+_MOST_SLOTS = 200
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
@@ -34,13 +35,14 @@ def workload_toml(name: str, label: str, samples: Sequence[StatementSample], cli
     schema = Counter(sample.statement.schema_name for sample in usable).most_common(1)[0][0]
     usable = [sample for sample in usable if sample.statement.schema_name == schema]
     rate = sum(sample.statement.calls_hz or 0.0 for sample in usable)
-    texts = "".join(f"  {_text(sample.text)},\n" for sample in usable)
+    texts = "".join(f"  {_text(sample.text)},\n" for sample in mixed(usable))
     database = f"database = {_text(schema)}\n" if schema else "# database = the schema of these statements\n"
     return f"""schema = "powerprof.workload/1"
 name = {_text(name)}
 title = {_text(f"Statements of {label}")}
 description = \"\"\"
-{len(usable)} statements as clients sent them, with their values. Change something for the second condition (a table
+{len(usable)} statements as clients sent them, with their values, each as often
+as it was seen beside the others. Change something for the second condition (a table
 with an index, another statement), then: powerprof compare as-is changed --workloads DIR --socket PATH\"\"\"
 
 # The tables are those of the server that --socket or --server names. For a private server put their SQL into files:
@@ -68,6 +70,20 @@ title = "after the change: put it here"
 # ]
 # load.sql = ["the statements on t_indexed"]
 """  # noqa: S608  it is written for a person to read and change, not executed here
+
+
+def mixed(samples: Sequence[StatementSample]) -> list[StatementSample]:
+    """Each as often as its rate is to the others', spread evenly; the rarest at least once."""
+    rates = [sample.statement.calls_hz or 0.0 for sample in samples]
+    total, least = sum(rates), min((rate for rate in rates if rate > 0), default=0.0)
+    if not total or not least:
+        return list(samples)
+    slots = min(total / least, _MOST_SLOTS)
+    places = []
+    for number, (sample, rate) in enumerate(zip(samples, rates, strict=True)):
+        times = max(round(slots * rate / total), 1)
+        places += [((turn + 0.5) / times, number, sample) for turn in range(times)]
+    return [sample for _, _, sample in sorted(places, key=lambda place: place[:2])]
 
 
 def _text(value: str) -> str:

@@ -36,7 +36,7 @@ _LITERALS = frozenset(
         "UNICODE_STRING",
     )
 )
-_MOST_BYTES = 4096
+_MOST_BYTES = 136 << 10  # as many as programs in the kernel keep of a text
 # What a cut text leaves open.
 _CLOSERS = ("", "'", '"', "`", "*/")
 _NO_SPACE_BEFORE = frozenset((",", ")", ".", ";", "::", "[", "]"))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -94,9 +94,10 @@ class Login:
     """Where and as whom to connect. The password never shows in a repr, a record or a command line.
 
     `account` is the user of this host who connects, with no more than that user's rights; None: whoever we are.
+    `pid` is the process that must listen at the socket; None: any may.
     """
 
-    __slots__ = ("account", "database", "family", "host", "password", "port", "socket", "tls", "user")
+    __slots__ = ("account", "database", "family", "host", "password", "pid", "port", "socket", "tls", "user")
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class Login:
         tls: Mapping[str, str] | None = None,
         family: Family = "mysql",
         account: Account | None = None,
+        pid: int | None = None,
     ) -> None:
         self.user = user
         self.password = password
@@ -120,35 +122,42 @@ class Login:
         self.tls = dict(tls or {})
         self.family = family
         self.account = account
+        self.pid = pid
 
     def __repr__(self) -> str:
         return f"Login({self.text})"
 
     def within(self, database: str | None) -> Login:
         """The same account in a schema of its server."""
-        return Login(
-            user=self.user,
-            password=self.password,
-            socket=self.socket,
-            host=self.host,
-            port=self.port,
-            database=database or self.database,
-            tls=self.tls,
-            family=self.family,
-            account=self.account,
-        )
+        return self._but(database=database or self.database)
 
     def of(self, user: str, password: str) -> Login:
         """Another account of the same server, in no schema."""
-        return Login(
-            user=user,
-            password=password,
-            socket=self.socket,
-            host=self.host,
-            port=self.port,
-            tls=self.tls,
-            family=self.family,
-            account=self.account,
+        return self._but(user=user, password=password, database=None)
+
+    def at(self, pid: int) -> Login:
+        """The same, where that process listens at the socket, and nowhere else."""
+        return self._but(pid=pid)
+
+    def _but(self, **changes: Any) -> Login:
+        return Login(**({name: getattr(self, name) for name in self.__slots__} | changes))
+
+    def fields(self) -> dict[str, Any]:
+        """All of it, the password too, as plain data for a process of ours; `of_fields` is the way back."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        account = self.account and {**asdict(self.account), "home": str(self.account.home)}
+        return plain | {"socket": self.socket and str(self.socket), "account": account}
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> Login:
+        """What `fields` gave."""
+        socket, account = fields["socket"], fields["account"]
+        return cls(
+            **{
+                **fields,
+                "socket": Path(socket) if socket else None,
+                "account": Account(**{**account, "home": Path(account["home"])}) if account else None,
+            }
         )
 
     @property

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -27,45 +26,29 @@ _EVENTS = select.POLLIN | select.POLLRDHUP
 class IdleConnections(Closeable):
     """`with IdleConnections(server, 16) as clients:` holds 16 connections open; nothing is sent meanwhile.
 
-    Only the file descriptors are kept: 10,000 PyMySQL connections would be 90 MB. `hold_s` is how long they are
-    going to be held: where the server would close them earlier, `notes` says so. `progress` is called with the
-    number open. Raises UsageError, or PowerprofError where this host or the server does not allow so many.
+    Only the file descriptors are kept: 10,000 PyMySQL connections would be 90 MB.
+    Raises UsageError, or PowerprofError where this host or the server does not allow so many.
     """
 
-    def __init__(
-        self, server: Server, count: int, *, hold_s: float | None = None, progress: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, server: Server, count: int) -> None:
         limits.check_clients(count)
         self.count = count
-        self.notes: list[str] = []
         self._server = server
-        self._hold_s = hold_s
-        self._progress = progress
         self._handles: list[int] = []
         self._whole: list[Sql] = []
 
     def _open(self) -> None:
         if self.count:
             limits.raise_open_files(self.count)
-            self._ask_server()
+            # Refused before the first connection is what the server would refuse at the last.
+            check_connections(self._server, self.count)
             self._open_all()
-
-    def _ask_server(self) -> None:
-        """Refuse before the first connection what the server would refuse at the last."""
-        timeout_s = check_connections(self._server, self.count)
-        if self._hold_s is not None and timeout_s is not None and self._hold_s >= timeout_s:
-            self.notes.append(
-                f"the server closes idle connections after {timeout_s} s (wait_timeout), "
-                f"they are to be held for {self._hold_s:.0f} s"
-            )
 
     def _open_all(self) -> None:
         # Each handshake waits for the server twice or more: eight at a time take a quarter of the time of one.
         workers = ThreadPoolExecutor(min(8, self.count))
         try:
-            for number, _ in enumerate(workers.map(self._open_client, range(self.count)), 1):
-                if self._progress is not None and number % 100 == 0:
-                    self._progress(number)
+            list(workers.map(self._open_client, range(self.count)))
         finally:
             workers.shutdown(cancel_futures=True)
 
@@ -101,13 +84,10 @@ class IdleConnections(Closeable):
         self._whole.clear()
 
 
-def check_connections(server: Server, count: int) -> int | None:
-    """Raises PowerprofError where the server or this host has no room for `count` connections more.
-
-    Returns after how many seconds the server closes an idle one (wait_timeout); None: never.
-    """
+def check_connections(server: Server, count: int) -> None:
+    """Raises PowerprofError where the server or this host has no room for `count` connections more."""
     with server.connect() as connection:
-        most, per_user, there, timeout_s = dialects.of(connection).room(connection)
+        most, per_user, there = dialects.of(connection).room(connection)
     if not most:
         raise PowerprofError("the server does not say how many connections it allows", "is it MySQL or MariaDB?")
     # One of those that are there was this question's.
@@ -124,4 +104,3 @@ def check_connections(server: Server, count: int) -> int | None:
         )
     if server.pid is not None and not server.private:
         limits.check_threads(count)
-    return timeout_s

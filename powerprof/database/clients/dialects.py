@@ -50,9 +50,8 @@ class Dialect(Protocol):
     def counters(self, connection: Sql) -> dict[str, int]:
         """The server's counters of statements and rows; empty where it counts none to the moment."""
 
-    def room(self, connection: Sql) -> tuple[int, int, int, int | None]:
-        """Most connections, most of one user (0: no limit), those there are, and the seconds after which an idle one
-        is closed (None: never)."""
+    def room(self, connection: Sql) -> tuple[int, int, int]:
+        """Most connections, most of one user (0: no limit), and those there are."""
 
 
 class _MySql:
@@ -87,13 +86,11 @@ class _MySql:
         rows = sql.rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})", columns=2)
         return {str(name): sql.count(value) or 0 for name, value in rows}
 
-    def room(self, connection: Sql) -> tuple[int, int, int, int | None]:
-        variables = sql.rows(
-            connection, "SELECT @@max_connections, @@max_user_connections, @@session.wait_timeout", columns=3
-        )
+    def room(self, connection: Sql) -> tuple[int, int, int]:
+        variables = sql.rows(connection, "SELECT @@max_connections, @@max_user_connections", columns=2)
         status = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'", columns=2)
-        most, per_user, timeout_s = (sql.count(value) or 0 for value in (variables or [(0, 0, 0)])[0])
-        return most, per_user, (sql.count(status[0][1]) or 1) if status else 1, timeout_s
+        most, per_user = (sql.count(value) or 0 for value in (variables or [(0, 0)])[0])
+        return most, per_user, (sql.count(status[0][1]) or 1) if status else 1
 
 
 class _PostgreSql:
@@ -126,7 +123,7 @@ class _PostgreSql:
         # Its processes report what they did up to a second later (PGSTAT_MIN_INTERVAL): too late for a window.
         return {}
 
-    def room(self, connection: Sql) -> tuple[int, int, int, int | None]:
+    def room(self, connection: Sql) -> tuple[int, int, int]:
         rows = sql.rows(
             connection,
             "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,"
@@ -134,7 +131,7 @@ class _PostgreSql:
             columns=2,
         )
         most, there = (sql.count(value) or 0 for value in (rows or [(0, 0)])[0])
-        return most, 0, there, None
+        return most, 0, there
 
 
 def _tables(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _LIMITS = Limits(answer_s=3.0, waiting_s=6.0, rows=1000, answer_bytes=1 << 20)
 _MOST_STEPS = 20
 _MOST_NAME = 128
+_NO_ANSWER = range(2000, 3000)  # the client library's own numbers (errmsg.h)
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,30 @@ def explain(login: Login, statement: str, schema: str | None) -> list[ExplainedS
         if schema:
             sql.execute(connection, f"USE `{schema.replace('`', '``')}`")
         _bounded(connection)
-        return [_step(row) for row in sql.records(connection, f"EXPLAIN {statement}")[:_MOST_STEPS]]
+        number = sql.count(sql.scalar(connection, "SELECT CONNECTION_ID()"))
+        try:
+            return [_step(row) for row in sql.records(connection, f"EXPLAIN {statement}")[:_MOST_STEPS]]
+        except StatementError as error:
+            if error.number in _NO_ANSWER and number is not None:
+                _end(login, number)
+            raise
+
+
+def _end(login: Login, number: int) -> None:
+    """What we no longer wait for the server would go on with."""
+    with suppress(PowerprofError), sql.connect(login, limits=_LIMITS) as connection:
+        sql.execute(connection, f"KILL {number}")
 
 
 def _bounded(connection: Sql) -> None:
-    """As far as the server knows how (MySQL 5.6, MariaDB 10.0): no writing to where anybody may write, 3 s at most."""
-    for statement in ("SET SESSION TRANSACTION READ ONLY", "SET SESSION max_statement_time = 3"):
+    """As far as the server knows how: no writing to where anybody may write (MySQL 5.6, MariaDB 10.0), 3 s at most, and
+    rows where the server's own habit is a tree (MySQL 9.7)."""
+    for statement in (
+        "SET SESSION TRANSACTION READ ONLY",
+        "SET SESSION max_statement_time = 3",
+        "SET SESSION max_execution_time = 3000",
+        "SET SESSION explain_format = 'TRADITIONAL'",
+    ):
         try:
             sql.execute(connection, statement)
         except StatementError as error:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import getpass
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -15,6 +14,7 @@ from powerprof.caller import Account, acting_as, caller, is_delegated
 from powerprof.database.clients import optionfiles, sql
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.locate import server_pid
+from powerprof.database.clients.peers import listener_of
 from powerprof.errors import DataError, PowerprofError, UsageError
 
 if TYPE_CHECKING:
@@ -23,13 +23,8 @@ if TYPE_CHECKING:
 _INSTEAD = "put it into an option file (--defaults-file), into MYSQL_PWD, or let powerprof ask for it"
 
 
-def given_login(
-    url: str | None = None,
-    socket: Path | None = None,
-    defaults_file: Path | None = None,
-    ask_password: Callable[[str], str] | None = None,
-) -> Login:
-    """Where and as whom to connect: URL and socket over option file, MYSQL_PWD, then `ask_password(address)`.
+def given_login(url: str | None = None, socket: Path | None = None, defaults_file: Path | None = None) -> Login:
+    """Where and as whom to connect: URL and socket over option file, MYSQL_PWD.
 
     Under sudo all of it is the caller's: the user that is the default, the option file, the socket and the keys of TLS
     are used with that account's rights, since what runs there is the caller's SQL. Raises UsageError, for a password in
@@ -43,7 +38,7 @@ def given_login(
     if url is None and socket is None:
         host, port, socket = _address(options)
     text = {name: option.value for name, option in options.items()}
-    login = Login(
+    return Login(
         user=user or text.get("user") or (account.name if account is not None else None) or getpass.getuser(),
         socket=socket,
         host=host,
@@ -53,9 +48,6 @@ def given_login(
         password=text.get("password") or os.environ.get("MYSQL_PWD") or "",
         account=account,
     )
-    if not login.password and ask_password is not None:
-        login.password = ask_password(login.text)
-    return login
 
 
 def _options(path: Path | None, account: Account | None) -> dict[str, optionfiles.Option]:
@@ -142,6 +134,9 @@ class GivenServer:
         with self.connect(limits=sql.A_WORD) as connection:
             version = version_of(connection)
             self._pid = server_pid(connection, self.login)
+            if self._pid is not None and self.login.socket is not None and listener_of(connection) == self._pid:
+                # From now on it is this process, whatever the path leads to later.
+                self.login = self.login.at(self._pid)
         self._version = version
         return self
 
@@ -190,11 +185,6 @@ class GivenServer:
         self.connect().close()
 
 
-def connect_given(
-    url: str | None = None,
-    socket: Path | None = None,
-    defaults_file: Path | None = None,
-    ask_password: Callable[[str], str] | None = None,
-) -> GivenServer:
+def connect_given(url: str | None = None, socket: Path | None = None, defaults_file: Path | None = None) -> GivenServer:
     """The server that the command line names; see `given_login`. Use it as a context manager."""
-    return GivenServer(given_login(url, socket, defaults_file, ask_password))
+    return GivenServer(given_login(url, socket, defaults_file))

@@ -6,13 +6,14 @@ Its higher floor has no limit to what an answer may hold, and no time in which i
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from powerprof import files
 from powerprof.closeable import Closeable
 from powerprof.database.clients.base import Limits, Login, StatementError
+from powerprof.database.clients.peers import check_listener, listener_of
 from powerprof.errors import CapabilityError
 from powerprof.statements.identity import Family
 from powerprof.untrusted import printable
@@ -46,7 +47,8 @@ class Connection(Closeable):
         # All that the environment or a service file could say otherwise is said here.
         parameters = {
             "host": str(login.socket.parent) if login.socket else login.host or "127.0.0.1",
-            "port": "5432" if login.socket else str(login.port or 5432),
+            # The name of a socket ends with it: .s.PGSQL.5432
+            "port": login.socket.suffix.lstrip(".") if login.socket else str(login.port or 5432),
             "user": login.user,
             # One that is empty would be looked for in the home directory.
             "password": login.password or "none",
@@ -65,6 +67,14 @@ class Connection(Closeable):
             raise StatementError(
                 f"cannot connect to {login.text} ({reason})", "does it run, and let this account in?", 0
             )
+        if login.socket is not None:
+            try:
+                check_listener(listener_of(self), login.pid)
+            except OSError as error:
+                self.close()
+                raise StatementError(
+                    f"cannot connect to {login.text} ({error.strerror})", "was the server restarted?", 0
+                ) from None
 
     def cursor(self) -> Cursor:
         """What runs statements; one at a time."""
@@ -122,7 +132,7 @@ class Connection(Closeable):
             if left_s <= 0:
                 self.close()
                 raise StatementError(f"the server did not answer in {self.patience_s:g} s", _LOG, 0)
-            select.select([handle.socket], [], [], left_s)
+            files.readable([handle.socket], left_s)
             handle.consume_input()
         return handle.get_result()
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-import struct
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof import files, paths
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
+from powerprof.database.clients.peers import listener
 from powerprof.errors import PowerprofError
+from powerprof.processes.listening import socket_inodes
 from powerprof.processes.targets import processes
 
 if TYPE_CHECKING:
@@ -28,24 +28,18 @@ def server_pid(connection: Sql, login: Login) -> int | None:
     """The server's process id; None where it runs elsewhere or cannot be found out."""
     channel = connection._sock  # type: ignore[attr-defined]
     if login.socket is not None and isinstance(channel, socket.socket):
-        pid = _peer(channel)
+        pid = listener(channel)  # under socket activation that is systemd
         if _is_server(pid):
             return pid
     elif isinstance(channel, socket.socket):
         address, port = channel.getpeername()[:2]
         if not _is_ours(str(address)):
             return None
-        listener = _listener(int(port))
-        if listener is not None:
+        owner = _listener(int(port))
+        if owner is not None:
             # A tunnel or container proxy may listen for a server of another host.
-            return listener if _is_server(listener) else None
+            return owner if _is_server(owner) else None
     return _from_pid_file(connection)
-
-
-def _peer(channel: socket.socket) -> int:
-    """Who called listen() on the other end (SO_PEERCRED, unix(7)); under socket activation that is systemd."""
-    pid, _, _ = struct.unpack("3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(pid)
 
 
 def _is_server(pid: int) -> bool:
@@ -78,20 +72,6 @@ def _listener(port: int) -> int | None:
             if len(words) > 9 and words[3] == _LISTENING and int(words[1].rpartition(":")[2], 16) == port:
                 inodes.add(words[9])
     return next((pid for pid in processes() if inodes & socket_inodes(pid)), None) if inodes else None
-
-
-def socket_inodes(pid: int) -> set[str]:
-    """The numbers of the sockets that a process has open; none where we may not look."""
-    inodes = set()
-    try:
-        for entry in (paths.procfs() / str(pid) / "fd").iterdir():
-            with suppress(OSError):
-                target = str(entry.readlink())
-                if target.startswith("socket:["):
-                    inodes.add(target[8:-1])
-    except OSError:
-        return set()
-    return inodes
 
 
 def _from_pid_file(connection: Sql) -> int | None:

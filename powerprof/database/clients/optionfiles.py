@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from powerprof import files
@@ -29,6 +32,7 @@ _KEYS = frozenset(
 )
 _LIMIT_BYTES = 1 << 20
 _LIMIT_FILES = 50
+_LIMIT_ENTRIES = 10_000
 _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "r": "\r", "\\": "\\", "s": " ", '"': '"', "'": "'"}
 
 
@@ -60,9 +64,8 @@ def _read(path: Path, options: dict[str, Option], left: list[int]) -> None:
     left[0] -= 1
     if left[0] < 0:
         raise DataError(path, f"more than {_LIMIT_FILES} files include one another")
+    _check_writers(path)
     text = files.read_outside_text(path, _LIMIT_BYTES)
-    if path.stat().st_mode & stat.S_IWOTH:
-        raise DataError(path, "anybody may write to it, so it is not trusted", hint=f"chmod o-w {path}")
     group: str | None = None
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
@@ -89,12 +92,31 @@ def _include(path: Path, number: int, line: str, options: dict[str, Option], lef
     if directive == "!include" and target:
         _read(place, options, left)
     elif directive == "!includedir" and target:
-        if not place.is_dir():
-            raise DataError(path, f"no such directory {place}", number)
-        for file in sorted(place.glob("*.cnf")):
+        for file in _folder(place, path, number):
             _read(file, options, left)
     else:
         raise DataError(path, f"not a directive: {line[:40]!r}", number)
+
+
+def _folder(place: Path, path: Path, number: int) -> list[Path]:
+    """The option files of a folder that line `number` of `path` names, in the order of their names."""
+    try:
+        _check_writers(place)
+        with os.scandir(place) as entries:
+            found = [Path(entry.path) for entry in islice(entries, _LIMIT_ENTRIES + 1)]
+    except (OSError, ValueError) as error:
+        reason = files.reason_of(error) if isinstance(error, OSError) else "no such file"
+        raise DataError(path, f"cannot read the directory {str(place)[:80]!r} ({reason})", number) from None
+    if len(found) > _LIMIT_ENTRIES:
+        raise DataError(path, f"more than {_LIMIT_ENTRIES:,} files in the directory {place}", number)
+    return sorted(file for file in found if file.name.endswith(".cnf"))
+
+
+def _check_writers(path: Path) -> None:
+    """That not everybody may write to a file, or put one into a folder; what cannot be opened its reader refuses."""
+    with suppress(OSError, ValueError):
+        if path.stat().st_mode & stat.S_IWOTH:
+            raise DataError(path, "anybody may write to it, so it is not trusted", hint=f"chmod o-w {path}")
 
 
 def _value(text: str, path: Path, number: int) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import StatementError
+from powerprof.database.clients.statstatements import Statistics, since
 from powerprof.untrusted import printable
 
 if TYPE_CHECKING:
@@ -19,17 +20,19 @@ _MOST_NAME = 128
 _MOST_ROWS = 20_000
 # Our own connection asks in the middle of its statement.
 _THREADS = (
-    "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND, PROCESSLIST_DB, {info}, PROCESSLIST_ID"
+    "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND, PROCESSLIST_DB, {info}, PROCESSLIST_ID,"
+    " PROCESSLIST_USER, PROCESSLIST_HOST"
     " FROM performance_schema.threads WHERE NOT PROCESSLIST_ID <=> CONNECTION_ID()"
 )
 _INFO = f"LEFT(PROCESSLIST_INFO, {_MOST_TEXT})"
 # MariaDB's own list has the kernel's number of each thread, without performance_schema too.
 _PROCESSES = (
-    f"SELECT TID, COMMAND, DB, LEFT(INFO, {_MOST_TEXT}) FROM information_schema.PROCESSLIST"  # noqa: S608
+    f"SELECT TID, COMMAND, DB, LEFT(INFO, {_MOST_TEXT}), USER, HOST FROM information_schema.PROCESSLIST"  # noqa: S608
     " WHERE ID <> CONNECTION_ID()"
 )
 _DIGESTS = (
-    "SELECT SCHEMA_NAME, DIGEST_TEXT, COUNT_STAR, SUM_ROWS_EXAMINED, SUM_ROWS_SENT "
+    "SELECT SCHEMA_NAME, DIGEST_TEXT, COUNT_STAR, SUM_ROWS_EXAMINED, SUM_ROWS_SENT, SUM_ROWS_AFFECTED,"
+    " SUM_CREATED_TMP_TABLES, SUM_CREATED_TMP_DISK_TABLES, SUM_SELECT_SCAN, SUM_ERRORS "
     "FROM performance_schema.events_statements_summary_by_digest"
 )
 _PREPARED = (
@@ -39,22 +42,41 @@ _PREPARED = (
 )
 
 
+def own_texts() -> tuple[str, ...]:
+    """What a look asks, as a server has it: nobody else asks so."""
+    threads = (_THREADS.format(info=info) for info in (_INFO, "NULL"))
+    return (*threads, _PROCESSES, f"{_DIGESTS} LIMIT {_MOST_ROWS}", _PREPARED, sql.THREAD_NAMES)
+
+
+COUNTED = ("calls", "examined", "sent", "affected", "tmp", "tmp_disk", "scans", "errors")
+"""What performance_schema counts of a digest."""
+
+
+class Account(NamedTuple):
+    """Who is connected, and from where, without the port; None: not known, or by no network."""
+
+    user: str
+    host: str | None
+
+
 @dataclass(frozen=True)
 class Known:
     """What the server told. By kernel thread id: names, schemas, and the statements that ran at the window's beginning.
 
     `prepared`: (thread, the server's number) → text; `connections`: thread → the server's number of its
-    connection. `digests`: (schema, digest's text) → what it has counted since it began: calls, rows examined, and
-    rows sent.
+    connection. `digests`: (schema, digest's text) → what it has counted since it began, in the order of `COUNTED`.
+    `statistics`: the same of PostgreSQL's pg_stat_statements. `accounts`: thread → user and host of its client.
     """
 
     threads: Mapping[int, str] = field(default_factory=dict)
     schemas: Mapping[int, str] = field(default_factory=dict)
     running: Mapping[int, str] = field(default_factory=dict)
     prepared: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    digests: Mapping[tuple[str | None, str], tuple[int, int, int]] = field(default_factory=dict)
+    digests: Mapping[tuple[str | None, str], tuple[int, ...]] = field(default_factory=dict)
     has_digests: bool = False
     connections: Mapping[int, int] = field(default_factory=dict)
+    statistics: Statistics = field(default_factory=dict)
+    accounts: Mapping[int, Account] = field(default_factory=dict)
 
 
 def look(connection: Sql, *, running: bool) -> Known:
@@ -66,38 +88,47 @@ def look(connection: Sql, *, running: bool) -> Known:
     schemas: dict[int, str] = {}
     open_now: dict[int, str] = {}
     connections: dict[int, int] = {}
+    accounts: dict[int, Account] = {}
     asked = _THREADS.format(info=_INFO if running else "NULL")
-    for tid, name, command, schema, info, own in _rows(connection, asked, 6):
+    for tid, name, command, schema, info, own, *account in _rows(connection, asked, 8):
         number = sql.count(tid)
         if not number:
             continue
         feeds = " (Binlog Dump)" if str(command or "").startswith("Binlog Dump") else ""
         if client := sql.count(own):
             connections[number] = client
+            _note_account(accounts, number, *account)
         threads[number] = printable(str(name)[:_MOST_NAME]) + feeds
         _note(schemas, open_now, number, schema, info if command == "Query" else None)
     if not threads:
-        for tid, command, schema, info in _rows(connection, _PROCESSES, 4):
+        for tid, command, schema, info, *account in _rows(connection, _PROCESSES, 6):
             number = sql.count(tid)
             if number:
+                _note_account(accounts, number, *account)
                 _note(schemas, open_now, number, schema, info if command == "Query" and running else None)
     digests = _digests(connection)
     prepared = _prepared(connection)
-    return Known(threads, schemas, open_now, prepared, digests, bool(digests), connections)
+    return Known(threads, schemas, open_now, prepared, digests, bool(digests), connections, accounts=accounts)
 
 
 def merged(before: Known, after: Known) -> Known:
     """Two looks as one: threads come and go. The digests are those of `after` less those of `before`."""
     moved = {}
     for name, counts in after.digests.items():
-        then = before.digests.get(name, (0, 0, 0))
+        then = before.digests.get(name, (0,) * len(counts))
         # Below what it was: the table was emptied meanwhile.
-        then = then if counts[0] >= then[0] else (0, 0, 0)
-        delta = [now - was for now, was in zip(counts, then, strict=True)]
+        then = then if counts[0] >= then[0] else (0,) * len(counts)
+        delta = tuple(now - was for now, was in zip(counts, then, strict=True))
         if delta[0]:
-            moved[name] = (delta[0], delta[1], delta[2])
+            moved[name] = delta
     # A thread that served another client meanwhile had that one's statements by the same numbers.
     same = {tid for tid, client in before.connections.items() if after.connections.get(tid) == client}
+    # One that served two accounts is nobody's.
+    accounts = {
+        tid: account
+        for tid, account in {**before.accounts, **after.accounts}.items()
+        if before.accounts.get(tid, account) == account
+    }
     return Known(
         threads={**before.threads, **after.threads},
         schemas={**before.schemas, **after.schemas},
@@ -106,7 +137,18 @@ def merged(before: Known, after: Known) -> Known:
         digests=moved,
         has_digests=before.has_digests or after.has_digests,
         connections={**before.connections, **after.connections},
+        statistics=since(before.statistics, after.statistics),
+        accounts=accounts,
     )
+
+
+def _note_account(accounts: dict[int, Account], tid: int, user: Any = None, host: Any = None) -> None:
+    if user:
+        # MariaDB's list has the client's port.
+        place = str(host or "")[:_MOST_NAME]
+        name, colon, port = place.rpartition(":")
+        place = name if colon and port.isdigit() and ":" not in name.strip("[]") else place
+        accounts[tid] = Account(printable(str(user)[:_MOST_NAME]), printable(place) or None)
 
 
 def _note(schemas: dict[int, str], running: dict[int, str], tid: int, schema: Any, info: Any) -> None:
@@ -142,12 +184,12 @@ def _prepared(connection: Sql) -> dict[tuple[int, int], str]:
     return {where: text for where, text in statements.items() if where not in disputed}
 
 
-def _digests(connection: Sql) -> dict[tuple[str | None, str], tuple[int, int, int]]:
-    digests: dict[tuple[str | None, str], tuple[int, int, int]] = {}
-    for schema, text, *counts in _rows(connection, f"{_DIGESTS} LIMIT {_MOST_ROWS}", 5):
-        calls, examined, sent = (sql.count(value) or 0 for value in counts)
+def _digests(connection: Sql) -> dict[tuple[str | None, str], tuple[int, ...]]:
+    digests: dict[tuple[str | None, str], tuple[int, ...]] = {}
+    for schema, text, *counts in _rows(connection, f"{_DIGESTS} LIMIT {_MOST_ROWS}", 2 + len(COUNTED)):
+        numbers = tuple(sql.count(value) or 0 for value in counts)
         if text:
             name = (printable(str(schema)[:_MOST_NAME]) if schema else None, _text(text))
-            old = digests.get(name, (0, 0, 0))
-            digests[name] = (old[0] + calls, old[1] + examined, old[2] + sent)
+            old = digests.get(name, (0,) * len(numbers))
+            digests[name] = tuple(was + now for was, now in zip(old, numbers, strict=True))
     return digests

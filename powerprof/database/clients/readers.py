@@ -34,10 +34,10 @@ _LIMITS = Limits(answer_s=5.0, rows=10_000, answer_bytes=4 << 20)
 _OWN = ("mysql", "sys", "performance_schema", "information_schema")
 _PASSWORD_POLICY = 1372  # strict_password_validation: no hash instead of a password
 _REASONS = {
-    1044: "it may not grant rights on that schema",
-    1045: "it may not create accounts",
-    1142: "it may not create accounts",
-    1227: "it may not create accounts, or not keep them out of the binary log",
+    1044: "it cannot grant rights on that schema",
+    1045: "it cannot create accounts",
+    1142: "it cannot create accounts",
+    1227: "it cannot create accounts, or not keep them out of the binary log",
     1290: "the server is read only, or has no accounts",
     1819: "the server's password policy refuses it",
     1836: "the server is read only",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
 Row = tuple[Any, ...]
+THREAD_NAMES = "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND FROM performance_schema.threads"
 _WRITE_S = 30.0
 _WORK_S = 6 * 3600.0  # tables are made, plans are run
 _MOST_NAME = 128
@@ -72,6 +73,7 @@ def _mysql(login: Login, patience_s: float, limits: Limits, options: Mapping[str
             limits,
             patience_s,
             login.account,
+            login.pid,
             **{
                 "user": login.user,
                 "password": login.password,
@@ -211,9 +213,7 @@ def thread_names(connection: Sql, pid: int | None) -> dict[int, str]:
     A connection that feeds a replica says so: `thread/sql/one_connection (Binlog Dump)`.
     """
     try:
-        threads = rows(
-            connection, "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND FROM performance_schema.threads", columns=3
-        )
+        threads = rows(connection, THREAD_NAMES, columns=3)
     except StatementError as error:
         if error.number >= 2000 or error.number == 0:  # the connection was lost, or is of no use
             raise

@@ -23,6 +23,7 @@ from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from powerprof.caller import Account, known_as
 from powerprof.database.clients.base import Limits
+from powerprof.database.clients.peers import check_listener, listener
 
 _AUTH: Any = _auth
 _CHUNK_BYTES = 64 << 10
@@ -49,12 +50,14 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
         limits: Limits,
         connect_s: float,
         account: Account | None = None,
+        pid: int | None = None,
         *,
         defer_connect: bool = False,
         **options: Any,
     ) -> None:
         self._limits = limits
         self._account = account
+        self._listener = pid
         self.patience_s = limits.answer_s
         self._left_s = limits.waiting_s
         self._received = bytearray()
@@ -75,6 +78,7 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
             try:
                 with known_as(self._account):
                     sock.connect(self.unix_socket)
+                check_listener(listener(sock), self._listener)
             except OSError as error:
                 sock.close()
                 reason = f"Can't connect to MySQL server on {self.unix_socket!r} ({error})"

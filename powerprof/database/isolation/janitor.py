@@ -22,6 +22,7 @@ import sys
 import time
 
 MARK = "POWERPROF_TREE"
+_PATIENCE_S = 10.0
 
 
 def marked_pids(tree: str) -> list[int]:
@@ -51,10 +52,10 @@ def _works_there(pid: int, mark: bytes) -> bool:
     return name == b"postgres" and os.readlink(f"/proc/{pid}/cwd".encode()).startswith(tree + b"/")
 
 
-def kill_marked(tree: str, patience_s: float = 10.0) -> bool:
+def kill_marked(tree: str) -> bool:
     """SIGKILL to every process of the tree; True once none is left."""
     mark = f"{MARK}={tree}".encode()
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + _PATIENCE_S
     while True:
         pids = marked_pids(tree)
         if not pids:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import stat
 import subprocess
 import tempfile
 from pathlib import Path
 
-from powerprof import programs
+from powerprof import files, programs
 from powerprof.closeable import Closeable
 from powerprof.database.isolation import janitor
 from powerprof.errors import PowerprofError
@@ -66,8 +65,7 @@ class RunTree(Closeable):
             os.close(theirs)
             os.close(their_answer)
         with os.fdopen(answer, "rb") as stream:
-            ready, _, _ = select.select([stream], [], [], _PATIENCE_S)
-            line = stream.readline() if ready else b""
+            line = stream.readline() if files.readable([stream.fileno()], _PATIENCE_S) else b""
         if not line.endswith(b"\n") or line.startswith(b"!"):
             reason = line[1:].decode(errors="replace").strip().lower() or "its janitor process did not start"
             raise PowerprofError(

@@ -86,7 +86,7 @@ def _check_entry(place: Path, owner: tuple[int, int]) -> None:
     blocked = may_enter(place, *owner)
     if blocked is not None:
         raise PowerprofError(
-            f"the user {name_of(owner)}, as whom the server runs, may not enter {blocked}",
+            f"the user {name_of(owner)}, as whom the server runs, cannot enter {blocked}",
             "set TMPDIR to a directory that it may enter, such as /tmp",
         )
 

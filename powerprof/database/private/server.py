@@ -98,6 +98,7 @@ class PrivateServer(Closeable):
                 inside=self.build.enclosure(self.directory),
             )
             self._pidfd = os.pidfd_open(self._process.pid)
+        self._login = self.login.at(self._process.pid)
 
     def wait_ready(self) -> None:
         """Until the server answers a statement. Raises PowerprofError with the end of its log."""

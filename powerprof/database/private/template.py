@@ -91,7 +91,7 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
     blocked = may_enter(Path(steps[0][0][0]).parent, *own) if own is not None else None
     if owner is not None and blocked is not None:
         raise PowerprofError(
-            f"the user {name_of(owner)}, as whom the server runs, may not enter {blocked}",
+            f"the user {name_of(owner)}, as whom the server runs, cannot enter {blocked}",
             "put the server below a directory that it may enter, such as /opt",
         )
     need_room(work, _NEEDED_BYTES)

@@ -87,7 +87,9 @@ def find_build(
         names = ("bin/mariadbd", "sbin/mariadbd", "bin/mysqld", "sbin/mysqld", "libexec/mysqld")
         binary = next((basedir / name for name in names if (basedir / name).is_file()), None)
         if binary is None:
-            raise PowerprofError(f"no server program below {basedir}", "name it with --server-binary")
+            raise PowerprofError(
+                f"--server-basedir {basedir}: no server program below it", "name it with --server-binary"
+            )
     if binary is None:
         binary = programs.which("mariadbd") or programs.which("mysqld")
     if binary is None:

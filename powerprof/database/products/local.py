@@ -6,23 +6,24 @@ from __future__ import annotations
 import getpass
 import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from powerprof import paths
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login, Sql
-from powerprof.database.clients.locate import socket_inodes
+from powerprof.database.clients.statstatements import database_with
 from powerprof.database.products import postgres
 from powerprof.errors import PowerprofError
-from powerprof.files import try_text
+from powerprof.processes.listening import unix_sockets
 from powerprof.processes.targets import name_of
 from powerprof.processes.titles import server_names
 
 _SERVER = re.compile(r"(mysqld|mariadbd)(-.*)?")  # mysqldump, mysqld_safe and mysqld_exporter are none
 IN_PROCESSES = "postgres"
-_LISTENING = "00010000"  # __SO_ACCEPTCON, include/uapi/linux/net.h
 _PATIENCE_S = 3.0  # for all its sockets together
 _MOST_SOCKETS = 20
+_MOST_DATABASES = 4
 
 
 def is_server(program: str | None) -> bool:
@@ -32,14 +33,8 @@ def is_server(program: str | None) -> bool:
 
 def listening_sockets(pid: int) -> list[Path]:
     """The unix sockets on which a process listens, as paths that can be opened from here (containers too)."""
-    base = paths.procfs() / str(pid)
-    inodes = socket_inodes(pid)
-    sockets = []
-    for line in (try_text(base / "net/unix") or "").split("\n")[1:]:
-        words = line.split(maxsplit=7)
-        if len(words) == 8 and words[3] == _LISTENING and words[6] in inodes and words[7].startswith("/"):
-            sockets.append(base / "root" / words[7].lstrip("/"))
-    return sockets
+    root = paths.procfs() / str(pid) / "root"
+    return [root / path.lstrip("/") for path in unix_sockets(pid)]
 
 
 def enter(pid: int, limits: Limits = sql.A_LOOK) -> tuple[Login, Sql] | None:
@@ -52,11 +47,22 @@ def enter(pid: int, limits: Limits = sql.A_LOOK) -> tuple[Login, Sql] | None:
         left_s = end_s - time.monotonic()
         if left_s <= 0:
             break
-        login = Login(user=getpass.getuser(), socket=place)
+        login = Login(user=getpass.getuser(), socket=place, pid=pid)
         try:
             return login, sql.connect(login, timeout_s=left_s, limits=limits)
         except (PowerprofError, OSError):
             continue
+    return None
+
+
+def enter_statistics(pid: int, databases: Iterable[str]) -> Login | None:
+    """How the system user gets in to a PostgreSQL server's pg_stat_statements by its own socket; None where it has none
+    or does not let us in."""
+    names = ("postgres", *sorted(set(databases) - {"postgres"}))[:_MOST_DATABASES]
+    for place in listening_sockets(pid)[:_MOST_DATABASES]:
+        login = Login(user=getpass.getuser(), socket=place, pid=pid, family="postgresql")
+        if (there := database_with(login, names)) is not None:
+            return there
     return None
 
 

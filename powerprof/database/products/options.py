@@ -80,7 +80,7 @@ def choose_port(port: Port, address: str = "127.0.0.1") -> int | None:
         try:
             probe.bind((address, 0 if port == "ephemeral" else port))
         except PermissionError as error:
-            raise PowerprofError(f"port {port} may not be used ({reason_of(error)})", "use one above 1023") from error
+            raise PowerprofError(f"port {port} cannot be used ({reason_of(error)})", "use one above 1023") from error
         except OSError:
             raise port_taken(int(port), address) from None
         return int(probe.getsockname()[1])

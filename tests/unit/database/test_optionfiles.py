@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,7 +70,10 @@ def test_included_files_are_read_where_they_stand(tmp_path: Path) -> None:
         ("[client]\n[client\n", 2, "a group without ]"),
         ("[client]\nuser='x\n", 2, "a quoted value without its closing quote"),
         ("[client]\n\n!import /x\n", 3, "not a directive"),
-        ("!includedir /nowhere/at/all\n", 1, "no such directory"),
+        ("!includedir /nowhere/at/all\n", 1, "cannot read the directory '/nowhere/at/all' .no such file"),
+        (f"!includedir /{'x' * 5000}\n", 1, "file name too long"),
+        ("!includedir /etc/hostname\n", 1, "not a directory"),
+        ("!includedir /a\0b\n", 1, "no such file"),
         (b"[client]\nuser=\xff\xfe\n", 2, "not text"),
     ],
 )
@@ -99,3 +104,32 @@ def test_no_option_file(tmp_path: Path, name: str) -> None:
     _write(tmp_path / "huge", b"#" * (2 << 20))
     with pytest.raises(DataError, match=r"no such file|not a regular file|larger than 1 MiB"):
         optionfiles.read(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "y" * 5000, "loop", "pipe", "folder", "a\0b"])
+def test_an_included_file_that_is_none_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    path = _write(tmp_path / "my.cnf", f"!include {tmp_path}/{name}\n")
+    with pytest.raises(DataError, match=r"too long|too many levels|not a regular file|no such file"):
+        optionfiles.read(path)
+
+
+def test_a_folder_of_option_files_is_bounded_and_nobody_elses(tmp_path: Path) -> None:
+    folder = tmp_path / "conf.d"
+    folder.mkdir()
+    path = _write(tmp_path / "my.cnf", f"[client]\nuser=me\n!includedir {folder}\n")
+    _write(folder / "again.cnf", f"!includedir {folder}\n")
+    with pytest.raises(DataError, match="more than 50 files include one another"):
+        optionfiles.read(path)
+    (folder / "again.cnf").unlink()
+    for number in range(10_001):
+        (folder / f"{number}.txt").touch()
+    with pytest.raises(DataError, match="more than 10,000 files"):
+        optionfiles.read(path)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    folder.chmod(0o1777)
+    with pytest.raises(DataError, match="anybody may write to it"):
+        optionfiles.read(path)

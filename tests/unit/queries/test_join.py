@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.clients.performance import Known, merged
+from powerprof.database.clients.performance import Account, Known, merged
 from powerprof.energy.domains import Total
 from powerprof.energy.split import Consumer, split_energy
 from powerprof.queries import shares
 from powerprof.queries.join import UNKNOWN_PREPARED, latency, parts_of
-from powerprof.queries.records import Share
+from powerprof.queries.records import Share, Statement
 from powerprof.tracing.captures.statements import StatementUse, TextSeen, ThreadUse
 from tests.unit.queries.sample import MS, trace
 
@@ -142,3 +142,30 @@ def test_statements_by_number_are_those_of_a_thread_s_one_client() -> None:
     before = Known(prepared={(11, 4): "SELECT 1", (12, 1): "SELECT 2", (13, 1): "SELECT 3"}, connections={11: 7, 12: 8})
     after = Known(prepared={(12, 2): "SELECT 4", (14, 1): "SELECT 5"}, connections={11: 7, 12: 9, 14: 10})
     assert merged(before, after).prepared == {(11, 4): "SELECT 1"}
+
+
+def test_who_asked_sums_to_the_statement_and_who_served_two_accounts_is_nobody() -> None:
+    app, other = Account("app", "web1"), Account("report", None)
+    before = Known(accounts={11: app, 12: app, 14: app})
+    known = merged(before, Known(accounts={12: app, 14: other}))
+    assert known.accounts == {11: app, 12: app}
+    found = {one.text: one for one in parts_of(trace(), Known(accounts={11: app, 12: other})).statements}
+    point = found["SELECT c FROM t WHERE id = ?"]
+    assert [(one.user, one.host, one.c0_s, one.calls_count) for one in point.askers] == [
+        ("report", None, 0.3, 300),
+        ("app", "web1", 0.1, 100),
+    ]
+    assert sum(one.c0_s for one in point.askers) == pytest.approx(point.c0_s)
+    (unknown,) = parts_of(trace(), Known()).statements[0].askers
+    assert (unknown.user, unknown.calls_count) == (None, 2)
+
+
+def test_what_the_server_counts_of_a_digest_is_put_to_its_statement() -> None:
+    counts = (10, 500, 100, 20, 30, 5, 10, 2)
+    (first, *_) = shares.with_rows(
+        [Statement(text="SELECT c FROM t WHERE id = ?", schema_name="shop", c0_s=1.0, calls_count=10)],
+        {("shop", "SELECT `c` FROM `t` WHERE `id` = ?"): counts},
+    )
+    assert (first.rows_examined_per_call, first.rows_sent_per_call, first.rows_affected_per_call) == (50, 10, 2)
+    assert (first.tmp_tables_per_call, first.tmp_disk_tables_per_call, first.full_scans_per_call) == (3, 0.5, 1)
+    assert first.errors_count == 2

@@ -7,17 +7,21 @@ import csv
 import io
 
 import msgspec
+import pytest
 
 from powerprof.database.clients.performance import Known
+from powerprof.errors import UsageError
+from powerprof.queries.asking import groups
 from powerprof.queries.join import parts_of
-from powerprof.queries.records import Queries, QueryPlanStep, QueryServer, TracingCost
+from powerprof.queries.records import Asker, Queries, QueryPlanStep, QueryServer, TracingCost
 from powerprof.queries.shares import priced
 from powerprof.records import ToolCost
 from powerprof.report.documents.kinds import lines_of
 from powerprof.report.exports.formats import export
 from powerprof.report.html import render_html
-from powerprof.report.terminal.queries import headline
-from tests.unit.queries.sample import trace
+from powerprof.report.terminal.queries import headline, lines
+from powerprof.tracing.captures.statements import StatementUse
+from tests.unit.queries.sample import MS, trace
 
 HOSTILE = b"SELECT '\x1b[31m</script><script>alert(1)</script>' FROM `</script><b>`"
 
@@ -139,3 +143,97 @@ def test_the_headline_has_the_interval_of_its_joules() -> None:
     exact = msgspec.structs.replace(first, low_joules=None, high_joules=None, kind="measured")
     measured = msgspec.structs.replace(whole, joules=3.016, kind="measured", statements=[exact])
     assert "J above the idle floor: SELECT 1" in headline(measured)
+
+
+def test_long_texts_are_told_apart_on_80_columns_and_are_whole_where_that_is_asked_for() -> None:
+    columns = b", ".join(b"column_%d" % number for number in range(300))
+    ends = {1001: b"orders", 1002: b"invoices"}
+    changed = [
+        type(one)(one.id, 3, 3000, b"SELECT " + columns + b" FROM " + ends[one.id]) if one.id in ends else one
+        for one in trace().texts
+    ]
+    long = record(texts=changed)
+    narrow = lines_of(long, 80)
+    rows = [line for line in narrow if "SELECT c" in line and "…" in line and "#" in line]
+    assert [("orders"[:4] in line, "invoices"[:4] in line) for line in rows] in (
+        [(True, False), (False, True)],
+        [(False, True), (True, False)],
+    )
+    assert all(len(line) <= 80 for line in narrow)
+    assert {statement.id for statement in long.statements if statement.id in " ".join(rows)} == {
+        statement.id for statement in long.statements[:2]
+    }
+    whole = lines(long, 80, is_whole=True)
+    assert [sum(line.endswith(f"column_299 FROM {end.decode()}") for line in whole) for end in ends.values()] == [1, 1]
+
+
+def waiting() -> Queries:
+    """The first statement waits 40 ms for locks and 60 for a CPU in each of 2 calls."""
+    uses = trace().uses
+    burn = [StatementUse(1002, 12, 2, 405 * MS, 800 * MS, 0, 0, 1, (120 * MS, 80 * MS, 0, 0, 0, 0, 0, 0, 0))]
+    return record(uses=[*[one for one in uses if one.id != 1002], *burn])
+
+
+def test_columns_that_are_asked_for_are_shown_in_their_order() -> None:
+    found = lines(waiting(), 100, columns="id,run-queue,row-lock,p99,cpu")
+    (head,) = [line for line in found if line.startswith("    id")]
+    assert head.split() == ["id", "run", "queue", "ms", "row", "lock", "ms", "p99", "ms", "CPU", "%", "statement"]
+    (first,) = [line for line in found if "BENCHMARK" in line and "%" not in line]
+    assert first.split()[1:5] == ["60.0", "40.0", "?", "40.5"]
+    assert not [line for line in found if line.startswith("?:")]
+
+
+def test_a_column_without_figures_has_its_reason() -> None:
+    text = " ".join(lines(waiting(), 400, columns="rows-sent,joules"))
+    assert "?: rows sent/call: the server does not let this user in" in text
+    assert "?: J: without an idle floor" in text
+    old = msgspec.structs.replace(
+        waiting(), statements=[msgspec.structs.replace(one, waits_ms=None) for one in waiting().statements]
+    )
+    assert "?: row lock: an older powerprof saved this run without it" in " ".join(lines(old, 400, columns="row-lock"))
+    silent = record(tells_locks=False)
+    said = " ".join(lines(silent, 400, columns="waits"))
+    assert "?: row lock, lock: this server's program does not say what it waits for; its locks are in latch" in said
+
+
+def test_a_column_of_no_name_is_refused_with_the_names() -> None:
+    with pytest.raises(UsageError, match="no column is called 'rowlock'") as refused:
+        lines(record(), 80, columns="cpu,rowlock")
+    assert "row-lock" in (refused.value.hint or "")
+
+
+def test_the_page_has_what_statements_wait_for() -> None:
+    assert "What a call waits for" in render_html(waiting())
+
+
+def asked() -> Queries:
+    """`app` of two hosts, and somebody."""
+    first, second, *rest = record().statements
+    web = [Asker(user="app", host="web1", c0_s=0.3, calls_count=1), Asker(user="app", host="web2", c0_s=0.105)]
+    some = [Asker(user="app", host="web1", c0_s=0.1, calls_count=100), Asker(user=None, host=None, c0_s=0.3)]
+    statements = [msgspec.structs.replace(one, askers=who) for one, who in ((first, web), (second, some))]
+    return msgspec.structs.replace(record(), statements=[*statements, *rest])
+
+
+def test_rows_by_host_and_by_user_sum_to_the_statements() -> None:
+    hosts = {group.name: group for group in groups(asked(), "host")}
+    assert {name: round(group.c0_s, 3) for name, group in hosts.items()} == {
+        "web1": 0.4,
+        "web2": 0.105,
+        "(not known)": 0.305,
+    }
+    assert (hosts["web1"].calls, hosts["web2"].calls, len(hosts["web1"].texts)) == (101, None, 2)
+    assert hosts["web1"].first.startswith("SELECT BENCHMARK")
+    assert sum(group.c0_s for group in groups(asked(), "user")) == pytest.approx(0.81)
+    found = lines(asked(), 100, by="user")
+    assert any(line.split()[:1] == ["50.5"] and " app " in line for line in found)
+    assert not any("?" in line for line in found if line.startswith("user"))
+
+
+def test_who_asks_is_a_column_and_nobody_has_a_reason() -> None:
+    found = lines(asked(), 100, columns="who,user")
+    assert any("app@web1 +1" in line and "BENCHMARK" in line for line in found)
+    said = " ".join(lines(record(), 200, by="user"))
+    assert "user: ?: the server does not let this user in" in said
+    with pytest.raises(UsageError, match="--by users is no choice"):
+        lines(record(), 80, by="users")

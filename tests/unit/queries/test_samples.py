@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients.performance import Known
+from powerprof.database.clients.performance import Known, own_texts
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.queries.join import parts_of
+from powerprof.queries.records import Statement
 from powerprof.queries.samples import StatementSample, samples
-from powerprof.queries.workload import check_name, workload_toml
+from powerprof.queries.workload import check_name, mixed, workload_toml
 from powerprof.tracing.captures.statements import StatementUse, TextSeen
 from powerprof.workloads.reading import read_workload
 from tests.unit.queries.sample import trace
@@ -76,3 +78,25 @@ def test_without_a_statement_there_is_no_workload() -> None:
 def test_a_folder_has_to_have_a_workloads_name(name: str) -> None:
     with pytest.raises(UsageError):
         check_name(name)
+
+
+def test_a_workload_keeps_the_mix_and_none_of_our_own_statements() -> None:
+    rates = {"SELECT 1": 100.0, "SELECT 2": 50.0, "SELECT 3": 10.0}
+    some = [
+        StatementSample(at, Statement(text=text, c0_s=1.0, calls_hz=rate), text)
+        for at, (text, rate) in enumerate(rates.items())
+    ]
+    found = Counter(one.text for one in mixed(some))
+    assert found == {"SELECT 1": 10, "SELECT 2": 5, "SELECT 3": 1}
+    assert Counter(one.text for one in mixed(some)[:8])["SELECT 1"] == 5  # spread, not one behind the other
+    rare = [*some, StatementSample(3, Statement(text="SELECT 4", c0_s=0.1, calls_hz=0.001), "SELECT 4")]
+    assert len(mixed(rare)) <= 204
+    own = own_texts()[3]
+    taken = trace(
+        uses=[StatementUse(300, 11, 10, 10_000, 1, 0, 0)],
+        texts=[TextSeen(300, 3, len(own), own.encode())],
+        latencies={},
+    )
+    (row, *_) = parts_of(taken, Known()).statements
+    assert row.text.startswith("(powerprof) SELECT SCHEMA_NAME, DIGEST_TEXT")
+    assert samples(taken.texts, [row], 9) == []

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes or samples: what a trial of probes decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from powerprof.errors import CapabilityError
+from powerprof.queries import session
+from powerprof.queries.probing import Taken, Trial
+from powerprof.queries.reach import Reach
+from powerprof.queries.record import Measured
+from powerprof.queries.session import QueriesRequest
+from powerprof.records import Note
+from powerprof.report.wording.notes import texts
+
+SERVER = Reach(10, "mysqld (10)", None, None)
+NOTHING: Any = None
+
+
+def measured(method: Any) -> Measured:
+    return Measured(
+        method=method,
+        parts=NOTHING,
+        known=NOTHING,
+        window=NOTHING,
+        window_s=1.0,
+        process_cpu_s=None,
+        cost_s=None,
+        bpf_s=None,
+        seen_count=0,
+        notes=[],
+    )
+
+
+COSTLY, CHEAP = Trial(0.5, 0.4, 0.02, 10_000), Trial(0.5, 0.4, 0.01, 5_000)
+
+
+def test_more_than_three_percent_of_a_busy_server_is_costly() -> None:
+    assert (COSTLY.percent, COSTLY.is_costly) == (pytest.approx(5.0), True)
+    assert (CHEAP.percent, CHEAP.is_costly) == (pytest.approx(2.5), False)
+    assert not Trial(0.5, 0.04, 0.004, 100).is_costly  # 10 % of a server that hardly runs
+    assert not Trial(0.5, 0.0, 0.0, 0).is_costly
+
+
+@pytest.mark.parametrize(
+    ("method", "trial", "samples", "way"),
+    [
+        ("auto", COSTLY, True, "samples"),
+        ("auto", CHEAP, True, "probes"),
+        ("auto", COSTLY, False, "probes"),  # samples cannot be had
+        ("probes", COSTLY, True, "probes"),
+    ],
+)
+def test_the_way_that_is_taken(
+    monkeypatch: pytest.MonkeyPatch, method: str, trial: Trial, samples: bool, way: str
+) -> None:
+    class Probing:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+        def __enter__(self) -> Probing:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def trial(self) -> Trial:
+            return trial
+
+        def window(self, *_: object) -> Taken:
+            return Taken(measured("probes"))
+
+    class Sampling(Probing):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            if not samples:
+                raise CapabilityError("no texts in its memory", None)
+
+        def window(self, *_: object) -> Any:
+            return measured("samples"), []
+
+    monkeypatch.setattr(session, "Probes", Probing)
+    monkeypatch.setattr(session, "Samples", Sampling)
+    request = QueriesRequest(pid="10", method=method)
+    taken = session._take(request, SERVER, None, lambda _: None)  # type: ignore[arg-type]
+    assert taken.measured.method == way
+    notes = [one for one in taken.measured.notes if isinstance(one, Note)]
+    assert [one.name for one in notes] == (["probes_costly"] if way == "samples" else [])
+    if notes:
+        (said,) = texts(notes)
+        assert "probes took 5.0 % of the server's CPU time (2.0 µs a statement at 20,000 statements/s)" in said
