@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a choice to a setting that can be changed and put back, with its words and how to keep it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from powerprof import files, paths
+from powerprof.attribution.records import Thread
+from powerprof.caller import is_delegated
+from powerprof.cure.choices import CureRequest, SlackChoice, VariableChoice
+from powerprof.cure.records import Remedy
+from powerprof.cure.threads import check_owner, check_slack, find_thread, loop_warning
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import Login
+from powerprof.database.products.local import enter, is_server, names_of_local_server
+from powerprof.errors import PowerprofError, UsageError
+from powerprof.processes.targets import name_of
+from powerprof.reversible.journal import Held
+from powerprof.reversible.kinds import Setting, TimerSlack, Variable, started_ticks
+from powerprof.text import number
+
+_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns"))
+_UNIT_NAME = re.compile(r"/([A-Za-z0-9:_.@-]{1,120}\.service)(?:/|$)")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is going to be changed: the setting as it is written down and put back, and its words."""
+
+    setting: Setting
+    before: str
+    remedy: Remedy
+    held: Held
+
+    @property
+    def primary(self) -> str:
+        """The metric that answers."""
+        return "target_wakings_hz" if self.remedy.thread is None else "thread_wakings_hz"
+
+
+def plan(pid: int, request: CureRequest) -> Plan:
+    """Look at what is to be changed; nothing is changed yet. Raises UsageError, CapabilityError, PowerprofError."""
+    check_owner(pid)
+    started = started_ticks(pid)
+    if started is None:
+        raise PowerprofError(f"process {pid} has ended", "name one that runs")
+    if isinstance(request.choice, SlackChoice):
+        setting, before, remedy = _slack(pid, request.choice, _server_names(pid, request))
+    else:
+        assert isinstance(request.choice, VariableChoice)  # noqa: S101  without a choice nothing is planned
+        setting, before, remedy = _variable(pid, request, request.choice)
+    return Plan(setting, before, remedy, Held(setting, before, pid, started))
+
+
+def _server_names(pid: int, request: CureRequest) -> Mapping[int, str]:
+    if request.server_named:
+        from powerprof.database.clients.given import connect_given
+
+        with connect_given(request.server_url, request.socket, request.defaults_file) as server:
+            return server.thread_names()
+    return names_of_local_server(pid)
+
+
+def _slack(pid: int, choice: SlackChoice, names: Mapping[int, str]) -> tuple[Setting, str, Remedy]:
+    thread = find_thread(pid, choice.thread, names)
+    check_slack(pid, thread)
+    started = started_ticks(thread.tid)
+    setting = TimerSlack(thread.tid, started or 0, str(choice.slack_ns))
+    before = setting.read() if started is not None else None
+    if before is None:
+        raise PowerprofError(f"thread {thread.tid} has ended", "name one that runs")
+    shown = slack_text(choice.slack_ns)
+    warning = loop_warning(pid, thread)
+    return (
+        setting,
+        before,
+        Remedy(
+            kind="timer_slack",
+            name=f"timer slack of {thread.label} (thread {thread.tid})",
+            thread=thread,
+            from_value=before,
+            to_value=setting.value,
+            lasting=_lasting_slack(pid, thread, choice.slack_ns),
+            delays=f"every time-out of this one thread, by at most {shown}" + (f" ({warning})" if warning else ""),
+        ),
+    )
+
+
+def _lasting_slack(pid: int, thread: Thread, slack_ns: int) -> str:
+    unit = unit_of(pid) or "the unit that starts it"
+    shown = slack_text(slack_ns)
+    return (
+        f"after each start: powerprof slack --pid {name_of(pid) or pid} --thread {called(pid, thread)} {shown} "
+        "(--print-unit prints the service that does it; timer slack ends with its thread); "
+        f"or in a drop-in of {unit}: [Service] TimerSlackNSec={shown}, which delays every time-out of all threads "
+        f"of the server, those of connections too, by at most {shown}"
+    )
+
+
+def called(pid: int, thread: Thread) -> str:
+    """What it may be called on a command line: the kernel's name where it has one of its own, which needs no
+    account; else the last part of the server's."""
+    named = thread.comm != (files.try_text(paths.procfs() / str(pid) / "comm") or "").strip()
+    return thread.comm if named else thread.label.rpartition("/")[2]
+
+
+def unit_of(pid: int) -> str | None:
+    """The systemd service that a process belongs to; None where it is of none."""
+    found = _UNIT_NAME.search(files.try_text(paths.procfs() / str(pid) / "cgroup") or "")
+    return found[1] if found else None
+
+
+def slack_text(nanoseconds: int) -> str:
+    """As it may be typed again: `50ms`, `1.5s`."""
+    for size, unit in _UNITS:
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:.9g}{unit}"
+    return f"{number(nanoseconds, 0)}ns"
+
+
+def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[Setting, str, Remedy]:
+    label = name_of(pid) or str(pid)
+    if not is_server(label):
+        raise UsageError(f"{pid} ({label}) is not a MariaDB or MySQL server: it has no SET GLOBAL", "--thread, --slack")
+    login = _login(pid, request)
+    setting = Variable(login.fields(), choice.name, choice.value)
+    before = setting.read()
+    if before is None:
+        raise PowerprofError(f"cannot read {choice.name}", "SHOW GLOBAL VARIABLES lists them")
+    return (
+        setting,
+        before,
+        Remedy(
+            kind="variable",
+            name=choice.name,
+            from_value=before,
+            to_value=choice.value,
+            lasting=f"in my.cnf under [mysqld]: {choice.name} = {choice.value}",
+            delays="what the variable does, for the whole server and all its clients, while it is changed",
+        ),
+    )
+
+
+def _login(pid: int, request: CureRequest) -> Login:
+    """How the variable is set: as the account that was named, else by the server's own socket as who we are."""
+    if request.server_named:
+        from powerprof.database.clients.given import connect_given
+
+        with connect_given(request.server_url, request.socket, request.defaults_file) as server:
+            if server.pid != pid:
+                raise UsageError(
+                    f"--pid is {pid}, but the server that was named is "
+                    + ("on another host" if server.pid is None else f"process {server.pid}"),
+                    "name one server",
+                )
+            return server.login
+    if is_delegated():
+        raise UsageError(
+            "under sudo a server is changed with an account of the caller's own only, and none is named",
+            "--socket PATH, --server URL or --defaults-file FILE; or run as root itself",
+        )
+    entered = enter(pid, sql.A_LOOK)
+    if entered is None:
+        raise PowerprofError(
+            f"server {pid} does not let this user in by its socket", "name an account with --defaults-file"
+        )
+    entered[1].close()
+    return entered[0]

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One cure: what is meant, consent, the remedy in turns, and everything as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from powerprof import __version__, paths
+from powerprof.attribution.records import TargetInfo
+from powerprof.cure import judge
+from powerprof.cure.choices import CureRequest
+from powerprof.cure.latencies import Hurt, StatementLatencies, Watch
+from powerprof.cure.predict import prediction
+from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVerdict
+from powerprof.cure.remedies import Plan, plan
+from powerprof.cure.threads import threads_of
+from powerprof.cure.windows import CureWindows
+from powerprof.energy.windows import WindowEnergy
+from powerprof.errors import PowerprofError, UsageError
+from powerprof.experiment.measure.order import block_order
+from powerprof.processes.targets import Target, describe, name_of, resolve
+from powerprof.records import EnergySource, Notes, ToolCost
+from powerprof.reversible.changed import ChangedSettings
+from powerprof.reversible.journal import Journal, same_value
+from powerprof.sources.procfs import own_peak_bytes
+from powerprof.text import Say
+from powerprof.windows.runner import pass_window
+
+# A sleep that began under the other value ends by it. 0.5 s are five of the longest periods that servers poll with
+# often enough to be worth a cure.
+_SETTLE_S = 0.5
+
+# Told what is going to be changed, for how long, and what it is predicted to save; raises where that is not agreed to.
+Consent = Callable[[Plan, Target, float, CurePrediction | None], None]
+
+
+@dataclass
+class _Tried:
+    """What the turns gave."""
+
+    blocks: list[CureBlock] = field(default_factory=list)
+    tool_cpu_s: float = 0.0
+    interrupted: bool = False
+    untraced: str | None = None
+    unprobed: str | None = None
+    hurt: Hurt | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def target_of(word: str) -> Target:
+    """The one process that is meant. Raises UsageError, PowerprofError."""
+    if not paths.is_this_host():
+        raise PowerprofError("cannot change a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
+    target = resolve([word])
+    if len(target.pids) != 1:
+        shown = "; ".join(describe(pid) for pid in target.pids[:8])
+        raise UsageError(f"one process at a time: {shown}", f"name one with --pid {target.pids[0]}, by its number")
+    return target
+
+
+def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
+    """Try the remedy and judge it. Everything is as before when it returns or raises.
+
+    Raises UsageError, CapabilityError, PowerprofError, and what `consent` raises.
+    """
+    from powerprof.host.describe import host_record
+    from powerprof.windows.sampling import now_text
+
+    target = target_of(request.pid)
+    pid = target.pids[0]
+    chosen = plan(pid, request)
+    predicted = prediction(chosen, target, request, say)
+    consent(chosen, target, 2 * request.pairs * (request.window_s + _SETTLE_S), predicted)
+    started_at = now_text()
+    with WindowEnergy(request.energy) as energy:
+        tried = _Tried()
+        with Journal([chosen.held]) as journal:
+            _in_turns(chosen, target, request, energy, tried, journal, say)
+            after = chosen.setting.read()
+            journal.settled = after in (None, chosen.before)
+        source = energy.source
+    return _record(request, target, chosen, tried, after, started_at, source, host_record(), predicted)
+
+
+def _in_turns(
+    chosen: Plan, target: Target, request: CureRequest, energy: WindowEnergy, tried: _Tried, journal: Journal, say: Say
+) -> None:
+    names: dict[str, Arm] = {"a": "before", "b": "cured"}
+    order = [
+        (number, names[arm]) for number, pair in enumerate(block_order(request.pairs, request.seed)) for arm in pair
+    ]
+    say("changing it and putting it back once, to see that both can be done")
+    with ChangedSettings([chosen.setting]) as once:
+        changed_to = once.since[0]
+        journal.say_since(once.since)
+    _check_notes(once)
+    thread = chosen.remedy.thread
+    watch = None if same_value(chosen.before, chosen.setting.value) else Watch(request.max_p95_percent)
+    with (
+        StatementLatencies(target.pids[0]) as statements,
+        CureWindows(target, None if thread is None else thread.tid, energy, statements) as windows,
+    ):
+        tried.untraced, tried.unprobed = windows.untraced, statements.why_not
+        for arm, blocks in groupby(order, key=lambda each: each[1]):
+            each = list(blocks)
+            if arm == "before":
+                _measure(windows, each, chosen, chosen.before, len(order), request, tried, say, watch)
+            else:
+                with ChangedSettings([chosen.setting]) as changed:
+                    _measure(windows, each, chosen, changed_to, len(order), request, tried, say, watch)
+                _check_notes(changed)
+            if tried.interrupted or tried.hurt is not None:
+                return
+
+
+def _measure(
+    windows: CureWindows,
+    blocks: Sequence[tuple[int, Arm]],
+    chosen: Plan,
+    expected: str | None,
+    count: int,
+    request: CureRequest,
+    tried: _Tried,
+    say: Say,
+    watch: Watch | None,
+) -> None:
+    """Windows of one arm that follow one another."""
+    if pass_window(_SETTLE_S).interrupted is not None:
+        tried.interrupted = True
+        return
+    for pair, arm in blocks:
+        say(f"{arm}: window {len(tried.blocks) + 1} of {count}, {request.window_s:g} s")
+        measured = windows.measure(request.window_s, pair, arm)
+        tried.tool_cpu_s += measured.tool_cpu_s
+        if measured.interrupted is not None:
+            tried.interrupted = True  # a window that was cut short is in no pair
+            return
+        _check_value(chosen, expected)
+        tried.blocks.append(measured.block)
+        if watch is not None and (hurt := watch.add(arm, measured.took)) is not None:
+            tried.hurt = hurt
+            return
+
+
+def _check_value(chosen: Plan, expected: str | None) -> None:
+    """That the value was ours over the window. Raises PowerprofError."""
+    now = chosen.setting.read()
+    if now is None:
+        raise PowerprofError(
+            f"{chosen.remedy.name} is gone: its thread has ended", "choose a thread that lives as long as its server"
+        )
+    if expected is not None and now != expected:
+        raise PowerprofError(
+            f"{chosen.remedy.name} was set to {now} by somebody else meanwhile", "agree with them who tries what"
+        )
+
+
+def _check_notes(changed: ChangedSettings) -> None:
+    if changed.notes:
+        raise PowerprofError(changed.notes[0], "read the value now, and set the one that you want")
+
+
+def _record(
+    request: CureRequest,
+    target: Target,
+    chosen: Plan,
+    tried: _Tried,
+    after: str | None,
+    started_at: str,
+    source: EnergySource,
+    host: dict[str, object],
+    predicted: CurePrediction | None,
+) -> Cure:
+    pid = target.pids[0]
+    wall_s = sum(block.window.window_s or 0.0 for block in tried.blocks)
+    cpus = max((block.window.cpus for block in tried.blocks), default=1) or 1
+    return Cure(
+        id=None,
+        started_at=started_at,
+        target=TargetInfo(
+            pid=pid,
+            executable=name_of(pid),
+            build_id=None,
+            label=target.label,
+            pids=[pid],
+            threads_count=len(threads_of(pid)) or None,
+        ),
+        remedy=chosen.remedy,
+        window_s=request.window_s,
+        blocks_count=len(tried.blocks),
+        order=[block.arm for block in tried.blocks],
+        metrics=judge.judge(tried.blocks, chosen.primary, request.seed),
+        verdict=CureVerdict(
+            metric=chosen.primary,
+            max_p95_percent=request.max_p95_percent,
+            hurts=None if tried.hurt is None else tried.hurt.what,
+            hurts_from_ms=None if tried.hurt is None else tried.hurt.before_ms,
+            hurts_to_ms=None if tried.hurt is None else tried.hurt.cured_ms,
+        ),
+        latency=_latency(tried),
+        predicted=predicted,
+        reverted=None if after is None else after == chosen.before,
+        read_back=after,
+        blocks=tried.blocks,
+        host=host,
+        tool=ToolCost(
+            version=__version__,
+            cpu_s=tried.tool_cpu_s,
+            wakeups_hz=None,
+            cpu_percent=100.0 * tried.tool_cpu_s / wall_s / cpus if wall_s else None,
+            memory_bytes=own_peak_bytes(),
+        ),
+        energy_source=source,
+        notes=_notes(chosen, tried),
+        interrupted=tried.interrupted,
+    )
+
+
+def _latency(tried: _Tried) -> str:
+    """Whether latency was measured, and of how many statements."""
+    if tried.unprobed is not None:
+        return f"not measured: {tried.unprobed}"
+    counts = [block.statements_count or 0 for block in tried.blocks]
+    if not sum(counts):
+        return "not measured: no statement was sent to the server in the windows"
+    return f"of {sum(counts)} statements in {len(counts)} windows"
+
+
+def _notes(chosen: Plan, tried: _Tried) -> Notes:
+    notes: list[str] = []
+    if tried.untraced is not None:
+        notes.append(f"not traced, so whose idle exits they are is unknown: {tried.untraced}")
+    if same_value(chosen.before, chosen.setting.value):
+        notes.append("the value tried is the one that was set: nothing was changed")
+    for block in tried.blocks:
+        notes += [note for note in block.window.notes if isinstance(note, str) and note not in notes]
+    return notes

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that are changed within a block and put back after it, also where powerprof is killed in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from powerprof import files, programs
+from powerprof.closeable import Closeable
+from powerprof.errors import PowerprofError
+from powerprof.reversible.keeper import Answer, put_all_back
+from powerprof.reversible.kinds import Changed, Setting
+
+# Of the keeper: to start, look and change; to put back before we go on without it.
+_CHANGE_S, _BACK_S, _END_S = 40.0, 10.0, 2.0
+_MOST_BYTES = 1 << 20
+
+
+class ChangedSettings(Closeable):
+    """`with ChangedSettings(settings) as changed:` each has its `value` in the block, and what it had before after it.
+
+    A process of its own (`keeper`) changes them and puts them back; it outlives us. Where that one is killed, we do it.
+    A setting that somebody else changed meanwhile is left alone. `notes` are those that could not be put back, with
+    what a person has to type. Raises PowerprofError where one cannot be changed; then none is.
+    """
+
+    def __init__(self, settings: Sequence[Setting]) -> None:
+        self.notes: list[str] = []
+        self._settings = list(settings)
+        self._changed: list[Changed] = []
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._received = b""
+
+    @property
+    def since(self) -> list[str | None]:
+        """What each reads since it was changed."""
+        return [one.since for one in self._changed]
+
+    def _open(self) -> None:
+        self._keeper = programs.start(
+            programs.python("-m", "powerprof.reversible.keeper", str(os.getpid())),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            dies_with_us=False,
+        )
+        until_s = time.monotonic() + _CHANGE_S
+        assert self._keeper.stdin is not None  # noqa: S101  asked for above
+        with suppress(BrokenPipeError):  # it has ended: its answer is missing
+            os.write(self._keeper.stdin.fileno(), msgspec.json.encode(self._settings) + b"\n")
+        while True:
+            answer = self._answer(until_s)
+            if answer is None:
+                names = ", ".join(setting.name for setting in self._settings)
+                raise PowerprofError(
+                    f"cannot change {names} (the process that puts settings back did not answer)",
+                    "the host may be too busy: try again when it is idle",
+                )
+            if answer.error is not None:
+                raise PowerprofError(answer.error, answer.hint)
+            for setting, before in zip(self._settings, answer.before or [], strict=False):
+                self._changed.append(Changed(setting, before))
+            if answer.since is not None:
+                for one, since in zip(self._changed, answer.since, strict=True):
+                    one.since = since
+                return
+
+    def close(self) -> None:
+        """Put back what was changed; `notes` say what was not."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        left: list[int] | None = None
+        try:
+            assert keeper.stdin is not None  # noqa: S101
+            keeper.stdin.close()
+            until_s = time.monotonic() + _BACK_S
+            while left is None and (answer := self._answer(until_s)) is not None:
+                left = answer.left
+        finally:
+            self._keeper = None
+            assert keeper.stdout is not None  # noqa: S101
+            keeper.stdout.close()
+        try:
+            keeper.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            left = list(range(len(self._changed)))  # it tries on, and outlives us
+        if left is None:
+            left = put_all_back(self._changed, _BACK_S)
+        for number in left:
+            setting, before = self._changed[number].setting, self._changed[number].before
+            self.notes.append(f"{setting.name} could not be put back to {before!r}: {setting.by_hand(before)}")
+
+    def _answer(self, until_s: float) -> Answer | None:
+        """The keeper's next line; None where it ended, or says nothing in time."""
+        assert self._keeper is not None  # noqa: S101
+        assert self._keeper.stdout is not None  # noqa: S101
+        pipe = self._keeper.stdout.fileno()
+        while b"\n" not in self._received:
+            ready = files.readable([pipe], until_s - time.monotonic())
+            piece = os.read(pipe, 1 << 16) if ready and len(self._received) < _MOST_BYTES else b""
+            if not piece:
+                return None
+            self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
+        return msgspec.json.decode(line, type=Answer)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Old values written down before anything is changed: for the start after the one whose keeper was killed with it.
+
+One file a powerprof, locked (flock(2)) as long as that one lives: the kernel lets go of it however it ends. Nothing in
+it outlasts what it is about: a thread or a server that is another now is left alone, and root's folder lies in /run,
+which a boot empties as it empties those settings. No password is written down.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from powerprof import paths
+from powerprof.closeable import Closeable
+from powerprof.errors import PowerprofError
+from powerprof.files import reason_of
+from powerprof.folders import Folder, only_root_writes, write_all
+from powerprof.reversible.kinds import Changed, Setting, Variable, started_ticks
+
+_SUFFIX = ".json"
+_LIMIT_BYTES = 1 << 20
+_FALSE, _TRUE = ("off", "false", "no"), ("on", "true", "yes")
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A setting of process `pid` that is going to be changed, and what it was. `started_ticks` is the process's start:
+    its number may be another's by the time it is put back."""
+
+    setting: Setting
+    before: str
+    pid: int
+    started_ticks: int
+
+
+class Since(msgspec.Struct, frozen=True):
+    """What the settings read once they were changed (ON may read 1)."""
+
+    since: list[str | None]
+
+
+class Journal(Closeable):
+    """`with Journal(held) as journal:` they are written down in the block; at its end, where `settled`, crossed out.
+
+    Raises PowerprofError where they cannot be written down: then nothing may be changed.
+    """
+
+    def __init__(self, held: Sequence[Held]) -> None:
+        self.settled = False
+        self._held = [msgspec.structs.replace(one, setting=_without_password(one.setting)) for one in held]
+        self._name = f"{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}"
+        self._handle: int | None = None
+
+    def _open(self) -> None:
+        try:
+            with _folder(make=True) as folder:
+                self._handle = folder.create(self._name)
+                fcntl.flock(self._handle, fcntl.LOCK_EX)
+                self._append(self._held)
+                handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder.handle)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
+        except OSError as error:
+            raise PowerprofError(
+                f"cannot write down old values in {paths.changed_dir()} ({reason_of(error)}), so nothing is changed",
+                "make room there, or give it back its owner and mode 0700",
+            ) from error
+
+    def say_since(self, since: Sequence[str | None]) -> None:
+        """What they read now that they are changed: what reads otherwise later is somebody else's."""
+        with suppress(OSError):  # the values as they were asked for stand there already
+            self._append(Since(list(since)))
+
+    def _append(self, what: object) -> None:
+        assert self._handle is not None  # noqa: S101  opened above
+        os.lseek(self._handle, 0, os.SEEK_END)
+        write_all(self._handle, msgspec.json.encode(what) + b"\n")
+        os.fsync(self._handle)
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is None:
+            return
+        if self.settled:
+            with suppress(OSError), _folder() as folder:
+                folder.remove(self._name)
+        os.close(handle)
+
+
+def put_back_left_behind() -> list[str]:
+    """Put back what a powerprof that was killed together with its keeper left changed; what there is to say of it.
+
+    What belongs to a powerprof that lives is not touched. Raises nothing: no command fails because of another's end.
+    """
+    said: list[str] = []
+    try:
+        with _folder() as folder:
+            for name in folder.names():
+                if name.endswith(_SUFFIX):
+                    said += _look_at(folder, name)
+    except FileNotFoundError:
+        return said
+    except OSError as error:
+        said.append(f"{paths.changed_dir()} is not looked at ({reason_of(error)})")
+    return said
+
+
+def _look_at(folder: Folder, name: str) -> list[str]:
+    try:
+        handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
+    except OSError:
+        return []
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(handle).st_nlink == 0:
+            return []
+        lines = os.pread(handle, _LIMIT_BYTES, 0).splitlines()
+        if not lines:  # its writer was killed before it had changed anything
+            folder.remove(name)
+            return []
+        held = msgspec.json.decode(lines[0], type=list[Held])
+        since: list[str | None] = [None] * len(held)
+        for line in lines[1:]:
+            with suppress(msgspec.DecodeError):  # cut short by the kill
+                since = msgspec.json.decode(line, type=Since).since
+        said = [_put_back(one, last) for one, last in zip(held, since, strict=True)]
+    except BlockingIOError:
+        return []  # its powerprof lives
+    except (OSError, ValueError) as error:
+        return [f"{paths.changed_dir() / name} cannot be read ({error}): remove it"]
+    else:
+        if all(done for done, _ in said):
+            folder.remove(name)
+        return [text for _, text in said if text]
+    finally:
+        os.close(handle)
+
+
+def _put_back(held: Held, since: str | None) -> tuple[bool, str]:
+    """Whether nothing is left to be done, and what there is to say."""
+    setting = held.setting
+    if started_ticks(held.pid) != held.started_ticks:
+        return True, ""  # the setting ended with its process
+    try:
+        now = setting.read()
+        if now in (None, held.before):
+            return True, ""
+        if not (now == since or same_value(now or "", setting.value)):
+            return True, f"{setting.name} is {now}, and somebody else's: it was {held.before} before powerprof came"
+        Changed(setting, held.before, now).put_back()
+    except PowerprofError as error:
+        return False, (
+            f"{setting.name} was left at {setting.value!r} by a powerprof that was killed, and cannot be put back "
+            f"({error.message}): {setting.by_hand(held.before)}"
+        )
+    return True, f"{setting.name} is {held.before} again: a powerprof that was killed had left it at {now}"
+
+
+def same_value(one: str, other: str) -> bool:
+    """Two ways to write one value of a setting: ON is 1, 0.5 is 0.500000, and names have no case."""
+    first, second = _plain(one), _plain(other)
+    return first == second
+
+
+def _plain(value: str) -> str | float:
+    text = value.strip().casefold()
+    if text in _FALSE or text in _TRUE:
+        return float(text in _TRUE)
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _without_password(setting: Setting) -> Setting:
+    if not isinstance(setting, Variable):
+        return setting
+    return msgspec.structs.replace(setting, login={**setting.login, "password": ""})
+
+
+def _folder(*, make: bool = False) -> Folder:
+    """Open; root's is nobody else's. Raises OSError."""
+    place = paths.changed_dir()
+    if make and os.geteuid() != 0:
+        paths.private_directory(place)
+    folder = Folder.open(place, make=make)
+    if os.geteuid() == 0 and (reason := only_root_writes(place)) is not None:
+        with folder:
+            raise PermissionError(1, reason)
+    return folder

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that changes settings and puts them back: when powerprof asks for it, and when powerprof dies (kill -9).
+
+Started by `changed.ChangedSettings` in a session of its own, so that neither Ctrl-C nor a signal to powerprof's group
+reaches it. It gets the settings in one line on stdin, passwords of logins among them, and answers in lines on stdout:
+the old values, before anything is changed; then that all is changed, or why not; at the end what it could not put
+back. Then it ends. It sleeps without a time-out in between.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from powerprof.errors import PowerprofError
+from powerprof.reversible.kinds import Changed, Setting
+
+# A server that is restarted or full of connections may answer later.
+_PATIENCE_S, _AGAIN_S = 60.0, 0.5
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the keeper's: one of these is set."""
+
+    before: list[str] | None = None
+    since: list[str | None] | None = None
+    error: str | None = None
+    hint: str | None = None
+    left: list[int] | None = None
+
+
+def _say(answer: Answer) -> None:
+    with suppress(OSError):  # powerprof is gone
+        os.write(1, msgspec.json.encode(answer) + b"\n")
+
+
+def _read_order(parent: int) -> list[Setting]:
+    """The settings; none where powerprof died before it had said them all."""
+    data = b""
+    while not data.endswith(b"\n"):
+        piece = os.read(0, 1 << 16)
+        if not piece:
+            return []
+        data += piece
+    return msgspec.json.decode(data, type=list[Setting]) if os.getppid() == parent else []
+
+
+def _before(setting: Setting) -> str:
+    value = setting.read()
+    if value is None:
+        raise PowerprofError(f"cannot change {setting.name} (it is gone)", "name one that is there")
+    return value
+
+
+def _wait_for_the_end(parent: Any) -> None:
+    """Until powerprof closes the pipe or has died: a child of its may hold the pipe open."""
+    poll = select.poll()
+    for handle in (0, parent):
+        poll.register(handle, select.POLLIN)
+    poll.poll()
+
+
+def put_all_back(changed: list[Changed], patience_s: float) -> list[int]:
+    """The numbers of those that could not be put back in that time, in the order in which they were changed."""
+    left, until_s = dict(enumerate(changed)), time.monotonic() + patience_s
+    while True:
+        for number in sorted(left, reverse=True):
+            with suppress(PowerprofError):
+                left[number].put_back()
+                del left[number]
+        if not left or time.monotonic() > until_s:
+            return sorted(left)
+        time.sleep(_AGAIN_S)
+
+
+def main() -> None:
+    """Argument: powerprof's pid."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    parent = int(sys.argv[1])
+    try:
+        handle = os.pidfd_open(parent)
+    except OSError:
+        return
+    changed: list[Changed] = []
+    try:
+        settings = _read_order(parent)
+        before = [_before(setting) for setting in settings]
+        _say(Answer(before=before))
+        for setting, value in zip(settings, before, strict=True):
+            changed.append(Changed(setting, value))
+            setting.write(setting.value)
+            changed[-1].since = setting.read()
+        _say(Answer(since=[one.since for one in changed]))
+        _wait_for_the_end(handle)
+    except PowerprofError as error:
+        _say(Answer(error=error.message, hint=error.hint))
+    _say(Answer(left=put_all_back(changed, _PATIENCE_S)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of settings that can be changed and put back. Each travels to the keeper as data, never as code.
+
+A kind has `name`, for people; `value`, which it has for the while; `read`, None where what has the setting is gone for
+good, and `write`, which raise PowerprofError; and `by_hand`, what a person types to write a value. A new kind is a
+class here and a name in `Setting`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from powerprof import files, paths
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import Limits, Login
+from powerprof.errors import PowerprofError, UsageError
+from powerprof.processes.stat import process_stat
+
+_LIMITS = Limits(answer_s=5.0, waiting_s=8.0, rows=10, answer_bytes=1 << 16)
+_VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}(\.[A-Za-z][A-Za-z0-9_]{0,63})?")
+_LITERAL = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")
+_WRITE = "SET GLOBAL {} = {}"
+
+
+class Variable(msgspec.Struct, frozen=True, tag="variable"):
+    """A global variable of the MariaDB or MySQL server that `login` (`Login.fields`) leads to."""
+
+    login: dict[str, Any]
+    name: str
+    value: str
+
+    def read(self) -> str | None:
+        """What it is now."""
+        self._check()
+        with sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection:
+            found = sql.scalar(connection, f"SELECT @@GLOBAL.{self.name}")
+        if found is None:
+            raise PowerprofError(f"{self.name} is NULL, which cannot be set", "choose another variable")
+        return str(found)
+
+    def write(self, value: str) -> None:
+        """Change it."""
+        self._check()
+        with sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection:
+            if _LITERAL.fullmatch(value):
+                sql.rows(connection, _WRITE.format(self.name, value))
+            else:
+                sql.rows(connection, _WRITE.format(self.name, "%s"), (value,))
+
+    def by_hand(self, value: str) -> str:
+        """The statement."""
+        return _WRITE.format(self.name, value if _LITERAL.fullmatch(value) else repr(value))
+
+    def _check(self) -> None:
+        if not _VARIABLE.fullmatch(self.name):
+            raise UsageError(f"{self.name!r} is not the name of a variable", "SHOW GLOBAL VARIABLES lists them")
+
+
+class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
+    """How much later than asked the kernel may wake a thread, in ns (proc_pid_timerslack_ns(5)); 0: its default.
+
+    `started_ticks` is the thread's start (field 22 of stat): its number may be another's by the time it is put back.
+    """
+
+    tid: int
+    started_ticks: int
+    value: str
+
+    @property
+    def name(self) -> str:
+        """As people read it."""
+        return f"the timer slack of thread {self.tid}"
+
+    def read(self) -> str | None:
+        """What it is now; None where the thread has ended."""
+        if started_ticks(self.tid) != self.started_ticks:
+            return None
+        return files.read_text(paths.procfs() / str(self.tid) / "timerslack_ns")
+
+    def write(self, value: str) -> None:
+        """Change it; of a thread that has ended nothing."""
+        if started_ticks(self.tid) != self.started_ticks:
+            return
+        try:
+            (paths.procfs() / str(self.tid) / "timerslack_ns").write_text(value)
+        except OSError as error:
+            raise PowerprofError(
+                f"cannot change {self.name} ({files.reason_of(error)})", "run as root, with CAP_SYS_NICE"
+            ) from error
+
+    def by_hand(self, value: str) -> str:
+        """The command."""
+        return f"echo {value} > /proc/{self.tid}/timerslack_ns"
+
+
+Setting = Variable | TimerSlack
+
+
+def started_ticks(tid: int) -> int | None:
+    """When a thread was started, in clock ticks since boot; None where it is gone."""
+    stat = process_stat(tid)
+    return None if stat is None else stat.started_ticks
+
+
+class Changed(msgspec.Struct):
+    """A setting, what it was, and what it reads since it was changed (ON may read 1); None: not known."""
+
+    setting: Setting
+    before: str
+    since: str | None = None
+
+    def put_back(self) -> None:
+        """The old value again, unless somebody else has changed it since. Raises PowerprofError where it stays."""
+        now = self.setting.read()
+        if now in (None, self.before) or self.since not in (None, now):
+            return
+        self.setting.write(self.before)
+        if (now := self.setting.read()) not in (self.before, None):
+            raise PowerprofError(f"{self.setting.name} is {now} still", self.setting.by_hand(self.before))

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Timer slack that stays: set and read back, inherited by threads from before exec, and the texts for systemd."""
+
+from __future__ import annotations
+
+import configparser
+import ctypes
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from powerprof.attribution.records import Thread
+from powerprof.cure import lasting
+from powerprof.cure.choices import SlackChoice
+from powerprof.cure.threads import loop_warning
+from powerprof.errors import UsageError
+from powerprof.processes.targets import Target
+
+_SLEEPER = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); print(1, flush=True); "
+_LOOP = "import select; e = select.epoll(); print(1, flush=True); e.poll(60)"
+_PR_SET_TIMERSLACK = 29
+CHOICE = SlackChoice("governor", 50_000_000)
+
+
+def start(code: str, slack_ns: int = 0) -> subprocess.Popen[bytes]:
+    libc = ctypes.CDLL(None)
+
+    def prepare() -> None:
+        if slack_ns:
+            libc.prctl(_PR_SET_TIMERSLACK, slack_ns)
+
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, preexec_fn=prepare)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def slacks(pid: int) -> set[str]:
+    tids = [entry.name for entry in Path(f"/proc/{pid}/task").iterdir()]
+    return {Path(f"/proc/{tid}/timerslack_ns").read_text().strip() for tid in tids}
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = start(_SLEEPER + "time.sleep(60)")
+    yield process
+    end(process)
+
+
+def test_it_is_set_and_read_back(sleeper: subprocess.Popen[bytes]) -> None:
+    done = lasting.set_slack(str(sleeper.pid), SlackChoice(str(sleeper.pid), 50_000_000))
+    assert (done.before, done.now, done.warning) == ("50000", "50000000", "")
+    assert slacks(sleeper.pid) == {"50000", "50000000"}
+    with pytest.raises(UsageError, match="has no thread 'nobody'"):
+        lasting.set_slack(str(sleeper.pid), SlackChoice("nobody", 1), 0.1)
+
+
+def test_what_a_drop_in_sets_before_exec_all_threads_inherit() -> None:
+    process = start(_SLEEPER + "time.sleep(60)", 50_000_000)
+    try:
+        assert slacks(process.pid) == {"50000000"}
+    finally:
+        end(process)
+
+
+def test_an_event_loop_is_warned_of() -> None:
+    loop = start(_LOOP)
+    try:
+        while not (said := loop_warning(loop.pid, Thread(tid=loop.pid, comm="python"))):
+            assert loop.poll() is None
+        assert "is an event loop: this delays every timer of its program" in said
+    finally:
+        end(loop)
+
+
+def texts(monkeypatch: pytest.MonkeyPatch, unit: str | None, pid: str = "mysqld", name: str = "governor") -> str:
+    monkeypatch.setattr(lasting, "unit_of", lambda _pid: unit)
+    thread = Thread(tid=7, comm="ib_log", server_name=None)
+    return lasting.unit_text("/usr/bin/powerprof", pid, SlackChoice(name, 50_000_000), Target((5,), "mysqld"), thread)
+
+
+def test_the_service_follows_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = configparser.RawConfigParser()
+    read.optionxform = str  # type: ignore[assignment,method-assign]
+    read.read_string(texts(monkeypatch, "mysql.service"))
+    assert read["Unit"]["BindsTo"] == read["Unit"]["After"] == read["Install"]["WantedBy"] == "mysql.service"
+    assert read["Service"]["ExecStart"] == "/usr/bin/powerprof slack --pid mysqld --thread governor --wait 120 50ms"
+    by_number = texts(monkeypatch, "mysql.service", "5", "7")
+    assert "slack --pid mysqld --thread ib_log --wait" in by_number  # numbers are others' after a restart
+
+
+def test_what_cannot_be_a_service_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="belongs to no systemd service"):
+        texts(monkeypatch, None)
+    with pytest.raises(UsageError, match="cannot stand in a unit"):
+        texts(monkeypatch, "mysql.service", name="a\nExecStart=/bin/sh")
+
+
+def test_a_drop_in_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lasting, "unit_of", lambda _pid: "mysql.service")
+    text = lasting.drop_in_text(CHOICE, Target((5,), "mysqld"))
+    assert text.endswith("[Service]\nTimerSlackNSec=50ms\n")
+    assert "systemctl edit mysql.service" in text
