@@ -11,7 +11,7 @@ from powerprof.experiment.judge.metrics import Baseline, baseline_of, measured_n
 from powerprof.experiment.measure.calibration import Offer
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Arm, Block, ConditionRecord, Plan, TraceSummary
-from powerprof.records import EnergySource, Window
+from powerprof.records import EnergySource, Note, Window
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Collected:
     plans: list[Plan] = field(default_factory=list)
     server: dict[str, object] = field(default_factory=dict)
     energy_source: EnergySource | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str | Note] = field(default_factory=list)
     interrupted: bool = False
     failure: str | None = None
     own_cpu_s: float = 0.0

@@ -99,8 +99,9 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
     failure: str | None = None
     source: EnergySource | None = None
     interrupted = False
+    say(options.plan(1))
     try:
-        with WindowEnergy(options.energy_source, options.meter_log) as energy:
+        with WindowEnergy(options.energy) as energy:
             source = energy.source
             say(f"{argv[0]}: the first execution")
             fit(command, options.window_s)
@@ -140,7 +141,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
             window_s=options.window_s,
             windows_count=len(blocks),
             design="work",
-            energy_source=options.energy_source,
+            energy_source=options.energy.source,
             residency_source=options.residency_source,
         ),
         blocks=blocks,
@@ -166,8 +167,9 @@ def compare_commands(
     commands: dict[Arm, Command] = {"a": Command(tuple(argv_a), may_fail), "b": Command(tuple(argv_b), may_fail)}
     collected = Collected((a, b), ASKED, options, now_text())
     started_cpu_s, started_s = time.process_time(), time.monotonic()
+    say(options.plan(2))
     try:
-        with WindowEnergy(options.energy_source, options.meter_log) as energy:
+        with WindowEnergy(options.energy) as energy:
             collected.energy_source = energy.source
             collected.notes += options.said
             for command in commands.values():
@@ -181,7 +183,7 @@ def compare_commands(
                         measure_executions(commands[arm], number, arm, False, energy, options.residency_source)
                     )
             collected.blocks, left_out = leave_out(collected.blocks, options.pairs)
-            collected.notes += [left_out] if left_out else []
+            collected.notes += left_out
             collected.after += _baseline(energy, options, "idle baseline after", say)
     except Interrupted:
         collected.interrupted = True

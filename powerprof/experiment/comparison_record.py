@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from powerprof import __version__
 from powerprof.energy.domains import unmetered
 from powerprof.experiment.collected import Collected
 from powerprof.experiment.judge.answer import answer
 from powerprof.experiment.judge.functionchanges import function_changes
+from powerprof.experiment.judge.metrics import metrics_for, run_metrics
 from powerprof.experiment.judge.modelrange import with_model_range
-from powerprof.experiment.judge.threats import doubts_of, find_threats
-from powerprof.experiment.judge.verdict import judge, own_control, pairs_of
-from powerprof.experiment.records import Answer, Comparison, ControlRecord, Metric, Threat
+from powerprof.experiment.judge.threats import find_threats
+from powerprof.experiment.judge.verdict import judge, judge_system, own_control, pairs_of
+from powerprof.experiment.measure.withqueries import blocks_system
+from powerprof.experiment.records import Comparison, ControlRecord, Metric
 from powerprof.statistics import compare_pairs, judge_control
 
 
@@ -44,7 +44,8 @@ def comparison(collected: Collected) -> Comparison:
         order=collected.order,
         blocks_count=len(collected.order),
         metrics=metrics,
-        verdict=_answer(collected, metrics, threats, control),
+        system=_system(collected),
+        verdict=answer(metrics, collected.primary),
         seed=collected.options.seed,
         offered_hz=offer.rate_hz if offer else None,
         queries_per_block=offer.queries if offer else None,
@@ -67,6 +68,16 @@ def comparison(collected: Collected) -> Comparison:
     )
 
 
+def _system(collected: Collected) -> list[Metric]:
+    pairs = pairs_of(collected.blocks)
+    sides = []
+    for arm in (0, 1):
+        blocks = [pair[arm] for pair in pairs]
+        queries = [values for values in metrics_for(blocks, collected.baseline) if values.name == "queries_hz"]
+        sides.append(blocks_system(run_metrics(queries, blocks), blocks))
+    return judge_system(sides[0], sides[1], collected.options.seed, paired=True)
+
+
 def _options(collected: Collected) -> dict[str, Any]:
     options = collected.options
     return {
@@ -77,7 +88,7 @@ def _options(collected: Collected) -> dict[str, Any]:
         "precision_percent": options.precision_percent,
         "control": options.control,
         "warm_up_pairs_count": options.warm_up_pairs,
-        "energy_source": options.energy_source,
+        "energy_source": options.energy.source,
         "residency_source": options.residency_source,
     }
 
@@ -98,15 +109,5 @@ def _control(collected: Collected, metrics: list[Metric]) -> ControlRecord | Non
         pairs_count=len(both),
         sound=judged.sound,
         half_width_percent=judged.half_width_percent,
-        text=judged.text,
+        difference_percent=judged.difference_percent,
     )
-
-
-def _answer(
-    collected: Collected, metrics: list[Metric], threats: list[Threat], control: ControlRecord | None
-) -> Answer:
-    a, b = collected.conditions
-    said = answer(metrics, collected.primary, a.name, b.name)
-    if not pairs_of(collected.blocks):
-        return msgspec.structs.replace(said, doubts=["no complete pair was measured"])
-    return msgspec.structs.replace(said, doubts=doubts_of(threats, control, metrics, collected.primary))

@@ -24,24 +24,30 @@ from powerprof.database.isolation.accounts import server_account
 from powerprof.database.private.launch import check_room
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products import products
+from powerprof.energy.request import AS_SEEN, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.experiment.judge import phases
 from powerprof.experiment.judge.phasesplit import with_energy_split
 from powerprof.experiment.measure.phasetrace import PhaseTrace, ToolTally, trace_phase
-from powerprof.records import IdleOptions, IdleRun, Phase, ServerInfo, Window
+from powerprof.idle_records import IdleOptions, IdleRun
+from powerprof.records import Phase, ServerInfo, Window
 from powerprof.sources.base import Meters
 from powerprof.sources.procfs import process_cpu_ns
-from powerprof.text import Say
+from powerprof.text import Say, about
 from powerprof.windows.sampling import WindowInterrupted, WindowMeter, now_text
 
 # InnoDB's start-up work (buffer pool load, purge, first checkpoint) is over well within this on an empty server.
 SETTLE_S = 2.0
-# With --quick: 11 windows and three traced ones are 21 s, the server's start and the probes' compilation some 15 s.
+# A rate of a few a second is known to some 0.2/s after so long, where timers make it.
+_COUNTED_S = 16.0
+# With --quick: 11 windows and three traced ones are 27 s, the server's start and the probes' compilation some 15 s.
 QUICK_WINDOW_S = 1.5
 QUICK_REPEAT = 3
 SETTLE_AT_MOST_S = 15.0
 _SETTLE_STEP_S = 1.0
+# The server's start, its settling and the probes' compilation.
+_READY_S = 15.0
 # An idle MariaDB 10.11 used 0.04–0.1 % of a CPU here, one that still starts several percent.
 _SETTLED_SHARE = 0.01
 
@@ -58,14 +64,35 @@ class IdlePlan:
     repeat: int
     trace: bool = True
     residency_source: str = "cpuidle"
-    energy_source: str = "auto"
-    meter_log: Path | None = None
+    energy: EnergyRequest = AS_SEEN
     server_binary: Path | None = None
     server_url: str | None = None
     socket: Path | None = None
     defaults_file: Path | None = None
     settle_s: float = SETTLE_S
     quick: bool = False
+
+    @property
+    def server_traced_s(self) -> float:
+        """How long the server's idle exits are counted, without and with clients."""
+        return max(self.duration_s, min(self.repeat * self.duration_s, _COUNTED_S))
+
+    @property
+    def phases_count(self) -> int:
+        """How many phases there are, but for the baseline after."""
+        return 1 + (not self.given) + bool(self.clients)
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes, roughly."""
+        windows = self.phases_count * self.repeat + (0 if self.given else max(2, self.repeat // 2))
+        traced_s = (not self.given) * self.duration_s + (1 + bool(self.clients)) * self.server_traced_s
+        return windows * self.duration_s + self.trace * traced_s + _READY_S
+
+    @property
+    def said(self) -> str:
+        """What is going to be measured and how long that takes."""
+        return f"{self.phases_count} phases of {self.repeat} windows of {self.duration_s:g} s: {about(self.seconds)}"
 
     @property
     def given(self) -> bool:
@@ -94,6 +121,7 @@ class _Measured:
             causes=traced.causes,
             conservation=traced.conservation,
             traced_window_s=traced.window_s,
+            server_exits=traced.server_exits,
         )
 
 
@@ -142,6 +170,7 @@ class IdleExperiment:
 
     def _measure(self) -> None:
         plan = self._plan
+        self._say(plan.said)
         if plan.quick:
             self._notes.append(
                 f"quick: {plan.repeat} windows of {plan.duration_s:g} s a phase, so the intervals are wider than "
@@ -200,11 +229,13 @@ class IdleExperiment:
             measured.add_partial(error.partial, self._add, plan.duration_s)
             raise
         if plan.trace if trace is None else trace:
-            self._say(f"{name}: what wakes the CPUs, {plan.duration_s:g} s")
+            # The answer is what is counted here, so that a server is traced for longer than one window.
+            traced_s = plan.duration_s if server is None else plan.server_traced_s
+            self._say(f"{name}: what wakes the CPUs, {traced_s:g} s")
             # Asked before the window: the question itself would wake the server.
             names = server.thread_names() if server is not None else {}
             try:
-                trace_phase(measured.traced, plan.duration_s, names, self._tool)
+                trace_phase(measured.traced, traced_s, names, self._tool, server.pid if server is not None else None)
             except CapabilityError as error:
                 note = f"causes unknown: {error.message}" + (f" ({error.hint})" if error.hint else "")
                 if note not in self._notes:
@@ -271,7 +302,7 @@ def measure_idle(plan: IdlePlan, say: Say) -> IdleRun:
         raise UsageError("--server-binary is for a private server", "leave out --server, --socket and --defaults-file")
     limits.check_clients(plan.clients)
     server = _server(plan)
-    with WindowEnergy(plan.energy_source, plan.meter_log) as energy:
+    with WindowEnergy(plan.energy) as energy:
         experiment = IdleExperiment(plan, server=server, meters=energy.meters, complete=energy.complete, say=say)
         run = experiment.run()
         if not run.phases:

@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
+from powerprof.energy.request import AS_SEEN, EnergyRequest
 from powerprof.errors import UsageError
+from powerprof.text import about
 
 # 11 pairs (one is warm-up) of 2 × 7 s are 155 s, at most four more in place of disturbed ones 56 s; calibration and
 # baselines add half a minute: less than five minutes in all.
 WINDOW_S = 6.4
 PAIRS = 10
+# Fewer have no interval: of pairs, and of one condition alone.
+MINIMUM_PAIRS = 3
+MINIMUM_WINDOWS = 2
 BASELINE_WINDOWS = 3
 # A command runs in a window as often as fits into it, and once where it is longer.
 COMMAND_WINDOW_S = 2.0
@@ -26,6 +30,9 @@ TURN_S = 0.05
 MOST_PAIRS_FACTOR = 4
 # Share of the pairs that may be measured again because other programs disturbed them.
 REPLACED_SHARE = 0.4
+# What passes around each window (the load begins and ends, counters are read), and until the servers are ready.
+AROUND_S = 1.0
+_READY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -49,8 +56,7 @@ class ExperimentOptions:
     warm_up_pairs: int = 1
     baseline_windows: int = BASELINE_WINDOWS
     calibration_s: float | None = None
-    energy_source: str = "auto"
-    meter_log: Path | None = None
+    energy: EnergyRequest = AS_SEEN
     residency_source: str = "cpuidle"
     attribute_s: float | None = None
     on_cpu: bool = False
@@ -71,6 +77,11 @@ class ExperimentOptions:
             )
         if self.precision_percent is not None and not 0 < self.precision_percent < 100:
             raise UsageError(f"--precision {self.precision_percent:g}: must be between 0 and 100 %", "such as 2%")
+        if self.rate_hz is not None and self.rate_hz * self.window_s < 1:
+            raise UsageError(
+                f"--rate {self.rate_hz:g}: less than one query in a window of {self.window_s:g} s",
+                "a higher --rate, or a longer --duration",
+            )
         if self.design == "work" and self.rate_hz is not None:
             raise UsageError("--rate belongs to --design rate", "leave one of the two out")
         if self.design == "rate" and self.queries is not None:
@@ -80,6 +91,17 @@ class ExperimentOptions:
     def calibrate_s(self) -> float:
         """How long each condition runs at full speed before; whole seconds, as sysbench counts."""
         return self.calibration_s or (2.0 if self.window_s >= 2 else 1.0)
+
+    def seconds(self, conditions: int) -> float:
+        """How long so many conditions take, roughly."""
+        windows = conditions * (self.pairs + self.warm_up_pairs) + (max(12, self.pairs) if self.control else 0)
+        beside_s = _READY_S + conditions * (self.calibrate_s + (self.attribute_s or 0.0))
+        return windows * (self.window_s + AROUND_S) + 2 * self.baseline_windows * min(self.window_s, 4.0) + beside_s
+
+    def plan(self, conditions: int) -> str:
+        """What is going to be measured and how long that takes, to be said before it begins."""
+        pairs = "pairs of " * (conditions > 1)
+        return f"{self.pairs} {pairs}windows of {self.window_s:g} s: {about(self.seconds(conditions))}"
 
     @property
     def said(self) -> list[str]:

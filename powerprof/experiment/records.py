@@ -10,7 +10,8 @@ import msgspec
 
 from powerprof.attribution.records import Attribution
 from powerprof.database.private.replication import ReplicationStatus
-from powerprof.records import EnergyReading, EnergySource, IdleRun, Kind, Run, RunMetric, Window
+from powerprof.idle_records import IdleRun
+from powerprof.records import EnergyReading, EnergySource, Kind, Notes, Run, RunMetric, Window
 from powerprof.runs import decode, head_of
 from powerprof.statistics import Verdict
 
@@ -116,13 +117,15 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """b − a over the pairs, with its 95 % interval; `percent` is of a.
 
-    Of estimated figures `ci95` has the model's doubt in it, and `sampling_ci95` has not.
+    Of estimated figures `ci95` has the model's doubt in it, and `sampling_ci95` has not. `less_than`: of a difference
+    that was not found the most that it may be, either way.
     """
 
     b_minus_a: float | None
     ci95: Range | None
     percent: float | None
     sampling_ci95: Range | None = None
+    less_than: float | None = None
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,27 +220,34 @@ class LoadRun(Run, frozen=True, kw_only=True):
     condition: ConditionRecord
     options: LoadOptions = LoadOptions()
     metrics: list[RunMetric] = msgspec.field(default_factory=list)
+    system: list[RunMetric] = msgspec.field(default_factory=list)
     traced: TraceSummary | None = None
     blocks: list[Block] = msgspec.field(default_factory=list)
 
 
 class Threat(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that could have made the difference. `serious` ones are said in the answer."""
+    """Something that could have made the difference, with its figures; `serious` ones are doubts of the answer.
+
+    `form` is which of several sentences it is told in where it has more than one; report writes the `text`.
+    """
 
     name: str
-    text: str
+    text: str = ""
     serious: bool = False
+    form: str = ""
+    values: dict[str, float | str] = {}
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer in a sentence, by the primary metric; what it says of speed and of power apart from that.
+    """By which metric a comparison answers: `metric` is None where that which was `asked` for was not measured.
 
-    `ground`: the same of the CPU time that measured energy rests on, or of the energy that CPU time stands for.
-    `doubts`: why not to believe it, beside the answer and not within it.
+    Report writes the sentences: the `text`, by that metric; its `ground`, of the CPU time that measured energy rests on
+    or of the energy that CPU time stands for; speed and power apart from that; `doubts`, why not to believe it.
     """
 
     metric: str | None
-    text: str
+    text: str = ""
+    asked: str | None = None
     ground: str | None = None
     speed: str | None = None
     power: str | None = None
@@ -245,17 +255,21 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A against A. `sound` where no difference was found; `half_width_percent` is what can be resolved."""
+    """A against A. `sound` where no difference was found; `half_width_percent` is what can be resolved.
+
+    Report writes the `text`.
+    """
 
     kind: Literal["own_blocks", "run"]
     pairs_count: int
     sound: bool
     half_width_percent: float | None
-    text: str
+    difference_percent: float | None = None
+    text: str = ""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two conditions compared: `powerprof.comparison/1`."""
+    """Two conditions compared: `powerprof.comparison/1`. `system`: what the host beneath did, judged as a family."""
 
     id: str | None
     command: str
@@ -268,6 +282,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     metrics: list[Metric]
     verdict: Answer
     seed: int
+    system: list[Metric] = []
     offered_hz: float | None = None
     queries_per_block: int | None = None
     plans: list[Plan] = []
@@ -284,7 +299,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     tool: dict[str, Any] = {}
     options: dict[str, Any] = {}
     energy_source: EnergySource | None = None
-    notes: list[str] = []
+    notes: Notes = []
     interrupted: bool = False
     failure: str | None = None
     schema: Literal["powerprof.comparison/1"] = "powerprof.comparison/1"

@@ -16,7 +16,7 @@ from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.collected import Collected
 from powerprof.experiment.condition import condition_record
 from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
-from powerprof.experiment.judge.verdict import MINIMUM_PAIRS, half_width_percent, judge, pairs_of
+from powerprof.experiment.judge.verdict import half_width_percent, judge, pairs_of
 from powerprof.experiment.measure.apparatus import Apparatus, Slot
 from powerprof.experiment.measure.asked import check_asked
 from powerprof.experiment.measure.block import measure_block
@@ -25,7 +25,7 @@ from powerprof.experiment.measure.order import block_order
 from powerprof.experiment.measure.sampled import sample_functions
 from powerprof.experiment.measure.traced import trace_condition
 from powerprof.experiment.measure.turns import measure_alternating, turn_length_s
-from powerprof.experiment.options import REPLACED_SHARE, ExperimentOptions
+from powerprof.experiment.options import MINIMUM_PAIRS, REPLACED_SHARE, ExperimentOptions
 from powerprof.experiment.records import Arm, Block, Plan
 from powerprof.text import Say
 from powerprof.windows.sampling import now_text
@@ -44,8 +44,9 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
     asked = case_a.workload.definition.primary_metric
     collected = Collected((condition_record(case_a), condition_record(case_b)), asked, options, now_text())
     started_cpu_s, started_s = time.process_time(), time.monotonic()
+    say(options.plan(2))
     try:
-        with WindowEnergy(options.energy_source, options.meter_log) as energy:
+        with WindowEnergy(options.energy) as energy:
             collected.energy_source = energy.source
             collected.notes += options.said
             say("starting the server and loading its tables")
@@ -108,9 +109,8 @@ class _Run:
                 raise
             collected.failure = error.message
             collected.interrupted = True
-        collected.blocks, said = leave_out(collected.blocks, options.pairs)
-        if said:
-            collected.notes.append(said)
+        collected.blocks, left_out = leave_out(collected.blocks, options.pairs)
+        collected.notes += left_out
         # Also where blocks failed in the end: a drift of the host is then still seen.
         collected.after += self._apparatus.baseline("idle baseline after")
 

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from powerprof.errors import DataError, UsageError
+from powerprof.experiment.judge.verdict import unjudged
 from powerprof.experiment.records import (
     Comparison,
     ConditionRecord,
@@ -22,7 +23,8 @@ from powerprof.experiment.records import (
     Threat,
     read_run,
 )
-from powerprof.records import IdleRun, Phase, Run, metric_of
+from powerprof.idle_records import IdleRun
+from powerprof.records import Phase, Run, metric_of
 from powerprof.runs import RunStore, decode, schema_of
 from powerprof.statistics import DRIFT_FLOOR_POINTS, mean_interval
 
@@ -44,6 +46,7 @@ class Half:
     threats: list[Threat]
     control: ControlRecord | None = None
     comparison: Path | None = None
+    system: list[Metric] = field(default_factory=list)
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -104,19 +107,19 @@ def _of_comparison(path: Path, comparison: Comparison, wanted: str | None) -> Ha
         raise UsageError(f"{said} is a comparison of two conditions", f"say which: {choices}")
     side = by_name[wanted]
     condition = comparison.a if side == "a" else comparison.b
-    metrics = [
-        msgspec.structs.replace(
-            metric, a=metric.a if side == "a" else metric.b, b=metric.a if side == "a" else metric.b
-        )
-        for metric in comparison.metrics
-    ]
+
+    def of_side(metric: Metric) -> Metric:
+        one = metric.a if side == "a" else metric.b
+        return msgspec.structs.replace(metric, a=one, b=one)
+
     options = {**comparison.options, "offered_hz": comparison.offered_hz, "design": comparison.design}
     return Half(
         name=wanted,
         run_id=f"{comparison.id or path.name}:{wanted}",
         started_at=comparison.started_at,
         condition=condition,
-        metrics=metrics,
+        metrics=[of_side(metric) for metric in comparison.metrics],
+        system=[of_side(metric) for metric in comparison.system],
         primary=comparison.verdict.metric or "c0_ms_per_query_server",
         host=comparison.host,
         server=comparison.server,
@@ -152,6 +155,7 @@ def _of_run(path: Path, run: Run) -> Half:
         started_at=run.started_at,
         condition=condition,
         metrics=metrics,
+        system=[unjudged(metric) for metric in run.system] if isinstance(run, LoadRun) else [],
         primary=primary,
         host=run.host,
         server=server,
@@ -169,8 +173,7 @@ def _drift_of(run: Run) -> list[Threat]:
         return []
     if drift.low <= 0 <= drift.high or abs(drift.mean) <= DRIFT_FLOOR_POINTS:
         return []
-    points = f"{drift.mean:+.2f}".replace("-", "−")
-    return [Threat(name="drift", text=f"idle baseline drift {points} points of C0: too much", serious=True)]
+    return [Threat(name="drift", form="drift_failed", serious=True, values={"points": drift.mean})]
 
 
 def _idle_condition(command: str, clients: int | None) -> ConditionRecord:

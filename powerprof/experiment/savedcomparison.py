@@ -10,7 +10,6 @@ import msgspec
 from powerprof.errors import UsageError
 from powerprof.experiment.judge.answer import answer
 from powerprof.experiment.judge.confounders import differences
-from powerprof.experiment.judge.threats import doubts_of
 from powerprof.experiment.judge.verdict import judge_saved
 from powerprof.experiment.records import Comparison, Threat
 from powerprof.experiment.saved import Half, read_half
@@ -36,7 +35,6 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
     listed = differences(first, second)
     threats = first.threats if paired else _apart(first, second)
     control = first.control if paired else None
-    said = answer(metrics, primary, *names)
     return Comparison(
         id=None,
         command="compare",
@@ -47,7 +45,8 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
         order=[],
         blocks_count=0,
         metrics=metrics,
-        verdict=msgspec.structs.replace(said, doubts=doubts_of(threats, control, metrics, primary)),
+        system=judge_saved(first.system, second.system, "", seed, paired=paired),
+        verdict=answer(metrics, primary),
         control=control,
         seed=seed,
         threats=threats,
@@ -60,16 +59,20 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
 
 def _apart(first: Half, second: Half) -> list[Threat]:
     """What threatens two runs of different times: that, and what was serious in either."""
-    threats = [Threat(name="unpaired", text="measured at different times: nothing cancels a drift of the host")]
+    threats = [Threat(name="unpaired")]
     for half in (first, second):
         if half.interrupted:
-            threats.append(Threat(name="interrupted", text=f"{half.run_id} was ended early", serious=True))
+            threats.append(Threat(name="interrupted", serious=True, values={"run": half.run_id}))
         threats += [
-            msgspec.structs.replace(threat, text=f"{half.run_id}: {threat.text}")
+            msgspec.structs.replace(threat, text="", values={**_known(threat), "run": half.run_id})
             for threat in half.threats
             if threat.serious
         ]
-    return list({threat.text: threat for threat in threats}.values())
+    return threats
+
+
+def _known(threat: Threat) -> dict[str, float | str]:
+    return {"text": threat.text} if threat.text else threat.values
 
 
 def _names(first: Half, second: Half) -> tuple[str, str]:

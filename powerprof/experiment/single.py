@@ -22,9 +22,10 @@ from powerprof.experiment.measure.asked import check_asked
 from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer, calibrate
 from powerprof.experiment.measure.traced import trace_condition
+from powerprof.experiment.measure.withqueries import blocks_system
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Block, LoadOptions, LoadRun, TraceSummary
-from powerprof.records import EnergySource, Phase, ServerInfo, ToolCost, Window
+from powerprof.records import EnergySource, Note, Phase, ServerInfo, ToolCost, Window
 from powerprof.text import Say
 from powerprof.windows.sampling import now_text
 from powerprof.workloads.reading import Case
@@ -44,7 +45,7 @@ class _Single:
         self.baseline: list[Window] = []
         self.blocks: list[Block] = []
         self.energy_source: EnergySource | None = None
-        self.notes: list[str] = []
+        self.notes: list[str | Note] = []
         self.failure: str | None = None
         self.server: ServerInfo | None = None
         self.traced: TraceSummary | None = None
@@ -75,8 +76,9 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
     started_at, started_s, started_cpu_s = now_text(), time.monotonic(), time.process_time()
     single = _Single(case, options, say)
     interrupted = False
+    say(options.plan(1))
     try:
-        with WindowEnergy(options.energy_source, options.meter_log) as energy:
+        with WindowEnergy(options.energy) as energy:
             single.energy_source = energy.source
             with Bench([case], bench_options) as bench:
                 single.notes += bench.notes
@@ -122,6 +124,7 @@ def _record(
         server=single.server,
         condition=condition_record(case),
         metrics=metrics,
+        system=blocks_system(metrics, blocks),
         options=LoadOptions(
             primary_metric=primary,
             window_s=options.window_s,
@@ -129,7 +132,7 @@ def _record(
             design=offer.design if offer else None,
             offered_hz=offer.rate_hz if offer else None,
             queries_per_block=offer.queries if offer else None,
-            energy_source=options.energy_source,
+            energy_source=options.energy.source,
             residency_source=options.residency_source,
         ),
         traced=single.traced,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two saved sweeps compared: where they part, by how much, and which figure of the system parts with them."""
+"""Two saved sweeps compared: where they diverge, by how much, and which figure of the system changes with them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,18 +14,30 @@ from powerprof.errors import UsageError
 from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.judge.confounders import differences
 from powerprof.experiment.judge.metrics import rest_percent
-from powerprof.experiment.judge.partings import JudgedMetric, sentence
+from powerprof.experiment.judge.sweepfunctions import PartingFunction, parting_functions
 from powerprof.experiment.judge.threats import OTHERS_PERCENT
-from powerprof.experiment.judge.verdict import judge_saved
+from powerprof.experiment.judge.verdict import judge_saved, unjudged
 from powerprof.experiment.measure.withqueries import system_values
-from powerprof.experiment.records import ConditionRecord, Difference, Metric, Range, Side, Threat
-from powerprof.experiment.sweep import Point, Sweep
-from powerprof.records import Kind, RunMetric
+from powerprof.experiment.records import ConditionRecord, Metric, Range, Threat
+from powerprof.experiment.sweep_record import Point, Sweep
+from powerprof.records import Kind, Note, Notes, RunMetric
 from powerprof.runs import RunStore, decode, schema_of
 from powerprof.statistics import Interval, Stratum, Verdict, compare_unpaired, pool, survivors, verdict_of
 
 _SCHEMA = "powerprof.sweep/1"
 _LEVEL = 0.95  # of the values together: a false parting anywhere is as rare as one interval that misses
+
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class JudgedMetric:
+    """The metric that is judged at one value of the parameter; `parted`: it differs significantly there."""
+
+    value: Value
+    metric: Metric
+    parted: bool
 
 
 class SweepSide(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +56,7 @@ class SweepSide(msgspec.Struct, frozen=True, kw_only=True):
 class ComparedPoint(msgspec.Struct, frozen=True, kw_only=True):
     """A value that both sweeps measured: the metrics of both, the one that is judged first. `parted`: that differs."""
 
-    value: bool | int | float | str
+    value: Value
     parted: bool
     metrics: list[Metric]
 
@@ -67,7 +80,8 @@ class PartingWith(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two sweeps over one parameter: `powerprof.sweepcomparison/1`. `metric` is what they are judged by."""
+    """Two sweeps over one parameter: `powerprof.sweepcomparison/1`. `metric` is what they are judged by; report
+    writes the `text`."""
 
     id: str | None
     command: str
@@ -76,14 +90,15 @@ class SweepComparison(msgspec.Struct, frozen=True, kw_only=True):
     b: SweepSide
     parameter: str
     metric: str
-    text: str
     points: list[ComparedPoint]
+    text: str = ""
     parted_with: list[PartingWith] = []
+    functions: list[PartingFunction] = []
     differences: list[str] = []
     threats: list[Threat] = []
     seed: int = 1
     host: dict[str, Any] = {}
-    notes: list[str] = []
+    notes: Notes = []
     interrupted: bool = False
     schema: Literal["powerprof.sweepcomparison/1"] = "powerprof.sweepcomparison/1"
 
@@ -125,9 +140,9 @@ def compare_sweeps(a: str, b: str, runs_dir: Path | None, seed: int) -> SweepCom
         b=sides[1],
         parameter=first.parameter,
         metric=judged_by,
-        text=sentence(_judged(points, judged_by), first.parameter, (sides[0].name, sides[1].name)),
         points=points,
         parted_with=_parted_with(first, second, both, points),
+        functions=_functions(both, points, seed),
         differences=differences(first, second),
         threats=[*_threats(sides), *_others(sides, both)],
         seed=seed,
@@ -193,42 +208,27 @@ def _points(
     return [msgspec.structs.replace(point, parted=parted) for point, parted in zip(points, sure, strict=True)]
 
 
-def _judged(points: Sequence[ComparedPoint], name: str) -> list[JudgedMetric]:
-    return [JudgedMetric(p.value, metric, p.parted) for p in points for metric in p.metrics if metric.name == name]
+def judged(record: SweepComparison) -> list[JudgedMetric]:
+    """The judged metric at every value."""
+    each = ((point, metric) for point in record.points for metric in point.metrics)
+    return [JudgedMetric(point.value, metric, point.parted) for point, metric in each if metric.name == record.metric]
 
 
 def is_worse(record: SweepComparison) -> bool:
-    """True where B is surely worse at some value: less throughput, or more of anything else."""
-    judged = [point for point in _judged(record.points, record.metric) if point.parted]
-    return any(direction(record.metric, point.metric.verdict) == "worse" for point in judged)
+    """True where B is significantly worse at some value: less throughput, or more of anything else."""
+    parted = [point for point in judged(record) if point.parted]
+    return any(direction(record.metric, point.metric.verdict) == "worse" for point in parted)
 
 
 def _as_metrics(point: Point, sweep: Sweep) -> list[Metric]:
     """A point's own metrics, and those of the system."""
     every = [*point.metrics, *system_values(point.metrics, point.os, _cpus(sweep))]
-    return [_metric(metric) for metric in {metric.name: metric for metric in reversed(every)}.values()][::-1]
+    return [unjudged(metric) for metric in {metric.name: metric for metric in reversed(every)}.values()][::-1]
 
 
 def _cpus(sweep: Sweep) -> int | None:
     cpus = sweep.host.get("cpus")
     return cpus if isinstance(cpus, int) and cpus > 0 else None
-
-
-def _metric(metric: RunMetric) -> Metric:
-    estimate = metric.estimate
-    ends = None if estimate.low is None or estimate.high is None else (estimate.low, estimate.high)
-    side = Side(mean=estimate.mean, ci95=ends, values=metric.values)
-    return Metric(
-        name=metric.name,
-        unit=metric.unit,
-        kind=metric.kind,
-        source=metric.source,
-        a=side,
-        b=side,
-        difference=Difference(b_minus_a=None, ci95=None, percent=None),
-        verdict="inconclusive",
-        minimum_detectable_percent=None,
-    )
 
 
 _System = dict[str, RunMetric]
@@ -249,6 +249,15 @@ def _parted_with(
         for (pair, _), stays in zip(judged, sure, strict=True)
     ]
     return sorted(kept, key=lambda parting: (parting.verdict == "inconclusive", -_beside(parting)))
+
+
+def _functions(
+    both: Sequence[tuple[Point, Point]], points: Sequence[ComparedPoint], seed: int
+) -> list[PartingFunction]:
+    """Whose share of the server's running time differs where the sweeps part."""
+    windows = [(a.on_cpu, b.on_cpu) for a, b in both]
+    apart = [pair for pair, point in zip(windows, points, strict=True) if point.parted]
+    return parting_functions(apart, [pair for pair in windows if pair not in apart], seed)
 
 
 def _system(point: Point, sweep: Sweep) -> _System:
@@ -295,9 +304,9 @@ def _beside(parting: PartingWith) -> float:
 
 
 def _threats(sides: Sequence[SweepSide]) -> list[Threat]:
-    threats = [Threat(name="unpaired", text="measured at different times: nothing cancels a drift of the host")]
+    threats = [Threat(name="unpaired")]
     threats += [
-        Threat(name="interrupted", text=f"{side.run} is not finished", serious=True)
+        Threat(name="interrupted", form="unfinished", serious=True, values={"run": side.run})
         for side in sides
         if side.interrupted
     ]
@@ -311,13 +320,12 @@ def _others(sides: Sequence[SweepSide], both: Sequence[tuple[Point, Point]]) -> 
         blocks = [block for pair in both for block in pair[number].blocks]
         shares = [share for block in blocks if (share := rest_percent(block.window)) is not None]
         if shares and (mean := sum(shares) / len(shares)) > OTHERS_PERCENT:
-            text = f"{side.run}: {mean:.0f} % of the CPUs were neither the server's nor the client's"
-            threats.append(Threat(name="others", text=text, serious=True))
+            threats.append(Threat(name="others", serious=True, values={"run": side.run, "percent": mean}))
     return threats
 
 
-def _left_out(first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]]) -> list[str]:
+def _left_out(first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]]) -> list[Note]:
     shared = {str(a.value) for a, _ in both}
     every = dict.fromkeys(str(point.value) for sweep in (first, second) for point in sweep.points)
     missing = [value for value in every if value not in shared]
-    return [f"{first.parameter} {', '.join(missing)}: not measured in both sweeps"] if missing else []
+    return [Note("not_in_both", {"parameter": first.parameter, "values": ", ".join(missing)})] if missing else []

@@ -14,7 +14,7 @@ from powerprof.errors import DataError, PowerprofError
 from powerprof.experiment import sweep as sweeps
 from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.sweep import Sweep
+from powerprof.experiment.sweep_record import Sweep
 from powerprof.runs import RunStore, decode, encode, schema_of
 from powerprof.text import Say
 from powerprof.workloads.catalogue import find_one

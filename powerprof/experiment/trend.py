@@ -10,12 +10,11 @@ from typing import Literal
 import msgspec
 
 from powerprof.errors import DataError, UsageError
-from powerprof.experiment.judge.answer import direction, words
 from powerprof.experiment.judge.confounders import differences
 from powerprof.experiment.judge.metrics import within
 from powerprof.experiment.records import ConditionRecord, Difference, Metric
 from powerprof.experiment.saved import Half, read_half
-from powerprof.records import RunMetric
+from powerprof.records import Note, Notes, RunMetric
 from powerprof.runs import RunInfo, RunStore
 from powerprof.statistics import Verdict, compare_unpaired, survivors, verdict_of
 
@@ -42,16 +41,16 @@ class TrendPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs of one condition, oldest first: `powerprof.trend/1`. `metric` is the judged one."""
+    """Runs of one condition, oldest first: `powerprof.trend/1`. `metric` is judged; report writes the `text`."""
 
     id: str | None
     command: str
     started_at: str
     condition: ConditionRecord
     metric: str
-    text: str
     points: list[TrendPoint]
-    notes: list[str] = []
+    text: str = ""
+    notes: Notes = []
     schema: Literal["powerprof.trend/1"] = "powerprof.trend/1"
 
 
@@ -60,7 +59,7 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
     store = RunStore(runs_dir)
     this = read_half(name, runs_dir)
     halves: list[tuple[RunInfo, Half]] = []
-    notes = []
+    notes: list[str | Note] = []
     for run in store.list():
         if run.id.rpartition("-")[0] != this.run_id.rpartition("-")[0]:
             continue
@@ -75,7 +74,7 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
     metric = this.primary
     kinds = {(judged.kind, judged.source) for _, half in halves for judged in half.metrics if judged.name == metric}
     if len(kinds) > 1:
-        notes.append(f"{metric} comes from different sources: steps between them are not judged")
+        notes.append(Note("sources_differ", {"metric": metric}))
     steps = _steps([half for _, half in halves], metric)
     points = [
         TrendPoint(
@@ -88,14 +87,13 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
         )
         for index, (run, half) in enumerate(halves)
     ]
-    notes.append("measured at different times: nothing cancels a drift of the host")
+    notes.append(Note("unpaired"))
     return Trend(
         id=None,
         command="trend",
         started_at=points[-1].started_at,
         condition=this.condition,
         metric=metric,
-        text=_said(this.condition, metric, points),
         points=points,
         notes=notes,
     )
@@ -135,36 +133,3 @@ def _steps(halves: list[Half], name: str) -> list[TrendStep | None]:
         step if step is None or stays else msgspec.structs.replace(step, verdict="inconclusive")
         for (step, _), stays in zip(judged, sure, strict=True)
     ]
-
-
-def _said(condition: ConditionRecord, metric: str, points: list[TrendPoint]) -> str:
-    """Between which runs it changed most of those steps that are sure, or that none is."""
-    what = (
-        condition.name
-        if condition.workload in ("command", condition.name)
-        else f"{condition.workload}:{condition.name}"
-    )
-    if len(points) == 1:
-        return f"There is one run of {what}: nothing to compare it with."
-    steps = [(before, after, after.step) for before, after in pairwise(points)]
-    sure = [
-        (before, after, step)
-        for before, after, step in steps
-        if step is not None and step.verdict != "inconclusive" and step.difference.percent is not None
-    ]
-    if not sure:
-        return f"{what}, {len(points)} runs: no step in {words(metric)} between neighbouring runs is sure."
-    before, after, step = max(sure, key=lambda step: abs(step[2].difference.percent or 0.0))
-    percent = step.difference.percent or 0.0
-    way = direction(metric, step.verdict)
-    more = "rose" if percent > 0 else "fell"
-    others = f"; {len(sure) - 1} more steps are sure" if len(sure) > 1 else ""
-    return (
-        f"{what}, {len(points)} runs: {words(metric)} {more} by {abs(percent):,.1f} % ({way}) from {_named(before)} to "
-        f"{_named(after)}{others}."
-    )
-
-
-def _named(point: TrendPoint) -> str:
-    labels = f" [{', '.join(point.labels)}]" if point.labels else ""
-    return f"{point.run}{labels}"

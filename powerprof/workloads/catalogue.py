@@ -18,10 +18,13 @@ def folders(extra: Sequence[Path] = ()) -> list[Path]:
     for root in extra:
         if (root / "workload.toml").is_file():
             places.append(root.resolve())
-        elif root.is_dir():
-            places += sorted(entry.parent.resolve() for entry in root.glob("*/workload.toml"))
-        else:
+            continue
+        if not root.is_dir():
             raise UsageError(f"--workloads {root}: no such directory", "name a folder that holds workload folders")
+        below = sorted(entry.parent.resolve() for entry in root.glob("*/workload.toml"))
+        if not below:
+            raise UsageError(f"--workloads {root}: no workload.toml in it", "name a folder that holds workload folders")
+        places += below
     shipped = data_dir("workloads")
     taken = {path.name for path in places}
     places += sorted(path.parent for path in shipped.glob("*/workload.toml") if path.parent.name not in taken)

@@ -72,8 +72,8 @@ def _convert(path: Path, text: str, raw: Mapping[str, Any]) -> Workload:
             reason = f"the key {missing[1]} is missing"
         reason = reason.replace("Object", "table").replace("`", "")
         name = ".".join(str(key) for key in keys)
-        said = f"{name}: {reason[:1].lower() + reason[1:]}" if name else reason[:1].lower() + reason[1:]
-        raise DataError(path, said, line_of(text, keys), "docs/reference/workloads.md lists the keys") from None
+        problem = f"{name}: {reason[:1].lower() + reason[1:]}" if name else reason[:1].lower() + reason[1:]
+        raise DataError(path, problem, line_of(text, keys), "docs/reference/workloads.md lists the keys") from None
 
 
 def _path_of(where: str) -> list[str | int]:
@@ -137,8 +137,8 @@ def _check(loaded: LoadedWorkload, text: str) -> None:
         ):
             raise DataError(path, f"conditions.{name}: the load has neither sql nor files", line_of(text, where))
         if case.load.kind in ("idle", "none", "tpcc") and (case.load.sql or case.load.files or case.load.session):
-            said = f"conditions.{name}: a load of kind {case.load.kind} runs no statements of yours"
-            raise DataError(path, said, line_of(text, where))
+            problem = f"conditions.{name}: a load of kind {case.load.kind} runs no statements of yours"
+            raise DataError(path, problem, line_of(text, where))
         if case.load.kind == "command" and not case.load.argv:
             raise DataError(path, f"conditions.{name}: a load of kind command needs argv", line_of(text, where))
     for name, parameter in definition.parameters.items():
@@ -161,15 +161,15 @@ def _check_kind(case: Case, text: str) -> None:
     if foreign is not None:
         raise DataError(path, f"conditions.{case.name}: server.{foreign} is not for kind {kind}", line)
     if case.load.kind not in LOADS[kind]:
-        said = f"conditions.{case.name}: a load of kind {case.load.kind} does not know a server of kind {kind}"
-        raise DataError(path, said, line, f"of kind {', '.join(LOADS[kind])}")
+        problem = f"conditions.{case.name}: a load of kind {case.load.kind} does not know a server of kind {kind}"
+        raise DataError(path, problem, line, f"of kind {', '.join(LOADS[kind])}")
     if definition.dataset.kind not in DATASETS[kind]:
-        said = f"dataset.kind: {definition.dataset.kind} is not for servers of kind {kind}"
-        raise DataError(path, said, line_of(text, ["dataset", "kind"]), f"of kind {', '.join(DATASETS[kind])}")
+        problem = f"dataset.kind: {definition.dataset.kind} is not for servers of kind {kind}"
+        raise DataError(path, problem, line_of(text, ["dataset", "kind"]), f"of kind {', '.join(DATASETS[kind])}")
     alone = case.topology.kind != "standalone" or definition.storm is not None or case.condition.counters
     if alone and kind == "postgresql":
-        said = f"conditions.{case.name}: topologies, storms and counters are not for servers of kind {kind}"
-        raise DataError(path, said, line)
+        problem = f"conditions.{case.name}: topologies, storms and counters are not for servers of kind {kind}"
+        raise DataError(path, problem, line)
 
 
 def _check_files(loaded: LoadedWorkload, text: str, names: Sequence[str], keys: Sequence[str | int]) -> None:

@@ -69,7 +69,7 @@ def check(cases: Sequence[Case], trust: bool, copies: Path, owner: tuple[int, in
             _remember(digest, folder)
         elif not _is_trusted(digest):
             raise UsageError(
-                f"the workload {case.workload.definition.name} of {folder} runs programs of its own ({what})",
+                f"the workload {case.workload.definition.name} of {folder} runs its own programs ({what})",
                 "read what is in the folder, then use --trust once",
             )
         copied[folder] = copy

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof.database.clients.connections import check_connections
+from powerprof.database.products.plans import MemberPlan, plan
 from powerprof.errors import UsageError
 from powerprof.workloads.reading import Case
 
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
 class BenchOptions:
     """Where the servers run. `given` is used as it is; else private ones are started.
 
-    `server_cpus` and `client_cpus` pin the two apart; `world_sql` is the official dataset to use. With
-    `network_namespaces` every server of a topology has a network of its own, where this host can. `trust`: a workload
-    of somebody may run the programs that it brings.
+    `server_cpus` and `client_cpus` pin the two apart, `member_cpus` servers of a topology by name or role. `world_sql`
+    is the official dataset to use. With `network_namespaces` every server of a topology has a network of its own, where
+    this host can. `trust`: a workload of somebody may run the programs that it brings.
     """
 
     given: Server | None = None
     server_cpus: tuple[int, ...] | None = None
     client_cpus: tuple[int, ...] | None = None
+    member_cpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     world_sql: Path | None = None
     server_binary: Path | None = None
     server_basedir: Path | None = None
@@ -37,23 +39,40 @@ class BenchOptions:
     trust: bool = False
 
 
-def check_supported(cases: Sequence[Case], options: BenchOptions) -> None:
-    """Raises UsageError for options that a condition cannot have or that do nothing for any."""
+def check_supported(cases: Sequence[Case], options: BenchOptions, *, apart: bool) -> None:
+    """Raises UsageError for options that a condition cannot have or that do nothing for any; `apart`: one at a time."""
     for case in cases:
         _check_given(case, options)
+    known = {name for case in cases for member in _plans(case) for name in (member.name, member.role)}
+    unknown = next((name for name in options.member_cpus if name not in known), None)
+    if unknown is not None:
+        raise UsageError(
+            f"--server-cpus {unknown}=…: {cases[0].qualified} has no such server",
+            f"it has: {', '.join(sorted(known))}" if known else "it has one server: --server-cpus 0",
+        )
     if options.network_namespaces and all(case.topology.kind == "standalone" for case in cases):
         raise UsageError(f"--network-namespaces has no effect on {cases[0].qualified}, one server", "leave it out")
     if options.world_sql is not None and all(case.workload.definition.dataset.kind != "world" for case in cases):
         raise UsageError(f"--world-sql has no effect on {cases[0].qualified}: it has other tables", "leave it out")
     if options.given is not None:
         # Conditions that take turns are all connected at once.
-        check_connections(options.given, sum(case.load.clients for case in cases))
+        clients = [case.load.clients for case in cases]
+        check_connections(options.given, max(clients) if apart else sum(clients))
+
+
+def _plans(case: Case) -> Sequence[MemberPlan]:
+    return [] if case.topology.kind == "standalone" else plan(case.topology.kind, case.topology.count)
+
+
+def cpus_of(member: MemberPlan, options: BenchOptions) -> tuple[int, ...] | None:
+    """The CPUs of one server of a topology: by its name, else by its role; None where none were chosen for it."""
+    return options.member_cpus.get(member.name) or options.member_cpus.get(member.role)
 
 
 def _check_given(case: Case, options: BenchOptions) -> None:
     if options.given is not None and case.topology.kind != "standalone":
         raise UsageError(
-            f"{case.qualified} needs {case.topology.kind} servers of its own, which a given server is not",
+            f"{case.qualified} needs {case.topology.kind} servers, and a given server is one",
             "leave --server, --socket and --defaults-file out",
         )
     if options.given is not None and case.server.kind != options.given.login.family:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +14,9 @@ from powerprof.database.clients import dialects, sql
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.readers import Reader
 from powerprof.database.isolation.accounts import server_account
-from powerprof.errors import PowerprofError, UsageError
+from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.experiment.bench import dataset, plans
-from powerprof.experiment.bench.node import Node, private
+from powerprof.experiment.bench.node import Node, private, start
 from powerprof.experiment.bench.options import BenchOptions, check_supported
 from powerprof.experiment.bench.settings import GlobalSettings
 from powerprof.experiment.loads import Context
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from powerprof.database.clients.base import Server, Sql
     from powerprof.database.isolation.runtree import RunTree
 
-_SPARE_CONNECTIONS = 8
 _RETURN_S = 60.0
 
 
@@ -38,11 +37,16 @@ class Bench(Closeable):
     Private servers that are not needed in a block are stopped by SIGSTOP, so that their own wake-ups are in
     no other condition's figures. Raises PowerprofError, CapabilityError, UsageError; PlanMismatch for
     another plan.
+
+    `apart`: the conditions are measured one by one, so one whose server cannot be had is a `failure` and no end for
+    the others.
     """
 
-    def __init__(self, cases: Sequence[Case], options: BenchOptions) -> None:
+    def __init__(self, cases: Sequence[Case], options: BenchOptions, *, apart: bool = False) -> None:
         self._cases = list(cases)
         self._options = options
+        self._apart = apart
+        self._failures: dict[str, PowerprofError] = {}
         self._stack = ExitStack()
         self._nodes: dict[str, Node] = {}
         self._tree: RunTree | None = None
@@ -61,7 +65,7 @@ class Bench(Closeable):
         from powerprof.database.isolation.runtree import RunTree
         from powerprof.database.private import launch
 
-        check_supported(self._cases, self._options)
+        check_supported(self._cases, self._options, apart=self._apart)
         self._tree = self._stack.enter_context(RunTree())
         # The client of a workload may be another account: it gets a folder of its own in this one.
         (self._tree.path / "load").mkdir(0o711)
@@ -73,66 +77,44 @@ class Bench(Closeable):
         if owner is not None and (self._copies or account is not None):
             launch.let_pass(self._tree, owner)
         for case in self._cases:
-            key = self._key(case)
-            if key not in self._nodes:
-                members = self._members(case, f"server-{len(self._nodes) + 1}")
-                server = next(iter(members.values()))
-                self._stack.callback(self._close_node, key)
-                self._nodes[key] = Node(server, GlobalSettings(server.connect), members)
-                self._fill(case, self._nodes[key])
+            if self._key(case) not in {*self._nodes, *self._failures}:
+                self._trying(case, self._start)
         reads = [case for case in self._cases if case.load.reads_only]
         if given is not None and reads:
             schemas = {schema for case in reads if (schema := dataset.database_of(case)) is not None}
             self._reader = self._stack.enter_context(Reader(given.login, schemas)).login
         for case in self._cases:
-            self.plans[case.qualified] = self._explain(case)
+            if self.failure(case) is None:
+                self._trying(case, self._explain)
+        if len(self._failures) == len({self._key(case) for case in self._cases}):
+            raise next(iter(self._failures.values()))
+
+    def _trying(self, case: Case, step: Callable[[Case], None]) -> None:
+        try:
+            step(case)
+        except PowerprofError as error:
+            if not self._apart or isinstance(error, UsageError | CapabilityError):
+                raise
+            self._failures[self._key(case)] = error
+
+    def failure(self, case: Case) -> PowerprofError | None:
+        """Why the server of this condition is not up; None where it is."""
+        return self._failures.get(self._key(case))
+
+    def _start(self, case: Case) -> None:
+        key = self._key(case)
+        members = self._members(case, f"server-{len(self._nodes) + len(self._failures) + 1}")
+        server = next(iter(members.values()))
+        self._stack.callback(self._close_node, key)
+        self._nodes[key] = Node(server, GlobalSettings(server.connect), members)
+        self._fill(case, self._nodes[key])
 
     def _members(self, case: Case, name: str) -> Mapping[str, Server]:
-        """The server of a condition, or all of its topology with the one under load first."""
         if self._options.given is not None:
             return {"given": self._options.given}
-        from powerprof.database.fetched import historical
-        from powerprof.database.private.server import PrivateServer
-        from powerprof.database.private.topology import ServerTopology
-        from powerprof.database.products.options import ServerOptions
-        from powerprof.database.products.plans import MemberOptions
-
-        most = max(other.load.clients for other in self._cases)
-        options = ServerOptions(
-            name=name,
-            family=case.server.kind,
-            settings=case.server.settings,
-            environment=case.server.environment,
-            port="ephemeral" if any(other.load.tcp for other in self._cases) else None,
-            connections=most + _SPARE_CONNECTIONS,
-            affinity=self._options.server_cpus,
-            binary=self._options.server_binary,
-            basedir=self._options.server_basedir,
-            build=historical.build(case.server.build) if case.server.build else self._options.server_build,
-        )
-        wanted = case.topology
-        if wanted.kind == "standalone":
-            return {name: self._stack.enter_context(PrivateServer(options, tree=self._private_tree()))}
-        members = {
-            member: MemberOptions(
-                settings=own.my_cnf,
-                environment=own.environment,
-                server_id=own.server_id,
-                connect_retry_s=own.connect_retry_s,
-            )
-            for member, own in wanted.members.items()
-        }
-        topology = self._stack.enter_context(
-            ServerTopology(
-                wanted.kind,
-                wanted.count,
-                options=options,
-                members=members,
-                network_namespaces=self._options.network_namespaces,
-            )
-        )
-        self.notes += topology.notes
-        return {member.name: member.server for member in topology.members}
+        members, notes = start(case, self._cases, name, self._options, self._stack, self._private_tree())
+        self.notes += notes
+        return members
 
     def _fill(self, case: Case, node: Node) -> None:
         made: set[Path] = set()
@@ -333,11 +315,11 @@ class Bench(Closeable):
         with node.server.connect(database=dataset.database_of(case)) as connection:
             sql.execute(connection, *statements)
 
-    def _explain(self, case: Case) -> list[tuple[Explain, list[dict[str, object]]]]:
+    def _explain(self, case: Case) -> None:
         wanted = [*case.workload.definition.explain, *case.condition.explain]
+        read_plans = self.plans[case.qualified] = []
         if not wanted:
-            return []
-        read_plans = []
+            return
         self.enter(case)
         with self.connect(case) as connection:
             sql.execute(connection, *case.load.session)
@@ -345,4 +327,3 @@ class Bench(Closeable):
                 rows = dialects.of(connection).explain(connection, wanted_plan.statement)
                 plans.check_plan(case.name, wanted_plan, rows)
                 read_plans.append((wanted_plan, rows))
-        return read_plans

@@ -9,7 +9,8 @@ from statistics import fmean
 from typing import Literal
 
 from powerprof.experiment.judge import phases
-from powerprof.records import Delta, Estimate, IdleRun, Phase
+from powerprof.idle_records import IdleRun
+from powerprof.records import Delta, Estimate, Phase
 from powerprof.statistics import welch_interval
 
 # costs: beyond its interval and the drift. nothing: 0 or less lies in the interval, and a server cannot give back what

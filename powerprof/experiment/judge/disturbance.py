@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import msgspec
 
 from powerprof.experiment.judge.metrics import rest_percent
-from powerprof.experiment.judge.verdict import MINIMUM_PAIRS
+from powerprof.experiment.options import MINIMUM_PAIRS
 from powerprof.experiment.records import Block
+from powerprof.records import Note
 
 # Points of C0. On a quiet host the rest varies by less than one.
 _DISTURBED_POINTS = 5.0
@@ -36,15 +37,14 @@ def disturbed_pairs(blocks: Sequence[Block]) -> set[int]:
     return disturbed
 
 
-def leave_out(blocks: Sequence[Block], wanted_pairs: int) -> tuple[list[Block], str | None]:
-    """The blocks with disturbed pairs marked, if enough pairs are left without them; and what is to be said."""
+def leave_out(blocks: Sequence[Block], wanted_pairs: int) -> tuple[list[Block], list[Note]]:
+    """The blocks with disturbed pairs marked, if enough pairs are left without them; and a note of it."""
     disturbed = disturbed_pairs(blocks)
     kept = {block.pair for block in blocks if not block.dropped} - disturbed
     if not disturbed or len(kept) < max(_KEPT_SHARE * wanted_pairs, MINIMUM_PAIRS):
-        return list(blocks), None
+        return list(blocks), []
     marked = [
         msgspec.structs.replace(block, disturbed=True) if block.pair in disturbed and not block.dropped else block
         for block in blocks
     ]
-    count = len(disturbed)
-    return marked, f"{count} pair{'s' if count > 1 else ''} left out: other programs ran (they are in the JSON)"
+    return marked, [Note("pairs_left_out", {"count": len(disturbed)})]

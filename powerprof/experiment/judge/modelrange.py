@@ -1,33 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pure: the doubt of the model in a difference of estimated figures, beside the doubt of the sample.
 
-A difference is judged again with the model's idle and slope at each end of their intervals. Between windows of equal
-length the idle part cancels and the slope's doubt is left; where the conditions did unequal work, it does not.
+Each difference and ratio is judged again with every pair of idle watts and slope that is a corner of what is possible
+(`energy.joint`), the same pair for both conditions. Between windows of equal length the idle part cancels and the
+slope's doubt is left; where the conditions did unequal work, it does not. A ratio keeps the doubt of idle ÷ slope.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import msgspec
 
+from powerprof.energy.joint import Pair, corners
 from powerprof.experiment.judge.metrics import Baseline
-from powerprof.experiment.judge.verdict import judge
-from powerprof.experiment.records import Block, Difference, Metric, Range
+from powerprof.experiment.judge.verdict import bounded, judge
+from powerprof.experiment.records import Block, Metric, Range
 from powerprof.records import EnergyReading, EstimateRange
 
-End = Literal["low", "high"]
 
-
-def at_end(watts: float, span: EstimateRange, idle: End, slope: End) -> float:
-    """What the estimate would be with the model's idle and slope at these ends of their intervals."""
-    idle_watts = span.idle_low_watts if idle == "low" else span.idle_high_watts
-    slope_watts = span.slope_low_watts if slope == "low" else span.slope_high_watts
+def with_pair(watts: float, span: EstimateRange, pair: Pair) -> float:
+    """What the estimate would be by another model: with these idle watts and this slope."""
+    idle, slope = pair
     busy = (watts - span.idle_watts) / span.slope_watts if span.slope_watts else 0.0
-    return idle_watts + slope_watts * busy
+    return idle + slope * busy
 
 
 def with_model_range(metrics: Sequence[Metric], blocks: Sequence[Block], baseline: Baseline, seed: int) -> list[Metric]:
@@ -35,30 +32,35 @@ def with_model_range(metrics: Sequence[Metric], blocks: Sequence[Block], baselin
     span = next((r.range for block in blocks for r in block.window.energy if r.range is not None), None)
     if span is None or not any(metric.kind == "estimated" for metric in metrics):
         return list(metrics)
-    ends: tuple[End, End] = ("low", "high")
     judged: dict[str, list[Metric]] = {}
-    for idle, slope in itertools.product(ends, ends):
-        moved = [_moved(block, idle, slope) for block in blocks]
-        watts = None if baseline.watts is None else at_end(baseline.watts, span, idle, slope)
+    for pair in corners(span):
+        moved = [_moved(block, span, pair) for block in blocks]
+        watts = None if baseline.watts is None else with_pair(baseline.watts, span, pair)
         for metric in judge(moved, replace(baseline, watts=watts), "", seed, kind="estimated"):
             judged.setdefault(metric.name, []).append(metric)
     return [_widened(metric, judged.get(metric.name, [])) for metric in metrics]
 
 
-def _moved(block: Block, idle: End, slope: End) -> Block:
-    energy = [_at(reading, idle, slope) for reading in block.window.energy]
+def _moved(block: Block, span: EstimateRange, pair: Pair) -> Block:
+    energy = [_with(reading, span, pair) for reading in block.window.energy]
     return msgspec.structs.replace(
         block,
         window=msgspec.structs.replace(block.window, energy=energy),
-        solution_energy=[_at(reading, idle, slope) for reading in block.solution_energy],
+        solution_energy=[_with(reading, span, pair) for reading in block.solution_energy],
     )
 
 
-def _at(reading: EnergyReading, idle: End, slope: End) -> EnergyReading:
+def _with(reading: EnergyReading, span: EstimateRange, pair: Pair) -> EnergyReading:
     if reading.range is None or reading.watts is None or reading.joules is None or not reading.watts:
         return reading
-    watts = at_end(reading.watts, reading.range, idle, slope)
+    watts = with_pair(reading.watts, reading.range, _for(reading.range, span, pair))
     return msgspec.structs.replace(reading, watts=watts, joules=reading.joules * watts / reading.watts)
+
+
+def _for(own: EstimateRange, span: EstimateRange, pair: Pair) -> Pair:
+    """The pair for as many CPUs as this reading is of: a CPU may have come or gone between two windows."""
+    scale = own.slope_watts / span.slope_watts if span.slope_watts else 1.0
+    return pair[0] * scale, pair[1] * scale
 
 
 def _widened(metric: Metric, others: Sequence[Metric]) -> Metric:
@@ -75,14 +77,14 @@ def _widened(metric: Metric, others: Sequence[Metric]) -> Metric:
         # A difference has to stand out of the model's doubt as well.
         further = max(difference.ci95[0] - ends[0], ends[1] - difference.ci95[1])
         detectable += 100 * further / abs(metric.a.mean)
-    return msgspec.structs.replace(
-        metric,
-        difference=Difference(
-            b_minus_a=difference.b_minus_a, ci95=ends, percent=difference.percent, sampling_ci95=difference.ci95
-        ),
-        ratio=ratio,
-        verdict="inconclusive" if unclear else metric.verdict,
-        minimum_detectable_percent=detectable,
+    return bounded(
+        msgspec.structs.replace(
+            metric,
+            difference=msgspec.structs.replace(difference, ci95=ends, sampling_ci95=difference.ci95),
+            ratio=ratio,
+            verdict="inconclusive" if unclear else metric.verdict,
+            minimum_detectable_percent=detectable,
+        )
     )
 
 

@@ -9,7 +9,18 @@ from typing import Any
 import msgspec
 
 from powerprof.energy.domains import HostMeters, host_energy, host_meters, unmetered
-from powerprof.records import Cause, Conservation, Delta, EnergyReading, Estimate, Phase, Window, metric_of
+from powerprof.records import (
+    Cause,
+    Conservation,
+    Delta,
+    EnergyReading,
+    Estimate,
+    Note,
+    Phase,
+    ServerExits,
+    Window,
+    metric_of,
+)
 from powerprof.statistics import welch_interval
 from powerprof.windows.residency import merge_notes
 from powerprof.windows.summary import phase_of
@@ -78,19 +89,22 @@ def combine(
     causes: Sequence[Cause] = (),
     conservation: Conservation | None = None,
     traced_window_s: float | None = None,
+    server_exits: ServerExits | None = None,
 ) -> Phase:
     """One phase from at least one window, with the energy of all of them."""
-    phase, notes = phase_of(name, windows), []
+    phase = phase_of(name, windows)
+    notes: list[str | Note] = []
     if phase.wakeups_hz is None and conservation is not None and conservation.idle_exits_count and traced_window_s:
         rate = conservation.idle_exits_count / traced_window_s
         phase = msgspec.structs.replace(phase, wakeups_hz=rate)
-        notes = ["nothing counts wake-ups without tracing here: those shown are of the traced window"]
+        notes = [Note("wakeups_of_traced_window")]
     combined: Phase = msgspec.structs.replace(
         phase,
         energy=_energy(windows),
         causes=list(causes),
         conservation=conservation,
         traced_window_s=traced_window_s,
+        server_exits=server_exits,
         notes=merge_notes(phase.notes, notes),
     )
     return combined

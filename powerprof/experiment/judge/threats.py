@@ -6,10 +6,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from powerprof.experiment.judge.answer import metric_named
 from powerprof.experiment.judge.metrics import rest_percent
 from powerprof.experiment.judge.verdict import pairs_of
 from powerprof.experiment.records import Block, ControlRecord, Design, Metric, Threat
-from powerprof.records import Window
+from powerprof.records import Note, Window
 from powerprof.statistics import Drift, baseline_drift, block_trend
 
 # A hypervisor that took more than this from the guest has measured its neighbours too.
@@ -29,14 +30,16 @@ _NOT_BY_CHANCE_PERCENT = (-50.0, 100.0)  # half, or twice as much
 
 def doubts_of(
     threats: Sequence[Threat], control: ControlRecord | None, metrics: Sequence[Metric], primary: str | None
-) -> list[str]:
+) -> list[Threat]:
     """Why an answer is not to be believed: the serious threats, but for disturbances where the effect is far larger."""
-    metric = next((metric for metric in metrics if metric.name == primary), None)
+    if not metrics:
+        return [Threat(name="no_pairs", serious=True)]
+    metric = metric_named(metrics, primary)
     low, high = _NOT_BY_CHANCE_PERCENT
     large = metric is not None and not low <= (metric.difference.percent or 0.0) <= high
-    doubts = [threat.text for threat in threats if threat.serious and not (large and threat.name in _DISTURBANCES)]
+    doubts = [threat for threat in threats if threat.serious and not (large and threat.name in _DISTURBANCES)]
     if control is not None and control.kind == "run" and not control.sound:
-        doubts.append(control.text)
+        doubts.append(Threat(name="control", text=control.text, serious=True))
     return doubts
 
 
@@ -58,19 +61,18 @@ def _steal(blocks: Sequence[Block]) -> Threat | None:
     values = _known([block.window.steal_percent for block in blocks])
     if not values:
         return None
+    figures: dict[str, float | str] = {"percent": statistics.fmean(values), "most_percent": max(values)}
     serious = max(values) > _STEAL_PERCENT
-    worst = f", up to {max(values):.2g} %" if serious else ""
-    return Threat(name="steal", text=f"steal {statistics.fmean(values):.2g} %{worst}", serious=serious)
+    return Threat(name="steal", form="steal_varies" if serious else "", values=figures, serious=serious)
 
 
 def _frequency(blocks: Sequence[Block]) -> Threat | None:
     by_arm = {arm: _known([block.window.frequency_mhz for block in blocks if block.arm == arm]) for arm in ("a", "b")}
     if not by_arm["a"] or not by_arm["b"]:
-        return Threat(name="frequency", text="no frequency data on this host")
+        return Threat(name="frequency", form="no_frequency")
     a, b = statistics.fmean(by_arm["a"]), statistics.fmean(by_arm["b"])
     percent = 100 * (b - a) / a
-    text = f"frequency {a:.0f} and {b:.0f} MHz"
-    return Threat(name="frequency", text=text, serious=abs(percent) > _FREQUENCY_PERCENT)
+    return Threat(name="frequency", values={"a_mhz": a, "b_mhz": b}, serious=abs(percent) > _FREQUENCY_PERCENT)
 
 
 def _other_load(blocks: Sequence[Block]) -> Threat | None:
@@ -79,23 +81,22 @@ def _other_load(blocks: Sequence[Block]) -> Threat | None:
     if not rest["a"] or not rest["b"] or not blocks or not blocks[0].window.processes:
         return None
     worst = max(max(values) - statistics.median(values) for values in rest.values())
-    text = (
-        f"other CPU use {statistics.fmean(rest['a']):.1f} % and {statistics.fmean(rest['b']):.1f} %"
-        f" (interrupts included), at most {worst:.1f} points above its median"
-    )
+    figures: dict[str, float | str] = {
+        **{f"{arm}_percent": statistics.fmean(values) for arm, values in rest.items()},
+        "above_points": worst,
+    }
     # One window with a guest in it is left out or weighs little; a guest in all of them is the doubt.
     above = [max(0.0, value - statistics.median(values)) for values in rest.values() for value in values]
     steady = statistics.fmean([*rest["a"], *rest["b"]])
     serious = statistics.fmean(above) > _OTHER_POINTS or steady > OTHERS_PERCENT
-    return Threat(name="other_load", text=text, serious=serious)
+    return Threat(name="other_load", values=figures, serious=serious)
 
 
-def crowded(blocks: Sequence[Block]) -> list[str]:
+def crowded(blocks: Sequence[Block]) -> list[Note]:
     """A note where others used so much of the host that its figures are theirs as well."""
     rest = _known([rest_percent(block.window) for block in blocks if block.window.processes])
     mean = statistics.fmean(rest) if rest else 0.0
-    said = f"other programs used {mean:.0f} % of the CPUs: what is said of the whole host is theirs as well"
-    return [said] if mean > OTHERS_PERCENT else []
+    return [Note("crowded", {"percent": mean})] if mean > OTHERS_PERCENT else []
 
 
 def drift_of(blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Window]) -> Drift | None:
@@ -112,10 +113,9 @@ def drift_of(blocks: Sequence[Block], before: Sequence[Window], after: Sequence[
 def _drift(blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Window]) -> Threat | None:
     drift = drift_of(blocks, before, after)
     if drift is None:
-        return Threat(name="drift", text="no idle baseline at both ends")
-    points = f"{drift.points:+.2f}".replace("-", "−")
-    text = f"idle baseline drift {points} points of C0"
-    return Threat(name="drift", text=text + (": too much" if drift.failed else ""), serious=drift.failed)
+        return Threat(name="drift", form="no_baseline")
+    form = "drift_failed" if drift.failed else ""
+    return Threat(name="drift", form=form, values={"points": drift.points}, serious=drift.failed)
 
 
 def _trend(blocks: Sequence[Block]) -> Threat | None:
@@ -123,10 +123,7 @@ def _trend(blocks: Sequence[Block]) -> Threat | None:
         values = _known([block.window.c0_percent for block in blocks if block.arm == arm])
         trend = block_trend(values)
         if trend is not None and trend.present:
-            change = "rises" if trend.tau > 0 else "falls"
-            return Threat(
-                name="trend", text=f"C0 {change} from block to block (Kendall's tau {trend.tau:+.2f})", serious=False
-            )
+            return Threat(name="trend", form="rises" if trend.tau > 0 else "falls", values={"tau": trend.tau})
     return None
 
 
@@ -138,11 +135,7 @@ def _behind(blocks: Sequence[Block], design: Design) -> Threat | None:
         offered = sum((block.offered_hz or 0.0) * (block.window.window_s or 0.0) for block in chosen)
         done = sum(block.queries or 0 for block in chosen)
         if offered and done < _BEHIND * offered:
-            return Threat(
-                name="saturated",
-                text=f"condition {arm} finished {100 * done / offered:.0f} % of what was offered",
-                serious=True,
-            )
+            return Threat(name="saturated", values={"arm": arm, "percent": 100 * done / offered}, serious=True)
     return None
 
 
@@ -150,4 +143,4 @@ def _repeats(blocks: Sequence[Block]) -> Threat | None:
     count = sum(block.attempts_count - 1 for block in blocks)
     if not count:
         return None
-    return Threat(name="repeats", text=f"{count} block{'s' if count > 1 else ''} failed and were repeated")
+    return Threat(name="repeats", values={"count": count})

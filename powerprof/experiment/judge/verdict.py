@@ -9,7 +9,7 @@ import msgspec
 
 from powerprof.experiment.judge.metrics import Baseline, Values, metrics_for, within
 from powerprof.experiment.records import Block, ControlRecord, Difference, Metric, Range, Ratio, Side
-from powerprof.records import Kind
+from powerprof.records import Kind, RunMetric
 from powerprof.statistics import (
     Interval,
     PairedResult,
@@ -19,8 +19,6 @@ from powerprof.statistics import (
     primary_verdict,
     survivors,
 )
-
-MINIMUM_PAIRS = 3
 
 
 def pairs_of(blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
@@ -70,6 +68,30 @@ def judge_saved(a: Sequence[Metric], b: Sequence[Metric], primary: str, seed: in
     return _as_a_family(metrics, primary)
 
 
+def unjudged(metric: RunMetric) -> Metric:
+    """A metric of one condition as side a of a comparison to come."""
+    estimate = metric.estimate
+    ends = None if estimate.low is None or estimate.high is None else (estimate.low, estimate.high)
+    side = Side(mean=estimate.mean, ci95=ends, values=metric.values)
+    return Metric(
+        name=metric.name,
+        unit=metric.unit,
+        kind=metric.kind,
+        source=metric.source,
+        a=side,
+        b=side,
+        difference=Difference(b_minus_a=None, ci95=None, percent=None),
+        verdict="inconclusive",
+        minimum_detectable_percent=None,
+    )
+
+
+def judge_system(a: Sequence[RunMetric], b: Sequence[RunMetric], seed: int, *, paired: bool) -> list[Metric]:
+    """What the system did in either condition, a family of its own: many figures that nobody asked for must not hide
+    those of the conditions."""
+    return judge_saved([unjudged(metric) for metric in a], [unjudged(metric) for metric in b], "", seed, paired=paired)
+
+
 def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str) -> list[Metric]:
     """The primary metric is judged by itself, of the others those keep their verdicts that survive together."""
     others = [(metric, p) for metric, p in judged if metric.name != primary]
@@ -83,7 +105,14 @@ def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str) ->
         for metric, p in judged
         if metric.name == primary
     ]
-    return [*first, *kept]
+    return [bounded(metric) for metric in (*first, *kept)]
+
+
+def bounded(metric: Metric) -> Metric:
+    """A difference that was not found with the most that it may be: what was not seen is not nothing."""
+    difference, ends = metric.difference, metric.difference.ci95
+    most = None if ends is None or metric.verdict != "inconclusive" else max(abs(end) for end in ends)
+    return msgspec.structs.replace(metric, difference=msgspec.structs.replace(difference, less_than=most))
 
 
 def _range(interval: Interval | None) -> Range | None:
@@ -130,7 +159,7 @@ def own_control(metric: Metric, seed: int) -> ControlRecord | None:
         pairs_count=count,
         sound=judged.sound,
         half_width_percent=judged.half_width_percent,
-        text=judged.text,
+        difference_percent=judged.difference_percent,
     )
 
 

@@ -14,7 +14,7 @@ from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.measure.calibration import Offer
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Arm
-from powerprof.records import Window
+from powerprof.records import Note, Window
 from powerprof.sources.base import Meters
 from powerprof.text import Say
 from powerprof.windows.sampling import WindowMeter
@@ -53,7 +53,7 @@ class Apparatus:
     meters: Meters | None
     complete: Callable[[Window], Window]
     say: Say
-    notes: list[str] = field(default_factory=list)
+    notes: list[str | Note] = field(default_factory=list)
     horizon_s: float | None = None
     _failures: int = 0
 

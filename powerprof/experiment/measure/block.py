@@ -14,8 +14,7 @@ from powerprof.experiment.measure.apparatus import Apparatus, Slot
 from powerprof.experiment.measure.observers import Beside
 from powerprof.experiment.options import RAMP_S
 from powerprof.experiment.records import Block, MemberShare, Slices, StormShare
-from powerprof.files import try_text
-from powerprof.paths import procfs
+from powerprof.processes.stat import process_stat
 from powerprof.records import EnergyReading, ProcessTime, Window
 from powerprof.windows.joined import joined
 from powerprof.workloads.reading import Case
@@ -55,15 +54,9 @@ def counting(control: Sql, pid: int | None, counted: str | None = None) -> Calla
 
 
 def minor_faults(pid: int | None) -> int | None:
-    """Pages that a process, with the threads that have ended, was given without reading; None where unknown.
-
-    Field 10 of /proc/PID/stat; the name in field 2 may have blanks and brackets (proc(5)).
-    """
-    text = try_text(procfs() / str(pid) / "stat") if pid else None
-    if text is None:
-        return None
-    words = text.rpartition(")")[2].split()
-    return int(words[7]) if len(words) > 7 and words[7].isdigit() else None
+    """Pages that a process, with the threads that have ended, was given without reading; None where unknown."""
+    stat = process_stat(pid) if pid else None
+    return None if stat is None else stat.minor_faults
 
 
 def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:

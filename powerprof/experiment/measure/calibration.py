@@ -129,7 +129,7 @@ def _of_command(cases: Sequence[Case], options: ExperimentOptions) -> Offer:
     rate = options.rate_hz or cases[0].load.rate_hz
     queries = options.queries or cases[0].load.queries
     if "{rate_hz}" in words and rate is None:
-        raise UsageError(f"{cases[0].qualified} wants a rate", "set --rate, or rate_hz in its [load]")
+        raise UsageError(f"{cases[0].qualified} needs a rate", "set --rate, or rate_hz in its [load]")
     if "{queries}" in words and queries is None:
         raise UsageError(f"{cases[0].qualified} needs a number of queries", "set queries in its [load]")
     if "{duration_s}" in words:

@@ -9,6 +9,23 @@ from typing import Literal
 Arm = Literal["a", "b"]
 
 
+def round_order(points: int, rounds: int, seed: int) -> list[list[int]]:
+    """In which order the points are measured in each round.
+
+    Two rounds make a block: an order shuffled by `seed`, then the same backwards, so that every point has the same
+    place on average and a linear drift cancels. An odd last round has an order of its own.
+    """
+    orders: list[list[int]] = []
+    for number in range(rounds):
+        if number % 2:
+            orders.append(orders[-1][::-1])
+            continue
+        order = list(range(points))
+        random.Random(1000 * seed + number).shuffle(order)  # noqa: S311 - an order, not a secret
+        orders.append(order)
+    return orders
+
+
 def block_order(pairs: int, seed: int) -> list[tuple[Arm, Arm]]:
     """`pairs` pairs in the order in which each is run.
 

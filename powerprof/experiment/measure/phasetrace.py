@@ -6,11 +6,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from powerprof import __version__
 from powerprof.errors import Interrupted
-from powerprof.records import Cause, Conservation, ToolCost, Window
+from powerprof.records import Cause, Conservation, Estimate, ServerExits, ToolCost, Window
 from powerprof.sources.procfs import own_peak_bytes
+from powerprof.statistics import BLOCKS, rate_interval
+
+if TYPE_CHECKING:
+    from powerprof.tracing.idle.window import TracedWindow
 
 
 @dataclass
@@ -20,6 +25,7 @@ class PhaseTrace:
     causes: list[Cause] = field(default_factory=list)
     conservation: Conservation | None = None
     window_s: float | None = None
+    server_exits: ServerExits | None = None
 
 
 @dataclass
@@ -54,18 +60,25 @@ class ToolTally:
         )
 
 
-def trace_phase(traced: PhaseTrace, duration_s: float, server_names: Mapping[int, str], tool: ToolTally) -> None:
-    """Trace one window into `traced`. `server_names`: what the server calls its threads, by thread.
+def trace_phase(
+    traced: PhaseTrace,
+    duration_s: float,
+    server_names: Mapping[int, str],
+    tool: ToolTally,
+    server_pid: int | None = None,
+) -> None:
+    """Trace one window into `traced`. `server_names`: what the server calls its threads, by thread; `server_pid`: its
+    process, where that is on this host.
 
     Raises CapabilityError where this host cannot; Interrupted after a window that was cut short, which is kept.
     """
-    from powerprof.attribution import causes, idle
+    from powerprof.attribution import causes, idle, running
     from powerprof.processes.tasks import look_up
-    from powerprof.tracing.idle.tracer import IdleTracer
+    from powerprof.tracing.idle.build import trace_exits
     from powerprof.tracing.idle.window import TraceWindow
     from powerprof.tracing.symbols.kernel import interrupt_names
 
-    with IdleTracer() as tracer, TraceWindow(tracer) as opened:
+    with trace_exits() as tracer, TraceWindow(tracer) as opened:
         window = opened.measure(duration_s)
     exits = window.trace.causes
     ended_by = idle.mechanisms(exits, window.state_names)
@@ -79,6 +92,7 @@ def trace_phase(traced: PhaseTrace, duration_s: float, server_names: Mapping[int
             interrupts=interrupt_names(),
             server_names=server_names,
             own_pid=os.getpid(),
+            c0_ns=running.c0_ns(exits, window.trace.ran),
         )
         if len(exits)
         else []
@@ -93,5 +107,31 @@ def trace_phase(traced: PhaseTrace, duration_s: float, server_names: Mapping[int
         exits, ended_by, window.trace.lost_count, window.edges, window.stat_idle_percent
     )
     traced.window_s = window.window_s
+    if server_pid is not None:
+        count = sum(row.count for row in rows if row.pid == server_pid)
+        traced.server_exits = _server_exits(count, window, server_pid)
     if window.interrupted:
         raise Interrupted("interrupted")
+
+
+def _server_exits(count: int, window: TracedWindow, server_pid: int) -> ServerExits:
+    """How often the server ended an idle period, `count` times in all; when, by the sample of single periods."""
+    import numpy as np
+
+    from powerprof.attribution.causes import blamed
+    from powerprof.processes.tasks import look_up
+
+    sample = window.trace.sample
+    tids, tgids = blamed(sample)
+    # Of a thread that was woken for another CPU the program knows no process.
+    others = {int(tid) for tid in np.unique(tids[tgids == 0])}
+    own = {tid for tid in others if tid and look_up(tid).pid == server_pid}
+    at = sample["exit_ns"][((tgids == server_pid) | np.isin(tids, list(own))) & (sample["exit_ns"] > 0)]
+    start = min(edge.start_ns for edge in window.edges.values())
+    end = max(edge.end_ns for edge in window.edges.values())
+    counts, _ = np.histogram(at, bins=BLOCKS, range=(start, end))
+    scale = count / int(counts.sum()) if counts.sum() else 0.0
+    blocks = [scale * int(value) for value in counts]
+    known = rate_interval(count, blocks, window.window_s)
+    hz = Estimate(mean=count / window.window_s, low=known.low, high=known.high)
+    return ServerExits(count=count, window_s=window.window_s, wakeups_hz=hz, blocks_count=blocks)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # A storm that raged less than this in the traced window is not what the other windows measured.
 RAGED_PERCENT = 50.0
 _ATTEMPTS = 3
+_FRAMES = 10  # of a stack that is named
 
 # Server, thread, whether it is one of replication.
 Key = tuple[str, str, bool]
@@ -38,7 +39,7 @@ def trace_condition(
 
 
 def repeated_until_raging(trace: Callable[[], TraceSummary], name: str, say: Callable[[str], None]) -> TraceSummary:
-    """The first window in which the storm raged, or has none to rage; the last of three where none did.
+    """The first window in which the storm was active, or has none to rage; the last of three where none did.
 
     A storm that cannot be begun is tried once more: there are servers that back off from it.
     """
@@ -48,7 +49,7 @@ def repeated_until_raging(trace: Callable[[], TraceSummary], name: str, say: Cal
         if storm is None or storm.raged_percent >= RAGED_PERCENT or (attempt > 1 and not storm.began):
             break
         if attempt < _ATTEMPTS:
-            say(f"{name}: the storm raged {storm.raged_percent:.0f} % of the traced window: traced again")
+            say(f"{name}: the storm was active {storm.raged_percent:.0f} % of the traced window: traced again")
     return window
 
 
@@ -58,6 +59,7 @@ def _traced(
     import os
 
     from powerprof.attribution import live, session
+    from powerprof.attribution.requests import AttributeRequest
     from powerprof.processes.targets import Target
 
     bench.enter(case)
@@ -73,7 +75,7 @@ def _traced(
     label = ", ".join(f"{name} ({pid})" for name, pid in members.items())
     with Beside(bench, case) as beside, load_at(bench, case, rate_hz):
         beside.start()
-        taken = live.capture(live.CapturePlan(Target(pids, label, roots=pids), duration_s), names, say)
+        taken = live.capture(Target(pids, label, roots=pids), AttributeRequest(duration_s=duration_s), names, say)
         _, storm = beside.finish(os.cpu_count() or 1)
     bench.leave(case)
     say(f"unwinding {case.name}")
@@ -123,10 +125,10 @@ def _key(window: TraceSummary, row: Wakeup) -> Key:
     return server, part or label, part is not None
 
 
-def top_stack(window: TraceSummary, key: Key, frames: int = 10) -> list[str]:
+def top_stack(window: TraceSummary, key: Key) -> list[str]:
     """The stack that most idle exits of these threads were blamed on, innermost first."""
     rows = [row for row in window.attribution.wakeups if row.stack and _key(window, row) == key]
-    return [frame.label.partition("(")[0] for frame in rows[0].stack[:frames]] if rows else []
+    return [frame.label.partition("(")[0] for frame in rows[0].stack[:_FRAMES]] if rows else []
 
 
 def replication_percent(a: TraceSummary, b: TraceSummary) -> float | None:

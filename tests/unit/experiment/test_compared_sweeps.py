@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from powerprof.cli.compare import _judge
 from powerprof.errors import UsageError, WorseError
-from powerprof.experiment.sweep import Sweep, to_go
+from powerprof.experiment.measure.rounds import to_go
+from powerprof.experiment.sweep_record import Sweep
 from powerprof.experiment.sweepcomparison import are_sweeps, compare_sweeps
 from powerprof.report.documents.kinds import lines_of
+from powerprof.report.wording.records import worded
 from powerprof.runs import RunStore
 from tests.unit.report.sample_records import load_run, sweep, sweep_comparison
 
@@ -62,19 +64,21 @@ def test_what_only_its_own_interval_tells_is_called_no_more_than_possible() -> N
     found = sweep_comparison()
     first, *others = found.parted_with
     unsure = replace(found, parted_with=[replace(first, verdict="inconclusive"), *others])
-    _, _, said = "\n".join(lines_of(unsure, 80)).partition("No figure of the system surely differs where they part.")
-    assert "one of 3 figures that were looked at, these may:" in said
+    _, _, said = "\n".join(lines_of(unsure, 80)).partition(
+        "No figure of the system differs significantly where they diverge."
+    )
+    assert "one of 3 figures, these may differ:" in said
     assert "switches/query" in said and "page faults" not in said
     nothing = replace(found, parted_with=[replace(one, verdict="inconclusive", ci95=None) for one in found.parted_with])
-    assert "these may" not in "\n".join(lines_of(nothing, 80))
+    assert "these may differ" not in "\n".join(lines_of(nothing, 80))
 
 
 def test_a_sweep_with_itself_parts_nowhere(tmp_path: Path) -> None:
     runs = _saved(tmp_path, sweep(), sweep())
-    found = compare_sweeps("sweep-0001", "sweep-0002", runs, 1)
+    found = worded(compare_sweeps("sweep-0001", "sweep-0002", runs, 1))
     assert not any(point.parted for point in found.points)
     assert found.text.startswith(
-        "No difference found between sweep-0001 and sweep-0002 in queries/s at any of 4 values"
+        "No measurable difference between sweep-0001 and sweep-0002 in queries/s at any of 4 values"
     )
     assert found.parted_with == []
     assert [threat.text for threat in found.threats if threat.serious] == [
@@ -86,7 +90,7 @@ def test_a_sweep_with_itself_parts_nowhere(tmp_path: Path) -> None:
 def test_values_that_one_did_not_measure_are_left_out_and_said(tmp_path: Path) -> None:
     whole = sweep()
     runs = _saved(tmp_path, whole, replace(whole, points=whole.points[1:3]))
-    found = compare_sweeps("sweep-0001", "sweep-0002", runs, 1)
+    found = worded(compare_sweeps("sweep-0001", "sweep-0002", runs, 1))
     assert [point.value for point in found.points] == [2, 4]
     assert found.notes == ["clients 1, 8, 1024: not measured in both sweeps"]
 
@@ -108,7 +112,7 @@ def test_a_worse_sweep_fails_where_that_was_asked_for() -> None:
         _judge(sweep_comparison())
 
 
-def test_what_is_left_of_a_sweep_is_said_from_its_first_point_on() -> None:
+def test_what_is_left_of_a_sweep_is_said_from_its_second_round_on() -> None:
     assert to_go(0, 8, 0.0) == ""
-    assert to_go(2, 8, 150.0) == " (2 of 8 done, about 8 min to go)"
-    assert to_go(7, 8, 70.0) == " (7 of 8 done, about 1 min to go)"
+    assert to_go(2, 8, 150.0) == ", about 8 min to go"
+    assert to_go(7, 8, 70.0) == ", about 10 s to go"

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from powerprof.experiment.judge.phases import difference
+from powerprof.statistics.scatter import UNKNOWN_FACTORS
 
 
 @pytest.mark.parametrize(
@@ -20,11 +21,11 @@ from powerprof.experiment.judge.phases import difference
     ],
 )
 def test_few_windows_in_a_row_cannot_show_their_correlation(before: list[float], after: list[float]) -> None:
-    """The two errors of the mean, doubled, times Student's quantile for the smaller side."""
+    """The error of each mean, longer by what so few may hide, times Student's quantile for the smaller side."""
     found = difference(before, after)
     mean = sum(after) / len(after) - sum(before) / len(before)
-    error = (stats.sem(before) ** 2 + stats.sem(after) ** 2) ** 0.5
-    reach = stats.t.ppf(0.975, min(len(before), len(after)) - 1) * 2 * error
+    errors = [UNKNOWN_FACTORS[len(side)] * stats.sem(side) for side in (before, after)]
+    reach = stats.t.ppf(0.975, min(len(before), len(after)) - 1) * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
     assert (found.low, found.high) == pytest.approx((mean - reach, mean + reach))
     assert found.mean == pytest.approx(mean)
 

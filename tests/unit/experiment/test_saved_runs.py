@@ -13,9 +13,11 @@ from powerprof.errors import DataError, UsageError
 from powerprof.experiment.records import Comparison, ConditionRecord, LoadOptions, LoadRun, Threat
 from powerprof.experiment.saved import are_runs
 from powerprof.experiment.savedcomparison import compare_saved
-from powerprof.experiment.sweep import Sweep, find_key, go_on, options_of
+from powerprof.experiment.sweep import find_key, go_on, options_of
+from powerprof.experiment.sweep_record import Sweep
 from powerprof.experiment.sweepstore import SweepStore
 from powerprof.records import Estimate, RunMetric, ServerInfo, ToolCost
+from powerprof.report.wording.records import worded
 from powerprof.runs import RunStore
 from powerprof.workloads.catalogue import find_workload
 from tests.conftest import REPOSITORY
@@ -61,7 +63,7 @@ def test_runs_from_different_kernels_are_compared_and_the_kernel_is_said_first(t
     a = _run(store, [1.00, 1.01, 0.99, 1.00, 1.02, 0.98])
     b = _run(store, [2.00, 2.01, 1.99, 2.00, 2.02, 1.98], kernel="6.18")
     assert are_runs(a, b, tmp_path)
-    found = compare_saved(a, b, tmp_path, seed=1)
+    found = worded(compare_saved(a, b, tmp_path, seed=1))
     assert found.differences == ["host kernel: 6.1 → 6.18"]
     assert found.metrics[0].verdict == "b_higher"
     assert found.metrics[0].difference.percent == pytest.approx(100.0)
@@ -152,7 +154,7 @@ def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
 
     options = options_of(again, ExperimentOptions())
     assert (options.window_s, options.pairs, options.seed) == (0.5, 2, 3)
-    with pytest.raises(UsageError, match="has changed since the sweep was begun"):
+    with pytest.raises(UsageError, match="has changed since the sweep was started"):
         go_on(again, find_workload("city"), BenchOptions(), options, save=store.save, say=lambda text: None)
 
 
@@ -180,7 +182,7 @@ def test_a_serious_threat_of_a_saved_run_is_still_a_doubt(tmp_path: Path) -> Non
     serious = Threat(name="drift", text="idle baseline drift −4 points of C0: too much", serious=True)
     doubted = store.save("compare", msgspec.structs.replace(record, threats=[serious]))
     calm = store.save("compare", msgspec.structs.replace(record, threats=[]))
-    found = compare_saved(f"{calm.id}:index", f"{doubted.id}:index", tmp_path, 1)
+    found = worded(compare_saved(f"{calm.id}:index", f"{doubted.id}:index", tmp_path, 1))
     assert found.verdict.doubts == [f"{doubted.id}:index: idle baseline drift −4 points of C0: too much"]
     assert "unpaired" in {threat.name for threat in found.threats}
-    assert compare_saved(f"{calm.id}:index", f"{calm.id}:no-index", tmp_path, 1).verdict.doubts == []
+    assert worded(compare_saved(f"{calm.id}:index", f"{calm.id}:no-index", tmp_path, 1)).verdict.doubts == []

@@ -69,6 +69,6 @@ def storm(began: bool, raged: float, counter_hz: float) -> StormShare:
 
 def test_a_storm_is_told_with_its_share_of_the_time_or_as_backed_off() -> None:
     raging = [msgspec.structs.replace(builders.block(n, "b"), storm=storm(True, 80.0 + n, 600.0)) for n in range(3)]
-    assert "raged 81 % of the time and was restarted 6 times" in " ".join(of_blocks("x", raging, 200))
+    assert "was active 81 % of the time and was restarted 6 times" in " ".join(of_blocks("x", raging, 200))
     calm = [msgspec.structs.replace(builders.block(0, "b"), storm=storm(False, 0.0, 0.07))]
     assert "backs off (Connections 0.07/s)" in " ".join(of_blocks("x", calm, 200))

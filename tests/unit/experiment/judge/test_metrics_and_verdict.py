@@ -4,22 +4,37 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
 
-from powerprof.experiment.judge.answer import answer, direction, headline, is_worse
+from powerprof.experiment.judge.answer import answer as answer_of
+from powerprof.experiment.judge.answer import direction, headline, is_worse
 from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
 from powerprof.experiment.judge.metrics import Baseline, measured_names, metrics_for, rest_percent
 from powerprof.experiment.judge.threats import crowded, doubts_of, find_threats
 from powerprof.experiment.judge.verdict import half_width_percent, judge, judge_saved, own_control, pairs_of
 from powerprof.experiment.measure.block import with_client
-from powerprof.experiment.records import Difference, Metric, Side, Threat
+from powerprof.experiment.records import Answer, Difference, Metric, Side, Threat
 from powerprof.records import EnergyReading
+from powerprof.report.wording.answers import worded
+from powerprof.report.wording.notes import texts
+from powerprof.report.wording.threats import of_control
+from powerprof.report.wording.threats import worded as threats_worded
 from powerprof.windows.joined import joined
 from tests.unit.experiment.builders import block, blocks, window
 
 BASELINE = Baseline(c0_percent=1.0, wakeups_hz=40.0, watts=1.0)
+
+
+def answer(metrics: list[Metric], asked: str, a: str, b: str) -> Answer:
+    """The answer in words."""
+    return worded(answer_of(metrics, asked), metrics, a, b)
+
+
+def _texts(threats: Sequence[Threat]) -> list[str]:
+    return [threat.text for threat in threats_worded(threats, {"a": "index", "b": "no-index"})]
 
 
 def _metric(metrics: list[Metric], name: str) -> Metric:
@@ -91,7 +106,8 @@ def test_a_twofold_difference_is_found_with_its_interval() -> None:
     said = answer(metrics, "c0_ms_per_query_server", "index", "no-index")
     assert said.text.startswith("no-index uses 2 times as much server CPU time per query as index (")
     assert said.power == "no-index is higher in power (watts, estimated)"
-    assert said.speed == "no difference in speed between index and no-index was shown (p95 latency)"
+    same = "every window read the same"
+    assert said.speed == f"no measurable difference in speed between index and no-index: {same} (p95 latency, 95 %)"
     assert is_worse(metrics, "c0_ms_per_query_server")
     assert not is_worse(judge(blocks(10, 0.2, 0.1), BASELINE, "c0_ms_per_query_server", seed=1), first.name)
 
@@ -102,8 +118,14 @@ def test_a_small_difference_is_said_in_percent_and_none_as_what_could_have_been_
     assert text.startswith("b uses 5.0 % more server CPU time per query than a (")
     same = judge(blocks(10, 0.100, 0.100), BASELINE, "c0_ms_per_query_server", seed=1)
     text = answer(same, "c0_ms_per_query_server", "a", "b").text
-    assert text.startswith("No difference found between a and b in the server's CPU time per query: ")
-    assert "would have been found" in text
+    shape = r"No measurable difference between a and b in the server's CPU time per query: less than ([\d.]+) % \("
+    bound = re.match(shape, text)
+    assert bound is not None
+    less_than, ends = same[0].difference.less_than, same[0].difference.ci95
+    assert less_than is not None and ends is not None and same[0].a.mean
+    assert less_than == max(abs(ends[0]), abs(ends[1])) > 0
+    assert float(bound[1]) == pytest.approx(100 * less_than / same[0].a.mean, abs=0.05)
+    assert small[0].difference.less_than is None
     width = half_width_percent(same[0])
     assert width is not None and 0 < width < 1
 
@@ -177,7 +199,7 @@ def test_a_share_of_nothing_is_not_said() -> None:
 def test_nobody_uses_less_than_nothing() -> None:
     """Few windows that are no pairs: the interval of the difference is wider than A's mean."""
     said = _told("c0_ms_per_query_server", [2.0, 9.0, 3.0, 11.0], [0.4, 0.5, 0.6, 0.5], paired=False)
-    if "less" in said:
+    if "less server" in said:
         assert re.search(r"\(at least [\d.]+ %, 95 %\)\.$", said)
     assert all(float(percent) <= 100 for percent in re.findall(r"([\d.]+) % less", said))
 
@@ -189,16 +211,19 @@ def test_a_large_effect_is_believed_in_both_directions(a: float, b: float, belie
     name = "c0_ms_per_query_server"
     stolen = Threat(name="steal", text="steal 2 %", serious=True)
     doubts = doubts_of([stolen], None, judge(blocks(10, a, b), BASELINE, name, seed=1), name)
-    assert doubts == ([] if believed else ["steal 2 %"])
+    assert _texts(doubts) == ([] if believed else ["steal 2 %"])
 
 
 def test_windows_that_leave_room_for_less_than_nothing_are_told_in_the_unit() -> None:
     said = _told("wakeups_per_query", [0.5, 1.2, 0.9], [2.0, 60.0, 8.0], paired=False)
-    shape = r"No difference found between index and no-index in the wake-ups per query: (.*) \((−.*) to \+.*, 95 %\)\."
+    shape = (
+        r"No measurable difference between index and no-index in the wake-ups per query: "
+        r"less than (.*) \((−.*) to \+(.*), 95 %\)\."
+    )
     told = re.fullmatch(shape, said)
     assert told is not None
-    assert told[1] == "+22.5"
     assert float(told[2].replace("−", "-")) < 0
+    assert told[1] == told[3]
 
 
 def test_no_interval_of_a_condition_reaches_what_cannot_be() -> None:
@@ -220,7 +245,7 @@ def test_what_is_not_sure_among_many_is_neither_found_nor_absent() -> None:
     (metric,) = (m for m in judge(blocks(10, 0.1, 0.2), BASELINE, "watts", seed=1) if m.name == "joules_per_query")
     said = answer([replace(metric, verdict="inconclusive")], "joules_per_query", "index", "no-index").text
     assert said == (
-        "Among so many figures it is not sure that index and no-index differ in the energy per query: "
+        "Inconclusive whether index and no-index differ in the energy per query: "
         "+33.3 % (+23.6 to +43.1, 95 %, estimated)."
     )
 
@@ -237,6 +262,9 @@ def test_a_against_its_own_blocks_is_a_control() -> None:
     control = own_control(metrics[0], seed=1)
     assert control is not None
     assert control.sound
+    assert of_control(control).startswith("A/A ±")
+    differs = replace(control, sound=False, difference_percent=3.21)
+    assert of_control(differs).startswith("the A/A control differs by +3.2 %")
     assert control.pairs_count == 6
     assert control.half_width_percent is not None and control.half_width_percent < 2
 
@@ -264,25 +292,28 @@ def test_two_windows_in_a_row_are_joined_by_time() -> None:
 def test_threats_are_told_and_weighed() -> None:
     quiet = [block(pair, arm) for pair in range(6) for arm in ("a", "b")]
     before = [window(1.0), window(1.05), window(0.95)]
-    threats = {threat.name: threat for threat in find_threats(quiet, before, before, "rate")}
+    found = find_threats(quiet, before, before, "rate")
+    threats = {threat.name: threat for threat in threats_worded(found, {})}
     assert not [threat for threat in threats.values() if threat.serious]
     assert threats["frequency"].text == "no frequency data on this host"
     stolen = [block(0, "a", one=window(steal_percent=3.0)), block(0, "b")]
     steal = next(t for t in find_threats(stolen, before, before, "rate") if t.name == "steal")
-    assert (steal.serious, steal.text) == (True, "steal 1.5 %, up to 3 %")
+    assert (steal.serious, _texts([steal])) == (True, ["steal 1.5 %, up to 3 %"])
     after = [window(31.0), window(31.1), window(30.9)]
     drift = next(t for t in find_threats(quiet, before, after, "rate") if t.name == "drift")
     assert drift.serious
-    assert "+30.00 points" in drift.text
+    assert drift.values == {"points": pytest.approx(30.0)}
+    assert _texts([drift]) == ["idle baseline drift +30.00 points of C0: too much"]
     # Nine tenths of the CPUs are somebody else's all the time: steady, and still not a host to ask about energy.
     crowd = [block(pair, arm, one=window(95.0)) for pair in range(6) for arm in ("a", "b")]
     assert next(t for t in find_threats(crowd, [], [], "rate") if t.name == "other_load").serious
-    told = "other programs used 82 % of the CPUs: what is said of the whole host is theirs as well"
-    assert (crowded(crowd), crowded(quiet)) == ([told], [])
+    note = "other programs used 82 % of the CPUs: figures of the whole host include them"
+    assert (texts(crowded(crowd)), crowded(quiet)) == ([note], [])
     behind = [block(0, "a", queries=40), block(0, "b")]
-    assert "a finished 40 %" in next(t for t in find_threats(behind, [], [], "rate") if t.name == "saturated").text
+    saturated = [threat for threat in find_threats(behind, [], [], "rate") if threat.name == "saturated"]
+    assert _texts(saturated) == ["index completed only 40 % of the offered load"]
     again = [block(0, "a", attempts=3), block(0, "b")]
-    assert next(t for t in find_threats(again, [], [], "rate") if t.name == "repeats").text.startswith("2 blocks")
+    assert "2 blocks failed and were repeated" in _texts(find_threats(again, [], [], "rate"))
 
 
 def test_pairs_that_other_programs_disturbed_are_left_out_if_enough_remain() -> None:
@@ -291,10 +322,10 @@ def test_pairs_that_other_programs_disturbed_are_left_out_if_enough_remain() -> 
     found[6] = block(3, "a", one=window(41.0, server_s=0.3))
     assert disturbed_pairs(found) == {3}
     marked, said = leave_out(found, 10)
-    assert said == "1 pair left out: other programs ran (they are in the JSON)"
+    assert texts(said) == ["other programs ran during 1 of the pairs, which is left out (the JSON has it)"]
     assert [a.pair for a, _ in pairs_of(marked)] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-    assert leave_out(found, 40) == (found, None)
+    assert leave_out(found, 40) == (found, [])
     # Two pairs have no interval: three disturbed ones say more.
     few = found[4:10]
     assert disturbed_pairs(few) == {3}
-    assert leave_out(few, 3) == (few, None)
+    assert leave_out(few, 3) == (few, [])

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from powerprof.experiment.measure.order import Arm, block_order
+from powerprof.experiment.measure.order import Arm, block_order, round_order
 
 
 def flat(order: list[tuple[Arm, Arm]]) -> list[Arm]:
@@ -41,3 +41,17 @@ def test_neither_order_is_always_first() -> None:
 def test_no_pairs_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a pair"):
         block_order(0, 1)
+
+
+@pytest.mark.parametrize("points", [1, 2, 3, 8, 11])
+def test_every_point_is_in_every_round_and_a_linear_drift_cancels_over_two(points: int) -> None:
+    for seed in range(20):
+        orders = round_order(points, 6, seed)
+        assert all(sorted(order) == list(range(points)) for order in orders)
+        places = [sum(order.index(point) for order in orders) for point in range(points)]
+        assert set(places) == {3 * (points - 1)}
+        # Gone on with, a sweep has the order that it was begun with.
+        assert round_order(points, 4, seed) == orders[:4]
+    if points > 3:
+        assert len({tuple(round_order(points, 1, seed)[0]) for seed in range(20)}) > 10
+        assert orders[2] not in orders[:2]

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for the highest rate that holds a limit, against queues whose answer is known."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import msgspec
+import pytest
+
+from powerprof.cli.saturate import limit_of
+from powerprof.errors import UsageError
+from powerprof.experiment.records import Block, ConditionRecord
+from powerprof.experiment.saturation_record import (
+    Limit,
+    Saturation,
+    Trial,
+    compared,
+    highest,
+    saturated,
+    search,
+    trial_of,
+)
+from powerprof.records import Window
+from powerprof.report.terminal.saturate import headline, lines
+
+P95 = Limit(metric="latency_p95_ms", at_most=5.0, unit="ms")
+CONDITION = ConditionRecord(name="index", workload="city", title="", load={}, settings={}, work="1")
+
+
+def window(rate_hz: float, number: int = 0, capacity_hz: float = 1000.0, noise: float = 0.0, seed: int = 0) -> Trial:
+    """A window of an M/M/1 queue: 5 % of its queries take longer than ln 20 / (µ − λ)."""
+    free = capacity_hz - rate_hz
+    p95_ms = 1e3 * math.log(20) / free if free > 0 else 1e6
+    p95_ms *= math.exp(random.Random(f"{seed} {number} {rate_hz}").gauss(0, noise))
+    held = p95_ms <= P95.at_most
+    return Trial(round=number, rate_hz=rate_hz, finished_hz=min(rate_hz, capacity_hz), value=p95_ms, held=held)
+
+
+def test_the_search_finds_the_rate_of_a_queue() -> None:
+    truth = 1000.0 - 1e3 * math.log(20) / 5.0  # 400.9/s
+    trials = search(window, 1000.0, 8)
+    found = highest(trials, 1000.0)
+    assert found == pytest.approx(truth, abs=1000 / 2**8)
+    assert len(trials) == 8 and all(trial.rate_hz == int(trial.rate_hz) for trial in trials)
+
+
+def test_the_interval_of_noisy_searches_holds_the_truth() -> None:
+    """Of latencies that scatter by 20 % nine of ten intervals hold the rate at which half of the windows hold."""
+    truth, within = 1000.0 - 1e3 * math.log(20) / 5.0, 0
+    for seed in range(60):
+        rounds = [
+            search(lambda rate, number=number, seed=seed: window(rate, number, noise=0.2, seed=seed), 1000.0, 7)
+            for number in range(6)
+        ]
+        found = saturated("index", CONDITION, 1000.0, rounds).rate_hz
+        assert found is not None and found.low is not None and found.high is not None
+        within += found.low - 4 <= truth <= found.high + 4  # half a step of the search
+    assert within >= 54
+
+
+def test_a_limit_that_nothing_reaches_or_all_do() -> None:
+    none = search(lambda rate: Trial(round=0, rate_hz=rate, finished_hz=rate, value=9.0, held=False), 100.0, 5)
+    every = search(lambda rate: Trial(round=0, rate_hz=rate, finished_hz=rate, value=1.0, held=True), 100.0, 5)
+    assert highest(none, 100.0) is None
+    low = saturated("index", CONDITION, 100.0, [none, none])
+    high = saturated("index", CONDITION, 100.0, [every, every])
+    assert (low.rate_hz, low.limited, high.limited) == (None, True, False)
+    assert headline(_record(low)) == (
+        "index does not hold 5 ms of p95 latency at any rate that was tried, in 2 of 2 rounds."
+    )
+    assert headline(_record(high)) == "index holds 5 ms of p95 latency up to all that it can do, 100 queries/s."
+
+
+def test_few_queries_a_second_are_not_tried_twice() -> None:
+    trials = search(lambda rate: Trial(round=0, rate_hz=rate, finished_hz=rate, value=1.0, held=rate <= 2), 4.0, 6)
+    assert [trial.rate_hz for trial in trials] == [2.0, 3.0]
+    assert highest(trials, 4.0) == 2.5
+
+
+def test_before_and_after_a_change() -> None:
+    rounds = [search(lambda rate, n=n: window(rate, n, noise=0.05), 1000.0, 8) for n in range(5)]
+    quicker = [search(lambda rate, n=n: window(rate, n, 2000.0, noise=0.05), 2000.0, 8) for n in range(5)]
+    a = saturated("index", CONDITION, 1000.0, rounds)
+    b = saturated("cached", CONDITION, 2000.0, quicker)
+    ratio, verdict = compared(a, b, 1)
+    assert verdict == "b_higher" and ratio is not None and ratio.ci95 is not None
+    truth = (2000.0 - 599.1) / (1000.0 - 599.1)
+    assert ratio.ci95[0] <= truth * 1.05 and ratio.ci95[1] >= truth * 0.95
+    record = msgspec.structs.replace(_record(a), b=b, ratio=ratio, verdict=verdict)
+    assert headline(record).startswith("cached takes 3.")
+    assert all(len(line) <= 80 for line in lines(record, 80))
+
+
+def _record(found: object) -> Saturation:
+    return Saturation(id=None, command="saturate", started_at="2026-01-01T00:00:00Z", limit=P95, a=found)  # type: ignore[arg-type]
+
+
+def test_a_server_that_falls_behind_holds_no_limit() -> None:
+    def block(queries: int, p95_ms: float | None) -> Block:
+        own = Window(
+            started_at="", window_s=2.0, cpus=2, c0_percent=70.0, idle_percent=30.0, wakeups_hz=None, states=[]
+        )
+        return Block(
+            pair=0, arm="a", dropped=False, attempts_count=1, queries=queries, offered_hz=1.0, window=own, p95_ms=p95_ms
+        )
+
+    assert trial_of(P95, block(1900, 4.0), 0, 1000.0).held
+    assert not trial_of(P95, block(1900, 6.0), 0, 1000.0).held
+    assert not trial_of(P95, block(1700, 4.0), 0, 1000.0).held  # 85 % of what was offered
+    assert trial_of(P95, block(15, 4.0), 0, 10.0).held  # 15 of 20: chance
+    assert not trial_of(P95, block(1900, None), 0, 1000.0).held
+    assert trial_of(limit_of("cpu=70%"), block(2000, None), 0, 1000.0).held
+    assert not trial_of(limit_of("cpu=69.9%"), block(2000, None), 0, 1000.0).held
+
+
+def test_limits() -> None:
+    assert limit_of("p95=5ms") == P95 == limit_of("p95=0.005s") == limit_of("p95=5000us")
+    for text in ("p95=0ms", "p95=5", "p42=5ms", "cpu=0%", "cpu=100%", "cpu=", "", "p95=-1ms", "p95=٥ms"):
+        with pytest.raises(UsageError):
+            limit_of(text)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A study's findings against records whose figures are known, and the order of its steps when one fails or is ended."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from powerprof.errors import Interrupted, PowerprofError
+from powerprof.experiment.study import StudyOptions, measure_study, plan, record_of
+from powerprof.experiment.study_record import Measured, StudyRun, outcome, rows_of
+from powerprof.records import Estimate
+from powerprof.report.documents.saved import load_saved
+from powerprof.report.exports.formats import export
+from powerprof.report.html import render_html
+from powerprof.report.terminal.study import lines
+from powerprof.runs import RunStore
+from powerprof.text import Say
+from powerprof.workloads.studies import Finding, Step, Study, find_study
+from tests.unit.report.sample_records import comparison, idle_run, load_run, sweep
+
+IDLE = Step(name="idle", command="idle")
+INDEX = Step(name="index", command="compare", conditions=["index", "no-index"])
+POINTS = Step(name="points", command="sweep", conditions=["city:index"], values=[1, 8])
+RUN = Step(name="run", command="run", conditions=["city:index"])
+
+
+def finding(metric: str, a: str | None, b: str, **more: object) -> Finding:
+    return Finding(label=f"{metric} of {b}", then="then", metric=metric, a=a, b=b, **more)  # type: ignore[arg-type]
+
+
+STUDY = Study(
+    title="A study",
+    published="2009.",
+    page="a.md",
+    steps=[IDLE, INDEX, POINTS, RUN],
+    findings=[
+        finding("wakeups_hz", "idle:baseline", "idle:clients", expected="same", within=40.0),
+        finding("c0_ms_per_query_server", "index:a", "index:b", expected="lower"),
+        finding("c0_ms_per_query_server", "index:b", "index:a", expected="higher"),
+        finding("queries_hz", "points:1", "points:8"),
+        finding("c0_ms_per_query_server", None, "run"),
+        finding("no_such_metric", "index:a", "index:b", expected="higher"),
+    ],
+)
+RECORDS: dict[str, Measured] = {"idle": idle_run(), "index": comparison(), "points": sweep(), "run": load_run()}
+
+
+def measured(step: Step, options: StudyOptions, say: Say) -> Measured:
+    return RECORDS[step.name]
+
+
+def keep(command: str, record: Measured) -> Measured:
+    return record
+
+
+def study_run(kept: object = keep, measure: object = measured, **options: object) -> StudyRun:
+    chosen = StudyOptions(**options)  # type: ignore[arg-type]
+    return measure_study("a", STUDY, chosen, kept, lambda text: None, measure)  # type: ignore[arg-type]
+
+
+def test_figures_are_those_of_the_runs() -> None:
+    same, index, turned, points, alone, none = rows_of(STUDY, RECORDS, 1)
+    phases = {phase.name: phase for phase in idle_run().phases}
+    assert same.a == phases["baseline"].intervals["wakeups_hz"] and same.b == phases["clients"].intervals["wakeups_hz"]
+    deltas = {(one.from_phase, one.to_phase, one.metric): one.difference for one in idle_run().deltas}
+    assert same.difference == deltas["baseline", "clients", "wakeups_hz"] and same.runs == ["idle-1031"]
+    judged = next(metric for metric in comparison().metrics if metric.name == "c0_ms_per_query_server")
+    assert index.a is not None and index.b is not None and index.ratio is not None and judged.ratio is not None
+    assert (index.a.mean, index.b.mean) == (judged.a.mean, judged.b.mean)
+    assert (index.ratio.mean, (index.ratio.low, index.ratio.high)) == (judged.ratio.b_over_a, judged.ratio.ci95)
+    # Not in the order of the comparison: the same figures, judged as two samples.
+    assert turned.a == index.b and turned.b == index.a and turned.ratio is not None
+    assert turned.ratio.mean == pytest.approx(1 / index.ratio.mean, rel=0.1)
+    assert {index.outcome, turned.outcome} <= {"confirmed", "contradicted"} and index.outcome == turned.outcome
+    rates = [next(m for m in point.metrics if m.name == "queries_hz").estimate for point in sweep().points[:4]]
+    assert (points.a, points.b) == (rates[0], rates[3]) and points.outcome == "no claim"
+    assert alone.a is None and alone.b is not None and alone.outcome == "no claim"
+    assert none.outcome == "not measured" and none.b is None and none.runs == []
+
+
+@pytest.mark.parametrize(
+    ("expected", "within", "ends", "found", "said"),
+    [
+        ("higher", None, (0.1, 2.0), True, "confirmed"),
+        ("higher", None, (-2.0, -0.1), True, "contradicted"),
+        ("lower", None, (-2.0, -0.1), True, "confirmed"),
+        ("lower", None, (-2.0, 0.1), True, "inconclusive"),
+        ("lower", None, (-2.0, -0.1), False, "inconclusive"),
+        ("same", 1.0, (-0.5, 0.9), True, "confirmed"),
+        ("same", 1.0, (0.2, 0.9), True, "confirmed"),
+        ("same", 1.0, (-0.5, 1.1), True, "inconclusive"),
+        ("same", 1.0, (1.1, 2.0), True, "contradicted"),
+        ("same", 1.0, None, True, "inconclusive"),
+        (None, None, (1.0, 2.0), True, "no claim"),
+    ],
+)
+def test_an_outcome_is_that_of_the_interval(
+    expected: str, within: float, ends: tuple[float, float] | None, found: bool, said: str
+) -> None:
+    low, high = ends or (None, None)
+    assert outcome(expected, within, Estimate(mean=1.0, low=low, high=high), is_found=found) == said  # type: ignore[arg-type]
+
+
+def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
+    def one_fails(step: Step, options: StudyOptions, say: Say) -> Measured:
+        if step.name == "index":
+            raise PowerprofError("no room", "make some")
+        return measured(step, options, say)
+
+    record = study_run(measure=one_fails)
+    assert [step.problem for step in record.steps] == [None, "no room (make some)", None, None]
+    assert record.rows[1].outcome == "not measured" and record.rows[3].b is not None
+    assert not record.interrupted
+
+    def all_fail(step: Step, options: StudyOptions, say: Say) -> Measured:
+        raise PowerprofError(f"{step.name} fails")
+
+    with pytest.raises(PowerprofError, match="idle fails"):
+        study_run(measure=all_fail)
+
+
+def test_an_interrupted_study_keeps_what_is_done() -> None:
+    def ended(step: Step, options: StudyOptions, say: Say) -> Measured:
+        if step.name == "points":
+            raise Interrupted("interrupted")
+        return measured(step, options, say)
+
+    record = study_run(measure=ended)
+    assert record.interrupted and [step.name for step in record.steps] == ["idle", "index"]
+    assert record.rows[0].b is not None and record.rows[3].outcome == "not measured"
+    assert "Ended early: this is what was measured until then; 3 not measured." in lines(record, 200)
+
+    def at_once(step: Step, options: StudyOptions, say: Say) -> Measured:
+        raise Interrupted("interrupted")
+
+    with pytest.raises(Interrupted):
+        study_run(measure=at_once)
+
+
+def test_only_the_chosen_steps_are_measured() -> None:
+    record = study_run(only=("index",))
+    assert [step.name for step in record.steps] == ["index"] and record.rows[0].outcome == "not measured"
+
+
+def test_the_time_is_that_of_its_steps() -> None:
+    study = find_study("power-efficiency")
+    assert plan(study, StudyOptions()) == "Power efficiency of MySQL: 10 steps, about 26 min"
+    assert plan(study, StudyOptions(quick=True)) == "Power efficiency of MySQL: 10 steps, about 6 min"
+
+
+def test_it_is_saved_opened_and_written_in_every_form(tmp_path: Path) -> None:
+    record = record_of(
+        "a", STUDY, RECORDS, study_run().steps, StudyOptions(quick=True), "2026-01-01", interrupted=False
+    )
+    saved = RunStore(tmp_path).save("study", record)
+    assert load_saved(str(saved.id), tmp_path) == saved == replace(record, id="study-0001")
+    printed = "\n".join(lines(saved, 100))
+    assert printed.startswith(
+        f"A study: {sum(row.outcome == 'confirmed' for row in saved.rows)} of 4 published findings"
+    )
+    assert "idle-1031: powerprof idle --clients 16" in printed and "not measured" in printed
+    markdown, page, table = (export(saved, kind).decode() for kind in ("markdown", "html", "csv"))
+    figure = f"{saved.rows[1].b.mean:.3g}" if saved.rows[1].b else "?"
+    assert all(figure in form for form in (printed, markdown, page))
+    assert "| finding | then | today | verdict | run |" in markdown and "`idle-1031`" in markdown
+    assert "Then and now" in page and page == render_html(saved)
+    rows = list(csv.reader(io.StringIO(table, newline="")))
+    assert {len(row) for row in rows} == {20} and float(rows[2][8]) == pytest.approx(
+        saved.rows[1].b.mean if saved.rows[1].b else 0
+    )
