@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
+import select
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof.errors import DataError, PowerprofError
@@ -150,3 +153,15 @@ def _unpacked(data: bytes, path: Path, limit_bytes: int) -> bytes:
             return file.read(limit_bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(path, f"damaged gzip file ({error})") from None
+
+
+def readable(descriptors: Sequence[int], timeout_s: float | None = None) -> list[int]:
+    """Those that can be read, or have ended; empty where none can within `timeout_s`.
+
+    By poll(): select() refuses descriptors above 1,023, of which a process with a thousand connections has some.
+    """
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    milliseconds = None if timeout_s is None else math.ceil(1e3 * max(0.0, timeout_s))
+    return [descriptor for descriptor, _ in poll.poll(milliseconds)]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import gc
 import os
-import select
 import signal
 import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from powerprof import files
 from powerprof.child import die_with_parent
 from powerprof.errors import PowerprofError
 
@@ -40,22 +40,22 @@ def apart(work: Callable[[Say], None], timeout_s: float) -> Apart:
     else that takes too long, and what was handed over until then counts. Raises PowerprofError where there are too
     many processes.
     """
-    told = os.memfd_create("apart", os.MFD_CLOEXEC)
+    results = os.memfd_create("apart", os.MFD_CLOEXEC)
     parent, pid = os.getpid(), 0
     try:
         pid = os.fork()
         if pid == 0:
-            _work(work, told, parent)
+            _work(work, results, parent)
         status, cpu_s = _wait(pid, timeout_s)
         pid = 0
-        return Apart(_parts(told), status == 0, cpu_s)
+        return Apart(_parts(results), status == 0, cpu_s)
     except OSError as error:
         raise PowerprofError(
             f"cannot fork ({(error.strerror or str(error)).lower()})",
             "allow more processes: ulimit -u, and pids.max of its control group",
         ) from error
     finally:
-        os.close(told)
+        os.close(results)
         if pid:
             # An interrupt: nobody waits for it any more.
             with suppress(ProcessLookupError, ChildProcessError):
@@ -63,7 +63,7 @@ def apart(work: Callable[[Say], None], timeout_s: float) -> Apart:
                 os.waitpid(pid, 0)
 
 
-def _work(work: Callable[[Say], None], told: int, parent: int) -> None:
+def _work(work: Callable[[Say], None], results: int, parent: int) -> None:
     """The child: it never returns, and runs nothing of what its parent does at its end."""
     status = 1
     try:
@@ -74,30 +74,30 @@ def _work(work: Callable[[Say], None], told: int, parent: int) -> None:
             return
         # To look at every object would copy every page.
         gc.disable()
-        work(lambda part: _put(told, part))
+        work(lambda part: _put(results, part))
         status = 0
     finally:
         os._exit(status)
 
 
-def _put(told: int, part: bytes) -> None:
+def _put(results: int, part: bytes) -> None:
     view = memoryview(_LENGTH.pack(len(part)) + part)
     while view:
-        view = view[os.write(told, view) :]
+        view = view[os.write(results, view) :]
 
 
 def _wait(pid: int, timeout_s: float) -> tuple[int, float]:
     """(wait status, CPU seconds) of a child, which is killed where it does not end in time."""
     with os.fdopen(os.pidfd_open(pid), "rb", buffering=0) as ended:
-        if not select.select([ended], [], [], timeout_s)[0]:
+        if not files.readable([ended.fileno()], timeout_s):
             os.kill(pid, signal.SIGKILL)
     _, status, used = os.wait4(pid, 0)
     return status, used.ru_utime + used.ru_stime
 
 
-def _parts(told: int) -> list[bytes]:
+def _parts(results: int) -> list[bytes]:
     """What was handed over whole."""
-    data = os.pread(told, os.fstat(told).st_size, 0)
+    data = os.pread(results, os.fstat(results).st_size, 0)
     parts, at = [], 0
     while at + _LENGTH.size <= len(data):
         (size,) = _LENGTH.unpack_from(data, at)

@@ -20,6 +20,8 @@ from powerprof.folders import Folder, only_root_writes
 
 # FHS 3.0, 5.5: data of an application that can be made again.
 ROOT_CACHE = Path("/var/cache/powerprof")
+# FHS 3.0, 3.15: about the running system, gone with it. Root alone may write there.
+ROOT_CHANGED = Path("/run/powerprof-changed")
 _STATE, _CONFIG, _CACHE = ".local/state", ".config", ".cache"
 
 
@@ -95,6 +97,11 @@ def state_dir() -> Path:
 def config_dir() -> Path:
     """The user's power models and defaults."""
     return _xdg("XDG_CONFIG_HOME", _CONFIG)
+
+
+def changed_dir() -> Path:
+    """Where the old values of changed settings of others are written down: for root a folder that a boot empties."""
+    return ROOT_CHANGED if os.geteuid() == 0 else state_dir() / "changed"
 
 
 def cache_dir() -> Path:

@@ -133,7 +133,16 @@ def _checked(
 
 def _cannot_run(program: str, error: OSError) -> PowerprofError:
     reason = "no such program" if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
-    return PowerprofError(f"cannot run {program} ({reason})", "start it by itself: is it a program of this machine?")
+    return PowerprofError(f"cannot run {program} ({reason})", "run it directly: is it a program of this machine?")
+
+
+def _not_found(word: str) -> PowerprofError:
+    """Why a shell would not run that word."""
+    if "/" not in word or not os.path.lexists(word):
+        return PowerprofError(f"cannot run {word!r} (no such program)", "is it installed, and on PATH?")
+    if os.path.isdir(word):  # noqa: PTH112 - Path's raises where a name is too long
+        return PowerprofError(f"cannot run {word} (it is a directory)", "name a program")
+    return PowerprofError(f"cannot run {word} (not executable)", "chmod +x makes a script of yours a program")
 
 
 @contextmanager
@@ -148,7 +157,7 @@ def _said(program: str, inside: Enclosure | None) -> Iterator[None]:
         if inside is None or isinstance(error, subprocess.TimeoutExpired):
             raise
         raise PowerprofError(
-            f"cannot run {program} in a file system of its own (this host does not allow it)",
+            f"cannot run {program} in a private file system (this host does not allow it)",
             "as root, or where accounts may have user namespaces: sysctl kernel.unprivileged_userns_clone=1",
         ) from error
 
@@ -197,7 +206,7 @@ def run(
     if check and done.returncode != 0:
         raise PowerprofError(
             f"{Path(words[0]).name} failed with {done.returncode}: {finished.tail()}",
-            "run it by itself: what it lacks for powerprof it lacks for you",
+            "run it directly to see what is missing",
         )
     return finished
 
@@ -255,7 +264,7 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
     account = caller() if is_delegated() else None
     program = shutil.which(argv[0])
     if program is None:
-        raise PowerprofError(f"cannot run {argv[0]} (no such program)", "is it installed, and on PATH?")
+        raise _not_found(argv[0])
     words = (program, *argv[1:]) if account else _checked((str(Path(program).absolute()), *argv[1:]), None)
     env = {name: value for name, value in os.environ.items() if account is None or not name.startswith("SUDO_")}
     if account:
@@ -276,6 +285,7 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
             extra_groups=account.groups if account else None,
         )
     except OSError as error:
+        descendants.adopt_orphans(False)
         raise _cannot_run(argv[0], error) from error
 
 

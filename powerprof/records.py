@@ -6,12 +6,31 @@ Collecting fills them, `runs` saves them, statistics and reports read them. Unkn
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
+from powerprof.system_records import AchievedResidency, OsRates
+
 Kind = Literal["measured", "estimated"]
 Mechanism = Literal["timer", "device", "ipi", "no_ipi", "tick", "unknown"]
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a reader has to know of a record, by its name and its figures: report words it before it is saved.
+
+    In a saved record it is a sentence.
+    """
+
+    name: str
+    values: dict[str, float | str] = {}
+
+    def __hash__(self) -> int:
+        return hash((self.name, *self.values.items()))
+
+
+Notes = Sequence[str | Note]
 
 
 class StateResidency(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,20 +55,10 @@ class StateResidency(msgspec.Struct, frozen=True, kw_only=True):
     polling_percent: float | None = None
 
 
-class AchievedResidency(msgspec.Struct, frozen=True, kw_only=True):
-    """What the hardware says it did, where a source knows: `cpuidle` counts requests only.
-
-    The mean over all units of that scope.
-    """
-
-    scope: Literal["cpu", "core", "package"]
-    name: str
-    residency_percent: float
-
-
 class EstimateRange(msgspec.Struct, frozen=True, kw_only=True):
     """What an estimate of this host goes by, each with its interval: its watts are `idle_watts` where no CPU runs and
-    `idle_watts + slope_watts` where all of them do. In a difference only the slope counts."""
+    `idle_watts + slope_watts` where all of them do. In a difference only the slope counts, in a ratio idle ÷ slope,
+    whose interval are the odds (None: unknown, and in records before 2026-12)."""
 
     idle_watts: float
     idle_low_watts: float
@@ -57,6 +66,8 @@ class EstimateRange(msgspec.Struct, frozen=True, kw_only=True):
     slope_watts: float
     slope_low_watts: float
     slope_high_watts: float
+    odds_low: float | None = None
+    odds_high: float | None = None
 
 
 Scope = Literal[
@@ -121,6 +132,18 @@ class Conservation(msgspec.Struct, frozen=True, kw_only=True):
     idle_percent: float | None = None
 
 
+class ServerExits(msgspec.Struct, frozen=True, kw_only=True):
+    """Idle exits that the server's own threads caused in the traced window: a count, and its rate with the interval.
+
+    `blocks_count` are the counts in equal parts of the window, one after the other.
+    """
+
+    count: int
+    window_s: float
+    wakeups_hz: Estimate
+    blocks_count: list[float] = []
+
+
 class ProcessTime(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time that one named group (mysqld, client, powerprof, rest) used in a window."""
 
@@ -162,7 +185,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     tool_wakeups_count: int | None = None
     energy: list[EnergyReading] = []
     processes: list[ProcessTime] = []
-    notes: list[str] = []
+    system: OsRates | None = None
+    notes: Notes = []
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +226,7 @@ class EnergySplit(msgspec.Struct, frozen=True, kw_only=True):
     wakeup_joules: float | None = None
     active_low_joules: float | None = None
     active_high_joules: float | None = None
-    notes: list[str] = []
+    notes: Notes = []
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,9 +249,11 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     causes: list[Cause] = []
     conservation: Conservation | None = None
     traced_window_s: float | None = None
+    server_exits: ServerExits | None = None
+    system: OsRates | None = None
     intervals: dict[str, Estimate] = {}
     windows: list[Window] = []
-    notes: list[str] = []
+    notes: Notes = []
 
 
 def metric_of(quantity: str, *of: str) -> str:
@@ -272,9 +298,9 @@ class EnergySource(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     doubts: list[str] = []
 
-    def sentences(self) -> list[str]:
+    def notes(self) -> Notes:
         """All of it, for where notes are only listed."""
-        return [f"energy: {self.why}", *(f"estimate: {doubt}" for doubt in self.doubts)]
+        return [Note("energy", {"why": self.why}), *(Note("estimate", {"doubt": doubt}) for doubt in self.doubts)]
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,25 +338,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     phases: list[Phase]
     server: ServerInfo | None = None
     energy_source: EnergySource | None = None
-    notes: list[str] = []
+    notes: Notes = []
     interrupted: bool = False
     failure: str | None = None
     schema: Literal["powerprof.run/1"] = "powerprof.run/1"
-
-
-class IdleOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `idle` was asked for."""
-
-    clients_count: int | None = None
-    duration_s: float | None = None
-    repeat_count: int | None = None
-    residency_source: str | None = None
-    sysfs: str | None = None
-
-
-class IdleRun(Run, frozen=True, kw_only=True):
-    """What `idle` saves: also how its phases differ, and how far the baseline moved meanwhile."""
-
-    options: IdleOptions = IdleOptions()
-    deltas: list[Delta] = []
-    drift: list[Delta] = []

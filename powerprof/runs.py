@@ -86,7 +86,7 @@ def decode(path: Path, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(text.encode(), type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise DataError(path, f"not a record of powerprof ({error})") from None
+        raise DataError(path, f"not a record of powerprof ({error})", hint="powerprof runs lists them") from None
 
 
 def head_of(path: Path) -> Record:

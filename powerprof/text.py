@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import codecs
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -74,9 +75,9 @@ def some(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def signed(value: float | None, digits: int = 2, unit: str = "") -> str:
+def signed(value: float | None, digits: int = 2) -> str:
     """As `number`, with + before what is not negative."""
-    text = number(value, digits, unit)
+    text = number(value, digits)
     return text if value is None or text.startswith("−") else f"+{text}"
 
 
@@ -103,6 +104,13 @@ def period(milliseconds: float | None) -> str:
     if milliseconds < 1000:
         return f"every {milliseconds:.3g} ms"
     return f"every {milliseconds / 1e3:.3g} s"
+
+
+def about(seconds: float) -> str:
+    """How long something will take: `about 40 s`, `about 3 min`, `about 2.5 h`."""
+    if seconds < 90:
+        return f"about {max(10, math.ceil(seconds / 10) * 10)} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {number(seconds / 3600, 1)} h"
 
 
 def cut(text: str, width: int) -> str:
@@ -132,3 +140,25 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     import textwrap
 
     return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False) or [""]
+
+
+def placed(label: str, source: str | None) -> str:
+    """A function with the name and line of its source file: `main (main.c:12)`; without them where they are unknown."""
+    return label if source is None else f"{label} ({source.rpartition('/')[2]})"
+
+
+def without_parameters(function: str) -> str:
+    """A C++ function without the types of its parameters: `do_command(THD*, bool)` is `do_command`.
+
+    Kept is what belongs to the name, `operator()` and `(anonymous namespace)`, and what follows a blank, as files do.
+    """
+    name = function.removesuffix(" const")
+    if not name.endswith(")"):
+        return function
+    depth = 0
+    for at in range(len(name) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(name[at], 0)
+        if depth == 0:
+            before = name[:at]
+            return function if not before or before[-1] in " :" or before.endswith("operator") else before
+    return function

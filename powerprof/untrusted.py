@@ -75,6 +75,9 @@ def reading(path: object) -> Iterator[None]:
         raise DataError(path, "nested too deeply") from None
     except MemoryError:
         raise DataError(path, "too large for this host's memory") from None
+    except OSError as error:
+        # A name that was read may be too long, go round in links, or lie on a disk that is broken.
+        raise DataError(path, f"cannot be read ({(error.strerror or str(error)).lower()})") from None
     except Exception as error:
         if not isinstance(error, _senseless()):
             raise

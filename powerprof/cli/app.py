@@ -26,14 +26,20 @@ _COMMANDS = (
     "profile",
     "functions",
     "offcpu",
+    "syscalls",
     "queries",
     "run",
     "compare",
     "sweep",
+    "saturate",
+    "study",
     "residency",
     "energy",
     "calibrate",
+    "symbols",
     "diagnose",
+    "cure",
+    "slack",
     "watch",
     "export",
     "doctor",
@@ -64,6 +70,17 @@ def _only_listed() -> None:
     """Stands for a subcommand where nothing but the list of them is asked for."""
 
 
+def _put_back_left_behind() -> None:
+    """What a killed `cure` left changed, if it was killed together with its keeper; usually there is no such folder."""
+    with suppress(OSError):
+        # A recorded host's processes say nothing about those of this one.
+        if paths.is_this_host() and os.listdir(paths.changed_dir()):
+            from powerprof.reversible.journal import put_back_left_behind
+
+            for text in put_back_left_behind():
+                say(f"note: {text}", error=True)
+
+
 def build_app(names: Sequence[str] = _COMMANDS, *, listed: bool = False) -> typer.Typer:
     """The Typer application with these subcommands: all, or the one that was typed, to import no other.
 
@@ -88,6 +105,7 @@ def build_app(names: Sequence[str] = _COMMANDS, *, listed: bool = False) -> type
         if debug:
             os.environ["POWERPROF_DEBUG"] = "1"
         paths.check_roots()
+        _put_back_left_behind()
 
     for name in names:
         if listed:
@@ -124,34 +142,39 @@ _CommandLineError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
 
 def _bound(match: re.Match[str]) -> str:
-    """`-1 is not in the range 0<=x<=100` as `must be at least 0`."""
+    """`-1 is not in the range 0<=x<=100` as `-1: must be at least 0`."""
     least, most = match["low"] or match["least"], match["high"] or match["most"]
     below = least is not None and float(match["value"]) < float(least)
-    return f"must be at least {least}" if below else f"must be at most {most}"
+    return f"{match['value']}: must be at least {least}" if below else f"{match['value']}: must be at most {most}"
 
 
 # What Typer says of a value, and the plain words for it.
 _COMPLAINTS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
-    (r"^Invalid value for '(--[\w-]+)': ", r"\1: "),
-    (r"'.*' is not a valid int.*", "not a whole number"),
-    (r"'.*' is not a valid float.*", "not a number"),
+    (r"^Invalid value for '(--[\w-]+)': ", r"\1 "),
+    (r"'(.*)' is not a valid int.*", r"\1: not a whole number"),
+    (r"'(.*)' is not a valid float.*", r"\1: not a number"),
+    (r"'(.*)' is not one of (.*)", r"\1: not one of \2"),
     (rf"(?P<value>\S+) is not in the range (?:{LIMITS})", _bound),
 )
 
 
-# Options of `attribute` that have become commands.
+# What answers now what an option of a command answered.
 _MOVED = {
-    **dict.fromkeys(("--on-cpu", "--event", "--frequency"), "profile"),
-    **dict.fromkeys(("--functions", "--max-functions", "--allow-unwinding-risk", "--backend"), "functions GLOB"),
-    **dict.fromkeys(("--wakers", "--sleeps"), "offcpu"),
+    "attribute": {
+        **dict.fromkeys(("--on-cpu", "--event", "--frequency"), "profile"),
+        **dict.fromkeys(("--functions", "--max-functions", "--allow-unwinding-risk", "--backend"), "functions GLOB"),
+        **dict.fromkeys(("--wakers", "--sleeps"), "offcpu"),
+    },
+    "queries": {"--enable-consumers": "queries --method samples"},
 }
 
 
 def _usage_error(error: typer.BadParameter) -> UsageError:
     """Typer's complaint, which comes with usage and in several lines, as one line and a hint."""
     option = getattr(error, "option_name", None)
-    if error.ctx is not None and error.ctx.info_name == "attribute" and option in _MOVED:
-        return UsageError(f"attribute has no {option}", f"powerprof {_MOVED[option]}")
+    name = (error.ctx.info_name if error.ctx else None) or ""
+    if instead := _MOVED.get(name, {}).get(str(option)):
+        return UsageError(f"{name} has no {option}", f"powerprof {instead}")
     said = " ".join(error.format_message().split()).rstrip(".")
     for pattern, words in _COMPLAINTS:
         said = re.sub(pattern, words, said)

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Duration, EnergyOptions, Given, Html, ProfileOptions, Saving, files_of
+from powerprof.cli.options import ENERGY, Duration, EnergyOptions, Given, Html, ProfileOptions, Saving, files_of
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.targets import TargetOptions, Top, check_by
+from powerprof.cli.targets import Lines, TargetOptions, Top, check_by
 from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError
 
@@ -24,10 +24,7 @@ RingKib = Annotated[
     int,
     typer.Option("--stack-buffer", metavar="KIB", min=4, max=1 << 20, help="Ring buffer for stacks, a power of two."),
 ]
-_MEASURING = (
-    *("duration", "stack_buffer", "energy_source", "meter_log"),
-    *("server", "socket", "defaults_file", "no_save"),
-)
+_MEASURING = (*("duration", "stack_buffer", *ENERGY), *("server", "socket", "defaults_file", "no_save"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +32,13 @@ class ViewOptions:
     """What the report shows, and of which capture."""
 
     by: Annotated[
-        str | None, typer.Option("--by", metavar="WHAT", help="Rows by stack, function, thread or device.")
+        str | None,
+        typer.Option(
+            "--by", metavar="WHAT", help="Rows by stack, function, thread, device or unit (service, container, pod)."
+        ),
     ] = None
     top: Top = 20
+    lines: Lines = False
     from_run: Annotated[str | None, typer.Option("--from", metavar="RUN", help="Analyse a saved capture again.")] = None
 
 
@@ -65,9 +66,11 @@ def command(
     from powerprof.report.exports.beside import extras_of_capture
     from powerprof.report.terminal import attribution
 
-    check_by(view.by, attribution.BY)
+    check_by(view.by, attribution.BY, sources=view.lines)
     if view.from_run is None:
-        request = AttributeRequest(duration_s=duration, stack_buffer_kib=stack_buffer, meters=energy, settle=True)
+        request = AttributeRequest(
+            duration_s=duration, stack_buffer_kib=stack_buffer, energy=energy.request, settle=True
+        )
         result = session.attribute(target, given, request, say_to(saving))
     elif target.pid or target.cgroup or target.system:
         raise UsageError("--from analyses a saved capture: it takes no target", "leave out all but --from and outputs")
@@ -78,7 +81,7 @@ def command(
         "attribute",
         saving,
         files,
-        lines=partial(attribution.lines, by=view.by or "stack", top=view.top),
+        lines=partial(attribution.lines, by=view.by or "stack", top=view.top, sources=view.lines),
         raw=result.files,
         extras=partial(extras_of_capture, result.capture),
     )

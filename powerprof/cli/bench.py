@@ -35,13 +35,18 @@ class BenchChoice:
         typer.Option("--server-basedir", metavar="DIR", callback=to_enter, help="Where that server keeps its files."),
     ] = None
     network_namespaces: Annotated[
-        bool, typer.Option("--network-namespaces", help="A network of its own for every server of a topology (root).")
+        bool, typer.Option("--network-namespaces", help="One network namespace per server of a topology (root).")
     ] = False
     server_build: Annotated[
         str | None, typer.Option("--server-build", metavar="NAME", help="A fetched server to run (powerprof servers).")
     ] = None
     server_cpus: Annotated[
-        str | None, typer.Option("--server-cpus", metavar="LIST", help="CPUs of the private server, such as 0-1,4.")
+        str | None,
+        typer.Option(
+            "--server-cpus",
+            metavar="LIST",
+            help="CPUs of private servers: 0-1,4, or by name or role: router=0,host=1-2.",
+        ),
     ] = None
     client_cpus: Annotated[
         str | None, typer.Option("--client-cpus", metavar="LIST", help="CPUs of the client, such as 2-3.")
@@ -68,10 +73,12 @@ class BenchChoice:
         """Where the servers run, connected to a given one. Raises UsageError for what does not fit together."""
         from powerprof.experiment.bench.options import BenchOptions
 
+        own, members = cpu_sets(self.server_cpus, "--server-cpus")
         with _given(self) as server:
             yield BenchOptions(
                 given=server,
-                server_cpus=cpu_list(self.server_cpus, "--server-cpus"),
+                server_cpus=own,
+                member_cpus=members,
                 client_cpus=cpu_list(self.client_cpus, "--client-cpus"),
                 world_sql=self.world_sql,
                 server_binary=self.server_binary,
@@ -108,7 +115,24 @@ def _build(bench: BenchChoice) -> ServerBuild | None:
 
     if bench.server_binary is not None or bench.server_basedir is not None:
         raise UsageError("--server-binary or --server-basedir and --server-build name two servers", "use one of them")
-    return historical.build(bench.server_build)
+    try:
+        return historical.build(bench.server_build)
+    except UsageError as error:
+        raise UsageError(f"--server-build: {error.message}", error.hint) from error
+
+
+def cpu_sets(text: str | None, option: str) -> tuple[tuple[int, ...] | None, dict[str, tuple[int, ...]]]:
+    """`0-1,4` of all servers, or `router=0,host-a=1-2,4` of some by name or role. Raises UsageError."""
+    if text is None or "=" not in text:
+        return cpu_list(text, option), {}
+    lists: dict[str, list[str]] = {}
+    for part in text.split(","):
+        name, equals, rest = part.partition("=")
+        name = name.strip() if equals else next(reversed(lists), "")
+        if not name or (equals and name in lists):
+            raise UsageError(f"{option} {text} is not a list of CPUs by server", "such as router=0,host-a=1-2,host-b=3")
+        lists.setdefault(name, []).append(rest if equals else part)
+    return None, {name: cpu_list(",".join(parts), f"{option} {name}=") or () for name, parts in lists.items()}
 
 
 def cpu_list(text: str | None, option: str) -> tuple[int, ...] | None:
@@ -120,6 +144,8 @@ def cpu_list(text: str | None, option: str) -> tuple[int, ...] | None:
         for part in text.split(","):
             low, dash, high = part.strip().partition("-")
             first, last = int(low), int(high if dash else low)
+            if first > last or not part.isascii():
+                raise ValueError(part)
             if last > _MOST_CPUS:
                 raise UsageError(f"{option} {text}: there is no CPU {last}", "such as 0-1,4")
             numbers |= set(range(first, last + 1))

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import MAX_SEED, EnergyOptions, Quiet
+from powerprof.cli.options import MAX_SEED, MeterChoice, Quiet
 from powerprof.cli.output import check_targets, progress, say
 from powerprof.errors import PowerprofError
 
@@ -30,7 +30,7 @@ def command(
     *,
     step: Step = 5.0,
     repeats: Repeats = 2,
-    energy: EnergyOptions,
+    energy: MeterChoice,
     name: Name = None,
     output: Output = None,
     seed: Seed = 1,

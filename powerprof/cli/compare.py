@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does one condition cost less than the other, and is it sure? Two conditions, two commands or two saved runs.
+"""Does one condition cost less than the other, and significantly so? Two conditions, two commands or two saved runs.
 
 A condition is a name that `powerprof workloads` lists (index, or city:index where several have it). Both
 run in turns on a private MariaDB, or on a server of yours; the answer comes with a 95 % interval. Saved
 runs (of `run`, `idle` or `compare`, RUN:condition) are compared without measuring; what differs between
 their hosts, kernels and servers is listed first. So are two sweeps: at which values they part, by how
-much, and which figure of the system parts with them. powerprof compare -- COMMAND… -- COMMAND… runs two
+much, and which figure of the system changes with them; and two runs of `queries`: which statements
+became more expensive. powerprof compare -- COMMAND… -- COMMAND… runs two
 commands of yours in turns, as you (under sudo too).
 """
 
@@ -18,6 +19,7 @@ import typer
 
 from powerprof.cli.bench import BenchChoice
 from powerprof.cli.options import (
+    ENERGY,
     SAVED,
     AllowFailure,
     Attribute,
@@ -30,11 +32,12 @@ from powerprof.cli.options import (
     files_of,
 )
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.typed import refuse_without_effect, typed_command
+from powerprof.cli.typed import refuse_too_few, refuse_without_effect, typed_command
 from powerprof.errors import UsageError, WorseError
 from powerprof.experiment.options import (
     BASELINE_WINDOWS,
     COMMAND_WINDOW_S,
+    MINIMUM_PAIRS,
     PAIRS,
     QUICK_BASELINES,
     QUICK_PAIRS,
@@ -45,8 +48,14 @@ from powerprof.experiment.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from powerprof.experiment.records import Comparison
     from powerprof.experiment.sweepcomparison import SweepComparison
+    from powerprof.runs import RunStore
+
+    Targets = Mapping[str, str | None]
 
 First = Annotated[str | None, typer.Argument(metavar="[A]", help="A condition, or a saved run.", show_default=False)]
 Second = Annotated[str | None, typer.Argument(metavar="[B]", help="Another one.", show_default=False)]
@@ -60,10 +69,7 @@ With = Annotated[
 # What a comparison of saved runs takes besides its files.
 _OF_SAVED_RUNS = ("seed", "fail_if_worse", "other", *SAVED)
 # And one of two commands.
-_OF_COMMANDS = (
-    *("duration", "pairs", "quick", "allow_failure", "energy_source", "meter_log", "residency_source"),
-    *_OF_SAVED_RUNS,
-)
+_OF_COMMANDS = (*("duration", "pairs", "quick", "allow_failure", *ENERGY, "residency_source"), *_OF_SAVED_RUNS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +85,7 @@ class CompareWindows:
     ] = TURN_S
     precision: Annotated[
         str | None,
-        typer.Option("--precision", metavar="P%", help="Go on until the interval is this narrow, such as 2%."),
+        typer.Option("--precision", metavar="P%", help="Continue until the interval is this narrow, such as 2%."),
     ] = None
 
     quick: Annotated[
@@ -145,7 +151,9 @@ def command(
         first, second = _two(typed, a)
         refuse_without_effect(context, "on commands", but=_OF_COMMANDS)
     elif a is None or b is None:
-        raise UsageError("compare wants two conditions, runs, or -- COMMAND… -- COMMAND…", "powerprof compare --help")
+        raise UsageError(
+            "compare needs two conditions, two saved runs, or -- COMMAND… -- COMMAND…", "powerprof compare --help"
+        )
     elif allow_failure:
         raise UsageError("--allow-failure has no effect on conditions and runs", "leave it out")
     from powerprof.experiment.comparison import compare
@@ -153,9 +161,13 @@ def command(
 
     if not typed and are_runs(str(a), str(b), saving.runs_dir):
         refuse_without_effect(context, "on saved runs, which are compared as they are", but=_OF_SAVED_RUNS)
+        if _are_queries(str(a), str(b), saving.runs_dir):
+            _compare_queries(str(a), str(b), saving, files, judged=judging.fail_if_worse)
+            return
     elif windows.quick:
         own = ("duration", "pairs", "precision", "control", "attribute")
         refuse_without_effect(context, "with --quick, which has pairs and windows of its own", own)
+    refuse_too_few("--pairs", windows.pairs, MINIMUM_PAIRS)
     if load.chosen == "work":
         refuse_without_effect(context, "with equal work, whose windows are whole", ("turn",))
     options = ExperimentOptions(
@@ -170,8 +182,7 @@ def command(
         queries=load.queries,
         precision_percent=windows.percent,
         control=judging.control,
-        energy_source=meters.energy.energy_source,
-        meter_log=meters.energy.meter_log,
+        energy=meters.energy.request,
         residency_source=meters.residency_source,
         attribute_s=attribute,
         on_cpu=on_cpu,
@@ -200,15 +211,58 @@ def _two(typed: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[
     """The two commands. Raises UsageError."""
     at = typed.index("--") if "--" in typed else -1
     first, second = typed[:at], typed[at + 1 :]
-    if a is not None or at < 0 or not first or not second:
-        raise UsageError("two commands are compared, each after a -- of its own", "compare -- COMMAND… -- COMMAND…")
+    if a is not None:
+        raise UsageError(f"{a} and commands after -- were given", "compare two of a kind")
+    if at < 0 or not first or not second:
+        raise UsageError("compare needs two commands, each after its own --", "compare -- COMMAND… -- COMMAND…")
     return first, second
+
+
+def _are_queries(a: str, b: str, runs_dir: Path | None) -> bool:
+    """Whether both are saved runs of `queries`. Raises UsageError where one is."""
+    from powerprof.runs import RunStore, schema_of
+
+    store = RunStore(runs_dir)
+    are = [name for name in (a, b) if _is_saved(store, name) and schema_of(store.find(name)) == "powerprof.queries/1"]
+    if len(are) == 1:
+        raise UsageError(f"{are[0]} is a run of queries and the other is not", "compare two runs of queries")
+    return len(are) == 2
+
+
+def _is_saved(store: RunStore, name: str) -> bool:
+    """Not a condition of one (RUN:condition)."""
+    try:
+        store.find(name)
+    except UsageError:
+        return False
+    return True
+
+
+def _compare_queries(a: str, b: str, saving: Saving, files: Targets, *, judged: bool) -> None:
+    """By statement. Raises WorseError where that is asked for and one became more expensive."""
+    from powerprof.queries.comparison import became, compare_queries
+    from powerprof.queries.records import Queries
+    from powerprof.report.documents.kinds import check_files
+    from powerprof.report.documents.saved import load_saved
+
+    asked = [name for name, target in files.items() if target is not None]
+    check_files("powerprof.queries-comparison/1", asked)
+    first, second = load_saved(a, saving.runs_dir), load_saved(b, saving.runs_dir)
+    assert isinstance(first, Queries)  # noqa: S101  told by their schemas
+    assert isinstance(second, Queries)  # noqa: S101
+    compared = compare_queries(first, second, max(first.started_at, second.started_at))
+    deliver(compared, "compare", saving, files)
+    worse = became(compared, "more expensive")
+    if judged and worse:
+        raise WorseError(f"{len(worse)} of {len(compared.statements)} statements became more expensive")
 
 
 def _judge(comparison: Comparison | SweepComparison) -> None:
     from powerprof.experiment import sweepcomparison
     from powerprof.experiment.judge.answer import is_worse
+    from powerprof.report.wording.records import worded
 
+    comparison = worded(comparison)
     if isinstance(comparison, sweepcomparison.SweepComparison):
         if sweepcomparison.is_worse(comparison):
             raise WorseError(comparison.text)

@@ -17,7 +17,7 @@ from powerprof.cli.options import Duration, Given, Saving, Tables, files_of
 from powerprof.cli.output import check, deliver, say_to
 
 Pid = Annotated[str | None, typer.Option("--pid", metavar="ID|NAME", help="The server's process id or name.")]
-All = Annotated[bool, typer.Option("--all", help="Also tell what a healthy server wakes for.")]
+All = Annotated[bool, typer.Option("--all", help="Also show what is no fault.")]
 
 
 def command(

@@ -54,7 +54,8 @@ def command(
 
         if energy != EnergyOptions():
             raise UsageError(
-                "--energy-source and --meter-log choose this host's meters, --from reads recordings", "leave them out"
+                "--energy-source, --meter-log, --cpu-model and --vcpu are of this host, --from reads recordings",
+                "leave them out",
             )
         _show(replay([*recordings, *(more or [])], elapsed), files, json, quiet)
         return
@@ -62,7 +63,7 @@ def command(
 
     progress(f"measuring for {duration:g} s", quiet)
     try:
-        result = measure(energy.energy_source, duration, meter_log=energy.meter_log)
+        result = measure(energy.request, duration)
     except EnergyInterrupted as error:
         _show(error.result, files, json, quiet)
         raise Interrupted("interrupted", "the figures are those until then") from None

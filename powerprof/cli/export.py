@@ -16,8 +16,9 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import EnergyOptions, Interval, Watched
+from powerprof.cli.options import ASKING, EnergyOptions, Interval, Watched
 from powerprof.cli.output import progress, say
+from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import Interrupted, UsageError
 
 Listen = Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="HOST:PORT, [V6]:PORT or unix:PATH.")]
@@ -52,7 +53,7 @@ class ProfileFolderOptions:
 class Series:
     """How many series there may be."""
 
-    top: Annotated[int, typer.Option("--top", metavar="N", min=0, max=1000, help="Rows with series of their own.")] = 20
+    top: Annotated[int, typer.Option("--top", metavar="N", min=0, max=1000, help="Rows with their own series.")] = 20
     stale: Annotated[
         float, typer.Option("--stale", metavar="S", min=1, max=86_400, help="A row that does nothing so long ends.")
     ] = 300.0
@@ -63,6 +64,7 @@ class Series:
 
 def command(
     *,
+    context: typer.Context,
     watched: Exported,
     energy: EnergyOptions,
     listen: Listen = "127.0.0.1:9477",
@@ -78,7 +80,12 @@ def command(
 
     if series.per_cpu not in ("auto", "yes", "no"):
         raise UsageError(f"--per-cpu {series.per_cpu} is no choice", "auto, yes or no")
+    if watched.no_ask:
+        refuse_without_effect(context, "with --no-ask", ASKING)
+    if profiles.pprof_dir is None:
+        refuse_without_effect(context, "without --pprof-dir", ("pprof_keep",))
     if print_unit:
+        refuse_without_effect(context, "with --print-unit", but=("print_unit",))
         from powerprof.live.unit import this_installation, unit_text
 
         say(unit_text(this_installation()), end="")
@@ -89,8 +96,7 @@ def command(
         ask_servers=not watched.no_ask,
         ask_every_s=watched.ask_every,
         accounts=tuple(watched.defaults_file or ()),
-        energy_source=energy.energy_source,
-        meter_log=energy.meter_log,
+        energy=energy.request,
         listen=listen,
         web_config=web_config,
         insecure=insecure,

@@ -66,6 +66,8 @@ def command(
 ) -> None:
     """Probe, save, print."""
     saving = check(saving)
+    if probes.yes and not probes.allow_unwinding_risk:
+        raise UsageError("--yes agrees to --allow-unwinding-risk, which was not given", "leave --yes out")
     from powerprof.attribution import session
     from powerprof.attribution.requests import FunctionsRequest
     from powerprof.report.terminal import functions

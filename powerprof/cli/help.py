@@ -6,14 +6,17 @@ from __future__ import annotations
 import math
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
 from powerprof.cli.examples import EXAMPLES
-from powerprof.errors import UsageError
+from powerprof.errors import DataError, UsageError
 
 # What has no group of its own.
 _OWN = "Options"
@@ -42,34 +45,69 @@ def narrow() -> int | None:
     return max(30, columns - 2) if columns < 52 else None
 
 
+# Numbers as people write them; inf and nan are refused with the others that are not finite.
+_PLAIN = re.compile(r"\s*[\x21-\x5e\x60-\x7e]+\s*", re.ASCII)
+# Where a command's context keeps the options that were typed: option → its values.
+_GIVEN = "powerprof.given"
+
+
+@contextmanager
+def _named(ctx: typer.Context) -> Iterator[None]:
+    """A damaged file's error begins with the option that named it, and has a hint."""
+    try:
+        yield
+    except DataError as error:
+        for option, values in ctx.meta.get(_GIVEN, {}).items():
+            if any(Path(value) == Path(error.path) for value in values) and not error.message.startswith(option):
+                error.message = f"{option} {error.message}"
+                break
+        error.hint = error.hint or f"what it takes: {ctx.command_path} --help"
+        raise
+
+
 class GroupedHelp(TyperCommand):
     """A subcommand whose options are told in their groups."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Refuse an empty value: `--json "$FILE"` without such a variable would mean this folder; and what is no text,
-        which no report and no saved run could name. Raises UsageError.
+        """Refuse an empty value: `--json "$FILE"` without such a variable would mean this folder; what is no text,
+        which no report and no saved run could name; a second value, of which one would be ignored. Raises UsageError.
         """
-        for given in args:
-            if "\0" in given or any("\ud800" <= char <= "\udfff" for char in given):
-                raise UsageError(f"{given} is not UTF-8", "rename it, or give it another name by a link")
+        for raw in args:
+            if "\0" in raw or any("\ud800" <= char <= "\udfff" for char in raw):
+                raise UsageError(f"{raw} is not UTF-8", "rename it, or give it another name by a link")
         options = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "option"]
         takes = {name: option for option in options if not getattr(option, "is_flag", False) for name in option.opts}
+        given: dict[str, list[str]] = {}
         for word, after in pairwise([*args, None]):
             if word is None or word == "--":
                 break
             option, equals, value = word.partition("=")
             said = value if equals else after
-            if option in takes and said is not None and not said.strip():
+            if word == "":
+                raise UsageError("an argument is empty", "give it a value, or leave it out")
+            if option not in takes or said is None:
+                continue
+            if not said.strip():
                 raise UsageError(f"{option} has an empty value", "give it one, or leave it out")
-            # Python takes the digits of every script for numbers: ٣ would be 3, and a mistake more often than that.
-            if option in takes and said and not said.isascii() and takes[option].type.name.startswith(("int", "float")):
-                raise UsageError(f"{option}: not a number", f"{ctx.command_path} --help")
-        left = super().parse_args(ctx, args)
+            # Python takes the digits of every script for numbers, and 1_0 for 10: a mistake more often than that.
+            if takes[option].type.name.startswith(("int", "float")) and not _PLAIN.fullmatch(said):
+                raise UsageError(f"{option} {said}: not a number", f"{ctx.command_path} --help")
+            if option in given and not getattr(takes[option], "multiple", False):
+                raise UsageError(f"{option} {said}: {option} was given before", "give it once")
+            given.setdefault(option, []).append(said)
+        ctx.meta[_GIVEN] = given
+        with _named(ctx):
+            left = super().parse_args(ctx, args)
         for parameter in options:
             number = ctx.params.get(parameter.name or "")
             if isinstance(number, float) and not math.isfinite(number):
-                raise UsageError(f"{parameter.opts[0]}: {number} is no length, rate or price", "give it a number")
+                raise UsageError(f"{parameter.opts[0]} {number}: not a finite number", "give it a number")
         return left
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """As the command runs; a file that is wrong is named with the option that named it."""
+        with _named(ctx):
+            return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         """`[A]`, not `[[A]]`."""

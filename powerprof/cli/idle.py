@@ -23,7 +23,7 @@ from powerprof.cli.options import (
     files_of,
 )
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.typed import refuse_without_effect
+from powerprof.cli.typed import refuse_too_few, refuse_without_effect
 
 NoCauses = Annotated[bool, typer.Option("--no-causes", help="Do not trace what wakes the CPUs.")]
 
@@ -40,7 +40,7 @@ class IdleWindows:
     duration: Duration = 8.0
     repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, max=1000, help="Windows in each phase.")] = 5
     quick: Annotated[
-        bool, typer.Option("--quick", help="Within 40 s: 3 windows of 1.5 s in each phase, and wider intervals.")
+        bool, typer.Option("--quick", help="Within 45 s: 3 windows of 1.5 s in each phase, and wider intervals.")
     ] = False
 
 
@@ -60,9 +60,11 @@ def command(
     files = files_of(tables)
     saving = check(saving, files)
     from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdlePlan, measure_idle
+    from powerprof.experiment.options import MINIMUM_WINDOWS
 
     if windows.quick:
-        refuse_without_effect(context, "with --quick, which has windows of its own", ("duration", "repeat"))
+        refuse_without_effect(context, "with --quick, which has its own windows", ("duration", "repeat"))
+    refuse_too_few("--repeat", windows.repeat, MINIMUM_WINDOWS)
     plan = IdlePlan(
         clients=windows.clients,
         duration_s=QUICK_WINDOW_S if windows.quick else windows.duration,
@@ -70,8 +72,7 @@ def command(
         quick=windows.quick,
         trace=not no_causes,
         residency_source=residency_source,
-        energy_source=energy.energy_source,
-        meter_log=energy.meter_log,
+        energy=energy.request,
         server_binary=server_binary,
         server_url=given.server,
         socket=given.socket,

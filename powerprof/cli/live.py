@@ -108,13 +108,18 @@ class Live(Generic[H]):
         if view.typing:
             self._view = _typed(view, key)
             return
-        if key == "q":
+        if key != "q" and view.help:
+            view = replace(view, help=False)
+        elif key == "q":
             # The loop sleeps in the main thread: a signal ends that, as Ctrl-C does.
             self._quit = True
             os.kill(os.getpid(), signal.SIGINT)
         elif key == "s":
             view = replace(view, sort=self._sorts[(self._sorts.index(view.sort) + 1) % len(self._sorts)])
-            view = replace(view, message=f"by {view.sort}")
+        elif key in ("?", "h"):
+            view = replace(view, help=True)
+        elif key == "escape":
+            view = replace(view, wanted="", opened=False)
         elif key == "/":
             view = replace(view, typing=True, wanted="")
         elif key in ("up", "k"):

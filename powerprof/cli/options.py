@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from powerprof.errors import UsageError
+from powerprof.energy.request import EnergyRequest, Vcpu
+from powerprof.errors import PowerprofError, UsageError
 
 P = TypeVar("P", bound=Path | list[Path] | None)
 
@@ -23,13 +24,13 @@ MAX_SEED = (1 << 32) - 1  # a record holds 64 bits
 
 def _duration(value: float | None) -> float | None:
     if value is not None and not 0.05 <= value <= MAX_DURATION_S:
-        raise typer.BadParameter("must be between 0.05 s and 7 days")
+        raise typer.BadParameter(f"{value:g}: must be between 0.05 s and 7 days")
     return value
 
 
 def _rate(value: float | None) -> float | None:
     if value is not None and not 0 < value <= MAX_RATE_HZ:
-        raise typer.BadParameter(f"must be above 0 and at most {MAX_RATE_HZ:,.0f} queries/s")
+        raise typer.BadParameter(f"{value:g}: must be above 0 and at most {MAX_RATE_HZ:,.0f} queries/s")
     return value
 
 
@@ -37,7 +38,10 @@ def _residency(value: str | None) -> str | None:
     if value not in (None, "cpuidle"):  # what stands there by default need not load anything
         from powerprof.windows.counted import check_name
 
-        check_name(str(value))
+        try:
+            check_name(str(value))
+        except UsageError as error:
+            raise UsageError(f"--residency-source: {error.message}", error.hint) from error
     return value
 
 
@@ -46,6 +50,14 @@ def _energy(value: str) -> str:
         from powerprof.energy.meters import words_of
 
         words_of(value)
+    return value
+
+
+def _cpu_model(value: str | None) -> str | None:
+    if value is not None:
+        from powerprof.energy.named import find_kind
+
+        find_kind(value)
     return value
 
 
@@ -63,7 +75,10 @@ def _program(value: Path | None) -> Path | None:
     if value is not None:
         from powerprof.database.products.builds import check_program
 
-        check_program(value)
+        try:
+            check_program(value)
+        except PowerprofError as error:
+            raise PowerprofError(f"--server-binary: {error.message}", error.hint) from error
     return value
 
 
@@ -168,7 +183,7 @@ class Tables:
 class ProfileOptions:
     """Stacks as files for other viewers."""
 
-    flame: Annotated[str | None, _file("flame", "A flame graph as a page of its own.")] = None
+    flame: Annotated[str | None, _file("flame", "A flame graph as a separate page.")] = None
     folded: Annotated[str | None, _file("folded", "Folded stacks, for flamegraph.pl and others.")] = None
     pprof: Annotated[str | None, _file("pprof", "A profile for go tool pprof.")] = None
     speedscope: Annotated[str | None, _file("speedscope", "A profile for speedscope.")] = None
@@ -176,7 +191,7 @@ class ProfileOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnergyOptions:
+class MeterChoice:
     """Which meters are read."""
 
     energy_source: Annotated[
@@ -197,6 +212,36 @@ class EnergyOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EnergyOptions(MeterChoice):
+    """Which meters are read, and what the estimate cannot see where none is."""
+
+    cpu_model: Annotated[
+        str | None,
+        typer.Option(
+            "--cpu-model",
+            metavar="NAME[:CPUS]",
+            callback=_cpu_model,
+            help="For the estimate: the CPU that a guest hides ('EPYC 7763'), and its server's logical CPUs.",
+        ),
+    ] = None
+    vcpu: Annotated[
+        Vcpu | None,
+        typer.Option("--vcpu", help="For the estimate: what one CPU of this guest is, a hardware thread or a core."),
+    ] = None
+
+    @property
+    def request(self) -> EnergyRequest:
+        """The same for what measures."""
+        return EnergyRequest(
+            source=self.energy_source, meter_log=self.meter_log, cpu_model=self.cpu_model, vcpu=self.vcpu
+        )
+
+
+# The parameters of EnergyOptions, for commands that refuse them where they have no effect.
+ENERGY = ("energy_source", "meter_log", "cpu_model", "vcpu")
+
+
+@dataclass(frozen=True, kw_only=True)
 class MeterOptions:
     """What each window is measured with."""
 
@@ -207,6 +252,10 @@ class MeterOptions:
 Interval = Annotated[
     float, typer.Option("--interval", metavar="S", min=0.5, max=3600, help="Length of an interval in seconds.")
 ]
+
+
+# What of `Watched` is for the servers that are asked: the parameters' names.
+ASKING = ("ask_every", "defaults_file")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +287,7 @@ class Given:
         typer.Option(
             "--server",
             metavar="URL",
-            help="Your server: mysql://user@host:port/ (password: --defaults-file, MYSQL_PWD, prompt).",
+            help="Your server: mysql://user@host:port/ (password: --defaults-file, MYSQL_PWD).",
         ),
     ] = None
     socket: Annotated[Path | None, typer.Option("--socket", metavar="PATH", help="Your server's unix socket.")] = None

@@ -38,21 +38,26 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
             raise UsageError(f"--{option} {target} is a directory", "name a file, or - for stdout")
         if target != "-" and not os.path.isdir(place.parent):  # noqa: PTH112
             raise UsageError(f"--{option} {target}: no such directory {place.parent}", "create it first")
-    paths = [os.path.realpath(target) for target in asked.values() if target != "-"]
-    if len(set(paths)) < len(paths):
-        raise UsageError("two options name the same file", "give each its own")
+    by_path: dict[str, str] = {}
+    for option, target in asked.items():
+        other = by_path.setdefault(os.path.realpath(target), option) if target != "-" else option
+        if other != option:
+            raise UsageError(f"--{other} and --{option} name the same file, {target}", "give each its own")
     if asked:
         from powerprof.report.documents.output import check_output
 
-        for target in asked.values():
-            check_output(target)
+        for option, target in asked.items():
+            try:
+                check_output(target)
+            except PowerprofError as error:
+                raise PowerprofError(f"--{option}: {error.message}", error.hint) from error.__cause__
 
 
 def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = False, judged: bool = False) -> Saving:
     """Refuse what could be neither written nor saved after the measuring; returns how it is going to be saved.
 
     Where nobody chose a place for runs and the usual one cannot be written (no HOME, a read-only one), that is said
-    and the measuring goes on. `reads_runs`: --runs-dir also says where runs are read; `judged`: the exit code is an
+    and measuring continues on. `reads_runs`: --runs-dir also says where runs are read; `judged`: the exit code is an
     answer by itself. Raises UsageError, PowerprofError.
     """
     check_targets(saving.json, files)
@@ -148,9 +153,11 @@ def deliver(
     """
     from powerprof import interrupts
     from powerprof.report.documents import history
+    from powerprof.report.wording.records import worded
     from powerprof.runs import RunStore
 
     interrupts.hold()
+    record = worded(record)
     problem: PowerprofError | None = None
     if not saving.no_save:
         try:
@@ -228,10 +235,15 @@ def leave_terminal() -> None:
 
 
 def report(record: R, lines: Callable[[R, int], list[str]] | None = None) -> list[str]:
-    """The record's report for this terminal."""
-    from powerprof.report.documents.kinds import lines_of
+    """The record's report for this terminal; in a pipe long texts are whole, where a report has any."""
+    import inspect
 
-    return (lines or lines_of)(record, terminal_width())
+    from powerprof.report.documents.kinds import form
+
+    chosen = lines or form(record, "lines", "report")
+    whole = {"is_whole": True} if "is_whole" in inspect.signature(chosen).parameters and not sys.stdout.isatty() else {}
+    printed: list[str] = chosen(record, terminal_width(), **whole)
+    return printed
 
 
 def say_to(saving: Saving) -> Callable[[str], None]:
@@ -250,6 +262,17 @@ def say(text: str, *, error: bool = False, end: str = "\n") -> None:
     escape sequence of theirs gets out.
     """
     print(printable_lines(text), file=sys.stderr if error else sys.stdout, end=end, flush=error)
+
+
+def consent(question: str, yes: bool) -> bool:
+    """Whether a download is agreed to: asked at a terminal, elsewhere only --yes agrees. Raises PowerprofError."""
+    if yes:
+        say(f"{question}: agreed by --yes", error=True)
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise PowerprofError("a download needs consent, and there is no terminal to ask on", "use --yes")
+    say(f"{question}. Fetch it? [y/N] ", error=True, end="")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def show(lines: Iterable[str]) -> None:

@@ -14,7 +14,8 @@ import typer
 
 from powerprof.cli.options import Csv, CsvBom, Duration, Given, Html, ProfileOptions, Saving, files_of
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.targets import TargetOptions, Top, check_by
+from powerprof.cli.targets import Lines, TargetOptions, Top, check_by
+from powerprof.cli.typed import refuse_without_effect
 
 Event = Annotated[str, typer.Option("--event", metavar="NAME", help="What is counted: cpu-clock or page-faults.")]
 Frequency = Annotated[
@@ -25,12 +26,14 @@ By = Annotated[str | None, typer.Option("--by", metavar="WHAT", help="Rows by fu
 
 def command(
     *,
+    context: typer.Context,
     target: TargetOptions,
     duration: Duration = 10.0,
     event: Event = "cpu-clock",
     frequency: Frequency = 99,
     by: By = None,
     top: Top = 20,
+    lines: Lines = False,
     given: Given,
     html: Html = None,
     csv: Csv = None,
@@ -47,7 +50,9 @@ def command(
     from powerprof.report.terminal import oncpu
 
     check_files("powerprof.oncpu/1", [kind for kind, place in files.items() if place is not None])
-    check_by(by, oncpu.BY)
+    check_by(by, oncpu.BY, sources=lines, default="function")
+    if event == "page-faults":
+        refuse_without_effect(context, "with --event page-faults, which counts each", ("frequency",))
     request = ProfileRequest(duration_s=duration, event=event, frequency_hz=frequency, settle=True)
     record = session.profile(target, given, request, say_to(saving))
-    deliver(record, "profile", saving, files, lines=partial(oncpu.lines, by=by or "function", top=top))
+    deliver(record, "profile", saving, files, lines=partial(oncpu.lines, by=by or "function", top=top, sources=lines))

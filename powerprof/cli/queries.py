@@ -3,13 +3,12 @@
 
 --pid takes a process id or a name (mysqld finds mariadbd too, postgres a whole server) and asks the server by its own
 socket, but for PostgreSQL, which is not asked; --socket, --server and --defaults-file name it or an account. A probe
-where the server begins a command tells its statements apart; nothing in the server is changed, and its
+where the server begins a command separates its statements; nothing in the server is changed, and its
 performance_schema need not be on. Values in texts are shown as ?, and saved so.
 
-Where no probe can be placed, or with --method samples where it is too dear, texts in the server's memory are sampled:
-shares have intervals then. --method history joins samples with the server's own history of statements, which
---enable-consumers switches on for the window and off again. --explain and --save-workload use statements with the
-values that clients sent. These three ask before; --yes agrees.
+Where no probe can be placed, or with --method samples where probes are too expensive, texts in the server's memory are
+sampled: shares have intervals then. --explain and --save-workload use statements with the values that clients sent, and
+ask before; --yes agrees.
 
 --watch measures window after window, each of --duration, and shows them as `watch` does: a screen with its keys, or a
 line each (--plain), or a document each (--json-lines). A server that is named by more than its number may be restarted.
@@ -34,24 +33,26 @@ from powerprof.errors import PowerprofError, UsageError
 Pid = Annotated[str | None, typer.Option("--pid", metavar="ID|NAME", help="The server's process id or name.")]
 Top = Annotated[int, typer.Option("--top", metavar="N", min=1, max=100_000, help="Statements to print.")]
 
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns", metavar="NAMES", help="Columns to print: cpu,p50,p99,run-queue,row-lock,disk … (waits: all waits)."
+    ),
+]
+By = Annotated[
+    str | None, typer.Option("--by", metavar="WHAT", help="Print a row for each user, host, account or database.")
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
     """How statements are told apart."""
 
     method: Annotated[
-        str,
-        typer.Option(
-            "--method",
-            metavar="NAME",
-            help="probes, samples (cheap), history (of performance_schema), or auto: the first that can.",
-        ),
+        str, typer.Option("--method", metavar="NAME", help="probes, samples (cheap), or auto: the first that can.")
     ] = "auto"
-    enable_consumers: Annotated[
-        bool, typer.Option("--enable-consumers", help="History: let the server keep one meanwhile; asks before.")
-    ] = False
     stacks: Annotated[
-        bool, typer.Option("--stacks", help="Sample call stacks beside (99 Hz): a flame graph of each statement.")
+        bool, typer.Option("--stacks", help="Also sample call stacks (99 Hz): a flame graph of each statement.")
     ] = False
 
 
@@ -98,18 +99,13 @@ def agree(what: str, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(
-            "nobody is there to agree to that",
-            "add --yes, or leave out --explain, --save-workload and --enable-consumers",
-        )
+        raise UsageError("confirmation needs a terminal", "add --yes, or leave out --explain and --save-workload")
     try:
-        agreed = typer.confirm("Go on?", err=True)
+        agreed = typer.confirm("Continue?", err=True)
     except typer.Abort:  # end of input
         agreed = False
     if not agreed:
-        raise UsageError(
-            "not agreed: nothing was measured", "leave out --explain, --save-workload and --enable-consumers"
-        )
+        raise UsageError("not agreed: nothing was measured", "leave out --explain and --save-workload")
 
 
 def command(
@@ -117,6 +113,8 @@ def command(
     pid: Pid = None,
     duration: Duration = 10.0,
     top: Top = 20,
+    columns: Columns = None,
+    by: By = None,
     way: Way,
     samples: SampleOptions,
     given: Given,
@@ -128,12 +126,24 @@ def command(
     """Trace, join, save, print."""
     files = files_of(tables)
     _check_watching(watching, way, samples, saving, files)
+    if watching.watch and (columns is not None or by is not None):
+        raise UsageError("--columns and --by are for one window", "leave out --watch")
+    if samples.yes and not samples.explain and samples.save_workload is None:
+        raise UsageError("--yes agrees to --explain and --save-workload, and neither was given", "leave --yes out")
     saving = check(saving, files)
     folder = samples.save_workload
     if folder is not None:
         _check_folder(folder)
-    from powerprof.queries import session
+    from powerprof.queries import asking, session
+    from powerprof.report.tables.statements import columns_of
     from powerprof.report.terminal.queries import lines
+
+    if columns is not None:
+        columns_of(columns)
+    if by is not None:
+        asking.way(by)
+        if columns is not None:
+            raise UsageError("--by has columns of its own", "leave out --columns")
 
     request = session.QueriesRequest(
         pid=pid,
@@ -141,10 +151,8 @@ def command(
         socket=given.socket,
         defaults_file=given.defaults_file,
         duration_s=duration,
-        energy_source=energy.energy_source,
-        meter_log=energy.meter_log,
+        energy=energy.request,
         method=way.method,
-        enable_consumers=way.enable_consumers,
         stacks=way.stacks,
         explain=samples.explain or samples.explain_as is not None,
         explain_as=samples.explain_as,
@@ -167,7 +175,14 @@ def command(
                 f"The workload is in {folder}/workload.toml: "
                 f"powerprof compare as-is changed --workloads {folder.parent}"
             )
-    deliver(result.record, "queries", saving, files, lines=partial(lines, top=top), next_step=next_step)
+    deliver(
+        result.record,
+        "queries",
+        saving,
+        files,
+        lines=partial(lines, top=top, columns=columns, by=by),
+        next_step=next_step,
+    )
     if unwritten is not None:
         raise unwritten
 
@@ -182,15 +197,8 @@ def _check_watching(
         return
     if watching.plain and watching.json_lines:
         raise UsageError("--plain and --json-lines exclude each other", "leave one out")
-    if (
-        way.method in ("samples", "history")
-        or way.enable_consumers
-        or way.stacks
-        or samples.explain
-        or samples.explain_as
-        or samples.save_workload
-    ):
-        raise UsageError("--watch is by probes, and shows what they tell", "leave out the options of one window")
+    if way.method == "samples" or way.stacks or samples.explain or samples.explain_as or samples.save_workload:
+        raise UsageError("--watch uses probes, and shows what they measure", "leave out the options of one window")
     if saving.json or any(files.values()):
         raise UsageError("--watch writes no files", "--json-lines, or the key w, which saves a window as a run")
 

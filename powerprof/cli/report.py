@@ -8,8 +8,11 @@ windows, or with --flame-a and --flame-b those of two attributions and their dif
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +23,15 @@ from powerprof.untrusted import reading
 
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Run id, run folder or JSON file.")]
 FlameA = Annotated[str | None, typer.Option("--flame-a", metavar="RUN", help="Attribution of a comparison's A.")]
+ReportTop = Annotated[
+    int | None, typer.Option("--top", metavar="N", min=1, max=100_000, help="Rows to print.", show_default=False)
+]
+ReportColumns = Annotated[
+    str | None, typer.Option("--columns", metavar="NAMES", help="Columns of `queries`, as its --columns.")
+]
+ReportBy = Annotated[
+    str | None, typer.Option("--by", metavar="WHAT", help="Rows of `queries`: user, host, account or database.")
+]
 FlameB = Annotated[str | None, typer.Option("--flame-b", metavar="RUN", help="Attribution of a comparison's B.")]
 
 
@@ -39,6 +51,9 @@ def command(
     flame_a: FlameA = None,
     flame_b: FlameB = None,
     prices: Prices,
+    top: ReportTop = None,
+    columns: ReportColumns = None,
+    by: ReportBy = None,
     runs_dir: RunsDir = None,
     json: Json = None,
 ) -> None:
@@ -52,6 +67,7 @@ def command(
 
     asked = yearly.terms(prices.price, prices.grid)
     record = load_saved(name, runs_dir)
+    lines = _lines(record, top=top, columns=columns, by=by)
     derived = yearly.sentence(record, asked) if asked != yearly.Terms() else ""
     extras = None
     if tables.html is not None or profiles.perfetto is not None:
@@ -65,4 +81,19 @@ def command(
         output.write_json(record, json)
         # Who asked for files wants files: the report is shown where none was asked for.
         if not any(files.values()) and json != "-":
-            output.show([*output.report(record), *([derived] if derived else [])])
+            output.show([*output.report(record, lines), *([derived] if derived else [])])
+
+
+def _lines(record: Any, **asked: Any) -> Callable[[Any, int], list[str]] | None:
+    """What prints the record with `top` rows, or these `columns`; None for the usual. Raises UsageError where its
+    report has none."""
+    wanted = {name: value for name, value in asked.items() if value is not None}
+    if not wanted:
+        return None
+    from powerprof.report.documents.kinds import form
+
+    lines = form(record, "lines", "report")
+    for name, value in wanted.items():
+        if name not in inspect.signature(lines).parameters:
+            raise UsageError(f"--{name} {value} has no effect on a report of {record.command}", "leave it out")
+    return partial(lines, **wanted)

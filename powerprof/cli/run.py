@@ -15,6 +15,7 @@ import typer
 
 from powerprof.cli.bench import BenchChoice
 from powerprof.cli.options import (
+    ENERGY,
     SAVED,
     AllowFailure,
     Attribute,
@@ -27,9 +28,9 @@ from powerprof.cli.options import (
     files_of,
 )
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.typed import refuse_without_effect, typed_command
+from powerprof.cli.typed import refuse_too_few, refuse_without_effect, typed_command
 from powerprof.errors import UsageError
-from powerprof.experiment.options import COMMAND_WINDOW_S, WINDOW_S
+from powerprof.experiment.options import COMMAND_WINDOW_S, MINIMUM_WINDOWS, WINDOW_S
 
 Name = Annotated[
     str | None,
@@ -39,7 +40,7 @@ Name = Annotated[
 ]
 
 # What a command of the caller takes.
-_OF_COMMANDS = ("duration", "repeat", "allow_failure", "energy_source", "meter_log", "residency_source", *SAVED)
+_OF_COMMANDS = ("duration", "repeat", "allow_failure", *ENERGY, "residency_source", *SAVED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +69,11 @@ def command(
     files = files_of(tables)
     saving = check(saving, files)
     typed = typed_command(context)
-    if (name is None) == (not typed):
-        raise UsageError("run wants a condition, or -- COMMAND…", "powerprof run --help")
+    if name is not None and typed:
+        raise UsageError(f"{name} and a command after -- were given", "run one of them")
+    if name is None and not typed:
+        raise UsageError("run needs a condition, or -- COMMAND…", "powerprof run --help")
+    refuse_too_few("--repeat", windows.repeat, MINIMUM_WINDOWS)
     from powerprof.experiment.options import ExperimentOptions
 
     if typed:
@@ -80,8 +84,7 @@ def command(
             pairs=windows.repeat,
             window_s=windows.duration or COMMAND_WINDOW_S,
             turn_s=0.0,
-            energy_source=meters.energy.energy_source,
-            meter_log=meters.energy.meter_log,
+            energy=meters.energy.request,
             residency_source=meters.residency_source,
         )
         deliver(run_command(typed, alone, say_to(saving), may_fail=allow_failure), "run", saving, files)
@@ -100,8 +103,7 @@ def command(
         design=load.chosen,
         rate_hz=load.rate,
         queries=load.queries,
-        energy_source=meters.energy.energy_source,
-        meter_log=meters.energy.meter_log,
+        energy=meters.energy.request,
         residency_source=meters.residency_source,
         attribute_s=attribute,
     )

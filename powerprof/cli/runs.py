@@ -132,8 +132,9 @@ def _export(runs_dir: Path | None, parquet: Path | None) -> None:
 
 def _trend(name: str, runs_dir: Path | None, html: str | None, json: str | None) -> None:
     from powerprof.experiment.trend import trend_of
+    from powerprof.report.wording.records import worded
 
-    record = trend_of(name, runs_dir)
+    record = worded(trend_of(name, runs_dir))
     write_json(record, json)
     write_exports(record, {"html": html})
     if "-" not in (json, html):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import sys
 import termios
@@ -16,6 +15,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from powerprof import files
 from powerprof.untrusted import printable
 
 # Alternate screen, no cursor, no wrapping; and back.
@@ -88,7 +88,7 @@ class Screen:
 
     def _read(self) -> None:
         while True:
-            ready, _, _ = select.select([self._in, self._wake[0]], [], [])
+            ready = files.readable([self._in, self._wake[0]])
             if self._wake[0] in ready:
                 if os.read(self._wake[0], 1) == b".":
                     return

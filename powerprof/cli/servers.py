@@ -8,14 +8,13 @@ the cache and run only with data of its own. `compare`, `run` and `sweep` take i
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from powerprof.cli.options import Json, Quiet
-from powerprof.cli.output import check_targets, progress, say, show, write_json
-from powerprof.errors import PowerprofError, UsageError
+from powerprof.cli.output import check_targets, consent, progress, show, write_json
+from powerprof.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.database.fetched.connectors import Connector
@@ -48,12 +47,12 @@ def command(
     elif action == "fetch" and name is None:
         raise UsageError("fetch needs a name", "powerprof servers list")
     elif action == "fetch" and name in connectors.CATALOGUE:
-        clients = [connectors.fetch(name, lambda question: _consent(question, yes), lambda text: progress(text, quiet))]
+        clients = [connectors.fetch(name, lambda question: consent(question, yes), lambda text: progress(text, quiet))]
         lines = [f"{name}: {clients[0].place}"]
     elif action == "fetch" and name is not None:
         servers = [historical.find(name)]
         said = "was there already" if is_fetched(servers[0]) else "fetched, checked and started once"
-        historical.fetch(name, lambda question: _consent(question, yes), lambda text: progress(text, quiet))
+        historical.fetch(name, lambda question: consent(question, yes), lambda text: progress(text, quiet))
         lines = report.ready(servers[0], said)
     else:
         raise UsageError(f"servers {action} is not an action", "list or fetch")
@@ -65,14 +64,3 @@ def command(
     write_json(record, json)
     if json != "-" and not quiet:
         show(lines)
-
-
-def _consent(question: str, yes: bool) -> bool:
-    """Asked at a terminal; elsewhere only --yes agrees."""
-    if yes:
-        say(f"{question}: agreed by --yes", error=True)
-        return True
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise PowerprofError("a download needs consent, and there is no terminal to ask on", "use --yes")
-    say(f"{question}. Fetch it? [y/N] ", error=True, end="")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -12,6 +12,7 @@ import typer
 from powerprof.errors import UsageError
 
 Top = Annotated[int, typer.Option("--top", metavar="N", min=1, max=100_000, help="Rows to print.")]
+Lines = Annotated[bool, typer.Option("--lines", help="Show stacks with file and line of the source.")]
 Backend = Annotated[str, typer.Option("--backend", metavar="NAME", help="auto (BPF, else DTrace), bpf or dtrace.")]
 
 
@@ -28,7 +29,9 @@ class TargetOptions:
     system: Annotated[bool, typer.Option("--system", help="Every process of this host.")] = False
 
 
-def check_by(by: str | None, choices: Sequence[str]) -> None:
-    """Refuse a `--by` that the report does not have. Raises UsageError."""
+def check_by(by: str | None, choices: Sequence[str], *, sources: bool = False, default: str = "stack") -> None:
+    """Refuse a `--by` that the report does not have, and --lines where it has no stacks. Raises UsageError."""
+    if sources and (by or default) != "stack":
+        raise UsageError(f"--lines has no effect on rows by {by or default}", "add --by stack")
     if by is not None and by not in choices:
         raise UsageError(f"--by {by} is not a choice here", f"one of {', '.join(choices)}")

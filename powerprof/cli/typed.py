@@ -40,3 +40,9 @@ def refuse_without_effect(
     if options:
         verb, those = ("has", "it") if len(options) == 1 else ("have", "them")
         raise UsageError(f"{listed(options)} {verb} no effect {where}", f"leave {those} out")
+
+
+def refuse_too_few(option: str, number: int, least: int) -> None:
+    """Refuse so few windows that no interval can be had from them. Raises UsageError."""
+    if number < least:
+        raise UsageError(f"{option} {number}: no interval can be had from fewer than {least}", f"{option} {least}")

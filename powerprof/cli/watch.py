@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watch this host live: idle states, watts, and which functions wake the CPUs. It runs until q or Ctrl-C.
 
-On a terminal a screen that is drawn anew each interval, else a line each interval (--plain); --json-lines prints a
-document each. Keys: s sorts, / filters, the arrows choose a row and Enter shows its stack, space pauses, w saves what
-is seen as a run, q quits. Findings of `diagnose` appear as servers of this host are asked for their state.
+On a terminal a screen that is redrawn each interval, else a line each interval (--plain); --json-lines prints a
+document each. Keys: ? explains keys and columns, s sorts, / filters, the arrows choose a row and Enter shows its stack,
+space pauses, w saves the interval as a run, q quits. Findings of `diagnose` appear as servers of this host are asked
+for their state. Where the CPUs are more than half busy, a line names the processes that use them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import EnergyOptions, Watched
+from powerprof.cli.options import ASKING, EnergyOptions, Watched
 from powerprof.cli.output import progress
+from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ RunsDir = Annotated[
 
 def command(
     *,
+    context: typer.Context,
     watched: Watched,
     energy: EnergyOptions,
     plain: Plain = False,
@@ -38,6 +41,8 @@ def command(
     runs_dir: RunsDir = None,
 ) -> None:
     """Open, measure, show."""
+    if watched.no_ask:
+        refuse_without_effect(context, "with --no-ask", ASKING)
     if plain and json_lines:
         raise UsageError("--plain and --json-lines exclude each other", "leave one out")
     if runs_dir is not None:
@@ -60,8 +65,7 @@ def command(
     plan = MonitorPlan(
         target=target,
         interval_s=watched.interval,
-        energy_source=energy.energy_source,
-        meter_log=energy.meter_log,
+        energy=energy.request,
         ask_servers=not watched.no_ask,
         ask_every_s=watched.ask_every,
         accounts=tuple(watched.defaults_file or ()),

@@ -12,6 +12,7 @@ import typer
 
 from powerprof.cli.options import Json, Workloads
 from powerprof.cli.output import check_targets, show, terminal_width, write_json
+from powerprof.errors import UsageError
 
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="A workload, or the path of its folder.", show_default=False)
@@ -27,6 +28,8 @@ def command(name: Name = None, schema: Schema = False, workloads: Workloads = No
     from powerprof.workloads.definition import json_schema
     from powerprof.workloads.reading import read_workload
 
+    if schema and (name is not None or workloads):
+        raise UsageError("--schema is the same for every workload", "leave out NAME and --workloads")
     if schema:
         write_json(json_schema(), json or "-")
         return

@@ -34,6 +34,8 @@ def _target(record: Any) -> str | None:
     a, b, condition = (getattr(record, name, None) for name in ("a", "b", "condition"))
     if a is not None and b is not None:
         return f"{a.name} / {b.name}"
+    if (study := getattr(record, "study", None)) is not None:
+        return str(study)
     if condition is not None:
         name = str(condition.name)
         return name if condition.workload == "command" else f"{condition.workload}:{name}"

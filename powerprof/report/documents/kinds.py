@@ -26,6 +26,7 @@ class Kind:
     markdown: str = ""
     csv: str = ""
     stacks: str = ""
+    sentences: str = ""
 
     def load(self, form: str) -> Any:
         """The type, or the function of a form."""
@@ -49,7 +50,7 @@ _TIMELINE = "powerprof.attribution/1"
 # Runs are told apart by their command.
 KINDS = {
     "powerprof.run/1 residency": Kind("records:Run", "report.terminal.residency:lines", **_RUN),
-    "powerprof.run/1 idle": Kind("records:IdleRun", "report.terminal.idle:lines", **_RUN),
+    "powerprof.run/1 idle": Kind("idle_records:IdleRun", "report.terminal.idle:lines", **_RUN),
     "powerprof.run/1 run": Kind("experiment.records:LoadRun", "report.terminal.load:lines", **_RUN),
     "powerprof.comparison/1": Kind(
         "experiment.records:Comparison",
@@ -57,9 +58,10 @@ KINDS = {
         "report.html.comparison:render",
         "report.forms.markdown:comparison",
         "report.forms.csvfile:comparison",
+        sentences="report.wording.answers:of_comparison",
     ),
     "powerprof.sweep/1": Kind(
-        "experiment.sweep:Sweep",
+        "experiment.sweep_record:Sweep",
         "report.terminal.sweep:lines",
         "report.html.sweep:render",
         "report.forms.markdown:sweep",
@@ -71,6 +73,15 @@ KINDS = {
         "report.html.sweepcomparison:render",
         "report.forms.markdown:sweep_comparison",
         "report.forms.csvfile:sweep_comparison",
+        sentences="report.wording.series:of_sweeps",
+    ),
+    "powerprof.saturation/1": Kind("experiment.saturation_record:Saturation", "report.terminal.saturate:lines"),
+    "powerprof.study/1": Kind(
+        "experiment.study_record:StudyRun",
+        "report.terminal.study:lines",
+        "report.html.study:render",
+        "report.forms.studies:markdown",
+        "report.forms.studies:csv_lines",
     ),
     "powerprof.attribution/1": Kind(
         "attribution.records:Attribution",
@@ -89,6 +100,7 @@ KINDS = {
     ),
     "powerprof.functions/1": Kind("attribution.functions:FunctionProfile", "report.terminal.functions:lines"),
     "powerprof.offcpu/1": Kind("attribution.offcpu:OffCpuProfile", "report.terminal.offcpu:lines"),
+    "powerprof.syscalls/1": Kind("attribution.syscalls:SyscallProfile", "report.terminal.syscalls:lines"),
     # Written before there was `offcpu`.
     "powerprof.wakers/1": Kind("attribution.sleepers:WakersProfile", "report.terminal.sleepers:wakers_lines"),
     "powerprof.sleeps/1": Kind("attribution.sleepers:SleepsProfile", "report.terminal.sleepers:sleeps_lines"),
@@ -100,6 +112,12 @@ KINDS = {
         "report.terminal.queries:csv_lines",
         "report.stacks.weighted:of_queries",
     ),
+    "powerprof.queries-comparison/1": Kind(
+        "queries.comparison:QueriesComparison",
+        "report.terminal.queriescomparison:lines",
+        markdown="report.terminal.queriescomparison:markdown",
+        csv="report.terminal.queriescomparison:csv_lines",
+    ),
     "powerprof.diagnosis/1": Kind(
         "diagnosis.findings:Diagnosis",
         "report.terminal.diagnosis:whole",
@@ -107,7 +125,18 @@ KINDS = {
         "report.terminal.diagnosis:markdown",
         "report.terminal.diagnosis:csv_lines",
     ),
-    "powerprof.trend/1": Kind("experiment.trend:Trend", "report.terminal.trend:lines", "report.html.trend:render"),
+    "powerprof.cure/1": Kind(
+        "cure.records:Cure",
+        "report.terminal.cure:lines",
+        "report.html.cure:render",
+        sentences="report.wording.cures:of_cure",
+    ),
+    "powerprof.trend/1": Kind(
+        "experiment.trend:Trend",
+        "report.terminal.trend:lines",
+        "report.html.trend:render",
+        sentences="report.wording.series:of_trend",
+    ),
     "powerprof.energy/1": Kind(
         "energy.result:EnergyResult", "report.terminal.energy:lines", csv="report.terminal.energy:csv_lines"
     ),

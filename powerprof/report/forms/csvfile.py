@@ -15,12 +15,12 @@ import msgspec
 
 from powerprof.attribution.records import Attribution
 from powerprof.experiment.records import Comparison, LoadRun
-from powerprof.experiment.sweep import Sweep
+from powerprof.experiment.sweep_record import Sweep
 from powerprof.experiment.sweepcomparison import SweepComparison
 from powerprof.records import Run
 from powerprof.report.documents.kinds import form
 from powerprof.report.stacks.weighted import frames_of
-from powerprof.report.tables.metrics import comparison_table, load_table, sweep_table
+from powerprof.report.tables.metrics import comparison_table, load_system_table, load_table, sweep_table, system_table
 from powerprof.report.tables.phases import phases_table
 from powerprof.report.tables.table import Figure, JudgedCell, Places, Table, TableRow
 from powerprof.untrusted import disarmed
@@ -78,7 +78,9 @@ def comparison(record: Comparison) -> Iterator[Line]:
         "minimum_detectable_percent",
         *(f"{arm}_{number}" for arm in "ab" for number in range(1, pairs + 1)),
     ]
-    for row, metric in zip(comparison_table(record, Places(record)).rows, record.metrics, strict=True):
+    places = Places(record)
+    rows = [*comparison_table(record, places).rows, *system_table(record, places).rows]
+    for row, metric in zip(rows, [*record.metrics, *record.system], strict=True):
         judged = row.cells["verdict"]
         yield [
             *(row.key, row.exact_unit, row.kind, record.a.name, record.b.name),
@@ -94,7 +96,8 @@ def run(record: Run) -> Iterator[Line]:
     places = Places(record)
     yield ["phase", "figure", "unit", "kind", "value", "low", "high", "mechanism", "process", "thread"]
     if isinstance(record, LoadRun):
-        yield from (["", *line] for line in _column(load_table(record, places), "mean"))
+        for table in (load_table(record, places), load_system_table(record, places)):
+            yield from (["", *line] for line in _column(table, "mean"))
     table = phases_table(record, places, range(len(record.phases))) if record.phases else Table([], [])
     for number, phase in enumerate(record.phases):
         yield from ([phase.name, *line] for line in _column(table, str(number)))

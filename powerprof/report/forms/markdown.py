@@ -14,23 +14,28 @@ import msgspec
 from powerprof import __version__, text
 from powerprof.attribution.records import Attribution
 from powerprof.experiment.records import Comparison, LoadRun
-from powerprof.experiment.sweep import Sweep
+from powerprof.experiment.sweep_record import Sweep
 from powerprof.experiment.sweepcomparison import SweepComparison
-from powerprof.records import Conservation, IdleRun, Run
+from powerprof.idle_records import IdleRun
+from powerprof.records import Conservation, Run
 from powerprof.report.documents.kinds import form, said
 from powerprof.report.tables import notes, sums
 from powerprof.report.tables.metrics import (
     comparison_table,
     functions_table,
+    load_system_table,
     load_table,
     paces_table,
     parted_table,
     points_table,
     sweep_table,
+    system_table,
 )
 from powerprof.report.tables.phases import causes_table, changes_table, phases_table
+from powerprof.report.tables.sweepfunctions import parting_functions_table
 from powerprof.report.tables.table import Cell, Column, Figure, JudgedCell, Path, Places, Table, TableRow
 from powerprof.report.tables.wakeups import RAN_ANYWAY, beyond, ran_anyway_table, wakeups_table
+from powerprof.report.wording.notes import texts
 
 _NAME_LIMIT = 120
 _STACK_LIMIT = 8
@@ -121,10 +126,12 @@ def _balance(conservation: Conservation | None) -> list[str]:
 
 def comparison(record: Comparison, context: str) -> list[str]:
     """The metrics side by side, and what else could have made the difference."""
-    doubts = [f"> Doubtful: {plain('; '.join(record.verdict.doubts))}.", ""] if record.verdict.doubts else []
+    doubts = [f"> Caution: {plain('; '.join(record.verdict.doubts))}.", ""] if record.verdict.doubts else []
     ground = [plain(record.verdict.ground), ""] if record.verdict.ground else []
     places = Places(record)
     written = ["", *doubts, *ground, context, *table(comparison_table(record, places), _COMPARED)]
+    if record.system:
+        written += table(system_table(record, places), _COMPARED)
     functions = functions_table(record, places, _ROWS)
     if functions.rows:
         written += ["", "Functions that grew or shrank, in percent of one CPU:", *table(functions)]
@@ -139,6 +146,8 @@ def run(record: Run, context: str) -> list[str]:
     written = ["", context]
     if isinstance(record, LoadRun) and record.metrics:
         written += table(load_table(record, places))
+        if record.system:
+            written += table(load_system_table(record, places))
     if record.phases:
         written += table(phases_table(record, places, range(len(record.phases))))
     if isinstance(record, IdleRun) and record.deltas:
@@ -161,7 +170,7 @@ def attribution(record: Attribution, context: str) -> list[str]:
         written = table(wakeups_table(record, places, _ROWS), _WAKEUPS)
     if left := beyond(record, _ROWS):
         written += ["", f"{left}."]
-    return written + _balance(record.conservation) + _notes(record.notes)
+    return written + _balance(record.conservation) + _notes(notes.all_of(record))
 
 
 def sweep(record: Sweep, context: str) -> list[str]:
@@ -171,7 +180,7 @@ def sweep(record: Sweep, context: str) -> list[str]:
     written = ["", context, *table(sweep_table(record, places))]
     if any(point.paces for point in record.points):
         written += ["", "How often each thread wakes:", *table(paces_table(record, places))]
-    return written + _notes([*errors, *record.notes])
+    return written + _notes([*errors, *texts(record.notes)])
 
 
 def sweep_comparison(record: SweepComparison, context: str) -> list[str]:
@@ -180,6 +189,9 @@ def sweep_comparison(record: SweepComparison, context: str) -> list[str]:
     written = ["", context, *table(points_table(record, places))]
     if record.parted_with:
         written += ["", "Where they part, and where they do not:", *table(parted_table(record, places))]
+    if record.functions:
+        functions = table(parting_functions_table(record, places))
+        written += ["", "Functions, in percent of the server's samples, where they part:", *functions]
     if record.threats:
         written += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
-    return written + _notes([*record.differences, *record.notes])
+    return written + _notes([*record.differences, *texts(record.notes)])

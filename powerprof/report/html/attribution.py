@@ -12,10 +12,11 @@ from powerprof.report.html.page import page
 from powerprof.report.html.tables import opened
 from powerprof.report.stacks.flamegraph import flame
 from powerprof.report.stacks.weighted import modules_of, stacks_of
+from powerprof.report.tables import notes
+from powerprof.report.tables.blamed import headline
 from powerprof.report.tables.phases import causes_table, split_table
 from powerprof.report.tables.table import Places
 from powerprof.report.tables.wakeups import beyond, elsewhere_table, ran_anyway_table, wakeups_table
-from powerprof.report.terminal.attribution import headline
 
 # The page has to stay below 6 MiB whatever the names are.
 MAX_ROWS = 100
@@ -53,4 +54,5 @@ def render(record: Attribution, extras: Extras) -> str:
         flames=[view for view in views if view],
         lanes=lanes(extras.timeline),
         mechanisms=MECHANISMS,
+        notes=notes.all_of(record),
     )

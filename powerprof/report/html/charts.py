@@ -35,12 +35,15 @@ def one_curve(metric: RunMetric) -> list[Ends]:
 
 
 def charts(
-    names: Iterable[str], points: Sequence[tuple[str, Sequence[M]]], curves: Callable[[M], Sequence[Ends]]
+    names: Iterable[str],
+    points: Sequence[tuple[str, Sequence[M]]],
+    curves: Callable[[M], Sequence[Ends]],
+    across: str = "",
 ) -> list[tuple[str, bool, Markup]]:
     """For each metric that some point has: its name, whether it is estimated, the drawing.
 
-    `points` are (label, metrics) in their order, `curves` the values of a metric at a point, one a curve. One point is
-    no course: then there is no chart.
+    `points` are (label, metrics) in their order, `curves` the values of a metric at a point, one a curve, `across`
+    the title of the horizontal axis. One point is no course: then there is no chart.
     """
     drawn_charts = []
     for name in dict.fromkeys(names):
@@ -57,5 +60,5 @@ def charts(
             for number in range(len(curves(first)))
         ]
         label = labels.metric(name)
-        drawn_charts.append((label, first.kind == "estimated", svg.series(drawn, first.unit, label)))
+        drawn_charts.append((label, first.kind == "estimated", svg.series(drawn, first.unit, label, clean(across, 60))))
     return drawn_charts

@@ -15,11 +15,11 @@ from powerprof.report.html.figures import clean
 from powerprof.report.html.flames import FlameView, flame_view
 from powerprof.report.html.intervals import DrawnInterval, interval_axis, interval_row, interval_ticks
 from powerprof.report.html.page import page
-from powerprof.report.html.tables import Drawn, table
+from powerprof.report.html.tables import Drawn, table, without_empty
 from powerprof.report.html.windows import c0_bars
 from powerprof.report.stacks.flamegraph import flame, flame_difference
 from powerprof.report.tables import labels, notes
-from powerprof.report.tables.metrics import comparison_table, functions_table, states_table
+from powerprof.report.tables.metrics import comparison_table, functions_table, states_table, system_table
 from powerprof.report.tables.table import Figure, Places, Table, Words
 from powerprof.report.terminal.compare import speed_and_power
 
@@ -36,12 +36,39 @@ def _interval(metric: Metric) -> DrawnInterval | None:
     return DrawnInterval(percent, low, high, metric.verdict != "inconclusive", aside=metric.unit == "rows")
 
 
-def _drawn(record: Comparison) -> Drawn:
-    """Each difference with its interval on one axis, relative to A."""
+# What a reader looks for behind the headline; everything else is one click away.
+_FIRST = ("joules_per_", "watts", "latency_", "time_to_solution", "time_s_per")
+
+
+def _metric_tables(record: Comparison, whole: Table) -> tuple[Markup, Markup, int]:
+    """The headline's metric, energy and latency; then the others, and how many they are."""
+    drawn = _drawn(record)
+    if drawn is None:
+        whole = without_empty(whole)
+    judged = record.verdict.metric
+    first = [
+        number
+        for number, metric in enumerate(record.metrics)
+        if metric.name == judged or metric.name.startswith(_FIRST) or not number
+    ]
+    first.sort(key=lambda number: record.metrics[number].name != judged)
+    rest = [number for number in range(len(record.metrics)) if number not in first]
+
+    def part(numbers: list[int], primary: bool, caption: str) -> Markup:
+        cells = None if drawn is None else replace(drawn, cells=[drawn.cells[n] for n in numbers], primary=primary)
+        return table(replace(whole, rows=[whole.rows[n] for n in numbers], caption=caption), "metrics", cells)
+
+    return part(first, True, whole.caption), part(rest, False, "") if rest else Markup(), len(rest)
+
+
+def _drawn(record: Comparison) -> Drawn | None:
+    """Each difference with its interval on one axis, relative to A; None where none has an interval."""
     intervals = [_interval(metric) for metric in record.metrics]
     known = [interval for interval in intervals if interval is not None]
+    if not known:
+        return None
     axis = interval_axis(known)
-    ticks = interval_ticks(axis) if known else Markup()
+    ticks = interval_ticks(axis)
     cells = []
     for metric, interval in zip(record.metrics, intervals, strict=True):
         said = "" if interval is None else f"{interval.percent:+.1f} % [{interval.low:+.1f}, {interval.high:+.1f}]"
@@ -105,7 +132,7 @@ def render(record: Comparison, extras: Extras) -> str:
     over = "over pairs of neighbouring blocks" if record.blocks_count else "of two runs at different times"
     caption = (
         f"The difference is {names[1]} − {names[0]} {over}. Drawn: B relative to A with its 95 % interval; filled "
-        "where the interval excludes no difference, an arrow where it goes on beyond the axis."
+        "where the interval excludes no difference, an arrow where it continues beyond the axis."
     )
     return page(
         "comparison.html.j2",
@@ -114,7 +141,8 @@ def render(record: Comparison, extras: Extras) -> str:
         derived=extras.derived,
         title=f"{names[0]} against {names[1]}",
         context=said(record)[1],
-        metrics=table(replace(comparison_table(record, places), caption=caption), "metrics", _drawn(record)),
+        metrics=_metric_tables(record, replace(comparison_table(record, places), caption=caption)),
+        system=system_table(record, places) if record.system else None,
         names=names,
         notes=notes.all_of(record),
         primary_label=labels.metric(primary.name) if primary else "",

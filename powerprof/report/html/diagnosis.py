@@ -9,7 +9,8 @@ from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
 from powerprof.report.html.tables import opened
 from powerprof.report.tables.table import Places
-from powerprof.report.terminal.diagnosis import answer, context, wakeups_table
+from powerprof.report.terminal.diagnosis import answer, context, looked_lines, wakeups_table
+from powerprof.report.wording.notes import texts
 
 _OPEN_ROWS = 20
 _MAX_ROWS = 200
@@ -29,7 +30,8 @@ def render(record: Diagnosis, extras: Extras) -> str:
         context=context(record),
         faults=[finding for finding in record.findings if finding.severity == "fault"],
         habits=[finding for finding in record.findings if finding.severity == "note"],
+        looked=looked_lines(record),
         rows=rows,
         more=more,
-        notes=list(dict.fromkeys([*record.evidence.notes, *record.notes])),
+        notes=list(dict.fromkeys([*record.evidence.notes, *texts(record.notes)])),
     )

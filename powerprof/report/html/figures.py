@@ -16,6 +16,8 @@ from powerprof.report.tables.table import Figure, Places, escape_pointer
 from powerprof.untrusted import printable
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|ms\b|s\b|J\b|W\b|mJ\b|points\b))|(?<=[±×–]) (?=\d)")
+# Behind a blank: a function's parameters are none. A process id or a count stays where it is.
+_QUALIFIED = re.compile(r"\s\(((?:[\d−+±<]|estimated|or )[^()]*(?:%|possible)[^()]*)\)")
 _UNKNOWN = Markup('<span class="unknown" title="unknown">?</span>')
 _FIGURE = Markup('<data value="{}" data-at="{}" {}>{}</data>{}')
 NAME_LIMIT = 200
@@ -29,6 +31,16 @@ def clean(name: object, limit: int = NAME_LIMIT) -> str:
 def tidy(sentence: str) -> str:
     """A sentence in which no line ends between a figure and its unit."""
     return _BEFORE_UNIT.sub("\u00a0", sentence)
+
+
+def brief(sentence: Markup) -> Markup:
+    """An answer for the headline, without the parentheses that hold intervals and shares; escaped already."""
+    return Markup(_QUALIFIED.sub("", sentence))  # noqa: S704  a part of what is escaped
+
+
+def qualified(sentence: Markup) -> Markup:
+    """What `brief` leaves out, for the line below the headline."""
+    return Markup(" · ").join(Markup(found) for found in _QUALIFIED.findall(sentence))  # noqa: S704  as `brief`
 
 
 def explained(words: str) -> Markup:

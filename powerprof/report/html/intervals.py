@@ -59,23 +59,18 @@ def interval_axis(intervals: Sequence[DrawnInterval]) -> IntervalAxis:
         )
     ratios = [1 + end / 100 for interval in shown for end in (interval.low, interval.high)]
     extreme = max([*ratios, *(1 / ratio for ratio in ratios if ratio > 0.001)], default=2.0)
-    power = 1
-    while 10.0**power < extreme and power < 6:
-        power += 1
-    # Five labels at most: the column is narrow.
-    exponents = [-power, -power // 2, 0, power // 2, power] if power % 2 == 0 else [-power, 0, power]
+    # Beyond × 20 an arrow says enough: the others would shrink to dots at "= A".
+    end, middle = (10.0, 3.0) if extreme <= 10 else (20.0, 5.0)
+    times = (1 / end, 1 / middle, 1.0, middle, end)
     return IntervalAxis(
-        Scale(10.0**-power, 10.0**power, 2, 98, logarithmic=True),
-        tuple((10.0**exponent, _times(exponent)) for exponent in exponents),
-        ratios=True,
+        Scale(1 / end, end, 2, 98, logarithmic=True), tuple((ratio, _times(ratio)) for ratio in times), ratios=True
     )
 
 
-def _times(exponent: int) -> str:
-    if exponent == 0:
+def _times(ratio: float) -> str:
+    if ratio == 1.0:
         return "= A"
-    power = f"10{'⁰¹²³⁴⁵⁶'[abs(exponent)]}" if abs(exponent) > 3 else f"{10 ** abs(exponent):,}"
-    return f"{'×' if exponent > 0 else '÷'}{power}"
+    return f"×\u00a0{ratio:.0f}" if ratio > 1 else f"÷\u00a0{1 / ratio:.0f}"
 
 
 def _axis_value(axis: IntervalAxis, percent: float) -> float:
@@ -104,7 +99,11 @@ def interval_row(axis: IntervalAxis, interval: DrawnInterval, label: str) -> Mar
     )
     none = axis.scale(1.0 if axis.ratios else 0.0)
     kind = "clear" if interval.clear else "open"
-    parts = [Markup('<line class="zero" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="18"/>').format(none)]
+    parts = [
+        Markup('<line class="tick" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="18"/>').format(axis.scale(value))
+        for value, _ in axis.ticks
+    ]
+    parts.append(Markup('<line class="zero" x1="{0:.2f}%" x2="{0:.2f}%" y1="0" y2="18"/>').format(none))
     parts.append(Markup('<line class="bar {}" x1="{:.2f}%" x2="{:.2f}%" y1="9" y2="9"/>').format(kind, low, high))
     inside = axis.scale.low <= _axis_value(axis, interval.percent) <= axis.scale.high
     if inside:

@@ -14,7 +14,7 @@ import msgspec
 from markupsafe import Markup
 
 from powerprof import __version__
-from powerprof.report.html.figures import clean, embedded, explained, facts, figure, tidy
+from powerprof.report.html.figures import brief, clean, embedded, explained, facts, figure, qualified, tidy
 from powerprof.report.html.tables import table
 from powerprof.report.html.tiles import tiles_of
 from powerprof.report.tables.table import Places
@@ -50,6 +50,8 @@ def _environment() -> Environment:
     )
     environment.filters["clean"] = clean
     environment.filters["tidy"] = tidy
+    environment.filters["brief"] = brief
+    environment.filters["qualified"] = qualified
     environment.globals["table"] = table
     environment.globals["explained"] = explained
     return environment

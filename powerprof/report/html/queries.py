@@ -12,17 +12,18 @@ from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.flames import FlameView, flame_view
 from powerprof.report.html.page import page
-from powerprof.report.html.tables import Drawn
+from powerprof.report.html.tables import Drawn, without_empty
 from powerprof.report.stacks.flamegraph import flame
 from powerprof.report.tables.notes import all_of
 from powerprof.report.tables.phases import split_table
-from powerprof.report.tables.table import Column, Figure, Places, TableRow, Words
-from powerprof.report.terminal.queries import balance, context, headline, plan_text, queries_table
+from powerprof.report.tables.statements import WAITS, queries_table
+from powerprof.report.tables.table import Figure, Places, TableRow, Words
+from powerprof.report.terminal.queries import balance, context, headline, plan_text
 
 MAX_ROWS = 500
+_WAITING = 100
+_WAIT_KEYS = tuple(f"wait_{name}" for name in WAITS)
 _FLAMES, _FRAMES = 10, 800
-# What the server may not have told of any statement: such a column is none.
-_ASKED = ("examined", "sent", "schema")
 _BAR = Markup('<span class="share"><span style="--w:{:.4g}%"></span></span>')
 
 
@@ -31,11 +32,10 @@ def render(record: Queries, extras: Extras) -> str:
     places = Places(record)
     whole = queries_table(record, places)
     count = len(record.statements)
-    rows = [*whole.rows[: min(count, MAX_ROWS)], *whole.rows[count:]]
-    columns = [
-        column for column in whole.columns if column.key not in _ASKED or any(_is_known(row, column) for row in rows)
-    ]
-    shown = replace(whole, rows=rows, columns=columns).of("html")
+    rows = [*(_as_sql(row) for row in whole.rows[: min(count, MAX_ROWS)]), *whole.rows[count:]]
+    shown = without_empty(replace(whole, rows=rows).of("html"))
+    waiting = [row for row, statement in zip(rows, record.statements, strict=False) if statement.waits_ms is not None]
+    waits = replace(whole, rows=waiting[:_WAITING], label="waits").of("html", ("text", "p50", "p99", "c0", *_WAIT_KEYS))
     bars = Drawn("calls", Markup("share"), [_bar(row) for row in shown.rows])
     split = record.energy_split
     return page(
@@ -49,6 +49,7 @@ def render(record: Queries, extras: Extras) -> str:
         notes=all_of(record),
         rows=shown,
         bars=bars,
+        waits=waits,
         left_count=max(count - MAX_ROWS, 0),
         plans=[
             (clean(statement.text, 400), plan_text(statement.plan)) for statement in record.statements if statement.plan
@@ -58,9 +59,9 @@ def render(record: Queries, extras: Extras) -> str:
     )
 
 
-def _is_known(row: TableRow, column: Column) -> bool:
-    cell = row.cells.get(column.key)
-    return cell.value is not None if isinstance(cell, Figure) else isinstance(cell, Words) and bool(cell.text)
+def _as_sql(row: TableRow) -> TableRow:
+    cell = row.cells.get("text")
+    return replace(row, cells={**row.cells, "text": replace(cell, code=True)}) if isinstance(cell, Words) else row
 
 
 def _flames(record: Queries) -> list[FlameView]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from powerprof.experiment.records import LoadRun
-from powerprof.records import IdleRun, Phase, Run
+from powerprof.idle_records import IdleRun
+from powerprof.records import Phase, Run
 from powerprof.report.documents.kinds import said as said_of
 from powerprof.report.html import strips, svg
 from powerprof.report.html.extras import Extras
@@ -15,11 +16,12 @@ from powerprof.report.html.page import page
 from powerprof.report.html.tables import opened
 from powerprof.report.html.windows import c0_bars
 from powerprof.report.tables import notes
-from powerprof.report.tables.metrics import load_table
+from powerprof.report.tables.metrics import load_system_table, load_table
 from powerprof.report.tables.phases import (
     achieved_table,
     causes_table,
     changes_table,
+    cpus_table,
     energy_table,
     looks_of,
     phase_title,
@@ -28,6 +30,8 @@ from powerprof.report.tables.phases import (
     split_table,
 )
 from powerprof.report.tables.table import Places, Table
+from powerprof.report.wording import frequencies
+from powerprof.report.wording.notes import texts
 
 _OPEN_CAUSES = 12
 _CAUSES = 100
@@ -85,6 +89,7 @@ def render(run: Run, extras: Extras) -> str:
         answer=said[0],
         context=said[1],
         metrics=load_table(run, places) if isinstance(run, LoadRun) and run.metrics else None,
+        system=load_system_table(run, places) if isinstance(run, LoadRun) and run.system else None,
         phases=phases_table(run, places, chosen) if chosen else None,
         bars=[
             (titles[index], svg.state_bar(_bar(run.phases[index], looks), run.phases[index].name))
@@ -101,11 +106,13 @@ def render(run: Run, extras: Extras) -> str:
         traced=[(index, title, _causes(run, places, index)) for index, title in traced],
         energy=energy_table(run, places),
         splits=[
-            (title, phase.energy_split.notes, split_table(phase.energy_split, places, f"/phases/{index}/energy_split"))
+            (title, texts(split.notes), split_table(split, places, f"/phases/{index}/energy_split"))
             for index, (title, phase) in enumerate(zip(titles, run.phases, strict=True))
-            if phase.energy_split is not None
+            if (split := phase.energy_split) is not None
         ],
         drift=changes_table(run.drift if isinstance(run, IdleRun) else [], places, "/drift", "end − begin"),
         achieved=achieved_table(run, places),
-        notes=list(dict.fromkeys([*notes.all_of(run), *(note for phase in run.phases for note in phase.notes)])),
+        frequencies=frequencies.of_run(run),
+        cpus=cpus_table(run, places),
+        notes=list(dict.fromkeys([*notes.all_of(run), *(note for phase in run.phases for note in texts(phase.notes))])),
     )

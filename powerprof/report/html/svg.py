@@ -22,7 +22,8 @@ def joined(parts: Sequence[Markup]) -> Markup:
     return Markup().join(parts)
 
 
-def _grid(scale: Scale, ticks: Sequence[float], unit: str) -> list[Markup]:
+def grid(scale: Scale, ticks: Sequence[float], unit: str) -> list[Markup]:
+    """Lines at the ticks of a vertical axis, with their figures; the unit stands at the last."""
     parts = []
     for tick in ticks:
         y = scale(tick)
@@ -56,7 +57,7 @@ def pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, names
     values = [value * factor for value in values]
     far = min(values) > 0 and max(values) / min(values) >= _LOG_FROM
     scale, ticks = (by_powers if far else from_zero)(values, 212, 18)
-    parts = _grid(scale, ticks, f"{unit}, logarithmic" if far else unit)
+    parts = grid(scale, ticks, f"{unit}, logarithmic" if far else unit)
     for index, (x, y) in enumerate(both):
         at = 12 + 86 * (index + 0.5) / len(both)
         parts.append(
@@ -121,7 +122,7 @@ def course(bars: Sequence[Bar], unit: str) -> Markup:
     scale, ticks = from_zero(values, 132, 18)
     length = max(bar.end_s for bar in bars) or 1.0
     across = Scale(0, length, 9, 99.5)
-    parts = _grid(scale, ticks, unit)
+    parts = grid(scale, ticks, unit)
     for bar in bars:
         left, right = across(bar.start_s), across(bar.end_s)
         top = scale(bar.value) if bar.value is not None else 132.0
@@ -158,9 +159,9 @@ class SeriesPoint:
     high: float | None
 
 
-def series(arms: Sequence[Sequence[SeriesPoint]], unit: str, title: str) -> Markup:
+def series(arms: Sequence[Sequence[SeriesPoint]], unit: str, title: str, across: str = "") -> Markup:
     """Values of one or two conditions over the settings of a parameter, each setting as far from the next: they often
-    double. Every condition has a point at every setting.
+    double. Every condition has a point at every setting. `across` is the title of the horizontal axis.
     """
     every = [point for points in arms for point in points]
     known = [value for point in every for value in (point.mean, point.low, point.high) if value is not None]
@@ -168,7 +169,7 @@ def series(arms: Sequence[Sequence[SeriesPoint]], unit: str, title: str) -> Mark
         return Markup()
     unit, factor = labels.prefix(unit, max(map(abs, known)))
     scale, ticks = from_zero([value * factor for value in known], 132, 18)
-    parts = _grid(scale, ticks, unit)
+    parts = grid(scale, ticks, unit)
     settings = arms[0]
     places = [14 + 84 * (index + 0.5) / len(settings) for index in range(len(settings))]
     for arm, points in zip("ab", arms, strict=False):
@@ -179,7 +180,9 @@ def series(arms: Sequence[Sequence[SeriesPoint]], unit: str, title: str) -> Mark
         for index, (x, point) in enumerate(zip(places, settings, strict=True))
         if index % apart == 0
     ]
-    return SVG.format(f"{title} at {len(settings)} settings", 156, joined(parts))
+    if across:
+        parts.append(Markup('<text class="axis" x="98%" y="166" text-anchor="end">{}</text>').format(across))
+    return SVG.format(f"{title} at {len(settings)} settings", 172 if across else 156, joined(parts))
 
 
 def _curve(

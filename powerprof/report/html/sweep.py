@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from powerprof.experiment.sweep import Sweep
+from markupsafe import Markup
+
+from powerprof.experiment.sweep_record import Sweep
 from powerprof.report.documents.kinds import said as said_of
 from powerprof.report.html.charts import charts, one_curve
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
+from powerprof.report.html.tradeoff import Setting, tradeoff
 from powerprof.report.tables.metrics import paces_table, sweep_table
 from powerprof.report.tables.table import Places
 
@@ -44,8 +47,23 @@ def render(record: Sweep, extras: Extras) -> str:
             ),
             [(str(point.value), point.metrics) for point in record.points],
             one_curve,
+            record.parameter,
         ),
+        tradeoff=_tradeoff(record),
         metrics=sweep_table(record, places),
         paces=paces_table(record, places) if any(point.paces for point in record.points) else None,
         errors=[(clean(point.value, 20), clean(point.error, _ERROR_LIMIT)) for point in record.points if point.error],
     )
+
+
+def _tradeoff(record: Sweep) -> Markup:
+    """Energy over throughput, of the points that have both."""
+    settings, kind = [], "estimated"
+    for point in record.points:
+        known = {metric.name: metric for metric in point.metrics}
+        joules, queries = known.get("joules_per_query"), known.get("queries_hz")
+        if joules is None or queries is None or joules.estimate.mean is None or queries.estimate.mean is None:
+            continue
+        kind = joules.kind
+        settings.append(Setting(clean(point.value, 20), queries.estimate.mean, joules.estimate.mean))
+    return tradeoff(settings, clean(record.parameter, 60), kind)

@@ -11,6 +11,7 @@ from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
 from powerprof.report.tables.metrics import parted_table, points_table
+from powerprof.report.tables.sweepfunctions import parting_functions_table
 from powerprof.report.tables.table import Places
 
 _DRAWN = ("queries_hz", "latency_p95_ms", "c0_percent", "c0_ms_per_query_server", "joules_per_query")
@@ -44,4 +45,5 @@ def render(record: SweepComparison, extras: Extras) -> str:
         ),
         points=points_table(record, places),
         parted=parted_table(record, places),
+        functions=parting_functions_table(record, places),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from powerprof.report.html.figures import clean, explained, figure, interval
-from powerprof.report.tables.table import Cell, Column, Figure, JudgedCell, Path, Table, TableRow
+from powerprof.report.tables.table import Cell, Column, Figure, JudgedCell, Path, Table, TableRow, Words
 
 _SCROLL = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">\n{}\n</div>')
 _LABEL_LIMIT = 120
@@ -22,13 +22,27 @@ def opened(whole: Table, count: int) -> tuple[Table, Table]:
     return replace(whole, rows=whole.rows[:count], left_count=0), replace(whole, rows=whole.rows[count:], caption="")
 
 
+def without_empty(whole: Table) -> Table:
+    """Without the columns in which no row knows anything."""
+    kept = [column for column in whole.columns if any(_is_known(row.cells.get(column.key)) for row in whole.rows)]
+    return replace(whole, columns=kept)
+
+
+def _is_known(shown: Cell | None) -> bool:
+    if isinstance(shown, Figure):
+        return shown.value is not None
+    return not isinstance(shown, Words) or bool(shown.text) if shown is not None else False
+
+
 @dataclass(frozen=True)
 class Drawn:
-    """A column of drawings, a row each, and what stands over them; it comes before the column `before`."""
+    """A column of drawings, a row each, and what stands over them; it comes before the column `before`. `primary`: the
+    first row is the headline's."""
 
     before: str
     heading: Markup
     cells: Sequence[Markup]
+    primary: bool = True
 
 
 def cell(shown: Cell | None, *, unit: bool = False) -> Markup:
@@ -39,11 +53,13 @@ def cell(shown: Cell | None, *, unit: bool = False) -> Markup:
         return _path(shown)
     if isinstance(shown, JudgedCell):
         said = Markup('<span class="verdict {0}">{0}</span>').format(shown.text)
-        could = Markup('<span class="ci">could see {}</span>').format(figure(shown.detectable))
-        return said + could if shown.text == "inconclusive" else said
+        could = Markup('<span class="ci">smallest detectable {}</span>').format(figure(shown.detectable))
+        return said + could if shown.text == "inconclusive" and shown.detectable.value is not None else said
     if shown is None:
         return Markup()
     name = explained(shown.text) if shown.ours else Markup("{}").format(clean(shown.text, _LABEL_LIMIT))
+    if shown.code:
+        name = Markup("<code>{}</code>").format(name)
     more = clean(shown.more, _LABEL_LIMIT)
     if shown.strong:
         return Markup("<b>{}</b> {}").format(name, more) if more else Markup("<b>{}</b>").format(name)
@@ -107,13 +123,13 @@ def table(shown: Table, kind: str = "plain", drawn: Drawn | None = None, *, name
             other = beside.get(column.key)
             inside = _beside(cell(here, unit=not row.unit), row.cells.get(other.key) if other else None)
             look = Markup() if column.left else Markup(' class="n"')
-            label = Markup(' data-label="{}"').format(column.heading) if column.heading else Markup()
+            head = column.heading or clean(column.name, 60)
+            label = Markup(' data-label="{}"').format(head) if head else Markup()
             cells.append(Markup("<td{}{}>{}</td>").format(look, label, inside))
         if drawn and place is not None:
             cells.insert(place, Markup('<td class="draw">{}</td>').format(drawn.cells[number]))
-        look = (
-            Markup(' class="inner"') if row.inner else Markup(' class="primary"') if drawn and not number else Markup()
-        )
+        headline = drawn is not None and drawn.primary and not number
+        look = Markup(' class="inner"') if row.inner else Markup(' class="primary"') if headline else Markup()
         body.append(Markup("<tr{}>{}</tr>").format(look, Markup().join(cells)))
     caption = Markup('<caption class="muted">{}</caption>\n').format(shown.caption) if shown.caption else Markup()
     whole = Markup('<table class="{}">\n{}<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody>\n</table>').format(

@@ -10,12 +10,15 @@ from typing import TypeVar
 from markupsafe import Markup
 
 from powerprof import text
+from powerprof.attribution.records import Attribution
 from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.judge.cost import Finding, claims, delta_of
 from powerprof.experiment.records import Comparison, LoadRun, Metric
-from powerprof.records import IdleRun, RunMetric
-from powerprof.report.html.figures import figure
+from powerprof.idle_records import IdleRun
+from powerprof.records import RunMetric
+from powerprof.report.html.figures import clean, figure
 from powerprof.report.tables import labels
+from powerprof.report.tables.blamed import most
 from powerprof.report.tables.phases import shown_phases
 from powerprof.report.tables.table import Places
 
@@ -30,9 +33,13 @@ _FINDINGS: dict[Finding, str] = {
 }
 
 
+# From here on the headline has a ratio, and so has its tile.
+_TIMES = 1.5
+
+
 @dataclass(frozen=True)
 class Tile:
-    """A figure with what it is, and a line about it; `look` colours a verdict."""
+    """A figure with what it is, and a line about it; `look` colours a verdict, and greys what is inconclusive."""
 
     heading: str
     value: Markup
@@ -48,7 +55,35 @@ def tiles_of(record: object, places: Places) -> list[Tile]:
         return _load(record, places)
     if isinstance(record, IdleRun):
         return _idle(record, places)
+    if isinstance(record, Attribution):
+        return _attribution(record, places)
     return []
+
+
+def _attribution(record: Attribution, places: Places) -> list[Tile]:
+    """How often it wakes the CPUs, who does most of it, its energy, and whether all exits are accounted for."""
+    if not record.wakeups or not record.window_s:
+        return []
+    mine, counts = sum(row.count for row in record.wakeups), record.conservation
+    share = 100.0 * mine / counts.idle_exits_count if counts.idle_exits_count else None
+    name, function, most_hz = most(record)
+    place = name if function is None else f"{name} in {text.without_parameters(function)}"
+    tiles = [
+        Tile(
+            "wake-ups from idle, its own",
+            Markup("{}/s").format(text.number(mine / record.window_s, 1)),
+            f"{text.number(share, 1)} % of all idle exits",
+        ),
+        Tile("Most of them", Markup("{}/s").format(text.number(most_hz, 1)), clean(place, 80)),
+    ]
+    for number, part in enumerate(record.energy_split.parts if record.energy_split else []):
+        if part.name == record.target.label and record.energy_split is not None:
+            value = figure(places.figure(f"/energy_split/parts/{number}/joules", 3, "J"))
+            kind = record.energy_split.kind
+            tiles.append(Tile(f"energy above the idle floor, {kind}", value, f"in {record.window_s:.0f} s"))
+    named = figure(places.figure("/conservation/coverage_percent", 1, "%"))
+    left = f"{text.count(counts.unknown_count)} unknown, {text.count(counts.lost_count)} lost"
+    return [*tiles, Tile("Idle exits with a cause", named, left)]
 
 
 M = TypeVar("M", Metric, RunMetric)
@@ -68,13 +103,35 @@ def _kind(metric: Metric | RunMetric) -> str:
     return f", {metric.kind}" if metric.unit in ("J", "W", "J·s") else ""
 
 
+def _not_found(metric: Metric) -> str:
+    """An effect that was not found is its bound."""
+    most, base = metric.difference.less_than, metric.a.mean
+    none = "no measurable difference"
+    return f"{none}: less than {text.number(100 * most / abs(base), 1)} %" if most is not None and base else none
+
+
+def _headline(record: Comparison) -> list[tuple[int, Metric, str]]:
+    """The metric that the headline is about."""
+    return [
+        (index, metric, f"{labels.metric(metric.name)}{_kind(metric)}")
+        for index, metric in enumerate(record.metrics)
+        if metric.name == record.verdict.metric
+    ]
+
+
 def _comparison(record: Comparison, places: Places) -> list[Tile]:
     tiles = []
-    for index, metric, heading in _chosen(record.metrics):
+    first = _headline(record)
+    known = {index for index, _, _ in first}
+    for index, metric, heading in [*first, *(each for each in _chosen(record.metrics) if each[0] not in known)]:
         verdict = direction(metric.name, metric.verdict)
+        inconclusive = metric.verdict == "inconclusive"
         value = figure(places.figure(f"/metrics/{index}/difference/percent", 1, "%", sign=True))
-        said = verdict if metric.verdict != "inconclusive" else "no difference is sure"
-        tiles.append(Tile(heading, value, f"B beside A: {said}", verdict))
+        if not inconclusive and metric.ratio is not None and metric.ratio.b_over_a >= _TIMES:
+            digits = 1 if metric.ratio.b_over_a < 100 else 0
+            value = Markup("× {}").format(figure(places.figure(f"/metrics/{index}/ratio/b_over_a", digits)))
+        said = _not_found(metric) if inconclusive else verdict
+        tiles.append(Tile(heading, value, f"B compared with A: {said}", verdict))
     pairs = record.blocks_count // 2
     doubts = len(record.verdict.doubts)
     note = f"{doubts} reason{'s' if doubts > 1 else ''} to doubt it, below" if doubts else "no serious threat was found"
@@ -100,13 +157,24 @@ def _load(record: LoadRun, places: Places) -> list[Tile]:
     ]
 
 
+def _server(record: IdleRun, places: Places) -> list[Tile]:
+    """What the server itself ended, as the trace counted it: the answer's own figure."""
+    for index, phase in enumerate(record.phases):
+        if phase.server_exits is not None:
+            at = f"/phases/{index}/server_exits/wakeups_hz"
+            half = text.half_width(phase.server_exits.wakeups_hz)
+            note = "" if half is None else f"± {text.number(half, 1)}, counted in {phase.server_exits.window_s:.0f} s"
+            return [Tile("Idle periods ended by the server", figure(places.figure(f"{at}/mean", 1, "/s")), note)]
+    return []
+
+
 def _idle(record: IdleRun, places: Places) -> list[Tile]:
     """What the last phase adds to the first, and whether that is sure."""
     shown = shown_phases(record)
     if len(shown) < 2:
         return []
     first, last = record.phases[shown[0]], record.phases[shown[-1]]
-    tiles = []
+    tiles = _server(record, places)
     for claim in claims(record, first, last):
         heading, unit, digits = _ADDED[claim.metric]
         delta = delta_of(record, first.name, last.name, claim.metric)
@@ -114,7 +182,8 @@ def _idle(record: IdleRun, places: Places) -> list[Tile]:
         value = figure(places.figure(f"/deltas/{index}/difference/mean", digits, unit, sign=True))
         half = text.half_width(claim.difference)
         spread = "" if half is None else f"± {text.number(half, digits)}, "
-        tiles.append(Tile(f"{heading}, added", value, f"{spread}{_FINDINGS[claim.finding]}"))
+        look = "" if claim.finding == "costs" else "inconclusive"
+        tiles.append(Tile(f"{heading}, whole host, added", value, f"{spread}{_FINDINGS[claim.finding]}", look))
     windows = max((len(phase.windows) for phase in record.phases), default=0)
     if not tiles:
         return []

@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ScreenView:
-    """What the person at the screen has chosen. `chosen` is the row that is marked; `message` is said once."""
+    """What the person at the screen has chosen. `chosen` is the row that is marked; `message` is shown until the next
+    key; `help`: the keys and columns are explained instead of the rows."""
 
     sort: str = "rate"
     wanted: str = ""
@@ -26,12 +27,13 @@ class ScreenView:
     opened: bool = False
     chosen: int = 0
     message: str = ""
+    help: bool = False
 
 
-def spark(values: Sequence[float | None], width: int, top: float | None = None) -> str:
+def spark(values: Sequence[float | None], width: int) -> str:
     """The last `width` values as bars from 0 to the greatest of them; a blank where one is unknown."""
     shown = list(values)[-width:]
-    greatest = top or max((value for value in shown if value is not None), default=0.0)
+    greatest = max((value for value in shown if value is not None), default=0.0)
     bars = [
         " "
         if value is None
@@ -75,9 +77,41 @@ def scrolled(
     left = [*lines[:first], *lines[first + rows :]]
     if left:
         shown.append(
-            f"{rest(left)}  {len(left)} more row{'' if len(left) == 1 else 's'} (/ filter, or a higher window)"
+            f"{rest(left)}  {len(left)} more row{'' if len(left) == 1 else 's'} (/ filter, or a taller window)"
         )
     return shown[:room]
+
+
+def order_line(view: ScreenView, shown: int, all_rows: int, orders: str) -> str:
+    """By what the rows are sorted, and which of them a filter shows; `orders` are all that there are."""
+    sorting = f"sorted by {view.sort} (s: {orders})"
+    if not view.wanted or view.typing:
+        return sorting
+    return f"filter “{view.wanted}”: {shown:,} of {all_rows:,} rows (Esc: all)  {sorting}"
+
+
+def help_lines(columns: Sequence[tuple[str, str]], opens: str, width: int) -> list[str]:
+    """What the keys do and what each column means; `opens` is what Enter shows."""
+    keys = (
+        ("s", "sort by the next column"),
+        ("/", "filter: type part of a name, Enter keeps it, Esc shows all rows again"),
+        ("↑ ↓, k j", "choose a row"),
+        ("Enter", opens),
+        ("space", "pause; measuring continues"),
+        ("w", "save the current interval as a run, when it ends"),
+        ("q, Ctrl-C", "quit"),
+    )
+    named = max(len(name) for name, _ in (*keys, *columns))
+    lines = ["Keys", *(_explained(keys, named, width)), "", "Columns", *(_explained(columns, named, width))]
+    return [*lines, "", "Any key: back"]
+
+
+def _explained(pairs: Sequence[tuple[str, str]], named: int, width: int) -> list[str]:
+    return [
+        f"  {name if at == 0 else '':<{named}}  {line}"
+        for name, meaning in pairs
+        for at, line in enumerate(text.wrap(meaning, max(20, width - named - 4)))
+    ]
 
 
 def filled(top: list[str], foot: list[str], width: int, height: int) -> list[str]:
@@ -90,7 +124,7 @@ def last_lines(view: ScreenView, keys: str, cost: str, width: int, height: int) 
     """What is typed, or the keys and what powerprof itself costs: on two lines where one has no room for both."""
     if view.typing:
         return [f"/{view.wanted}_"]
-    said = view.message or keys
-    if len(said) + len(cost) + 2 <= width:
-        return [said + cost.rjust(width - len(said))]
-    return [cost, said] if cost and height >= _TWO_LINES else [cost or said]
+    shown = view.message or keys
+    if len(shown) + len(cost) + 2 <= width:
+        return [shown + cost.rjust(width - len(shown))]
+    return [cost, shown] if cost and height >= _TWO_LINES else [cost or shown]

@@ -8,7 +8,8 @@ from typing import Any
 from powerprof import text
 from powerprof.live.history import Line, RowHistory
 from powerprof.live.intervals import LiveFinding, LiveInterval, RowKey
-from powerprof.report.screens.screen import ScreenView, filled, last_lines, scrolled, spark
+from powerprof.report.screens.screen import ScreenView, filled, help_lines, last_lines, order_line, scrolled, spark
+from powerprof.report.wording.notes import texts
 
 SORTS = ("rate", "C0", "name")
 _TREND = 8
@@ -16,7 +17,17 @@ _STACK = 8
 _FINDINGS = 3
 # Exits; some are in the next interval, because their CPUs run on at the edge.
 _WORTH_SAYING = 20
-KEYS = "q quit  s sort  / filter  ⏎ stack  space pause  w save"
+KEYS = "q quit  ? help  s sort  / filter  ⏎ stack  space pause  w save"
+_COLUMNS = (
+    ("/s", "idle periods that it ended, per second of all CPUs"),
+    ("trend", "the same in the last intervals, the newest at the right"),
+    ("C0 %", "share of the CPUs' time that they ran because of it"),
+    ("every", "its period, where it is regular"),
+    ("NEW, 30 s", "first seen 30 s ago, while this screen was open"),
+)
+# From here on the processes that use the CPUs are listed: few idle periods are left to end.
+BUSY_PERCENT = 50.0
+_BUSIEST = 4
 
 
 def screen(history: RowHistory, view: ScreenView, title: str, width: int, height: int) -> list[str]:
@@ -24,20 +35,19 @@ def screen(history: RowHistory, view: ScreenView, title: str, width: int, height
     newest = history.last
     if newest is None:
         return filled([title, "", "waiting for the first interval …"], _foot(None, view, width, height), width, height)
-    head = [*_head(history, newest, view, title, width), ""]
+    if view.help:
+        return filled([title, "", *help_lines(_COLUMNS, "show the stack of the chosen row", width)], [], width, height)
+    head = _head(history, newest, view, title, width)
     findings = [
         line
         for finding in newest.findings[:_FINDINGS]
-        for line in _wrapped(f"! {_of(finding)}{finding.text}", width)[:2]
+        for line in text.wrap(f"! {_of(finding)}{finding.text}", width)[:2]
     ]
     foot = [*findings, *_trouble(newest), *_foot(newest, view, width, height)]
-    room = height - len(head) - len(foot) - 1
-    head.append(_columns())
-    return filled([*head, *_rows(history, view, width, max(1, room))], foot, width, height)
-
-
-def _wrapped(said: str, width: int) -> list[str]:
-    return text.wrap(said, width)
+    lines = chosen_lines(history, view)
+    head += [order_line(view, len(lines), len(history.lines()), ", ".join(SORTS)), _columns()]
+    room = height - len(head) - len(foot)
+    return filled([*head, *_rows(lines, view, width, max(1, room))], foot, width, height)
 
 
 def _head(history: RowHistory, newest: LiveInterval, view: ScreenView, title: str, width: int) -> list[str]:
@@ -54,7 +64,25 @@ def _head(history: RowHistory, newest: LiveInterval, view: ScreenView, title: st
         else "no power figure",
     ]
     lines = [first + when.rjust(max(1, width - len(first))), "  ".join(parts)]
-    return [*lines, text.cut(_states(newest), width)]
+    busy = busy_words(newest)
+    return [*lines, text.cut(_states(newest), width), *([text.cut(busy, width)] if busy else [])]
+
+
+def busy_words(newest: LiveInterval) -> str:
+    """What uses the CPUs, where they are busy; empty where they are not, or where it is unknown."""
+    used = newest.c0_percent
+    if used is None or used < BUSY_PERCENT or newest.used is None:
+        return ""
+    wall_s = newest.window_s * newest.cpus
+    parts = [
+        f"{name}{f' ({each.processes})' if each.processes > 1 else ''} {text.number(100.0 * each.cpu_s / wall_s, 0)} %"
+        for name, each in sorted(newest.used.items(), key=lambda item: (-item[1].cpu_s, item[0]))[:_BUSIEST]
+        if each.cpu_s >= wall_s / 100
+    ]
+    rest_s = newest.c0_s - sum(each.cpu_s for each in newest.used.values())
+    if rest_s >= wall_s / 20:
+        parts.append(f"processes that ended, and interrupts {text.number(100.0 * rest_s / wall_s, 0)} %")
+    return f"busy: {', '.join(parts)}" if parts else ""
 
 
 def _states(newest: LiveInterval) -> str:
@@ -94,10 +122,9 @@ def chosen_lines(history: RowHistory, view: ScreenView) -> list[Line]:
     return lines
 
 
-def _rows(history: RowHistory, view: ScreenView, width: int, room: int) -> list[str]:
-    lines = chosen_lines(history, view)
+def _rows(lines: list[Line], view: ScreenView, width: int, room: int) -> list[str]:
     if not lines:
-        return [f"nothing like “{view.wanted}” ended an idle period"] if view.wanted else ["no idle period ended"]
+        return [f"no row contains “{view.wanted}”" if view.wanted else "no CPU left an idle state in this interval"]
     return scrolled(
         lines,
         view,
@@ -117,19 +144,20 @@ def row_line(line: Line, width: int) -> str:
     """One row: its rate, how that went, C0, period, and whose it is."""
     key = line.row.key
     every = text.period(line.row.period_ms).removeprefix("every ")
-    new = "" if line.new_s is None else f"  NEW, {line.new_s:.0f} s"
     head = f"{text.number(line.rate_hz, 1):>8}  {spark(line.rates_hz, _TREND)}  {line.c0_percent:>6.2f}  {every:>7}  "
-    room = width - len(head) - len(new)
-    return head + _who(key, max(12, room)) + new
+    return head + _who(key, line.new_s, max(12, width - len(head)))
 
 
-def _who(key: RowKey, room: int) -> str:
-    """As much of the name as there is room for; the function says most."""
+def _who(key: RowKey, new_s: float | None, room: int) -> str:
+    """Process, thread and function, and how long it has been there. Where there is no room for all, the age goes first,
+    then the thread (of the kernel's threads the word kernel); as much of the function as fits stays."""
     process = "" if key.thread == key.process else f"{key.process} "
-    for said in (f"{process}{key.thread} · {key.function}", f"{key.thread} · {key.function}"):
-        if len(said) <= room:
-            return said
-    return text.cut(key.function, room)
+    # Of the kernel's threads the thread says which.
+    owner = key.thread if key.process == "kernel" else key.process
+    full, short = f"{process}{key.thread} · {key.function}", f"{owner} · {key.function}"
+    ages = [""] if new_s is None else [f"  NEW, {new_s:.0f} s", "  NEW"]
+    choices = [*(full + age for age in ages), *(short + age for age in ages), short]
+    return next((words for words in choices if len(words) <= room), text.cut(short, room))
 
 
 def _trouble(newest: LiveInterval) -> list[str]:
@@ -173,8 +201,10 @@ def plain_line(interval: LiveInterval, width: int = 100) -> str:
     top = merged(interval.rows)[:3]
     most = ", ".join(f"{row.key.process} {row.key.function} {row.exits_count / interval.window_s:.1f}" for row in top)
     faults = "".join(f"  ! {finding.rule}" for finding in interval.findings)
+    busy = busy_words(interval)
+    busy = f"! {busy}  " if busy else ""
     slept = f"! suspended for {interval.suspended_s:.1f} s  " if interval.suspended_s else ""
-    return text.cut(head + slept + most + faults, width)
+    return text.cut(head + slept + busy + most + faults, width)
 
 
 def document(interval: LiveInterval) -> dict[str, Any]:
@@ -205,6 +235,12 @@ def document(interval: LiveInterval) -> dict[str, Any]:
             }
             for row in interval.rows
         ],
+        "used": None
+        if interval.used is None
+        else [
+            {"process": name, "processes_count": each.processes, "cpu_s": each.cpu_s}
+            for name, each in sorted(interval.used.items(), key=lambda item: (-item[1].cpu_s, item[0]))
+        ],
         "energy": [
             {"source": reading.source, "domain": reading.domain, "kind": reading.kind, "joules": reading.joules}
             for reading in interval.energy
@@ -233,7 +269,7 @@ def document(interval: LiveInterval) -> dict[str, Any]:
             "wakeups_count": interval.own.wakeups_count,
             "memory_bytes": interval.own.memory_bytes,
         },
-        "notes": list(interval.notes),
+        "notes": texts(interval.notes),
     }
 
 

@@ -7,11 +7,18 @@ from powerprof import text
 from powerprof.energy.domains import host_energy
 from powerprof.live.statements import StatementHistory, StatementLine
 from powerprof.queries.records import Queries
-from powerprof.report.screens.screen import ScreenView, filled, last_lines, scrolled, spark
+from powerprof.report.screens.screen import ScreenView, filled, help_lines, last_lines, order_line, scrolled, spark
 from powerprof.report.terminal.queries import DEAR_PERCENT
 
 SORTS = ("CPU", "calls", "ms a call", "p95", "name")
-_KEYS = "q quit  s sort  / filter  ⏎ text  space pause  w save"
+_KEYS = "q quit  ? help  s sort  / filter  ⏎ text  space pause  w save"
+_MEANINGS = (
+    ("CPU %", "CPU time of the statement, in percent of one CPU"),
+    ("trend", "the same in the last windows, the newest at the right"),
+    ("calls/s", "executions per second"),
+    ("ms CPU", "CPU time per execution"),
+    ("p95 ms", "the time that 95 % of its executions stayed below"),
+)
 _TREND, _TEXT_LINES = 8, 8
 AWAY = "the server is away: waiting for it"
 
@@ -23,10 +30,15 @@ def screen(history: StatementHistory, view: ScreenView, title: str, width: int, 
     if newest is None:
         waiting = "" if away else "waiting for the first window …"
         return filled([title, "", waiting], [*away, *last_lines(view, _KEYS, "", width, height)], width, height)
-    head = [*_head(history, newest, view, title, width), "", _columns()]
+    if view.help:
+        top = [title, "", *help_lines(_MEANINGS, "show the text of the chosen statement", width)]
+        return filled(top, [], width, height)
+    lines = chosen_lines(history, view)
+    order = order_line(view, len(lines), len(newest.statements), ", ".join(SORTS))
+    head = [*_head(history, newest, view, title, width), order, _columns()]
     foot = [*away, *_trouble(newest), *last_lines(view, _KEYS, _cost(newest), width, height)]
     room = max(1, height - len(head) - len(foot))
-    return filled([*head, *_rows(history, view, width, room)], foot, width, height)
+    return filled([*head, *_rows(lines, view, width, room)], foot, width, height)
 
 
 def _head(history: StatementHistory, newest: Queries, view: ScreenView, title: str, width: int) -> list[str]:
@@ -93,10 +105,9 @@ def chosen_lines(history: StatementHistory, view: ScreenView) -> list[StatementL
     return sorted(lines, key=order) if order else lines
 
 
-def _rows(history: StatementHistory, view: ScreenView, width: int, room: int) -> list[str]:
-    lines = chosen_lines(history, view)
+def _rows(lines: list[StatementLine], view: ScreenView, width: int, room: int) -> list[str]:
     if not lines:
-        return [f"nothing like “{view.wanted}” was executed" if view.wanted else "no statement was executed"]
+        return [f"no statement contains “{view.wanted}”" if view.wanted else "no statement was executed"]
     return scrolled(
         lines,
         view,

@@ -97,7 +97,7 @@ def flame(stacks: Iterable[WeightedStack], *, unit: str, root: str = "all", limi
 def flame_difference(
     a: Iterable[WeightedStack], b: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES
 ) -> Flame:
-    """B beside A: values are B's, `a` is A's. Give rates or per-query figures, which can be compared."""
+    """B compared with A: values are B's, `a` is A's. Give rates or per-query figures, which can be compared."""
     before, after = dict(merged(a)), dict(merged(b))
     top = _Node(root)
     for frames in sorted(before.keys() | after.keys()):

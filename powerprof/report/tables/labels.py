@@ -27,6 +27,15 @@ _METRICS = {
     "edp_joule_seconds": ("energy-delay product", "EDP, J·s/query"),
     "rows_examined_per_query": ("rows examined per query", "rows read/query"),
     "minor_faults_per_query": ("minor faults per query", "page faults/query"),
+    "thread_wakings_hz": ("wake-ups of the thread", "thread's wake-ups/s"),
+    "thread_wakings_traced_hz": ("wake-ups of the thread, by the trace", "  by the trace"),
+    "thread_idle_exits_hz": ("idle exits by the thread", "  its idle exits/s"),
+    "target_wakings_hz": ("wake-ups of the process", "process's wake-ups/s"),
+    "target_idle_exits_hz": ("idle exits by the process", "  its idle exits/s"),
+    "host_idle_exits_hz": ("idle exits of the host", "host's idle exits/s"),
+    "statements_hz": ("statements of the server", "statements/s"),
+    "commit_p50_ms": ("statements that commit, median", "p50 commits, ms"),
+    "commit_p95_ms": ("statements that commit, p95", "p95 commits, ms"),
     "server_wakings_hz": ("wakings of the server's threads", "its wakings/s"),
     "server_exits_hz": ("idle exits by the server's threads", "its idle exits/s"),
     "server_cpu_ms_per_s": ("CPU time of the server", "its CPU, ms/s"),
@@ -46,7 +55,13 @@ _METRICS = {
     "disk_write_bytes_per_query": ("bytes written to disk per query", "disk B written/query"),
     "disk_busy_percent": ("disk busy", "disk busy, %"),
     "waiting_tasks": ("tasks that waited for a CPU", "tasks waiting"),
+    "migrations_per_query": ("moves to another CPU per query", "migrations/query"),
+    "migrations_hz": ("moves of a task to another CPU", "migrations/s"),
+    "busy_mhz": ("frequency while running", "MHz while running"),
+    "busiest_cpu_percent": ("busiest CPU", "busiest CPU, %"),
+    "idlest_cpu_percent": ("least busy CPU", "least busy CPU, %"),
     "cpu_pressure_percent": ("time in which a task waited for a CPU", "CPU pressure, %"),
+    "io_pressure_percent": ("time in which a task waited for I/O", "I/O pressure, %"),
     "joules_per_execution": ("energy per execution", "joules/execution"),
     "joules_per_execution_net": ("energy per execution, net of idle", "  net of idle"),
     "cpu_s_per_execution": ("CPU time per execution", "CPU s/execution"),
@@ -59,7 +74,7 @@ _METRICS = {
     "idle_percent": ("idle", "idle, %"),
     "wakeups_hz": ("wake-ups from idle", "wake-ups/s"),
     "watts": ("power", "watts"),
-    "storm_raged_percent": ("storm raged percent", "storm raged, % of time"),
+    "storm_raged_percent": ("storm active", "storm active, % of time"),
     "storm_counter_hz": ("storm counter hz", "storm's counter/s"),
 }
 _OF_SERVERS = {
@@ -68,6 +83,17 @@ _OF_SERVERS = {
     "connections_hz": "connections/s",
     "commits_hz": "commits/s",
     "relay_log_bytes_hz": "relay logs, B/s",
+}
+# Of one device, which stands behind the colon: in a sentence, and on a terminal.
+_OF_DEVICES = {
+    "disk_service_ms": ("service time of {}", "{}: service, ms"),
+    "disk_read_ms": ("time of a read on {}", "  {}: a read, ms"),
+    "disk_write_ms": ("time of a write on {}", "  {}: a write, ms"),
+    "disk_queue_count": ("requests outstanding on {}", "  {}: queue"),
+    "disk_busy_percent": ("{} busy", "  {}: busy, %"),
+    "pstate_percent": ("P-state {}", "P-state {}, %"),
+    "interrupts_per_query": ("interrupts of {} per query", "{} interrupts/query"),
+    "interrupts_hz": ("interrupts of {}", "{} interrupts/s"),
 }
 _UNIT_SUFFIX = re.compile(r"_(s|ms|us|ns|hz|percent|joules|watts|bytes|count|mhz)$")
 _UNITS = {"us": "µs", "hz": "/s", "percent": "%", "joules": "J", "watts": "W", "count": "", "mhz": "MHz"}
@@ -81,6 +107,8 @@ def metric(name: str) -> str:
     what, colon, of = name.partition(":")
     if what == "residency_percent" and colon:
         return f"residency in {of}"
+    if what in _OF_DEVICES:
+        return _OF_DEVICES[what][0].format(of)
     if what == "watts" and colon:
         return f"{of.replace(':', ' ')} watts"
     return name.replace("_", " ")
@@ -93,6 +121,8 @@ def short(name: str) -> str:
     what, colon, whose = name.partition(":")
     if what == "residency_percent" and colon:
         return f"{whose}, %"
+    if what in _OF_DEVICES and colon:
+        return _OF_DEVICES[what][1].format(whose)
     return f"  {whose}: {_OF_SERVERS.get(what, what)}" if colon else name
 
 

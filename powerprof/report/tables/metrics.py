@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from powerprof.cure.records import Cure
 from powerprof.experiment.records import Comparison, LoadRun, Metric
-from powerprof.experiment.sweep import Sweep
+from powerprof.experiment.sweep_record import Sweep
 from powerprof.experiment.sweepcomparison import PartingWith, SweepComparison
 from powerprof.records import RunMetric
 from powerprof.report.tables import labels
@@ -18,16 +19,75 @@ _NAME = Column("name", "metric", left=True)
 
 def comparison_table(record: Comparison, places: Places) -> Table:
     """A row a metric: A, B, what lies between them, and what can be said of it."""
+    return Table(_two(record, _NAME), [_compared(places, index, metric) for index, metric in enumerate(record.metrics)])
+
+
+def system_table(record: Comparison, places: Places) -> Table:
+    """As `comparison_table`, of what the host beneath did; a terminal shows what changed significantly and the disk of
+    the server's files."""
+    rows = []
+    for index, metric in enumerate(record.system):
+        told = metric.verdict != "inconclusive" or metric.name.startswith("disk_service_ms:")
+        row = _compared(places, index, metric, "/system")
+        rows.append(replace(row, forms=ALL if told else ALL - {"terminal"}))
+    return Table(_two(record, replace(_NAME, heading="system")), rows, "the system")
+
+
+def _two(record: Comparison, name: Column) -> list[Column]:
+    return [
+        name,
+        Column("a", "A", record.a.name),
+        Column("b", "B", record.b.name),
+        Column("difference", "B − A", short="difference", interval="95 %"),
+        Column("percent", beside="difference", forms=ALL - {"terminal"}),
+        Column("verdict", "verdict", left=True),
+    ]
+
+
+def cure_table(record: Cure, places: Places) -> Table:
+    """A row a metric: before, cured, what lies between them, and what can be said of it."""
     return Table(
         [
             _NAME,
-            Column("a", "A", record.a.name),
-            Column("b", "B", record.b.name),
-            Column("difference", "B − A", short="difference", interval="95 %"),
+            Column("a", "before", "before"),
+            Column("b", "cured", "cured"),
+            Column("difference", "cured − before", short="difference", interval="95 %"),
             Column("percent", beside="difference", forms=ALL - {"terminal"}),
             Column("verdict", "verdict", left=True),
         ],
         [_compared(places, index, metric) for index, metric in enumerate(record.metrics)],
+    )
+
+
+def cure_windows_table(record: Cure, places: Places) -> Table:
+    """A row a window, in the order of time."""
+    rows = []
+    for index, block in enumerate(record.blocks):
+        at = f"/blocks/{index}"
+        cells: dict[str, Cell] = {
+            "name": Words(f"{index + 1}", block.arm),
+            "process": places.figure(f"{at}/target_wakings_count", 0),
+            "length": places.figure(f"{at}/counted_s", 2),
+        }
+        if block.thread_wakings_count is not None:
+            cells["thread"] = places.figure(f"{at}/thread_wakings_count", 0)
+        if block.latency_ms is not None:
+            cells["statements"] = places.figure(f"{at}/statements_count", 0)
+            cells["p95"] = places.figure(f"{at}/latency_ms/p95", 2)
+        if block.commit_latency_ms is not None:
+            cells["commit"] = places.figure(f"{at}/commit_latency_ms/p95", 2)
+        rows.append(TableRow(cells))
+    return Table(
+        [
+            Column("name", "window", left=True),
+            Column("thread", "wake-ups of the thread"),
+            Column("process", "wake-ups of the process"),
+            Column("length", "in s"),
+            Column("statements", "statements"),
+            Column("p95", "p95, ms"),
+            Column("commit", "p95 of commits, ms"),
+        ],
+        rows,
     )
 
 
@@ -116,9 +176,18 @@ def states_table(record: Comparison, places: Places) -> Table:
 
 def load_table(record: LoadRun, places: Places) -> Table:
     """A row a metric of a run under load: its mean with the interval, and how many windows had it."""
+    return _means(record.metrics, "/metrics", places, "metrics")
+
+
+def load_system_table(record: LoadRun, places: Places) -> Table:
+    """As `load_table`, of what the host beneath did."""
+    return _means(record.system, "/system", places, "the system")
+
+
+def _means(metrics: Sequence[RunMetric], under: str, places: Places, caption: str) -> Table:
     rows = []
-    for index, metric in enumerate(record.metrics):
-        at = f"/metrics/{index}/estimate"
+    for index, metric in enumerate(metrics):
+        at = f"{under}/{index}/estimate"
         shown = labels.shown(metric.unit, [metric.estimate.mean])
         known = sum(value is not None for value in metric.values)
         cells: dict[str, Cell] = {
@@ -127,7 +196,7 @@ def load_table(record: LoadRun, places: Places) -> Table:
         }
         rows.append(_row(metric, shown, cells))
     windows = Column("windows", "windows", forms=HTML)
-    return Table([_NAME, Column("mean", "mean", interval="95 %"), windows], rows, "metrics")
+    return Table([_NAME, Column("mean", "mean", interval="95 %"), windows], rows, caption)
 
 
 def sweep_table(record: Sweep, places: Places) -> Table:
@@ -224,12 +293,12 @@ def parted_table(record: SweepComparison, places: Places) -> Table:
             _NAME,
             Column("a", "A", record.a.name),
             Column("b", "B", record.b.name),
-            Column("difference", "where they part", interval="95 %"),
+            Column("difference", "where they differ", interval="95 %"),
             Column("elsewhere", "elsewhere"),
             Column("verdict", "verdict", left=True),
         ],
         rows,
-        "what parts with it",
+        "correlated metrics",
     )
 
 

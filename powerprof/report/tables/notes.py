@@ -6,34 +6,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powerprof import text
+from powerprof.attribution.records import Attribution
 from powerprof.experiment.records import Comparison
 from powerprof.queries.records import Queries
 from powerprof.records import Run
+from powerprof.report.wording.notes import texts
 
 
-def all_of(record: Run | Comparison | Queries) -> list[str]:
+def all_of(record: Run | Comparison | Queries | Attribution) -> list[str]:
     """Everything, for pages and files."""
     source = record.energy_source
-    return list(dict.fromkeys([*(source.sentences() if source else []), *of(record)]))
+    return list(dict.fromkeys([*(texts(source.notes()) if source else []), *of(record)]))
 
 
-def of(record: Run | Comparison | Queries) -> list[str]:
+def of(record: Run | Comparison | Queries | Attribution) -> list[str]:
     """What broke it off, where something did, and its own notes."""
-    failure = None if isinstance(record, Queries) else record.failure
-    return [*([f"ended early: {failure}"] if failure else []), *record.notes]
+    failure = None if isinstance(record, Queries | Attribution) else record.failure
+    return [*([f"ended early: {failure}"] if failure else []), *texts(record.notes)]
 
 
 def one_doubt(doubts: Sequence[str]) -> str:
     """The first doubt of an estimate, which stands for all, and where the others are told."""
-    return f"no meter here: estimate: {doubts[0]}" + (" (more doubts: powerprof energy)" if len(doubts) > 1 else "")
+    return f"estimated (no meter): {doubts[0]}" + (" (more doubts: powerprof energy)" if len(doubts) > 1 else "")
 
 
-def lines(record: Run | Comparison | Queries, width: int) -> list[str]:
+def lines(record: Run | Comparison | Queries | Attribution, width: int) -> list[str]:
     """For a terminal: of an estimate one doubt stands for all."""
     source = record.energy_source
     printed = []
     if source is not None and not source.metered and source.doubts:
         printed += text.wrap(f"Note: {one_doubt(source.doubts)}.", width)
     for note in of(record):
-        printed += text.wrap(f"Note: {note.removesuffix('.')}.", width)
+        printed += wrapped(note, width)
     return printed
+
+
+def wrapped(note: str, width: int) -> list[str]:
+    """A note for a terminal. What it has behind a line end is a command, kept whole, so that it can be copied."""
+    said, *commands = note.split("\n")
+    end = ":" if commands else "."
+    return [*text.wrap(f"Note: {said.removesuffix(end)}{end}", width), *(f"  {command}" for command in commands)]

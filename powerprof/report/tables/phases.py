@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from powerprof import text
-from powerprof.records import Cause, Delta, EnergySplit, IdleRun, Phase, Run, StateResidency, metric_of
+from powerprof.idle_records import IdleRun
+from powerprof.records import Cause, Delta, EnergySplit, Phase, Run, StateResidency, metric_of
 from powerprof.report.tables import labels
 from powerprof.report.tables.table import (
     ALL,
@@ -25,9 +26,18 @@ from powerprof.report.tables.table import (
     figures,
     words,
 )
+from powerprof.report.wording.frequencies import shares
 
 _MAIN = ("baseline", "server", "clients")
 _LOOKS = 6
+_LEAST_PSTATE_PERCENT = 1.0
+_OF_DISK = (
+    ("reads, {}", "reads_hz", "/s", 1),
+    ("writes, {}", "writes_hz", "/s", 1),
+    ("service time, {}", "service_ms", "ms", 2),
+    ("queue, {}", "queue_count", "", 2),
+    ("busy, {}", "busy_percent", "%", 2),
+)
 
 
 def shown_phases(run: Run) -> list[int]:
@@ -104,6 +114,59 @@ class _Phases:
             forms=forms,
         )
 
+    def server_exits(self) -> Iterator[TableRow]:
+        """What the trace counted of the server alone, where it was traced."""
+        cells: dict[str, Cell] = {"name": Words("by the server, counted", ours=True)}
+        for index in self.chosen:
+            at = f"/phases/{index}/server_exits/wakeups_hz"
+            counted = self.run.phases[index].server_exits is not None
+            cells[str(index)] = (
+                self.places.figure(f"{at}/mean", 1, "/s", ends=at) if counted else Figure(None, "", said="–")
+            )
+        if any(self.run.phases[index].server_exits is not None for index in self.chosen):
+            yield TableRow(cells, "server_wakeups", "  by the server, counted", "/s", "1/s", inner=True)
+
+    def pstates(self) -> Iterator[TableRow]:
+        """The share of time of each frequency that cpufreq requested; a terminal shows those that count."""
+        found = [self.run.phases[index].system for index in self.chosen]
+        systems = [system.frequencies if system else None for system in found]
+        states = [system.states if system else [] for system in systems]
+        for mhz in sorted({state.mhz for each in states for state in each if state.residency_percent}):
+            at = [next((i for i, state in enumerate(each) if state.mhz == mhz), None) for each in states]
+            shares = [each[i].residency_percent for i, each in zip(at, states, strict=True) if i is not None]
+            yield self.row(
+                Words(f"P-state {mhz:g} MHz", ours=True),
+                ["" if i is None else f"system/frequencies/states/{i}/residency_percent" for i in at],
+                "%",
+                2,
+                key=f"P-state {mhz:g} MHz",
+                forms=ALL if max(shares, default=0.0) >= _LEAST_PSTATE_PERCENT else CSV | HTML,
+            )
+        if any(system and system.busy_mhz is not None for system in systems):
+            places = ["system/frequencies/busy_mhz" if system else "" for system in systems]
+            yield self.row(Words("frequency while running", ours=True), places, "MHz", 0, key="busy frequency")
+
+    def disks(self) -> Iterator[TableRow]:
+        """Requests to each disk, how long they took, and moves of tasks; of disks that none were asked nothing."""
+        phases = [self.run.phases[index] for index in self.chosen]
+        systems = [phase.system.disks if phase.system else [] for phase in phases]
+        for name in dict.fromkeys(disk.name for disks in systems for disk in disks):
+            at = [next((i for i, disk in enumerate(disks) if disk.name == name), None) for disks in systems]
+            for label, field, unit, digits in _OF_DISK:
+                places = ["" if i is None else f"system/disks/{i}/{field}" for i in at]
+                yield self.row(
+                    Words(label.format(name), ours=True),
+                    places,
+                    unit,
+                    digits,
+                    key=f"{field} of {name}",
+                    forms=CSV | HTML,
+                )
+        if any(phase.system and phase.system.migrations_hz is not None for phase in phases):
+            places = ["system/migrations_hz" if phase.system else "" for phase in phases]
+            title = Words("moves of tasks to another CPU", ours=True)
+            yield self.row(title, places, "/s", 1, key="migrations", forms=CSV | HTML)
+
     def states(self) -> Iterator[TableRow]:
         """Two rows a state, one for a polling state that was entered."""
         phases = [self.run.phases[index] for index in self.chosen]
@@ -153,6 +216,9 @@ def phases_table(run: Run, places: Places, chosen: Sequence[int]) -> Table:
         phases.plain("idle", "idle_percent", "%", 2, forms=CSV),
         *phases.states(),
         phases.plain("wake-ups from idle", "wakeups_hz", "/s", 1, forms=ALL),
+        *phases.server_exits(),
+        *phases.pstates(),
+        *phases.disks(),
         phases.plain("stolen by the hypervisor", "steal_percent", "%", 2, forms=CSV | HTML if stolen else CSV),
     ]
     columns = [Column("name", "all CPUs", left=True)]
@@ -241,6 +307,26 @@ def split_table(split: EnergySplit, places: Places, at: str) -> Table:
     ]
     columns = [*words("what"), *figures(joules="J", c0="C0 s", wakeups="wake-ups")]
     return Table(columns, rows, "energy by cause", f"{split.kind} by {split.source}; the lines sum to the whole.")
+
+
+def cpus_table(run: Run, places: Places) -> Table | None:
+    """A row a CPU of the last phase: its load and its frequencies; None where none are known."""
+    index = len(run.phases) - 1
+    system = run.phases[index].system if run.phases else None
+    known = system.frequencies.cpus if system is not None and system.frequencies is not None else []
+    if system is None or not known:
+        return None
+    loads = {load.cpu: i for i, load in enumerate(system.cpus)}
+    rows = []
+    for i, cpu in enumerate(known):
+        at = f"/phases/{index}/system"
+        cells: dict[str, Cell] = {"cpu": Words(str(cpu.cpu)), "states": Words(shares(cpu), ours=True)}
+        if cpu.cpu in loads:
+            cells["busy"] = places.figure(f"{at}/cpus/{loads[cpu.cpu]}/busy_percent", 1, "%")
+        cells["mhz"] = places.figure(f"{at}/frequencies/cpus/{i}/busy_mhz", 0, "MHz")
+        rows.append(TableRow(cells))
+    columns = [*words("cpu"), *figures(busy="busy", mhz="running at"), Column("states", "P-states", left=True)]
+    return Table(columns, rows, "each CPU")
 
 
 def achieved_table(run: Run, places: Places) -> Table | None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 from powerprof import text
 from powerprof.records import Conservation, EnergySplit
+from powerprof.report.wording.notes import texts
 
 # Above this share of idle time (/proc/stat counts in steps of 10 ms) a host that shows no idle exit was not seen.
 _IDLED_PERCENT = 1.0
+# Three decimals show nothing of less.
+_LEAST_JOULES = 0.0005
+ALL_ACCOUNTED = "All accounted for."
 
 
 def is_blind(counts: Conservation) -> bool:
@@ -26,7 +30,7 @@ def verdict(counts: Conservation) -> str:
         return "No CPU went idle."
     if counts.unknown_count or counts.lost_count:
         return f"{counts.unknown_count:,} unknown, {counts.lost_count:,} lost."
-    return "All accounted for."
+    return ALL_ACCOUNTED
 
 
 def _check(counts: Conservation) -> str:
@@ -34,7 +38,7 @@ def _check(counts: Conservation) -> str:
     if counts.cpuidle_usage_delta_count is not None:
         return f"cpuidle counted {text.count(counts.cpuidle_usage_delta_count)}"
     if counts.checked_against is None:
-        return "checked against nothing here: no other counter of this kernel tells"
+        return "not checked: this kernel has no other counter of idle exits"
     return f"the kernel's counter of the cpu_idle tracepoint (perf) says {text.count(counts.reference_count)}"
 
 
@@ -47,11 +51,16 @@ def balance(counts: Conservation, unit: str = " idle exits") -> str:
 
 
 def joules(split: EnergySplit, of: str = "") -> str:
-    """idle floor + parts + what cannot be attributed = all. `of` says whose, after a comma."""
+    """idle floor + parts + what cannot be attributed = all; what rounds to nothing is left out. `of` says whose, after
+    a comma.
+    """
     kind = "estimated" if split.kind == "estimated" else f"measured by {split.source}"
     whole = f"Energy{of}, {kind}: {text.number(split.total_joules)} J"
     if split.idle_joules is None or not split.parts:
-        return f"{whole} in all; {'; '.join(split.notes)}."
-    parts = ", ".join(f"{part.name} {text.number(part.joules, 3)} J" for part in split.parts)
-    rest = text.number(split.residual_joules, 3)
-    return f"{whole} = idle floor {text.number(split.idle_joules)} J, {parts}, cannot be attributed {rest} J."
+        return f"{whole} in all; {'; '.join(texts(split.notes))}."
+    parts = [
+        *((part.name, part.joules) for part in split.parts),
+        ("cannot be attributed", split.residual_joules or 0.0),
+    ]
+    shown = "".join(f", {name} {text.number(value, 3)} J" for name, value in parts if abs(value) >= _LEAST_JOULES)
+    return f"{whole} = idle floor {text.number(split.idle_joules)} J{shown}."

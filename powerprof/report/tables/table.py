@@ -54,6 +54,8 @@ class Figure:
     @property
     def whole(self) -> str:
         """With its unit."""
+        if self.value is None and self.said:
+            return self.said
         gap = "" if self.value is None or not self.unit or self.unit.startswith("/") else " "
         return self.text + (gap + self.unit if self.value is not None else "")
 
@@ -73,12 +75,14 @@ class Figure:
 
 @dataclass(frozen=True)
 class Words:
-    """Text. `more` is told beside it. `ours`: not a name from outside. `strong`: `more` is as important."""
+    """Text. `more` is told beside it. `ours`: not a name from outside. `strong`: `more` is as important. `code`: SQL,
+    in letters of one width."""
 
     text: str
     more: str = ""
     ours: bool = False
     strong: bool = False
+    code: bool = False
 
 
 @dataclass(frozen=True)

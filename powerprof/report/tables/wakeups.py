@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from powerprof import text
 from powerprof.attribution.records import Attribution, Wakeup, Waking
-from powerprof.report.tables.table import Column, Path, Places, Table, TableRow, Words, figures, words
+from powerprof.report.tables.blamed import blamed
+from powerprof.report.tables.table import Cell, Column, Path, Places, Table, TableRow, Words, figures, words
 
 _ELSEWHERE = 100
 _ORIGINS = {
@@ -17,24 +18,32 @@ _ORIGINS = {
     "runnable": "none: it was runnable",
 }
 _NAME_LIMIT = 60
-RAN_ANYWAY = "It ended no idle period: it was woken while CPUs ran anyway. On a quieter host that ends idle periods."
+RAN_ANYWAY = "It woke no idle CPU: it was woken while CPUs ran anyway. On a quieter host that ends idle periods."
 
 
 def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
-    """A row a thread, stack, origin and mechanism, the first `limit` of them."""
+    """A row a thread and stack, the first `limit` of them; wakers and mechanisms are a count or shares in it."""
+    number_of = {id(wakeup): number for number, wakeup in enumerate(record.wakeups)}
     rows = []
-    for index, wakeup in enumerate(record.wakeups[:limit]):
-        at = f"/wakeups/{index}"
-        row = {
-            "rate": places.figure(f"{at}/rate_hz", 1),
-            "count": places.figure(f"{at}/count"),
-            "c0": places.figure(f"{at}/c0_ms", 2),
+    for cause in blamed(record.wakeups)[:limit]:
+        first = cause.first
+        row: dict[str, Cell] = {
+            "rate": Words(text.number(cause.rate_hz, 1)),
+            "count": Words(text.count(cause.count)),
+            "c0": Words(text.number(cause.c0_ms, 2)),
         }
-        if wakeup.period_ms is not None:
-            row["every"] = places.figure(f"{at}/period_ms", said=text.period(wakeup.period_ms))
-        why = f"{wakeup.mechanism.replace('_', '-')} · {_why(wakeup)}"
-        path = Path([frame.label for frame in wakeup.stack], wakeup.stack_complete)
-        rows.append(TableRow({**row, "thread": Words(wakeup.thread.label, why), "path": path}))
+        at = f"/wakeups/{number_of[id(first)]}"
+        if len(cause.rows) == 1:
+            row = {
+                "rate": places.figure(f"{at}/rate_hz", 1),
+                "count": places.figure(f"{at}/count"),
+                "c0": places.figure(f"{at}/c0_ms", 2),
+            }
+        if cause.period_ms is not None:
+            row["every"] = places.figure(f"{at}/period_ms", said=text.period(cause.period_ms))
+        why = f"{first.mechanism.replace('_', '-')} · {_why(first)}" if len(cause.rows) == 1 else cause.why
+        path = Path([frame.placed for frame in first.stack], first.stack_complete)
+        rows.append(TableRow({**row, "thread": Words(first.thread.label, why), "path": path}))
     columns = [
         *figures(rate="/s", count="exits", every="every", c0="C0 ms"),
         *words("thread"),
@@ -56,7 +65,7 @@ def _why(wakeup: Wakeup | Waking) -> str:
 def beyond(record: Attribution, limit: int) -> str:
     """How many rows `wakeups_table`, or `ran_anyway_table`, leaves out at this limit, and what they come to."""
     if record.wakeups:
-        counts, what = [row.count for row in record.wakeups[limit:]], "idle exit"
+        counts, what = [cause.count for cause in blamed(record.wakeups)[limit:]], "idle exit"
     else:
         counts, what = [row.wakings_count for row in record.wakings_without_exit[limit:]], "waking"
     return f"{text.some(len(counts), 'more row')} with {text.some(sum(counts), what)}" if counts else ""
@@ -81,7 +90,7 @@ def ran_anyway_table(record: Attribution, places: Places, limit: int) -> Table |
     for index, waking in enumerate(record.wakings_without_exit[:limit]):
         at = f"/wakings_without_exit/{index}"
         counted = {"rate": places.figure(f"{at}/wakings_hz", 1), "count": places.figure(f"{at}/wakings_count")}
-        path = Path([frame.label for frame in waking.stack], waking.stack_complete)
+        path = Path([frame.placed for frame in waking.stack], waking.stack_complete)
         rows.append(TableRow({**counted, "thread": Words(waking.thread.label, _why(waking)), "path": path}))
     columns = [
         *figures(rate="/s", count="wakings"),

@@ -64,7 +64,7 @@ def sentence(record: object, asked: Terms) -> str:
     """The derived figures in a sentence that says that they are."""
     draw = draw_of(record)
     if draw is None:
-        return "Derived: nothing, since no power or no difference in power is sure here."
+        return "No yearly figure: power is inconclusive."
     kwh = draw.watts * HOURS / 1e3
     parts = [f"{_three(kwh)} kWh"]
     if asked.price is not None:

@@ -3,24 +3,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from powerprof import text
-from powerprof.attribution.records import Attribution, StackFrame, Wakeup, Waking
-from powerprof.report.tables import sums
-from powerprof.report.tables.notes import one_doubt
+from powerprof.attribution.records import Attribution, StackFrame, Wakeup
+from powerprof.records import Cause
+from powerprof.report.tables import notes, sums
+from powerprof.report.tables.blamed import blamed, function_of, headline, origin, thread_name
 
-BY = ("stack", "function", "thread", "device")
+BY = ("stack", "function", "thread", "device", "unit")
 _SHOWN = 20
-_ORIGINS = {
-    "own_timer": "its own timer",
-    "other_thread": "woken by another thread",
-    "other_process": "woken by another process",
-    "device": "a device",
-    "kernel": "the kernel",
-    "runnable": "runnable",
-}
+# Of a process that had ended, in a control group that is gone too; and of runs that were saved before units were read.
+UNKNOWN_UNIT = "unit unknown"
+# Interpreters have stacks of a hundred frames: the innermost say where it waits, the page has all.
+_STACK_LINES, _WAKER_LINES = 8, 3
 
 
 @dataclass(frozen=True)
@@ -30,62 +28,52 @@ class _Group:
     label: str
     count: int
     rate_hz: float
-    c0_ms: float
+    each_ms: float
     period_ms: float | None
 
 
-def headline(record: Attribution) -> str:
-    """The target's share of all idle exits, and whether all are accounted for."""
-    total = record.conservation.idle_exits_count
-    mine = sum(row.count for row in record.wakeups)
-    name = record.target.label + (f" ({record.target.pid})" if record.target.pid else "")
-    share = f" ({text.number(100.0 * mine / total, 1)} %)" if total else ""
-    rest = sums.verdict(record.conservation)
-    if sums.is_blind(record.conservation):
-        return f"What {name} caused is unknown. {rest}"
-    name = name[:1].upper() + name[1:] if record.target.system else name
-    return f"{name} caused {mine:,} of {total:,} idle exits in {text.number(record.window_s, 1)} s{share}. {rest}"
+def _each_ms(rows: Sequence[Wakeup]) -> float:
+    """What a wake-up cost: of all, where those that found a CPU running were counted, too."""
+    times = sum(row.count if row.wakings_count is None else max(row.count, row.wakings_count) for row in rows)
+    return sum(row.c0_ms for row in rows) / times
 
 
-def _origin(row: Wakeup | Waking) -> str:
-    said = _ORIGINS[row.origin]
-    if row.origin in ("other_thread", "other_process") and row.waker is not None:
-        who = row.waker.server_name.removeprefix("thread/") if row.waker.server_name else row.waker.comm
-        return f"woken by {who}" if row.origin == "other_thread" else f"woken by {who} ({row.waker.pid})"
-    if row.origin in ("device", "kernel", "runnable") and row.detail:
-        return f"{said}: {row.detail}"
-    return said
-
-
-def _stack(frames: Sequence[StackFrame], width: int, indent: str) -> list[str]:
-    labels = [frame.label for frame in frames]
+def _stack(frames: Sequence[StackFrame], width: int, indent: str, sources: bool, most: int = _STACK_LINES) -> list[str]:
+    """Frames innermost first, in at most so many lines; the last one counts those that are left out."""
     lines: list[str] = []
     line = ""
-    for number, label in enumerate(labels):
-        word = label if number == 0 else f"← {label}"
-        word = text.cut(word, max(20, width - len(indent)))
+    for number, frame in enumerate(frames):
+        name = text.without_parameters(frame.label)
+        word = name if number == 0 else f"← {name}"
+        # The place is of more use than the end of a long name.
+        place = frame.placed[len(frame.label) :] if sources else ""
+        room = max(20, width - len(indent))
+        word = text.cut(word, max(20, room - len(place))) + place
         if line and len(indent) + len(line) + 1 + len(word) > width:
             lines.append(indent + line)
             line = word
+            if len(lines) == most - 1 and len(frames) - number > 2:
+                more = f" ← {len(frames) - number - 1} more"
+                return [*lines, indent + text.cut(word, max(20, room - len(more))) + more]
         else:
             line = f"{line} {word}" if line else word
     return [*lines, *([indent + line] if line else [])]
 
 
-def _rows(record: Attribution, width: int, limit: int) -> list[str]:
+def _rows(record: Attribution, width: int, limit: int, sources: bool) -> list[str]:
     lines = [f"{'/s':>8}  {'every':>8}  {'C0':>9}  thread and stack (innermost first)"]
     indent = " " * 31
-    for row in record.wakeups[:limit]:
-        every = text.period(row.period_ms).removeprefix("every ")
-        head = f"{text.number(row.rate_hz, 1):>8}  {every:>8}  {text.number(row.c0_ms / row.count, 2, ' ms'):>9}  "
-        how = "" if row.mechanism == "timer" else f", by {row.mechanism.replace('_', '-')}"
-        lines.append(text.cut(f"{head}{row.thread.label} · {_origin(row)}{how}", width))
-        lines += _stack(row.stack, width, indent)
+    causes = blamed(record.wakeups)
+    for cause in causes[:limit]:
+        row, every = cause.first, text.period(cause.period_ms).removeprefix("every ")
+        head = f"{text.number(cause.rate_hz, 1):>8}  {every:>8}  {text.number(_each_ms(cause.rows), 2, ' ms'):>9}  "
+        lines.append(text.cut(f"{head}{thread_name(row.thread)} · {cause.why}", width))
+        lines += _stack(row.stack, width, indent, sources)
         if not row.stack_complete and row.stack:
             lines.append(f"{indent}(the rest of this stack was not captured)")
         if row.waker is not None and row.waker.stack:
-            lines += _stack(row.waker.stack, width, indent + "   ")[:3]
-    return lines + _rest([row.rate_hz for row in record.wakeups[limit:]])
+            lines += _stack(row.waker.stack, width, indent + "   ", sources, _WAKER_LINES)
+    return lines + _rest([cause.rate_hz for cause in causes[limit:]])
 
 
 def _rest(rates_hz: Sequence[float]) -> list[str]:
@@ -95,34 +83,50 @@ def _rest(rates_hz: Sequence[float]) -> list[str]:
     return [f"{text.number(sum(rates_hz), 1):>8}  {'':>8}  {'':>9}  {len(rates_hz)} more (--top N, or --json)"]
 
 
-def _ran_anyway(record: Attribution, width: int, limit: int) -> list[str]:
+def _ran_anyway(record: Attribution, width: int, limit: int, sources: bool) -> list[str]:
     """Where the target ended nothing: what woke it, which is what it would end on a quieter host."""
     rows, span_s = record.wakings_without_exit, record.wakings_window_s
     if not rows or not span_s:
         return []
     rate = text.number(sum(row.wakings_count for row in rows) / span_s, 1)
     said = f"It was woken {rate} times a second while CPUs ran anyway. On a quieter host that ends idle periods:"
-    lines = ["", *text.wrap(said, width), f"{'/s':>8}  {'':>8}  {'':>9}  thread and stack (innermost first)"]
+    lines = ["", *text.wrap(said, width), f"{'/s':>8}  {'':>8}  {'C0':>9}  thread and stack (innermost first)"]
     for row in rows[:limit]:
-        head = f"{text.number(row.wakings_hz, 1):>8}  {'':>8}  {'':>9}  "
-        lines.append(text.cut(f"{head}{row.thread.label} · {_origin(row)}", width))
-        lines += _stack(row.stack, width, " " * 31)
+        each = "" if row.own_ms is None else text.number(row.own_ms / row.wakings_count, 2, " ms")
+        head = f"{text.number(row.wakings_hz, 1):>8}  {'':>8}  {each:>9}  "
+        lines.append(text.cut(f"{head}{thread_name(row.thread)} · {origin(row)}", width))
+        lines += _stack(row.stack, width, " " * 31, sources)
     return lines + _rest([row.wakings_hz for row in rows[limit:]])
 
 
-def _deepest_own(row: Wakeup) -> str:
-    """The function to name: the innermost that is not the C library's or the kernel's door."""
-    for frame in row.stack:
-        if not frame.module.startswith(("libc.", "libc-", "ld-", "libpthread", "[vdso]")):
-            return frame.label
-    return row.stack[0].label if row.stack else "[no user stack]"
+def _function(row: Wakeup) -> str:
+    return function_of(row.stack) or (row.stack[0].label if row.stack else "[no user stack]")
 
 
 _LABELS: dict[str, Callable[[Wakeup], str]] = {
-    "function": _deepest_own,
-    "thread": lambda row: row.thread.label,
+    "function": _function,
+    "thread": lambda row: thread_name(row.thread),
     "device": lambda row: f"{row.mechanism}  {row.detail or ''}".rstrip(),
+    "unit": lambda row: row.thread.unit or UNKNOWN_UNIT,
 }
+
+
+def _not_units(record: Attribution) -> list[_Group]:
+    """What no unit of a whole system caused: the kernel itself, and powerprof. With the units it is the host's sum."""
+    groups: dict[str, list[Cause]] = {}
+    for cause in record.other_causes if record.target.system else []:
+        label = "the kernel itself" if cause.process == "kernel" else f"{cause.process or 'unknown'} itself"
+        groups.setdefault(label, []).append(cause)
+    return [
+        _Group(
+            label,
+            sum(cause.count for cause in causes),
+            sum(cause.wakeups_hz for cause in causes),
+            sum(cause.c0_ms or 0.0 for cause in causes) / sum(cause.count for cause in causes),
+            None,
+        )
+        for label, causes in groups.items()
+    ]
 
 
 def _grouped(record: Attribution, by: str) -> list[_Group]:
@@ -134,11 +138,13 @@ def _grouped(record: Attribution, by: str) -> list[_Group]:
             label,
             sum(row.count for row in rows),
             sum(row.rate_hz for row in rows),
-            sum(row.c0_ms for row in rows),
+            _each_ms(rows),
             rows[0].period_ms if len(rows) == 1 else None,
         )
         for label, rows in groups.items()
     ]
+    if by == "unit":
+        grouped += _not_units(record)
     return sorted(grouped, key=lambda group: (-group.count, group.label))
 
 
@@ -147,7 +153,7 @@ def _group_lines(record: Attribution, by: str, width: int, limit: int) -> list[s
     groups = _grouped(record, by)
     for group in groups[:limit]:
         every = text.period(group.period_ms).removeprefix("every ")
-        c0 = text.number(group.c0_ms / group.count, 2, " ms")
+        c0 = text.number(group.each_ms, 2, " ms")
         head = f"{text.number(group.rate_hz, 1):>8}  {group.count:>8,}  {every:>8}  {c0:>9}  "
         lines.append(text.cut(head + group.label, width))
     if left := groups[limit:]:
@@ -156,14 +162,32 @@ def _group_lines(record: Attribution, by: str, width: int, limit: int) -> list[s
     return lines
 
 
-def _evidence(record: Attribution) -> list[str]:
-    s, lines = record.stacks, [sums.balance(record.conservation)]
+def _ran(record: Attribution) -> list[str]:
+    """Whose the CPUs' running time was; what rounds to nothing is not listed."""
+    ran = record.running
+    if ran is None or ran.c0_ms is None:
+        return []
+    parts = [
+        *((record.target.label, ran.target_ms), ("powerprof", ran.tool_ms), ("other threads", ran.others_ms)),
+        *(("the kernel alone", ran.kernel_ms), ("unknown", ran.rest_ms or 0.0)),
+    ]
+    said = text.listed([f"{name} {text.number(ms, 0)}" for name, ms in parts if ms >= 0.5])
+    return [f"The CPUs ran for {text.number(ran.c0_ms, 0)} ms{f': {said}' if said else ''}."]
+
+
+def _foot(record: Attribution) -> list[str]:
+    """What the answer rests on, in three lines: the balance, the stacks, and what measuring cost."""
+    s, tool, lines = record.stacks, record.tool, [sums.balance(record.conservation)]
     if s.exits_complete_percent is not None:
-        lines.append(
-            f"Stacks: {s.captured_count} captured, {s.complete_count} complete to the thread's start, "
-            f"{s.truncated_count} cut, {s.failed_count} not captured; {text.number(s.exits_complete_percent, 1)} % of "
-            f"the target's idle exits have a complete one."
-        )
+        share, unnamed = text.number(s.exits_complete_percent, 1), s.unnamed_frames_percent
+        nameless = f"; {text.number(unnamed, 0)} % of frames have no name" if unnamed and unnamed >= 1.0 else ""
+        lines.append(f"Complete stacks: {share} % of its idle exits{nameless}.")
+    bpf_ms = 0.0 if tool.bpf_s is None else 1e3 * tool.bpf_s / record.window_s
+    lines.append(
+        f"powerprof itself: {text.number((tool.cpu_percent or 0.0) + bpf_ms / 10 / max(1, record.cpus), 2)} % CPU, "
+        f"{text.number(tool.wakeups_hz, 1)} wake-ups/s, {tool.lost_count or 0} events lost, "
+        f"{text.number((tool.memory_bytes or 0) / 1e6, 0)} MB."
+    )
     return lines
 
 
@@ -171,70 +195,55 @@ def _elsewhere(record: Attribution) -> list[str]:
     count = sum(waking.count for waking in record.woken_elsewhere)
     if not count:
         return []
-    top = record.woken_elsewhere[:3]
-    named = ", ".join(f"{waking.thread.label} woke {waking.process} {waking.rate_hz:.1f}/s" for waking in top)
-    return [f"It also ended {text.some(count, 'idle period')} by waking other processes: {named}."]
+    rates: Counter[str] = Counter()
+    for waking in record.woken_elsewhere:
+        rates[f"{waking.thread.label} woke {waking.process}"] += waking.count
+    return [f"It also ended {text.some(count, 'idle period')} by waking other processes: {_most(rates, record, 3)}."]
 
 
 def _others(record: Attribution) -> list[str]:
-    if record.target.system or not record.other_causes:
+    if not record.other_causes:
         return []
-    top = [
-        f"{cause.process or 'unknown'}{f' {cause.thread}' if cause.thread and cause.thread != cause.process else ''} "
-        f"{text.number(cause.wakeups_hz, 1)}/s"
-        for cause in record.other_causes[:4]
-    ]
-    return [f"Besides it: {', '.join(top)}."]
+    rates: Counter[str] = Counter()
+    for cause in record.other_causes:
+        rates[_who(cause)] += cause.count
+    # Of a whole system what is left is the kernel's own: its threads, by the work that they did, and its ticks.
+    what = "Other causes" if record.target.system else "Other processes"
+    return [f"{what}: {_most(rates, record, 4)}."]
 
 
-def _unnamed(record: Attribution) -> list[str]:
-    percent = record.stacks.unnamed_frames_percent
-    if not percent or percent < 1.0:
-        return []
-    return [
-        f"{text.number(percent, 0)} % of the frames have no name: the binaries are stripped. Install their debug "
-        f"symbols (on Debian the -dbgsym packages), or set DEBUGINFOD_URLS, and run again."
-    ]
+def _who(cause: Cause) -> str:
+    """The process; of the kernel the thread, or what it did."""
+    if cause.process == "kernel":
+        thread = cause.thread if cause.thread not in (None, "kernel") else None
+        return f"kernel {thread or cause.name or cause.mechanism.replace('_', '-')}"
+    return cause.process or "unknown"
 
 
-def _cost(record: Attribution) -> str:
-    tool = record.tool
-    bpf = "" if tool.bpf_s is None else f", {text.number(1e3 * tool.bpf_s / record.window_s, 2)} ms/s in BPF"
-    return (
-        f"powerprof itself: {text.number(tool.cpu_percent, 3)} % CPU, {text.number(tool.wakeups_hz, 1)} "
-        f"wake-ups/s{bpf}, {tool.lost_count or 0} events lost, {text.number((tool.memory_bytes or 0) / 1e6, 0)} MB."
-    )
+def _most(counts: Counter[str], record: Attribution, most: int) -> str:
+    return ", ".join(f"{who} {text.number(count / record.window_s, 1)}/s" for who, count in counts.most_common(most))
 
 
-def _told(notes: Sequence[str]) -> list[str]:
-    """The notes, but of an estimate one doubt that stands for all."""
-    doubts = [note.removeprefix("estimate: ") for note in notes if note.startswith("estimate: ")]
-    if not doubts:
-        return list(notes)
-    return [one_doubt(doubts), *(note for note in notes if not note.startswith(("estimate: ", "energy: ")))]
-
-
-def lines(record: Attribution, width: int = text.DEFAULT_WIDTH, *, by: str = "stack", top: int = _SHOWN) -> list[str]:
-    """The whole report."""
+def lines(
+    record: Attribution, width: int = text.DEFAULT_WIDTH, *, by: str = "stack", top: int = _SHOWN, sources: bool = False
+) -> list[str]:
+    """The whole report; `sources`: frames with file and line."""
     printed = [*text.wrap(headline(record), width), ""]
     if record.wakeups:
-        printed += _rows(record, width, top) if by == "stack" else _group_lines(record, by, width, top)
+        printed += _rows(record, width, top, sources) if by == "stack" else _group_lines(record, by, width, top)
     else:
-        printed.append("It ended no idle period in this window.")
-        printed += _ran_anyway(record, width, top)
+        printed = printed[:-1] + _ran_anyway(record, width, top, sources)
     printed.append("")
     split = record.energy_split
     for line in (
         sums.joules(split) if split else "Energy: no meter and no model for this CPU (powerprof doctor).",
         *_elsewhere(record),
         *_others(record),
-        *_evidence(record),
-        *_unnamed(record),
-        _cost(record),
+        *_ran(record),
+        *_foot(record),
     ):
         printed += text.wrap(line, width)
-    for note in _told(record.notes):
-        printed += text.wrap(f"Note: {note}.", width)
+    printed += notes.lines(record, width)
     if record.interrupted:
         printed.append("Interrupted: this is what was traced until then.")
     return printed

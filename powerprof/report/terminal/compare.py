@@ -11,7 +11,7 @@ from powerprof.experiment.judge.metrics import rest_percent
 from powerprof.experiment.records import Block, Comparison, Metric
 from powerprof.report.tables import columns as terminal
 from powerprof.report.tables import notes
-from powerprof.report.tables.metrics import comparison_table, functions_table
+from powerprof.report.tables.metrics import comparison_table, functions_table, system_table
 from powerprof.report.tables.table import Figure, Places
 from powerprof.report.terminal import servers
 
@@ -31,7 +31,7 @@ def _functions(comparison: Comparison, width: int) -> list[str]:
     each = f"{sampled.windows_count} windows of {sampled.window_s or 0:.1f} s each, {sampled.samples_count:,} samples"
     shown = functions_table(comparison, Places(comparison), _FUNCTIONS)
     if not shown.rows:
-        return ["", *text.wrap(f"No function of the server surely grew or shrank ({each}).", width)]
+        return ["", *text.wrap(f"No function of the server changed significantly ({each}).", width)]
     rows = [["A self", "B self", "B − A, 95 %", "A all", "B all", "function"]]
     for row in shown.rows:
         cells = [row.cells[key] for key in ("a", "b", "difference", "a_total", "b_total")]
@@ -42,7 +42,7 @@ def _functions(comparison: Comparison, width: int) -> list[str]:
         ]
         name = row.words("name")
         rows.append([*said, f"{name.text} ({name.more})"])
-    printed = ["", *text.wrap(f"Functions of the server that grew or shrank, % of one CPU: {each}", width)]
+    printed = ["", *text.wrap(f"Functions of the server that changed significantly, % of one CPU: {each}", width)]
     heads = text.columns([row[:-1] for row in rows], left=0)
     printed += [text.cut(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
     return [*printed, *([f"{shown.left_count} more: --json"] if shown.left_count > 0 else []), ""]
@@ -79,7 +79,7 @@ def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     printed = text.wrap(comparison.verdict.text, width)
     printed += text.wrap(_context(comparison), width)
     if comparison.verdict.doubts:
-        printed += text.wrap(f"Doubtful: {'; '.join(comparison.verdict.doubts)}.", width)
+        printed += text.wrap(f"Caution: {'; '.join(comparison.verdict.doubts)}.", width)
     if comparison.interrupted:
         printed += text.wrap("Ended early: this is what was measured until then.", width)
     if comparison.differences:
@@ -93,6 +93,10 @@ def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
         printed += text.wrap(
             "The rows after the first are judged together: an interval clear of 0 may be chance.", width
         )
+    beneath = system_table(comparison, Places(comparison))
+    if beneath.of("terminal").rows:
+        printed.append("The system: what changed significantly, and the disk of the server's files")
+        printed += [*terminal.metrics(beneath, width), ""]
     if comparison.verdict.ground:
         printed += text.wrap(comparison.verdict.ground, width)
     apart = speed_and_power(comparison)

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 from powerprof import text
 from powerprof.diagnosis.findings import Diagnosis, Finding
 from powerprof.report.tables.table import Cell, Column, Path, Places, Table, TableRow, Words, figures, words
+from powerprof.report.wording.notes import texts
 
 if TYPE_CHECKING:
     from powerprof.report.forms.csvfile import Line
 
 _FRAMES = 14
+_BUSY_PERCENT = 10.0
 
 
 def lines(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, all_notes: bool = False) -> list[str]:
-    """The report, at most `width` columns. Notes on a healthy server's habits only with `all_notes`."""
+    """The report, at most `width` columns. Notes only with `all_notes`."""
     faults = [finding for finding in diagnosis.findings if finding.severity == "fault"]
     notes = [finding for finding in diagnosis.findings if finding.severity == "note"]
     printed: list[str] = []
@@ -28,16 +30,18 @@ def lines(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, all_notes: b
     if not faults:
         printed += text.wrap(answer(diagnosis), width)
     if all_notes and notes:
-        printed += ["", "What it wakes for as it should"]
+        printed += ["", "What it wakes for besides"]
         for note in notes:
             printed += text.wrap(note.text, width, "  ")
             for remedy in note.remedy:
                 printed += text.wrap(remedy, width, "    ")
     hidden = ""
     if notes and not all_notes:
-        hidden = f" · {len(notes)} habit{'s' if len(notes) > 1 else ''} of a healthy server: --all"
+        hidden = f" · {len(notes)} note{'s' if len(notes) > 1 else ''}: --all"
     printed += ["", *text.wrap(f"{context(diagnosis)}{hidden}", width)]
-    for said in dict.fromkeys([*diagnosis.evidence.notes, *diagnosis.notes]):
+    for said in looked_lines(diagnosis):
+        printed += text.wrap(said, width)
+    for said in dict.fromkeys([*diagnosis.evidence.notes, *texts(diagnosis.notes)]):
         printed += text.wrap(f"Note: {said}", width)
     return printed
 
@@ -48,14 +52,16 @@ def whole(diagnosis: Diagnosis, width: int) -> list[str]:
 
 
 def answer(diagnosis: Diagnosis) -> str:
-    """The first fault; of a healthy server, that there is none."""
+    """The first fault; else, that none was found in what was looked at."""
     evidence = diagnosis.evidence
     fault = next((finding for finding in diagnosis.findings if finding.severity == "fault"), None)
     if fault is not None:
         return fault.text
+    used = evidence.cpu_percent
+    busy = f" It used {text.number(used, 0)} % of one CPU." if used is not None and used >= _BUSY_PERCENT else ""
     if evidence.exits_hz is None:
-        return "Nothing to fix, as far as its status tells."
-    return f"Nothing to fix: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s, all as a healthy server does."
+        return f"No fault was found by its status; its wake-ups were not looked at.{busy}"
+    return f"No fault was found: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s.{busy}"
 
 
 def _finding(finding: Finding, width: int) -> list[str]:
@@ -72,6 +78,12 @@ def _finding(finding: Finding, width: int) -> list[str]:
 def _item(label: str, said: str, width: int) -> list[str]:
     wrapped = text.wrap(said, max(20, width - 9))
     return [f"  {label:<6} {wrapped[0]}", *(f"{'':9}{line}" for line in wrapped[1:])]
+
+
+def looked_lines(diagnosis: Diagnosis) -> list[str]:
+    """What was looked at, and what was not; nothing of a run that was saved before this was written down."""
+    lists = (("Looked at", diagnosis.looked_at), ("Not looked at", diagnosis.not_looked_at))
+    return [f"{label}: {'; '.join(said)}." for label, said in lists if said]
 
 
 def context(diagnosis: Diagnosis) -> str:

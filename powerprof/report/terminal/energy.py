@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from powerprof.energy.model import WIDE
 from powerprof.energy.result import EnergyResult
 from powerprof.records import EnergyReading
+from powerprof.report.wording.notes import texts
 
 if TYPE_CHECKING:
     from powerprof.report.forms.csvfile import Line
@@ -50,7 +51,7 @@ def lines(result: EnergyResult, width: int = _WIDTH) -> list[str]:
         printed += [_row(reading, names) for reading in result.meters]
     if result.notes:
         printed.append("")
-        for note in result.notes:
+        for note in texts(result.notes):
             printed += textwrap.wrap(
                 note,
                 _WIDTH,
@@ -70,10 +71,10 @@ def _answer(result: EnergyResult) -> str:
         if bounds is None or bounds.low_watts is None or bounds.high_watts is None:
             return f"No energy figure{window}."
         low, high = _figure(bounds.low_watts), _figure(bounds.high_watts)
-        return f"Between {low} and {high} W{window}, estimated: how long the CPUs ran is unknown."
+        return f"{low} to {high} W possible{window} (estimate): how long the CPUs ran is unknown."
     if total.low_watts is not None and total.high_watts is not None and total.high_watts > WIDE * total.low_watts:
-        low, high = _figure(total.low_watts), _figure(total.high_watts)
-        return f"Between {low} and {high} W{window}, estimated; typical of such CPUs are {_figure(total.watts)} W."
+        low, high = _rough(total.low_watts), _rough(total.high_watts)
+        return f"About {_rough(total.watts)} W{window} (estimate; {low} to {high} W possible)."
     of = " + ".join(total.domains)
     text = f"{_figure(total.watts)} W{window}, {total.kind}: {of} by {total.source}"
     if total.low_watts is not None and total.high_watts is not None:
@@ -91,6 +92,11 @@ def _row(reading: EnergyReading, width: int) -> str:
     kind = "estimated" if reading.kind == "estimated" else reading.contained_in or ""
     kind = "in no sum" if reading.scope in ("device", "other") else kind
     return f"{_name(reading):{width}}{watts:>10}{joules:>13}   {kind}".rstrip()
+
+
+def _rough(watts: float) -> str:
+    """As many digits as an estimate has: two."""
+    return f"{watts:.2g}" if watts < 100 else f"{watts:.0f}"
 
 
 def _figure(watts: float) -> str:

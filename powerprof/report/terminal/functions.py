@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from powerprof import text
 from powerprof.attribution.functions import FunctionProfile
+from powerprof.report.wording.notes import texts
 
 
 def headline(profile: FunctionProfile) -> str:
@@ -51,7 +52,7 @@ def lines(profile: FunctionProfile, width: int = text.DEFAULT_WIDTH, *, top: int
     )
     said += [f"Not probed: {name} ({why})." for name, why in profile.refused[:5]]
     said += [f"Limit: {limit}." for limit in profile.limits]
-    said += [f"Note: {note}." for note in profile.notes]
+    said += [f"Note: {note}." for note in texts(profile.notes)]
     for line in said:
         printed += text.wrap(line, width)
     if profile.interrupted:

@@ -7,82 +7,20 @@ from collections.abc import Sequence
 
 from powerprof import text
 from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
-from powerprof.energy.model import NARROWER, WIDE, slope_ends
-from powerprof.experiment.judge.cost import Claim, claims, delta_of
-from powerprof.records import Cause, EnergyReading, Estimate, IdleRun, Phase, metric_of
+from powerprof.energy.model import NARROWER, WIDE, ratio_ends, slope_ends
+from powerprof.experiment.judge.cost import delta_of
+from powerprof.idle_records import IdleRun
+from powerprof.records import Cause, EnergyReading, Estimate, EstimateRange, Phase, metric_of
 from powerprof.report.tables import columns as terminal
 from powerprof.report.tables import notes, sums
 from powerprof.report.tables.phases import causes_table, phase_title, phases_table
 from powerprof.report.tables.table import Places, Table
+from powerprof.report.terminal.idleanswer import check, headline, shown_of
+from powerprof.report.wording import frequencies
+from powerprof.report.wording.notes import texts
 
 _SHOWN_CAUSES = 12
 _WHY = 24
-
-
-def _phase(run: IdleRun, name: str) -> Phase | None:
-    return next((phase for phase in run.phases if phase.name == name), None)
-
-
-def _shown(run: IdleRun) -> list[Phase]:
-    return [phase for name in ("baseline", "server", "clients") if (phase := _phase(run, name))] or run.phases[:1]
-
-
-def _clients(run: IdleRun) -> str:
-    return text.count(run.options.clients_count)
-
-
-def headline(run: IdleRun) -> str:
-    """The answer in one sentence: what the last phase costs over the first."""
-    shown = _shown(run)
-    if len(shown) < 2:
-        return (
-            "Interrupted before there was anything to compare." if run.interrupted else "Only one phase was measured."
-        )
-    first, last = shown[0], shown[-1]
-    if last.name != "clients":
-        what, has = "An idle server costs", "has"
-    elif first.name == "baseline":
-        what = f"An idle server with {_clients(run)} silent connections costs"
-        has = "has"
-    else:
-        what = f"{_clients(run)} silent connections cost"
-        has = "have"
-    claimed = claims(run, first, last)
-    if not claimed:
-        return "C0 and wake-ups are unknown on this host."
-    kinds = {claim.finding for claim in claimed}
-    sure = [_figure(claim) for claim in claimed if claim.finding == "costs"]
-    rest = " and ".join(_figure(claim) for claim in claimed if claim.finding != "costs")
-    if not sure and "single" in kinds:
-        return f"One window a phase has no interval: {rest} more. Two or more are needed to tell a cost (--repeat)."
-    if not sure and "drift" in kinds:
-        drifted = " and ".join(_figure(claim) for claim in claimed if claim.finding == "drift")
-        others = [_figure(claim) for claim in claimed if claim.finding != "drift"]
-        told = f"; the rest is inconclusive: {' and '.join(others)}" if others else ""
-        return (
-            f"The host itself changed too much to tell what it costs: {drifted}, but the baseline drifted as far{told}."
-        )
-    if not sure:
-        bounds = " and ".join(_bound(claim) for claim in claimed)
-        return f"{what.removesuffix(' costs').removesuffix(' cost')} {has} no measurable cost: {bounds} (95 %)."
-    if not rest:
-        return f"{what} {' and '.join(sure)}."
-    why = "the baseline drifted as far as the rest" if "drift" in kinds else "the rest is inconclusive"
-    return f"{what} {sure[0]}; {why}: {rest}."
-
-
-def _bound(claim: Claim) -> str:
-    """The most that it may cost: what was not found is not nothing."""
-    high = max(0.0, claim.difference.high or 0.0)
-    if claim.metric == "wakeups_hz":
-        return f"less than +{text.number(high, 1)} wake-ups/s"
-    return f"+{text.number(high, 1)} points of C0"
-
-
-def _figure(claim: Claim) -> str:
-    if claim.metric == "wakeups_hz":
-        return f"{text.plus_minus(claim.difference, 1)} wake-ups/s"
-    return f"{text.plus_minus(claim.difference)} points of C0"
 
 
 def _includes_zero(estimate: Estimate) -> bool:
@@ -90,7 +28,7 @@ def _includes_zero(estimate: Estimate) -> bool:
 
 
 def _context(run: IdleRun) -> str:
-    first = _shown(run)[0]
+    first = shown_of(run)[0]
     kind = "private" if run.server and run.server.private else "given"
     server = f"{run.server.version}, {kind} · " if run.server else ""
     driver = run.host.get("idle_driver") or "no cpuidle driver"
@@ -101,7 +39,7 @@ def _context(run: IdleRun) -> str:
 
 
 def _table(run: IdleRun, width: int) -> list[str]:
-    shown = _shown(run)
+    shown = shown_of(run)
     table = phases_table(run, Places(run), [run.phases.index(phase) for phase in shown])
     return terminal.phases(table, width, _power(run, shown)) + _power_note(run, shown)
 
@@ -167,14 +105,24 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
         ends = [change.mean if end is None else end for end in (change.low, change.high)]
         low, high = slope_ends(ends[0], ends[1], reading.range)
         said.append(f"the difference lies between {text.number(low)} and {text.number(high)} W with the model's doubt")
+        said += _ratio(host.watts, host_of(run, shown[-1]).watts, reading.range)
     if reading.low_watts is not None and reading.high_watts is not None:
         said.append(
-            f"{shown[0].name} {text.number(host.watts)} W, between {text.number(reading.low_watts)} "
-            f"and {text.number(reading.high_watts)} W"
+            f"{shown[0].name} about {text.number(host.watts)} W (estimate; {text.number(reading.low_watts)} "
+            f"to {text.number(reading.high_watts)} W possible)"
         )
     if _is_wide(host):
         said.append(NARROWER)
     return text.wrap("; ".join(said) + ".", 76, "  ")
+
+
+def _ratio(before: float | None, after: float | None, span: EstimateRange) -> list[str]:
+    """How many times as much it was: known better than the watts, because one model is wrong in both alike."""
+    ends = None if before is None or after is None or before <= 0 else ratio_ends(before, after, span)
+    if ends is None or before is None or after is None:
+        return []
+    low, high = min(ends[0], after / before), max(ends[1], after / before)
+    return [f"{text.number(after / before)} times as much ({text.number(low)} to {text.number(high)})"]
 
 
 def _cause_rows(table: Table, causes: Sequence[Cause], width: int) -> list[str]:
@@ -201,9 +149,9 @@ def _cause_rows(table: Table, causes: Sequence[Cause], width: int) -> list[str]:
 
 
 def _causes(run: IdleRun, width: int) -> list[str]:
-    phase = next((phase for phase in reversed(_shown(run)) if phase.causes), None)
+    phase = next((phase for phase in reversed(shown_of(run)) if phase.causes), None)
     if phase is None or phase.conservation is None:
-        seen = [phase.conservation for phase in _shown(run) if phase.conservation is not None]
+        seen = [phase.conservation for phase in shown_of(run) if phase.conservation is not None]
         blind = next((cause for cause in seen if sums.is_blind(cause)), None)
         return [] if blind is None else ["", *text.wrap(sums.verdict(blind), width)]
     c = phase.conservation
@@ -239,7 +187,7 @@ def _drift(run: IdleRun) -> list[str]:
 
 def _split(run: IdleRun) -> list[str]:
     """Where the joules of the last phase went."""
-    phase = _shown(run)[-1]
+    phase = shown_of(run)[-1]
     return [sums.joules(phase.energy_split, f", {phase_title(run, phase)}")] if phase.energy_split else []
 
 
@@ -253,7 +201,7 @@ def _notes(run: IdleRun) -> list[str]:
         # Why there is no meter is doctor's to tell at length; the table says that there is none.
         if source.metered:
             written.append(f"Note: energy: {source.why}.")
-    said = dict.fromkeys([*notes.of(run), *(note for phase in run.phases for note in phase.notes)])
+    said = dict.fromkeys([*notes.of(run), *(note for phase in run.phases for note in texts(phase.notes))])
     return written + [f"Note: {note}." for note in said]
 
 
@@ -261,6 +209,7 @@ def lines(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The whole report. `width` is the terminal's."""
     printed = [
         *text.wrap(headline(run), width),
+        *(text.wrap(check(run), width) if check(run) else ()),
         *text.wrap(_context(run), width),
         "",
         *_table(run, width),
@@ -270,8 +219,9 @@ def lines(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     printed += text.wrap(_cost(run), width)
     for drift in _drift(run):
         printed += text.wrap(drift, width)
-    for line in (*_split(run), *_notes(run)):
+    for line in (*_split(run), *frequencies.of_run(run), *_notes(run)):
         printed += text.wrap(line, width)
     if run.interrupted:
-        printed.append("Interrupted: this is what was measured until then.")
+        why = f"Ended early: {run.failure}" if run.failure else "Interrupted"
+        printed += text.wrap(f"{why.rstrip('.')}. This is what was measured until then.", width)
     return printed

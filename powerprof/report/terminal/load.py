@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from powerprof import text
-from powerprof.experiment.judge.answer import words
 from powerprof.experiment.records import LoadRun
 from powerprof.report.tables import columns as terminal
 from powerprof.report.tables import notes
 from powerprof.report.tables.labels import significant
-from powerprof.report.tables.metrics import load_table
+from powerprof.report.tables.metrics import load_system_table, load_table
 from powerprof.report.tables.table import Places
 from powerprof.report.terminal import servers
 from powerprof.report.terminal.compare import executions_of
+from powerprof.report.wording.answers import words
 
 
 def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
@@ -47,6 +47,8 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     if run.interrupted:
         printed += text.wrap("Ended early: this is what was measured until then.", width)
     printed += ["", *terminal.metrics(load_table(run, Places(run)), width)]
+    if run.system:
+        printed += ["", "The system:", *terminal.metrics(load_system_table(run, Places(run)), width)]
     printed += servers.of_blocks(run.condition.name, run.blocks, width)
     if run.traced is not None:
         printed += servers.traced(run.traced, run.condition.name, width)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from powerprof import text
 from powerprof.attribution.offcpu import OffCpuProfile, OffCpuThread
 from powerprof.report.terminal.sleepers import name_of, waker_lines
+from powerprof.report.wording.notes import texts
 
 
 def _thread(row: OffCpuThread, width: int) -> list[str]:
@@ -51,7 +52,7 @@ def lines(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, top: int =
         printed += [*_more(len(profile.wakers), top, "rows"), ""]
     footer = [f"Lost {profile.lost_count:,}. Tracing wakes CPUs: no energy figure comes from this window."]
     footer += [_cost(profile), *(f"Limit: {limit}." for limit in profile.limits)]
-    footer += [f"Note: {note}." for note in profile.notes]
+    footer += [f"Note: {note}." for note in texts(profile.notes)]
     if profile.interrupted:
         footer.append("Interrupted: this is what was counted until then.")
     return [*printed, *(line for word in footer for line in text.wrap(word, width))]

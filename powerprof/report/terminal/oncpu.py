@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from powerprof import text
 from powerprof.attribution.oncpu import OnCpuProfile, OnCpuStack
+from powerprof.report.tables.notes import wrapped
 from powerprof.report.tables.table import Cell, Places, Table, TableRow, Words, figures, words
+from powerprof.report.wording.notes import texts
 
 if TYPE_CHECKING:
     from powerprof.report.forms.csvfile import Line
@@ -25,10 +29,39 @@ def headline(profile: OnCpuProfile) -> str:
             f"{who} took {profile.target_count:,} page faults in {text.number(profile.window_s, 1)} s "
             f"({text.number(profile.target_hz, 1)}/s)."
         )
-    share = f"{text.number(profile.target_percent, 1)} % of the C0 time" if profile.target_percent is not None else "?"
+    window = text.number(profile.window_s, 1)
+    if not profile.target_count or profile.target_c0_ms is None:
+        return f"{who} did not run when a sample was taken in {window} s."
+    one_cpu = text.number(profile.target_c0_ms / profile.window_s / 10.0, 1)
+    ran = f"{who} ran for {text.number(profile.target_c0_ms, 0)} ms of {window} s, {one_cpu} % of one CPU"
+    return f"{ran}: {_most(profile)}."
+
+
+def _most(profile: OnCpuProfile) -> str:
+    """The function with most time in itself and, below it, in functions without a name; an address where none has a
+    name."""
+    own: Counter[str] = Counter()
+    nameless: Counter[str] = Counter()
+    for row in profile.stacks:
+        named = next((frame for frame in row.stack if frame.function), None)
+        if named is not None and named.function is not None:
+            own[named.function] += row.count
+            nameless[named.function] += row.count if named is not row.stack[0] else 0
+    if not own:
+        first = profile.functions[0]
+        return f"{text.number(100.0 * first.self_count / profile.target_count, 0)} % in {first.function}"
+    function, count = min(own.items(), key=lambda item: (-item[1], item[0]))
+    below = " and functions without a name that it calls" if nameless[function] else ""
+    return f"{text.number(100.0 * count / profile.target_count, 0)} % in {text.without_parameters(function)}{below}"
+
+
+def _of_all(profile: OnCpuProfile) -> str:
+    """The target's part of what the CPUs ran."""
+    if profile.target_percent is None:
+        return ""
     return (
-        f"{who} ran for {text.number(profile.target_c0_ms, 0)} ms of {text.number(profile.window_s, 1)} s: {share}; "
-        f"the CPUs ran {text.number(profile.c0_percent, 1)} % of the time."
+        f"That is {text.number(profile.target_percent, 1)} % of the CPUs' running time; they ran "
+        f"{text.number(profile.c0_percent, 1)} % of the time."
     )
 
 
@@ -50,7 +83,9 @@ def functions_table(profile: OnCpuProfile, places: Places, limit: int) -> Table:
     ends = {} if faults else {"low": "from", "high": "to (95 %)"}
     amount = "faults" if faults else "ms"
     columns = [*words("function"), *figures(self="self %", **ends, amount=amount, total="total %")]
-    caption = "Self is where it ran itself, total where it was anywhere on the stack."
+    whole = {"c0": "of all C0 time of the host", "target": "of the target's CPU time"}.get(profile.percent_of, "")
+    percent = f", in percent {whole}" if whole else ""
+    caption = f"Self is where it ran itself, total where it was anywhere on the stack{percent}."
     return Table(columns, rows, "functions", caption, max(0, len(profile.functions) - limit))
 
 
@@ -77,7 +112,8 @@ def csv_lines(profile: OnCpuProfile) -> Iterator[Line]:
 def _functions(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
     unit = "faults" if profile.percent_of == "page_faults" else "ms"
     lines = [f"{'self %':>7}  {'95 %':>13}  {unit:>9}  {'total %':>8}  function"]
-    for row in profile.functions[:limit]:
+    rows = [row for row in profile.functions if row.self_count]
+    for row in rows[:limit]:
         span = ""
         if row.low_percent is not None and row.high_percent is not None:
             span = f"{text.number(row.low_percent, 1)} – {text.number(row.high_percent, 1)}"
@@ -86,24 +122,24 @@ def _functions(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
         head = (
             f"{text.number(row.self_percent, 1):>7}  {span:>13}  {amount:>9}  {text.number(row.total_percent, 1):>8}  "
         )
-        lines.append(text.cut(f"{head}{row.function}  ({where})", width))
-    left = len(profile.functions) - limit
-    return [*lines, *([f"{left} more functions (--top N, or --json)"] if left > 0 else [])]
+        lines.append(text.cut(f"{head}{text.without_parameters(row.function)}  ({where})", width))
+    left = len(profile.functions) - min(limit, len(rows))
+    return [*lines, *([f"{left} more functions: callers only, or below (--top N, or --json)"] if left > 0 else [])]
 
 
-def _stack(row: OnCpuStack, width: int, unit: str) -> list[str]:
+def _stack(row: OnCpuStack, width: int, unit: str, sources: bool) -> list[str]:
     who = (row.server_name or row.comm).removeprefix("thread/")
     amount = f"{row.count:,} {unit}" if row.c0_ms is None else f"{text.number(row.c0_ms, 0)} ms"
-    path = " ← ".join(frame.label for frame in row.stack) or "(no stack)"
+    path = " ← ".join(frame.placed if sources else frame.label for frame in row.stack) or "(no stack)"
     head = f"{text.number(row.percent, 1):>7} %  {amount:>10}  {who}"
     return [text.cut(head, width), *text.wrap(path, width, " " * 12)[:6]]
 
 
-def _stacks(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
+def _stacks(profile: OnCpuProfile, width: int, limit: int, sources: bool = False) -> list[str]:
     unit = "faults" if profile.percent_of == "page_faults" else "samples"
     lines = [f"{'share':>9}  {unit if profile.percent_of == 'page_faults' else 'time':>10}  thread and stack"]
     for row in profile.stacks[:limit]:
-        lines += _stack(row, width, unit)
+        lines += _stack(row, width, unit, sources)
     left = len(profile.stacks) - limit
     return [*lines, *([f"{left} more stacks (--top N, or --json)"] if left > 0 else [])]
 
@@ -122,11 +158,23 @@ def _threads(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
 
 
 def lines(
-    profile: OnCpuProfile, width: int = text.DEFAULT_WIDTH, *, by: str = "function", top: int = _SHOWN
+    profile: OnCpuProfile,
+    width: int = text.DEFAULT_WIDTH,
+    *,
+    by: str = "function",
+    top: int = _SHOWN,
+    sources: bool = False,
 ) -> list[str]:
-    """The whole report."""
-    table = {"stack": _stacks, "thread": _threads}.get(by, _functions)
-    printed = [*text.wrap(headline(profile), width), "", *table(profile, width, top), ""]
+    """The whole report; `sources`: frames of stacks with file and line."""
+    tables: dict[str, Callable[[OnCpuProfile, int, int], list[str]]] = {
+        "stack": partial(_stacks, sources=sources),
+        "thread": _threads,
+    }
+    printed = [*text.wrap(headline(profile), width), "", *tables.get(by, _functions)(profile, width, top), ""]
+    if profile.percent_of == "c0":  # as runs were saved before
+        printed += text.wrap("Percentages are of all C0 time of the host.", width)
+    if profile.percent_of != "page_faults":
+        printed += text.wrap(_of_all(profile), width)
     printed += text.wrap(
         f"{profile.target_count:,} counted: stacks complete {profile.complete_count:,}, cut "
         f"{profile.truncated_count:,}, failed {profile.failed_count:,}, lost {profile.lost_count:,}; "
@@ -139,8 +187,8 @@ def lines(
         f"wakes the CPUs: no energy figure comes from this window.",
         width,
     )
-    for note in profile.notes:
-        printed += text.wrap(f"Note: {note}.", width)
+    for note in texts(profile.notes):
+        printed += wrapped(note, width)
     if profile.interrupted:
         printed.append("Interrupted: this is what was sampled until then.")
     return printed

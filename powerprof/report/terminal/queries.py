@@ -3,16 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from powerprof import text
-from powerprof.queries.records import Background, Queries, QueryPlanStep, Share, Statement
+from powerprof.queries.asking import By, way
+from powerprof.queries.records import Queries, QueryPlanStep, Share
 from powerprof.report.tables import notes
-from powerprof.report.tables.table import ALL, Cell, Column, Figure, Places, Table, TableRow, Words
+from powerprof.report.tables.apart import told_apart
+from powerprof.report.tables.statements import (
+    WAITS,
+    columns_of,
+    groups_table,
+    queries_table,
+    unexplained_percent,
+    unknown,
+    unknown_askers,
+)
+from powerprof.report.tables.table import Cell, Figure, Places, Table, TableRow, Words
 
 _SHOWN = 20
-_WIDE = ALL - {"terminal"}
-_MOST_TEXT = 400
+_MOST_NAME = 48
 
 
 def headline(record: Queries) -> str:
@@ -38,7 +48,7 @@ def _joules(value: float) -> str:
 def context(record: Queries) -> str:
     """Whose, how long, and how it was told."""
     server = record.server
-    how = {"probes": "statements told by a probe", "samples": "shares by samples"}.get(
+    how = {"probes": "statements by a probe", "samples": "shares by samples"}.get(
         record.method, "shares by samples and the server's history"
     )
     version = f" · {server.version}" if server.version else ""
@@ -61,83 +71,6 @@ def balance(record: Queries) -> str:
     )
 
 
-def queries_table(record: Queries, places: Places) -> Table:
-    """A row a statement, then background threads and connections; every figure of the record."""
-    estimated = ", est." if record.kind == "estimated" else ""
-    columns = [
-        Column("text", "statement", left=True),
-        Column("joules", f"J{estimated}"),
-        Column("percent", "CPU %"),
-        Column("range", "95 %", forms=frozenset(("terminal",))),
-        Column("calls", "calls/s"),
-        Column("count", "calls", forms=_WIDE),
-        Column("c0", "ms CPU"),
-        Column("mj", f"mJ/call{estimated}", forms=_WIDE),
-        Column("watts", f"W{estimated}", forms=_WIDE),
-        Column("wakeups", "wake-ups"),
-        Column("p50", "p50 ms", forms=_WIDE),
-        Column("p95", "p95 ms"),
-        Column("faults", "page faults", forms=_WIDE),
-        Column("examined", "rows examined/call", forms=_WIDE),
-        Column("sent", "rows sent/call", forms=_WIDE),
-        Column("schema", "schema", left=True, forms=_WIDE),
-    ]
-    rows = [_statement(places, f"/statements/{at}", statement) for at, statement in enumerate(record.statements)]
-    rows += [_background(places, f"/background/{at}", background) for at, background in enumerate(record.background)]
-    cells = {**_shared(places, "/connections"), "text": Words("connections and parsing, in no statement", ours=True)}
-    rows.append(TableRow(cells, key="connections", look="connections"))
-    rest: dict[str, Cell] = {"text": Words("unexplained", ours=True), "percent": Figure(_percent(record), "", 1)}
-    rows.append(TableRow(rest, key="unexplained", look="residual", forms=frozenset(("csv",))))
-    return Table(columns, rows, "statements")
-
-
-def _percent(record: Queries) -> float | None:
-    return 100 * record.residual_c0_s / record.server_c0_s if record.server_c0_s > 0 else None
-
-
-def _shared(places: Places, at: str) -> dict[str, Cell]:
-    return {
-        "joules": places.figure(f"{at}/joules", ends=(f"{at}/low_joules", f"{at}/high_joules")),
-        "watts": places.figure(f"{at}/watts"),
-        "percent": places.figure(f"{at}/c0_percent", 1),
-    }
-
-
-def _statement(places: Places, at: str, statement: Statement) -> TableRow:
-    cells: dict[str, Cell] = {
-        **_shared(places, at),
-        "percent": places.figure(f"{at}/c0_percent", 1, ends=(f"{at}/low_percent", f"{at}/high_percent")),
-        "range": Words(_range(statement)),
-        "text": Words(statement.text),
-        "calls": places.figure(f"{at}/calls_hz", 1),
-        "count": places.figure(f"{at}/calls_count", 0),
-        "c0": places.figure(f"{at}/c0_ms_per_call"),
-        "mj": places.figure(f"{at}/joules_per_call", scale=1e3),
-        "wakeups": places.figure(f"{at}/wakeups_per_call", 2),
-        "p50": places.figure(f"{at}/latency_ms/p50"),
-        "p95": places.figure(f"{at}/latency_ms/p95"),
-        "faults": places.figure(f"{at}/page_faults_count", 0),
-        "examined": places.figure(f"{at}/rows_examined_per_call"),
-        "sent": places.figure(f"{at}/rows_sent_per_call"),
-        "schema": Words(statement.schema_name or ""),
-    }
-    return TableRow(cells, key="statement", look="statement")
-
-
-def _range(statement: Statement) -> str:
-    if statement.low_percent is None or statement.high_percent is None:
-        return ""
-    return f"{text.number(statement.low_percent, 1)}–{text.number(statement.high_percent, 1)}"
-
-
-def _background(places: Places, at: str, background: Background) -> TableRow:
-    name = background.thread.removeprefix("thread/")
-    many = f" ({background.threads_count} threads)" if background.threads_count > 1 else ""
-    return TableRow(
-        {**_shared(places, at), "text": Words(f"background: {name}{many}")}, key="background", look="background"
-    )
-
-
 def plan_text(plan: Sequence[QueryPlanStep]) -> str:
     """`city ALL, 20,395 rows`, a step after the other."""
     return "; ".join(
@@ -149,10 +82,28 @@ def plan_text(plan: Sequence[QueryPlanStep]) -> str:
     )
 
 
-def lines(record: Queries, width: int = text.DEFAULT_WIDTH, *, top: int = _SHOWN) -> list[str]:
-    """The whole report."""
+def lines(
+    record: Queries,
+    width: int = text.DEFAULT_WIDTH,
+    *,
+    top: int = _SHOWN,
+    columns: str | None = None,
+    by: str | None = None,
+    is_whole: bool = False,
+) -> list[str]:
+    """The whole report; with `is_whole` texts of statements as long as they are. `columns`: the names of those that are
+    shown instead of the usual; `by`: a row for each user, host, account or database instead. Raises UsageError for a
+    name that is none."""
+    keys = columns_of(columns) if columns is not None else _usual(record)
     printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
-    printed += _table(record, width, top)
+    if by is not None:
+        printed += _by(record, way(by), width, top)
+    else:
+        printed += _table(record, width, top, keys, is_whole)
+    if columns is not None and by is None:
+        headings = {column.key: column.heading for column in queries_table(record, Places(record)).columns}
+        for reason, named in _reasons(record, keys, headings).items():
+            printed += text.wrap(f"?: {', '.join(named)}: {reason}.", width)
     printed += ["", *text.wrap(balance(record), width), *text.wrap(_cost(record), width)]
     printed += notes.lines(record, width)
     if record.interrupted:
@@ -166,19 +117,59 @@ _KEYS = ("joules", "percent", "calls", "c0", "wakeups", "p95")
 _SAMPLED_KEYS = ("joules", "percent", "range", "calls", "c0")
 
 
-def _table(record: Queries, width: int, top: int) -> Iterator[str]:
-    shown = queries_table(record, Places(record)).of("terminal")
+def _by(record: Queries, by: By, width: int, top: int) -> Iterator[str]:
+    table = groups_table(record, by)
+    keys = [column.key for column in table.columns if column.key != "joules" or record.joules is not None]
+    heads = {column.key: column.heading for column in table.columns}
+    rows = table.rows[:top]
+    cells = [
+        [heads[key] for key in keys],
+        *([text.cut(row.words(key).text, _MOST_NAME) for key in keys] for row in rows),
+    ]
+    sizes = [max(len(line[at]) for line in cells) for at in range(len(keys))]
+    lefts = [column.key for column in table.columns if column.left]
+    whole = [heads["text"], *(row.words("text").text for row in rows)]
+    for line, statement in zip(cells, whole, strict=True):
+        parts = [
+            (cell.ljust if key in lefts else cell.rjust)(size)
+            for key, cell, size in zip(keys[:-1], line, sizes, strict=False)
+        ]
+        yield text.cut("  ".join([*parts, statement]), width)
+    if len(table.rows) > top:
+        yield f"{len(table.rows) - top:,} more (--top N)"
+    if (reason := unknown_askers(record, by)) is not None:
+        yield from text.wrap(f"{by}: ?: {reason}.", width)
+
+
+def _usual(record: Queries) -> tuple[str, ...]:
     known = _KEYS if record.method == "probes" else _SAMPLED_KEYS
-    keys = [key for key in known if key != "joules" or record.joules is not None]
+    return tuple(key for key in known if key != "joules" or record.joules is not None)
+
+
+def _reasons(record: Queries, keys: Sequence[str], headings: Mapping[str, str]) -> dict[str, list[str]]:
+    """Why columns are unknown: reason → their headings."""
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        if (reason := unknown(record, key)) is not None:
+            found.setdefault(reason, []).append(headings[key].removesuffix(" ms"))
+    return found
+
+
+def _table(record: Queries, width: int, top: int, keys: Sequence[str], is_whole: bool) -> Iterator[str]:
+    shown = queries_table(record, Places(record)).of("terminal", ("text", *keys))
     heads = {column.key: column.short or column.heading for column in shown.columns}
     count = len(record.statements)
     rows = [*shown.rows[:count][:top], *_folded(record, shown.rows[count:])]
     cells = [[heads[key] for key in keys], *([row.words(key).text for key in keys] for row in rows)]
     sizes = [max(len(line[at]) for line in cells) for at in range(len(keys))]
     names = ["statement", *(row.words("text").text for row in rows)]
+    if not is_whole:
+        ids = ["", *(statement.id for statement in record.statements[:top]), *([""] * len(names))]
+        room = width - sum(sizes) - 2 * len(sizes)
+        names = told_apart(names, ids[: len(names)], room)
     for number, (line, name) in enumerate(zip(cells, names, strict=True)):
         head = "  ".join(cell.rjust(size) for cell, size in zip(line, sizes, strict=True))
-        yield text.cut(f"{head}  {name}", width)
+        yield f"{head}  {name}" if is_whole else text.cut(f"{head}  {name}", width)
         if number and number <= min(count, top) and (plan := record.statements[number - 1].plan):
             yield from text.wrap(f"plan: {plan_text(plan)}", width, " " * (len(head) + 2))
     if count > top:
@@ -214,16 +205,21 @@ def _whole(record: Queries) -> str:
 def _cost(record: Queries) -> str:
     cost = record.tracing
     if cost.probes_ms is None:
-        return "What tracing cost cannot be told on this kernel."
-    each = "" if cost.per_call_us is None else f", {text.number(cost.per_call_us, 1)} µs a statement"
+        return "Tracing cost is unknown on this kernel."
+    rate = (
+        f"{text.number(record.calls_count / record.window_s, 0)} statements/s" if record.window_s > 0 else "this rate"
+    )
+    each = "" if cost.per_call_us is None else f", {text.number(cost.per_call_us, 1)} µs a statement at {rate}"
     share = 100.0 * cost.probes_ms / 1e3 / record.server_c0_s if record.server_c0_s else None
     server = "" if share is None else f" and {text.number(share, 2)} % of the server's CPU time"
     dear = record.method == "probes" and share is not None and share > DEAR_PERCENT
     return (
         f"Tracing cost {text.number(cost.probes_ms, 0)} ms of CPU time, {text.number(cost.percent, 2)} % of this host"
         f"{server}{each}; it is within the figures. "
-        + "Where that is too much: --method samples costs a fraction of it, whatever the statements; its shares have "
-        "intervals. " * dear + f"Reading it cost powerprof {text.number(record.tool.cpu_percent, 2)} % and "
+        + "Where that is too much: powerprof queries --method samples costs a fraction of it, whatever the "
+        "statements; its shares have intervals. "
+        * dear
+        + f"Reading it cost powerprof {text.number(record.tool.cpu_percent, 2)} % and "
         f"{text.number(record.tool.wakeups_hz, 1)} wake-ups/s; {record.lost_count:,} updates lost."
     )
 
@@ -234,6 +230,7 @@ def csv_lines(record: Queries) -> Iterator[Sequence[str | float | int | None]]:
         *("part", "text", "schema", "calls_count", "calls_hz", "c0_s", "c0_percent", "c0_ms_per_call", "wakeups_count"),
         *("page_faults_count", "rows_examined_per_call", "rows_sent_per_call", "latency_p50_ms", "latency_p95_ms"),
         *("joules", "low_joules", "high_joules", "watts", "kind"),
+        *("id", "latency_p99_ms", *(f"{name}_ms" for name in WAITS)),
     ]
     for statement in record.statements:
         latency = (statement.latency_ms.p50, statement.latency_ms.p95) if statement.latency_ms else (None, None)
@@ -254,12 +251,14 @@ def csv_lines(record: Queries) -> Iterator[Sequence[str | float | int | None]]:
                 statement.rows_examined_per_call,
             ),
             *(statement.rows_sent_per_call, *latency, *_energy(statement)),
+            *(statement.id, statement.latency_ms.p99 if statement.latency_ms else None),
+            *(getattr(statement.waits_ms, name, None) for name in WAITS),
         ]
     for row in record.background:
         yield ["background", row.thread, *[None] * 3, row.c0_s, row.c0_percent, None, row.wakeups_count, *[None] * 5]
     rest = record.connections
     yield ["connections", "", *[None] * 3, rest.c0_s, rest.c0_percent, *[None] * 7, *_energy(rest)]
-    yield ["unexplained", "", *[None] * 3, record.residual_c0_s, _percent(record)]
+    yield ["unexplained", "", *[None] * 3, record.residual_c0_s, unexplained_percent(record)]
 
 
 def _energy(share: Share) -> tuple[str | float | None, ...]:

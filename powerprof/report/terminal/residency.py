@@ -6,6 +6,8 @@ from __future__ import annotations
 import textwrap
 
 from powerprof.records import Run, StateResidency, Window
+from powerprof.report.wording import frequencies
+from powerprof.report.wording.notes import texts
 
 _WIDTH = 80
 _SEPARATOR = " · "
@@ -28,8 +30,11 @@ def _lines(window: Window, driver: str | None) -> list[str]:
         lines += ["", "Achieved by the hardware, which may be less than requested:"]
         shown = [f"{item.scope} {item.name} {_percent(item.residency_percent)}" for item in window.achieved]
         lines += _wrapped(_SEPARATOR.join(text.replace(" ", _HARD_SPACE) for text in shown))
+    lines += frequencies.cpu_lines(window.system)
+    for sentence in frequencies.sentences(window.system.frequencies if window.system else None):
+        lines += textwrap.wrap(sentence, _WIDTH)
     lines += _accounting(window)
-    for note in window.notes:
+    for note in texts(window.notes):
         lines += _wrapped(note)
     return lines
 

@@ -51,12 +51,12 @@ def of_blocks(name: str, blocks: Sequence[Block], width: int) -> list[str]:
 
 def _storm(storms: Sequence[StormShare]) -> str:
     rate = sum(storm.counter_hz for storm in storms) / len(storms)
-    said = f"{storms[0].counter} {text.number(rate, 0 if rate >= 10 else 2)}/s"
+    shown = f"{storms[0].counter} {text.number(rate, 0 if rate >= 10 else 2)}/s"
     if not any(storm.began for storm in storms):
-        return f"the storm did not begin: this server backs off ({said})."
-    raged = sum(storm.raged_percent for storm in storms) / len(storms)
-    anew = sum(storm.restarts_count for storm in storms)
-    return f"the storm raged {raged:.0f} % of the time and was restarted {anew} times within the windows ({said})."
+        return f"the storm did not start: this server backs off ({shown})."
+    active = sum(storm.raged_percent for storm in storms) / len(storms)
+    restarts = text.some(sum(storm.restarts_count for storm in storms), "time")
+    return f"the storm was active {active:.0f} % of the time and was restarted {restarts} within the windows ({shown})."
 
 
 def traced(window: TraceSummary, name: str, width: int) -> list[str]:

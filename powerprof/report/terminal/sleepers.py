@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from powerprof import text
 from powerprof.attribution.sleepers import SleepsProfile, WakerRow, WakersProfile
+from powerprof.report.wording.notes import texts
 
 
 def wakers_lines(profile: WakersProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
@@ -56,7 +57,7 @@ def _footer(profile: WakersProfile | SleepsProfile, width: int) -> list[str]:
     cost = "" if profile.tool_cpu_s is None else f", which used {text.number(profile.tool_cpu_s, 2)} s of CPU time"
     said = [f"Lost {profile.lost_count:,}. Traced by DTrace{cost}: no energy figure comes from this window."]
     said += [f"Limit: {limit}." for limit in profile.limits]
-    said += [f"Note: {note}." for note in profile.notes]
+    said += [f"Note: {note}." for note in texts(profile.notes)]
     if profile.interrupted:
         said.append("Interrupted: this is what was counted until then.")
     return ["", *(line for word in said for line in text.wrap(word, width))]

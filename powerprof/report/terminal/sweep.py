@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from powerprof import text
 from powerprof.experiment.judge.answer import ENERGY
+from powerprof.experiment.judge.points import alike
+from powerprof.experiment.judge.sweepfunctions import shares
 from powerprof.experiment.measure.paces import EXITS, WAKINGS
-from powerprof.experiment.sweep import Point, Sweep
+from powerprof.experiment.sweep_record import Point, Sweep, compare
 from powerprof.records import RunMetric
 from powerprof.report.tables import labels
 from powerprof.report.tables.labels import significant
 
+_MOST_FUNCTIONS = 12
 _MOST_THREADS = 12
 # Of a host on which nothing else is to run.
 _BUSY_PERCENT = 20.0
@@ -35,6 +39,22 @@ def _os(point: Point, name: str) -> float | None:
     return sum(known) / len(known) if known else None
 
 
+def _disk(point: Point, name: str) -> float | None:
+    """A figure of the device that holds the server's files, where that is one."""
+    known = [
+        value
+        for rates in point.os
+        if len(disks := [disk for disk in rates.disks if disk.of_server]) == 1
+        and (value := getattr(disks[0], name)) is not None
+    ]
+    return sum(known) / len(known) if known else None
+
+
+def _busiest(point: Point) -> float | None:
+    known = [max(cpu.busy_percent for cpu in rates.cpus) for rates in point.os if len(rates.cpus) > 1]
+    return sum(known) / len(known) if known else None
+
+
 def _of(*named: tuple[str, str]) -> list[_Column]:
     return [(title, lambda point, name=name: _metric(point, name)) for title, name in named]  # type: ignore[misc]
 
@@ -43,6 +63,13 @@ _SYSTEM: list[_Column] = [
     *_of(("user %", "user_percent"), ("system %", "system_percent"), ("irq %", "irq_percent")),
     *_of(("switches/s", "context_switches_hz")),
     ("wait %", lambda p: _os(p, "cpu_pressure_percent")),
+    ("CPU max %", _busiest),
+]
+_DISK: list[_Column] = [
+    ("I/O wait %", lambda p: _os(p, "io_pressure_percent")),
+    ("disk ms", lambda p: _disk(p, "service_ms")),
+    ("queue", lambda p: _disk(p, "queue_count")),
+    ("busy %", lambda p: _disk(p, "busy_percent")),
     ("disk/s", lambda p: None if (r := _os(p, "disk_reads_hz")) is None else r + (_os(p, "disk_writes_hz") or 0.0)),
 ]
 
@@ -74,21 +101,43 @@ def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
     version = sweep.server.get("version")
     printed += text.wrap(" · ".join(part for part in (done, str(version) if version else "") if part), width)
     printed.append("")
-    for columns in (_work(good), _SYSTEM):
+    for columns in (_work(good), _SYSTEM, _DISK):
         known = [(title, value) for title, value in columns if any(value(point) is not None for point in good)]
         printed += [*_table(sweep.parameter, good, known, width), ""] if known else []
     for point in good:
         printed += _threads(point, width)
+    printed += _functions(sweep, width)
     printed += [line for line_of_alone in _alone(sweep) for line in text.wrap(line_of_alone, width)]
     for point in sweep.points:
         if point.error is not None:
             printed += text.wrap(f"{point.value}: {point.error}", width)
+    if any(_disk(point, "service_ms") is not None for point in good):
+        printed.append("disk ms, queue, busy: of the device that holds the server's files.")
     if any(_os(point, "cpu_pressure_percent") is not None for point in good):
+        printed.append("I/O wait: share of time in which a task waited for I/O.")
         printed.append("wait: share of time in which a task was runnable and had no CPU.")
     if sweep.interrupted:
         said = f" {sweep.id}" if sweep.id else ""
-        printed.append(f"Not finished: go on with powerprof sweep --resume{said or ' RUN'}")
+        printed.append(f"Not finished: continue with powerprof sweep --resume{said or ' RUN'}")
     return printed
+
+
+def _functions(sweep: Sweep, width: int) -> list[str]:
+    """The functions with most samples at any value, and their share at each."""
+    points = [(point.value, shares(point.on_cpu)) for point in sweep.points if point.on_cpu]
+    most: dict[tuple[str, str, bool], float] = {}
+    for _, own in points:
+        for key, share in own.items():
+            most[key] = max(share, most.get(key, 0.0))
+    if not most:
+        return []
+    rows = [[str(value) for value, _ in points]]
+    chosen = sorted(most, key=lambda key: (-most[key], key))[:_MOST_FUNCTIONS]
+    rows += [[text.number(own.get(key, 0.0), 1) for _, own in points] for key in chosen]
+    names = ["function", *(f"{function} ({'kernel' if kernel else module})" for function, module, kernel in chosen)]
+    figures = text.columns(rows, left=0)
+    said = text.wrap(f"What the server ran, % of its samples, over {sweep.parameter}:", width)
+    return [*said, *(text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)), ""]
 
 
 def _threads(point: Point, width: int) -> list[str]:
@@ -134,47 +183,53 @@ def headline(sweep: Sweep) -> str:
     """
     name = f"{sweep.workload}:{sweep.condition.name}"
     good = [point for point in sweep.points if point.error is None]
+    if all(_metric_of(point, "queries_hz") is None for point in good):
+        ends = [_best(sweep, good, WAKINGS, least=least) for least in (True, False)]
+        said = [f"{at.point.value} ({significant(at.metric.estimate.mean)}/s){at.alike}" for at in ends if at]
+        if said:
+            return f"{name}: woken least are the threads of {said[0]}; most those of {said[1]}."
     parts = []
-    known = [(metric.estimate.mean, point) for point in good if (metric := _metric_of(point, WAKINGS)) is not None]
-    if known and all(_metric_of(point, "queries_hz") is None for point in good):
-        ends = (min(known, key=lambda point: point[0]), max(known, key=lambda point: point[0]))
-        least, most = (f"{point.value} ({significant(hz)}/s)" for hz, point in ends)
-        return f"{name}: the threads of {least} are woken least, those of {most} most."
-    if (best := _best(sweep.parameter, good, ENERGY, least=True)) is not None:
-        metric, at = best
-        unit, factor = labels.prefix("J", metric.estimate.mean)
-        kind = ", estimated" if metric.kind == "estimated" else ""
-        joules = f"{significant(metric.estimate.mean * factor)} {unit}{kind}"
-        parts.append(f"uses least energy per query {at}: {joules}")
+    if (best := _best(sweep, good, ENERGY, least=True)) is not None:
+        unit, factor = labels.prefix("J", best.metric.estimate.mean)
+        kind = ", estimated" if best.metric.kind == "estimated" else ""
+        joules = f"{significant(best.metric.estimate.mean * factor)} {unit}{kind}"
+        parts.append(f"uses least energy per query {_where(sweep, best)}: {joules}")
     # At a rate that is given there is nothing to win.
-    if (
-        sweep.options.get("rate_hz") is None
-        and (best := _best(sweep.parameter, good, "queries_hz", least=False)) is not None
-    ):
-        metric, at = best
-        parts.append(f"does most {at}: {significant(metric.estimate.mean)} queries/s")
+    if sweep.options.get("rate_hz") is None and (best := _best(sweep, good, "queries_hz", least=False)) is not None:
+        parts.append(f"does most {_where(sweep, best)}: {significant(best.metric.estimate.mean)} queries/s")
     return f"{name} {'; it '.join(parts)}." if parts else f"{name} was not measured at any point."
 
 
-def _best(parameter: str, points: Sequence[Point], name: str, *, least: bool) -> tuple[RunMetric, str] | None:
-    """The best point's metric, and which it is, with those whose intervals reach into its interval."""
+@dataclass(frozen=True)
+class _Best:
+    """The best point by a metric; `alike` says which others are not surely worse, and how much worse they may be."""
+
+    point: Point
+    metric: RunMetric
+    alike: str
+
+
+def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _Best | None:
     known = [(point, metric) for point in points if (metric := _metric_of(point, name)) is not None]
     if not known:
         return None
     point, best = (min if least else max)(known, key=lambda pair: pair[1].estimate.mean)
-    others = [f"{measured.value}" for measured, metric in known if measured is not point and _as_good(best, metric)]
-    alike = f" (or {text.listed(others, 'or')}: no difference is sure)" if others else ""
-    where = (
-        f"with {text.some(int(point.value), 'client')}" if parameter == "clients" else f"at {parameter} {point.value}"
-    )
-    return best, f"{where}{alike}"
+    # In sweeps that older versions saved it is not written.
+    others = alike(sweep.compared or compare(sweep), name, point.value)
+    bounds = [bound for bound in others.values() if bound is not None]
+    said = ""
+    if others:
+        sure = "no measurable difference" if len(bounds) == len(others) else "not distinguished"
+        bound = f", less than {significant(max(bounds))} %" if len(bounds) == len(others) else ""
+        said = f" (or {text.listed([str(value) for value in others], 'or')}: {sure}{bound})"
+    return _Best(point, best, said)
 
 
-def _as_good(best: RunMetric, other: RunMetric) -> bool:
-    a, b = best.estimate, other.estimate
-    if a.low is None or a.high is None or b.low is None or b.high is None:
-        return True  # from one or two windows nothing can be told apart
-    return a.low <= b.high and b.low <= a.high
+def _where(sweep: Sweep, best: _Best) -> str:
+    value = best.point.value
+    if sweep.parameter == "clients":
+        return f"with {text.some(int(value), 'client')}{best.alike}"
+    return f"at {sweep.parameter} {value}{best.alike}"
 
 
 def _table(parameter: str, points: Sequence[Point], columns: Sequence[_Column], width: int) -> list[str]:

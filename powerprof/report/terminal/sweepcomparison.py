@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two sweeps compared, for a terminal: where they part, point by point, and what parts with them."""
+"""Two sweeps compared, for a terminal: where they diverge, point by point, and what correlates with that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from powerprof.experiment.sweepcomparison import SweepComparison, SweepSide
 from powerprof.report.tables import columns as terminal
 from powerprof.report.tables import labels
 from powerprof.report.tables.metrics import parted_table, points_table
+from powerprof.report.tables.sweepfunctions import parting_functions_table
 from powerprof.report.tables.table import Figure, Places, TableRow
+from powerprof.report.wording.notes import texts
 
 _ROWS = 12
 
@@ -20,7 +22,7 @@ def lines(record: SweepComparison, width: int = text.DEFAULT_WIDTH) -> list[str]
     printed += text.wrap(" · ".join(_side(side) for side in (record.a, record.b)), width)
     doubts = [threat.text for threat in record.threats if threat.serious]
     if doubts:
-        printed += text.wrap(f"Doubtful: {'; '.join(doubts)}.", width)
+        printed += text.wrap(f"Caution: {'; '.join(doubts)}.", width)
     if record.differences:
         printed += ["", "What differs besides the condition"]
         for difference in record.differences:
@@ -31,23 +33,49 @@ def lines(record: SweepComparison, width: int = text.DEFAULT_WIDTH) -> list[str]
     printed += terminal.metrics(points, width)
     rows = list(zip(parted_table(record, places).rows, record.parted_with, strict=True))
     sure = [row for row, pair in rows if pair.verdict != "inconclusive"]
-    # By its own interval: not sure where many figures are looked at, and the first place to look all the same.
+    # By its own interval: not significant among so many, and the first place to look all the same.
     likely = [row for row, pair in rows if pair.ci95 is not None and (pair.ci95[0] > 0 or pair.ci95[1] < 0)]
     if sure:
         printed += ["", *_parted(record, sure[:_ROWS], width)]
         if len(sure) > _ROWS:
             printed.append(f"and {len(sure) - _ROWS} more: --csv, --html")
     elif rows:
-        printed += ["", "No figure of the system surely differs where they part."]
+        printed += ["", "No figure of the system differs significantly where they diverge."]
     if likely and not sure:
-        said = f"Each by its own 95 % interval, one of {len(rows)} figures that were looked at, these may:"
+        said = f"Each by its own 95 % interval, one of {len(rows)} figures, these may differ:"
         printed += [*text.wrap(said, width), *_parted(record, likely[:_ROWS], width)]
+    printed += _functions(record, places, width)
     threats = [threat.text for threat in record.threats if not threat.serious]
     if threats:
         printed += ["", *text.wrap("Threats: " + "; ".join(threats) + ".", width)]
-    for note in record.notes:
+    for note in texts(record.notes):
         printed += text.wrap(f"Note: {note}", width)
     return printed
+
+
+def _functions(record: SweepComparison, places: Places, width: int) -> list[str]:
+    """Whose share of the server's running time grew or shrank where they diverge."""
+    if not record.functions:
+        return []
+    shown = parting_functions_table(record, places, _ROWS)
+    found = any(one.verdict != "inconclusive" for one in record.functions)
+    title = "Functions whose share of the server's samples differs significantly where they diverge, %:"
+    if not found:
+        title = "No function's share of the server's samples differs significantly where they diverge; the largest, %:"
+    rows = [["A", "B", "B − A, 95 %", "elsewhere"]]
+    for row in shown.rows:
+        cells = [row.cells[key] for key in ("a", "b", "difference", "elsewhere")]
+        rows.append(
+            [
+                f"{cell.text} [{cell.ends[0].text}, {cell.ends[1].text}]" if cell.ends else cell.text
+                for cell in cells
+                if isinstance(cell, Figure)
+            ]
+        )
+    names = ["function", *(f"{row.words('name').text} ({row.words('name').more})" for row in shown.rows)]
+    figures = text.columns(rows, left=0)
+    lines = [text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)]
+    return ["", *text.wrap(title, width), *lines, *([f"{shown.left_count} more: --json"] if shown.left_count else [])]
 
 
 def _side(side: SweepSide) -> str:
@@ -57,7 +85,7 @@ def _side(side: SweepSide) -> str:
 
 def _parted(record: SweepComparison, sure: list[TableRow], width: int) -> list[str]:
     """A row a figure; the whole intervals are in the other forms."""
-    rows = [["what parts with it", text.cut(record.a.name, 14), text.cut(record.b.name, 14), "change", "elsewhere"]]
+    rows = [["correlated metrics", text.cut(record.a.name, 14), text.cut(record.b.name, 14), "change", "elsewhere"]]
     for row in sure:
         cells = []
         for key in ("a", "b", "difference", "elsewhere"):
@@ -68,4 +96,4 @@ def _parted(record: SweepComparison, sure: list[TableRow], width: int) -> list[s
             cells.append("" if percent and shown.value is None else shown.whole if percent else shown.text)
         rows.append([text.cut(row.short, 30), *cells])
     printed = [text.cut(line, width) for line in text.columns(rows)]
-    return [*printed, *text.wrap("change: of the mean of both, over the values at which they part.", width)]
+    return [*printed, *text.wrap("change: of the mean of both, over the values at which they diverge.", width)]

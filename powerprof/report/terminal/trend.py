@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from powerprof import text
-from powerprof.experiment.judge.answer import direction, words
+from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.trend import Trend, TrendPoint
 from powerprof.records import RunMetric
 from powerprof.report.tables.labels import significant
+from powerprof.report.wording.answers import words
+from powerprof.report.wording.notes import texts
 
 
 def _metric(point: TrendPoint, name: str) -> RunMetric | None:
@@ -34,7 +36,7 @@ def lines(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list[str]:
     for point in trend.points:
         if point.differences:
             printed += ["", *text.wrap(f"{point.run}: {'; '.join(point.differences)}", width)]
-    return [*printed, *(line for note in trend.notes for line in text.wrap(f"Note: {note}", width))]
+    return [*printed, *(line for note in texts(trend.notes) for line in text.wrap(f"Note: {note}", width))]
 
 
 def _step(trend: Trend, point: TrendPoint) -> str:

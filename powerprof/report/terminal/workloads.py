@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from powerprof import text
-from powerprof.experiment.judge.answer import words
+from powerprof.report.wording.answers import words
 from powerprof.workloads.reading import Case, LoadedWorkload, resolve
 
 

@@ -22,18 +22,16 @@ from powerprof.diagnosis.rules import diagnose
 from powerprof.experiment.judge.answer import answer
 from powerprof.experiment.judge.metrics import baseline_of
 from powerprof.experiment.judge.verdict import judge, own_control
-from powerprof.experiment.measure.oslayer import OsRates
 from powerprof.experiment.records import Arm, Block, Comparison, ConditionRecord, LoadOptions, LoadRun, Plan, Threat
-from powerprof.experiment.sweep import Point, Sweep
+from powerprof.experiment.sweep_record import Point, Sweep
 from powerprof.experiment.sweepcomparison import SweepComparison, compare_sweeps
+from powerprof.idle_records import IdleOptions, IdleRun
 from powerprof.records import (
     Cause,
     Conservation,
     Delta,
     EnergyReading,
     Estimate,
-    IdleOptions,
-    IdleRun,
     Phase,
     ProcessTime,
     RunMetric,
@@ -43,7 +41,9 @@ from powerprof.records import (
     Window,
 )
 from powerprof.report.stacks.samples import TimelineExit
+from powerprof.report.wording.records import worded
 from powerprof.runs import RunStore
+from powerprof.system_records import OsRates
 from powerprof.windows.summary import interval, phase_of
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -71,7 +71,7 @@ TOOL = ToolCost(
 
 def filled(kind: type[T], **given: object) -> T:
     """A record with these fields; the others are empty, since no report reads them."""
-    empty = {"list": [], "dict": {}, "str": "", "bytes": b"", "int": 0, "float": 0.0}
+    empty = {"list": [], "Sequence": [], "dict": {}, "str": "", "bytes": b"", "int": 0, "float": 0.0}
     for field in msgspec.structs.fields(kind):
         if field.required and field.name not in given:
             name = getattr(field.type, "__origin__", field.type)
@@ -182,7 +182,7 @@ def comparison(pairs: int = 12) -> Comparison:
     before = [window(0, 0.42, 38.1), window(9, 0.44, 38.3)]
     after = [window(30 + 9.2 * len(blocks), 0.43, 38.0)]
     metrics = judge(blocks, baseline_of([*before, *after]), "c0_ms_per_query_server", 11)
-    return Comparison(
+    record = Comparison(
         id="compare-0007",
         command="compare",
         started_at=START.isoformat(),
@@ -206,7 +206,7 @@ def comparison(pairs: int = 12) -> Comparison:
         order=order,
         blocks_count=len(blocks),
         metrics=metrics,
-        verdict=answer(metrics, "c0_ms_per_query_server", "index", "no-index"),
+        verdict=answer(metrics, "c0_ms_per_query_server"),
         seed=11,
         offered_hz=40.0,
         plans=[
@@ -262,6 +262,7 @@ def comparison(pairs: int = 12) -> Comparison:
         options={"duration_s": 8.0, "design": "rate"},
         notes=["the first pair is warm-up and in no figure"],
     )
+    return worded(record)
 
 
 def causes() -> list[Cause]:
@@ -561,7 +562,7 @@ def sweep() -> Sweep:
         host=HOST,
         points=[*points, Point(value=1024, error="the server refused connections")],
         server={"version": "MariaDB 10.11.19", "private": True},
-        options={"window_s": 8.0},
+        options={"window_s": 8.0, "in_rounds": True},
         interrupted=True,
     )
 
@@ -586,7 +587,7 @@ def sweep_comparison() -> SweepComparison:
                 ),
             )
         found = compare_sweeps("sweep-0001", "sweep-0002", Path(folder), 1)
-    return replace(found, id="compare-0002")
+    return worded(replace(found, id="compare-0002"))
 
 
 def _swept(clients: int, speed: float) -> Point:

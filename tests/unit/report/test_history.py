@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from powerprof.report.documents import history
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.trend import render
 from powerprof.report.terminal import trend
+from powerprof.report.wording.records import worded
 from powerprof.runs import About, RunInfo, RunStore, check_label
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, sweep
 
@@ -135,7 +137,7 @@ def test_a_trend_names_the_step_and_the_labels_around_it(tmp_path: Path) -> None
     for day, (factor, label) in enumerate([(1.0, "v1"), (1.001, "v2"), (1.3, "v3"), (1.299, "v4")], 1):
         record = _run(factor, day)
         store.save("run", record, about=history.about(record, [label]))
-    found = trend_of("run-0001", tmp_path)
+    found = worded(trend_of("run-0001", tmp_path))
     assert [point.run for point in found.points] == ["run-0001", "run-0002", "run-0003", "run-0004"]
     assert found.text == (
         "city:index, 4 runs: the server's CPU time per query rose by 29.9 % (worse) "
@@ -154,8 +156,13 @@ def test_runs_that_do_not_differ_have_no_step(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     for day in (1, 2, 3):
         store.save("run", _run(1.0, day))
-    assert trend_of("run-0003", tmp_path).text.endswith("3 runs: no step in the server's CPU time per query "
-                                                        "between neighbouring runs is sure.")  # fmt: skip
+    shape = (
+        r".*, 3 runs: no measurable step in the server's CPU time per query between neighbouring runs: "
+        r"less than [\d.]+ % \(95 % at each\)\."
+    )
+    assert re.fullmatch(shape, worded(trend_of("run-0003", tmp_path)).text)
     other = replace(_run(1.0, 4), condition=replace(load_run().condition, name="no-index", work="other"))
     store.save("run", other)
-    assert trend_of("run-0004", tmp_path).text == "There is one run of city:no-index: nothing to compare it with."
+    assert (
+        worded(trend_of("run-0004", tmp_path)).text == "There is one run of city:no-index: nothing to compare it with."
+    )

@@ -110,11 +110,11 @@ def test_the_answer_comes_first(kind: str) -> None:
         "comparison": "no-index uses ",
         "idle": "An idle server with 16 silent connections costs ",
         "load": "city:index: the server&#39;s CPU time per query is",
-        "sweep": "city:index uses least energy per query with 1 client: ",
+        "sweep": "city:index uses least energy per query with 1 client",
         "sweepcomparison": "From clients 4 on queries/s are lower with sweep-0002",
-        "attribution": "mariadbd (8123) caused 68 of 381 idle exits",
+        "attribution": "mariadbd (8123) wakes the CPUs 6.8 times a second: 2.5 by mysys/statement_timer in ",
         "diagnosis": "The thread innodb/log_files_governor_thread, which keeps the redo log&#39;s files at their size,",
-        "oncpu": "the target ran for 25\u00a0ms of 1.0\u00a0s: 100.0\u00a0% of the C0 time",
+        "oncpu": "the target ran for 25\u00a0ms of 1.0\u00a0s, 2.5\u00a0% of one CPU: 80\u00a0% in vfs_read.",
     }
     assert heading[1].startswith(answers[kind])
 
@@ -241,7 +241,7 @@ def test_an_empty_or_interrupted_record_has_a_page() -> None:
     run = replace(idle_run(), phases=idle_run().phases[:1], deltas=[], drift=[], server=None, interrupted=True, id=None)
     assert "Interrupted" in render_html(run)
     record = comparison()
-    answer = replace(record.verdict, metric=None, text="Nothing can be said: watts could not be measured.")
+    answer = replace(record.verdict, metric=None, text="No answer: the power was not measured.")
     bare = replace(
         record,
         metrics=[],
@@ -256,7 +256,7 @@ def test_an_empty_or_interrupted_record_has_a_page() -> None:
         blocks_count=0,
         interrupted=True,
     )
-    assert "Nothing can be said" in render_html(bare)
+    assert "No answer: the power" in render_html(bare)
     assert "no user stack" in render_html(replace(attribution(), wakeups=[replace(attribution().wakeups[0], stack=[])]))
 
 

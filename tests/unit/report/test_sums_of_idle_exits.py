@@ -28,9 +28,7 @@ def test_it_names_what_it_was_checked_against() -> None:
     assert balance(by_calls).endswith(
         "= 10 idle exits; the kernel's counter of the cpu_idle tracepoint (perf) says 1,234."
     )
-    assert balance(found(10)).endswith(
-        "= 10 idle exits; checked against nothing here: no other counter of this kernel tells."
-    )
+    assert balance(found(10)).endswith("= 10 idle exits; not checked: this kernel has no other counter of idle exits.")
 
 
 def test_a_run_saved_by_an_earlier_version_was_checked_against_cpuidle() -> None:

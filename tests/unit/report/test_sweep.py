@@ -3,66 +3,86 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import cast
 
 from msgspec.structs import replace
 
-from powerprof.experiment.sweep import Point, Sweep
+from powerprof.experiment.sweep_record import Point, Sweep
 from powerprof.records import Estimate, Kind, RunMetric
 from powerprof.report.terminal.sweep import headline, lines
 from tests.unit.report.sample_records import sweep
 
-Ends = tuple[float, float, float]
+# What five rounds scatter by, as shares; neighbouring points scatter each by itself.
+SCATTERS = (
+    (-0.01, 0.004, 0.008, -0.006, 0.004),
+    (0.006, -0.008, 0.002, 0.006, -0.006),
+    (0.0, 0.01, -0.01, 0.004, -0.004),
+)
 
 
-def _point(clients: int, joules: Ends | None, rate: Ends, kind: str = "measured") -> Point:
-    named: Mapping[str, tuple[str, Ends | None]] = {"joules_per_query": ("J", joules), "queries_hz": ("1/s", rate)}
+def _point(clients: int, joules: float | None, rate: float, kind: str = "measured", *, scatter: float = 1.0) -> Point:
+    named: Mapping[str, tuple[str, float | None]] = {"joules_per_query": ("J", joules), "queries_hz": ("1/s", rate)}
+    shares = [1 + scatter * share for share in SCATTERS[clients % 3]]
     metrics = [
         RunMetric(
             name=name,
             unit=unit,
             kind=cast(Kind, kind),
-            estimate=Estimate(mean=ends[0], low=ends[1], high=ends[2]),
-            values=[ends[0]] * 3,
+            estimate=Estimate(mean=mean, low=mean, high=mean),
+            values=[mean * share for share in shares],
         )
-        for name, (unit, ends) in named.items()
-        if ends is not None
+        for name, (unit, mean) in named.items()
+        if mean is not None
     ]
     return Point(value=clients, metrics=metrics)
 
 
 def _sweep(*points: Point, **options: float) -> Sweep:
-    return replace(sweep(), points=list(points), values=[point.value for point in points], options=options)
+    values = [point.value for point in points]
+    return replace(sweep(), points=list(points), values=values, options={"in_rounds": True, **options})
 
 
 def test_the_most_efficient_point_and_the_fastest_are_the_answer() -> None:
-    found = _sweep(
-        _point(1, (0.0004, 0.00039, 0.00041), (1000, 990, 1010)),
-        _point(4, (0.0001, 0.00009, 0.00011), (8000, 7900, 8100)),
-        _point(8, (0.0002, 0.00019, 0.00021), (9000, 8950, 9050)),
-    )
+    found = _sweep(_point(1, 0.0004, 1000), _point(4, 0.0001, 8000), _point(8, 0.0002, 9000))
     assert headline(found) == (
         "city:index uses least energy per query with 4 clients: 0.100 mJ; it does most with 8 clients: 9,000 queries/s."
     )
 
 
-def test_points_whose_intervals_meet_are_told_beside_the_best() -> None:
+def test_points_that_are_not_told_apart_are_named_beside_the_best_with_a_bound() -> None:
     found = _sweep(
-        _point(1, (0.4, 0.3, 0.5), (1000, 990, 1010), "estimated"),
-        _point(4, (0.3, 0.2, 0.4), (8000, 7000, 9000), "estimated"),
-        _point(8, (0.9, 0.8, 1.0), (8500, 7500, 9500), "estimated"),
+        _point(1, 0.302, 1000, "estimated"), _point(5, 0.3, 8000, "estimated"), _point(9, 0.9, 8100, "estimated")
     )
-    assert headline(found) == (
-        "city:index uses least energy per query with 4 clients (or 1: no difference is sure): 0.300 J, estimated; "
-        "it does most with 8 clients (or 4: no difference is sure): 8,500 queries/s."
+    shape = (
+        r"city:index uses least energy per query with 5 clients "
+        r"\(or 1: no measurable difference, less than ([\d.]+) %\): 0\.300 J, estimated; "
+        r"it does most with 9 clients \(or 5: no measurable difference, less than ([\d.]+) %\): 8,100 queries/s\."
     )
+    told = re.fullmatch(shape, headline(found))
+    assert told is not None, headline(found)
+    # 0.7 and 1.2 % apart, which scatter by about 1 %: the bound is no less than what was seen.
+    assert 0.7 < float(told[1]) < 4
+    assert 1.2 < float(told[2]) < 4
+
+
+def test_windows_that_were_not_in_rounds_or_are_too_few_tell_less() -> None:
+    apart = (_point(1, None, 8000), _point(5, None, 8200))
+    assert headline(_sweep(*apart)) == "city:index does most with 5 clients: 8,200 queries/s."
+    by_turns = replace(_sweep(*apart), options={})
+    assert "with 5 clients (or 1: no measurable difference, less than" in headline(by_turns)
+    few = [
+        replace(point, metrics=[replace(metric, values=metric.values[:2]) for metric in point.metrics])
+        for point in apart
+    ]
+    assert headline(_sweep(*few)) == "city:index does most with 5 clients (or 1: not distinguished): 8,200 queries/s."
 
 
 def test_a_given_rate_is_not_won_by_anybody_and_no_meter_leaves_the_rate() -> None:
-    point = _point(1, (0.4, 0.3, 0.5), (1000, 990, 1010))
+    point = _point(1, 0.4, 1000)
     assert headline(_sweep(point, rate_hz=100.0)) == "city:index uses least energy per query with 1 client: 0.400 J."
-    assert headline(_sweep(_point(1, None, (9, 8, 10)))) == "city:index does most with 1 client: 9.00 queries/s."
+    assert headline(_sweep(_point(1, None, 9))) == "city:index does most with 1 client: 9.00 queries/s."
     assert headline(_sweep()) == "city:index was not measured at any point."
 
 

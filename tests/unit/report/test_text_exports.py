@@ -97,7 +97,14 @@ def test_rows_beyond_a_limit_are_counted_not_dropped() -> None:
     assert "105 more rows with" in to_markdown(busy)
     assert f"The JSON has 30 more rows with {sum(range(171, 201)):,} wakings." in render_html(busy)
     record = attribution()
-    many = replace(record, wakeups=[replace(record.wakeups[0], count=2, rate_hz=0.2)] * 101)
+    first = record.wakeups[0]
+    many = replace(
+        record,
+        wakeups=[
+            replace(first, count=2, rate_hz=0.2, stack=[replace(first.stack[0], function=f"f{number}")])
+            for number in range(101)
+        ],
+    )
     assert "76 more rows with 152 idle exits." in to_markdown(many)
     assert "The JSON has 1 more row with 2 idle exits." in render_html(many)
     grouped = report.lines(record, by="thread", top=1)
@@ -148,7 +155,7 @@ def test_markdown_of_a_run_and_of_an_attribution() -> None:
     assert "| `mariadbd mysys/statement_timer` | `timer` | 400 ms | 2.5 | 17.4 |" in run
     assert "143 classified + 1 unknown + 0 lost = 144 idle exits; cpuidle counted 145." in run
     text = to_markdown(attribution())
-    assert text.startswith("**mariadbd (8123) caused 68 of 381 idle exits")
+    assert text.startswith("**mariadbd (8123) wakes the CPUs 6.8 times a second (17.8")
     assert "`poll ← handle_connections_sockets ← mysqld_main`" in text
 
 
@@ -191,7 +198,7 @@ def test_doubts_stand_beside_the_answer_in_every_form() -> None:
     record = comparison()
     verdict = replace(record.verdict, doubts=["steal 7 %", "idle baseline drift −3 points of C0"])
     doubted = replace(record, verdict=verdict)
-    told = "Doubtful: steal 7 %; idle baseline drift −3 points of C0."
+    told = "Caution: steal 7 %; idle baseline drift −3 points of C0."
     printed = " ".join(" ".join(compare.lines(doubted)).split())
     assert told in printed
     assert printed.startswith(record.verdict.text[:40])
@@ -199,8 +206,8 @@ def test_doubts_stand_beside_the_answer_in_every_form() -> None:
     assert lines[0].startswith("**no-index uses")
     assert lines[2] == f"> {told}"
     page = render_html(doubted)
-    assert page.count("<b>Doubtful:</b>") == 2
-    assert "Doubtful" not in render_html(record)
+    assert page.count("<b>Caution:</b>") == 2
+    assert "Caution" not in render_html(replace(record, verdict=replace(verdict, doubts=[])))
 
 
 def test_csv_of_a_diagnosis_is_a_line_a_finding() -> None:

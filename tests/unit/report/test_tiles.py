@@ -20,21 +20,26 @@ from tests.unit.report.sample_records import attribution, comparison, idle_run, 
 
 def test_a_comparison_has_energy_latency_and_confidence() -> None:
     record = comparison()
-    cost, speed, sure = tiles_of(record, Places(record))
+    headline, cost, speed, sure = tiles_of(record, Places(record))
+    assert record.verdict.metric == "c0_ms_per_query_server" and headline.heading == "C0 per query, server"
     assert (cost.heading, cost.look) == ("energy per query, estimated", "worse")
     assert "+14.3" in cost.value
     assert speed.heading == "latency, p95"
     assert sure.value == "12 pairs"
     doubtful = replace(record, verdict=replace(record.verdict, doubts=["steal 9 %"]))
-    assert tiles_of(doubtful, Places(doubtful))[2].note == "1 reason to doubt it, below"
+    assert tiles_of(doubtful, Places(doubtful))[-1].note == "1 reason to doubt it, below"
 
 
 def test_a_difference_that_is_not_sure_is_no_verdict() -> None:
     record = comparison()
     unsure = replace(record, metrics=[replace(metric, verdict="inconclusive") for metric in record.metrics])
     tile = tiles_of(unsure, Places(unsure))[0]
-    assert tile.note == "B beside A: no difference is sure"
+    assert tile.note == "B compared with A: no measurable difference"
     assert tile.look == "inconclusive"
+    bounds = [replace(metric.difference, less_than=0.1 * (metric.a.mean or 0.0)) for metric in record.metrics]
+    bounded = [replace(m, difference=bound) for m, bound in zip(unsure.metrics, bounds, strict=True)]
+    tile = tiles_of(replace(unsure, metrics=bounded), Places(unsure))[0]
+    assert tile.note == "B compared with A: no measurable difference: less than 10.0 %"
 
 
 def test_an_idle_run_says_what_was_added_and_whether_that_is_sure() -> None:
@@ -51,8 +56,16 @@ def test_an_idle_run_says_what_was_added_and_whether_that_is_sure() -> None:
     assert tiles_of(none, Places(none))[0].note.endswith("which may be nothing")
 
 
+def test_an_attribution_says_how_often_who_and_at_what_cost() -> None:
+    record = attribution()
+    own, most, *_, counted = tiles_of(record, Places(record))
+    assert (own.value, own.note) == ("6.8/s", "17.8 % of all idle exits")
+    assert (most.value, most.note) == ("2.5/s", "mysys/statement_timer in timer_handler")
+    assert counted.heading == "Idle exits with a cause" and "lost" in counted.note
+    assert tiles_of(replace(record, wakeups=[]), Places(record)) == []
+
+
 def test_a_record_without_a_figure_of_cost_has_no_tiles() -> None:
-    assert tiles_of(attribution(), Places(attribution())) == []
     record = load_run()
     assert len(tiles_of(record, Places(record))) >= 2
 
@@ -78,7 +91,7 @@ def test_a_year_is_derived_from_what_was_stated_and_says_so() -> None:
         "4.38 EUR at 0.5 EUR/kWh and 3.5 kg CO2 at 400 g/kWh."
     )
     unsure = replace(record, metrics=[replace(watt, verdict="inconclusive")])
-    assert yearly.sentence(unsure, yearly.terms(None, 400)).startswith("Derived: nothing")
+    assert yearly.sentence(unsure, yearly.terms(None, 400)).startswith("No yearly figure")
     assert "the host draws" in yearly.sentence(load_run(), yearly.terms("1USD", None)) or not [
         one for one in load_run().metrics if one.name == "watts"
     ]

@@ -52,6 +52,12 @@
       if (state.get("flame") !== String(number)) return;
       const box = at[Number(state.get("box") || 0)] || at[0];
       search.value = state.get("find") || "";
+      // One of several graphs is shown at a time.
+      const choice = figure.closest(".choice");
+      if (choice) {
+        const graphs = Array.from(choice.querySelectorAll("figure"));
+        choice.querySelectorAll(':scope > input[type="radio"]')[graphs.indexOf(figure)].checked = true;
+      }
       find();
       zoom(box);
       figure.scrollIntoView();

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does a published study still hold? Measure it again, finding by finding.
+
+Without a name the studies are listed. With one its steps (idle, run, compare, sweep) are measured one after the
+other. Each is saved as a separate run as soon as it is done; the answer shows today's figures next to those that were
+published. Ctrl-C keeps the steps that are done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from powerprof.cli.options import MeterOptions, Saving, Seed, Tables, files_of
+from powerprof.cli.output import check, deliver, say_to, show, terminal_width
+from powerprof.cli.typed import refuse_without_effect
+from powerprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from powerprof.experiment.study_record import Measured
+
+Name = Annotated[
+    str | None, typer.Argument(metavar="[STUDY]", help="Its name; without one they are listed.", show_default=False)
+]
+Only = Annotated[list[str] | None, typer.Option("--only", metavar="STEP", help="Measure this step; repeatable.")]
+
+
+def command(
+    name: Name = None,
+    *,
+    context: typer.Context,
+    quick: Annotated[bool, typer.Option("--quick", help="Few and short windows, for a trial.")] = False,
+    only: Only = None,
+    seed: Seed = 1,
+    meters: MeterOptions,
+    tables: Tables,
+    saving: Saving,
+) -> None:
+    """List, or measure, save, print."""
+    files = files_of(tables)
+    from powerprof.workloads.studies import find_study
+
+    if name is None:
+        refuse_without_effect(context, "on the list of studies", but=("quick",))
+        _list(quick=quick)
+        return
+    saving = check(saving, files)
+    study = find_study(name)
+    steps = [step.name for step in study.steps]
+    unknown = next((step for step in only or [] if step not in steps), None)
+    if unknown is not None:
+        raise UsageError(f"--only {unknown}: {name} has no such step", f"it has: {', '.join(steps)}")
+    from powerprof.experiment.study import StudyOptions, measure_study
+
+    options = StudyOptions(
+        quick=quick,
+        seed=seed,
+        energy=meters.energy.request,
+        residency_source=meters.residency_source,
+        only=tuple(only or ()),
+        runs_dir=saving.runs_dir,
+        keeps=not saving.no_save,
+    )
+    record = measure_study(name, study, options, lambda kind, step: _keep(kind, step, saving), say_to(saving))
+    deliver(record, "study", saving, files)
+
+
+def _keep(command: str, record: Measured, saving: Saving) -> Measured:
+    """Word and save what a step measured."""
+    from powerprof.report.documents.history import about
+    from powerprof.report.wording.records import worded
+    from powerprof.runs import RunStore
+
+    record = worded(record)
+    if not saving.no_save:
+        store, described = RunStore(saving.runs_dir), about(record, saving.label or ())
+        if record.id is not None:  # a sweep is in the store since its first round
+            store.describe(record.id, described)
+        else:
+            record = store.save(command, record, None, described)
+    return record
+
+
+def _list(*, quick: bool) -> None:
+    from powerprof.experiment.study import StudyOptions, plan
+    from powerprof.report.terminal.study import listing
+    from powerprof.workloads.studies import find_study, names
+
+    studies = {name: find_study(name) for name in names()}
+    plans = {name: plan(study, StudyOptions(quick=quick)) for name, study in studies.items()}
+    show(listing(plans, terminal_width()))

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is to blame, as a person counts it: one thread at one place is one cause, whatever interrupt or waker ended the
+idle periods; and the answer of an attribution in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from powerprof import text
+from powerprof.attribution.places import is_own, only_waits
+from powerprof.attribution.records import Attribution, StackFrame, Thread, Wakeup, Waking
+from powerprof.report.tables import sums
+
+_ORIGINS = {
+    "own_timer": "its own timer",
+    "other_thread": "woken by another thread",
+    "other_process": "woken by another process",
+    "device": "a device",
+    "kernel": "the kernel",
+    "runnable": "runnable",
+}
+# Rows that have at least this share of a cause are named; the first sentence has two causes at most.
+_NAMED_SHARE = 0.1
+_SAID_CAUSES = 2
+
+
+@dataclass(frozen=True)
+class Blamed:
+    """Rows of one thread (its name) and one stack. `first` is the most frequent of them."""
+
+    rows: Sequence[Wakeup]
+
+    @property
+    def first(self) -> Wakeup:
+        return max(self.rows, key=lambda row: row.count)
+
+    @property
+    def count(self) -> int:
+        return sum(row.count for row in self.rows)
+
+    @property
+    def rate_hz(self) -> float:
+        return sum(row.rate_hz for row in self.rows)
+
+    @property
+    def c0_ms(self) -> float:
+        return sum(row.c0_ms for row in self.rows)
+
+    @property
+    def period_ms(self) -> float | None:
+        """Of the one row that stands for nearly all of them."""
+        return self.first.period_ms if self.first.count >= 0.9 * self.count else None
+
+    @property
+    def why(self) -> str:
+        """`its own timer`; of several origins each with its share: `its own timer 80 %, a device 20 %`."""
+        counts: dict[str, int] = {}
+        for row in self.rows:
+            counts[origin(row)] = counts.get(origin(row), 0) + row.count
+        ranked = sorted(counts.items(), key=lambda item: -item[1])
+        named = [(said, count) for said, count in ranked if count >= _NAMED_SHARE * self.count][:3] or ranked[:1]
+        if len(ranked) == 1:
+            return ranked[0][0]
+        shares = [f"{said} {100 * count / self.count:.0f} %" for said, count in named]
+        left = len(ranked) - len(named)
+        return ", ".join([*shares, *([f"{left} more"] if left else [])])
+
+
+def blamed(rows: Iterable[Wakeup]) -> list[Blamed]:
+    """The causes, those of most idle exits first."""
+    groups: dict[tuple[str, tuple[str, ...]], list[Wakeup]] = {}
+    for row in rows:
+        groups.setdefault((thread_name(row.thread), tuple(map(_same, row.stack))), []).append(row)
+    return sorted((Blamed(group) for group in groups.values()), key=lambda cause: -cause.count)
+
+
+def _same(frame: StackFrame) -> str:
+    """The frame without an address that differs from process to process."""
+    return frame.function or f"{frame.module}+{frame.function_start or ''}"
+
+
+def thread_name(thread: Thread) -> str:
+    """The thread as the server calls it; of another process than a single target also which."""
+    if thread.process is None or thread.process == thread.label:
+        return thread.label
+    return f"{thread.process}: {thread.label}"
+
+
+def origin(row: Wakeup | Waking) -> str:
+    """What made the thread run: a timer, a thread, a device."""
+    said = _ORIGINS[row.origin]
+    if row.origin in ("other_thread", "other_process") and row.waker is not None:
+        who = row.waker.server_name.removeprefix("thread/") if row.waker.server_name else row.waker.comm
+        return f"woken by {who}" if row.origin == "other_thread" else f"woken by {who} ({row.waker.pid})"
+    if row.origin in ("device", "kernel", "runnable") and row.detail:
+        return f"{said}: {row.detail}"
+    return said
+
+
+def function_of(stack: Sequence[StackFrame]) -> str | None:
+    """The function to name: the innermost of the program's own that does not only wait for its caller; None where
+    none has a name."""
+    own = [frame for frame in stack if frame.function and is_own(frame)]
+    working = [frame for frame in own if not only_waits(frame)]
+    chosen = next(iter(working or own), None)
+    return None if chosen is None else chosen.function
+
+
+def headline(record: Attribution) -> str:
+    """How often the target ended idle periods, and which function on which thread did most of it."""
+    total = record.conservation.idle_exits_count
+    mine = sum(row.count for row in record.wakeups)
+    name = record.target.label + (f" ({record.target.pid})" if record.target.pid else "")
+    name = name[:1].upper() + name[1:] if record.target.system else name
+    checked = sums.verdict(record.conservation)
+    if sums.is_blind(record.conservation):
+        return f"What {name} caused is unknown. {checked}"
+    rest = "" if checked == sums.ALL_ACCOUNTED else f" {checked}"
+    window = f"in {text.number(record.window_s, 1)} s"
+    if not mine or not record.window_s:
+        return f"{name} woke no idle CPU {window}.{rest}"
+    share = f" ({text.number(100.0 * mine / total, 1)} % of all idle exits)" if total != mine else ""
+    rate = text.number(mine / record.window_s, 1)
+    return f"{name} wakes the CPUs {rate} times a second{share}: {_who(record, mine)}.{rest}"
+
+
+def most(record: Attribution) -> tuple[str, str | None, float]:
+    """The thread, the function and the rate of the place with most idle exits; of a record with any."""
+    (name, function), rows = _by_place(record)[0]
+    return name, function, sum(row.rate_hz for row in rows)
+
+
+def _by_place(record: Attribution) -> list[tuple[tuple[str, str | None], list[Wakeup]]]:
+    """Rows by thread and function, those of most idle exits first: stacks that differ within them are one."""
+    places: dict[tuple[str, str | None], list[Wakeup]] = {}
+    for row in record.wakeups:
+        places.setdefault((thread_name(row.thread), function_of(row.stack)), []).append(row)
+    return sorted(places.items(), key=lambda item: -sum(row.count for row in item[1]))
+
+
+def _who(record: Attribution, mine: int) -> str:
+    """The functions and threads that did most of it."""
+    ranked = _by_place(record)[:_SAID_CAUSES]
+    said: list[str] = []
+    for (name, function), rows in ranked:
+        cause = Blamed(rows)
+        if said and cause.count < _NAMED_SHARE * mine:
+            break
+        place = name if function is None else f"{name} in {text.without_parameters(function)}"
+        said.append(f"{text.number(cause.rate_hz, 1)} by {text.cut(place, 70)}{_every(cause)}")
+    return ("; " if "," in "".join(said) else " and ").join(said)
+
+
+def _every(cause: Blamed) -> str:
+    return f", {text.period(cause.period_ms)}" if cause.period_ms is not None else ""

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof compare` of two saved runs of `queries`: which statements became more expensive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from powerprof import text
+from powerprof.queries.comparison import QueriesComparison, Side, StatementChange, became
+from powerprof.report.tables.apart import told_apart
+from powerprof.report.wording.notes import texts
+
+_SHOWN = 20
+_HEADS = ("% of a CPU", "ms CPU/call", "ratio", "95 %", "")
+
+
+def headline(record: QueriesComparison) -> str:
+    """How many became more expensive, and the one that matters most."""
+    worse = became(record, "more expensive")
+    if worse:
+        one = worse[0]
+        many = "One statement became" if len(worse) == 1 else f"{len(worse)} statements became"
+        return (
+            f"{many} more expensive; the one with most CPU time: {_ratio(one)} the CPU time of a call "
+            f"({_each(one.a)} → {_each(one.b)} ms), {text.signed(one.change_percent_of_cpu, 1)} % of a CPU: "
+            f"{text.cut(one.text, 200)}"
+        )
+    better = became(record, "cheaper")
+    new = became(record, "new")
+    if better:
+        one = better[0]
+        many = "One statement became" if len(better) == 1 else f"{len(better)} statements became"
+        first = f"{_ratio(one)}: {text.cut(one.text, 200)}"
+        return f"No statement became more expensive; {many.lower()} cheaper, first {first}"
+    if new and new[0].b is not None:
+        most = f"{text.number(new[0].b.percent_of_cpu, 1)} % of a CPU: {text.cut(new[0].text, 200)}"
+        return f"No statement became more expensive; {len(new)} new, the largest {most}"
+    return "No statement became measurably more expensive or cheaper."
+
+
+def context(record: QueriesComparison) -> str:
+    """What was compared."""
+    a, b = record.a, record.b
+    parts = [
+        f"{side.name or letter} ({side.server}, {text.number(side.window_s, 1)} s, "
+        f"{text.number(side.percent_of_cpu, 1)} % of one CPU, {text.number(side.calls_hz, 0)} statements/s)"
+        for letter, side in (("A", a), ("B", b))
+    ]
+    return " → ".join(parts)
+
+
+def lines(record: QueriesComparison, width: int = text.DEFAULT_WIDTH, *, top: int = _SHOWN) -> list[str]:
+    """The report; statements by the change of their CPU time a second."""
+    printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
+    shown = record.statements[:top]
+    rows = [_HEADS, *(_cells(change) for change in shown)]
+    sizes = [max(len(row[at]) for row in rows) for at in range(len(_HEADS))]
+    room = width - sum(sizes) - 2 * len(sizes)
+    names = told_apart([change.text for change in shown], [change.id for change in shown], max(room, 1))
+    for row, name in zip(rows, ["statement", *names], strict=True):
+        cells = [cell.rjust(size) for cell, size in zip(row[:-1], sizes, strict=False)] + [row[-1].ljust(sizes[-1])]
+        printed.append(text.cut("  ".join([*cells, name]), width))
+    if len(record.statements) > top:
+        printed.append(f"{len(record.statements) - top:,} more statements (--json)")
+    for note in texts(record.notes):
+        printed += text.wrap(f"Note: {note}.", width)
+    return printed
+
+
+def _cells(change: StatementChange) -> tuple[str, ...]:
+    low, high = change.low, change.high
+    ends = "?" if low is None or high is None else f"{text.number(low, 2)}–{text.number(high, 2)}"
+    compared = change.a is not None and change.b is not None
+    return (
+        f"{_share(change.a)} → {_share(change.b)}",
+        f"{_each(change.a)} → {_each(change.b)}",
+        _ratio(change) if compared else "",
+        ends if compared else "",
+        change.became,
+    )
+
+
+def _share(side: Side | None) -> str:
+    return "0.0" if side is None else text.number(side.percent_of_cpu, 1)
+
+
+def _each(side: Side | None) -> str:
+    value = side.c0_ms_per_call if side is not None else None
+    if value is None:
+        return "–" if side is None else text.UNKNOWN
+    return text.number(value, 3 if value < 1 else 2)
+
+
+def _ratio(change: StatementChange) -> str:
+    return text.UNKNOWN if change.ratio is None else f"× {text.number(change.ratio, 2)}"
+
+
+def csv_lines(record: QueriesComparison) -> Iterator[Sequence[str | float | int | None]]:
+    """A line a statement."""
+    sides = ("percent_of_cpu", "calls_hz", "c0_ms_per_call", "latency_p95_ms", "joules_per_call")
+    yield [
+        *("id", "text", "schema", "became", "change_percent_of_cpu", "ratio", "low", "high"),
+        *(f"{name}_{side}" for side in ("a", "b") for name in sides),
+    ]
+    for one in record.statements:
+        yield [
+            *(one.id, one.text, one.schema_name, one.became, one.change_percent_of_cpu, one.ratio, one.low, one.high),
+            *(getattr(side, name, None) for side in (one.a, one.b) for name in sides),
+        ]
+
+
+def markdown(record: QueriesComparison, said: str) -> list[str]:
+    """The statements that changed most."""
+    from powerprof.report.forms.markdown import plain
+    from powerprof.report.forms.markdown import table as drawn
+    from powerprof.report.tables.table import Column, Table, TableRow, Words
+
+    keys = ("share", "each", "ratio", "ends", "became", "text")
+    headings = (*_HEADS[:-1], "became", "statement")
+    columns = [
+        Column(key, heading, left=key in ("became", "text")) for key, heading in zip(keys, headings, strict=True)
+    ]
+    rows = [
+        TableRow({key: Words(cell) for key, cell in zip(keys, (*_cells(one), one.text), strict=True)})
+        for one in record.statements[:25]
+    ]
+    notes = [f"- {plain(note)}" for note in texts(record.notes)]
+    return ["", said, *drawn(Table(columns, rows), keys), "", *notes]

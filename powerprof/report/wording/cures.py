@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sentences of a cure: what it saves, what it was tried with, and how to keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from powerprof import text
+from powerprof.cure.records import Cure, CurePrediction, Remedy
+from powerprof.cure.remedies import called, slack_text
+from powerprof.experiment.judge.answer import metric_named
+from powerprof.experiment.records import Metric
+
+if TYPE_CHECKING:
+    from powerprof.cure.candidates import Candidate
+    from powerprof.cure.lasting import SlackSet
+
+
+def of_cure(cure: Cure) -> Cure:
+    """The record with its answer in words."""
+    if cure.verdict.text:
+        return cure
+    return msgspec.structs.replace(cure, verdict=msgspec.structs.replace(cure.verdict, text=answer(cure)))
+
+
+def answer(cure: Cure) -> str:
+    """The first sentence."""
+    metric = metric_named(cure.metrics, cure.verdict.metric)
+    thread = cure.remedy.thread
+    who = thread.label if thread is not None else cure.target.label
+    if metric is None or metric.a.mean is None or metric.b.mean is None:
+        return f"Nothing can be said of {cure.remedy.name}: no pair of windows was measured."
+    hurt = _hurt(cure)
+    if hurt:
+        return hurt
+    change = f"{text.number(metric.a.mean, 1)} → {text.number(metric.b.mean, 1)}/s{_span(metric)}"
+    difference = metric.difference.b_minus_a or 0.0
+    if metric.verdict == "inconclusive":
+        seen = metric.minimum_detectable_percent
+        power = "" if seen is None else f"; a change of {text.number(seen, 1)} % is seen four times in five"
+        return f"Inconclusive: no change of the wake-ups of {who} was shown: {change}{power}."
+    cost = _cost(cure)
+    word = "less" if metric.verdict == "b_lower" else "more"
+    return f"{who} wakes up {text.number(abs(difference), 1)} times a second {word}: {change}{cost}."
+
+
+def _hurt(cure: Cure) -> str:
+    """Why it was ended; empty where latency did not rise too far."""
+    verdict = cure.verdict
+    if verdict.hurts is None or not verdict.hurts_from_ms or verdict.hurts_to_ms is None:
+        return ""
+    percent = 100 * (verdict.hurts_to_ms / verdict.hurts_from_ms - 1)
+    what = "statements" if verdict.hurts == "statements" else "statements that commit"
+    return (
+        f"It hurts, and was ended: p95 of {what} rose by {text.number(percent, 0)} % "
+        f"({text.number(verdict.hurts_from_ms, 2)} → {text.number(verdict.hurts_to_ms, 2)} ms), which is more than "
+        f"--max-p95 {verdict.max_p95_percent:g} %."
+    )
+
+
+def _cost(cure: Cure) -> str:
+    """What it costs at most: the upper end of the interval of p95."""
+    parts = []
+    for name, what in (("latency_p95_ms", "p95 of statements"), ("commit_p95_ms", "p95 of those that commit")):
+        metric = metric_named(cure.metrics, name)
+        if metric is not None and metric.difference.ci95 is not None:
+            parts.append(f"{text.number(max(0.0, metric.difference.ci95[1]), 2)} ms of {what}")
+    return f"; it costs at most {', '.join(parts)}" if parts else ""
+
+
+def predicted_line(cure: Cure) -> str:
+    """`Predicted 18.9/s, measured 16.7/s.`; empty without a prediction."""
+    metric = metric_named(cure.metrics, cure.verdict.metric)
+    if cure.predicted is None or metric is None or metric.b.mean is None:
+        return ""
+    best = "at best " if cure.predicted.is_bound else ""
+    return f"Predicted {best}{text.number(cure.predicted.then_hz, 1)}/s, measured {text.number(metric.b.mean, 1)}/s."
+
+
+def _span(metric: Metric) -> str:
+    ends = metric.difference.ci95
+    signed = text.signed(metric.difference.b_minus_a, 1)
+    if ends is None:
+        return f" ({signed})"
+    return f" ({signed}, 95 %: {text.signed(ends[0], 1)} to {text.signed(ends[1], 1)})"
+
+
+def touched(
+    remedy: Remedy,
+    label: str,
+    pid: int,
+    pairs: int,
+    window_s: float,
+    lasts_s: float,
+    predicted: CurePrediction | None = None,
+) -> list[str]:
+    """What is going to be changed, before it is."""
+    unit = " ns" if remedy.kind == "timer_slack" else ""
+    return [
+        f"This changes {remedy.name} of {label} ({pid}) from {remedy.from_value} to {remedy.to_value}{unit}, in turns: "
+        f"{pairs} windows as it is and {pairs} changed, of {window_s:g} s, some {lasts_s:.0f} s in all.",
+        f"While it is changed it delays {remedy.delays}."
+        if unit
+        else f"While it is changed it changes {remedy.delays.removesuffix(', while it is changed')}.",
+        *(
+            [
+                f"Predicted: {text.number(predicted.now_hz, 1)} → {'at best ' * predicted.is_bound}"
+                f"{text.number(predicted.then_hz, 1)} wake-ups/s of the thread."
+            ]
+            if predicted is not None
+            else []
+        ),
+        "It is put back after each turn, also where powerprof is killed, and read back.",
+    ]
+
+
+def slack_lines(done: SlackSet, pid: str) -> list[str]:
+    """What was set, and how to undo and to keep it."""
+    thread, slack = done.thread, slack_text(int(done.now))
+    who = f"powerprof slack --pid {pid} --thread {called(done.target.pids[0], thread)}"
+    return [
+        f"Timer slack of {thread.label} (thread {thread.tid} of {done.target.label}): {done.before} → {done.now} ns, "
+        "read back.",
+        f"It delays every time-out of this one thread by at most {slack}, and ends with it.",
+        f"After each start: {who} {slack} --print-unit",
+        f"To undo: {who} {slack_text(int(done.before) or 50_000)}",
+    ]
+
+
+def candidate_lines(found: Sequence[Candidate], pid: str) -> list[str]:
+    """What can be tried, each with its command line."""
+    if not found:
+        return ["Nothing was found that can be tried live: no thread wakes often by its own timers."]
+    lines = ["What can be tried live (it is measured in turns and put back):"]
+    for one in found:
+        lines += [f"  {one.why}", f"    powerprof cure --pid {one.pid or pid} {one.options}"]
+    return lines

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `symbols` prints, and how reports name the command for missing names."""
+
+from __future__ import annotations
+
+import msgspec
+
+from powerprof.attribution.symbols import SymbolFile, Symbols
+from powerprof.records import Cause, Note
+from powerprof.report.tables.notes import wrapped
+from powerprof.report.terminal import attribution as report
+from powerprof.report.terminal.symbols import lines
+from powerprof.report.wording.notes import texts
+from tests.unit.report import sample_records
+
+COMMAND = "DEBUGINFOD_URLS=https://debuginfod.debian.net powerprof symbols --pid 123456 --fetch"
+FILE = SymbolFile(
+    path="/usr/sbin/mariadbd",
+    module="mariadbd",
+    build_id="ab" * 20,
+    names_from="dynsym",
+    debug_from=None,
+    functions_count=35492,
+    named_count=19065,
+    wakeups_percent=90.0,
+    unnamed_wakeups_percent=80.0,
+    package="mariadb-server-core-dbgsym=1:10.11",
+    note=None,
+)
+RECORD = Symbols(
+    label="mariadbd", pids=[7], files=[FILE], wakeups_count=1000, wakeups_named_percent=20.0, command=COMMAND
+)
+
+
+def test_the_share_of_wake_ups_comes_first_and_the_command_is_one_line() -> None:
+    printed = lines(RECORD, 60)
+    assert printed[:2] == [
+        "20.0 % of 1,000 wake-ups of mariadbd are for a function with",
+        "a name; names are complete in 0 of 1 file.",
+    ]
+    assert any("19,065 of 35,492" in line and "80.0 %" in line for line in printed)
+    assert printed[-1] == f"  {COMMAND}"
+
+
+def test_without_a_trace_nothing_is_said_of_wake_ups() -> None:
+    file = msgspec.structs.replace(FILE, wakeups_percent=None, unnamed_wakeups_percent=None, package=None)
+    record = msgspec.structs.replace(RECORD, files=[file], wakeups_count=None, wakeups_named_percent=None, command=None)
+    printed = lines(record, 80)
+    assert printed[0] == "Names of mariadbd are complete in 0 of 1 file."
+    assert not any("wake-up" in line or "debug package" in line for line in printed)
+    assert printed[-1] == "No package and no server is known to have the missing names."
+
+
+def test_a_note_keeps_its_command_whole() -> None:
+    (text,) = texts([Note("names_missing", {"percent": 43.2, "files": "mariadbd", "command": COMMAND})])
+    printed = wrapped(text, 40)
+    assert printed[-1] == f"  {COMMAND}"
+    assert " ".join(printed[:-1]) == (
+        "Note: 43 % of the frames have no name, in mariadbd: these files are stripped. To get the names:"
+    )
+    assert wrapped("plain", 40) == ["Note: plain."]
+
+
+def test_of_a_whole_system_kernel_threads_are_shown_by_their_work() -> None:
+    record = sample_records.attribution()
+    cause = Cause(
+        mechanism="timer",
+        name="delayed_work_timer_fn",
+        process="kernel",
+        pid=None,
+        thread="kworker vmstat_update",
+        wakeups_hz=2.0,
+        percent=1.0,
+        count=20,
+    )
+    target = msgspec.structs.replace(record.target, system=True)
+    printed = report.lines(msgspec.structs.replace(record, target=target, other_causes=[cause]), 100)
+    assert "Other causes: kernel kworker vmstat_update 2.0/s." in printed
