@@ -17,13 +17,13 @@ HISTORICAL := mysql-5.5.9
 # are waited out: three runs within a minute met the same disturbance.
 ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tests/unit/sources/test_edges.py \
 	tests/integration/replication/test_mysql_5_5_9.py tests/root/attribution/test_ground_truth.py tests/root/test_hotplug.py \
-	tests/root/test_idle_causes.py tests/root/test_monitor.py
+	tests/root/test_idle_causes.py tests/root/test_idle_identity.py tests/root/test_idle_polling.py tests/root/test_monitor.py
 WAITING := tests/integration/experiment/test_how_to.py tests/contract/attribute tests/root
 PARALLEL := $(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 	tests $(addprefix --ignore=,$(ALONE) $(WAITING))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo man gallery test bench matrix matrix-quick matrix-kernels soak steady deb lint clean
+.PHONY: help setup setup-demo demo man gallery studies test bench matrix matrix-quick matrix-kernels soak steady deb lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,13 @@ man: setup ## write the manual page, the commands, the JSON Schemas and the glos
 gallery: setup ## measure again what docs/gallery shows, and photograph it (three minutes); as root
 	$(BIN)/python -m tests.gallery
 
+STUDIES = $(basename $(notdir $(wildcard workloads/studies/*.toml)))
+STUDY_OPTIONS :=
+studies: setup ## measure the published studies (an hour and a quarter), and rewrite docs/studies; as root
+	@mkdir -p docs/studies/runs; status=0; for study in $(STUDIES); do \
+		$(BIN)/powerprof study $$study $(STUDY_OPTIONS) --json docs/studies/runs/$$study.json || status=1; done; \
+	$(BIN)/python -m tests.contract.docs.study_pages && exit $$status
+
 test: setup ## run all tests but the soak; those of tests/root need root and BPF
 	@test "$$(id -u)" = 0 || \
 		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
@@ -92,7 +99,7 @@ soak: setup ## run the long tests
 	@.ci/packages soak
 	$(BIN)/python -m pytest -m soak
 
-steady: setup ## run the parallel part of the tests ten times, without a second chance for any (an hour and a half)
+steady: setup ## run the parallel part of the tests ten times, without a second chance for any (an hour and a quarter)
 	@status=0; export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; for turn in 1 2 3 4 5 6 7 8 9 10; do \
 	echo "turn $$turn of 10"; $(PARALLEL) || status=1; done; exit $$status
 

@@ -18,6 +18,7 @@ from powerprof import programs
 from powerprof.database.fetched import historical
 from powerprof.database.fetched import on_request as fetched
 from powerprof.database.products.builds import ServerBuild
+from tests.balance import counts_idle_exits, polls_before_it_halts
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -59,20 +60,36 @@ def _needs_a_server_that_is_not_fetched(item: pytest.Item) -> bool:
     return marker is not None and not all(fetched.is_fetched(historical.find(name)) for name in marker.args)
 
 
+# A hypervisor decides whether its guests have a cpuidle driver: what judges that driver needs one.
+_OF_HOSTS: tuple[tuple[str, Callable[[], bool], str], ...] = (
+    ("cpuidle", counts_idle_exits, "this host has no cpuidle driver"),
+    ("haltpoll", polls_before_it_halts, "this host has no haltpoll governor, or one CPU"),
+)
+
+
+def _why_not(item: pytest.Item, absent: Mapping[str, str]) -> str | None:
+    """Why a test is not asked on this host; None where it is."""
+    if _needs_a_server_that_is_not_fetched(item):
+        return "its server is not here (powerprof servers fetch)"
+    return next((why for name, why in absent.items() if item.get_closest_marker(name)), None)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Fetching a server of the past is a user's decision and needs the network: without it, its tests are not asked."""
-    deselected = [item for item in items if _needs_a_server_that_is_not_fetched(item)]
-    if deselected:
-        config.stash[_DESELECTED] = [item.nodeid for item in deselected]
-        config.hook.pytest_deselected(items=deselected)
-        items[:] = [item for item in items if item not in deselected]
+    """Fetching a server of the past is a user's decision and needs the network: without it, its tests are not asked.
+    Those of what only some hosts have are not, either."""
+    absent = {name: why for name, present, why in _OF_HOSTS if not present()}
+    reasons = {item: why for item in items if (why := _why_not(item, absent))}
+    if reasons:
+        config.stash[_DESELECTED] = [f"{item.nodeid}: {why}" for item, why in reasons.items()]
+        config.hook.pytest_deselected(items=list(reasons))
+        items[:] = [item for item in items if item not in reasons]
     items.sort(key=lambda item: _RANKS.get(item.path, len(_RANKS)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Name what was deselected for want of a server, and the command that fetches it; what was run again, and why."""
-    for name in config.stash.get(_DESELECTED, []):
-        terminalreporter.write_line(f"DESELECTED {name}: its server is not here (powerprof servers fetch)")
+    """Name what was deselected for want of a server or a driver; what was run again, and why."""
+    for line in config.stash.get(_DESELECTED, []):
+        terminalreporter.write_line(f"DESELECTED {line}")
     again = [f"{report.nodeid}: {_reason(report)}" for report in terminalreporter.stats.get("rerun", [])]
     for line in again:
         terminalreporter.write_line(f"AGAIN {line}")

@@ -19,6 +19,7 @@ _LIBRARY = r"""
 #include <poll.h>
 #include <time.h>
 static int slept;
+static double waited;
 static int get(clockid_t clock, struct timespec *at)
 {
     static int (*real)(clockid_t, struct timespec *);
@@ -46,8 +47,13 @@ int poll(struct pollfd *all, nfds_t count, int milliseconds)
 {
     static int (*real)(struct pollfd *, nfds_t, int);
     if (!real) real = dlsym(RTLD_NEXT, "poll");
+    struct timespec a, b;
+    get(CLOCK_MONOTONIC, &a);
     int ready = real(all, count, milliseconds);
-    if (!ready && milliseconds > 150) slept = 1;
+    get(CLOCK_MONOTONIC, &b);
+    // A window on a busy host waits in pieces; a wait for a child's answer may last, and asks for longer.
+    if (milliseconds > 150 && milliseconds <= 2500) waited += b.tv_sec - a.tv_sec + (b.tv_nsec - a.tv_nsec) / 1e9;
+    if ((!ready && milliseconds > 150) || waited > 0.5) slept = 1;
     return ready;
 }
 """
@@ -71,7 +77,7 @@ class SuspendedClock:
 
 def suspended_while_it_sleeps(folder: Path) -> dict[str, str]:
     """The environment of a program: the host is suspended for an hour in its first sleep of more than 0.15 s, or in the
-    first wait for something that does not come for so long."""
+    first wait for something that does not come for so long, or where waits for at most 2.5 s sum to 0.5 s."""
     source, library = folder / "clock.c", folder / "clock.so"
     source.write_text(_LIBRARY)
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)

@@ -22,7 +22,7 @@ from powerprof import programs
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
 from powerprof.processes.targets import resolve
-from powerprof.tracing.idle.stacks import StackTracer
+from powerprof.tracing.idle.build import trace_stacks
 from powerprof.tracing.idle.window import TraceWindow
 from powerprof.windows.sampling import WindowMeter
 from tests.bench import observer
@@ -38,7 +38,7 @@ _SCHEMA = "powerprof_bench"
 
 def attribute(pid: str, seconds: float) -> None:
     """Trace one process as the command does, window by window."""
-    with StackTracer(resolve([pid])) as tracer, TraceWindow(tracer) as window:
+    with trace_stacks(resolve([pid])) as (tracer, _), TraceWindow(tracer) as window:
         print("ready", flush=True)
         window.measure(seconds)
 

@@ -8,14 +8,14 @@ import time
 
 from powerprof.sources import procfs
 from powerprof.sources.cpuidle import CpuidleReader
-from powerprof.tracing.idle.tracer import IdleTracer
+from powerprof.tracing.idle.build import trace_exits
 from powerprof.tracing.idle.window import DRAIN_EVERY_S
 
 
 def main() -> None:
     """Say `ready` once everything is loaded; then one wake-up a second, in which the tracer is drained as well."""
     seconds = int(float(sys.argv[1]))
-    with IdleTracer() as tracer, CpuidleReader() as reader:
+    with trace_exits() as tracer, CpuidleReader() as reader:
         print("ready", flush=True)
         start_s = time.monotonic()
         for second in range(1, seconds + 1):

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from powerprof import programs
 from powerprof.processes.targets import resolve
+from powerprof.tracing.idle.build import trace_stacks
 from powerprof.tracing.idle.monitor import TraceMonitor
-from powerprof.tracing.idle.stacks import StackTracer
 from tests.bench.figures import Verdict
 from tests.bench.observer import TRACEFS
 
@@ -38,7 +38,7 @@ def _started_s() -> float:
 
 def open_one(pid: str) -> None:
     """As `attribute --pid` does."""
-    with StackTracer(resolve([pid])) as tracer, TraceMonitor(tracer) as monitor:
+    with trace_stacks(resolve([pid])) as (tracer, _), TraceMonitor(tracer) as monitor:
         ready_s = time.clock_gettime(time.CLOCK_BOOTTIME) - _started_s()
         time.sleep(1.0)
         monitor.read()

@@ -10,7 +10,7 @@ import statistics
 
 from powerprof.errors import CapabilityError
 from powerprof.sources.cpuidle import CpuidleReader
-from powerprof.tracing.idle.tracer import IdleTracer
+from powerprof.tracing.idle.build import trace_exits
 from powerprof.tracing.idle.window import TraceWindow
 from powerprof.windows.sampling import WindowMeter
 from tests.bench.figures import Verdict
@@ -50,7 +50,7 @@ def resolved(seconds: float, count: int) -> list[float]:
 def traced(seconds: float, count: int) -> list[float]:
     """C0 over the same kind of window, from the traced idle periods."""
     found = []
-    with IdleTracer() as tracer, TraceWindow(tracer) as opened:
+    with trace_exits() as tracer, TraceWindow(tracer) as opened:
         for _ in range(count):
             window = opened.measure(seconds)
             idle_ns = wall_ns = 0

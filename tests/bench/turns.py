@@ -26,8 +26,9 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.processes.targets import resolve
 from powerprof.sources.clock import kernel_ns
 from powerprof.sources.cpuidle import CpuidleReader
+from powerprof.tracing.idle.build import trace_stacks
 from powerprof.tracing.idle.monitor import TraceMonitor
-from powerprof.tracing.idle.stacks import StackTracer
+from powerprof.tracing.idle.tracer import IdleTracer
 from tests.bench import attribution
 from tests.bench.figures import Verdict
 
@@ -37,7 +38,7 @@ TURN_S, _SETTLE_S = 0.06, 0.03
 _TIMED_PAIRS = 40
 # Blocks of two pairs go on until the interval is so much narrower than the target.
 _NARROW, _MOST_BATCHES = 0.5, 10
-LOSS_PERCENT, CPU_PERCENT = 1.5, 4.0
+LOSS_PERCENT, CPU_PERCENT = 1.5, 3.0
 _BUSY_HZ, _USUAL_HZ = 40_000, 15_000
 # A half-loaded server: how many queries wake how many CPUs goes by the machine, so several loads are tried. Where one
 # thread asks, nearly every message ends an idle period.
@@ -89,7 +90,7 @@ class Switched(Protocol):
 class _Stacks:
     """The tracer of idle exits and stacks."""
 
-    def __init__(self, tracer: StackTracer) -> None:
+    def __init__(self, tracer: IdleTracer) -> None:
         self._tracer, self._is_on = tracer, True
 
     def attach(self) -> None:
@@ -98,7 +99,7 @@ class _Stacks:
         self._is_on = True
         # The programs' own meter of load looks back over a tenth of a second, and learns the load once a window: it
         # goes on where it stopped, instead of learning again in each turn.
-        for cpu, state in enumerate(self._tracer.cpu_states().copy()):
+        for cpu, state in enumerate(self._tracer.cpus.states().copy()):
             state["looks_window_ns"], state["looks_count"], state["idled_ns"] = kernel_ns(), 0, 0
             self._tracer.program.put("cpus", cpu, state.tobytes())
         self._tracer.program.attach()
@@ -209,7 +210,7 @@ def _said(values: Sequence[float], unit: str) -> str:
 def _traced(server: PrivateServer) -> Iterator[tuple[Bench, float]]:
     began = time.monotonic()
     with (
-        StackTracer(resolve([str(server.pid)])) as tracer,
+        trace_stacks(resolve([str(server.pid)])) as (tracer, _),
         # A window is open: what counts nothing costs less.
         TraceMonitor(tracer),
         CpuidleReader() as reader,

@@ -99,7 +99,7 @@ def up_to_the_first_window(the_commands: object, monkeypatch: pytest.MonkeyPatch
 
     find, waits = programs._find, threading.Event.wait
     monkeypatch.setattr(programs, "_find", lambda name: (None, None) if name in _METERS else find(name))
-    monkeypatch.setattr(app, "build_app", lambda *names: the_commands)
+    monkeypatch.setattr(app, "build_app", lambda *names, listed=False: the_commands)
     monkeypatch.setattr(WindowMeter, "begin", begins("a window"))
     monkeypatch.setattr(Btf, "__init__", begins("a trace"))
     monkeypatch.setattr(subprocess.Popen, "__init__", begins("a program"))

@@ -32,7 +32,7 @@ from powerprof.report.documents.kinds import KINDS, Kind, lines_of
 from powerprof.report.documents.saved import load_saved
 from powerprof.report.exports.formats import export
 from powerprof.sources import cpuidle_dump, ipmi, meter_log, powercap_dump, powertop, turbostat
-from powerprof.stacks import demangle, elf, image, perfmap, store, symtab, tables
+from powerprof.stacks import demangle, elf, image, perfmap, runtimes, store, symtab, tables
 from powerprof.tracing.dtrace import output as dtrace_output
 from powerprof.tracing.dtrace.backend import DtraceRun
 from powerprof.tracing.idle.layout import IDLE_EXIT
@@ -41,7 +41,7 @@ from powerprof.windows.recorded import read_recording
 from powerprof.workloads.reading import read_workload
 from powerprof.workloads.sqltext import split_statements
 from tests.fuzz.records import made, several
-from tests.unit.stacks.elves import Part, make, symbol, with_symbols
+from tests.unit.stacks.elves import Part, make, symbol, with_go_table, with_symbols
 
 CORPUS = Path(__file__).parent / "corpus"
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -259,7 +259,8 @@ def _elf_seeds() -> list[bytes]:
         ],
         entry=0x1000,
     )
-    return [whole, with_symbols([("f", 0x100, 16, 0x12), ("_ZN1a1bE", 0x100, 32, 0x22)]), with_symbols([])]
+    go = [with_go_table([("f", 0), ("main.g", 32)], 64, told=told) for told in (True, False)]
+    return [whole, with_symbols([("f", 0x100, 16, 0x12), ("_ZN1a1bE", 0x100, 32, 0x22)]), with_symbols([]), *go]
 
 
 def _read_elf(path: Path, data: bytes) -> object:
@@ -367,7 +368,8 @@ def _read_workload(path: Path, data: bytes) -> object:
 
 def _read_perf_map(path: Path, data: bytes) -> object:
     with path.open("rb") as file:
-        return perfmap._parse(file.fileno(), str(path)).lookup(0x7F0000001020)
+        found = perfmap._parse(file.fileno(), str(path))
+    return [runtimes.named_by_runtime(runtimes.NODE, name) for name in found.names]
 
 
 def _read_options(path: Path, data: bytes) -> object:

@@ -124,6 +124,14 @@ CELLS: tuple[Cell, ...] = (
         steps=IDLE_STEPS,
     ),
     Cell(
+        name="6.12-polling",
+        why="Debian 13, whose CPUs poll instead of halting while a latency limit asks for it",
+        root="trixie",
+        kernel="trixie",
+        idle_states=True,
+        steps=("doctor", "tick", "polling", "attribute", "nothing-left"),
+    ),
+    Cell(
         name="6.12-16cpu",
         why="16 CPUs in 2 sockets",
         root="trixie",

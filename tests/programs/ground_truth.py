@@ -29,31 +29,35 @@ class Recipe:
 
 
 _C = ("-O2", "-Wall", "-Wextra", "-Werror", "-pthread")
+_NO_TABLES = ("-fno-asynchronous-unwind-tables", "-fno-unwind-tables")
+_KERNEL_HEADERS = ("-idirafter", "/usr/include", "-idirafter", f"/usr/include/{os.uname().machine}-linux-gnu")
 RECIPES: Mapping[str, Recipe] = {
     "sleepers": Recipe("sleepers.c", "gcc", "gcc", (*_C, "-fomit-frame-pointer")),
     "sleepers-stripped": Recipe("sleepers.c", "gcc", "gcc", (*_C, "-fomit-frame-pointer", "-s")),
     "sleepers-fp-no-eh": Recipe(
-        "sleepers.c",
-        "gcc",
-        "gcc",
-        (*_C, "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"),
-        (".eh_frame", ".eh_frame_hdr"),
+        "sleepers.c", "gcc", "gcc", (*_C, "-fno-omit-frame-pointer", *_NO_TABLES), (".eh_frame", ".eh_frame_hdr")
     ),
     "sleepers-no-eh": Recipe(
-        "sleepers.c",
-        "gcc",
-        "gcc",
-        (*_C, "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"),
-        (".eh_frame", ".eh_frame_hdr"),
+        "sleepers.c", "gcc", "gcc", (*_C, "-fomit-frame-pointer", *_NO_TABLES), (".eh_frame", ".eh_frame_hdr")
     ),
     "sleepers-debug-frame": Recipe(
         "sleepers.c",
         "gcc",
         "gcc",
-        (*_C, "-g", "-gz", "-fomit-frame-pointer", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"),
+        (*_C, "-g", "-gz", "-fomit-frame-pointer", *_NO_TABLES),
         (".eh_frame", ".eh_frame_hdr"),
     ),
     "sleepers-static": Recipe("sleepers.c", "gcc", "gcc", (*_C, "-fomit-frame-pointer", "-static")),
+    **{
+        f"sleepers-musl{name}": Recipe(
+            "sleepers.c",
+            "musl-gcc",
+            "musl-tools",
+            # musl has no headers of the kernel of its own; its -pthread is empty.
+            (*_C, *_KERNEL_HEADERS, "-fomit-frame-pointer", *flags),
+        )
+        for name, flags in (("", ()), ("-static", ("-static",)), ("-O0", ("-O0",)), ("-no-eh", _NO_TABLES))
+    },
     "sleepers-cpp": Recipe("sleepers.cpp", "g++", "g++", (*_C, "-g", "-fomit-frame-pointer")),
     "sleepers-cpp-fp": Recipe("sleepers.cpp", "g++", "g++", (*_C, "-fno-omit-frame-pointer")),
     "sleepers-rust": Recipe("sleepers.rs", "rustc", "rustc", ("-O", "--edition=2021")),
@@ -61,7 +65,11 @@ RECIPES: Mapping[str, Recipe] = {
         "sleepers.rs", "rustc", "rustc", ("-O", "--edition=2021", "-C", "symbol-mangling-version=v0")
     ),
     "sleepers-go": Recipe("sleepers.go", "go", "golang-go", ("build",)),
+    "goroutines": Recipe("goroutines.go", "go", "golang-go", ("build",)),
+    "goroutines-stripped": Recipe("goroutines.go", "go", "golang-go", ("build", "-ldflags=-s -w")),
+    "goroutines-pie": Recipe("goroutines.go", "go", "golang-go", ("build", "-buildmode=pie", "-ldflags=-s -w")),
     "signals": Recipe("signals.c", "gcc", "gcc", (*_C, "-fomit-frame-pointer")),
+    "signals-musl": Recipe("signals.c", "musl-gcc", "musl-tools", (*_C, "-fomit-frame-pointer")),
 }
 
 

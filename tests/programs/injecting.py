@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import subprocess
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from powerprof.programs import need
 from powerprof.tracing.bpf.definitions import possible_cpus
+from powerprof.tracing.idle.build import trace_exits
 from powerprof.tracing.idle.tracer import IdleTracer
 
 SYNTHETIC = 64
 NAMES = ("cpu_idle", "sched_wake_idle_without_ipi")
 
 
-def tracer() -> IdleTracer:
+def tracer() -> AbstractContextManager[IdleTracer]:
     """With room for the CPUs that do not exist."""
-    return IdleTracer({"STACKS": 0, "NR_CPUS": possible_cpus() + SYNTHETIC})
+    return trace_exits({"NR_CPUS": possible_cpus() + SYNTHETIC})
 
 
 def build(folder: Path) -> Path:
@@ -33,7 +35,7 @@ def opened(running: IdleTracer) -> None:
     running.begin()
     at_ns = time.monotonic_ns()
     for cpu in range(SYNTHETIC):
-        running.open_cpu(possible_cpus() + cpu, at_ns)
+        running.cpus.open(possible_cpus() + cpu, at_ns)
 
 
 def idle_once(program: Path, running: IdleTracer, cpu: int) -> None:

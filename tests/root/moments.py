@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from powerprof.database.clients.performance import merged
 from powerprof.queries.join import Parts
 from powerprof.queries.reach import Reach, asked
 from powerprof.queries.sampled import moment_parts
@@ -19,6 +20,7 @@ def sampled(server: Reach, work: Callable[[], object]) -> tuple[Moments, Parts]:
     """What threads were met at while `work` ran."""
     members = Members(server.pid, is_family=server.family == "postgresql")
     with MomentSampler(server.pid, server.family) as sampler:
+        asked_before = asked(server, running=False)
         before = members.cpu_ns()
         sampler.begin(_HZ)
         started_s = time.monotonic()
@@ -28,7 +30,7 @@ def sampled(server: Reach, work: Callable[[], object]) -> tuple[Moments, Parts]:
         moments = sampler.collect()
     assert before is not None
     assert after is not None
-    known = asked(server, running=False)
+    known = merged(asked_before, asked(server, running=False))
     return moments, moment_parts(moments, known, (after - before) / 1e9, window_s)[0]
 
 

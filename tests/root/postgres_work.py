@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from psycopg import conninfo, pq
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
+from powerprof.database.products.settings import Setting
 from powerprof.sources.procfs import process_cpu_ns
 from tests.conftest import each_release
 
@@ -28,10 +29,10 @@ other_releases = each_release("postgresql-13", "postgresql-17", "postgresql-18")
 
 
 @contextmanager
-def shop(build: ServerBuild | None = None) -> Iterator[PrivateServer]:
+def shop(build: ServerBuild | None = None, settings: Mapping[str, Setting] | None = None) -> Iterator[PrivateServer]:
     """The host's server, or this one, with a database in which we may make tables."""
     # Its own workers would wake in the middle of a comparison.
-    with PrivateServer(family="postgresql", build=build, settings={"autovacuum": False}) as server:
+    with PrivateServer(family="postgresql", build=build, settings={"autovacuum": False, **(settings or {})}) as server:
         with server.connect() as connection:
             sql.execute(connection, f"CREATE DATABASE {DATABASE}")
         yield server

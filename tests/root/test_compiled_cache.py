@@ -14,7 +14,7 @@ from powerprof.errors import PowerprofError
 from powerprof.tracing.bpf import objects
 from powerprof.tracing.bpf.compiled import Compiled
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.idle.tracer import IdleTracer
+from powerprof.tracing.idle.build import trace_exits
 
 
 @pytest.fixture
@@ -45,14 +45,14 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_second_tracer_is_loaded_from_the_cache(root_bpf: None, cache: Path, compilations: list[str]) -> None:
     before = set(sys.modules)
     for _ in range(2):
-        with IdleTracer() as tracer:
+        with trace_exits() as tracer:
             assert tracer.program.slots("causes") > 1000
     assert len(compilations) == 1
     (kept,) = cache.iterdir()
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert not {name for name in set(sys.modules) - before if name.partition(".")[0] == "bcc"}
     kept.write_bytes(kept.read_bytes()[:-1])
-    with IdleTracer():
+    with trace_exits():
         pass
     assert len(compilations) == 2  # a cut file is not loaded
     assert kept.read_bytes()
@@ -77,7 +77,7 @@ def test_a_source_that_does_not_compile_is_one_line(
     root_bpf: None, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(objects, "source_of", lambda name: "int broken(")
-    with pytest.raises(PowerprofError, match="error: expected parameter declarator") as error:
-        IdleTracer()
+    with pytest.raises(PowerprofError, match="error: expected parameter declarator") as error, trace_exits():
+        pass
     assert "\n" not in str(error.value)
     assert not list(cache.iterdir())

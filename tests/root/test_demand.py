@@ -12,9 +12,8 @@ import pytest
 
 from powerprof.files import read_fields
 from powerprof.processes.targets import resolve
-from powerprof.tracing.idle.demand import DemandTracer
+from powerprof.tracing.idle.build import trace_on_demand, trace_stacks
 from powerprof.tracing.idle.monitor import TraceMonitor
-from powerprof.tracing.idle.stacks import StackTracer
 
 _PROGRAM = "import time\nprint(flush=True)\nwhile True: time.sleep(0.01)"
 
@@ -32,34 +31,34 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def test_only_the_judged_are_looked_at_and_counted(root_bpf: None, sleepers: list[subprocess.Popen[bytes]]) -> None:
     judged, other = (one.pid for one in sleepers)
-    with DemandTracer(resolve((), cgroup=None, system=True)) as tracer, TraceMonitor(tracer) as monitor:
-        assert not tracer.images
-        tracer.judge([judged])
+    with trace_on_demand(resolve((), cgroup=None, system=True)) as (tracer, looks), TraceMonitor(tracer) as monitor:
+        assert not looks.members.images
+        looks.judge([judged])
         # The first read takes its time: it finds the names of the kernel's functions.
         monitor.read()
         before = _voluntary(judged)
         monitor.read()
-        tracer.stack_trace()
+        looks.collect()
         time.sleep(2)
         slept = _voluntary(judged) - before
         monitor.read()
-        found = tracer.stack_trace()
-        assert {one.pid for one in found.wakings} == set(tracer.images) == {judged}
+        found = looks.collect()
+        assert {one.pid for one in found.wakings} == set(looks.members.images) == {judged}
         # Others may have the CPU between a look here and the read.
         assert sum(one.count for one in found.wakings) == pytest.approx(slept, rel=0.1, abs=10)
-        tracer.judge([])
-        tracer.look_at([other])
+        looks.judge([])
+        looks.look_at([other])
         monitor.read()
-        tracer.stack_trace()
+        looks.collect()
         time.sleep(0.5)
         monitor.read()
-        assert not tracer.stack_trace().wakings
-        assert set(tracer.images) == {judged, other}
+        assert not looks.collect().wakings
+        assert set(looks.members.images) == {judged, other}
         sleepers[0].kill()
         sleepers[0].wait()
         monitor.read()
-        tracer.stack_trace()
-        assert set(tracer.images) == {other}
+        looks.collect()
+        assert set(looks.members.images) == {other}
 
 
 def _voluntary(pid: int) -> int:
@@ -70,12 +69,12 @@ def test_processes_that_ended_make_room_for_others(
     root_bpf: None, sleepers: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (one.pid for one in sleepers)
-    with StackTracer(resolve([str(first)])) as tracer:
-        monkeypatch.setattr(tracer, "_most_processes", 1)
-        tracer.add([second])
-        assert any("no room for 1 of the target" in note for note in tracer.notes())
+    with trace_stacks(resolve([str(first)])) as (tracer, looks):
+        monkeypatch.setattr(looks.members, "_most", 1)
+        looks.members.add([second])
+        assert any("no room for 1 of the target" in note for note in looks.members.notes())
         sleepers[0].kill()
         sleepers[0].wait()
-        tracer.add([second])
+        looks.members.add([second])
         admitted = {int.from_bytes(key, "little") for key, _ in tracer.program.entries("targets")}
     assert admitted == {second}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,13 @@ import pytest
 
 from powerprof.live.monitor import HostMonitor, MonitorPlan
 from powerprof.processes.targets import resolve
+from powerprof.report.wording.notes import texts
+from powerprof.sources import cpuidle
 from powerprof.sources.cpuidle import online_cpus
+from powerprof.tracing.idle.build import trace_exits
+from powerprof.tracing.idle.tracer import IdleTracer
+from powerprof.tracing.idle.window import TraceWindow
+from powerprof.windows.runner import Running
 
 LAST = max(online_cpus())
 SWITCH = Path(f"/sys/devices/system/cpu/cpu{LAST}/online")
@@ -43,7 +50,13 @@ def unpluggable(root_bpf: None) -> Iterator[None]:
         switch(True)
 
 
-def test_a_cpu_that_goes_and_comes_back(unpluggable: None) -> None:
+@pytest.fixture(params=["driver", "no driver"])
+def counters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "no driver":
+        monkeypatch.setattr(cpuidle, "_STATE", re.compile("no state"))
+
+
+def test_a_cpu_that_goes_and_comes_back(unpluggable: None, counters: None) -> None:
     plan = MonitorPlan(target=resolve((), cgroup=None, system=True), interval_s=0.5, ask_servers=False, settle=False)
     with HostMonitor(plan, lambda _: None) as monitor:
         whole = monitor.next()
@@ -53,7 +66,7 @@ def test_a_cpu_that_goes_and_comes_back(unpluggable: None) -> None:
         coming, again = monitor.next(), monitor.next()
     # A CPU that was away is one that we may run on again.
     assert LAST in os.sched_getaffinity(0)
-    assert not [note for interval in (coming, again) for note in interval.notes if "outside our CPU set" in note]
+    assert not [note for interval in (coming, again) for note in texts(interval.notes) if "outside our CPU set" in note]
     assert [one.cpus for one in (whole, without, again)] == [whole.cpus, whole.cpus - 1, whole.cpus]
     said = f"CPU {LAST} came or went: left out of this interval"
     assert [said in one.notes for one in (whole, going, without, coming, again)] == [False, True, False, True, False]
@@ -63,3 +76,30 @@ def test_a_cpu_that_goes_and_comes_back(unpluggable: None) -> None:
         assert idle_s + one.c0_s == pytest.approx(one.window_s * one.cpus, rel=0.02)
         assert one.lost_count == 0
         assert sum(one.mechanisms.values()) == one.exits_count
+
+
+def idles(tracer: IdleTracer) -> None:
+    """Wait until the CPU has gone idle once more."""
+    before = int(tracer.cpus.states()["period"]["sequence"][LAST])
+    deadline = time.monotonic() + 60
+    while int(tracer.cpus.states()["period"]["sequence"][LAST]) <= before + 1:
+        assert time.monotonic() < deadline, "other programs left it no idle CPU"
+        time.sleep(0.01)
+
+
+def test_the_time_offline_is_nobody_s_running_time(unpluggable: None) -> None:
+    """Whoever ran last before the CPU went did not run until it came back."""
+    with trace_exits() as tracer, TraceWindow(tracer) as opened:
+        running = Running(*opened.parts)
+        idles(tracer)
+        switch(False)
+        gone_ns = time.monotonic_ns()
+        time.sleep(1.0)
+        switch(True)
+        idles(tracer)
+        window = opened.collect(running.end())
+    mine = window.trace.sample[window.trace.sample["cpu"] == LAST]
+    before = mine[(mine["exit_ns"] < gone_ns) & (mine["next_ns"] > 0)]
+    after = mine[mine["enter_ns"] > gone_ns]
+    assert len(before) and len(after)
+    assert int(before["next_ns"].max()) <= gone_ns

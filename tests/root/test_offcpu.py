@@ -44,13 +44,14 @@ def test_sleeps_waits_and_wakers_are_the_programs_own(target: Running) -> None:
     trace, mean_ns, waits = traced(target)
     threads = {thread.comm: thread for thread in trace.threads}
     sleeps = {name: sum(count for count, _ in threads[name].states.values()) for name in threads}
-    # A thread's start and end can add a wait for a lock. On a busy guest up to four switches in 200 were not seen.
+    # The end of a thread can add a wait for a lock. On a guest no program was called where a process of its owner was
+    # the current one: whoever was switched to then is known by being switched out once more.
     for name, kernel in zip(("sleeper", "consumer", "producer"), waits, strict=True):
-        assert sleeps[name] == pytest.approx(kernel, rel=0.03, abs=3), name
+        assert kernel <= sleeps[name] <= kernel + 2, name
     sleeper = threads["sleeper"]
     count, slept_ns = sleeper.states["interruptible"]
-    assert count >= 194
-    assert sleeper.waits_count == pytest.approx(sum(one for one, _ in sleeper.states.values()), abs=6)
+    assert count >= 200
+    assert sleeps["sleeper"] - trace.unseen_count <= sleeper.waits_count <= sleeps["sleeper"]
     # The program's clock has the sleep and the wait for a CPU in one, and the way there and back, preemption within.
     assert slept_ns / count >= 4.9e6
     assert (slept_ns + sleeper.wait_ns) / count == pytest.approx(mean_ns, abs=0.3e6)
@@ -61,9 +62,15 @@ def test_sleeps_waits_and_wakers_are_the_programs_own(target: Running) -> None:
         wakers[row.tid, row.waker_tid] += row.count
     consumer, producer = threads["consumer"].tid, threads["producer"].tid
     # Timers end the sleeper's sleeps, the producer the consumer's; both also for the producer.
-    assert wakers[sleeper.tid, 0] >= 194
-    assert wakers[consumer, producer] == pytest.approx(waits[1], rel=0.03, abs=3)
-    assert wakers[producer, 0] >= 285
+    woken = Counter[int]()
+    for (tid, _), count in wakers.items():
+        woken[tid] += count
+    for name in ("sleeper", "consumer", "producer"):
+        # No sleep has two wakings; those that were not seen are few.
+        assert 0.97 * sleeps[name] <= woken[threads[name].tid] <= sleeps[name], name
+    assert wakers[sleeper.tid, 0] == woken[sleeper.tid]
+    assert wakers[consumer, producer] >= woken[consumer] - 2
+    assert wakers[producer, 0] + wakers[producer, consumer] >= woken[producer] - 2
     assert trace.lost_count == 0
     assert trace.bpf_s is not None and 0 < trace.bpf_s < trace.window_s
 
@@ -76,7 +83,8 @@ def test_the_profile_adds_up(target: Running) -> None:
         assert thread.states is not None
         assert thread.sleeps_count == sum(state.sleeps_count for state in thread.states)
     assert profile.wakings_count == sum(waker.count for waker in profile.wakers)
-    assert profile.wakings_count == sum(thread.waits_count for thread in profile.threads)
+    waits = sum(thread.waits_count for thread in profile.threads)
+    assert waits <= profile.wakings_count <= waits + trace.unseen_count
     assert sum(waker.percent for waker in profile.wakers) == pytest.approx(100.0)
     assert "consumer" in {thread.thread for thread in profile.threads}
 

@@ -14,10 +14,10 @@ import pytest
 from powerprof.processes.targets import resolve
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import kernel_btf
-from powerprof.tracing.idle import stacks
+from powerprof.tracing.idle import build
+from powerprof.tracing.idle.build import trace_stacks
 from powerprof.tracing.idle.layout import Count
 from powerprof.tracing.idle.monitor import TraceMonitor
-from powerprof.tracing.idle.stacks import StackTracer
 
 HERE = Path(__file__).parent
 PREEMPTIONS = 10_000
@@ -47,8 +47,8 @@ def switches(pid: int) -> tuple[int, int]:
 
 def test_ten_thousand_preemptions_are_no_sleep(root_bpf: None, victim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # It sleeps so often that it would be looked at only now and then.
-    monkeypatch.setattr(stacks, "LOADED_PER_100MS", 1 << 30)
-    with StackTracer(resolve([str(victim)])) as tracer:
+    monkeypatch.setattr(build, "LOADED_PER_100MS", 1 << 30)
+    with trace_stacks(resolve([str(victim)])) as (tracer, _):
         # Both are read while the thread runs on: what it does in between is the tolerance.
         slept, preempted = switches(victim)
         counted = tracer.program.per_cpu_sum("counters")[Count.SLEEPS]
@@ -66,19 +66,19 @@ def test_ten_thousand_preemptions_are_no_sleep(root_bpf: None, victim: int, monk
 
 def looked_at(pid: int, seconds: float) -> tuple[int, int, set[tuple[int, int]]]:
     """Of a thread: how often the kernel says it slept, how often the tracer does, and at which sites."""
-    with StackTracer(resolve([str(pid)])) as tracer, TraceMonitor(tracer) as monitor:
+    with trace_stacks(resolve([str(pid)])) as (tracer, looks), TraceMonitor(tracer) as monitor:
         slept, counted = switches(pid)[0], tracer.program.per_cpu_sum("counters")[Count.SLEEPS]
         time.sleep(seconds)
         found = tracer.program.per_cpu_sum("counters")[Count.SLEEPS] - counted
         slept = switches(pid)[0] - slept
         monitor.read()
-        return slept, found, {(site.ip, site.sp) for site in tracer.stack_trace().sites if site.tid == pid}
+        return slept, found, {(site.ip, site.sp) for site in looks.collect().sites if site.tid == pid}
 
 
 def test_older_kernels_helper_reads_the_same_as_fields(
     root_bpf: None, victim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stacks, "LOADED_PER_100MS", 1 << 20)
+    monkeypatch.setattr(build, "LOADED_PER_100MS", 1 << 20)
     assert features.reads_directly(kernel_btf())
     by_field = looked_at(victim, 1.0)
     monkeypatch.setattr(features, "reads_directly", lambda btf: False)

@@ -3,24 +3,32 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from psycopg import pq
 
+from powerprof.database.clients.performance import merged
+from powerprof.database.clients.statstatements import database_with
+from powerprof.database.private import template
 from powerprof.database.private.server import PrivateServer
+from powerprof.database.products import postgres, products
 from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import BEGAN_BEFORE, Parts, parts_of
 from powerprof.queries.reach import Reach, asked
 from powerprof.queries.records import Statement
+from powerprof.queries.shares import with_statistics
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.statements.identity import identity
 from powerprof.tracing.captures.statements import StatementTrace
 from powerprof.tracing.statements import activity
 from powerprof.tracing.statements import tracer as queries
 from powerprof.tracing.statements.tracer import QueryTracer
+from tests.root.moments import sampled
 from tests.root.postgres_work import (
     BURN,
     BURN_TEXT,
@@ -135,6 +143,50 @@ def by_every_protocol(server: PrivateServer) -> None:
     assert sum(part.c0_s for part in every) == pytest.approx(window.process_s, rel=0.01, abs=2e-3)
 
 
+def test_fetches_belong_to_the_query_of_their_cursor(server: PrivateServer) -> None:
+    fetches_belong_to_their_cursor(server)
+
+
+@pytest.mark.soak
+@other_releases
+def test_fetches_belong_to_the_query_of_their_cursor_elsewhere(historical_build: ServerBuild) -> None:
+    with shop(historical_build) as other:
+        fetches_belong_to_their_cursor(other)
+
+
+def fetches_belong_to_their_cursor(server: PrivateServer) -> None:
+    """Also of one that was declared before the window; two of one name in turn; a function's loop is its caller's."""
+    rows = "FROM generate_series(1, 200000) n ORDER BY md5(n::text)"
+    with client(server) as handle, client(server) as other:
+        run(other, "BEGIN")
+        run(other, f"DECLARE c CURSOR FOR SELECT n AS before {rows}")
+
+        def work() -> None:
+            run(handle, "BEGIN")
+            for name in ("one", "two"):
+                run(handle, f"DECLARE c CURSOR FOR SELECT n AS {name} {rows}")
+                for _ in range(3):
+                    run(handle, "FETCH 10 FROM c")
+                run(handle, "CLOSE c")
+            run(handle, "COMMIT")
+            for _ in range(4):
+                run(other, "fetch 5 from c")
+            run(
+                other,
+                "DO $$ DECLARE r record; BEGIN FOR r IN SELECT 1 FROM generate_series(1, 99) LOOP END LOOP; END $$",
+            )
+
+        window = traced(server, work)
+    found = {
+        name: window.rows[f"DECLARE c CURSOR FOR SELECT n AS {name} FROM generate_series(?, …) n ORDER BY md5(n::text)"]
+        for name in ("one", "two", "before")
+    }
+    assert {name: one.calls_count for name, one in found.items()} == {"one": 1, "two": 1, "before": 0}
+    assert not [text for text in window.rows if "fetch" in text.lower()]
+    assert all(one.c0_s > 0.05 for one in found.values()), "the sort is done by the first fetch"
+    assert window.calls["DO ?"] == 1
+
+
 def test_a_pipeline_of_one_statement_has_as_many_calls(server: PrivateServer) -> None:
     with client(server) as handle:
         handle.prepare(b"", b"SELECT $1::int AS batch")
@@ -234,8 +286,25 @@ def test_the_kernel_computes_the_identity_that_python_does(server: PrivateServer
     ]
     with client(server) as handle:
         trace = traced(server, lambda: [run(handle, text) for text in texts]).trace
-    assert {identity(text.encode()[:1023], "postgresql") for text in texts} <= {seen.id for seen in trace.texts}
-    assert trace.cut_count == 1
+    assert {identity(text.encode(), "postgresql") for text in texts} <= {seen.id for seen in trace.texts}
+    assert trace.cut_count == 0
+
+
+def test_long_texts_are_told_apart_by_their_ends_by_every_protocol(server: PrivateServer) -> None:
+    columns = ", ".join(f"{number} AS a_long_column_name_{number}" for number in range(1500))
+    ends = ("one_end", "other_end")
+    with client(server) as handle:
+
+        def work() -> None:
+            for number in range(4):
+                for end in ends:
+                    run(handle, f"/* {'trace ' * 900} */ SELECT {columns}, {number} AS {end}")
+                    handle.exec_params(f"SELECT {columns}, $1::int AS extended_{end}".encode(), [b"1"])
+
+        window = traced(server, work)
+    calls = {text.rpartition(" ")[2]: count for text, count in window.calls.items()}
+    assert calls == {**dict.fromkeys(ends, 4), **{f"extended_{end}": 4 for end in ends}}
+    assert window.trace.cut_count == window.trace.unreadable_count == 0
 
 
 def test_parallel_workers_are_part_of_the_statement(server: PrivateServer) -> None:
@@ -317,3 +386,39 @@ def test_older_kernels_count_the_same(server: PrivateServer) -> None:
     assert sleep.latency_ms is not None
     assert 250 < sleep.latency_ms.p50 < 550
     assert sleep.c0_s < 0.02
+
+
+def test_rows_and_query_ids_are_those_of_pg_stat_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By probes and by samples: those of a statement that is known by its text, whatever its values."""
+
+    def with_extension(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]:
+        *others, (command, text) = postgres.initialise(build, datadir)
+        return [*others, (command, f"{text}CREATE EXTENSION pg_stat_statements\n")]
+
+    # Neither is for options of private servers.
+    monkeypatch.setattr(postgres, "_REFUSED", re.compile("(?!)"))
+    monkeypatch.setattr(template, "_shelf", lambda: None)
+    changed = replace(products.POSTGRESQL, initialise=with_extension)
+    monkeypatch.setitem(products.PRODUCTS, "postgresql", changed)  # type: ignore[arg-type]
+    with shop(settings={"shared_preload_libraries": "pg_stat_statements"}) as server, client(server) as handle:
+        login = database_with(server.login, (DATABASE, "postgres"))
+        assert login is not None
+        assert login.database == "postgres"
+        reach = Reach(server.pid or 0, "postgres", None, login, "postgresql")
+
+        def work() -> None:
+            for number in range(20):
+                run(handle, f"SELECT n AS found FROM generate_series(1, {20_000 + number}) n LIMIT 3")
+
+        known = asked(reach, running=False)
+        parts = traced(server, work).parts
+        between = asked(reach, running=False)
+        by_probes = with_statistics(parts.statements, merged(known, between).statistics)
+        _, sampled_parts = sampled(reach, work)
+        counts = asked(reach, running=False).statistics
+        (number,) = [str(one.query_id) for (_, text), one in counts.items() if "AS found" in text]
+    text = "SELECT n AS found FROM generate_series(?, …) n LIMIT ?"
+    (one,) = [statement for statement in by_probes if statement.text == text]
+    assert (one.calls_count, one.rows_sent_per_call, one.rows_examined_per_call, one.query_id) == (20, 3, None, number)
+    (other,) = [statement for statement in sampled_parts.statements if statement.text == text]
+    assert other.calls_count == 20

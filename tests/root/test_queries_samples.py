@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`queries` without probes: samples of the texts in a server's memory, and of its history of statements."""
+"""`queries` without probes: samples of the texts in a server's memory."""
 
 from __future__ import annotations
 
@@ -96,6 +96,24 @@ def test_prepared_statements_are_told_by_their_texts_also_of_before_the_window(s
     assert percents(parts)["SELECT BENCHMARK(?, SHA2(?, …)) AS kept"] > 95
 
 
+def test_long_texts_are_told_apart_by_their_ends(server: PrivateServer) -> None:
+    columns = ", ".join(f"{number} AS a_long_column_name_{number}" for number in range(500))
+    with server.connect() as connection, connection.cursor() as cursor:
+
+        def work() -> None:
+            for _ in range(20):
+                for end, times in (("one_end", 1), ("other_end", 3)):
+                    cursor.execute(
+                        f"/* {'trace ' * 900} */ SELECT {columns}, {BURN.format(10_000 * times)[7:]} AS {end}"
+                    )
+
+        moments, parts = sampled(server, work)
+    ends = {text.rpartition(" ")[2]: share for text, share in percents(parts).items()}
+    assert set(ends) == {"one_end", "other_end"}
+    assert ends["one_end"] < ends["other_end"]
+    assert moments.cut_count == 0
+
+
 def test_what_a_procedure_executes_is_told_by_its_own_text(server: PrivateServer) -> None:
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE IF NOT EXISTS q")
@@ -173,7 +191,7 @@ def test_other_releases_are_told_too(historical_build: ServerBuild) -> None:
 def test_the_command_says_what_samples_tell(powerprof_cli: Cli, tmp_path: Path) -> None:
     with PrivateServer() as asked_server, asking(asked_server, BURN.format(100_000)):
         words = ["queries", "--socket", str(asked_server.socket), "--method", "samples", "--no-save", "--duration", "2"]
-        plain = powerprof_cli([*words, "--duration", "1"])
+        plain = powerprof_cli(words)
         found = powerprof_cli([*words, "--explain", "--yes", "--save-workload", str(tmp_path / "made"), "--json", "-"])
         stacks = powerprof_cli([*words, "--stacks"])
     assert plain.code == 0, plain.err
@@ -202,12 +220,6 @@ def test_a_server_that_does_not_tell_where_its_texts_are_is_refused(historical_b
         MomentSampler(old.pid)
 
 
-def consumers(server: PrivateServer) -> dict[str, str]:
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT NAME, ENABLED FROM performance_schema.setup_consumers")
-        return dict(cursor.fetchall())
-
-
 def test_an_account_to_which_performance_schema_is_closed_has_samples(powerprof_cli: Cli, tmp_path: Path) -> None:
     account = tmp_path / "account.cnf"
     with PrivateServer() as closed, asking(closed, BURN.format(100_000)):
@@ -217,35 +229,5 @@ def test_an_account_to_which_performance_schema_is_closed_has_samples(powerprof_
         account.chmod(0o600)
         words = ["queries", "--defaults-file", str(account), "--duration", "1", "--no-save"]
         found = powerprof_cli([*words, "--method", "samples", "--json", "-"])
-        refused = powerprof_cli([*words, "--method", "history"])
     assert found.code == 0, found.err
     assert json.loads(found.out)["statements"][0]["text"] == BURN_TEXT
-    assert refused.code == 3
-    assert "closed to this account" in refused.err
-    assert "--method samples" in refused.err
-
-
-def test_the_history_agrees_and_consumers_are_restored(powerprof_cli: Cli) -> None:
-    with PrivateServer(settings={"performance_schema": "ON"}) as asked:
-        before = consumers(asked)
-        options = ["queries", "--socket", str(asked.socket), "--method", "history", "--no-save"]
-        with asking(asked, BURN.format(100_000)):
-            refused = powerprof_cli(options)
-            found = powerprof_cli([*options, "--enable-consumers", "--yes", "--duration", "3", "--json", "-"])
-            process = powerprof_cli.start([*options, "--enable-consumers", "--yes", "--duration", "60"])
-            until = time.monotonic() + 60
-            while consumers(asked) == before and time.monotonic() < until:
-                time.sleep(0.1)
-            time.sleep(1)
-            process.terminate()
-            process.communicate(timeout=60)
-        assert consumers(asked) == before
-    assert (refused.code, "--enable-consumers" in refused.err) == (3, True)
-    assert found.code == 0, found.err
-    record = json.loads(found.out)
-    first = record["statements"][0]
-    assert record["method"] == "history"
-    assert "BENCHMARK" in first["text"]
-    assert first["c0_percent"] > 80
-    assert first["low_percent"] < first["c0_percent"] < first["high_percent"] + 1e-9
-    assert process.returncode == 130

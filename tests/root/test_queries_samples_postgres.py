@@ -182,4 +182,4 @@ def test_the_command_says_what_samples_tell(powerprof_cli: Cli, server: PrivateS
     assert printed.code == 0, printed.err
     said = " ".join(printed.out.split())
     assert "shares by samples" in said
-    assert "calls are not known" in said
+    assert "calls are unknown" in said

@@ -15,6 +15,7 @@ import pytest
 
 from powerprof.database.private.server import PrivateServer
 from powerprof.files import read_fields
+from tests.balance import check_balance
 from tests.conftest import Cli
 from tests.root.attribution.conftest import programs_dir, wakes, wakes_program
 
@@ -69,10 +70,7 @@ class Long:
         balance = self.record["conservation"]
         assert balance["lost_count"] == 0
         assert self.record["stacks"]["lost_count"] == 0
-        parts = ("classified_count", "unknown_count", "lost_count")
-        assert balance["idle_exits_count"] == sum(balance[part] for part in parts)
-        usage = balance["cpuidle_usage_delta_count"]
-        assert abs(balance["idle_exits_count"] - usage) <= 0.001 * usage + 4
+        check_balance(balance, share=0.001)
         assert balance["coverage_percent"] >= 99.0
         assert max(self.settled_kib) - self.settled_kib[0] <= grows_kib
         assert self.report_s <= REPORT_S

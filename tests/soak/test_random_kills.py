@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two hundred kills at random moments: INT, TERM and KILL to powerprof, KILL to a child of it, over five commands.
+"""Two hundred kills at random moments: INT, TERM and KILL to powerprof, KILL to a child of it, over nine commands.
 
-Nothing may be left (processes, mounts, namespaces, BPF objects, sockets, folders), what was measured is saved, and no
-run that was saved before is lost. The seed says which kill comes when; how far a command is by then, the host.
+Nothing may be left (processes, mounts, namespaces, BPF objects, sockets, folders), each setting of the server is as
+before, what was measured is saved, and no run that was saved before is lost. The seed says which kill comes when; how
+far a command is by then, the host.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
 from powerprof.report.documents.saved import load_saved
 from tests.conftest import Cli
@@ -37,11 +39,17 @@ _QUIET = ["--energy-source", "none"]
 _SHORT = ["--duration", "0.5", "--repeat", "2", "--attribute", "1"]
 COMMANDS = {
     "idle": ["idle", "--clients", "2", "--duration", "0.3", "--repeat", "2", *_QUIET],
-    "compare": ["compare", "index", "no-index", "--pairs", "2", "--duration", "0.4", "--attribute", "1", *_QUIET],
+    "compare": ["compare", "index", "no-index", "--pairs", "3", "--duration", "0.4", "--attribute", "1", *_QUIET],
     "topology": ["run", "replica-unique-id", "--network-namespaces", *_SHORT, *_QUIET],
     "attribute": ["attribute", "--pid", "PID", "--duration", "1.5", *_QUIET],
     "diagnose": ["diagnose", "--pid", "PID", "--defaults-file", "CNF", "--duration", "1.5"],
+    "queries": ["queries", "--defaults-file", "CNF", "--explain", "--yes", "--duration", "1.5", *_QUIET],
+    "offcpu": ["offcpu", "--pid", "PID", "--duration", "1.5"],
+    "watch": ["watch", "--plain", "--interval", "1", "--count", "2", "--pid", "PID", *_QUIET],
+    "export": ["export", "--listen", "unix:ROOM/export.sock", "--interval", "1", "--pid", "PID", *_QUIET],
 }
+# These save no runs, or run until they are stopped: that is no failure.
+_UNSAVED, _ENDLESS_S = ("watch", "export"), 8.0
 _VICTIMS = ("INT", "TERM", "KILL", "child")
 # Until Python is up a signal ends it as it ends any program.
 _INTERPRETER_S = 1.5
@@ -58,10 +66,18 @@ class Server:
         places = {"PID": str(self.private.pid), "CNF": str(self.defaults)}
         return [places.get(word, word) for word in words]
 
+    def settings(self) -> tuple[list[object], ...]:
+        """What commands could have changed in it."""
+        with self.private.connect() as connection:
+            return (
+                sql.rows(connection, "SHOW GLOBAL VARIABLES WHERE Variable_name NOT LIKE '%gtid%'"),
+                sql.rows(connection, "SELECT NAME, ENABLED FROM performance_schema.setup_consumers ORDER BY 1"),
+            )
+
 
 @pytest.fixture(scope="module")
 def target(mariadbd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with PrivateServer(name="target") as server:
+    with PrivateServer(name="target", settings={"performance_schema": "ON"}) as server:
         path = tmp_path_factory.mktemp("account") / "client.cnf"
         path.touch(mode=0o600)
         login = server.login
@@ -78,7 +94,7 @@ class Bench:
     target: Server
 
     def start(self, command: str) -> tuple[subprocess.Popen[str], Footprint]:
-        words = self.target.put_into(COMMANDS[command])
+        words = [word.replace("ROOM", str(self.room)) for word in self.target.put_into(COMMANDS[command])]
         process = self.cli.start(words, {"TMPDIR": str(self.room)})
         return process, Footprint(process.pid, (self.room,))
 
@@ -111,6 +127,9 @@ def lengths_s(bench: Bench) -> dict[str, float]:
     for command in COMMANDS:
         process, _ = bench.start(command)
         began = time.monotonic()
+        if command == "export":
+            time.sleep(_ENDLESS_S)
+            process.terminate()
         _, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
         found[command] = time.monotonic() - began
@@ -122,7 +141,7 @@ def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
     chance = random.Random(SEED + number)
     command = list(COMMANDS)[number % len(COMMANDS)]
     victim = _VICTIMS[number // len(COMMANDS) % len(_VICTIMS)]
-    before = bench.saved()
+    before, settings = bench.saved(), bench.target.settings()
     process, footprint = bench.start(command)
     moment_s = chance.uniform(0.0, lengths_s[command])
     time.sleep(moment_s)
@@ -139,10 +158,17 @@ def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
                 words += f" ({type(error).__name__})"
     else:
         process.send_signal(getattr(signal, f"SIG{victim}"))
+    if victim == "child" and command == "export":
+        time.sleep(1.0)
+        process.terminate()
     _, err = process.communicate(timeout=240)
     code = process.returncode
     words += f": {code} {err!r}"
     assert footprint.wait_for_nothing() == [], words
+    until_s = time.monotonic() + 30.0
+    while bench.target.settings() != settings and time.monotonic() < until_s:
+        time.sleep(0.2)
+    assert bench.target.settings() == settings, words
     after = bench.saved()
     assert {name: after.get(name) for name in before} == before, words
     new = set(after) - set(before)
@@ -151,6 +177,8 @@ def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
         early = code == -getattr(signal, f"SIG{victim}") and moment_s < _INTERPRETER_S
         assert code in (0, 130) or early, words
         saved = re.search(r"what was measured is saved as (\S+)", err)
+        if command in _UNSAVED:
+            return f"{command} {victim} {code}"
         assert (code == 0) == (bool(new) and not saved) or saved, words
         assert not saved or new == {saved[1]}, words
     elif victim == "child":

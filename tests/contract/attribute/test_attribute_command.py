@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from powerprof.attribution import capture
-from powerprof.tracing.idle.layout import CAUSE
+from powerprof.tracing.idle.layout import CAUSE, RUN_TIME
 from tests.conftest import REPOSITORY, Cli
 from tests.contract.attribute.conftest import Taken
 from tests.programs.unprivileged import NOBODY, as_nobody
@@ -50,7 +50,7 @@ def test_the_json_is_what_the_contract_says(taken: Taken) -> None:
     for row in rows:
         assert set(row) >= _ROW
         assert row["mechanism"] in {"timer", "device", "ipi", "no_ipi", "tick", "unknown"}
-        assert row["origin"] in {"own_timer", "other_thread", "other_process", "device", "kernel"}
+        assert row["origin"] in {"own_timer", "other_thread", "other_process", "device", "kernel", "runnable"}
         assert row["wakings_count"] >= row["count"] > 0
         assert row["rate_hz"] == pytest.approx(row["count"] / record["window_s"])
         assert set(row["thread"]) >= {"tid", "comm", "server_name"}
@@ -66,9 +66,13 @@ def test_the_json_is_what_the_contract_says(taken: Taken) -> None:
 def test_the_report_says_the_same(taken: Taken) -> None:
     record, text = json.loads(taken.json), taken.result.out
     mine = sum(row["count"] for row in record["wakeups"])
-    assert text.startswith(f"sleepers ({record['target']['pid']}) caused {mine:,} of ")
+    assert text.startswith(
+        f"sleepers ({record['target']['pid']}) wakes the CPUs {mine / record['window_s']:.1f} times a second"
+    )
     joined = " ".join(text.split())
-    assert f"= {record['conservation']['idle_exits_count']:,} idle exits; cpuidle counted" in joined
+    checked = {"cpuidle": "cpuidle counted", "perf": "perf counted", None: "not checked"}
+    by = checked[record["conservation"]["checked_against"]]
+    assert f"= {record['conservation']['idle_exits_count']:,} idle exits; {by}" in joined
     assert "powerprof itself:" in text
     assert "wait_nanosleep ← nanosleep_level2" in joined
     assert joined.endswith("Saved as attribute-0001.")
@@ -114,9 +118,9 @@ def _refused(powerprof_cli: Cli, path: Path) -> str:
     assert result.code == 1
     assert result.out == ""
     first, *rest = result.err.splitlines()
-    assert first.startswith(f"error: {path}: ")
+    assert first.startswith(f"error: --from {path}: ")
     assert len(rest) <= 1
-    return first.removeprefix(f"error: {path}: ")
+    return first.removeprefix(f"error: --from {path}: ")
 
 
 def _altered(taken: Taken, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
@@ -151,9 +155,14 @@ def _every_edge(value: int) -> Callable[[dict[str, Any]], object]:
     ("change", "reason"),
     [
         (lambda fields: fields.update(exits=fields["exits"][:-1]), "another version"),
-        (lambda fields: fields.update(version=3), "another version"),
+        (lambda fields: fields.update(version=4), "another version"),
         (lambda fields: fields.update(causes=fields["causes"][:-1]), "another version"),
         (lambda fields: fields.update(causes=b"\xff" * len(fields["causes"])), "impossible sums"),
+        (lambda fields: fields.update(version=2), "another version"),
+        (lambda fields: fields.update(ran=fields["ran"] + b"-"), "another version"),
+        (lambda fields: fields.update(ran=b"\xff" * 24), "an impossible running time"),
+        (lambda fields: fields.update(ran_others_ns=-1), "an impossible running time"),
+        (lambda fields: fields.update(ran_target_ns=1 << 62), "an impossible running time"),
         (lambda fields: fields.update(window_s=0.0), "a window without length"),
         (lambda fields: fields.update(window_s=float("nan")), "a window without length"),
         (lambda fields: fields.update(counted_to_ns=-(1 << 62)), "a window without length"),
@@ -175,9 +184,14 @@ def test_numbers_out_of_range_in_exits_do_no_harm(taken: Taken, powerprof_cli: C
     def noise(fields: dict[str, Any]) -> None:
         fields["exits"] = os.urandom(len(fields["exits"]))
         entries = np.frombuffer(os.urandom(len(fields["causes"])), dtype=CAUSE).copy()
-        for name in ("count", "running_ns", "idle_ns"):
+        for name in ("count", "running_ns", "idle_ns", "own_ns", "kernel_ns"):
             entries[name] >>= 20  # or they would be refused
         fields["causes"] = entries.tobytes()
+        ran = np.frombuffer(os.urandom(len(fields["ran"])), dtype=RUN_TIME).copy()
+        ran["ns"] >>= 20
+        both = min(len(ran), len(entries))
+        ran["tid"][:both], ran["pid"][:both] = entries["next_tid"][:both], entries["next_tgid"][:both]
+        fields["ran"] = ran.tobytes()
         fields["named"] = None
 
     path = _altered(taken, tmp_path / capture.FILE, noise)
@@ -195,7 +209,7 @@ def test_numbers_out_of_range_in_exits_do_no_harm(taken: Taken, powerprof_cli: C
         (("--pid", "4194999"), 2, "there is no process"),
         (("--pid", "no-such-program"), 2, "no process is called"),
         (("--pid", "1", "--stack-buffer", "12"), 2, "not a power of two"),
-        (("--cgroup", "no-such.service"), 2, "no cgroup or unit"),
+        (("--cgroup", "no-such.service"), 2, "no such cgroup or unit"),
         (("--from", "attribute-9999"), 2, "no run"),
         (("--from", "attribute-0001", "--pid", "1"), 2, "--from"),
         (("--pid", "1", "--by", "moon"), 2, "--by"),
@@ -224,7 +238,7 @@ def test_several_of_one_name_are_listed_and_zombies_are_no_targets(root: None, p
         time.sleep(0.05)
         result = powerprof_cli(["attribute", "--pid", str(ended.pid), "--duration", "0.1"])
         assert result.code == 2
-        assert f"process {ended.pid} has ended" in result.err
+        assert f"--pid {ended.pid}: it has ended" in result.err
     finally:
         for one in both:
             one.kill()

@@ -59,7 +59,8 @@ def test_each_command_has_an_example_that_exists_and_the_time_it_takes(powerprof
 def test_options_stand_in_groups_and_limits_are_words(powerprof_cli: Cli) -> None:
     text = powerprof_cli(["compare", "--help"]).out
     headings = re.findall(r"^(\S.*):$", text, re.MULTILINE)
-    assert {"Arguments", "Options", "Which meters are read", "Where a result goes beside the terminal"} <= set(headings)
+    assert {"Arguments", "Options", "Where a result goes beside the terminal"} <= set(headings)
+    assert any(heading.startswith("Which meters are read") for heading in headings)
     assert "1 to 1000" in text and "<=x" not in text
 
 
@@ -105,6 +106,8 @@ def test_a_wrong_command_line_says_what_is_wrong(powerprof_cli: Cli, args: list[
         (["functions", "x", "--backend", "dtrace", "--allow-unwinding-risk"], "has no effect with DTrace"),
         (["profile", "--by", "device"], "--by device is not a choice here"),
         (["attribute", "--by", "day"], "--by day is not a choice here"),
+        (["attribute", "--by", "function", "--lines"], "--lines has no effect on rows by function"),
+        (["profile", "--lines"], "--lines has no effect on rows by function"),
     ],
 )
 def test_options_of_verbs_about_a_target(powerprof_cli: Cli, words: list[str], said: str) -> None:
@@ -129,6 +132,15 @@ def test_what_attribute_was_asked_before_has_a_verb(powerprof_cli: Cli, words: l
     option = words[0].partition("=")[0]
     assert (done.code, done.out) == (2, "")
     assert done.err == f"error: attribute has no {option}\nhint: powerprof {verb}\n"
+
+
+def test_queries_by_the_servers_history_are_by_samples_now(powerprof_cli: Cli) -> None:
+    option = powerprof_cli(["queries", "--pid", "mysqld", "--enable-consumers"])
+    assert (option.code, option.out) == (2, "")
+    assert option.err == "error: queries has no --enable-consumers\nhint: powerprof queries --method samples\n"
+    method = powerprof_cli(["queries", "--pid", str(os.getpid()), "--method", "history"])
+    assert (method.code, method.out, method.err.count("\n")) == (2, "", 2)
+    assert "--method samples" in method.err
 
 
 def test_control_characters_of_the_command_line_do_not_reach_the_terminal(powerprof_cli: Cli) -> None:

@@ -13,12 +13,17 @@ from powerprof.attribution.offcpu import OffCpuProfile
 from powerprof.attribution.oncpu import OnCpuProfile
 from powerprof.attribution.records import Attribution
 from powerprof.attribution.sleepers import SleepsProfile, WakersProfile
+from powerprof.attribution.symbols import Symbols
+from powerprof.cure.records import Cure
 from powerprof.energy.result import EnergyResult
 from powerprof.experiment.records import Comparison, LoadRun
-from powerprof.experiment.sweep import Sweep
+from powerprof.experiment.sweep_record import Sweep
 from powerprof.experiment.sweepcomparison import SweepComparison
 from powerprof.experiment.trend import Trend
-from powerprof.records import IdleRun, Run
+from powerprof.idle_records import IdleRun
+from powerprof.queries.comparison import QueriesComparison
+from powerprof.queries.records import Queries
+from powerprof.records import Run
 from tests.conftest import REPOSITORY
 
 PAGES = REPOSITORY / "docs/reference"
@@ -61,6 +66,10 @@ def _keys(record: type[msgspec.Struct], seen: set[type]) -> set[str]:
         WakersProfile,
         SleepsProfile,
         EnergyResult,
+        Symbols,
+        Cure,
+        Queries,
+        QueriesComparison,
     ],
 )
 def test_every_key_of_a_record_is_explained(record: type[msgspec.Struct]) -> None:

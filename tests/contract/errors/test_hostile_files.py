@@ -157,7 +157,7 @@ def test_a_file_larger_than_the_limit(refused: Refused, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["nosuch", "", "/tmp", "/dev/zero", "idle-0001", "../nosuch", "x" * 5000, "idle-" + "9" * 5000]
+    "name", ["nosuch", "/tmp", "/dev/zero", "idle-0001", "../nosuch", "x" * 5000, "idle-" + "9" * 5000]
 )
 def test_runs_that_are_not_there(refused: Refused, name: str) -> None:
     refused(2, r"no run ", ["report", name])

@@ -28,12 +28,17 @@ BASE: dict[str, tuple[str, ...]] = {
     "functions": ("x", "--pid", "1"),
     "offcpu": ("--pid", "1"),
     "compare": ("city:index", "city:no-index"),
+    "cure": ("--pid", "1", "--thread", "nosuch", "--slack", "1ms"),
     "diagnose": ("--pid", "1"),
     "export": ("--listen", "127.0.0.1:0"),
     "queries": ("--pid", "1"),
     "report": ("nosuch",),
+    "slack": ("50ms", "--pid", "1", "--thread", "nosuch"),
     "run": ("city:index",),
     "runs": ("nosuch",),
+    "saturate": ("city:index",),
+    "study": ("power-efficiency",),
+    "syscalls": ("--pid", "1"),
     "sweep": ("city:index", "--clients", "1,2"),
 }
 # What an option wants instead of that.
@@ -42,15 +47,20 @@ BESIDE: dict[tuple[str, str], tuple[str, ...]] = {
     **{("profile", option): () for option in ("--pid", "--cgroup")},
     **{("functions", option): ("x",) for option in ("--pid", "--cgroup")},
     **{("offcpu", option): () for option in ("--pid", "--cgroup")},
+    **{("syscalls", option): () for option in ("--pid", "--cgroup")},
     ("compare", "--with"): ("compare-0001",),
     ("sweep", "--set"): ("city:index",),
     ("sweep", "--resume"): (),
     ("runs", "--parquet"): ("export",),
     **{("runs", option): ("prune",) for option in ("--keep", "--older-than")},
     **{(command, "--pid"): () for command in ("diagnose", "queries")},
+    **{("cure", option): ("--pid", "1") for option in ("--thread", "--slack", "--set")},
+    ("cure", "--pid"): ("--thread", "nosuch", "--slack", "1ms"),
+    ("slack", "--pid"): ("50ms", "--thread", "nosuch"),
+    ("slack", "--thread"): ("50ms", "--pid", "1"),
     ("queries", "--count"): ("--pid", "1", "--watch"),
 }
-NUMBERS = ("nan", "inf", "-inf", "-1", "1e999", "9" * 400, "x", "1,5", " ")
+NUMBERS = ("nan", "inf", "-inf", "-1", "1e999", "9" * 400, "x", "1,5", "1_0", "٣", " ")
 WORDS = (" ", "x" * 5000, "a\nb", "\x1b[31m", "-1", "läuft", "\udcff", "a\0b")
 NEVER = {" ", "\udcff", "a\0b"}
 # Options that write, into a file or a folder. What they cannot write to is refused, not found when all is measured.
@@ -155,6 +165,37 @@ def test_each_option_of(command: str, up_to_the_first_window: Run, places: dict[
             if problem is not None:
                 wrong.append(f"{command} {option.name} {value[:40]!r} {problem}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
+def test_each_option_given_twice(command: str, up_to_the_first_window: Run) -> None:
+    """Of two values one would be ignored; only the options that say so take several."""
+    wrong = []
+    for option in commands()[command].options:
+        if not option.takes_value or "list" in str(option.kind):
+            continue
+        line = [*_line(command, option.name), option.name, "3", f"{option.name}=4"]
+        ended = up_to_the_first_window(line)
+        if ended.code != 2 or problem_of(ended) or f"{option.name} was given before" not in ended.err:
+            wrong.append(f"{command} {option.name} {ended}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_empty_argument(up_to_the_first_window: Run) -> None:
+    for line in (["workloads", ""], ["functions", "", "--pid", "1"], ["report", ""]):
+        ended = up_to_the_first_window(line)
+        assert (ended.code, ended.err.splitlines()[0]) == (2, "error: an argument is empty"), line
+
+
+def test_a_files_error_names_the_option(up_to_the_first_window: Run, places: dict[str, str]) -> None:
+    for line, said in (
+        (["idle", "--meter-log", "folder"], "error: --meter-log folder: not a regular file"),
+        (["residency", "--from", "file"], "error: --from file:1: neither a sysfs path nor its value ('nonsense')"),
+        (["watch", "--defaults-file", "nosuch"], "error: --defaults-file nosuch: no such file"),
+    ):
+        ended = up_to_the_first_window(line)
+        assert (ended.code, ended.err.splitlines()[0]) == (1, said), ended
+        assert ended.err.splitlines()[1].startswith("hint: ")
 
 
 def _must_be_refused(option: Parameter, value: str) -> bool:

@@ -7,21 +7,28 @@ import pytest
 
 from tests.contract.errors.conftest import QUICK, Refused
 
+# QUICK without the option that the lines give themselves.
+BARE = QUICK[: QUICK.index("--energy-source")]
+
 
 @pytest.mark.parametrize("command", ["idle", "residency"])
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e9", "1e-9", "ten", "٣"])
 def test_durations(refused: Refused, command: str, value: str) -> None:
-    refused(2, r"--duration: (must be between 0\.05 s and 7 days|not a number)", [command, "--duration", value])
+    refused(
+        2,
+        r"--duration \S+: (must be between 0\.05 s and 7 days|not a (finite )?number)",
+        [command, "--duration", value],
+    )
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("-1", r"--clients: must be at least 0"),
-        ("10000000", r"--clients: must be at most 60000"),
-        ("60001", r"--clients: must be at most 60000"),
-        ("1.5", r"--clients: not a whole number"),
-        ("many", r"--clients: not a whole number"),
+        ("-1", r"--clients \S+: must be at least 0"),
+        ("10000000", r"--clients \S+: must be at most 60000"),
+        ("60001", r"--clients \S+: must be at most 60000"),
+        ("1.5", r"--clients \S+: not a whole number"),
+        ("many", r"--clients \S+: not a whole number"),
         ("9" * 400, r"clients"),
     ],
 )
@@ -38,7 +45,7 @@ def test_numbers_of_windows(refused: Refused, value: str) -> None:
 @pytest.mark.parametrize("option", ["--residency-source", "--energy-source"])
 @pytest.mark.parametrize("value", ["nonsense", "cpuidle;ls", "../../etc", "\x1b[31m"])
 def test_sources(refused: Refused, option: str, value: str) -> None:
-    refused(2, r"(no residency source|--energy-source .*: .* is not a choice)", ["idle", *QUICK, option, value])
+    refused(2, r"(no residency source|--energy-source .*: .* is not a choice)", ["idle", *BARE, option, value])
 
 
 def test_the_source_of_residency_alone(refused: Refused) -> None:
@@ -78,17 +85,14 @@ def test_empty_values(refused: Refused, command: str, option: str, written: str)
 
 @pytest.mark.parametrize("meters", ["auto,rapl", "none,none", ","])
 def test_lists_of_meters(refused: Refused, meters: str) -> None:
-    refused(2, r"is not a choice", ["idle", *QUICK, "--energy-source", meters])
+    refused(2, r"is not a choice", ["idle", *BARE, "--energy-source", meters])
 
 
 def test_a_meter_that_is_not_there(refused: Refused, tmp_path_factory: pytest.TempPathFactory) -> None:
     """On a host without RAPL; a tree without powercap makes any host one."""
     empty = tmp_path_factory.mktemp("sys")
     refused(
-        3,
-        r"rapl: no RAPL energy counters",
-        ["idle", *QUICK, "--energy-source", "rapl"],
-        {"POWERPROF_SYSFS": str(empty)},
+        3, r"rapl: no RAPL energy counters", ["idle", *BARE, "--energy-source", "rapl"], {"POWERPROF_SYSFS": str(empty)}
     )
 
 

@@ -29,7 +29,7 @@ def test_few_and_short_windows_which_the_report_says(powerprof_cli: Cli, mariadb
 
 
 def test_quiet_is_quiet_and_saves(powerprof_cli: Cli, mariadbd: Path) -> None:
-    args = ["idle", "--clients", "0", "--duration", "0.05", "--repeat", "1", "--energy-source", "none", "--no-causes"]
+    args = ["idle", "--clients", "0", "--duration", "0.05", "--repeat", "2", "--energy-source", "none", "--no-causes"]
     done = powerprof_cli([*args, "--quiet"])
     assert (done.code, done.out, done.err) == (0, "", "")
     assert len(list((powerprof_cli.home / "state/powerprof/runs").glob("*/run.json"))) == 1

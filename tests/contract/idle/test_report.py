@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.balance import counts_idle_exits
 from tests.conftest import REPOSITORY, Cli
 from tests.contract.idle.conftest import Measured
 
@@ -58,13 +59,14 @@ def variant(measured: Measured, tmp_path: Path, change: Any) -> Path:
 
 def test_the_answer_comes_first_and_the_balance_is_there(measured: Measured) -> None:
     text = measured.cli(["report", measured.run["id"]]).out
-    assert text.startswith(
-        (
-            "An idle server with 16 silent connections costs ",
-            "An idle server with 16 silent connections has no measurable cost: less than",
-        )
-    )
-    assert re.search(r"\n  [\d,]+ classified \+ [\d,]+ unknown \+ [\d,]+ lost = [\d,]+; cpuidle counted [\d,]+\.", text)
+    # The tests' host is often busy: that is an answer as well.
+    assert text.startswith(("An idle MariaDB ", "No answer: the CPUs were "))
+    if text.startswith("An idle"):
+        assert re.match(r"An idle MariaDB \d+\.\d+ (wakes the CPUs \d|wakes no CPU)", text)
+        first = " ".join(text.split("\n\n")[0].split())
+        assert "16 silent connections" in first or "what connections add is unknown" in first
+    counted = r"cpuidle counted [\d,]+\." if counts_idle_exits() else ""
+    assert re.search(rf"\n  [\d,]+ classified \+ [\d,]+ unknown \+ [\d,]+ lost = [\d,]+; {counted}", text)
     for words in (
         "baseline",
         "16 clients",
@@ -111,7 +113,8 @@ def test_long_and_hostile_names_are_cut_and_cleaned(measured: Measured, tmp_path
         run["host"]["idle_driver"] = "\x1b[31mdriver" * 20
         run["server"]["version"] = "MariaDB " * 30
         for phase in run["phases"]:
-            phase["states"][-1]["name"] = "a state with a name of some length"
+            for state in phase["states"][-1:]:
+                state["name"] = "a state with a name of some length"
             for cause in phase["causes"]:
                 cause.update(
                     process="p" * 40 + "\x1b]0;title\x07",
@@ -136,7 +139,7 @@ def test_a_run_that_was_interrupted_says_so(measured: Measured, tmp_path: Path) 
 
     done = measured.cli(["report", str(variant(measured, tmp_path, change))])
     assert done.code == 0
-    assert done.out.splitlines()[-1] == "Interrupted: this is what was measured until then."
+    assert done.out.splitlines()[-1] == "Interrupted. This is what was measured until then."
 
 
 def test_unknown_figures_are_question_marks(measured: Measured, tmp_path: Path) -> None:
@@ -145,9 +148,8 @@ def test_unknown_figures_are_question_marks(measured: Measured, tmp_path: Path) 
     def change(run: dict[str, Any]) -> None:
         run["deltas"] = run["drift"] = []
         for phase in run["phases"]:
-            phase.update(
-                c0_percent=None, idle_percent=None, wakeups_hz=None, states=[], causes=[], conservation=None, energy=[]
-            )
+            phase.update(c0_percent=None, idle_percent=None, wakeups_hz=None, states=[], causes=[], energy=[])
+            phase.update(conservation=None, server_exits=None)
 
     done = measured.cli(["report", str(variant(measured, tmp_path, change))])
     assert done.code == 0

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.balance import counts_idle_exits
 from tests.conftest import Cli
 from tests.unit.sources.fake_cpu import C1, C6, POLL, FakeCpus, fake_stat
 
@@ -122,7 +123,9 @@ def test_a_damaged_dump_is_refused_with_line_and_reason(powerprof_cli: Cli, tmp_
     Path(after).write_text(text)
     result = powerprof_cli(["residency", "--from", before, after])
     assert (result.code, result.out) == (1, "")
-    assert result.err == f"error: {after}:{line}: cpu1/cpuidle/state2/time is not a counter ('9e5')\n"
+    said, hint = result.err.splitlines()
+    assert said == f"error: {after}:{line}: cpu1/cpuidle/state2/time is not a counter ('9e5')"
+    assert hint.startswith("hint: ")
 
 
 def test_dumps_in_the_wrong_order_are_refused(powerprof_cli: Cli, tmp_path: Path) -> None:
@@ -225,5 +228,8 @@ def test_powertop_of_this_host_or_exit_3(powerprof_cli: Cli) -> None:
     assert result.code == 0, result.err
     phase = only_phase(result.out)
     assert phase["windows"][0]["residency_source"] == "powertop"
+    if not counts_idle_exits():  # PowerTOP reads the same driver
+        assert (phase["c0_percent"], phase["states"]) == (None, [])
+        return
     total = phase["c0_percent"] + sum(state["residency_percent"] for state in phase["states"])
     assert total == pytest.approx(100.0, abs=0.5)

@@ -34,7 +34,6 @@ def test_five_hundred_are_held_and_closed(room: Room) -> None:
         with IdleConnections(server, 500) as clients:
             assert _connected(server) == 500
             assert clients.lost_count() == 0
-            assert clients.notes == []
             with server.connect() as connection:
                 sent = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")
                 time.sleep(0.2)
@@ -57,10 +56,7 @@ def test_nobody_is_held(room: Room) -> None:
 
 
 def test_lost_clients_are_counted(room: Room) -> None:
-    with PrivateServer(settings={"wait-timeout": 1}) as server, IdleConnections(server, 5, hold_s=30) as clients:
-        assert clients.notes == [
-            "the server closes idle connections after 1 s (wait_timeout), they are to be held for 30 s"
-        ]
+    with PrivateServer(settings={"wait-timeout": 1}) as server, IdleConnections(server, 5) as clients:
         deadline = time.monotonic() + 20
         while clients.lost_count() < 5:
             assert time.monotonic() < deadline

@@ -47,10 +47,10 @@ def test_by_socket_and_by_port(room: Room, tmp_path: Path, monkeypatch: pytest.M
 
 def test_failures_are_one_line_with_a_remedy(room: Room, tmp_path: Path) -> None:
     options = tmp_path / "my.cnf"
-    options.write_text("[client]\nuser=stranger\n")
+    options.write_text("[client]\nuser=stranger\npassword=wrong\n")
     with PrivateServer() as theirs:
         with pytest.raises(PowerprofError, match="Access denied") as caught:
-            connect_given(socket=theirs.socket, defaults_file=options, ask_password=lambda _: "wrong").__enter__()
+            connect_given(socket=theirs.socket, defaults_file=options).__enter__()
         assert "--defaults-file" in str(caught.value.hint)
         gone = theirs.socket
     with pytest.raises(PowerprofError, match="cannot connect to") as caught:

@@ -138,7 +138,7 @@ def test_whole_windows_count_what_the_client_was_answered(
         "--rate",
         "60",
         "--repeat",
-        "1",
+        "2",
         "--duration",
         "1",
         "--energy-source",

@@ -211,7 +211,7 @@ def test_lists_and_packages_that_were_changed_are_refused(archive: Archive) -> N
 def test_root_itself_goes_into_no_root_of_another_release(tmp_path: Path) -> None:
     (tmp_path / "usr").mkdir()
     if os.geteuid() == 0:
-        with pytest.raises(PowerprofError, match="cannot run /bin/true in a file system of its own"):
+        with pytest.raises(PowerprofError, match="cannot run /bin/true in a private file system"):
             programs.run(["/bin/true"], inside=Enclosure(tmp_path))
     else:
         with pytest.raises(PowerprofError, match="cannot run /bin/true"):

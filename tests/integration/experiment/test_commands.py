@@ -20,6 +20,7 @@ from powerprof.experiment.commands import compare_commands, run_command
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import LoadRun
 from powerprof.processes.targets import has_ended
+from powerprof.report.wording.notes import texts
 
 SPIN = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass"
 SHORT = ExperimentOptions(pairs=3, window_s=0.3, turn_s=0.0, baseline_windows=2)
@@ -65,8 +66,8 @@ def test_a_command_that_fails_is_not_measured_unless_it_may() -> None:
         _run(["sh", "-c", "echo no luck >&2; exit 3"])
     found = _run(["sh", "-c", "exit 3"], may_fail=True)
     assert {code for block in found.blocks for code in block.exit_codes} == {3}
-    assert any("exit code 3" in note for note in found.notes)
-    with pytest.raises(PowerprofError, match="cannot run no-such-program-here"):
+    assert any("exit code 3" in note for note in texts(found.notes))
+    with pytest.raises(PowerprofError, match="cannot run 'no-such-program-here'"):
         _run(["no-such-program-here"])
 
 
@@ -76,7 +77,7 @@ def test_what_a_command_leaves_running_is_ended(tmp_path: Path) -> None:
     assert len(pids) >= 4
     # Who inherits them may be slow to bury them.
     assert all(has_ended(int(pid)) for pid in pids)
-    assert any("left processes running" in note for note in found.notes)
+    assert any("left processes running" in note for note in texts(found.notes))
 
 
 _DAEMON = """

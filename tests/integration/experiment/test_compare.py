@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Cli
 
-QUICK = ["--pairs", "2", "--duration", "0.4", "--energy-source", "none"]
+QUICK = ["--pairs", "3", "--duration", "0.4", "--energy-source", "none"]
 
 
 def _metric(record: dict[str, Any], name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
 from tests.conftest import Cli
 
-QUICK = ["--pairs", "2", "--duration", "0.4", "--energy-source", "none"]
+QUICK = ["--pairs", "3", "--duration", "0.4", "--energy-source", "none"]
 # Only blocks have a pace: the calibration runs as fast as it goes.
 _ASKING = "--(rate|pace)=[1-9][0-9]*"
 
@@ -65,7 +65,7 @@ def test_a_block_is_repeated_when_its_server_or_client_is_killed(
             "index",
             "no-index",
             "--pairs",
-            "2",
+            "3",
             "--duration",
             "0.4",
             "--rate",

@@ -9,9 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from powerprof.experiment.bench.options import BenchOptions
+from powerprof.experiment.bench.servers import Bench
+from powerprof.workloads.catalogue import find_one
+from powerprof.workloads.reading import resolve
 from tests.conftest import Cli
 
-QUICK = ["--pairs", "2", "--duration", "0.4", "--energy-source", "none", "--json", "-"]
+QUICK = ["--pairs", "3", "--duration", "0.4", "--energy-source", "none", "--json", "-"]
 # As the official file: it makes a schema `world` with these columns among others.
 WORLD_SQL = """\
 DROP SCHEMA IF EXISTS world;
@@ -70,7 +74,7 @@ def test_pinned_apart_with_a_control_and_a_precision_on_the_official_world(
             "--precision",
             "50%",
             "--pairs",
-            "2",
+            "3",
             "--duration",
             "0.4",
             "--energy-source",
@@ -177,3 +181,10 @@ def test_a_program_of_the_users_is_the_client(powerprof_cli: Cli, mariadbd: Path
     failed = powerprof_cli(["compare", "light", "broken", *quick])
     assert failed.code == 1
     assert failed.err.splitlines()[-2].startswith("error: client.py failed with 1: ")
+
+
+def test_servers_of_a_topology_have_cpus_by_name_and_role(mariadbd: Path) -> None:
+    case = resolve(*find_one("primary-primary"))
+    with Bench([case], BenchOptions(member_cpus={"node-1": (0,), "node": (1,)})) as bench:
+        cpus = {name: os.sched_getaffinity(server.pid or 0) for name, server in bench.members(case).items()}
+    assert cpus == {"node-1": {0}, "node-2": {1}}

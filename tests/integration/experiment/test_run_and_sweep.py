@@ -46,7 +46,7 @@ def test_two_saved_runs_are_compared(powerprof_cli: Cli, mariadbd: Path, sysbenc
 def test_a_sweep_goes_on_where_it_was_interrupted(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path, plain: list[str]
 ) -> None:
-    process = powerprof_cli.start(["sweep", "plain:one", *plain, "--clients", "1,2,3", "--repeat", "1", *QUICK])
+    process = powerprof_cli.start(["sweep", "plain:one", *plain, "--clients", "1,2,3", "--repeat", "3", *QUICK])
     saved = powerprof_cli.home / "state/powerprof/runs/sweep-0001/run.json"
     deadline = time.monotonic() + 60
     while not (saved.is_file() and json.loads(saved.read_text())["points"]):
@@ -58,13 +58,27 @@ def test_a_sweep_goes_on_where_it_was_interrupted(
     assert "powerprof sweep --resume sweep-0001" in err
     first = json.loads(saved.read_text())
     assert first["interrupted"]
-    assert 1 <= len(first["points"]) < 3
+    assert [point["value"] for point in first["points"]] == [1, 2, 3]
+    rounds = min(len(point["blocks"]) for point in first["points"])
+    assert 1 <= rounds < 3
     done = powerprof_cli(["sweep", "--resume", "sweep-0001", *plain, "--json", "-"])
     assert done.code == 0, done.err
     record = json.loads(done.out)
     assert [point["value"] for point in record["points"]] == [1, 2, 3]
-    assert record["points"][0] == first["points"][0]
+    # Complete rounds are kept, the rest of one that was cut short is measured anew.
+    for point, before in zip(record["points"], first["points"], strict=True):
+        assert point["blocks"][:rounds] == before["blocks"][:rounds]
+        assert [block["pair"] for block in point["blocks"]] == [0, 1, 2]
     assert not record["interrupted"]
+    assert [(pair["metric"], pair["a"], pair["b"]) for pair in record["compared"]] == [
+        ("queries_hz", 1, 2),
+        ("queries_hz", 1, 3),
+        ("queries_hz", 2, 3),
+    ]
+    assert all(pair["ci95"] is not None for pair in record["compared"])
+    starts = [[point["blocks"][number]["window"]["started_at"] for point in record["points"]] for number in range(3)]
+    # A round is over before the next begins.
+    assert max(starts[0]) < min(starts[1]) and max(starts[1]) < min(starts[2])
     os_layer = record["points"][2]["os"][0]
     assert os_layer["network_packets_hz"] is not None
     names = {metric["name"] for metric in record["points"][2]["metrics"]}
@@ -72,7 +86,7 @@ def test_a_sweep_goes_on_where_it_was_interrupted(
 
 
 def test_transactions_are_swept_and_two_sweeps_compared(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
-    done = powerprof_cli(["sweep", "oltp-read-write", "--clients", "1,16", "--repeat", "2", *QUICK, "--quiet"])
+    done = powerprof_cli(["sweep", "oltp-read-write", "--clients", "1,16", "--repeat", "3", *QUICK, "--quiet"])
     assert done.code == 0, done.err
     # The second is the first without a point: the tables of each point take longest.
     runs = powerprof_cli.home / "state/powerprof/runs"
@@ -92,3 +106,51 @@ def test_transactions_are_swept_and_two_sweeps_compared(powerprof_cli: Cli, mari
     assert 350 < metrics["rows_examined_per_query"]["a"]["mean"] < 900
     # 19 statements, each a question and an answer.
     assert metrics["context_switches_per_query"]["a"]["mean"] > 10
+
+
+def test_a_server_that_does_not_start_is_a_point_that_failed(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
+) -> None:
+    """Settings that need servers of their own: all are up, one is awake at a time."""
+    (tmp_path / "plain").mkdir()
+    flush = '[parameters]\nflush = { key = "server.my_cnf.innodb_flush_method", values = ["fsync", "nonsense"] }\n'
+    (tmp_path / "plain/workload.toml").write_text(PLAIN + flush)
+    words = ["plain:one", "--workloads", str(tmp_path), "--set", "flush", "--repeat", "3", *QUICK, "--json", "-"]
+    done = powerprof_cli(["sweep", *words])
+    assert done.code == 0, done.err
+    good, bad = json.loads(done.out)["points"]
+    assert (good["value"], len(good["blocks"]), good["error"]) == ("fsync", 3, None)
+    assert (bad["value"], bad["blocks"]) == ("nonsense", [])
+    assert "did not start" in bad["error"]
+    # Tried again, it fails again, and what there is stays.
+    again = powerprof_cli(["sweep", "--resume", "sweep-0001", "--workloads", str(tmp_path), "--json", "-"])
+    assert [point["error"] for point in json.loads(again.out)["points"]] == [None, bad["error"]]
+    assert json.loads(again.out)["points"][0] == good
+
+
+@pytest.mark.soak
+def test_saturation_lies_below_what_the_server_can_do(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+    result = powerprof_cli(
+        [
+            "saturate",
+            "index",
+            "no-index",
+            "--until",
+            "p95=30ms",
+            "--repeat",
+            "3",
+            "--steps",
+            "4",
+            "--duration",
+            "1",
+            "--json",
+            "-",
+        ],
+        timeout=300,
+    )
+    assert result.code == 0, result.err
+    record = json.loads(result.out)
+    for side in (record["a"], record["b"]):
+        assert len(side["values"]) == 3 and all(0 < value <= side["capacity_hz"] for value in side["values"])
+    # A scan of 20,395 rows takes more than ten times an index's look-up.
+    assert record["verdict"] == "b_lower" and record["ratio"]["b_over_a"] < 0.2

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from powerprof.energy.request import NO_METER
 from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.comparison import compare_conditions
 from powerprof.experiment.options import ExperimentOptions
@@ -33,7 +34,7 @@ INJECTED_PERCENT = 4.9
 
 
 def _compare(folder: Path, a: str, b: str, seed: int) -> Comparison:
-    options = ExperimentOptions(pairs=12, window_s=1.2, seed=seed, energy_source="none", baseline_windows=2)
+    options = ExperimentOptions(pairs=12, window_s=1.2, seed=seed, energy=NO_METER, baseline_windows=2)
     return compare_conditions(a, b, BenchOptions(), options, extra=[folder], say=lambda text: None)
 
 

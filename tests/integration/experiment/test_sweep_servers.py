@@ -12,12 +12,13 @@ import pytest
 
 from powerprof.database.fetched import historical
 from powerprof.database.products.builds import find_build
+from powerprof.energy.request import NO_METER
 from powerprof.errors import Interrupted, UsageError
 from powerprof.experiment import sweep as sweeps
 from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.measure import rounds
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.sweep import Sweep
+from powerprof.experiment.sweep_record import Sweep
 from powerprof.report.terminal import sweep as report
 from powerprof.workloads.catalogue import find_one
 
@@ -36,7 +37,7 @@ def servers(mariadbd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_servers_are_measured_in_rounds_and_a_sweep_over_them_goes_on() -> None:
     workload, condition = find_one("idle-connections:no-clients", [])
     trace_s = 1.0 if os.geteuid() == 0 else None
-    options = ExperimentOptions(pairs=2, window_s=0.4, warm_up_pairs=0, energy_source="none", attribute_s=trace_s)
+    options = ExperimentOptions(pairs=2, window_s=0.4, warm_up_pairs=0, energy=NO_METER, attribute_s=trace_s)
     begun = sweeps.start(workload, condition, "server", _NAMES, options)
     sweeps.check_room(begun, workload, BenchOptions())
     said: list[str] = []
@@ -69,7 +70,7 @@ def test_servers_are_measured_in_rounds_and_a_sweep_over_them_goes_on() -> None:
     if trace_s is not None:
         assert all(len(point.traced) == 2 for point in whole.points)
         assert "how often its threads wake" in text
-        assert "are woken least" in text
+        assert "woken least are the threads of" in text
         # Its timer wakes it every 400 ms, whatever else runs on this host.
         assert used["server_wakings_hz"] > 1
 

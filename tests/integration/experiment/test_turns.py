@@ -127,7 +127,7 @@ def test_both_conditions_get_the_same_statements_in_turns(
             "--workloads",
             str(tmp_path),
             "--pairs",
-            "2",
+            "3",
             "--duration",
             "0.8",
             "--energy-source",

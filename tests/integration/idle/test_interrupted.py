@@ -37,7 +37,7 @@ def test_a_signal_while_the_server_runs_saves_the_baseline(root_bpf: None, idle:
     baseline = run["phases"][0]
     assert (baseline["name"], len(baseline["windows"])) == ("baseline", 2)
     assert baseline["conservation"]["idle_exits_count"] > 0
-    assert "Interrupted: this is what was measured until then." in running.out
+    assert "Interrupted. This is what was measured until then." in running.out
     assert running.err.splitlines() == ["error: interrupted", f"hint: what was measured is saved as {run['id']}"]
 
 
@@ -55,7 +55,7 @@ def test_a_signal_in_the_first_window_saves_what_there_is_of_it(idle: Start) -> 
 
 
 def test_a_signal_in_a_traced_window_keeps_its_causes(root_bpf: None, idle: Start) -> None:
-    running = idle(["--duration", "4", "--repeat", "1"])
+    running = idle(["--duration", "4", "--repeat", "2"])
     running.wait_traced()
     time.sleep(2.5)
     running.send(signal.SIGTERM)

@@ -17,7 +17,7 @@ def both(running: Idle) -> dict[str, int]:
 
 
 def test_kill_of_powerprof_while_it_traces(root_bpf: None, idle: Start) -> None:
-    running = idle(["--duration", "5", "--repeat", "1"])
+    running = idle(["--duration", "5", "--repeat", "2"])
     running.wait_traced()
     running.send(signal.SIGKILL)
     assert running.programs

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("mariadbd")
 
 
 def run(condition: str, window_s: float = 1.0) -> tuple[LoadRun, list[Block]]:
-    options = ExperimentOptions(pairs=1, window_s=window_s, warm_up_pairs=0, baseline_windows=1, energy_source="auto")
+    options = ExperimentOptions(pairs=1, window_s=window_s, warm_up_pairs=0, baseline_windows=1)
     record = run_condition(resolve(*find_condition(condition)), BenchOptions(), options, lambda said: None)
     return record, record.blocks
 

@@ -35,7 +35,7 @@ def test_every_kind_of_file_in_one_command(powerprof_cli: Cli, saved: dict[str, 
     done = powerprof_cli(["report", saved["attribute"], *options])
     assert (done.code, done.out, done.err) == (0, "", "")
     assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
-    assert "68 of 381 idle exits" in (tmp_path / "out.markdown").read_text()
+    assert "wakes the CPUs 6.8 times a second" in (tmp_path / "out.markdown").read_text()
     assert gzip.decompress((tmp_path / "out.pprof").read_bytes())
     assert json.loads((tmp_path / "out.speedscope").read_text())["profiles"]
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".powerprof-")]
@@ -66,7 +66,7 @@ def test_a_page_of_a_comparison_with_the_stacks_of_two_attributions(
         ("idle", ["--html", "-", "--csv", "-"], "only one of the files can be stdout"),
         ("idle", ["--html", "/nowhere/x.html"], "--html /nowhere/x.html: no such directory /nowhere"),
         ("idle", ["--html", "/"], "--html / is a directory"),
-        ("idle", ["--html", "/tmp/same", "--csv", "/tmp/same"], "two options name the same file"),
+        ("idle", ["--html", "/tmp/same", "--csv", "/tmp/same"], "--html and --csv name the same file"),
         ("idle", ["--flame-a", "x"], "--flame-a and --flame-b are for a page"),
         ("idle", ["--html", "-", "--flame-a", "x"], "--flame-a and --flame-b belong to a comparison"),
     ],

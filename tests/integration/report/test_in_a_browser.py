@@ -134,17 +134,19 @@ def test_figures_that_are_seen_are_the_record_s(kind: str, pages: dict[str, Path
 
 
 def test_marks_lie_where_the_figures_are(pages: dict[str, Path], open_page: Open) -> None:
-    """The primary metric's interval: drawn at the places that a logarithmic axis of ÷100 … ×100 gives it."""
+    """The energy's interval: drawn at the places that a logarithmic axis of ÷20 … ×20 gives it; beyond it an arrow."""
     page = open_page(pages["comparison"])
     record = json.loads(page.evaluate("document.getElementById('record').textContent"))
-    metric = record["metrics"][0]
-    drawn = page.evaluate("""() => { const svg = document.querySelector('.metrics tr.primary td.draw svg');
+    assert page.locator(".metrics tr.primary td.draw svg path.dot").count() == 1
+    metric = next(metric for metric in record["metrics"] if metric["name"] == "joules_per_query")
+    drawn = page.evaluate("""() => {
+      const svg = document.querySelector('.metrics svg[aria-label^="energy per query:"]');
       const zero = svg.querySelector('.zero').x1.baseVal.valueAsString, dot = svg.querySelector('.dot');
       return [zero, dot.cx.baseVal.valueAsString, svg.querySelector('.bar').x1.baseVal.valueAsString]; }""")
     from math import log10
 
     def place(percent: float) -> float:
-        return 2 + 96 * (log10(1 + percent / 100) + 2) / 4
+        return 2 + 96 * (log10(1 + percent / 100) / log10(20) + 1) / 2
 
     low = 100 * metric["difference"]["ci95"][0] / metric["a"]["mean"]
     expected = [place(0), place(metric["difference"]["percent"]), place(low)]
@@ -220,6 +222,7 @@ def test_a_search_is_a_regular_expression_and_counts_nothing_twice(pages: dict[s
 def test_what_is_seen_is_in_the_address(pages: dict[str, Path], open_page: Open) -> None:
     page = open_page(pages["attribution"])
     figure = page.locator(".flame").nth(1)
+    page.get_by_role("radio", name="C0 time that followed").check()
     figure.get_by_label("Find").fill("poll|wait")
     figure.locator(".f").nth(5).click()
     assert page.evaluate("location.hash") == "#flame=1&box=5&find=poll%7Cwait"
@@ -228,6 +231,7 @@ def test_what_is_seen_is_in_the_address(pages: dict[str, Path], open_page: Open)
     page.goto("about:blank")
     page.goto(address)
     again = page.locator(".flame").nth(1)
+    assert page.locator(".flame:visible").count() == 1 and again.is_visible()
     assert again.get_by_label("Find").input_value() == "poll|wait"
     assert again.get_attribute("data-zoomed") == "5"
     assert again.locator(".f.hit").count() == hits > 0
@@ -266,7 +270,9 @@ def test_the_axis_of_a_narrow_comparison_has_its_ticks(pages: dict[str, Path], o
 
 
 def test_a_click_zooms_and_a_second_one_goes_back(pages: dict[str, Path], open_page: Open) -> None:
-    figure = open_page(pages["comparison"]).locator(".flame").last
+    page = open_page(pages["comparison"])
+    page.locator(".choice > input").last.check()
+    figure = page.locator(".flame").last
     total = figure.locator(".f").count()
     box = figure.locator(".f.d3", has_text="new").first
     box.click()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import sys
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 from powerprof import fetching
 from powerprof.stacks import debuginfod
 from tests.integration.safety.conftest import UID, Attacker
+from tests.unit.stacks.elves import Part, make
 
 _ID = "ab" * 20
 
@@ -85,9 +87,24 @@ def test_what_is_fetched_is_kept_and_what_is_missing_is_remembered(
     assert debuginfod.fetch(_ID) is None
     assert [path.name for path in (tmp_path / "powerprof/debuginfod").iterdir()] == [f"{_ID}.missing"]
     other = "cd" * 20
-    monkeypatch.setenv("DEBUGINFOD_URLS", serve(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nELF!", b""))
+    note = Part(".note.gnu.build-id", 7, struct.pack("<III4s", 4, 20, 3, b"GNU\0") + bytes.fromhex(other))
+    elf = make([note])
+    monkeypatch.setenv("DEBUGINFOD_URLS", serve(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(elf) + elf, b""))
+    # The file of another build is not kept, whoever sent it.
+    assert debuginfod.fetch("ef" * 20) is None
     path = debuginfod.fetch(other)
-    assert path is not None and path.read_bytes() == b"ELF!"
+    assert path is not None and path.read_bytes() == elf
+    # What is in the cache needs no server.
+    monkeypatch.delenv("DEBUGINFOD_URLS")
+    assert debuginfod.fetch(other) == path == debuginfod.cached(other)
+    # Asked for by name, a server is asked again though it did not have it today.
+    elf = make([Part(note.name, 7, note.data[:16] + bytes.fromhex(_ID))])
+    monkeypatch.setenv("DEBUGINFOD_URLS", serve(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(elf) + elf, b""))
+    assert debuginfod.fetch(_ID) is None
+    asked = debuginfod.Request(time.monotonic() + 60)
+    assert debuginfod.fetch(_ID, asked) is not None
+    assert debuginfod.fetch("ef" * 20, asked) is None
+    assert [problem.rpartition(": ")[2] for problem in asked.problems] == ["sent the debug file of another build"]
 
 
 @pytest.mark.parametrize("scheme", ["file", "ftp"])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -52,3 +53,19 @@ def test_an_unwind_table_at_the_end_of_the_address_space_costs_its_own_names_onl
         )
     assert (done.code, "Traceback" in done.err) == (0, False), done.err
     assert json.loads(done.out)["target"]["pid"] == process.pid
+
+
+def test_a_program_whose_name_is_no_text_is_reported_with_what_can_be_read_of_it(
+    attacker: Attacker, powerprof_cli: Cli
+) -> None:
+    program = attacker.home / os.fsdecode(b"li\xff\xfear\n=1+1")
+    shutil.copy(shutil.which("vmstat") or "/usr/bin/vmstat", program)
+    program.chmod(0o755)
+    with running(program, "1", "60") as process:
+        done = powerprof_cli(
+            ["attribute", "--pid", str(process.pid), "--duration", "2.5", "--energy-source", "none", "--json", "-"]
+        )
+    assert (done.code, "Traceback" in done.err) == (0, False), done.err
+    target = json.loads(done.out)["target"]
+    assert target["executable"] == f"{attacker.home}/li\ufffd\ufffdar\n=1+1"
+    assert target["build_id"], "the program is found among its mappings"

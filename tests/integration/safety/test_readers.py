@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,9 +23,11 @@ from powerprof.database.clients.given import connect_given, given_login
 from powerprof.database.clients.readers import Reader, only_reads, reader_of_file
 from powerprof.database.isolation.runtree import RunTree
 from powerprof.database.private.server import PrivateServer
+from powerprof.database.products.builds import ServerBuild
 from powerprof.errors import DataError, PowerprofError
 from powerprof.queries.records import Statement
 from powerprof.queries.samples import StatementSample, with_plans
+from tests.conftest import each_release
 from tests.integration.safety.conftest import UID, Attacker
 
 pytestmark = pytest.mark.usefixtures("root", "mariadbd")
@@ -168,7 +171,7 @@ def test_without_an_account_that_only_reads_there_is_no_plan(server: PrivateServ
     teller, looker = server.login.of("teller", "one"), server.login.of("looker", "two")
     planned, notes = with_plans([statement], chosen, teller)
     assert not planned[0].plan
-    assert "cannot make an account that only reads (it may not create accounts" in notes[0]
+    assert "cannot make an account that only reads (it cannot create accounts" in notes[0]
     planned, notes = with_plans([statement], chosen, looker)
     assert (len(planned[0].plan or []), notes) == (1, []), "one that only reads is used as it is"
     for name, password, plans in (("teller", "one", 0), ("looker", "two", 1)):
@@ -259,3 +262,81 @@ def test_a_saved_workload_is_the_callers_alone(sudo: Attacker) -> None:
 def test_explain_is_of_the_text_alone(server: PrivateServer) -> None:
     with Reader(server.login, {"shop"}) as reader:
         assert explain(reader.login, "SELECT n FROM t WHERE id = 7", "shop")[0].key == "PRIMARY"
+
+
+@each_release("mysql-9.7")
+def test_mysql_gives_such_an_account_and_plans_by_it(historical_build: ServerBuild) -> None:
+    with PrivateServer(build=historical_build) as mysql:
+        with mysql.connect() as connection:
+            sql.execute(
+                connection,
+                "CREATE DATABASE shop",
+                "CREATE DATABASE shopx",
+                "CREATE TABLE shopx.secret (n INT)",
+                "CREATE TABLE shop.t (id INT PRIMARY KEY, n INT, g INT AS (n + 1), KEY (g))",
+                "INSERT INTO shop.t (id, n) VALUES (1, 1), (2, 2)",
+                _TRAP,
+                "CREATE SQL SECURITY INVOKER VIEW shop.v AS SELECT id FROM shop.t WHERE shop.trap() = 1",
+            )
+        with Reader(mysql.login, {"shop", "mysql"}) as reader:
+            (step,) = explain(reader.login, "SELECT n FROM t WHERE id = 2", "shop")
+            assert (step.table, step.access, step.key) == ("t", "const", "PRIMARY")
+            (step,) = explain(reader.login, "SELECT n FROM t WHERE g = 2", "shop")
+            assert step.key == "g"
+            for trap in ("SELECT id FROM t WHERE trap() = 1", "SELECT id FROM v"):
+                with pytest.raises(StatementError):
+                    explain(reader.login, trap, "shop")
+            with sql.connect(reader.login) as connection:
+                assert only_reads(connection)
+                for refused in (
+                    "DELETE FROM shop.t",
+                    "SELECT * FROM shopx.secret",
+                    "SELECT * FROM mysql.user",
+                    "SELECT 1 INTO OUTFILE '/tmp/powerprof-reader-wrote'",
+                    "SET GLOBAL init_connect = ''",
+                    "SET PERSIST init_connect = ''",
+                    "SELECT shop.trap()",
+                ):
+                    with pytest.raises(StatementError):
+                        sql.execute(connection, refused)
+        assert ask(mysql, _SETTING) == ""
+        with mysql.connect() as connection:
+            assert sql.rows(connection, "SELECT User FROM mysql.user WHERE User LIKE 'pp\\_read%'") == []
+            # What every account is given is no right of an account that only reads.
+            sql.execute(
+                connection,
+                "CREATE ROLE writer",
+                "GRANT INSERT ON shop.* TO writer",
+                "SET GLOBAL mandatory_roles = 'writer'",
+            )
+        with pytest.raises(PowerprofError, match="more rights than SELECT"), Reader(mysql.login, {"shop"}):
+            pass
+
+
+def test_what_is_granted_to_everybody_is_not_overlooked(server: PrivateServer) -> None:
+    with server.connect() as connection:
+        if sql.scalar(connection, "SELECT SUBSTRING_INDEX(@@version, '.', 2) + 0 >= 10.11") != 1:
+            return
+        sql.execute(connection, "GRANT EXECUTE ON shop.* TO PUBLIC")
+    try:
+        with pytest.raises(PowerprofError, match="more rights than SELECT"), Reader(server.login, {"shop"}):
+            pass
+    finally:
+        with server.connect() as connection:
+            sql.execute(connection, "REVOKE EXECUTE ON shop.* FROM PUBLIC")
+    assert accounts(server) == []
+
+
+@each_release("mysql-5.5.9")
+def test_a_plan_that_takes_its_time_is_given_up_by_the_server_too(historical_build: ServerBuild) -> None:
+    """It executes derived tables to explain them, and has no limit of its own."""
+    with PrivateServer(build=historical_build) as old:
+        with pytest.raises(StatementError, match="did not answer in 3 s"):
+            explain(old.login, "SELECT * FROM (SELECT BENCHMARK(100000000000, SHA1('a'))) AS x", None)
+        with old.connect() as connection:
+            for _ in range(50):
+                running = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'EXPLAIN%'"
+                if not (left := sql.rows(connection, running)):
+                    break
+                time.sleep(0.1)
+        assert left == []

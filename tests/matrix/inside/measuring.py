@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.matrix.inside import bpf, truth, world
+from tests.matrix.inside import bpf, polls, truth, world
 from tests.matrix.inside.steps import StepError, Steps
 
 Job = Mapping[str, Any]
@@ -21,6 +21,8 @@ _RATES = ("nanosleep=31", "poll=19", "epoll=17", "condvar=13", "timerfd=11", "pi
 _SCRATCH = Path("/tmp/matrix")
 # Steps end their programs; one that ended by itself while a slow machine compiles would be no target.
 _FOREVER_S = "36000"
+# Holds while it is open: Documentation/power/pm_qos_interface.rst.
+_LATENCY, _LEAST_US = Path("/dev/cpu_dma_latency"), 1
 
 
 def command(steps: Steps, line: str) -> dict[str, Any]:
@@ -108,6 +110,34 @@ def attribute(steps: Steps, job: Job) -> dict[str, Any]:
         # The alarm's seconds are whole, and a machine takes its time to fall asleep and to wake.
         if len(slept) != 1 or not world.SUSPENDED_S / 2 <= slept[0] <= 60 or record["window_s"] > 1.2 * job["window_s"]:
             wrong.append(f"suspended for {slept} s in a window of {record['window_s']:.1f} s")
+    if wrong:
+        raise StepError("; ".join(wrong), facts)
+    return facts
+
+
+def polling(steps: Steps, job: Job) -> dict[str, Any]:
+    """CPUs that poll for 250 µs at a time and never halt: no interrupt ends that, and no tick.
+
+    No state but the poll has so little latency, for any governor. The one that polls before it halts (haltpoll) wants
+    a hypervisor that says KVM.
+    """
+    from powerprof.tracing.idle.build import trace_exits
+    from powerprof.tracing.idle.window import TraceWindow
+
+    with (
+        _LATENCY.open("wb", buffering=0) as limit,
+        steps.program(str(_PROGRAMS / "sleepers"), _FOREVER_S, *_RATES) as process,
+        trace_exits() as tracer,
+        TraceWindow(tracer) as opened,
+    ):
+        limit.write(_LEAST_US.to_bytes(4, "little"))
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = polls.ended(opened.measure(job["window_s"]))
+    facts = {who: dict(counted) for who, counted in found.items()}
+    wrong = polls.wrong(found)
+    if sum(counted.total() for counted in found.values()) < 100:
+        wrong.append("fewer than 100 polls")
     if wrong:
         raise StepError("; ".join(wrong), facts)
     return facts
@@ -292,6 +322,7 @@ STEPS: Mapping[str, Callable[[Steps, Job], dict[str, Any]]] = {
     "doctor": doctor,
     "tick": tick,
     "attribute": attribute,
+    "polling": polling,
     "functions": functions,
     "on-cpu": on_cpu,
     "idle": idle,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections import Counter
@@ -81,32 +82,54 @@ class Attributed:
         )
 
 
+def _is_tracing(pid: int) -> bool:
+    """Whether its programs are attached."""
+    try:
+        return any("raw-tracepoint" in os.readlink(one) or "bpf_link" in os.readlink(one) for one in _descriptors(pid))
+    except FileNotFoundError:
+        return False
+
+
+def _descriptors(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/fd").iterdir())
+
+
+def _disturbed(cli: Cli, args: Sequence[str], after_s: float, action: Callable[[], object]) -> CliResult:
+    """Run it, and act so long after its programs were attached."""
+    process = cli.start(args)
+    try:
+        while process.poll() is None and not _is_tracing(process.pid):
+            time.sleep(0.02)
+        time.sleep(after_s)
+        action()
+        out, err = process.communicate(timeout=120)
+    finally:
+        stop(process)
+    return CliResult(process.returncode, out, err)
+
+
 @pytest.fixture(scope="session")
 def attribute(
     root_bpf: None, tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
 ) -> Callable[..., Attributed]:
-    """`attribute(pid, *more, duration=…)`: the command itself, with one cache for all tests."""
+    """`attribute(pid, *more, duration=…)`: the command itself, with one cache for all tests.
+
+    `halfway` is called in the middle of the window, however long loading takes.
+    """
     cli = Cli(tmp_path_factory.mktemp("attribute"), shared_cache)
 
-    def run(target: int | str, *more: str, duration: float = 3.0, by: str = "--pid") -> Attributed:
+    def run(
+        target: int | str,
+        *more: str,
+        duration: float = 3.0,
+        by: str = "--pid",
+        halfway: Callable[[], object] | None = None,
+    ) -> Attributed:
         began = time.monotonic()
         runs = tmp_path_factory.mktemp("runs")
-        result = cli(
-            [
-                "attribute",
-                by,
-                str(target),
-                "--duration",
-                f"{duration:g}",
-                "--energy-source",
-                "none",
-                "--runs-dir",
-                str(runs),
-                "--json",
-                "-",
-                *more,
-            ]
-        )
+        words = ["attribute", by, str(target), "--duration", f"{duration:g}", "--energy-source", "none"]
+        args = [*words, "--runs-dir", str(runs), "--json", "-", *more]
+        result = cli(args) if halfway is None else _disturbed(cli, args, duration / 2, halfway)
         took_s, ended_ns = time.monotonic() - began, time.monotonic_ns()
         assert result.code == 0, result.err
         return Attributed(json.loads(result.out), runs / "attribute-0001", result, took_s, ended_ns)
@@ -164,7 +187,7 @@ def wakes(wakes_program: Path, tmp_path: Path) -> Callable[..., Any]:
     """`with wakes("twins=89", …, duration=…) as running:`"""
 
     @contextmanager
-    def run(*modes: str, duration: float = 30.0) -> Iterator[Wakes]:
+    def run(*modes: str, duration: float = 300.0) -> Iterator[Wakes]:
         notes = tmp_path / "notes"
         process = start([wakes_program, notes, f"{duration:g}", *modes], stdout=subprocess.PIPE)
         try:

@@ -8,7 +8,7 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -60,8 +60,10 @@ def cgroup(name: str, pid: int | None = None, quota_us: int | None = None) -> It
             (folder / "cgroup.procs").write_text(str(pid))
         yield folder
     finally:
-        for line in (folder / "cgroup.procs").read_text().split():
-            (folder.parent / "cgroup.procs").write_text(line)
+        while left := (folder / "cgroup.procs").read_text().split():
+            for line in left:
+                with suppress(ProcessLookupError):  # its children end all the time
+                    (folder.parent / "cgroup.procs").write_text(line)
         folder.rmdir()
 
 

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 from powerprof.attribution.blame import attribute as blame
-from powerprof.attribution.live import CapturePlan, capture
+from powerprof.attribution.live import capture
 from powerprof.attribution.records import Wakeup, Waking
+from powerprof.attribution.requests import AttributeRequest
 from powerprof.attribution.sites import SiteStacks
+from powerprof.energy.request import NO_METER
 from powerprof.processes.targets import resolve
 from powerprof.sources.base import CpuReading
 from powerprof.sources.edges import edge_snapshot
 from powerprof.tracing.idle import window
+from tests.balance import check_balance
 from tests.root.attribution.conftest import Attributed
 
 Attribute = Callable[..., Attributed]
@@ -50,8 +53,7 @@ def test_six_hundred_threads_a_second_that_live_for_an_instant(attribute: Attrib
         found = attribute(running.pid, duration=12)
     conservation, noted = found.record["conservation"], running.noted(found.captured)
     assert conservation["lost_count"] == 0
-    parts, usage = conservation["idle_exits_count"], conservation["cpuidle_usage_delta_count"]
-    assert abs(parts - usage) <= 0.01 * usage + 4
+    check_balance(conservation)
     counted = found.wakings(noted)
     assert noted["born_sleep"] > 4000
     for function, times in noted.items():
@@ -61,7 +63,7 @@ def test_six_hundred_threads_a_second_that_live_for_an_instant(attribute: Attrib
     assert {row["thread"]["tid"] for row in found.rows} & {0}
     assert found.share_of_exits("stacks", "exits_complete_percent") >= 99.0
     assert len(found.captured.sites) < 2000
-    assert any("told by their names" in note for note in found.record["notes"])
+    assert any("grouped by name" in note for note in found.record["notes"])
 
 
 def test_seven_thousand_wakings_a_second(attribute: Attribute, wakes: Callable[..., Any]) -> None:
@@ -127,7 +129,8 @@ def test_the_edges_of_many_cpus_lie_far_apart(wakes: Callable[..., Any], monkeyp
 
     monkeypatch.setattr(window, "edge_snapshot", slowly)
     with wakes("twins=89", "born=19") as running:
-        taken = capture(CapturePlan(resolve([str(running.pid)]), 1.0, energy_source="none"), dict, lambda _: None)
+        request = AttributeRequest(duration_s=1.0, energy=NO_METER)
+        taken = capture(resolve([str(running.pid)]), request, dict, lambda _: None)
         noted = running.noted(taken)
     record = blame(taken, SiteStacks(taken))
     counted: Counter[str] = Counter()

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from tests.balance import check_balance
 from tests.programs import ground_truth
 from tests.root.attribution import perf
 from tests.root.attribution.conftest import Attributed
@@ -36,14 +37,12 @@ def _within_two_percent(counted: int, expected: float) -> bool:
 def _whole(found: Attributed, *, cut_stacks: int = 0) -> None:
     conservation, stacks = found.record["conservation"], found.record["stacks"]
     assert conservation["lost_count"] == 0
-    assert conservation["coverage_percent"] >= 99.0
-    parts = ("classified_count", "unknown_count", "lost_count")
-    assert conservation["idle_exits_count"] == sum(conservation[part] for part in parts)
+    assert found.share_of_exits("conservation", "coverage_percent") >= 99.0
     # cpuidle itself counted as many; the two read their edges within a few exits of one another.
-    assert abs(conservation["cpuidle_usage_delta_count"] - conservation["idle_exits_count"]) <= 4
+    check_balance(conservation, share=0.0)
     assert stacks["lost_count"] == 0
     assert stacks["complete_count"] + cut_stacks >= 0.99 * stacks["captured_count"] > 0
-    assert stacks["exits_complete_percent"] >= 99.0
+    assert found.share_of_exits("stacks", "exits_complete_percent") >= 99.0
 
 
 def _slept(found: Attributed, tid: int) -> list[dict[str, Any]]:
@@ -104,6 +103,24 @@ _OTHERS = {
     "sleepers-rust": {"sleep": "sleep_level1", "park": "park_level1"},
     "sleepers-go": {"timerfd": "main.waitTimerfd"},
 }
+
+
+def test_each_function_of_a_musl_program_at_its_rate(attribute: Attribute, built: Callable[[str], Path]) -> None:
+    with ground_truth.running(built("sleepers-musl")) as truth:
+        found = attribute(truth["pid"], duration=4)
+    # musl has no unwind tables.
+    _whole(found)
+    threads: Any = truth["threads"]
+    counted = found.wakings(function for function, _, _ in _C.values())
+    named = sum(counted[function].total() for function, _, _ in _C.values())
+    assert named >= 0.99 * sum(origins.total() for origins in counted.values()) > 0
+    for name, (function, origin, first) in _C.items():
+        expected = threads[name]["rate_hz"] * found.record["wakings_window_s"]
+        assert _within_two_percent(min(max(expected, counted[function][origin]), counted[function].total()), expected)
+        for row in _slept(found, threads[name]["tid"]):
+            functions = [frame["function"] for frame in row["stack"]]
+            assert row["stack_complete"]
+            assert functions.index(function) < functions.index(first), functions
 
 
 def test_functions_of_other_languages_in_several_processes(attribute: Attribute, built: Callable[[str], Path]) -> None:

@@ -11,7 +11,7 @@
  *     fast=HZ     fast_sleep
  *     pairs=HZ    pairs_send sleeps and wakes pairs_receive through a pipe
  *     many=N      N threads; each sleeps in many_sleep, a second at a time
- *     next=S      after S seconds this process runs itself anew (exec): then only next_sleep, at 50 Hz
+ *     next        at SIGUSR1 this process runs itself anew (exec): then only next_sleep, at 50 Hz
  * The notes are records of 16 bytes: CLOCK_MONOTONIC in ns, tid, number of the function in `enum who`. A call that
  * found nothing to wait for did not sleep, and is not noted: the kernel's count of the thread's switches tells.
  * Prints one line of JSON when every thread is under way.
@@ -19,6 +19,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -189,10 +190,11 @@ static void *many(void *which)
     return NULL;
 }
 
-static void *next(void *after_s)
+static void *next(void *asked)
 {
+    int number;
     under_way();
-    sleep_until(now() + (int64_t)(1e9 * *(double *)after_s));
+    sigwait(asked, &number);
     char *words[] = { arguments[0], arguments[1], arguments[2], "then", NULL };
     execv("/proc/self/exe", words);
     abort();
@@ -221,6 +223,10 @@ int main(int argc, char **argv)
     notes = mmap(NULL, NOTES * sizeof *notes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (notes == MAP_FAILED)
         return 1;
+    sigset_t asked;
+    sigemptyset(&asked);
+    sigaddset(&asked, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &asked, NULL);
     if (!strcmp(argv[3], "then")) {
         while (notes[noted].at_ns)   /* after those of the program before */
             noted++;
@@ -240,7 +246,7 @@ int main(int argc, char **argv)
         else if (!strncmp(argv[i], "fast", 4))
             launch(fast, &numbers[i]);
         else if (!strncmp(argv[i], "next", 4))
-            launch(next, &numbers[i]);
+            launch(next, &asked);
         else if (!strncmp(argv[i], "pairs", 5)) {
             launch(receiver, NULL);
             launch(sender, &numbers[i]);

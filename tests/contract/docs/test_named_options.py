@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every option that a text of the product names exists on the command that prints it.
+
+A text that names its command (`powerprof idle --quick`) is held against that command. Any other is held against the
+commands that can reach its module by imports, and those of a command's own modules against it alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.contract.docs.cli import commands
+from tests.contract.docs.pages import name_of, pages
+
+PACKAGE = REPOSITORY / "powerprof"
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+# A command and what belongs to it: up to the end of the clause, and not past another command.
+_COMMAND_LINE = re.compile(r"powerprof (?P<name>[a-z]+)\b(?P<rest>(?:(?!powerprof )[^;:)])*)")
+_EVERYWHERE = {"--help", "--version", "--debug"}
+# Options of what powerprof was, printed with what took their place.
+_GONE = {"--functions", "--wakers", "--sleeps", "--enable-consumers"}
+# Options of other programs: the words that programs of ours and theirs are started with, and remedies.
+_OTHERS = {
+    "database/": None,  # the words of servers and their clients
+    "experiment/loads/": None,
+    "sources/powertop": {"--csv", "--time", "--calibrate"},
+    "sources/turbostat": {"--quiet", "--show", "--interval", "--num_iterations", "--enable", "--out", "--num"},
+    "host/tools.py": {"--quiet", "--num", "--interval"},
+    "host/": {"--cap-add", "--pid", "--privileged"},
+    "processes/namespaces.py": {"--pid"},
+    "live/webconfig.py": {"--web"},
+    "report/html/": {"--contents--", "--w", "--x", "--d"},
+    "report/wording/notes.py": None,  # how other runtimes are started so that their functions have names
+    "stacks/packages.py": {"--enablerepo"},
+    "stacks/runtimes.py": {"--reuid", "--regid", "--clear-groups"},
+}
+# Options of other programs in the pages' prose.
+_OTHERS_IN_PAGES = {"--init-file", "--no-defaults", "--enable-dtrace", "--perf-basic-prof", "--install-completion"}
+# Lists of command lines and of options, whose texts are of no one command.
+_LISTS = {"cli/app.py", "cli/examples.py", "workloads/studies.py"}
+# Who prints the tables: their hints are for these alone.
+_TABLES = {
+    "attribution": ("attribute", "report"),
+    "functions": ("functions", "report"),
+    "offcpu": ("offcpu", "report"),
+    "oncpu": ("profile", "report"),
+    "sleepers": ("report",),
+    "queries": ("queries", "report"),
+    "compare": ("compare", "report"),
+    "sweepcomparison": ("compare", "report"),
+    "sweep": ("sweep", "report"),
+}
+
+
+@cache
+def options() -> dict[str, frozenset[str]]:
+    """Command → its options."""
+    return {name: frozenset(one.name for one in command.options) | _EVERYWHERE for name, command in commands().items()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Path below the package → the module."""
+    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every text, those that are put together as one, with … for what is put in; no docstring but a command's."""
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield (
+                node.lineno,
+                "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values),  # type: ignore[misc]
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside | docstrings:
+            yield node.lineno, node.value
+
+
+@cache
+def _reached(start: str) -> frozenset[str]:
+    """The modules that a command's module imports, at once or later, itself or by others."""
+    seen, left = {start}, [start]
+    while left:
+        for node in ast.walk(trees()[left.pop()]):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            for name in names:
+                base = name.removeprefix("powerprof.").replace(".", "/")
+                for path in (f"{base}.py", f"{base}/__init__.py"):
+                    if path in trees() and path not in seen:
+                        seen.add(path)
+                        left.append(path)
+    return frozenset(seen)
+
+
+def _printed_by(path: str) -> tuple[str, ...]:
+    stem = Path(path).stem
+    if path.startswith("cli/") and stem in options():
+        return (stem,)
+    if path.startswith("report/terminal/") and stem in _TABLES:
+        return _TABLES[stem]
+    return ()
+
+
+def _is_anothers(path: str, option: str) -> bool:
+    return any(path.startswith(place) and (known is None or option in known) for place, known in _OTHERS.items())
+
+
+def problems_of(text: str, path: str) -> list[str]:
+    """The options in a text of a module that no command could be meant by."""
+    wrong = []
+    if path in _LISTS and text.partition(" ")[0] in options():
+        text = f"powerprof {text}"
+    rest = text
+    for match in _COMMAND_LINE.finditer(text):
+        if match["name"] in options():
+            # What a user's own command after -- takes is theirs.
+            words = match["rest"].split(" -- ")[0]
+            found = set(_OPTION.findall(words))
+            wrong += [f"{match['name']} has no {option}" for option in sorted(found - options()[match["name"]])]
+            rest = rest.replace(match[0], " ", 1)
+    owners = _printed_by(path)
+    # `compare` in a sentence says whose option it is.
+    meant = frozenset().union(*(options()[name] for name in re.findall(r"`([a-z]+)`", text) if name in options()))
+    reaching = [name for name in options() if owners == () and path in _reached(f"cli/{name}.py")] or list(options())
+    if path in _LISTS:
+        reaching = list(options())
+    for option in sorted(set(_OPTION.findall(rest)) - _GONE - meant):
+        if owners:
+            wrong += [f"{name} has no {option}" for name in owners if option not in options()[name]]
+        elif not any(option in options()[name] for name in reaching) and not _is_anothers(path, option):
+            wrong.append(f"none of {', '.join(reaching)} has {option}")
+    return wrong
+
+
+@pytest.mark.parametrize("path", sorted(trees()))
+def test_options_in_texts_of_the_product_exist(path: str) -> None:
+    wrong = [
+        f"{path}:{line}: {text!r}: {what}" for line, text in _texts(trees()[path]) for what in problems_of(text, path)
+    ]
+    assert wrong == []
+
+
+def test_many_are_found() -> None:
+    """The finder has not gone blind."""
+    assert sum(len(_OPTION.findall(text)) for tree in trees().values() for _, text in _texts(tree)) > 300
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "said"),
+    [
+        ("add --nosuch", "cli/idle.py", ["idle has no --nosuch"]),
+        ("powerprof idle --pairs 3", "runs.py", ["idle has no --pairs"]),
+        ("powerprof idle --quick; or --pairs 3", "cli/compare.py", []),
+        ("3 more (--all)", "report/terminal/queries.py", ["queries has no --all", "report has no --all"]),
+        ("powerprof run -- gzip --best", "cli/idle.py", []),
+    ],
+)
+def test_a_wrong_one_would_be_found(text: str, path: str, said: list[str]) -> None:
+    assert problems_of(text, path) == said
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_options_in_pages_exist(page: Path) -> None:
+    """In prose, between backticks; the blocks of commands are read by test_pages.py."""
+    every = frozenset().union(*options().values()) | _GONE
+    prose = re.sub(r"^(?: {4}|```).*$", "", page.read_text(), flags=re.MULTILINE)
+    named = {option for code in re.findall(r"`(--[a-z][a-z0-9-]*)[^`]*`", prose) for option in [code]}
+    assert sorted(named - every - _OTHERS_IN_PAGES) == []

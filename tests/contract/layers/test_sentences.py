@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is below `report` hands on names and figures: a note or a threat is worded in one place, by its figures."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+from powerprof.experiment.records import ControlRecord, Threat
+from powerprof.records import Note
+from powerprof.report.wording import notes, threats
+from tests.conftest import REPOSITORY
+
+PACKAGE = REPOSITORY / "powerprof"
+# Modules and packages that hand on values alone: errors and docstrings are the only sentences in them.
+WORDLESS = ("experiment/judge", "attribution/blame.py", "queries/notes.py", "statistics")
+
+
+def _modules(part: str = "") -> Iterator[tuple[Path, ast.Module]]:
+    top = PACKAGE / part
+    for path in [top] if top.is_file() else sorted(top.rglob("*.py")):
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _made(name: str) -> Iterator[tuple[str, set[str]]]:
+    """Every note that the code makes by a literal name, with the names of its figures."""
+    for _, tree in _modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == name and node.args:
+                figures = node.args[1] if len(node.args) > 1 else ast.Dict([], [])
+                if isinstance(node.args[0], ast.Constant) and isinstance(figures, ast.Dict):
+                    keys = {key.value for key in figures.keys if isinstance(key, ast.Constant)}
+                    yield node.args[0].value, {str(key) for key in keys}
+
+
+def _fields(template: str) -> set[str]:
+    return {field for _, field, _, _ in Formatter().parse(template) if field}
+
+
+def test_every_note_has_one_sentence_that_shows_its_figures() -> None:
+    made = list(_made("Note"))
+    assert len(made) > 20
+    assert [(name, keys) for name, keys in made if _fields(notes.WORDS.get(name, "{missing}")) != keys] == []
+
+
+def test_every_threat_has_a_sentence() -> None:
+    names = set()
+    for _, tree in _modules("experiment"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Threat":
+                given = {keyword.arg: keyword.value for keyword in node.keywords}
+                assert "text" not in given or "control.text" in ast.unparse(given["text"])
+                chosen = given.get("form", given["name"])
+                words = {str(one.value) for one in ast.walk(chosen) if isinstance(one, ast.Constant)} - {"", "0"}
+                names |= words if "text" not in given else set()
+    assert names - set(threats.WORDS) == set()
+    assert {"steal_varies", "drift_failed", "saturated", "no_pairs"} <= names
+
+
+@pytest.mark.parametrize("part", WORDLESS)
+def test_no_sentence_is_built_where_values_are_judged(part: str) -> None:
+    found = []
+    for path, tree in _modules(part):
+        spoken = {id(one) for node in ast.walk(tree) if isinstance(node, ast.Raise | ast.Expr) for one in ast.walk(node)
+                  if isinstance(node, ast.Raise) or isinstance(node.value, ast.Constant)}  # fmt: skip
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in spoken:
+                continue
+            if len(node.value.split()) > 4:
+                found.append(f"{path.name}:{node.lineno}: {node.value}")
+    assert found == []
+
+
+def _with(template: str, number: int) -> str:
+    return notes.filled(template, {name: number if name.endswith("count") else 7 for name in _fields(template)})
+
+
+@pytest.mark.parametrize("template", [*notes.WORDS.values(), *threats.WORDS.values()])
+def test_a_note_agrees_with_its_figure(template: str) -> None:
+    """One stack was lost, two were; and a template without forms does not need them."""
+    if not {field for field in _fields(template) if field.endswith("count")}:
+        return
+    one, two = (_with(template, number) for number in (1, 2))
+    assert "|" not in one + two + _with(template, 0)
+    assert re.findall(r"\b1 (?:idle )?\w+[^s\W]s\b(?<! is)(?<! was)(?<! has)", one) == []
+    assert re.findall(r"\b1 (?:\w+ ){0,2}(?:were|are|have)\b", one) == []
+    assert re.findall(r"\b2 (?:\w+ ){0,2}(?:was|is|has)\b", two) == []
+
+
+def test_forms_are_chosen_by_the_figure() -> None:
+    stacks = [notes.texts([Note("stacks_lost", {"count": count})])[0].partition(" (")[0] for count in (0, 1, 2)]
+    assert stacks == [
+        "0 stacks were lost to a full buffer: those exits have no complete stack",
+        "1 stack was lost to a full buffer: that exit has no complete stack",
+        "2 stacks were lost to a full buffer: those exits have no complete stack",
+    ]
+    sampled = [notes.texts([Note("sampled_exits", {"one_in": 8, "lost_count": n})])[0] for n in (0, 1, 1200)]
+    assert [text.partition(" of them")[2] for text in sampled] == [
+        "",
+        " (1 of these was lost)",
+        " (1,200 of these were lost)",
+    ]
+    full = [notes.texts([Note("table_full", {"count": count})])[0] for count in (1, 2000)]
+    assert full == [
+        "a table of the tracer had no room once: figures are too low",
+        "a table of the tracer had no room 2,000 times: figures are too low",
+    ]
+    assert notes.texts([Note("stacks_lost", {"count": "{count}|x"})])[0].startswith("{count}|x stacks were lost")
+    (repeated,) = threats.worded([Threat(name="repeats", values={"count": 1})], {})
+    assert repeated.text == "1 block failed and was repeated"
+
+
+def test_a_damaged_note_is_shown_as_it_is() -> None:
+    assert notes.texts([Note("texts_cut", {"count": "many", "bytes": 3})]) == ["{'count': 'many', 'bytes': 3}"]
+    assert notes.texts([Note("unheard of"), "as it was"]) == ["unheard of", "as it was"]
+    assert threats.worded([Threat(name="steal")], {})[0].text == "steal {}"
+    assert threats.of_control(ControlRecord(kind="run", pairs_count=1, sound=False, half_width_percent=None)) == (
+        "the A/A control has too few pairs to judge"
+    )

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is written down before a setting is changed, and what the next start makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from powerprof import paths
+from powerprof.database.clients.base import Login
+from powerprof.errors import PowerprofError
+from powerprof.reversible.journal import Held, Journal, put_back_left_behind
+from powerprof.reversible.kinds import TimerSlack, Variable, started_ticks
+
+pytestmark = pytest.mark.usefixtures("root")
+OURS = "50000000"
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of root's own instead of the host's."""
+    import shutil
+    import tempfile
+
+    place = Path(tempfile.mkdtemp(dir="/run"))
+    monkeypatch.setattr(paths, "ROOT_CHANGED", place / "changed")
+    yield place / "changed"
+    shutil.rmtree(place)
+
+
+def held(tid: int, value: str = OURS) -> Held:
+    started = started_ticks(tid)
+    assert started is not None
+    return Held(TimerSlack(tid, started, value), "50000", tid, started)
+
+
+def slack(tid: int, value: str | None = None) -> str:
+    place = Path(f"/proc/{tid}/timerslack_ns")
+    if value is not None:
+        place.write_text(value)
+    return place.read_text().strip()
+
+
+def killed(entries: list[Held], *, since: list[str | None] | None = None) -> None:
+    """A powerprof that writes that down and is killed: its lock goes with it."""
+    if (pid := os.fork()) == 0:
+        journal = Journal(entries)
+        journal._open()
+        if since is not None:
+            journal.say_since(since)
+        os._exit(9)
+    os.waitpid(pid, 0)
+
+
+def test_it_is_there_before_and_gone_after(sleeper: int, folder: Path) -> None:
+    with Journal([held(sleeper)]) as journal:
+        (name,) = os.listdir(folder)
+        assert (folder / name).stat().st_mode & 0o777 == 0o600
+        assert folder.stat().st_mode & 0o777 == 0o700
+        journal.settled = True
+    assert os.listdir(folder) == []
+
+
+def test_what_a_killed_one_left_is_put_back(sleeper: int, folder: Path) -> None:
+    killed([held(sleeper)], since=[OURS])
+    slack(sleeper, OURS)
+    (said,) = put_back_left_behind()
+    assert said == (
+        f"the timer slack of thread {sleeper} is 50000 again: a powerprof that was killed had left it at {OURS}"
+    )
+    assert slack(sleeper) == "50000"
+    assert os.listdir(folder) == []
+    assert put_back_left_behind() == []
+
+
+def test_what_a_living_one_has_changed_stays(sleeper: int, folder: Path) -> None:
+    with Journal([held(sleeper)]):
+        slack(sleeper, OURS)
+        assert put_back_left_behind() == []
+        assert slack(sleeper) == OURS
+    slack(sleeper, "50000")
+
+
+@pytest.mark.parametrize("since", [None, [OURS]])
+def test_what_somebody_else_set_stays(sleeper: int, folder: Path, since: list[str | None] | None) -> None:
+    killed([held(sleeper)], since=since)
+    slack(sleeper, "70000")
+    (said,) = put_back_left_behind()
+    assert "is 70000, and somebody else's" in said
+    assert slack(sleeper) == "70000"
+    assert os.listdir(folder) == []
+
+
+def test_another_thread_with_that_number_is_not_touched(sleeper: int, folder: Path) -> None:
+    mine = held(sleeper)
+    assert isinstance(mine.setting, TimerSlack)
+    other = msgspec.structs.replace(mine.setting, started_ticks=1)
+    killed([msgspec.structs.replace(mine, setting=other), msgspec.structs.replace(mine, started_ticks=1)])
+    slack(sleeper, OURS)
+    assert put_back_left_behind() == []
+    assert slack(sleeper) == OURS
+    assert os.listdir(folder) == []
+
+
+def _cut(place: Path) -> None:
+    place.write_bytes(place.read_bytes() + b'{"since": ["5')
+
+
+def _empty(place: Path) -> None:
+    place.write_bytes(b"")
+
+
+def _strange(place: Path) -> None:
+    place.write_bytes(b'[{"setting": {"type": "file", "path": "/etc/passwd"}}]\n')
+
+
+def _short(place: Path) -> None:
+    with place.open("ab") as file:
+        file.write(b'{"since": []}\n')
+
+
+@pytest.mark.parametrize(
+    ("damage", "after", "said"),
+    [
+        (_cut, "50000", "again"),
+        (_empty, OURS, ""),
+        (_strange, OURS, "cannot be read"),
+        (_short, OURS, "cannot be read"),
+    ],
+)
+def test_one_that_is_damaged_breaks_nothing(
+    sleeper: int, folder: Path, damage: Callable[[Path], None], after: str, said: str
+) -> None:
+    killed([held(sleeper)], since=[OURS])
+    slack(sleeper, OURS)
+    (name,) = os.listdir(folder)
+    damage(folder / name)
+    assert said in " ".join(put_back_left_behind())
+    assert slack(sleeper) == after
+
+
+def test_no_password_is_written_down(sleeper: int, folder: Path) -> None:
+    login = Login(user="u", password="secret-word", socket=Path("/nowhere"), pid=sleeper)
+    mine = held(sleeper)
+    with Journal([Held(Variable(login.fields(), "a", "1"), "0", sleeper, mine.started_ticks)]):
+        (name,) = os.listdir(folder)
+        text = (folder / name).read_text()
+    assert "secret-word" not in text
+    assert json.loads(text.splitlines()[0])[0]["setting"]["login"]["user"] == "u"
+    (said,) = put_back_left_behind()
+    assert said.endswith("SET GLOBAL a = 0")
+    assert os.listdir(folder) == [name]
+
+
+def test_a_folder_that_others_may_write_to_is_refused(sleeper: int, folder: Path) -> None:
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    with pytest.raises(PowerprofError, match="so nothing is changed"), Journal([held(sleeper)]):
+        pass
+    assert os.listdir(folder) == []
+    (said,) = put_back_left_behind()
+    assert "is not looked at" in said

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of a real server that are changed for a while: as before, whoever is killed and whenever."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import Login
+from powerprof.database.private.server import PrivateServer
+from powerprof.errors import PowerprofError
+from powerprof.reversible import changed as changing
+from powerprof.reversible.changed import ChangedSettings
+from powerprof.reversible.kinds import Setting, TimerSlack, Variable, started_ticks
+
+pytestmark = pytest.mark.usefixtures("root", "mariadbd")
+# A number, a text with quotes, and a switch, which reads otherwise than it is written.
+SETTINGS = {"max_connect_errors": "777", "init_connect": "SET @x = 'a''b'", "log_queries_not_using_indexes": "ON"}
+_HOLDER = """
+import json, os, sys, time
+from powerprof.reversible.changed import ChangedSettings
+from powerprof.reversible.kinds import Variable
+fields = json.loads(sys.stdin.readline())
+with ChangedSettings([Variable(fields, *word.split('=', 1)) for word in sys.argv[1:]]):
+    if os.fork() == 0:  # a child of ours that holds our end of the pipe
+        time.sleep(600)
+    print("changed", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateServer]:
+    with PrivateServer() as started:
+        yield started
+
+
+def values(server: PrivateServer) -> list[object]:
+    """The settings now."""
+    with server.connect() as connection:
+        return list(sql.rows(connection, f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in SETTINGS)}")[0])
+
+
+BEFORE, MEANWHILE = [100, "", 0], [777, "SET @x = 'a''b'", 1]
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    """Whether it holds within a minute."""
+    end_s = time.monotonic() + 60
+    while not (held := condition()) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return held
+
+
+def settings(login: Login) -> list[Setting]:
+    return [Variable(login.fields(), name, value) for name, value in SETTINGS.items()]
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether it runs no more: an orphan stays listed until init, or a container's first process, waits for it."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def keeper_of(pid: int) -> psutil.Process:
+    children = [one for one in psutil.Process(pid).children() if not has_ended(one)]
+    (keeper,) = [one for one in children if "powerprof.reversible.keeper" in one.cmdline()]
+    return keeper
+
+
+def test_a_login_survives_the_way_to_the_keeper() -> None:
+    from powerprof.caller import caller
+
+    login = Login(user="u", password="p", socket=Path("/s"), account=caller(), tls={"ca": "/c"}, pid=7)
+    again = Login.of_fields(json.loads(json.dumps(login.fields())))
+    assert again.fields() == login.fields()
+    assert (again.socket, again.account) == (login.socket, login.account)
+
+
+def test_settings_last_as_long_as_the_block(server: PrivateServer) -> None:
+    with ChangedSettings(settings(server.login)) as held:
+        assert values(server) == MEANWHILE
+        keeper = keeper_of(os.getpid())
+        assert server.login.password not in " ".join(keeper.cmdline()) + str(keeper.environ())
+    assert values(server) == BEFORE
+    assert held.notes == []
+    assert has_ended(keeper)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+def test_they_are_put_back_where_powerprof_is_killed(server: PrivateServer, ending: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, *(f"{name}={value}" for name, value in SETTINGS.items())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        process.stdin.write(json.dumps(server.login.fields()) + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "changed\n"
+        assert values(server) == MEANWHILE
+        keeper = keeper_of(process.pid)
+        children = [one for one in psutil.Process(process.pid).children() if one.pid != keeper.pid]
+        # What a terminal or a service manager sends to all of them is not for the keeper.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            keeper.send_signal(number)
+        process.send_signal(ending)
+        process.wait()
+        assert until(lambda: values(server) == BEFORE)
+        assert until(lambda: has_ended(keeper))
+        for one in children:
+            one.kill()
+
+
+def test_we_put_them_back_where_the_keeper_is_killed(server: PrivateServer) -> None:
+    with ChangedSettings(settings(server.login)) as held:
+        keeper_of(os.getpid()).kill()
+    assert values(server) == BEFORE
+    assert held.notes == []
+
+
+def test_what_somebody_else_sets_meanwhile_stays(server: PrivateServer) -> None:
+    with ChangedSettings(settings(server.login)) as held, server.connect() as connection:
+        sql.execute(connection, "SET GLOBAL max_connect_errors = 778")
+    assert values(server) == [778, *BEFORE[1:]]
+    assert held.notes == []
+    with server.connect() as connection:
+        sql.execute(connection, "SET GLOBAL max_connect_errors = 100")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("no_such_variable", "1"), "no_such_variable"),
+        (("max_connections", "many"), "max_connections"),
+        (("version", "1"), "version"),
+        (("x = 1, GLOBAL general_log", "1"), "is not the name of a variable"),
+    ],
+)
+def test_where_one_cannot_be_changed_none_is(server: PrivateServer, wrong: tuple[str, str], said: str) -> None:
+    asked = [*settings(server.login), Variable(server.login.fields(), *wrong)]
+    with pytest.raises(PowerprofError, match=said), ChangedSettings(asked):
+        pass
+    assert values(server) == BEFORE
+
+
+def test_an_account_that_may_not_changes_nothing(server: PrivateServer) -> None:
+    with server.connect() as connection:
+        sql.execute(connection, "CREATE USER looker@localhost IDENTIFIED BY 'two'")
+    with pytest.raises(PowerprofError, match="SUPER"), ChangedSettings(settings(server.login.of("looker", "two"))):
+        pass
+    assert values(server) == BEFORE
+
+
+def test_what_cannot_be_put_back_is_said_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changing, "_BACK_S", 0.5)
+    with PrivateServer() as lost:
+        with ChangedSettings(settings(lost.login)) as held:
+            keeper = keeper_of(os.getpid())
+            lost.pause()
+        lost.resume()
+        assert [note.split(" could")[0] for note in held.notes] == list(SETTINGS)
+        assert held.notes[0].endswith("to '100': SET GLOBAL max_connect_errors = 100")
+        # It goes on without us.
+        assert until(lambda: values(lost) == BEFORE)
+        keeper.wait(60)
+
+
+def test_the_slack_of_a_thread_is_put_back_and_that_of_another_is_not_touched() -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        place = Path(f"/proc/{process.pid}/timerslack_ns")
+        before, started = place.read_text().strip(), started_ticks(process.pid)
+        assert started is not None
+        with ChangedSettings([TimerSlack(process.pid, started, "50000000")]):
+            assert place.read_text().strip() == "50000000"
+        assert place.read_text().strip() == before
+        with pytest.raises(PowerprofError, match="it is gone"), ChangedSettings([TimerSlack(process.pid, 1, "7")]):
+            pass
+        assert place.read_text().strip() == before
+        with ChangedSettings([TimerSlack(process.pid, started, "50000000")]) as held:
+            process.kill()
+            process.wait()
+        assert held.notes == []

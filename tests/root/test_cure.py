@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cure on a program that counts its own wake-ups, and on a server: what it saves, and that it is as before."""
+
+from __future__ import annotations
+
+import mmap
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from powerprof.cure import windows
+from powerprof.cure.records import Cure
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
+from powerprof.energy.request import NO_METER
+from powerprof.energy.windows import WindowEnergy
+from powerprof.processes.targets import Target
+from powerprof.runs import decode
+from tests.conftest import Cli
+from tests.root.truth import compiled
+
+pytestmark = pytest.mark.usefixtures("root_bpf")
+DEFAULT, CURED = "50000", "50000000"
+
+
+class Truth:
+    """The program, its thread and what it counts."""
+
+    def __init__(self, program: Path, folder: Path, poll_ms: int) -> None:
+        self._file = folder / "count"
+        self.process = subprocess.Popen(
+            [program, self._file, str(poll_ms)], stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        assert self.process.stdout is not None
+        self.tid = int(self.process.stdout.readline().split()[1])
+        with self._file.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 8, prot=mmap.PROT_READ)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def count(self) -> int:
+        """How often it has woken."""
+        (value,) = struct.unpack("Q", self._map[:8])
+        return int(value)
+
+    def slack(self) -> str:
+        return Path(f"/proc/{self.tid}/timerslack_ns").read_text().strip()
+
+    def set_slack(self, value: str) -> None:
+        Path(f"/proc/{self.tid}/timerslack_ns").write_text(value)
+
+    def end(self) -> None:
+        assert self.process.stdout is not None
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def truth(tmp_path: Path, compilers: Sequence[str]) -> Iterator[Truth]:
+    running = Truth(compiled(compilers[0], "slack_truth.c", tmp_path), tmp_path, 1)
+    yield running
+    running.end()
+
+
+def cure(truth: Truth, *more: str, window_s: float = 0.5) -> list[str]:
+    return ["cure", "--pid", str(truth.pid), "--thread", "truth-poller", "--window", str(window_s), "--pairs", "3",
+            "--yes", "--energy-source", "none", *more]  # fmt: skip
+
+
+@pytest.mark.parametrize("slack", [DEFAULT, CURED])
+def test_both_counts_are_the_programs_own(truth: Truth, slack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    own: list[int] = []
+
+    class Watched(windows.SwitchCounter):
+        def begin(self) -> None:
+            super().begin()
+            own.append(truth.count())
+
+        def end(self) -> None:
+            own.append(truth.count())
+            super().end()
+
+    monkeypatch.setattr(windows, "SwitchCounter", Watched)
+    truth.set_slack(slack)
+    target = Target((truth.pid,), "truth")
+    with WindowEnergy(NO_METER) as energy, windows.CureWindows(target, truth.tid, energy) as measuring:
+        assert measuring.untraced is None
+        block = measuring.measure(4.0, 0, "before").block
+    count = own[1] - own[0]
+    assert count > 50
+    assert block.thread_wakings_count == pytest.approx(count, rel=0.02, abs=3)
+    assert block.target_wakings_count == block.thread_wakings_count
+    assert block.traced_wakings_count is not None
+    assert block.traced_s is not None
+    assert block.traced_wakings_count / block.traced_s == pytest.approx(count / block.counted_s, rel=0.02, abs=2)
+    assert block.thread_exits_count is not None
+    assert block.thread_exits_count <= block.traced_wakings_count
+
+
+def test_what_it_saves_and_that_it_is_as_before(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
+    result = powerprof_cli([*cure(truth, "--slack", "50ms"), "--json", str(tmp_path / "cure.json")], timeout=120)
+    assert result.code == 0, result.err
+    assert f"from {DEFAULT} to {CURED} ns" in result.err
+    record = decode(tmp_path / "cure.json", Cure)
+    first = record.metrics[0]
+    assert (first.name, first.verdict) == ("thread_wakings_hz", "b_lower")
+    assert first.a.mean is not None
+    assert first.b.mean is not None
+    assert first.b.mean < 0.6 * first.a.mean
+    assert (record.reverted, record.read_back, truth.slack()) == (True, DEFAULT, DEFAULT)
+    assert sorted(record.order) == ["before"] * 3 + ["cured"] * 3
+    assert result.out.startswith("truth-poller wakes up ")
+    assert "TimerSlackNSec=50ms" in " ".join(result.out.split())
+    assert "put back, read back: 50000 ns" in " ".join(result.out.split())
+    listed = powerprof_cli(["runs"])
+    assert "truth-poller wakes up" in listed.out
+    again = powerprof_cli(["report", "cure-0001"])
+    assert again.code == 0
+    assert again.out.splitlines()[0] == result.out.splitlines()[0]
+
+
+def test_nothing_changed_is_inconclusive(truth: Truth, powerprof_cli: Cli) -> None:
+    result = powerprof_cli([*cure(truth, "--slack", "50us"), "--no-save"], timeout=120)
+    assert result.code == 0, result.err
+    assert result.out.startswith("Inconclusive: ")
+    assert "nothing was changed" in result.out.replace("\n", " ")
+
+
+def wait_for(condition: Callable[[], bool], said: str) -> None:
+    end_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end_s, said
+        time.sleep(0.01)
+
+
+def until(truth: Truth, value: str) -> None:
+    wait_for(lambda: truth.slack() == value, f"slack is not {value}")
+
+
+def traces(pid: int) -> bool:
+    """A BPF program of that process is loaded."""
+    links = []
+    for place in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            links.append(place.readlink().name)
+    return "anon_inode:bpf-prog" in links
+
+
+@pytest.fixture
+def running(truth: Truth, powerprof_cli: Cli) -> Iterator[subprocess.Popen[str]]:
+    """A cure in a window in which the slack is changed."""
+    process = powerprof_cli.start(cure(truth, "--slack", "50ms", window_s=30))
+    # It is tried once before anything is traced: that is over when there is a trace.
+    wait_for(lambda: traces(process.pid), "it does not trace")
+    until(truth, CURED)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def keeper_of(process: subprocess.Popen[str]) -> psutil.Process:
+    (found,) = [one for one in psutil.Process(process.pid).children() if "powerprof.reversible.keeper" in one.cmdline()]
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_it_is_put_back_where_powerprof_ends(truth: Truth, running: subprocess.Popen[str], number: int) -> None:
+    running.send_signal(number)
+    running.wait(60)
+    until(truth, DEFAULT)
+    assert running.returncode in (-signal.SIGKILL, 130)
+
+
+def test_it_is_put_back_where_the_keeper_ends(truth: Truth, running: subprocess.Popen[str]) -> None:
+    keeper_of(running).kill()
+    running.send_signal(signal.SIGTERM)
+    running.wait(60)
+    assert truth.slack() == DEFAULT
+
+
+def test_the_next_start_puts_back_what_both_left(
+    truth: Truth, running: subprocess.Popen[str], powerprof_cli: Cli
+) -> None:
+    keeper = keeper_of(running)
+    running.send_signal(signal.SIGSTOP)
+    keeper.kill()
+    running.kill()
+    running.wait(60)
+    assert truth.slack() == CURED
+    result = powerprof_cli(["runs"])
+    assert result.code == 0
+    assert f"the timer slack of thread {truth.tid} is 50000 again" in result.err
+    assert truth.slack() == DEFAULT
+    assert str(truth.tid) not in powerprof_cli(["runs"]).err
+
+
+def test_a_target_that_ends_is_said(truth: Truth, running: subprocess.Popen[str]) -> None:
+    truth.end()
+    running.send_signal(signal.SIGTERM)
+    _, err = running.communicate(timeout=60)
+    assert "Traceback" not in err
+    assert not psutil.pid_exists(truth.pid)
+
+
+def test_a_variable_of_a_server(powerprof_cli: Cli, tmp_path: Path) -> None:
+    with PrivateServer() as server:
+        login = server.login
+        options = tmp_path / "my.cnf"
+        options.write_text(f"[client]\nuser={login.user}\npassword={login.password}\nsocket={login.socket}\n")
+        options.chmod(0o600)
+        words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options), "--window", "0.5", "--pairs", "3",
+                 "--yes", "--energy-source", "none"]  # fmt: skip
+        result = powerprof_cli([*words, "--set", "log_queries_not_using_indexes=ON"], timeout=120)
+        assert result.code == 0, result.err
+        said = " ".join(result.out.split())
+        assert "put back, read back: 0" in said
+        assert login.password not in result.out + result.err
+        for wrong in ("no_such_variable=1", "version=1", "max_connections=many"):
+            refused = powerprof_cli([*words, "--set", wrong, "--no-save"], timeout=60)
+            assert refused.code == 1, refused.err
+            assert "Traceback" not in refused.err
+        with server.connect() as connection:
+            assert sql.scalar(connection, "SELECT @@GLOBAL.log_queries_not_using_indexes") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--thread", "nobody"], "has no thread 'nobody'"),
+        (["--thread", "1"], "has no thread '1'"),
+        (["--set", "a=1"], "is not a MariaDB or MySQL server"),
+        (["--socket", "/nowhere", "--thread", "truth-poller"], "nowhere"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused(truth: Truth, powerprof_cli: Cli, words: list[str], said: str) -> None:
+    slack = ["--slack", "1ms"] if "--thread" in words else []
+    result = powerprof_cli(["cure", "--pid", str(truth.pid), *words, *slack, "--yes", "--no-save"])
+    assert result.code in (1, 2)
+    assert said in result.err
+    assert "changes" not in result.err
+    assert truth.slack() == DEFAULT
+
+
+def test_without_a_terminal_somebody_has_to_agree(truth: Truth, powerprof_cli: Cli) -> None:
+    result = powerprof_cli([word for word in cure(truth, "--slack", "50ms") if word != "--yes"])
+    assert (result.code, result.out) == (2, "")
+    assert result.err.endswith("error: confirmation needs a terminal\nhint: add --yes\n")
+
+
+def test_without_a_choice_it_lists_what_can_be_tried(truth: Truth, powerprof_cli: Cli) -> None:
+    result = powerprof_cli(["cure", "--pid", str(truth.pid), "--window", "1"], timeout=60)
+    assert result.code == 0, result.err
+    assert f"powerprof cure --pid {truth.pid} --thread {truth.tid} --slack 50ms" in result.out

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What statements wait for, against clients that hold locks for known times."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from powerprof.database.clients.performance import Known
+from powerprof.database.private.server import PrivateServer
+from powerprof.database.products.builds import ServerBuild
+from powerprof.queries.join import parts_of
+from powerprof.queries.records import Statement
+from powerprof.tracing.captures.statements import StatementTrace
+from powerprof.tracing.statements.tracer import QueryTracer
+from tests.conftest import each_release
+from tests.root.postgres_work import client, shop
+
+pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
+_HELD_S, _TIMES = 0.4, 3
+UPDATE, READ, SLEEP = "UPDATE t SET b = b + ? WHERE a = ?", "SELECT b FROM t", "SELECT SLEEP(?)"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PrivateServer]:
+    with PrivateServer(settings={"performance_schema": "OFF"}) as started:
+        with started.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE x")
+            cursor.execute("CREATE TABLE x.t (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
+            cursor.execute("INSERT INTO x.t VALUES (1, 1)")
+            connection.commit()
+        yield started
+
+
+def holding(server: PrivateServer, begin: str, end: str, work: Any) -> float:
+    """Seconds that another connection made `work` wait: it executes `begin`, and `end` a known time after that."""
+    held, times = threading.Event(), [0.0]
+
+    def other() -> None:
+        with server.connect(database="x") as connection, connection.cursor() as cursor:
+            cursor.execute(begin)
+            held.set()
+            time.sleep(_HELD_S)
+            times[0] = time.monotonic()
+            cursor.execute(end)
+
+    worker = threading.Thread(target=other)
+    worker.start()
+    assert held.wait(30)
+    began = time.monotonic()
+    work()
+    worker.join()
+    return times[0] - began
+
+
+def rows_of(trace: StatementTrace) -> dict[str, Statement]:
+    return {one.text: one for one in parts_of(trace, Known()).statements}
+
+
+def traced(server: PrivateServer, work: Any) -> StatementTrace:
+    assert server.pid is not None
+    with QueryTracer(server.pid) as tracer:
+        assert tracer.dispatch.waits
+        tracer.attach()
+        tracer.begin(timed=False)
+        work()
+        tracer.end()
+        return tracer.collect()
+
+
+def test_waits_are_those_of_locks_that_were_held_for_known_times(server: PrivateServer) -> None:
+    rows, tables = [], []
+    with server.connect(database="x") as connection, connection.cursor() as cursor:
+        cursor.execute("SET autocommit = 1")
+
+        def work() -> None:
+            for _ in range(_TIMES):
+                rows.append(
+                    holding(
+                        server,
+                        "BEGIN NOT ATOMIC START TRANSACTION; SELECT b FROM t WHERE a = 1 FOR UPDATE; END",
+                        "COMMIT",
+                        lambda: cursor.execute("UPDATE t SET b = b + 1 WHERE a = 1"),
+                    )
+                )
+                tables.append(
+                    holding(server, "LOCK TABLES t WRITE", "UNLOCK TABLES", lambda: cursor.execute("SELECT b FROM t"))
+                )
+            cursor.execute("SELECT SLEEP(0.3)")
+
+        found = rows_of(traced(server, work))
+    for text, name, truth in ((UPDATE, "row_lock", rows), (READ, "lock", tables)):
+        one = found[text]
+        assert one.waits_ms is not None
+        assert one.calls_count == _TIMES
+        waited = getattr(one.waits_ms, name)
+        assert waited == pytest.approx(1e3 * sum(truth) / _TIMES, rel=0.05)
+        others = ("row_lock", "lock", "latch", "disk", "client", "sleep", "other")
+        assert sum(getattr(one.waits_ms, other) for other in others if other != name) < 0.05 * waited
+    sleep = found[SLEEP].waits_ms
+    assert sleep is not None
+    assert sleep.sleep == pytest.approx(300, rel=0.05)
+
+
+def test_cpu_and_waits_are_the_time_between_a_statements_ends(server: PrivateServer) -> None:
+    """Of more clients that compute than there are CPUs."""
+
+    def client() -> None:
+        with server.connect(database="x") as connection, connection.cursor() as cursor:
+            for _ in range(5):
+                cursor.execute("SELECT BENCHMARK(100000, SHA2('x', 256))")
+
+    def work() -> None:
+        clients = [threading.Thread(target=client) for _ in range(6)]
+        for one in clients:
+            one.start()
+        for one in clients:
+            one.join()
+
+    trace = traced(server, work)
+    (burn,) = [text.id for text in trace.texts if b"BENCHMARK" in text.text]
+    uses = [use for use in trace.uses if use.id == burn]
+    accounted_ns = sum(use.cpu_ns + sum(use.waits_ns) for use in uses)
+    assert accounted_ns == pytest.approx(sum(use.wall_ns for use in uses), rel=0.03)
+    one = rows_of(trace)["SELECT BENCHMARK(?, SHA2(?, …))"]
+    assert one.waits_ms is not None
+    assert one.waits_ms.run_queue is not None
+    assert one.c0_ms_per_call is not None
+    assert one.waits_ms.run_queue > one.c0_ms_per_call / 4
+    assert one.latency_ms is not None
+    assert one.latency_ms.p99 is not None
+    assert one.latency_ms.p50 <= one.latency_ms.p95 <= one.latency_ms.p99
+
+
+def test_postgresql_says_what_its_processes_wait_for() -> None:
+    truth: dict[str, list[float]] = {"update": [], "table": []}
+    with shop() as server, client(server) as asking, client(server) as holder:
+        asking.exec_(b"CREATE TABLE t (a int PRIMARY KEY, b int)")
+        asking.exec_(b"INSERT INTO t VALUES (1, 1)")
+
+        def held(kind: str, begin: bytes, statement: bytes) -> None:
+            holder.exec_(b"BEGIN")
+            holder.exec_(begin)
+            ended = [0.0]
+
+            def release() -> None:
+                time.sleep(_HELD_S)
+                ended[0] = time.monotonic()
+                holder.exec_(b"COMMIT")
+
+            worker = threading.Thread(target=release)
+            worker.start()
+            began = time.monotonic()
+            asking.exec_(statement)
+            worker.join()
+            truth[kind].append(ended[0] - began)
+
+        assert server.pid is not None
+        with QueryTracer(server.pid, "postgresql") as tracer:
+            tracer.attach()
+            tracer.begin(timed=False)
+            for _ in range(_TIMES):
+                held("update", b"UPDATE t SET b = b - 1 WHERE a = 1", b"UPDATE t SET b = b + 1 WHERE a = 1")
+                held("table", b"LOCK TABLE t", b"SELECT b FROM t")
+            tracer.end()
+            found = rows_of(tracer.collect())
+    for text, name, times in ((UPDATE, "row_lock", truth["update"]), (READ, "lock", truth["table"])):
+        one = found[text]
+        assert one.waits_ms is not None
+        assert one.calls_count == _TIMES
+        assert getattr(one.waits_ms, name) == pytest.approx(1e3 * sum(times) / _TIMES, rel=0.05)
+
+
+@each_release("mysql-9.7", "mysql-5.5.9")
+def test_other_releases_say_what_they_wait_for(historical_build: ServerBuild) -> None:
+    """The calls are found in each program by itself; a server that is probed at a wrong place would end."""
+    truth: list[float] = []
+    with PrivateServer(build=historical_build) as other:
+        with other.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE x")
+            cursor.execute("CREATE TABLE x.t (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
+            cursor.execute("INSERT INTO x.t VALUES (1, 1)")
+            cursor.execute("CREATE PROCEDURE x.hold() BEGIN START TRANSACTION; UPDATE x.t SET b = 7 WHERE a = 1; END")
+            connection.commit()
+        with other.connect(database="x") as connection, connection.cursor() as cursor:
+
+            def work() -> None:
+                for _ in range(_TIMES):
+                    update = "UPDATE t SET b = b + 1 WHERE a = 1"
+                    truth.append(holding(other, "CALL hold()", "COMMIT", lambda: cursor.execute(update)))
+
+            found = rows_of(traced(other, work))
+            cursor.execute("SELECT 1")
+    waits = found[UPDATE].waits_ms
+    assert waits is not None
+    assert waits.row_lock == pytest.approx(1e3 * sum(truth) / _TIMES, rel=0.05)

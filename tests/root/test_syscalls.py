@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""System calls, bytes by file and waits for locks, against a program that counts its own and against strace."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from powerprof.attribution.syscalls import SyscallProfile, syscall_profile
+from powerprof.tracing.syscalls.tracer import SyscallTracer
+from powerprof.windows import runner
+from tests.programs.running import Running
+from tests.root.truth import compiled
+
+pytestmark = pytest.mark.usefixtures("root_bpf")
+
+
+@pytest.fixture
+def target(tmp_path: Path, compilers: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    compiled(compilers[0], "syscalls_truth.c", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    running = Running(tmp_path / "syscalls_truth")
+    yield running
+    running.end()
+
+
+def traced(target: Running) -> tuple[SyscallProfile, int, int]:
+    """A window as long as the program's work; how long it waited by its clock, and its requests of io_uring."""
+    with SyscallTracer([target.pid]) as tracer:
+        window = runner.Running(tracer)
+        target.begin()
+        line = target.line()
+        trace = tracer.collect(window.end())
+    waited_ns, ringed = (int(word) for word in line.split()[1:])
+    return syscall_profile(trace, {file.tid: file.comm for file in trace.files}), waited_ns, ringed
+
+
+def counts_of(profile: SyscallProfile) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for row in profile.calls:
+        counts[row.name] += row.count
+    return counts
+
+
+def test_calls_bytes_and_waits_are_the_programs_own(target: Running, tmp_path: Path) -> None:
+    profile, waited_ns, ringed = traced(target)
+    counts = counts_of(profile)
+    known = {"pwrite64": 300, "fdatasync": 20, "pread64": 100, "preadv": 40, "getppid": 50}
+    assert {name: counts[name] for name in known} == known
+    failed = sum(row.errors_count for row in profile.calls if row.name == "openat")
+    assert failed == 30
+    assert profile.calls_count == sum(row.count for row in profile.calls)
+    assert profile.lost_count == 0 and profile.bpf_s is not None and profile.bpf_s > 0
+
+    files = {row.path: row for row in profile.files if row.kind == "file" and row.path.endswith(("written", "ringed"))}
+    written = files[f"{tmp_path.name}/written"]
+    assert (written.thread, written.writes_count, written.write_bytes) == ("writer", 300, 300 * 4096)
+    assert (written.reads_count, written.read_bytes, written.syncs_count) == (140, 100 * 512 + 40 * 3000, 20)
+    if ringed:
+        # Still open at the end of the window: its whole path is known.
+        rung = files[str(tmp_path / "ringed")]
+        assert (rung.thread, rung.writes_count, rung.write_bytes) == ("ringer", ringed, ringed * 4096)
+
+    # One wait a turn, but where the thread that wakes was there first, or came between two turns.
+    waits = next(row for row in profile.lock_waits if row.waits_count >= 40)
+    assert waits.waits_count == 60
+    assert waits.total_ms == pytest.approx(waited_ns / 1e6, rel=0.1)
+
+
+def test_calls_by_kind_are_those_of_strace(target: Running, tmp_path: Path) -> None:
+    output = tmp_path / "strace.txt"
+    words = ["strace", "-f", "-c", "-U", "calls,errors,name", "-o", str(output), "-p", str(target.pid)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as strace:
+        assert strace.stderr is not None and "attached" in strace.stderr.readline()
+        profile, _, _ = traced(target)
+        strace.send_signal(signal.SIGINT)
+        strace.communicate(timeout=30)
+    theirs = {
+        name: (int(calls), int(errors or 0))
+        for calls, errors, name in re.findall(r"^\s*(\d+)\s+(\d*)\s+(\w+)$", output.read_text(), re.MULTILINE)
+    }
+    ours = counts_of(profile)
+    errors: Counter[str] = Counter()
+    for row in profile.calls:
+        errors[row.name] += row.errors_count
+    # What the window cuts at its edges: the read that waited for the line, and the pause after the answer.
+    edges = {"total", "read", "write", "pause", "restart_syscall", "exit"}
+    compared = (set(theirs) | set(ours)) - edges
+    assert len(compared) >= 10
+    assert {name: ours[name] for name in compared} == {name: theirs.get(name, (0, 0))[0] for name in compared}
+    assert {name: errors[name] for name in compared} == {name: theirs.get(name, (0, 0))[1] for name in compared}
