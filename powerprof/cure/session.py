@@ -92,7 +92,7 @@ def _in_turns(
         (number, names[arm]) for number, pair in enumerate(block_order(request.pairs, request.seed)) for arm in pair
     ]
     say("changing it and putting it back once, to see that both can be done")
-    with ChangedSettings([chosen.setting]) as once:
+    with ChangedSettings([chosen.setting], journal) as once:
         changed_to = once.since[0]
         journal.say_since(once.since)
     _check_notes(once)
@@ -108,7 +108,7 @@ def _in_turns(
             if arm == "before":
                 _measure(windows, each, chosen, chosen.before, len(order), request, tried, say, watch)
             else:
-                with ChangedSettings([chosen.setting]) as changed:
+                with ChangedSettings([chosen.setting], journal) as changed:
                     _measure(windows, each, chosen, changed_to, len(order), request, tried, say, watch)
                 _check_notes(changed)
             if tried.interrupted or tried.hurt is not None:

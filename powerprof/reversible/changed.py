@@ -14,6 +14,7 @@ import msgspec
 from powerprof import files, programs
 from powerprof.closeable import Closeable
 from powerprof.errors import PowerprofError
+from powerprof.reversible.journal import Journal
 from powerprof.reversible.keeper import Answer, put_all_back
 from powerprof.reversible.kinds import Changed, Setting
 
@@ -27,12 +28,13 @@ class ChangedSettings(Closeable):
 
     A process of its own (`keeper`) changes them and puts them back; it outlives us. Where that one is killed, we do it.
     A setting that somebody else changed meanwhile is left alone. `notes` are those that could not be put back, with
-    what a person has to type. Raises PowerprofError where one cannot be changed; then none is.
+    what a person has to type. `journal` is where the old values are written down: the keeper writes there whether all
+    is back. Raises PowerprofError where one cannot be changed; then none is.
     """
 
-    def __init__(self, settings: Sequence[Setting]) -> None:
+    def __init__(self, settings: Sequence[Setting], journal: Journal | None = None) -> None:
         self.notes: list[str] = []
-        self._settings = list(settings)
+        self._settings, self._journal = list(settings), journal
         self._changed: list[Changed] = []
         self._keeper: subprocess.Popen[bytes] | None = None
         self._received = b""
@@ -43,8 +45,10 @@ class ChangedSettings(Closeable):
         return [one.since for one in self._changed]
 
     def _open(self) -> None:
+        handles = [] if self._journal is None else [self._journal.handle]
         self._keeper = programs.start(
-            programs.python("-m", "powerprof.reversible.keeper", str(os.getpid())),
+            programs.python("-m", "powerprof.reversible.keeper", str(os.getpid()), *map(str, handles)),
+            pass_fds=handles,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             dies_with_us=False,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Old values written down before anything is changed: for the start after the one whose keeper was killed with it.
 
-One file a powerprof, locked (flock(2)) as long as that one lives: the kernel lets go of it however it ends. Nothing in
-it outlasts what it is about: a thread or a server that is another now is left alone, and root's folder lies in /run,
-which a boot empties as it empties those settings. No password is written down.
+One file a powerprof, locked (flock(2)) as long as that one lives, or the keeper that puts back for it: the kernel lets
+go of it however they end. The keeper writes into it whether all is back. Nothing in it outlasts what it is about: a
+thread or a server that is another now is left alone, and root's folder lies in /run, which a boot empties as it empties
+those settings. No password is written down.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import fcntl
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -41,6 +44,12 @@ class Since(msgspec.Struct, frozen=True):
     """What the settings read once they were changed (ON may read 1)."""
 
     since: list[str | None]
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """Whether everything is as it was: false before a change, true once it was put back and read."""
+
+    settled: bool
 
 
 class Journal(Closeable):
@@ -77,11 +86,14 @@ class Journal(Closeable):
         with suppress(OSError):  # the values as they were asked for stand there already
             self._append(Since(list(since)))
 
+    @property
+    def handle(self) -> int:
+        """The open file, for the keeper: while it holds it, nobody else puts back."""
+        assert self._handle is not None  # noqa: S101  of an open journal only
+        return self._handle
+
     def _append(self, what: object) -> None:
-        assert self._handle is not None  # noqa: S101  opened above
-        os.lseek(self._handle, 0, os.SEEK_END)
-        write_all(self._handle, msgspec.json.encode(what) + b"\n")
-        os.fsync(self._handle)
+        append(self.handle, what)
 
     def close(self) -> None:
         handle, self._handle = self._handle, None
@@ -91,6 +103,13 @@ class Journal(Closeable):
             with suppress(OSError), _folder() as folder:
                 folder.remove(self._name)
         os.close(handle)
+
+
+def append(handle: int, what: object) -> None:
+    """Write `what` as the last line of an open journal, to the disk. Raises OSError."""
+    os.lseek(handle, 0, os.SEEK_END)
+    write_all(handle, msgspec.json.encode(what) + b"\n")
+    os.fsync(handle)
 
 
 def put_back_left_behind() -> list[str]:
@@ -126,10 +145,18 @@ def _look_at(folder: Folder, name: str) -> list[str]:
             return []
         held = msgspec.json.decode(lines[0], type=list[Held])
         since: list[str | None] = [None] * len(held)
+        settled = False
         for line in lines[1:]:
             with suppress(msgspec.DecodeError):  # cut short by the kill
-                since = msgspec.json.decode(line, type=Since).since
-        said = [_put_back(one, last) for one, last in zip(held, since, strict=True)]
+                match msgspec.json.decode(line, type=dict[str, Any]):
+                    case {"since": values}:
+                        since = msgspec.convert(values, list[str | None])
+                    case {"settled": bool(value)}:
+                        settled = value
+        if settled:  # killed between that and the end
+            folder.remove(name)
+            return []
+        said = [_put_back(one, last, paths.changed_dir() / name) for one, last in zip(held, since, strict=True)]
     except BlockingIOError:
         return []  # its powerprof lives
     except (OSError, ValueError) as error:
@@ -142,13 +169,20 @@ def _look_at(folder: Folder, name: str) -> list[str]:
         os.close(handle)
 
 
-def _put_back(held: Held, since: str | None) -> tuple[bool, str]:
+def _put_back(held: Held, since: str | None, entry: Path) -> tuple[bool, str]:
     """Whether nothing is left to be done, and what there is to say."""
     setting = held.setting
     if started_ticks(held.pid) != held.started_ticks:
         return True, ""  # the setting ended with its process
     try:
         now = setting.read()
+    except PowerprofError as error:
+        return False, (
+            f"a powerprof that was killed had changed {setting.name} to {setting.value!r}, and what it is now cannot "
+            f"be read ({error.message}): if it is not {held.before!r}, {setting.by_hand(held.before)}; then remove "
+            f"{entry}"
+        )
+    try:
         if now in (None, held.before):
             return True, ""
         if not (now == since or same_value(now or "", setting.value)):

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from powerprof.errors import PowerprofError
+from powerprof.reversible.journal import Settled, append
 from powerprof.reversible.kinds import Changed, Setting
 
 # A server that is restarted or full of connections may answer later.
@@ -39,6 +40,13 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 def _say(answer: Answer) -> None:
     with suppress(OSError):  # powerprof is gone
         os.write(1, msgspec.json.encode(answer) + b"\n")
+
+
+def _write_down(journal: int | None, settled: bool) -> None:
+    """For the next start, whether all is as it was: it may have no right to look."""
+    if journal is not None:
+        with suppress(OSError):  # no room: the next start looks by itself
+            append(journal, Settled(settled))
 
 
 def _read_order(parent: int) -> list[Setting]:
@@ -81,10 +89,10 @@ def put_all_back(changed: list[Changed], patience_s: float) -> list[int]:
 
 
 def main() -> None:
-    """Argument: powerprof's pid."""
+    """Arguments: powerprof's pid; the number of the open journal, where there is one."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    parent = int(sys.argv[1])
+    parent, journal = int(sys.argv[1]), (int(sys.argv[2]) if len(sys.argv) > 2 else None)
     try:
         handle = os.pidfd_open(parent)
     except OSError:
@@ -94,6 +102,7 @@ def main() -> None:
         settings = _read_order(parent)
         before = [_before(setting) for setting in settings]
         _say(Answer(before=before))
+        _write_down(journal, False)
         for setting, value in zip(settings, before, strict=True):
             changed.append(Changed(setting, value))
             setting.write(setting.value)
@@ -102,7 +111,10 @@ def main() -> None:
         _wait_for_the_end(handle)
     except PowerprofError as error:
         _say(Answer(error=error.message, hint=error.hint))
-    _say(Answer(left=put_all_back(changed, _PATIENCE_S)))
+    left = put_all_back(changed, _PATIENCE_S)
+    if not left:
+        _write_down(journal, True)
+    _say(Answer(left=left))
 
 
 if __name__ == "__main__":

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from powerprof import paths
 from powerprof.database.clients.base import Login
 from powerprof.errors import PowerprofError
+from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Held, Journal, put_back_left_behind
 from powerprof.reversible.kinds import TimerSlack, Variable, started_ticks
 
@@ -84,6 +89,42 @@ def test_what_a_killed_one_left_is_put_back(sleeper: int, folder: Path) -> None:
     assert slack(sleeper) == "50000"
     assert os.listdir(folder) == []
     assert put_back_left_behind() == []
+
+
+def test_what_the_keeper_put_back_is_not_said_to_be_changed(sleeper: int, folder: Path) -> None:
+    """The next start may have no right to look: that all is as before stands in the journal."""
+    ours, theirs = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            entry = held(sleeper)
+            journal = Journal([entry])
+            journal._open()
+            changed = ChangedSettings([entry.setting], journal)
+            changed._open()
+            assert changed._keeper is not None
+            os.write(theirs, str(changed._keeper.pid).encode())
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(theirs)
+    keeper = psutil.Process(int(os.read(ours, 20)))
+    assert slack(sleeper) == OURS
+    keeper.suspend()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert put_back_left_behind() == []  # the keeper has it still
+    assert len(os.listdir(folder)) == 1
+    keeper.resume()
+    until_s = time.monotonic() + 60
+    with suppress(psutil.NoSuchProcess):
+        while keeper.status() != psutil.STATUS_ZOMBIE and time.monotonic() < until_s:
+            time.sleep(0.01)
+    assert slack(sleeper) == "50000"
+    slack(sleeper, OURS)  # by somebody else
+    assert put_back_left_behind() == []
+    assert slack(sleeper) == OURS
+    assert os.listdir(folder) == []
+    os.close(ours)
 
 
 def test_what_a_living_one_has_changed_stays(sleeper: int, folder: Path) -> None:
@@ -161,7 +202,8 @@ def test_no_password_is_written_down(sleeper: int, folder: Path) -> None:
     assert "secret-word" not in text
     assert json.loads(text.splitlines()[0])[0]["setting"]["login"]["user"] == "u"
     (said,) = put_back_left_behind()
-    assert said.endswith("SET GLOBAL a = 0")
+    assert "what it is now cannot be read" in said
+    assert said.endswith(f"if it is not '0', SET GLOBAL a = 0; then remove {folder / name}")
     assert os.listdir(folder) == [name]
 
 
