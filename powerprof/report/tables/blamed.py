@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from powerprof import text
 from powerprof.attribution.places import is_own, only_waits
@@ -55,24 +56,72 @@ class Blamed:
     @property
     def why(self) -> str:
         """`its own timer`; of several origins each with its share: `its own timer 80 %, a device 20 %`."""
-        counts: dict[str, int] = {}
-        for row in self.rows:
-            counts[origin(row)] = counts.get(origin(row), 0) + row.count
-        ranked = sorted(counts.items(), key=lambda item: -item[1])
-        named = [(said, count) for said, count in ranked if count >= _NAMED_SHARE * self.count][:3] or ranked[:1]
-        if len(ranked) == 1:
-            return ranked[0][0]
-        shares = [f"{said} {100 * count / self.count:.0f} %" for said, count in named]
-        left = len(ranked) - len(named)
-        return ", ".join([*shares, *([f"{left} more"] if left else [])])
+        return _shares((origin(row), row.count) for row in self.rows)
+
+
+@dataclass(frozen=True)
+class RanAnyway:
+    """Wakings of one thread (its name) at one stack, which ended no idle period. `first` is the most frequent row."""
+
+    rows: Sequence[Waking]
+
+    @property
+    def first(self) -> Waking:
+        return max(self.rows, key=lambda row: row.wakings_count)
+
+    @property
+    def count(self) -> int:
+        return sum(row.wakings_count for row in self.rows)
+
+    @property
+    def rate_hz(self) -> float:
+        return sum(row.wakings_hz for row in self.rows)
+
+    @property
+    def own_ms(self) -> float | None:
+        """What they ran, over all of them; None where that was not counted."""
+        counted = [row.own_ms for row in self.rows if row.own_ms is not None]
+        return sum(counted) if len(counted) == len(self.rows) else None
+
+    @property
+    def why(self) -> str:
+        """As `Blamed.why`."""
+        return _shares((origin(row), row.wakings_count) for row in self.rows)
 
 
 def blamed(rows: Iterable[Wakeup]) -> list[Blamed]:
     """The causes, those of most idle exits first."""
-    groups: dict[tuple[str, tuple[str, ...]], list[Wakeup]] = {}
+    return sorted((Blamed(group) for group in _by_stack(rows)), key=lambda cause: -cause.count)
+
+
+def ran_anyway(rows: Iterable[Waking]) -> list[RanAnyway]:
+    """The causes of wakings that ended no idle period, the most frequent first."""
+    return sorted((RanAnyway(group) for group in _by_stack(rows)), key=lambda cause: -cause.count)
+
+
+_Row = TypeVar("_Row", Wakeup, Waking)
+
+
+def _by_stack(rows: Iterable[_Row]) -> list[list[_Row]]:
+    """Rows of one thread (its name) and one stack together."""
+    groups: dict[tuple[str, tuple[str, ...]], list[_Row]] = {}
     for row in rows:
         groups.setdefault((thread_name(row.thread), tuple(map(_same, row.stack))), []).append(row)
-    return sorted((Blamed(group) for group in groups.values()), key=lambda cause: -cause.count)
+    return list(groups.values())
+
+
+def _shares(counted: Iterable[tuple[str, int]]) -> str:
+    """`its own timer`; of several origins each with its share: `its own timer 80 %, a device 20 %`."""
+    counts: dict[str, int] = {}
+    for said, count in counted:
+        counts[said] = counts.get(said, 0) + count
+    ranked, whole = sorted(counts.items(), key=lambda item: -item[1]), sum(counts.values())
+    if len(ranked) == 1:
+        return ranked[0][0]
+    named = [(said, count) for said, count in ranked if count >= _NAMED_SHARE * whole][:3] or ranked[:1]
+    shares = [f"{said} {100 * count / whole:.0f} %" for said, count in named]
+    left = len(ranked) - len(named)
+    return ", ".join([*shares, *([f"{left} more"] if left else [])])
 
 
 def _same(frame: StackFrame) -> str:
@@ -131,12 +180,34 @@ def most(record: Attribution) -> tuple[str, str | None, float]:
     return name, function, sum(row.rate_hz for row in rows)
 
 
+def ran_anyway_sentence(rows: Sequence[Waking], window_s: float) -> str:
+    """How often a target that ended no idle period was woken, and which function on which thread it was mostly."""
+    count = sum(row.wakings_count for row in rows)
+    (name, function), most_of = min(_placed(rows), key=lambda item: -sum(row.wakings_count for row in item[1]))
+    times = sum(row.wakings_count for row in most_of)
+    who = ""
+    if times >= _NAMED_SHARE * count:
+        who = f", {text.number(times / window_s, 1)} of them by {_at(name, function)}"
+    rate = text.number(count / window_s, 1)
+    return f"It was woken {rate} times a second while CPUs ran anyway{who}. On a quieter host that ends idle periods:"
+
+
 def _by_place(record: Attribution) -> list[tuple[tuple[str, str | None], list[Wakeup]]]:
-    """Rows by thread and function, those of most idle exits first: stacks that differ within them are one."""
-    places: dict[tuple[str, str | None], list[Wakeup]] = {}
-    for row in record.wakeups:
+    """Rows by thread and function, those of most idle exits first."""
+    return sorted(_placed(record.wakeups), key=lambda item: -sum(row.count for row in item[1]))
+
+
+def _placed(rows: Iterable[_Row]) -> list[tuple[tuple[str, str | None], list[_Row]]]:
+    """Rows by thread and function: stacks that differ within them are one."""
+    places: dict[tuple[str, str | None], list[_Row]] = {}
+    for row in rows:
         places.setdefault((thread_name(row.thread), function_of(row.stack)), []).append(row)
-    return sorted(places.items(), key=lambda item: -sum(row.count for row in item[1]))
+    return list(places.items())
+
+
+def _at(name: str, function: str | None) -> str:
+    """Thread and function, as a sentence names them."""
+    return text.cut(name if function is None else f"{name} in {text.without_parameters(function)}", 70)
 
 
 def _who(record: Attribution, mine: int) -> str:
@@ -147,8 +218,7 @@ def _who(record: Attribution, mine: int) -> str:
         cause = Blamed(rows)
         if said and cause.count < _NAMED_SHARE * mine:
             break
-        place = name if function is None else f"{name} in {text.without_parameters(function)}"
-        said.append(f"{text.number(cause.rate_hz, 1)} by {text.cut(place, 70)}{_every(cause)}")
+        said.append(f"{text.number(cause.rate_hz, 1)} by {_at(name, function)}{_every(cause)}")
     return ("; " if "," in "".join(said) else " and ").join(said)
 
 

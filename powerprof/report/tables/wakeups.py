@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from powerprof import text
 from powerprof.attribution.records import Attribution, Wakeup, Waking
-from powerprof.report.tables.blamed import blamed
+from powerprof.report.tables.blamed import blamed, ran_anyway
 from powerprof.report.tables.table import Cell, Column, Path, Places, Table, TableRow, Words, figures, words
 
 _ELSEWHERE = 100
@@ -67,7 +67,7 @@ def beyond(record: Attribution, limit: int) -> str:
     if record.wakeups:
         counts, what = [cause.count for cause in blamed(record.wakeups)[limit:]], "idle exit"
     else:
-        counts, what = [row.wakings_count for row in record.wakings_without_exit[limit:]], "waking"
+        counts, what = [cause.count for cause in ran_anyway(record.wakings_without_exit)[limit:]], "waking"
     return f"{text.some(len(counts), 'more row')} with {text.some(sum(counts), what)}" if counts else ""
 
 
@@ -86,12 +86,20 @@ def ran_anyway_table(record: Attribution, places: Places, limit: int) -> Table |
     """What woke a target that ended no idle period, the first `limit` rows: on a quieter host, that is what would."""
     if record.wakeups or not record.wakings_without_exit:
         return None
+    number_of = {id(waking): number for number, waking in enumerate(record.wakings_without_exit)}
     rows = []
-    for index, waking in enumerate(record.wakings_without_exit[:limit]):
-        at = f"/wakings_without_exit/{index}"
-        counted = {"rate": places.figure(f"{at}/wakings_hz", 1), "count": places.figure(f"{at}/wakings_count")}
-        path = Path([frame.placed for frame in waking.stack], waking.stack_complete)
-        rows.append(TableRow({**counted, "thread": Words(waking.thread.label, _why(waking)), "path": path}))
+    for cause in ran_anyway(record.wakings_without_exit)[:limit]:
+        first = cause.first
+        at = f"/wakings_without_exit/{number_of[id(first)]}"
+        counted: dict[str, Cell] = {
+            "rate": Words(text.number(cause.rate_hz, 1)),
+            "count": Words(text.count(cause.count)),
+        }
+        if len(cause.rows) == 1:
+            counted = {"rate": places.figure(f"{at}/wakings_hz", 1), "count": places.figure(f"{at}/wakings_count")}
+        why = _why(first) if len(cause.rows) == 1 else cause.why
+        path = Path([frame.placed for frame in first.stack], first.stack_complete)
+        rows.append(TableRow({**counted, "thread": Words(first.thread.label, why), "path": path}))
     columns = [
         *figures(rate="/s", count="wakings"),
         *words("thread"),

@@ -11,7 +11,7 @@ from powerprof import text
 from powerprof.attribution.records import Attribution, StackFrame, Wakeup
 from powerprof.records import Cause
 from powerprof.report.tables import notes, sums
-from powerprof.report.tables.blamed import blamed, function_of, headline, origin, thread_name
+from powerprof.report.tables.blamed import blamed, function_of, headline, ran_anyway, ran_anyway_sentence, thread_name
 
 BY = ("stack", "function", "thread", "device", "unit")
 _SHOWN = 20
@@ -88,15 +88,18 @@ def _ran_anyway(record: Attribution, width: int, limit: int, sources: bool) -> l
     rows, span_s = record.wakings_without_exit, record.wakings_window_s
     if not rows or not span_s:
         return []
-    rate = text.number(sum(row.wakings_count for row in rows) / span_s, 1)
-    said = f"It was woken {rate} times a second while CPUs ran anyway. On a quieter host that ends idle periods:"
-    lines = ["", *text.wrap(said, width), f"{'/s':>8}  {'':>8}  {'C0':>9}  thread and stack (innermost first)"]
-    for row in rows[:limit]:
-        each = "" if row.own_ms is None else text.number(row.own_ms / row.wakings_count, 2, " ms")
-        head = f"{text.number(row.wakings_hz, 1):>8}  {'':>8}  {each:>9}  "
-        lines.append(text.cut(f"{head}{thread_name(row.thread)} · {origin(row)}", width))
-        lines += _stack(row.stack, width, " " * 31, sources)
-    return lines + _rest([row.wakings_hz for row in rows[limit:]])
+    lines = [
+        "",
+        *text.wrap(ran_anyway_sentence(rows, span_s), width),
+        f"{'/s':>8}  {'':>8}  {'C0':>9}  thread and stack (innermost first)",
+    ]
+    causes = ran_anyway(rows)
+    for cause in causes[:limit]:
+        each = "" if cause.own_ms is None else text.number(cause.own_ms / cause.count, 2, " ms")
+        head = f"{text.number(cause.rate_hz, 1):>8}  {'':>8}  {each:>9}  "
+        lines.append(text.cut(f"{head}{thread_name(cause.first.thread)} · {cause.why}", width))
+        lines += _stack(cause.first.stack, width, " " * 31, sources)
+    return lines + _rest([cause.rate_hz for cause in causes[limit:]])
 
 
 def _function(row: Wakeup) -> str:
