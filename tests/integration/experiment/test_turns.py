@@ -149,8 +149,8 @@ def test_both_conditions_get_the_same_statements_in_turns(
         # The same seed: the arrivals of both differ only by what the waiting for an answer leaves out.
         assert pair["a"]["queries"] == pytest.approx(pair["b"]["queries"], rel=0.25)  # type: ignore[comparison-overlap]
     metrics = {metric["name"]: metric for metric in record["metrics"]}
-    assert metrics["latency_p50_ms"]["a"]["mean"] == pytest.approx(2.5, abs=1.5)
-    assert metrics["latency_p50_ms"]["b"]["mean"] == pytest.approx(8.5, abs=3)
+    # Each condition's own naps: a busy host makes them longer, never as long as the other's, and never shorter.
+    assert 2.0 <= metrics["latency_p50_ms"]["a"]["mean"] < 8.0 <= metrics["latency_p50_ms"]["b"]["mean"]
     assert record["control"] is None
 
 

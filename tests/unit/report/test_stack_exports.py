@@ -112,7 +112,7 @@ def test_go_reads_the_profile_where_there_is_go(tmp_path: Path) -> None:
         [go, "tool", "pprof", "-top", str(path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,  # the first use compiles pprof itself
         env={**os.environ, "GOTOOLCHAIN": "local", "GOPROXY": "off"},
         check=True,
     )

@@ -146,7 +146,8 @@ def test_samples_are_shares_of_c0_and_conserved() -> None:
     assert (profile.c0_percent, profile.target_percent, profile.target_c0_ms) == (10.0, 50.0, 500.0)
     assert (profile.complete_count, profile.lost_count) == (20, 30)
     clear = profile.functions[0]
-    assert (clear.function, clear.kernel, clear.self_count, clear.self_percent) == ("clear_page", True, 50, 50.0)
+    assert profile.percent_of == "target"
+    assert (clear.function, clear.kernel, clear.self_count, clear.self_percent) == ("clear_page", True, 50, 100.0)
 
 
 def test_wilson_intervals_hold_at_the_edges() -> None:
