@@ -71,6 +71,7 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
 	@$(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2
 	@status=0; export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; \
+	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"; \
 	$(PARALLEL) --reruns 1 || status=1; \
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
 	$(PYTEST) --reruns 3 --reruns-delay 10 $(ALONE) || status=1; \

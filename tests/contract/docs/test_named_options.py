@@ -65,10 +65,15 @@ def options() -> dict[str, frozenset[str]]:
     return {name: frozenset(one.name for one in command.options) | _EVERYWHERE for name, command in commands().items()}
 
 
+def modules() -> list[str]:
+    """Their paths below the package."""
+    return sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
+
+
 @cache
 def trees() -> dict[str, ast.Module]:
     """Path below the package → the module."""
-    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+    return {path: ast.parse((PACKAGE / path).read_text()) for path in modules()}
 
 
 def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -149,7 +154,7 @@ def problems_of(text: str, path: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("path", sorted(trees()))
+@pytest.mark.parametrize("path", modules())
 def test_options_in_texts_of_the_product_exist(path: str) -> None:
     wrong = [
         f"{path}:{line}: {text!r}: {what}" for line, text in _texts(trees()[path]) for what in problems_of(text, path)

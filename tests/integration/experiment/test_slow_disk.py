@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from powerprof.database.isolation import diskgroup
-from powerprof.errors import CapabilityError
 from powerprof.sources import oslayer
 
 _READS, _READS_HZ = 40, 40
@@ -27,20 +25,13 @@ def slow_disk(tmp_path: Path) -> Iterator[Path]:
 
     The kernel delays the loop's own reads of the file; the requests to the loop device take that long.
     """
-    if os.geteuid() != 0 or shutil.which("losetup") is None:
-        pytest.skip("a loop device needs root and losetup")
     image = tmp_path / "image"
     image.write_bytes(os.urandom(_BLOCK) * 1024)
-    try:
-        root, disk = diskgroup.hierarchy(), diskgroup.disk_of(image)
-    except CapabilityError as error:
-        pytest.skip(error.message)
+    root, disk = diskgroup.hierarchy(), diskgroup.disk_of(image)
     group = root / f"powerprof-test-{os.getpid()}"
     made = subprocess.run(
-        ["losetup", "--find", "--show", "--direct-io=on", image], capture_output=True, text=True, check=False
+        ["losetup", "--find", "--show", "--direct-io=on", image], capture_output=True, text=True, check=True
     )
-    if made.returncode:
-        pytest.skip(f"no loop device: {made.stderr.strip()}")
     device, home = Path(made.stdout.strip()), _group_of_this_process(root)
     group.mkdir()
     try:
@@ -63,6 +54,7 @@ def _group_of_this_process(root: Path) -> Path:
     return root
 
 
+@pytest.mark.loopdevice
 def test_service_time_is_that_of_who_asks(slow_disk: Path) -> None:
     descriptor = os.open(slow_disk, os.O_RDONLY | os.O_DIRECT)
     number = slow_disk.stat().st_rdev

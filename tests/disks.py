@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a disk of this host can be made slower."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from powerprof.database.isolation import diskgroup
+from powerprof.errors import PowerprofError
+
+
+def slows_loop_devices() -> bool:
+    """Can a loop device be made here of a file whose disk a control group delays?"""
+    if not os.access("/dev/loop-control", os.W_OK) or shutil.which("losetup") is None:
+        return False
+    try:
+        return bool(diskgroup.hierarchy() and diskgroup.disk_of(Path(tempfile.gettempdir())))
+    except PowerprofError:
+        return False
