@@ -60,6 +60,14 @@ class Series:
     per_cpu: Annotated[
         str, typer.Option("--per-cpu", metavar="auto|yes|no", help="Idle time by CPU (auto: up to 8 CPUs).")
     ] = "auto"
+    statements: Annotated[
+        str | None,
+        typer.Option(
+            "--statements",
+            metavar="ID|NAME|PATH",
+            help="Also serve the 20 costliest statements of this server (process id or name, or its socket).",
+        ),
+    ] = None
 
 
 def command(
@@ -103,6 +111,7 @@ def command(
         top=series.top,
         stale_s=series.stale,
         per_cpu=None if series.per_cpu == "auto" else series.per_cpu == "yes",
+        statements=series.statements,
     )
     try:
         with ExitStack() as stack:

@@ -17,6 +17,7 @@ from powerprof.live.intervals import LiveInterval, RowKey
 from powerprof.live.metrics import Shared, render
 from powerprof.live.monitor import HostMonitor, MonitorPlan
 from powerprof.live.ranking import Ranking
+from powerprof.live.statementtotals import StatementTotals
 from powerprof.live.totals import Totals
 from powerprof.live.webconfig import WebConfig, load
 from powerprof.processes.targets import resolve
@@ -45,6 +46,7 @@ class ExportPlan:
     top: int = 20
     stale_s: float = 300.0
     per_cpu: bool | None = None
+    statements: str | None = None
 
 
 Observer = Callable[[LiveInterval], None]
@@ -62,7 +64,8 @@ def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
     serving.check_open(address, config, plan.insecure)
     per_cpu = len(online_cpus()) <= _CPUS_APART if plan.per_cpu is None else plan.per_cpu
     rows: Ranking[RowKey] = Ranking(plan.top, plan.stale_s)
-    totals = Totals(rows, Ranking(plan.top, plan.stale_s), per_cpu=per_cpu)
+    served = None if plan.statements is None else StatementTotals.of(stale_s=plan.stale_s)
+    totals = Totals(rows, Ranking(plan.top, plan.stale_s), served, per_cpu=per_cpu)
     shared = Shared(totals, _built(), deadline_s=_LATE_INTERVALS * plan.interval_s + _LATE_S)
     target = resolve(plan.words, cgroup=None, system=not plan.words)
     monitor = HostMonitor(
@@ -73,6 +76,7 @@ def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
             ask_servers=plan.ask_servers,
             ask_every_s=plan.ask_every_s,
             accounts=plan.accounts,
+            statements=plan.statements,
         ),
         lambda text: None,
     )

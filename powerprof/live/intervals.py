@@ -96,6 +96,35 @@ class Used(msgspec.Struct, frozen=True):
     cpu_s: float
 
 
+class ServedStatement(msgspec.Struct, frozen=True, kw_only=True):
+    """What a statement used in an interval. `text` is without values, and cut."""
+
+    id: str
+    text: str
+    schema: str
+    c0_s: float
+    wakeups_count: int = 0
+    joules: float = 0.0
+
+
+class ServedStatements(msgspec.Struct, frozen=True, kw_only=True):
+    """The statements of one server in an interval; `method` None: it was away, or could not be traced.
+
+    `c0_s`, `wakeups_count` and `joules` are the whole server's in `window_s`; None where they are not known, as
+    wake-ups of samples. `kind` is that of the joules.
+    """
+
+    server: str
+    method: str | None = None
+    window_s: float = 0.0
+    c0_s: float = 0.0
+    wakeups_count: int | None = None
+    joules: float | None = None
+    kind: Kind | None = None
+    statements: tuple[ServedStatement, ...] = ()
+    bpf_s: float | None = None
+
+
 class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     """What happened on this host in one interval.
 
@@ -127,6 +156,7 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[ServerState, ...] = ()
     findings: tuple[LiveFinding, ...] = ()
     used: dict[str, Used] | None = None
+    statements: ServedStatements | None = None
     notes: Notes = ()
 
     @property

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from powerprof.live.intervals import OTHER, REST, LiveInterval
+from powerprof.live.statementtotals import StatementTotals
 from powerprof.live.totals import Totals
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # By which account and from which file a server runs.
 _WHOSE = ("account", "program")
+_STATEMENT, _BY_METHOD = ("server", "statement"), ("server", "method")
 # Label values in the order of the labels.
 Rows = Mapping[Any, float]
 
@@ -126,6 +128,7 @@ def _counters(totals: Totals) -> Iterator[Metric]:
     yield family("powerprof_energy_joules", "Energy by meter and domain.", ("source", "domain", "kind"), by_domain)
     host = {(kind,): value for kind, value in totals.host_joules.items()}
     yield family("powerprof_host_energy_joules", "Energy of the host: one sum of domains.", ("kind",), host)
+    yield from _statement_counters(totals.statements, family)
     queries = {(name,): float(count) for name, count in totals.queries.items()}
     yield family("powerprof_server_queries", "Statements that a server answered.", ("server",), queries)
     for name, help_text, value in (
@@ -147,6 +150,43 @@ def _counters(totals: Totals) -> Iterator[Metric]:
         ("powerprof_tool_wakeups", "Idle exits that powerprof itself caused.", totals.own_wakeups_count),
     ):
         yield family(name, help_text, (), {(): float(value)})
+
+
+def _statement_counters(found: StatementTotals | None, family: Callable[..., Metric]) -> Iterator[Metric]:
+    """Of the server whose statements are served. What was not measured in the last interval has no series then."""
+    if found is None or not found.server:
+        return
+    measured = {(found.server, method): seconds for method, seconds in found.measured_s.items()}
+    yield family(
+        "powerprof_statements_measured_seconds", "Time in which statements were told apart.", _BY_METHOD, measured
+    )
+    if not found.up:
+        return
+    places = {(found.server, id): place for id, place in found.places().items()}
+    cpu_s = {key: place.c0_s for key, place in places.items()}
+    yield family(
+        "powerprof_statement_cpu_seconds", "CPU time by statement; all rows together are the server.", _STATEMENT, cpu_s
+    )
+    if found.has_wakeups:
+        wakeups = {key: float(place.exits_count) for key, place in places.items()}
+        yield family("powerprof_statement_wakeups", "Idle periods that a statement ended.", _STATEMENT, wakeups)
+    if found.kind is not None:
+        joules = {(*key, found.kind): place.joules for key, place in places.items()}
+        yield family(
+            "powerprof_statement_joules", "Energy above the idle floor by statement.", (*_STATEMENT, "kind"), joules
+        )
+
+
+def _statement_gauges(found: StatementTotals | None, family: Callable[..., Metric]) -> Iterator[Metric]:
+    if found is None or not found.server:
+        return
+    up = {(found.server,): float(found.up)}
+    yield family("powerprof_statements_up", "Whether statements were told apart.", ("server",), up)
+    if found.up:
+        texts = {id: found.texts.get(id) for id in found.rows.places}
+        info = {(found.server, id, row.schema, row.text): 1.0 for id, row in texts.items() if row is not None}
+        labels = (*_STATEMENT, "schema", "text")
+        yield family("powerprof_statement_info", "The text of a statement, without values, cut.", labels, info)
 
 
 def _gauges(totals: Totals, shared: Shared) -> Iterator[Metric]:
@@ -179,6 +219,7 @@ def _gauges(totals: Totals, shared: Shared) -> Iterator[Metric]:
     }
     labels = ("rule", "severity", "server", *_WHOSE)
     yield family("powerprof_finding", "1 while a rule of `diagnose` holds.", labels, findings)
+    yield from _statement_gauges(totals.statements, family)
     meters = {key: float(value) for key, value in totals.meters.items()}
     yield family("powerprof_meter_up", "Whether a meter gave a figure.", ("source", "domain"), meters)
     single: list[tuple[str, str, float | None]] = [

@@ -33,6 +33,7 @@ from powerprof.live.cost import OwnTime
 from powerprof.live.intervals import LiveInterval
 from powerprof.live.pace import Pace
 from powerprof.live.pending import Pending
+from powerprof.live.served import ServedServer
 from powerprof.live.servers import ASK_EVERY_S, Servers
 from powerprof.processes.targets import Target, found_again
 from powerprof.processes.tasks import Task, look_up
@@ -67,7 +68,8 @@ _FORGET_EVERY_S = 3600.0
 class MonitorPlan:
     """What to watch, and how often to say so. `ask_servers`: database servers of the target are asked for their state
     every `ask_every_s`, by their own sockets or by the option files in `accounts`. `keep_newest`: `HostMonitor.newest`
-    will be called, and intervals say which processes used busy CPUs."""
+    will be called, and intervals say which processes used busy CPUs. `statements`: those of this server (a process id
+    or name, or a socket's path) are told apart."""
 
     target: Target
     interval_s: float = 5.0
@@ -77,6 +79,7 @@ class MonitorPlan:
     accounts: tuple[Path, ...] = ()
     settle: bool = True
     keep_newest: bool = False
+    statements: str | None = None
 
 
 class HostMonitor(Closeable):
@@ -106,6 +109,10 @@ class HostMonitor(Closeable):
         self._looks.members.need_one()
         self._own = OwnTime(self._tracer.program)
         stack.callback(self._servers.close)
+        self._served: ServedServer | None = None
+        if plan.statements is not None:
+            self._say("loading the tracer of statements")
+            self._served = stack.enter_context(ServedServer(plan.statements, ask=plan.ask_servers))
         privileges.settle(plan.settle, plan.energy.source)
         heap.settle()
         self._trim = heap.Trim()
@@ -145,8 +152,12 @@ class HostMonitor(Closeable):
             self._servers.before()
             self._looks.judge(self._servers.asked_pids)
         # It wakes only where a buffer or a table fills or a meter's counter would wrap.
+        if self._served is not None:
+            self._served.begin()
         now_s = time.monotonic()
         wait_out((self._tracer, Metered(self._energy.meters)), self._pace.next_end_s(now_s) - now_s)
+        if self._served is not None:
+            self._served.end()
         window = self._monitor.read()
         # What it takes to name and to blame, a second where programs are new, is the next interval's.
         ended_at = now_text(_age_s(window))
@@ -179,6 +190,8 @@ class HostMonitor(Closeable):
         if self._busy is not None:
             share = None if interval.c0_percent is None else interval.c0_percent / 100.0
             interval = msgspec.structs.replace(interval, used=self._busy.used(share, interval.window_s))
+        if self._served is not None:
+            interval = self._with_statements(interval, self._served, window)
         # Of CPUs that went, their counters tell; without a cpuidle driver nothing else does.
         changed = set(online) - set(self._cpus) if _has_counters(window) else set(online) ^ set(self._cpus)
         if changed:
@@ -190,6 +203,14 @@ class HostMonitor(Closeable):
             self._hurry(interval)
         self._follow(stacks, online)
         return interval
+
+    def _with_statements(self, interval: LiveInterval, served: ServedServer, window: TracedWindow) -> LiveInterval:
+        statements = served.collect(window.residency, self._energy)
+        own = interval.own
+        if statements.bpf_s is not None:
+            own = msgspec.structs.replace(own, bpf_s=(own.bpf_s or 0.0) + statements.bpf_s)
+        notes = (*interval.notes, f"statements: {served.trouble}") if served.trouble else interval.notes
+        return msgspec.structs.replace(interval, statements=statements, own=own, notes=notes)
 
     def _with_energy(self, window: TracedWindow) -> TracedWindow:
         meters = self._energy.meters

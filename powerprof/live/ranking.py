@@ -34,6 +34,8 @@ class Place:
     seen: bool = False
     read_count: int = 0
     read_c0_s: float = 0.0
+    joules: float = 0.0
+    read_joules: float = 0.0
 
 
 @dataclass
@@ -54,10 +56,18 @@ class Ranking(Generic[K]):
     # Series that have ended since somebody read them: one that begins again before the next reading goes on.
     _ended: dict[K, Place] = field(default_factory=dict)
 
-    def add(self, window_s: float, costs: Mapping[K, Cost], exits_count: int, c0_s: float) -> None:
-        """One more interval: what each key cost, and what it was in all."""
+    def add(
+        self,
+        window_s: float,
+        costs: Mapping[K, Cost],
+        exits_count: int,
+        c0_s: float,
+        energy: Mapping[K, float] | None = None,
+        joules: float = 0.0,
+    ) -> None:
+        """One more interval: what each key cost, and what it was in all; with `energy`, the joules of each."""
         self._age(window_s, costs)
-        counted_exits, counted_c0_s = 0, 0.0
+        counted_exits, counted_c0_s, counted_joules = 0, 0.0, 0.0
         for key, cost in costs.items():
             place = self.places.get(key)
             if place is not None and place.seen:
@@ -65,8 +75,12 @@ class Ranking(Generic[K]):
                 place.c0_s += cost[1]
                 counted_exits += cost[0]
                 counted_c0_s += cost[1]
+                if energy is not None:
+                    place.joules += energy.get(key, 0.0)
+                    counted_joules += energy.get(key, 0.0)
         self.rest.exits_count += max(0, exits_count - counted_exits)
         self.rest.c0_s += max(0.0, c0_s - counted_c0_s)
+        self.rest.joules += max(0.0, joules - counted_joules)
         self._give_places()
 
     def read(self) -> None:
@@ -75,6 +89,7 @@ class Ranking(Generic[K]):
         for place in self.places.values():
             place.seen = True
             place.read_count, place.read_c0_s = place.exits_count, place.c0_s
+            place.read_joules = place.joules
 
     def _age(self, window_s: float, costs: Mapping[K, Cost]) -> None:
         """Costs fade by half a minute; a key that did nothing for long enough loses its place."""
@@ -99,8 +114,11 @@ class Ranking(Generic[K]):
         if place is not None:
             self.rest.exits_count += place.exits_count - place.read_count
             self.rest.c0_s += place.c0_s - place.read_c0_s
+            self.rest.joules += place.joules - place.read_joules
             if place.seen:
-                self._ended[key] = replace(place, exits_count=place.read_count, c0_s=place.read_c0_s)
+                self._ended[key] = replace(
+                    place, exits_count=place.read_count, c0_s=place.read_c0_s, joules=place.read_joules
+                )
 
     def _begin(self, key: K) -> None:
         self.places[key] = self._ended.pop(key, Place())

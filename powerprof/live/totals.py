@@ -9,6 +9,7 @@ from typing import get_args
 
 from powerprof.live.intervals import REST, UNTRACED, IntervalRow, Joules, LiveFinding, LiveInterval, RowKey, ServerState
 from powerprof.live.ranking import Ranking
+from powerprof.live.statementtotals import StatementTotals
 from powerprof.records import Mechanism
 
 
@@ -18,6 +19,7 @@ class Totals:
 
     rows: Ranking[RowKey] = field(default_factory=Ranking)
     units: Ranking[str] = field(default_factory=Ranking)
+    statements: StatementTotals | None = None
     per_cpu: bool = True
     idle_s: dict[tuple[str, str], float] = field(default_factory=dict)
     # All of them from the start: what a series held when it appeared would be lost to a store.
@@ -66,11 +68,15 @@ class Totals:
         self._add_energy(interval.energy)
         self._add_servers(interval)
         self._add_rows(interval)
+        if self.statements is not None and interval.statements is not None:
+            self.statements.add(interval.statements)
 
     def read(self) -> None:
         """A reader was shown every series: rows that are new count from here."""
         self.rows.read()
         self.units.read()
+        if self.statements is not None:
+            self.statements.read()
 
     def _add_own(self, interval: LiveInterval) -> None:
         own = interval.own

@@ -17,11 +17,12 @@ from powerprof.queries import notes
 from powerprof.queries.join import parts_of
 from powerprof.queries.reach import Reach, asked
 from powerprof.queries.record import Measured
+from powerprof.records import Window
 from powerprof.tracing.captures.oncpu import OnCpuCapture
 from powerprof.tracing.captures.statements import StatementTrace, TextSeen
 from powerprof.tracing.oncpu.tracer import OnCpuTracer
 from powerprof.tracing.statements.tracer import QueryTracer
-from powerprof.windows.runner import pass_window
+from powerprof.windows.runner import Part, pass_window
 from powerprof.windows.sampling import WindowMeter
 
 _RECENT_S, _TRIAL_S = 0.5, 0.5
@@ -69,6 +70,7 @@ class Probes(Closeable):
     def __init__(self, server: Reach, *, stacks: bool = False, again: bool = False) -> None:
         self._server, self._again = server, again
         self._last: tuple[float, Known] | None = None
+        self._known = Known()
         self._stack = ExitStack()
         try:
             self._tracer = self._stack.enter_context(QueryTracer(server.pid, server.family, stacks=stacks))
@@ -84,30 +86,43 @@ class Probes(Closeable):
     def close(self) -> None:
         self._stack.close()
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What observes a window, for a runner."""
+        return (self._tracer,) if self._beside is None else (self._tracer, self._beside)
+
+    def ready(self) -> None:
+        """A window is near: the server is asked, and the probe placed where it is not yet."""
+        self._known = self._before()
+        self._tracer.attach()
+
     def window(self, duration_s: float, energy: WindowEnergy) -> Taken:
         """Trace one window; the server is asked before and after it, never within."""
-        tracer, server = self._tracer, self._server
-        before = self._before()
-        tracer.attach()
-        beside = () if self._beside is None else (self._beside,)
+        self.ready()
         # Opened before: that takes a while, and belongs to no window.
         with WindowMeter(meters=energy.meters) as meter:
-            passed = pass_window(duration_s, tracer, *meter.parts, *beside)
+            passed = pass_window(duration_s, self._tracer, *meter.parts, *self.parts[1:])
             window = meter.collect(passed)
         sampled = None if self._beside is None else self._beside.collect(passed)
         if not self._again:
-            tracer.detach()
+            self._tracer.detach()
+        taken = self.taken(energy.complete(window), interrupted=passed.interrupted is not None)
+        return taken._replace(sampled=sampled)
+
+    def taken(self, window: Window, *, interrupted: bool = False) -> Taken:
+        """What was traced in a window that has ended; `window` is the host in it, with its energy."""
+        tracer, server = self._tracer, self._server
         trace = tracer.collect()
         after = asked(server, running=self._again)
         self._last = (time.monotonic(), after) if self._again else None
-        known = performance.merged(before, after)
+        known = performance.merged(self._known, after)
         parts = parts_of(trace, known)
         cost = trace.cost
         measured = Measured(
             method="probes",
             parts=parts,
             known=known,
-            window=energy.complete(window),
+            window=window,
             window_s=trace.window_s,
             gap_before_s=tracer.gap_before_s,
             process_cpu_s=None if trace.process_cpu_ns is None else trace.process_cpu_ns / 1e9,
@@ -119,9 +134,9 @@ class Probes(Closeable):
             lost_count=trace.lost_count,
             unreadable_count=trace.unreadable_count,
             cut_count=trace.cut_count,
-            interrupted=passed.interrupted is not None,
+            interrupted=interrupted,
         )
-        return Taken(measured, trace.texts, trace, sampled)
+        return Taken(measured, trace.texts, trace)
 
     def trial(self) -> Trial:
         """What the probes take of the server, in a moment before the window."""

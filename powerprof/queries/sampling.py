@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 from powerprof.closeable import Closeable
-from powerprof.database.clients.performance import merged
+from powerprof.database.clients.performance import Known, merged
 from powerprof.energy.windows import WindowEnergy
 from powerprof.queries import notes
+from powerprof.queries.probing import Taken
 from powerprof.queries.reach import Reach, ServerTime, asked
 from powerprof.queries.record import Measured
 from powerprof.queries.sampled import moment_parts
-from powerprof.tracing.captures.statements import TextSeen
+from powerprof.records import Window
 from powerprof.tracing.statements.members import Members
 from powerprof.tracing.statements.moments import MomentSampler
-from powerprof.windows.runner import pass_window
+from powerprof.windows.runner import Part, pass_window
 from powerprof.windows.sampling import WindowMeter
 
 
@@ -23,31 +24,46 @@ class Samples(Closeable):
     def __init__(self, server: Reach) -> None:
         self._server = server
         self._sampler = MomentSampler(server.pid, server.family)
+        members = Members(server.pid, is_family=server.family == "postgresql")
+        self._used = ServerTime(server.label, members.cpu_ns)
+        self._known = Known()
 
     def close(self) -> None:
         self._sampler.close()
 
-    def window(self, duration_s: float, energy: WindowEnergy) -> tuple[Measured, list[TextSeen]]:
-        """One window, and the texts as clients sent them. The server is asked before and after it, never within.
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What observes a window, for a runner."""
+        return self._used, self._sampler
+
+    def ready(self) -> None:
+        """A window is near: the server is asked."""
+        self._known = asked(self._server, running=False)
+
+    def window(self, duration_s: float, energy: WindowEnergy) -> Taken:
+        """One window. The server is asked before and after it, never within.
 
         Raises PowerprofError where the server ended.
         """
-        server, sampler = self._server, self._sampler
-        members = Members(server.pid, is_family=server.family == "postgresql")
-        before = asked(server, running=False)
-        used = ServerTime(server.label, members.cpu_ns)
+        self.ready()
         with WindowMeter(meters=energy.meters) as meter:
-            passed = pass_window(duration_s, used, sampler, *meter.parts)
+            passed = pass_window(duration_s, *self.parts, *meter.parts)
             window = meter.collect(passed)
-        cpu_s, window_s = used.collect()
-        moments = sampler.collect()
-        known = merged(before, asked(server, running=False))
+        return self.taken(energy.complete(window), interrupted=passed.interrupted is not None)
+
+    def taken(self, window: Window, *, interrupted: bool = False) -> Taken:
+        """What was sampled in a window that has ended, with the texts as clients sent them; `window` is the host in it,
+        with its energy. Raises PowerprofError where the server ended."""
+        server = self._server
+        cpu_s, window_s = self._used.collect()
+        moments = self._sampler.collect()
+        known = merged(self._known, asked(server, running=False))
         parts, count = moment_parts(moments, known, cpu_s, window_s)
         measured = Measured(
             method="samples",
             parts=parts,
             known=known,
-            window=energy.complete(window),
+            window=window,
             window_s=window_s,
             process_cpu_s=cpu_s,
             cost_s=moments.cost_s,
@@ -57,6 +73,6 @@ class Samples(Closeable):
             lost_count=moments.lost_count,
             unreadable_count=moments.unreadable_count,
             cut_count=moments.cut_count,
-            interrupted=passed.interrupted is not None,
+            interrupted=interrupted,
         )
-        return measured, moments.texts
+        return Taken(measured, moments.texts)

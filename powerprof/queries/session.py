@@ -165,4 +165,4 @@ def _by(
     say("loading the sampler")
     with Samples(server) as sampler:
         say(f"sampling {server.label} for {request.duration_s:g} s")
-        return Taken(*sampler.window(request.duration_s, energy))
+        return sampler.window(request.duration_s, energy)

@@ -18,11 +18,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from powerprof.database.private.server import PrivateServer
 from powerprof.live.unit import capabilities
 from powerprof.sources.cpuidle import CpuidleReader
 from tests.conftest import Cli
 from tests.integration.monitoring.engines import free_port
 from tests.programs.held import has_settled
+from tests.root.mariadb_work import BURN, BURN_TEXT, asking
 
 # A page's timestamp is to the millisecond.
 _ROUNDED_S = 0.001
@@ -225,3 +227,56 @@ def test_an_address_that_is_taken_ends_before_anything_is_loaded(powerprof_cli: 
         one.listen()
         done = powerprof_cli(["export", "--listen", f"127.0.0.1:{one.getsockname()[1]}"])
     assert (done.code, done.err.splitlines()[0].startswith("error: cannot listen on 127.0.0.1")) == (1, True)
+
+
+def test_the_statements_of_a_server_are_its_cpu_time_also_after_a_restart(
+    powerprof_cli: Cli, root_bpf: None, mariadbd: None, tmp_path: Path
+) -> None:
+    """With what the unit may do: also the tracer of the second server is loaded without more."""
+
+    def of(store: Store, name: str) -> dict[str, float]:
+        return {dict(labels)["statement"]: value for (own, labels), value in store.last.items() if own == name}
+
+    def until(store: Store, texts: set[str], what: str) -> None:
+        deadline = time.monotonic() + 90
+        while {dict(labels).get("text") for _, labels in store.last} & texts != texts:
+            assert time.monotonic() < deadline, what
+            store.next_interval()
+
+    cpu = "powerprof_statement_cpu_seconds_total"
+    link = tmp_path / "socket"
+    work = (BURN.format(20_000), "SELECT 'secret', 42")
+    with ExitStack() as stack:
+        first = stack.enter_context(PrivateServer())
+        link.symlink_to(first.socket)
+        with asking(first, *work, pause_s=0.005):
+            exported = stack.enter_context(
+                exporter(powerprof_cli, "--interval", "1", "--no-ask", "--statements", str(link))
+            )
+            store = Store(exported[0])
+            until(store, {BURN_TEXT, "SELECT ?, …"}, "no series of what the client asks")
+            pid = first.pid
+            assert pid is not None
+            store.next_interval()
+            store.increase.clear()
+            before = of(store, cpu)
+            for _ in range(4):
+                store.next_interval()
+            grown = {id: used - before[id] for id, used in of(store, cpu).items() if id in before}
+            assert sum(grown.values()) == pytest.approx(store.increase[cpu])
+            (burn,) = [dict(labels)["statement"] for _, labels in store.last if dict(labels).get("text") == BURN_TEXT]
+            assert grown[burn] > 0.5 * sum(grown.values())
+            assert total(store.last, "powerprof_statements_up") == 1
+            assert "secret" not in str(store.last)
+        first.close()
+        deadline = time.monotonic() + 60
+        while total(store.last, "powerprof_statements_up") == 1:
+            assert time.monotonic() < deadline, "its end is not seen"
+            store.next_interval()
+        assert not of(store, cpu)
+        second = stack.enter_context(PrivateServer())
+        link.unlink()
+        link.symlink_to(second.socket)
+        with asking(second, *work, pause_s=0.005):
+            until(store, {BURN_TEXT}, "the new server is not found")
+            assert total(store.last, "powerprof_statements_up") == 1

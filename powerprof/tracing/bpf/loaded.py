@@ -163,6 +163,11 @@ class LoadedProgram(Closeable):
             with suppress(OSError):
                 self._stats = syscalls.enable_run_time()
 
+    @property
+    def is_counting(self) -> bool:
+        """Whether the kernel sums it now."""
+        return self._stats >= 0
+
     def stop_counting(self) -> None:
         """Let it stop: each run of a program then costs two looks at a clock less."""
         if self._stats >= 0:

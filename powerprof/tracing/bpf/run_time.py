@@ -40,7 +40,9 @@ class Price(Closeable, Part):
 
     def begin(self) -> None:
         """The window begins. To be called after privileges are given up: a thread keeps those that it began with."""
-        self._run_s, self._count = self._program.run_time_s(), self._events()
+        # Where the clock is refused, what it counted before stands still: that is no time of this window.
+        self._run_s = self._program.run_time_s() if self._program.is_counting else None
+        self._count = self._events()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 

@@ -17,11 +17,12 @@ import pytest
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import Shared, render
 from powerprof.live.serving import MetricsServer
+from powerprof.live.statementtotals import StatementTotals
 from powerprof.live.totals import Totals
 from powerprof.windows.sampling import now_text
 from tests.conftest import REPOSITORY
 from tests.integration.monitoring.engines import MONITORING, alertmanager, prometheus, wait_for
-from tests.unit.live.intervals import interval, row
+from tests.unit.live.intervals import interval, row, served, statement
 
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))
 STORM = LiveFinding(rule="duplicate_server_id", severity="fault", text="two replicas have one id")
@@ -32,7 +33,9 @@ class Host:
 
     def __init__(self) -> None:
         self.storm = False
-        self._shared = Shared(Totals(), {"version": "1", "kernel": "6.1", "driver": "intel_idle"})
+        self._shared = Shared(
+            Totals(statements=StatementTotals()), {"version": "1", "kernel": "6.1", "driver": "intel_idle"}
+        )
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._live, daemon=True)
         self.server = MetricsServer(("127.0.0.1", 0), lambda accept: render(self._shared, accept))
@@ -48,6 +51,7 @@ class Host:
                 servers=(server,),
                 findings=(STORM,) if self.storm else (),
                 balance_error=0.001,
+                statements=served(statement("5f98a1", 0.2), window_s=1.0),
                 ended_at=now_text(),
             )
             self._shared.add(made)
@@ -76,7 +80,7 @@ def promtool(*words: str) -> str:
 
 
 def test_promtool_finds_no_fault_and_the_rules_do_what_they_say() -> None:
-    assert "9 rules found" in promtool("check", "config", "prometheus.yml")
+    assert "10 rules found" in promtool("check", "config", "prometheus.yml")
     assert "SUCCESS" in promtool("test", "rules", "rules-test.yml")
 
 

@@ -14,6 +14,7 @@ import yaml
 
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import Shared, render
+from powerprof.live.statementtotals import StatementTotals
 from powerprof.live.totals import Totals
 from powerprof.windows.sampling import now_text
 from tests.integration.monitoring.engines import (
@@ -27,7 +28,7 @@ from tests.integration.monitoring.engines import (
     wait_for,
 )
 from tests.integration.monitoring.test_monitoring import queries
-from tests.unit.live.intervals import interval, row
+from tests.unit.live.intervals import interval, row, served, statement
 
 EVERY_S, MINUTES = 15.0, 12
 STORM = LiveFinding(rule="duplicate_server_id", severity="fault", text="two replicas have one id")
@@ -35,7 +36,7 @@ STORM = LiveFinding(rule="duplicate_server_id", severity="fault", text="two repl
 
 def fill(store: Victoria, name: str, exits: int, storm: bool) -> int:
     """Twelve minutes of a made-up host behind the real counters; how many series it had."""
-    shared = Shared(Totals(), {"version": "1", "kernel": "6.1", "driver": "intel_idle"})
+    shared = Shared(Totals(statements=StatementTotals()), {"version": "1", "kernel": "6.1", "driver": "intel_idle"})
     labels = {"job": "powerprof", "instance": name}
     now_s, page = time.time(), b""
     for number in range(round(MINUTES * 60 / EVERY_S)):
@@ -51,6 +52,7 @@ def fill(store: Victoria, name: str, exits: int, storm: bool) -> int:
             servers=(server,),
             findings=(STORM,) if storm else (),
             balance_error=0.001,
+            statements=served(statement("5f98a1", 3.0), window_s=EVERY_S),
             ended_at=now_text(now_s - at_s),
         )
         shared.add(made)
@@ -105,6 +107,7 @@ def test_recorded_figures_are_those_of_the_hosts(fleet: Fleet) -> None:
         "fleet:powerprof_idle:ratio5m": 24.0 / 30.0,
         'instance:powerprof_watts:rate5m{instance="a:9477",kind="measured"}': 30.0 / EVERY_S,
         'fleet:powerprof_watts:sum{kind="measured"}': 3 * 30.0 / EVERY_S,
+        'fleet:powerprof_statement_cpu:top20{instance="b:9477"}': 3.0 / EVERY_S,
         'fleet:powerprof_joules_per_query:ratio1h{kind="measured"}': 30.0 / 150,
     }
     for expression, value in expected.items():

@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from powerprof.live.intervals import IntervalRow, Joules, LiveInterval, OwnCost, RowKey
+from powerprof.live.intervals import (
+    IntervalRow,
+    Joules,
+    LiveInterval,
+    OwnCost,
+    RowKey,
+    ServedStatement,
+    ServedStatements,
+)
 
 
 def row(function: str, exits: int, c0_s: float | None = None, process: str = "mariadbd") -> IntervalRow:
@@ -28,3 +36,24 @@ def interval(*rows: IntervalRow, untraced: int = 0, window_s: float = 10.0, **mo
         "energy": (Joules(source="rapl", domain="package-0", kind="measured", joules=30.0, in_host=True),),
     }
     return LiveInterval(**{**given, **more})
+
+
+def statement(id: str, c0_s: float, wakeups: int = 2, joules: float | None = None, **more: Any) -> ServedStatement:
+    given: dict[str, Any] = {"text": f"SELECT {id} FROM t WHERE id = ?", "schema": "shop", **more}
+    drawn = 2 * c0_s if joules is None else joules
+    return ServedStatement(id=id, c0_s=c0_s, wakeups_count=wakeups, joules=drawn, **given)
+
+
+def served(*rows: ServedStatement, rest_s: float = 0.5, window_s: float = 10.0, **more: Any) -> ServedStatements:
+    """A server of which `rest_s` is in no statement."""
+    given: dict[str, Any] = {
+        "server": "mariadbd:3306",
+        "method": "probes",
+        "window_s": window_s,
+        "c0_s": sum(one.c0_s for one in rows) + rest_s,
+        "wakeups_count": sum(one.wakeups_count for one in rows) + 1,
+        "joules": sum(one.joules for one in rows) + 2 * rest_s,
+        "kind": "measured",
+        "statements": rows,
+    }
+    return ServedStatements(**{**given, **more})

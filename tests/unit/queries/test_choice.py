@@ -75,7 +75,7 @@ def test_the_way_that_is_taken(
                 raise CapabilityError("no texts in its memory", None)
 
         def window(self, *_: object) -> Any:
-            return measured("samples"), []
+            return Taken(measured("samples"))
 
     monkeypatch.setattr(session, "Probes", Probing)
     monkeypatch.setattr(session, "Samples", Sampling)
