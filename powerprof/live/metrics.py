@@ -158,7 +158,7 @@ def _statement_counters(found: StatementTotals | None, family: Callable[..., Met
         return
     measured = {(found.server, method): seconds for method, seconds in found.measured_s.items()}
     yield family(
-        "powerprof_statements_measured_seconds", "Time in which statements were told apart.", _BY_METHOD, measured
+        "powerprof_statements_measured_seconds", "Time in which statements were measured.", _BY_METHOD, measured
     )
     if not found.up:
         return
@@ -181,7 +181,7 @@ def _statement_gauges(found: StatementTotals | None, family: Callable[..., Metri
     if found is None or not found.server:
         return
     up = {(found.server,): float(found.up)}
-    yield family("powerprof_statements_up", "Whether statements were told apart.", ("server",), up)
+    yield family("powerprof_statements_up", "Whether statements were measured.", ("server",), up)
     if found.up:
         texts = {id: found.texts.get(id) for id in found.rows.places}
         info = {(found.server, id, row.schema, row.text): 1.0 for id, row in texts.items() if row is not None}

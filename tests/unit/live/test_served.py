@@ -61,8 +61,8 @@ def test_without_the_option_there_is_no_such_series() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 50)), max_size=12), st.integers(1, 4)),
-        max_size=30,
+        st.tuples(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 50)), max_size=6), st.integers(1, 4)),
+        max_size=12,
     ),
     st.integers(0, 5),
 )

@@ -17,6 +17,7 @@ class Runs:
 
     def __init__(self) -> None:
         self.events, self.counted, self.is_on = 0, 0, False
+        self.is_refused = False
 
     def happen(self, count: int) -> None:
         self.events += count
@@ -24,6 +25,10 @@ class Runs:
 
     def count_run_time(self) -> None:
         self.is_on = True
+
+    @property
+    def is_counting(self) -> bool:
+        return self.is_on and not self.is_refused
 
     def stop_counting(self) -> None:
         self.is_on = False
@@ -58,3 +63,11 @@ def test_many_events_are_reckoned_by_the_price_of_the_first() -> None:
         runs.happen(9 * ENOUGH)
         assert runs.counted == ENOUGH
         assert price.spent_s() == pytest.approx(2e-6 * 10 * ENOUGH)
+
+
+def test_a_clock_that_is_refused_is_no_time_of_none() -> None:
+    runs = Runs()
+    runs.is_refused = True
+    with _price(runs, 60.0) as price:
+        runs.happen(100)
+        assert price.spent_s() is None
