@@ -95,9 +95,7 @@ def replay(name: str, runs_dir: Path | None) -> AttributionResult:
     folder = RunStore(runs_dir).find(name)
     raw = folder if folder.name == capture.FILE else folder.parent / capture.FILE
     if not raw.is_file():
-        raise DataError(
-            folder, "there is no trace beside it; only attribute saves one", hint="powerprof runs lists them"
-        )
+        raise DataError(folder, "has no trace; only runs of attribute have one", hint="powerprof runs lists them")
     taken = capture.load(raw)
     run_id = folder.parent.name if folder.name != capture.FILE else None
     return AttributionResult(msgspec.structs.replace(analyse(taken), id=run_id), taken)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -15,9 +16,10 @@ import typer
 
 from powerprof import __version__, paths
 from powerprof.cli.groups import spread
-from powerprof.cli.help import LIMITS, GroupedHelp, narrow
+from powerprof.cli.help import LIMITS, GroupedHelp, as_typed, narrow
 from powerprof.cli.output import leave_terminal, say
 from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
+from powerprof.text import listed
 from powerprof.untrusted import printable
 
 _COMMANDS = (
@@ -158,6 +160,11 @@ _COMPLAINTS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 )
 
 
+_NO_SUCH = "No such option"
+# difflib's measure: --duraton is --duration (0.95), --html is not --help (0.67).
+_ALIKE = 0.75
+
+
 # What answers now what an option of a command answered.
 _MOVED = {
     "attribute": {
@@ -175,11 +182,21 @@ def _usage_error(error: typer.BadParameter) -> UsageError:
     name = (error.ctx.info_name if error.ctx else None) or ""
     if instead := _MOVED.get(name, {}).get(str(option)):
         return UsageError(f"{name} has no {option}", f"powerprof {instead}")
+    command = error.ctx.command_path if error.ctx else "powerprof"
     said = " ".join(error.format_message().split()).rstrip(".")
+    if said.startswith(_NO_SUCH) and option:
+        return UsageError(f"{_NO_SUCH[:1].lower()}{_NO_SUCH[1:]}: {option}", _alike(str(option), error, command))
     for pattern, words in _COMPLAINTS:
         said = re.sub(pattern, words, said)
-    command = error.ctx.command_path if error.ctx else "powerprof"
-    return UsageError(said[:1].lower() + said[1:], f"{command} --help")
+    return UsageError(as_typed(said[:1].lower() + said[1:], error.ctx), f"{command} --help")
+
+
+def _alike(option: str, error: typer.BadParameter, command: str) -> str:
+    """The hint for an option that there is not: those of nearly the same name, and the help."""
+    own = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx else []
+    alike = {*difflib.get_close_matches(option, own, cutoff=_ALIKE), *(n for n in own if n.startswith(option))}
+    meant = f"did you mean {listed(sorted(alike), 'or')}? " if alike and len(option) > len("--") else ""
+    return f"{meant}{command} --help"
 
 
 def _typed_command(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import EnergyOptions, Given, Html, Saving, Seed
+from powerprof.cli.options import ENERGY, EnergyOptions, Given, Html, Saving, Seed
 from powerprof.cli.output import check, deliver, say, say_to
+from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,8 +39,13 @@ MaxP95 = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before something is changed.")]
 
 
+# What the list of candidates has no use for.
+_OF_A_TRIAL = ("pairs", "window", "max_p95", "seed", "yes", *ENERGY, "no_save", "runs_dir")
+
+
 def command(
     *,
+    context: typer.Context,
     pid: Pid,
     thread: Thread = None,
     slack: Slack = None,
@@ -73,6 +79,7 @@ def command(
     if choice is None:
         if saving.json is not None or saving.label or html is not None:
             raise UsageError("without a remedy there is nothing to save", "--thread NAME --slack TIME, or --set")
+        refuse_without_effect(context, "without --thread and --slack, or --set", _OF_A_TRIAL)
         from powerprof.cure.candidates import candidates
         from powerprof.report.wording.cures import candidate_lines
 

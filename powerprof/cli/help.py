@@ -51,6 +51,13 @@ _PLAIN = re.compile(r"\s*[\x21-\x5e\x60-\x7e]+\s*", re.ASCII)
 _GIVEN = "powerprof.given"
 
 
+def as_typed(text: str, ctx: Any) -> str:
+    """`--step 0.0: must be …` as it was typed, `--step 0: must be …`: a number was read before it was refused."""
+    option = text.partition(" ")[0]
+    values = ctx.meta.get(_GIVEN, {}).get(option) if ctx else None
+    return re.sub(r"^(\S+) \S+: must", rf"{option} {values[-1].strip()}: must", text) if values else text
+
+
 @contextmanager
 def _named(ctx: typer.Context) -> Iterator[None]:
     """A damaged file's error begins with the option that named it, and has a hint."""
@@ -77,6 +84,7 @@ class GroupedHelp(TyperCommand):
                 raise UsageError(f"{raw} is not UTF-8", "rename it, or give it another name by a link")
         options = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "option"]
         takes = {name: option for option in options if not getattr(option, "is_flag", False) for name in option.opts}
+        own = {name for option in options for name in option.opts}
         given: dict[str, list[str]] = {}
         for word, after in pairwise([*args, None]):
             if word is None or word == "--":
@@ -85,8 +93,12 @@ class GroupedHelp(TyperCommand):
             said = value if equals else after
             if word == "":
                 raise UsageError("an argument is empty", "give it a value, or leave it out")
-            if option not in takes or said is None:
+            if option not in takes:
                 continue
+            if said is None:
+                raise UsageError(f"{option} has no value", f"{ctx.command_path} --help")
+            if not equals and said in own:
+                raise UsageError(f"{option} has no value: {said} is the next option", f"give {option} its value first")
             if not said.strip():
                 raise UsageError(f"{option} has an empty value", "give it one, or leave it out")
             # Python takes the digits of every script for numbers, and 1_0 for 10: a mistake more often than that.

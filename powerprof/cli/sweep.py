@@ -67,6 +67,8 @@ class Varied:
         if self.setting is None:
             return "clients", _values(self.clients, "--clients ") if self.clients is not None else []
         name, separator, rest = self.setting.partition("=")
+        if not name.strip():
+            raise UsageError(f"--set {self.setting} has no name before =", "such as --set rate=100,200,400")
         return name, _values(rest, f"--set {name}=") if separator else []
 
 

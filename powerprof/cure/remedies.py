@@ -124,7 +124,10 @@ def slack_text(nanoseconds: int) -> str:
 def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[Setting, str, Remedy]:
     label = name_of(pid) or str(pid)
     if not is_server(label):
-        raise UsageError(f"{pid} ({label}) is not a MariaDB or MySQL server: it has no SET GLOBAL", "--thread, --slack")
+        raise UsageError(
+            f"--set: {label} ({pid}) is not a MariaDB or MySQL server, which has SET GLOBAL",
+            "--thread NAME --slack TIME",
+        )
     login = _login(pid, request)
     setting = Variable(login.fields(), choice.name, choice.value)
     before = setting.read()

@@ -174,9 +174,14 @@ def words_of(choice: str) -> list[str]:
     words = [word.strip() for word in choice.split(",")]
     known = (*NAMES, "auto", "none", "model")
     unknown = [word for word in words if word not in known and not word.startswith(_HOST)]
-    if unknown or len(set(words)) < len(words) or (len(words) > 1 and {"auto", "none", "model"} & set(words)):
+    twice = next((word for word in words if words.count(word) > 1), None)
+    if twice:
+        raise UsageError(f"--energy-source {choice} names {twice} twice", "name each meter once")
+    alone = len(words) > 1 and {"auto", "none", "model"} & set(words)
+    if unknown or alone:
+        reason = f"{min(alone)} stands alone" if alone else f"{unknown[0] or 'an empty name'} is not a choice"
         raise UsageError(
-            f"--energy-source {choice}: {unknown[0] or 'an empty name' if unknown else 'this'} is not a choice",
+            f"--energy-source {choice}: {reason}",
             f"auto, none, model, or one or more of {', '.join(NAMES)}, host:URL, host:FOLDER (a comma between)",
         )
     return words

@@ -10,6 +10,7 @@ from pathlib import Path
 from powerprof.errors import UsageError
 from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.comparison_record import comparison
+from powerprof.experiment.measure.asked import check_comparable
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Comparison
 from powerprof.experiment.runner import collect, control_case
@@ -50,6 +51,7 @@ def compare_conditions(
     workload_a, name_a = find_condition(a, extra, beside=b)
     workload_b, name_b = find_condition(b, extra, beside=a)
     case_a, case_b = resolve(workload_a, name_a), resolve(workload_b, name_b)
+    check_comparable([case_a, case_b])
     if workload_a.definition.primary_metric != workload_b.definition.primary_metric:
         raise UsageError(
             f"{case_a.qualified} and {case_b.qualified} have different primary metrics",

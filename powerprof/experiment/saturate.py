@@ -11,7 +11,7 @@ from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.condition import condition_record
 from powerprof.experiment.measure.apparatus import Apparatus, Slot
-from powerprof.experiment.measure.asked import check_asked
+from powerprof.experiment.measure.asked import check_asked, check_comparable
 from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer, capacity
 from powerprof.experiment.options import AROUND_S, ExperimentOptions
@@ -60,6 +60,7 @@ def saturate(
                 f"{case.qualified} cannot be asked at a rate (load {case.load.kind})",
                 f"saturate takes conditions whose load is one of {', '.join(_AT_A_RATE)}",
             )
+    check_comparable(cases)
     sides, started_at, interrupted = [_Side(case) for case in cases], now_text(), False
     notes: list[str] = []
     server: dict[str, object] = {}

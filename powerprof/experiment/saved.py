@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,10 @@ class Half:
     system: list[Metric] = field(default_factory=list)
 
 
+# As runs are numbered. No condition is called so.
+_RUN_ID = re.compile(r"[a-z]+-[0-9]{4,}", re.ASCII)
+
+
 def _split(name: str) -> tuple[str, str | None]:
     """`RUN:condition` as both; a path may have a colon only with a condition after it."""
     run, separator, condition = name.rpartition(":")
@@ -74,6 +79,8 @@ def are_runs(a: str, b: str, runs_dir: Path | None) -> bool:
     if first != second:
         run, other = (a, b) if first else (b, a)
         raise UsageError(f"{run} is a saved run and {other} is not", "compare two runs, or two conditions")
+    if not first and _RUN_ID.fullmatch(_split(a)[0]) and _RUN_ID.fullmatch(_split(b)[0]):
+        store.find(_split(a)[0])  # which says where it looked
     return first
 
 
@@ -90,7 +97,10 @@ def read_half(name: str, runs_dir: Path | None) -> Half:
     if schema == "powerprof.comparison/1":
         return _of_comparison(path, decode(path, Comparison), wanted)
     if schema == "powerprof.run/1":
-        return _of_run(path, read_run(path))
+        half = _of_run(path, read_run(path))
+        if wanted not in (None, half.condition.name):
+            raise UsageError(f"{name}: {half.run_id} has one condition, {half.condition.name}", f"leave :{wanted} out")
+        return half
     kind = schema.removeprefix("powerprof.").partition("/")[0]
     raise UsageError(
         f"{name} is of the kind {kind}, which is not compared",

@@ -43,7 +43,7 @@ def find_key(workload: LoadedWorkload, parameter: str) -> tuple[str, list[Value]
     if parameter in known:
         return known[parameter], []
     choices = ", ".join(sorted({*declared, *known}))
-    raise UsageError(f"{workload.definition.name} has no parameter {parameter}", f"it has: {choices}")
+    raise UsageError(f"--set {parameter}: {workload.definition.name} has no such parameter", f"it has: {choices}")
 
 
 def start(
@@ -55,7 +55,8 @@ def start(
     key, default = find_key(workload, parameter)
     chosen = list(values) or default
     if not chosen:
-        raise UsageError(f"--{parameter} needs values", f"such as --{parameter} 1,2,4")
+        option, values_like = _option(parameter), _LIKE.get(parameter, "1,2,4")
+        raise UsageError(f"{option.rstrip(' =')} needs values", f"such as {option}{values_like}")
     for value in chosen:
         try:
             case = resolve(workload, condition, {key: value})
@@ -98,17 +99,24 @@ _KINDS = {"int": "a whole number", "float": "a number", "str": "a text", "bool":
 _BOUNDS = {">=": "{} or more", "<=": "at most {}", ">": "above {}", "<": "below {}"}
 
 
+_LIKE = {SERVER: "mariadb-10.11,mariadb-11.8", "rate": "100,200,400"}
+
+
+def _option(parameter: str) -> str:
+    """What stands before the values on the command line."""
+    return "--clients " if parameter == "clients" else f"--set {parameter}="
+
+
 def _no_value(parameter: str, value: Value, key: str, error: DataError) -> UsageError:
     """A value of the command line that the key cannot take: the workload's file is not at fault."""
-    typed = f"--clients {value}" if parameter == "clients" else f"--set {parameter}={value}"
+    typed = f"{_option(parameter)}{value}"
+    remedy = "such as --clients 1,2,4" if parameter == "clients" else "powerprof workloads explains a workload's keys"
     reason = error.reason.rpartition(": ")[2].partition(" - at ")[0]
     needs = _EXPECTED.match(reason)
     if needs is None or needs["kind"] not in _KINDS:
-        return UsageError(
-            f"{typed} is not a value of {key} ({reason[:1].lower()}{reason[1:]})", "powerprof workloads NAME"
-        )
+        return UsageError(f"{typed} is not a value of {key} ({reason[:1].lower()}{reason[1:]})", remedy)
     bound = f", {_BOUNDS[needs['sign']].format(needs['bound'])}" if needs["sign"] else ""
-    return UsageError(f"{typed}: must be {_KINDS[needs['kind']]}{bound}", "powerprof workloads NAME")
+    return UsageError(f"{typed}: must be {_KINDS[needs['kind']]}{bound}", remedy)
 
 
 def check_room(sweep: Sweep, workload: LoadedWorkload, bench_options: BenchOptions) -> None:

@@ -104,7 +104,8 @@ def reach(pid: str | None, url: str | None, socket: Path | None, defaults_file: 
         return Reach(number, _label(name, number), None, enter_statistics(number, schemas.values()), "postgresql")
     if not is_server(name):
         raise UsageError(
-            f"{number} ({name or 'gone'}) is not a MariaDB, MySQL or PostgreSQL server: its statements are not known",
+            f"--pid {number}: {name or 'the process'} is not a MariaDB, MySQL or PostgreSQL server: its statements are "
+            "not known",
             f"powerprof profile --pid {number} shows where its CPU time goes",
         )
     return _by_its_socket(number, _label(name, number))

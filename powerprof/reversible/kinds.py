@@ -9,13 +9,15 @@ class here and a name in `Setting`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from powerprof import files, paths
 from powerprof.database.clients import sql
-from powerprof.database.clients.base import Limits, Login
+from powerprof.database.clients.base import Limits, Login, StatementError
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.processes.stat import process_stat
 
@@ -35,7 +37,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
     def read(self) -> str | None:
         """What it is now."""
         self._check()
-        with sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection:
+        with sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection, self._named(self.name):
             found = sql.scalar(connection, f"SELECT @@GLOBAL.{self.name}")
         if found is None:
             raise PowerprofError(f"{self.name} is NULL, which cannot be set", "choose another variable")
@@ -44,7 +46,10 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
     def write(self, value: str) -> None:
         """Change it."""
         self._check()
-        with sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection:
+        with (
+            sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection,
+            self._named(f"{self.name}={value}"),
+        ):
             if _LITERAL.fullmatch(value):
                 sql.rows(connection, _WRITE.format(self.name, value))
             else:
@@ -53,6 +58,15 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
     def by_hand(self, value: str) -> str:
         """The statement."""
         return _WRITE.format(self.name, value if _LITERAL.fullmatch(value) else repr(value))
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        """What the server refuses is said with its name."""
+        try:
+            yield
+        except StatementError as error:
+            hint = "--set takes a global variable that SET GLOBAL changes: SHOW GLOBAL VARIABLES lists them"
+            raise StatementError(f"{what}: {error.message}", error.hint or hint, error.number) from error
 
     def _check(self) -> None:
         if not _VARIABLE.fullmatch(self.name):

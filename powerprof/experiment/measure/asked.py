@@ -19,6 +19,18 @@ def check_asked(cases: Sequence[Case], options: ExperimentOptions) -> None:
             raise UsageError(f"{option} has no effect on {case.qualified}: {reason}", "leave it out")
 
 
+def check_comparable(cases: Sequence[Case]) -> None:
+    """Raises UsageError for conditions whose clients do not do the same kind of thing."""
+    first = cases[0]
+    for other in cases[1:]:
+        if other.load.kind != first.load.kind:
+            raise UsageError(
+                f"{first.qualified} and {other.qualified} have loads of different kinds, "
+                f"{first.load.kind} and {other.load.kind}",
+                "name conditions of one workload: powerprof workloads lists them",
+            )
+
+
 def _ignored(case: Case, options: ExperimentOptions) -> list[tuple[str, str]]:
     """The options that a load has no use for, each with the reason."""
     kind = case.load.kind

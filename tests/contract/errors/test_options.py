@@ -83,9 +83,17 @@ def test_empty_values(refused: Refused, command: str, option: str, written: str)
     )
 
 
-@pytest.mark.parametrize("meters", ["auto,rapl", "none,none", ","])
-def test_lists_of_meters(refused: Refused, meters: str) -> None:
-    refused(2, r"is not a choice", ["idle", *BARE, "--energy-source", meters])
+@pytest.mark.parametrize(
+    ("meters", "reason"),
+    [
+        ("auto,rapl", "auto,rapl: auto stands alone"),
+        ("none,none", "none,none names none twice"),
+        ("rapl,", "rapl,: an empty name is not a choice"),
+        ("rapl,x", "rapl,x: x is not a choice"),
+    ],
+)
+def test_lists_of_meters(refused: Refused, meters: str, reason: str) -> None:
+    refused(2, rf"^error: --energy-source {reason}$", ["idle", *BARE, "--energy-source", meters])
 
 
 def test_a_meter_that_is_not_there(refused: Refused, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -106,6 +106,18 @@ def test_a_run_and_a_condition_do_not_mix(tmp_path: Path) -> None:
     assert not are_runs("index", "no-index", tmp_path)
 
 
+def test_a_condition_that_a_saved_run_does_not_have_is_refused(tmp_path: Path) -> None:
+    a, b = _run(RunStore(tmp_path), [1.0] * 3), _run(RunStore(tmp_path), [1.0] * 3)
+    with pytest.raises(UsageError, match=f"^{a}:other: {a} has one condition, ") as refused:
+        compare_saved(f"{a}:other", b, tmp_path, seed=1)
+    assert refused.value.hint == "leave :other out"
+
+
+def test_runs_that_are_not_there_are_no_conditions(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"^no run 'run-0001' in {tmp_path}$"):
+        are_runs("run-0001", "run-0002:index", tmp_path)
+
+
 def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     a, b = _run(store, [1.0] * 3), _run(store, [1.0] * 3)
