@@ -23,7 +23,7 @@ PARALLEL := $(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 	tests $(addprefix --ignore=,$(ALONE) $(WAITING))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo man gallery studies test bench matrix matrix-quick matrix-kernels soak steady deb lint clean
+.PHONY: help setup setup-demo demo man probes probes-anew gallery studies test bench matrix matrix-quick matrix-kernels soak steady deb lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,12 @@ man: setup ## write the manual page, the commands, the JSON Schemas and the glos
 	$(BIN)/python -m tests.contract.docs.commands_page
 	$(BIN)/python -m tests.contract.docs.schemas
 	$(BIN)/python -m tests.contract.docs.glossary_page
+
+probes: setup ## compile the BPF programs that powerprof carries, those whose sources changed
+	$(BIN)/python -m tests.probes
+
+probes-anew: setup ## compile them again, and compare (some minutes)
+	$(BIN)/python -m tests.probes --anew
 
 gallery: setup ## measure again what docs/gallery shows, and photograph it (three minutes); as root
 	$(BIN)/python -m tests.gallery

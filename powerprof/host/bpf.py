@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether BPF programs can be compiled and loaded: bcc, kernel headers, and a real program tried."""
+"""Whether BPF programs can be loaded, carried ones or compiled here: a real one tried, bcc and kernel headers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,37 @@ from powerprof.host import kernel
 from powerprof.host.capability import Capability, limited, missing, none, ok
 from powerprof.processes.namespaces import check_process_ids
 from powerprof.stacks.registers import this_machine
-from powerprof.tracing.bpf import features
+from powerprof.tracing.bpf import features, objects
+from powerprof.tracing.bpf.btf import kernel_btf
 from powerprof.tracing.bpf.headers import kernel_headers
 from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.idle.build import idle_definitions
 
 _BCC = "apt install python3-bpfcc"
 _SYSTEM_SITE = "make setup"
 
 
+def carried_fit() -> bool:
+    """Whether powerprof carries the programs of `attribute`, `idle`, `watch` and `export` for the running kernel."""
+    try:
+        return objects.find_carried("idle.bpf.c", idle_definitions(kernel_btf())) is not None
+    except PowerprofError:
+        return False
+
+
+def _without(name: str, found: Capability) -> Capability:
+    """What compiles programs is missing: nothing to mend where carried ones fit."""
+    if found.status != "missing" or not carried_fit():
+        return found
+    return none(name, f"{found.detail}: not needed, the programs that powerprof carries fit this kernel")
+
+
 def bcc() -> Capability:
-    """Debian's python3-bpfcc; a package of the same name on PyPI has nothing to do with it."""
+    """Debian's python3-bpfcc, where it is needed; a package of the same name on PyPI has nothing to do with it."""
+    return _without("bcc", _bcc())
+
+
+def _bcc() -> Capability:
     spec = find_spec("bcc")
     if spec is None or not spec.origin:
         debian = Path("/usr/lib/python3/dist-packages/bcc/libbcc.py")
@@ -37,9 +58,13 @@ def bcc() -> Capability:
 
 
 def headers() -> Capability:
-    """Kernel headers that bcc can compile against."""
+    """Kernel headers that bcc can compile against, where it is needed."""
     if not paths.is_this_host():
         return kernel.not_this_host("headers")
+    return _without("headers", _headers())
+
+
+def _headers() -> Capability:
     running = os.uname().release
     try:
         tree = kernel_headers()
@@ -74,14 +99,18 @@ def stacks() -> Capability:
 
 
 def tracing() -> Capability:
-    """Compiles, loads, attaches and removes the smallest BPF program: 0.7 s, minutes where the host is overloaded."""
+    """Loads, attaches and removes the smallest BPF program: a carried one, or one that bcc compiles now.
+
+    That takes 0.7 s, and minutes where the host is overloaded.
+    """
     if not paths.is_this_host():
         return kernel.not_this_host("tracing")
-    for needed in (bcc(), headers()):
+    carried = carried_fit()
+    for needed in () if carried else (_bcc(), _headers()):
         if needed.status not in ("ok", "limited"):
             return missing("tracing", needed.detail, needed.remedy)
     try:
-        with LoadedProgram("trial.bpf.c", {}, cached=False):
+        with LoadedProgram("trial.bpf.c", {}, cached=carried):
             pass
     except PowerprofError as error:
         if kernel.privileges().status != "ok":
@@ -93,4 +122,5 @@ def tracing() -> Capability:
         check_process_ids()
     except CapabilityError as error:
         return limited("tracing", f"functions only: {error.message}", error.hint)
-    return ok("tracing", "a BPF program was loaded and attached to a raw tracepoint")
+    which = "carried, not compiled here" if carried else "compiled by bcc"
+    return ok("tracing", f"a BPF program was loaded and attached to a raw tracepoint ({which})")

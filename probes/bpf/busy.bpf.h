@@ -7,8 +7,7 @@
  * thousand steps: 8,192 CPUs are 128 groups.
  */
 #define REVIEW_EVERY_NS 10000000ULL
-#define GROUP_CPUS (NR_CPUS < 64 ? NR_CPUS : 64)
-#define GROUPS ((NR_CPUS + GROUP_CPUS - 1) / GROUP_CPUS)
+#define GROUP_SPAN 64   /* GROUP_CPUS: no more than the host has; CPU_GROUPS: groups of so many that hold all */
 
 /* Read at every idle entry of the group, and written seldom: no other shares its lines. */
 struct cpu_group {
@@ -16,7 +15,7 @@ struct cpu_group {
     u8 gap[2 * CACHE_GAP_BYTES - 8];
 };
 
-BPF_ARRAY(groups, struct cpu_group, GROUPS);
+BPF_ARRAY(groups, struct cpu_group, CPU_GROUPS);
 
 /* A CPU of the group idles. The barrier is on a line of the CPU that looks: whoever sets the second mark has seen the first
  * one gone, or is seen here. The nanosecond is nothing; adding 0 would become another instruction, which kernels before
@@ -35,7 +34,7 @@ static __always_inline void not_busy(struct cpu_group *group, s64 *all_busy, u64
  * by it. */
 static __always_inline void note_idle(struct cpu_state *cpu, u32 number, s64 *all_busy)
 {
-    int place = number / GROUP_CPUS;
+    int place = number / GROUP_SPAN;
     struct cpu_group *group = groups.lookup(&place);
 
     __sync_fetch_and_add(&cpu->reviewed_ns, 1);
@@ -46,11 +45,12 @@ static __always_inline void note_idle(struct cpu_state *cpu, u32 number, s64 *al
 /* Looks at the CPUs of a group from this one on: where any idles, one near is found at once. */
 static __always_inline int any_idle(u32 place, u32 from)
 {
-    u32 step;
+    u32 step, cpus_of_group = FILLED(GROUP_CPUS);
 
 #pragma clang loop unroll(disable)
-    for (step = 0; step < GROUP_CPUS; step++) {
-        int number = place * GROUP_CPUS + (from + step) % GROUP_CPUS;
+    for (step = 0; step < cpus_of_group; step++) {
+        u32 at = from % GROUP_SPAN + step;
+        int number = place * GROUP_SPAN + (at < cpus_of_group ? at : at - cpus_of_group);
         struct cpu_state *cpu = cpus.lookup(&number);
         if (cpu && is_open(cpu))
             return 1;
@@ -58,14 +58,14 @@ static __always_inline int any_idle(u32 place, u32 from)
     return 0;
 }
 
-/* The first group that has no mark; GROUPS where all have. The number goes by the CPU's state, where the verifier forgets it:
+/* The first group that has no mark; CPU_GROUPS where all have. The number goes by the CPU's state, where the verifier forgets it:
  * it would follow what comes next for each group. */
 static __always_inline u32 first_unmarked(struct cpu_state *cpu)
 {
-    u32 place;
+    u32 place, groups_of_host = FILLED(CPU_GROUPS);
 
 #pragma clang loop unroll(disable)
-    for (place = 0; place < GROUPS; place++) {
+    for (place = 0; place < groups_of_host; place++) {
         int at = place;
         struct cpu_group *group = groups.lookup(&at);
         if (group && !group->is_busy)
@@ -100,17 +100,17 @@ static __always_inline int is_busy_group(u32 place, u32 from, s64 *all_busy, u64
 static __always_inline void review_busy(struct cpu_state *cpu, u64 now, u32 number)
 {
     s64 *all_busy = shared_at(SHARED_ALL_BUSY);
-    u32 place;
+    u32 place, none = FILLED(CPU_GROUPS);
 
     if (!all_busy || *all_busy || now - cpu->reviewed_ns < REVIEW_EVERY_NS)
         return;
     cpu->reviewed_ns = now;
-    if (!is_busy_group(number / GROUP_CPUS, number, all_busy, &cpu->reviewed_ns))
+    if (!is_busy_group(number / GROUP_SPAN, number, all_busy, &cpu->reviewed_ns))
         return;
     place = first_unmarked(cpu);
-    if (place < GROUPS && (!is_busy_group(place, 0, all_busy, &cpu->reviewed_ns) || first_unmarked(cpu) < GROUPS))
+    if (place < none && (!is_busy_group(place, 0, all_busy, &cpu->reviewed_ns) || first_unmarked(cpu) < none))
         return;
     __sync_fetch_and_add(all_busy, 1);
-    if (first_unmarked(cpu) < GROUPS)
+    if (first_unmarked(cpu) < none)
         *all_busy = 0;
 }

@@ -4,6 +4,15 @@
  * DIRECT: what a tracepoint passes is known to the verifier by its type, and a field is one load. The helper that reads any
  * address is four nested calls, each of which costs ten times a load where returns are guarded against speculation.
  */
+
+/* A number that is filled in when the program is loaded: the compiler knows nothing of it, the verifier all. */
+#define FILLED(number)                                                                                             \
+    ({                                                                                                             \
+        u64 value_;                                                                                                \
+        asm volatile("%0 = %1" : "=r"(value_) : "i"(number));                                                       \
+        value_;                                                                                                    \
+    })
+
 static __always_inline u32 read_u32(u64 address)
 {
     u32 value = 0;
@@ -38,15 +47,11 @@ static __always_inline u64 read_u64(u64 address)
 #define FIELD_U64(structure, offset) read_u64((structure) + (offset))
 #endif
 
-/* The time of the last tick: a fifth of what the exact one costs, and enough to count by hundredths of a second. */
-static __always_inline u64 coarse_ns(void)
-{
-#ifdef HAVE_ktime_get_coarse_ns
-    return bpf_ktime_get_coarse_ns();
-#else
-    return bpf_ktime_get_ns();
+#ifdef COARSE_CLOCK
+/* The time of the last tick: a fifth of what the exact one costs, and enough to count by hundredths of a second. COARSE_CLOCK: the
+ * helper that tells it, bpf_ktime_get_ns() before Linux 5.11. */
+static u64 (*coarse_ns)(void) = (void *)COARSE_CLOCK;
 #endif
-}
 
 /* Whether this CPU is in an interrupt: the kernel's own count (include/linux/preempt.h: HARDIRQ_MASK, NMI_MASK), a variable of each
  * CPU on x86-64, the running thread's on arm64. PREEMPT_COUNT: the variable in BTF. Out of reach before 5.10 and

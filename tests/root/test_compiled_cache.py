@@ -19,6 +19,7 @@ from powerprof.tracing.idle.build import trace_exits
 
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("POWERPROF_CARRIED", "0")
     monkeypatch.setattr(paths, "cache_folder", lambda kind: _made(tmp_path / kind))
     return tmp_path / "bpf"
 

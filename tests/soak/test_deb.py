@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -48,7 +49,9 @@ def test_it_is_installed_used_and_removed(machine: Machine, package: Path) -> No
     apt = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--yes")
     installed = machine.run(*apt, "--no-install-recommends", "install", "/opt/package.deb", folder="/")
     assert installed.status == 0, installed.tail()
-    assert {"powerprof", "python3-bpfcc"} <= machine.packages()
+    assert "powerprof" in machine.packages()
+    # Where the programs are carried nothing that compiles them comes with it.
+    assert ("python3-bpfcc" in machine.packages()) == (platform.machine() != "x86_64")
 
     version = machine.run("powerprof", "--version", folder="/")
     assert (version.status, version.output.split()[0]) == (0, "powerprof"), version.tail()

@@ -15,12 +15,18 @@ from powerprof.stacks.registers import Machine
 from powerprof.tracing.bpf.btf import Btf
 
 STACK_RING_PAGES = 2048
+_GROUP_SPAN = 64  # GROUP_SPAN of busy.bpf.h
 
 
 def possible_cpus() -> int:
     """One more than the highest CPU number that this kernel may ever have (from `possible`, such as 0-63)."""
     text = read_text(paths.sysfs() / "devices/system/cpu/possible")
     return int(text.replace(",", "-").split("-")[-1]) + 1
+
+
+def cpu_definitions(cpus: int) -> dict[str, int]:
+    """How many CPUs there may be, and the groups of them that busy.bpf.h looks at."""
+    return {"NR_CPUS": cpus, "GROUP_CPUS": min(cpus, _GROUP_SPAN), "CPU_GROUPS": -(-cpus // _GROUP_SPAN)}
 
 
 def struct_definitions(btf: Btf, fields: Mapping[str, tuple[str, str]]) -> dict[str, int]:

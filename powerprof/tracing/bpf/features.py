@@ -44,6 +44,14 @@ ATTACH_COOKIE = Feature("bpf_get_attach_cookie", "helper", 174, "5.15", "powerpr
 COARSE_CLOCK = Feature("bpf_ktime_get_coarse_ns", "helper", 160, "5.11", "the time of the last tick")
 
 
+_EXACT_CLOCK = 5  # bpf_ktime_get_ns, in every kernel
+
+
+def coarse_clock() -> int:
+    """The helper that tells the time of the last tick, or the exact time where there is none."""
+    return _EXACT_CLOCK if has(COARSE_CLOCK) is False else COARSE_CLOCK.number
+
+
 def not_permitted() -> CapabilityError:
     """The error of who may not load programs."""
     return CapabilityError(

@@ -20,7 +20,7 @@ from contextlib import suppress
 import numpy as np
 
 from powerprof.closeable import Closeable
-from powerprof.errors import PowerprofError
+from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import reason_of
 from powerprof.tracing.bpf import objects, syscalls
 from powerprof.tracing.bpf.btf import Btf, kernel_btf
@@ -79,8 +79,8 @@ class LoadedProgram(Closeable):
         `uprobe_type`: how its uprobe functions will be attached (`uprobes.attach_type`). `btf`: where the types of
         tracepoints are looked up (the running kernel's). `cached` False: compile anew. `optional`: functions without
         which the others work, where the kernel's verifier has too little patience for them.
-        Raises CapabilityError where this host cannot (no bcc, no headers, not permitted), PowerprofError where
-        the kernel refuses the program.
+        Raises CapabilityError where this host cannot (not permitted; no bcc or headers where no carried program fits),
+        PowerprofError where the kernel refuses the program.
         """
         self._maps: dict[str, tuple[int, MapPlan]] = {}
         self._programs: dict[str, int] = {}
@@ -89,12 +89,16 @@ class LoadedProgram(Closeable):
         self._stats = -1
         self._run_time_s: float | None = None
         self._cpus = possible_cpus()
-        compiled = objects.find(name, definitions, cached=cached)
+        # Whether the program is one that powerprof carries, not compiled on this host.
+        self.is_carried = False
+        self._load_as: tuple[int, Btf | None, Collection[str]] = (uprobe_type, btf, optional)
         # Kernels before 5.11 count maps as locked memory.
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         try:
-            self._load(compiled, uprobe_type, btf, optional)
+            refused = self._load_carried(name, definitions) if cached else None
+            if not self.is_carried:
+                self._load_compiled(name, definitions, cached, refused)
             self.attach()
         except OSError as error:
             self.close()
@@ -103,7 +107,35 @@ class LoadedProgram(Closeable):
             self.close()
             raise
 
-    def _load(self, compiled: Compiled, uprobe_type: int, btf: Btf | None, optional: Collection[str]) -> None:
+    def _load_carried(self, name: str, definitions: Mapping[str, int | str]) -> syscalls.RefusedError | None:
+        """Load the program that powerprof carries, where there is one. Returns why the verifier refused it."""
+        carried = objects.find_carried(name, definitions)
+        if carried is None:
+            return None
+        try:
+            self._load(carried)
+        except syscalls.RefusedError as error:
+            if not error.log:
+                raise  # not permitted: another program would not be either
+            self.close()
+            return error
+        self.is_carried = True
+        return None
+
+    def _load_compiled(
+        self, name: str, definitions: Mapping[str, int | str], cached: bool, refused: syscalls.RefusedError | None
+    ) -> None:
+        """Load what this host's bcc makes of it. `refused`: what was said of the carried one, where there was one."""
+        try:
+            compiled = objects.find(name, definitions, cached=cached)
+        except CapabilityError:
+            if refused is not None:
+                raise refused from None
+            raise
+        self._load(compiled)
+
+    def _load(self, compiled: Compiled) -> None:
+        uprobe_type, btf, optional = self._load_as
         typed = [plan.name for plan in compiled.programs if plan.name.startswith(_TYPED)]
         types = btf or (kernel_btf() if typed else None)
         ids = {name: types.tracepoint_id(name.removeprefix(_TYPED)) or 0 for name in typed if types is not None}

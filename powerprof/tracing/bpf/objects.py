@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled programs, kept: to trace a second time on the same kernel takes neither clang nor headers, nor seconds.
+"""Compiled programs: the one that powerprof carries where it fits (`carried.py`), else compiled here once and kept.
 
 A program is kept under all that went into it: source and definitions, the kernel and its BTF, and the compiler. What
 lies there is loaded into the kernel, so it lies where only root (or the acting user) writes, and carries a digest.
@@ -19,7 +19,7 @@ from pathlib import Path
 from powerprof import paths, programs
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.folders import Folder
-from powerprof.tracing.bpf import compiled
+from powerprof.tracing.bpf import carried, compiled
 from powerprof.tracing.bpf.compiled import Compiled
 from powerprof.tracing.bpf.features import not_permitted
 from powerprof.tracing.bpf.headers import kernel_headers, remedy
@@ -92,8 +92,18 @@ def _explained(said: str) -> PowerprofError:
     return PowerprofError(f"cannot compile BPF programs: {reason[:300]}", "powerprof doctor says what works here")
 
 
+def may_be_carried() -> bool:
+    """Whether carried programs are wanted: POWERPROF_CARRIED=0 has all compiled on this host."""
+    return os.environ.get("POWERPROF_CARRIED") != "0"
+
+
+def find_carried(name: str, definitions: Mapping[str, int | str]) -> Compiled | None:
+    """The program `probes/bpf/<name>` as powerprof carries it; None where none fits, or none is wanted."""
+    return carried.find(name, source_of(name), definitions) if may_be_carried() else None
+
+
 def find(name: str, definitions: Mapping[str, int | str], *, cached: bool = True) -> Compiled:
-    """The program `probes/bpf/<name>`, from the cache or, unless `cached`, compiled now in any case.
+    """The program `probes/bpf/<name>` as this host's bcc compiles it: from the cache or, unless `cached`, now.
 
     Raises CapabilityError where this host cannot compile (no bcc, no headers, not permitted), PowerprofError.
     """

@@ -16,7 +16,7 @@ from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import TableStore, open_module
 from powerprof.tracing.bpf import features
-from powerprof.tracing.bpf.btf import kernel_btf
+from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from powerprof.tracing.bpf.definitions import struct_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.probe_cost import measure_cost
@@ -37,6 +37,17 @@ _FRAMES = 65_536
 _STEPPED = 0x10000  # COOKIE_STEPPED
 _FIELDS = {f"task_struct_{name}": ("task_struct", name) for name in ("pid", "tgid")}
 _RESERVED = 2  # the calibration's
+
+
+def definitions(btf: Btf, size: int) -> dict[str, int | str]:
+    """What the program needs to know; `size`: of its tables of functions, a power of two."""
+    return {
+        "FUNCTIONS": size,
+        "THREADS": _THREADS,
+        "FRAMES": _FRAMES,
+        "MAX_DEPTH": MAX_DEPTH,
+        **struct_definitions(btf, _FIELDS),
+    }
 
 
 @dataclass(frozen=True)
@@ -99,17 +110,7 @@ class FunctionTracer(Closeable, Part):
     def _load(self, multi: bool) -> None:
         how = attach_type(multi=multi)
         self.program = self._stack.enter_context(
-            LoadedProgram(
-                "functions.bpf.c",
-                {
-                    "FUNCTIONS": self._size,
-                    "THREADS": _THREADS,
-                    "FRAMES": _FRAMES,
-                    "MAX_DEPTH": MAX_DEPTH,
-                    **struct_definitions(kernel_btf(), _FIELDS),
-                },
-                uprobe_type=how,
-            )
+            LoadedProgram("functions.bpf.c", definitions(kernel_btf(), self._size), uprobe_type=how)
         )
         self._probes = Uprobes(self.program, how)
         self._stack.callback(self._probes.close)

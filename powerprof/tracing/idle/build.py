@@ -13,8 +13,10 @@ from powerprof.processes.targets import Target
 from powerprof.stacks.registers import X86_64, Machine, this_machine
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf, kernel_btf
+from powerprof.tracing.bpf.carried import TRACEPOINTS
 from powerprof.tracing.bpf.definitions import (
     argument_definitions,
+    cpu_definitions,
     possible_cpus,
     register_definitions,
     struct_definitions,
@@ -47,21 +49,6 @@ _FIELDS = {
     "timer_list_function": ("timer_list", "function"),
     "work_struct_func": ("work_struct", "func"),
 }
-_OPTIONAL_TRACEPOINTS = (
-    "local_timer_entry",
-    "reschedule_entry",
-    "call_function_entry",
-    "call_function_single_entry",
-    "irq_work_entry",
-    "x86_platform_ipi_entry",
-    "thermal_apic_entry",
-    "threshold_apic_entry",
-    "deferred_error_apic_entry",
-    "ipi_entry",
-    "sched_wake_idle_without_ipi",
-    "workqueue_execute_start",
-    "cpuhp_enter",
-)
 # Of periods, 2 MiB are 7,000: the reader is called when a quarter of that waits. One page where none is sent.
 EXIT_PAGES, _NO_EXIT_PAGES = 512, 1
 # Of stacks, 4 MiB: the reader is called when 64 of the largest wait, and there is room for 190 more until it comes.
@@ -69,7 +56,7 @@ EXIT_PAGES, _NO_EXIT_PAGES = 512, 1
 _STACK_PAGES = 1024
 # On demand 2 MiB, 128 of the largest: those of a second in which all programs of a host are new. What does not fit is
 # sent again.
-_DEMAND_STACK_PAGES = 512
+ON_DEMAND: Definitions = {"STACK_PAGES": 512, "ON_DEMAND": 1, "EXIT_PAGES": _NO_EXIT_PAGES}
 # Distinct causes in one window: some 300 on an idle server, some thousand with stacks under load.
 CAUSES, _CAUSES_WITH_STACKS = 8192, 32768
 # Up to 20,000 switch-outs and wakings a second and CPU all are looked at, or 8,000 where it idles less than a tenth of
@@ -82,23 +69,29 @@ THREAD_STACKS = 256
 
 def idle_definitions(btf: Btf) -> Definitions:
     """What the program needs to know of the running kernel. Without stacks."""
-    values: Definitions = {"NR_CPUS": possible_cpus(), "EXIT_PAGES": EXIT_PAGES, "STACKS": 0, "CAUSE_SLOTS": CAUSES}
+    values: Definitions = {
+        **cpu_definitions(possible_cpus()),
+        "EXIT_PAGES": EXIT_PAGES,
+        "STACKS": 0,
+        "CAUSE_SLOTS": CAUSES,
+    }
     values["DIRECT"] = int(features.reads_directly(btf))
     values.update(struct_definitions(btf, _FIELDS))
     values.update(running.definitions(btf))
     if btf.has_field("task_struct", "on_cpu"):
         values["OFFSET_task_struct_on_cpu"] = btf.field_offset("task_struct", "on_cpu")
     values.update(features.interrupt_definitions(btf))
-    if features.has(features.COARSE_CLOCK) is not False:
-        values["HAVE_ktime_get_coarse_ns"] = 1
+    values["COARSE_CLOCK"] = features.coarse_clock()
     values.update(argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"))
-    values.update({f"HAVE_{name}": 1 for name in _OPTIONAL_TRACEPOINTS if btf.has_tracepoint(name)})
+    values.update({f"HAVE_{name}": 1 for name in TRACEPOINTS if btf.has_tracepoint(name)})
     return values
 
 
-def stack_definitions(btf: Btf, machine: Machine, *, system: bool) -> Definitions:
-    """What it needs besides where stacks are copied."""
+def stack_definitions(btf: Btf, machine: Machine, joining: Joining, *, system: bool) -> Definitions:
+    """The same where stacks are copied: of a window, every sleep's."""
     return {
+        **idle_definitions(btf),
+        **joining.definitions(btf),
         **register_definitions(btf, machine),
         **_thread_pointer(btf, machine),
         "STACKS": 1,
@@ -109,6 +102,7 @@ def stack_definitions(btf: Btf, machine: Machine, *, system: bool) -> Definition
         "THREAD_STACKS": THREAD_STACKS,
         "TARGET_ALL": int(system),
         "ON_DEMAND": 0,
+        "STACK_PAGES": _STACK_PAGES,
     }
 
 
@@ -122,7 +116,8 @@ def _thread_pointer(btf: Btf, machine: Machine) -> Definitions:
 
 def load(btf: Btf, definitions: Mapping[str, int | str]) -> LoadedProgram:
     """The program, loaded and running. Raises CapabilityError where this host or user may not."""
-    program = LoadedProgram("idle.bpf.c", definitions, btf=btf)
+    cpus = int(definitions["NR_CPUS"])
+    program = LoadedProgram("idle.bpf.c", {**definitions, **cpu_definitions(cpus)}, btf=btf)
     # Not a definition: the kernel lies elsewhere after each boot.
     share(program, Shared.TICK_HANDLER, tick_handler())
     return program
@@ -163,8 +158,7 @@ def trace_on_demand(target: Target) -> Iterator[tuple[IdleTracer, DemandLooks]]:
 
     Raises CapabilityError, PowerprofError.
     """
-    more = {"STACK_PAGES": _DEMAND_STACK_PAGES, "ON_DEMAND": 1, "EXIT_PAGES": _NO_EXIT_PAGES}
-    with _with_stacks(target, latest_program, more) as (program, sums, stacks, members):
+    with _with_stacks(target, latest_program, ON_DEMAND) as (program, sums, stacks, members):
         looks = DemandLooks(program, sums, stacks, members)
         if not target.system:
             members.add_all()
@@ -177,12 +171,7 @@ def _with_stacks(
 ) -> Iterator[tuple[LoadedProgram, Sums, Stacks, Members]]:
     """The program with stacks, and the parts that keep what it gives. No process is looked at yet."""
     btf, machine, joining = _tracing_btf(), this_machine(), Joining(target)
-    definitions = {
-        **idle_definitions(btf),
-        **stack_definitions(btf, machine, system=target.system),
-        **joining.definitions(btf),
-        **more,
-    }
+    definitions = {**stack_definitions(btf, machine, joining, system=target.system), **more}
     with load(btf, definitions) as program, closing(Members(program, target, joining, remember)) as members:
         sums = Sums(program, members)
         stacks = Stacks(program, sums, members, machine, direct=bool(definitions["DIRECT"]))

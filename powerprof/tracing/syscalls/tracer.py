@@ -64,7 +64,7 @@ _FIELDS = {
     "dentry_name": ("dentry", "d_name.name"),
     "dentry_d_parent": ("dentry", "d_parent"),
 }
-_URING = {
+URING = {
     "io_kiocb_opcode": ("io_kiocb", "opcode"),
     "io_kiocb_cqe_fd": ("io_kiocb", "cqe.fd"),
     "io_rw_addr": ("io_rw", "addr"),
@@ -84,7 +84,7 @@ def _argument_offsets(btf: Btf, machine: str) -> list[int]:
 
 def sees_uring(btf: Btf) -> bool:
     """Whether requests of io_uring can be counted: since Linux 6.3 the tracepoint passes the request."""
-    return btf.has_tracepoint("io_uring_submit_req") and all(btf.has_field(*where) for where in _URING.values())
+    return btf.has_tracepoint("io_uring_submit_req") and all(btf.has_field(*where) for where in URING.values())
 
 
 def definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
@@ -99,7 +99,7 @@ def definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
         "OFFSET_task_struct_pid": btf.field_offset("task_struct", "pid"),
         "OFFSET_task_struct_tgid": btf.field_offset("task_struct", "tgid"),
         **struct_definitions(btf, _FIELDS),
-        **({"HAVE_URING": 1, **struct_definitions(btf, _URING)} if sees_uring(btf) else {}),
+        **({"HAVE_URING": 1, **struct_definitions(btf, URING)} if sees_uring(btf) else {}),
     }
 
 

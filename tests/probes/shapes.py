@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shapes of programs that are carried: what kernels from 5.10 on can do, times what commands want.
+
+Definitions are made by the code that makes them when tracing, of a kernel that exists on paper only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from powerprof.processes.targets import Target
+from powerprof.stacks.registers import X86_64
+from powerprof.tracing.bpf import carried, features, objects
+from powerprof.tracing.bpf.btf import Btf
+from powerprof.tracing.bpf.definitions import path_definitions
+from powerprof.tracing.functions import tracer as functions_tracer
+from powerprof.tracing.idle import build
+from powerprof.tracing.idle.joining import Joining
+from powerprof.tracing.offcpu import tracer as offcpu_tracer
+from powerprof.tracing.syscalls import tracer as syscalls_tracer
+
+Definitions = dict[str, int | str]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a kernel can do that makes another program."""
+
+    direct: bool
+    preempt_count: bool
+    prev_state: bool
+
+    def __str__(self) -> str:
+        said = [name for name in ("direct", "preempt_count", "prev_state") if getattr(self, name)]
+        return " ".join(said) or "plain"
+
+
+# In the order of their age: 5.10; 5.10 with names of variables (Debian's); 5.15; from 5.18 on. Without
+# CONFIG_KALLSYMS_ALL a kernel does not say where it counts interrupts.
+KERNELS = (
+    Kernel(direct=False, preempt_count=False, prev_state=False),
+    Kernel(direct=False, preempt_count=True, prev_state=False),
+    Kernel(direct=True, preempt_count=True, prev_state=False),
+    Kernel(direct=True, preempt_count=False, prev_state=True),
+    Kernel(direct=True, preempt_count=True, prev_state=True),
+)
+
+
+class PaperBtf(Btf):
+    """The types of a kernel that has all that is asked for; the numbers mean nothing."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def field_offset(self, struct_name: str, field: str) -> int:
+        return {"pid": 1000, "tgid": 1004}.get(field, 8)
+
+    def has_field(self, struct_name: str, field: str) -> bool:
+        return True
+
+    def struct_size(self, struct_name: str) -> int:
+        return 168
+
+    def variable_id(self, name: str) -> int | None:
+        return 1
+
+    def tracepoint_id(self, name: str) -> int | None:
+        return 1
+
+    def tracepoint_arguments(self, name: str) -> tuple[str, ...]:
+        if name == "sched_switch":
+            return ("preempt", "prev", "next", *(("prev_state",) if self._kernel.prev_state else ()))
+        return ("parent", "child")
+
+
+@contextmanager
+def on(kernel: Kernel) -> Iterator[PaperBtf]:
+    """Let the running kernel be able to do as much as this one."""
+    counts: Definitions = {"PREEMPT_COUNT": 1, "OFFSET_preempt_count": 0} if kernel.preempt_count else {}
+    told: dict[str, Any] = {
+        "reads_directly": lambda btf: kernel.direct,
+        "interrupt_definitions": lambda btf: counts,
+        "has": lambda feature: True,
+    }
+    with patch.multiple(features, **told):
+        yield PaperBtf(kernel)
+
+
+# The whole host; processes that stay as they are; those that their children join; a control group.
+TARGETS = (
+    Target(pids=(), label="", system=True),
+    Target(pids=(1,), label=""),
+    Target(pids=(1,), label="", roots=(1,)),
+    Target(pids=(1,), label="", cgroup=Path("/")),
+)
+
+
+def idle(btf: Btf) -> Iterator[Definitions]:
+    """idle.bpf.c: without stacks; with stacks, for a window or on demand."""
+    yield build.idle_definitions(btf)
+    for target in TARGETS:
+        definitions = build.stack_definitions(btf, X86_64, Joining(target), system=target.system)
+        yield definitions
+        yield {**definitions, **build.ON_DEMAND}
+
+
+def trial(btf: Btf) -> Iterator[Definitions]:
+    """trial.bpf.c, by which `doctor` tries whether any program is taken."""
+    yield {}
+
+
+def oncpu(btf: Btf) -> Iterator[Definitions]:
+    """oncpu.bpf.c: samples and page faults, of some processes and of all."""
+    for every_process in (False, True):
+        for event in ("cpu-clock", "page-faults"):
+            yield path_definitions(every_process, event)
+
+
+def offcpu(btf: Btf) -> Iterator[Definitions]:
+    """offcpu.bpf.c."""
+    for every_process in (False, True):
+        yield offcpu_tracer.definitions(btf, every_process=every_process)
+
+
+def syscalls(btf: Btf) -> Iterator[Definitions]:
+    """syscalls.bpf.c: with requests of io_uring and without."""
+    for every_process in (False, True):
+        definitions = syscalls_tracer.definitions(btf, every_process=every_process)
+        yield definitions
+        without = {f"OFFSET_{name}" for name in syscalls_tracer.URING} | {"HAVE_URING"}
+        yield {name: value for name, value in definitions.items() if name not in without}
+
+
+def functions(btf: Btf) -> Iterator[Definitions]:
+    """functions.bpf.c: by how many functions are counted."""
+    for bits in range(2, 11):
+        yield functions_tracer.definitions(btf, 1 << bits)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One object to be carried; the numbers in `definitions` mean nothing."""
+
+    name: str
+    kernel: Kernel
+    definitions: Definitions
+
+    def __str__(self) -> str:
+        chosen = {name: value for name, value in self.definitions.items() if name in _CHOSEN}
+        return f"{self.name} ({self.kernel}) {' '.join(f'{name}={value}' for name, value in chosen.items())}"
+
+
+_CHOSEN = ("STACKS", "TARGET_ALL", "GROWS", "ON_DEMAND", "EVERY_PROCESS", "HASHED_BYTES", "HAVE_URING", "FUNCTIONS")
+_PROGRAMS: Mapping[str, Callable[[Btf], Iterator[Definitions]]] = {
+    "idle.bpf.c": idle,
+    "trial.bpf.c": trial,
+    "oncpu.bpf.c": oncpu,
+    "offcpu.bpf.c": offcpu,
+    "syscalls.bpf.c": syscalls,
+    "functions.bpf.c": functions,
+}
+
+
+def file_of(shape: Shape) -> str:
+    """The name of its file."""
+    return carried.object_name(shape.name, objects.source_of(shape.name), shape.definitions)
+
+
+def shapes() -> list[Shape]:
+    """All of them, without two that are the same; those of the latest kernels first."""
+    found: dict[str, Shape] = {}
+    for name, of_kernel in _PROGRAMS.items():
+        for kernel in reversed(KERNELS):
+            with on(kernel) as btf:
+                for definitions in of_kernel(btf):
+                    parts = carried.shape_of(definitions), sorted(carried.numbers_of(definitions))
+                    found.setdefault(repr((name, *parts)), Shape(name, kernel, definitions))
+    return list(found.values())

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs that powerprof carries do what compiled ones do, on a host that can compile nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.host import bpf
+from powerprof.processes.targets import Target
+from powerprof.stacks.registers import this_machine
+from powerprof.tracing.bpf import objects, syscalls
+from powerprof.tracing.bpf.btf import kernel_btf
+from powerprof.tracing.bpf.compiled import Compiled
+from powerprof.tracing.idle import build
+from powerprof.tracing.idle.joining import Joining
+from powerprof.tracing.offcpu import tracer as offcpu
+from tests.conftest import Cli
+from tests.programs import ground_truth
+
+# Nothing that compiles: bcc, every tree of headers, and what the kernel itself carries. Ends with 99 where it cannot.
+_HIDDEN = """
+for folder in /usr/lib/python3/dist-packages/bcc /usr/src /lib/modules; do
+    [ ! -d "$folder" ] || mount -t tmpfs none "$folder" || exit 99
+done
+[ ! -e /sys/kernel/kheaders.tar.xz ] || mount --bind /dev/null /sys/kernel/kheaders.tar.xz || exit 99
+exec "$@"
+"""
+_THREADS = {"nanosleep": "wait_nanosleep", "poll": "wait_poll", "timerfd": "wait_timerfd", "pipe": "wait_pipe"}
+
+
+def without_a_compiler(cli: Cli, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = ["unshare", "--mount", "sh", "-c", _HIDDEN, "sh", sys.executable, "-m", "powerprof", *arguments]
+    return subprocess.run(command, env=cli.environment(env), capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Cli:
+    """With a cache in which nothing is."""
+    return Cli(tmp_path / "home")
+
+
+@contextmanager
+def sleepers(folder: Path) -> Iterator[dict[str, Any]]:
+    with ground_truth.running(ground_truth.build("sleepers", folder)) as truth:
+        yield truth
+
+
+def test_attribute_knows_each_function_at_its_rate_without_a_compiler(
+    root_bpf: None, bare: Cli, tmp_path: Path
+) -> None:
+    """On kernels that no carried program fits it says what is missing instead."""
+    with sleepers(tmp_path) as truth:
+        words = ("attribute", "--pid", str(truth["pid"]), "--duration", "3", "--json", "-", "--no-save")
+        compiling = without_a_compiler(bare, *words, POWERPROF_CARRIED="0")
+        done = without_a_compiler(bare, *words)
+    assert compiling.returncode == 3
+    assert "bcc is not installed" in compiling.stderr or "headers" in compiling.stderr
+    if not bpf.carried_fit():
+        assert (done.returncode, done.stderr) == (3, compiling.stderr)
+        return
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["conservation"]["lost_count"] == 0
+    found: Counter[str] = Counter()
+    for row in [*record["wakeups"], *record["wakings_without_exit"]]:
+        names = {frame["function"] for frame in row["stack"]}
+        for thread, function in _THREADS.items():
+            found[thread] += row["wakings_count"] if function in names else 0
+    for thread in _THREADS:
+        expected = truth["threads"][thread]["rate_hz"] * record["wakings_window_s"]
+        assert abs(found[thread] - expected) <= max(2.0, 0.03 * expected), (thread, found, expected)
+
+
+def test_doctor_says_which_programs_are_used(root_bpf: None, bare: Cli) -> None:
+    told = {}
+    for switch in ("0", "1"):
+        done = bare(["doctor", "--json", "-"], env={"POWERPROF_CARRIED": switch})
+        rows = {row["name"]: row for row in json.loads(done.out)["capabilities"]}
+        assert rows["tracing"]["status"] == "ok"
+        told[switch] = rows["tracing"]["detail"]
+    assert "compiled by bcc" in told["0"]
+    assert ("carried" in told["1"]) == bpf.carried_fit()
+
+
+def test_doctor_finds_nothing_missing_where_carried_programs_fit(root_bpf: None, bare: Cli) -> None:
+    done = without_a_compiler(bare, "doctor", "--json", "-")
+    rows = {row["name"]: row for row in json.loads(done.stdout)["capabilities"]}
+    fit = bpf.carried_fit()
+    assert {rows[name]["status"] for name in ("bcc", "headers")} == {"none" if fit else "missing"}
+    assert rows["tracing"]["status"] == ("ok" if fit else "missing")
+
+
+def test_carried_programs_are_those_that_are_compiled_here(root_bpf: None) -> None:
+    """Byte for byte, filled with this kernel's numbers, in the shapes that fit it."""
+    btf = kernel_btf()
+    target = Joining(Target(pids=(1,), label="", roots=(1,)))
+    for name, definitions in (
+        ("idle.bpf.c", build.idle_definitions(btf)),
+        ("idle.bpf.c", build.stack_definitions(btf, this_machine(), target, system=False)),
+        ("offcpu.bpf.c", offcpu.definitions(btf, every_process=True)),
+    ):
+        found = objects.find_carried(name, definitions)
+        assert found is None or found == objects.find(name, definitions, cached=False)
+        assert found is not None or not bpf.carried_fit()
+
+
+class _Refusing:
+    """The kernel's verifier, which refuses the first object that it is shown."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self._load = syscalls.load_program
+
+    def __call__(self, name: str, kind: int, code: bytes, *, attach_type: int = 0, attach_to: int = 0) -> int:
+        if not self.refused:
+            self.refused = 1
+            raise syscalls.RefusedError(22, "R1 invalid mem access 'scalar'\n")
+        return self._load(name, kind, code, attach_type=attach_type, attach_to=attach_to)
+
+
+@pytest.fixture
+def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Refusing]:
+    refusing = _Refusing()
+    monkeypatch.setattr(syscalls, "load_program", refusing)
+    yield refusing
+    assert refusing.refused == 1
+
+
+def test_a_carried_program_that_the_kernel_refuses_is_compiled(root_bpf: None, trial: _Refusing) -> None:
+    with build.LoadedProgram("trial.bpf.c", {}) as program:
+        assert not program.is_carried
+
+
+def test_without_a_compiler_the_refusal_is_what_is_said(
+    root_bpf: None, trial: _Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(name: str, definitions: object, *, cached: bool = True) -> Compiled:
+        raise CapabilityError("bcc is not installed", "apt install python3-bpfcc")
+
+    monkeypatch.setattr(objects, "find", nothing)
+    with pytest.raises(PowerprofError, match="R1 invalid mem access"), build.LoadedProgram("trial.bpf.c", {}):
+        pass
