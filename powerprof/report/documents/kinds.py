@@ -115,6 +115,7 @@ KINDS = {
     "powerprof.queries-comparison/1": Kind(
         "queries.comparison:QueriesComparison",
         "report.terminal.queriescomparison:lines",
+        "report.html.queriescomparison:render",
         markdown="report.terminal.queriescomparison:markdown",
         csv="report.terminal.queriescomparison:csv_lines",
     ),

@@ -19,6 +19,7 @@ from powerprof.report.exports.formats import export
 from powerprof.report.wording.records import worded
 from powerprof.runs import RunStore
 from tests.unit.queries.test_report import record
+from tests.unit.report.test_html_pages import Page
 
 
 def window(*statements: Statement, **changes: object) -> Queries:
@@ -111,5 +112,28 @@ def test_saved_runs_are_compared_by_the_command(tmp_path: Path, capsys: pytest.C
     assert run_app(words) == 0
     assert "One statement became more expensive" in capsys.readouterr().out
     assert run_app([*words, "--no-save", "--fail-if-worse"]) == WorseError.exit_code
-    assert run_app([*words, "--html", str(tmp_path / "x.html")]) == UsageError.exit_code
-    assert "there is no --html" in capsys.readouterr().err
+    assert run_app([*words, "--html", str(tmp_path / "x.html")]) == 0
+    shown = (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert "One statement became more expensive" in shown
+    assert run_app(["report", "compare-0001", "--runs-dir", str(tmp_path), "--html", str(tmp_path / "y.html")]) == 0
+    assert "<code>SELECT a</code>" in (tmp_path / "y.html").read_text(encoding="utf-8")
+
+
+def test_the_page_has_each_statement_with_its_figures_and_its_interval() -> None:
+    hostile = "SELECT '<script>alert(1)</script>' FROM `\u202ea`"
+    before = window(of("slow", 1.0), of("same", 1.0), of("old", 0.5), of(hostile, 1.0, 3))
+    after = window(of("slow", 1.5), of("same", 1.001), of("added", 0.5), of(hostile, 9.0, 3))
+    compared = compare_queries(before, after, "2026-01-01T00:00:00.000Z")
+    page = Page(export(worded(compared), "html").decode())
+    places = {attributes["data-at"] for attributes, _ in page.figures}
+    for number, one in enumerate(compared.statements):
+        assert f"/statements/{number}/change_percent_of_cpu" in places
+        for letter, side in (("a", one.a), ("b", one.b)):
+            assert (f"/statements/{number}/{letter}/c0_ms_per_call" in places) is (side is not None), one.text
+        assert (f"/statements/{number}/low" in places) is (one.low is not None), one.text
+    raw = export(worded(compared), "html").decode()
+    assert raw.count('class="draw"') == 1 + 5
+    assert raw.count('class="dot clear"') == 1
+    assert "<script>alert" not in raw.partition('id="statements"')[2].partition("</section>")[0]
+    assert "\u202e" not in raw.partition('id="statements"')[2].partition("</section>")[0]
+    assert page.open == []
