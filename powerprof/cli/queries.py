@@ -12,6 +12,7 @@ ask before; --yes agrees.
 
 --watch measures window after window, each of --duration, and shows them as `watch` does: a screen with its keys, or a
 line each (--plain), or a document each (--json-lines). A server that is named by more than its number may be restarted.
+At its end all windows are saved as one run, with a timeline (powerprof report).
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def command(
     if watching.watch:
         from powerprof.cli.watchqueries import watch
 
-        watch(request, watching.json_lines, watching.plain, watching.count, saving.runs_dir)
+        watch(request, watching.json_lines, watching.plain, watching.count, saving)
         return
     result = session.run(request, say_to(saving), lambda what: agree(what, samples.yes))
     next_step, unwritten = None, None
@@ -200,7 +201,7 @@ def _check_watching(
     if way.method == "samples" or way.stacks or samples.explain or samples.explain_as or samples.save_workload:
         raise UsageError("--watch uses probes, and shows what they measure", "leave out the options of one window")
     if saving.json or any(files.values()):
-        raise UsageError("--watch writes no files", "--json-lines, or the key w, which saves a window as a run")
+        raise UsageError("--watch writes no files", "--json-lines, or report of the run that it saves")
 
 
 def _check_folder(folder: Path) -> None:

@@ -112,6 +112,12 @@ KINDS = {
         "report.terminal.queries:csv_lines",
         "report.stacks.weighted:of_queries",
     ),
+    "powerprof.queries-history/1": Kind(
+        "queries.history:QueriesHistory",
+        "report.terminal.querieshistory:lines",
+        "report.html.querieshistory:render",
+        csv="report.terminal.querieshistory:csv_lines",
+    ),
     "powerprof.queries-comparison/1": Kind(
         "queries.comparison:QueriesComparison",
         "report.terminal.queriescomparison:lines",

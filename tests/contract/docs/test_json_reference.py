@@ -22,6 +22,7 @@ from powerprof.experiment.sweepcomparison import SweepComparison
 from powerprof.experiment.trend import Trend
 from powerprof.idle_records import IdleRun
 from powerprof.queries.comparison import QueriesComparison
+from powerprof.queries.history import QueriesHistory
 from powerprof.queries.records import Queries
 from powerprof.records import Run
 from tests.conftest import REPOSITORY
@@ -70,6 +71,7 @@ def _keys(record: type[msgspec.Struct], seen: set[type]) -> set[str]:
         Cure,
         Queries,
         QueriesComparison,
+        QueriesHistory,
     ],
 )
 def test_every_key_of_a_record_is_explained(record: type[msgspec.Struct]) -> None:

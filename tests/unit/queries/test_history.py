@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All windows of `queries --watch` as one run: nothing is lost in the sums, and its size is bounded."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from powerprof.cli.app import run_app
+from powerprof.queries.history import MOST_STEPS, HistoryKeeper, QueriesHistory
+from powerprof.queries.records import Queries, Statement
+from powerprof.report.documents.history import about
+from powerprof.report.documents.kinds import lines_of
+from powerprof.report.exports.formats import export
+from powerprof.runs import RunStore
+from tests.unit.queries.test_report import record
+from tests.unit.report.test_html_pages import Page
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def window(number: int, *statements: tuple[str, float], server_s: float = 1.0, window_s: float = 2.0) -> Queries:
+    began = (START + timedelta(seconds=2.1 * number)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return msgspec.structs.replace(
+        record(),
+        started_at=began,
+        window_s=window_s,
+        server_c0_s=server_s,
+        calls_count=10 * len(statements),
+        joules=server_s * 4,
+        lost_count=0,
+        statements=[
+            Statement(text=text, id=text[-2:].strip(), schema_name="shop", c0_s=c0_s, calls_count=10, joules=4 * c0_s)
+            for text, c0_s in statements
+        ],
+    )
+
+
+def kept(*windows: Queries | None, most: int = MOST_STEPS) -> QueriesHistory:
+    keeper = HistoryKeeper(most)
+    for one in windows:
+        keeper.add(one)
+    made = keeper.record()
+    assert made is not None
+    return made
+
+
+def test_the_parts_are_the_server_and_each_statement_has_its_course() -> None:
+    made = kept(window(0, ("SELECT a", 0.2)), window(1, ("SELECT a", 0.4), ("SELECT b", 0.5)), None, window(5))
+    assert (made.windows_count, made.window_s, made.server_c0_s) == (3, 6.0, 3.0)
+    assert {one.text: one.course_percent for one in made.statements} == {
+        "SELECT a": pytest.approx([10.0, 20.0, 0.0]),
+        "SELECT b": pytest.approx([0.0, 25.0, 0.0]),
+    }
+    assert made.other_c0_s + sum(one.c0_s for one in made.statements) == pytest.approx(made.server_c0_s)
+    assert [(step.at_s, step.until_s) for step in made.steps] == [
+        (0.0, 2.0),
+        (pytest.approx(2.1), pytest.approx(4.1)),
+        (pytest.approx(10.5), pytest.approx(12.5)),
+    ]
+    assert (made.calls_count, made.joules) == (30, pytest.approx(12.0))
+    assert made.statements[0].calls_count == 20
+    assert HistoryKeeper().record() is None
+
+
+def test_a_day_of_windows_is_a_bounded_record_whose_sums_are_whole() -> None:
+    count = 3001
+    made = kept(*(window(number, ("SELECT a", 0.25), (f"SELECT {number} x", 0.1)) for number in range(count)), most=100)
+    assert len(made.steps) <= 100
+    assert len(made.statements) == 50
+    assert (made.windows_count, made.server_c0_s) == (count, pytest.approx(count))
+    first = made.statements[0]
+    assert (first.text, first.c0_s, first.calls_count) == ("SELECT a", pytest.approx(0.25 * count), 10 * count)
+    assert first.course_percent == pytest.approx([12.5] * len(made.steps))
+    assert {step.windows_count for step in made.steps[:-1]} == {64} or {
+        step.windows_count for step in made.steps[:-1]
+    } == {32}
+    assert made.other_c0_s + sum(one.c0_s for one in made.statements) == pytest.approx(made.server_c0_s)
+    assert made.steps[-1].until_s == pytest.approx(2.1 * (count - 1) + 2)
+
+
+def test_joules_that_one_window_lacks_are_unknown() -> None:
+    made = kept(window(0), msgspec.structs.replace(window(1), joules=None))
+    assert made.joules is None
+    assert [step.watts for step in made.steps] == [2.0, None]
+
+
+def test_the_report_and_the_page_have_the_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = kept(window(0, ("SELECT a", 0.2)), window(1, ("SELECT '<b>' a", 0.8), server_s=1.6), window(2))
+    printed = lines_of(made, 100)
+    assert "used 60.0 % of one CPU, 80.0 % at most (2 s after the start)" in " ".join(printed)
+    assert any(line.split()[:3] == ["13.3", "40.0", "+2"] for line in printed)
+    assert all(len(line) <= 100 for line in printed)
+    store = RunStore(tmp_path)
+    store.save("queries", made, None, about(made))
+    assert run_app(["runs", "--runs-dir", str(tmp_path)]) == 0
+    assert "queries-0001" in capsys.readouterr().out
+    page = tmp_path / "x.html"
+    assert run_app(["report", "queries-0001", "--runs-dir", str(tmp_path), "--html", str(page)]) == 0
+    shown = page.read_text(encoding="utf-8")
+    places = {attributes["data-at"] for attributes, _ in Page(shown).figures}
+    assert {"/statements/0/cpu_percent", "/statements/1/c0_s"} <= places
+    main = shown.partition('id="timeline"')[2]
+    assert main.count('<rect class="c0"') == 3 + 2 * 3
+    assert "SELECT &#39;&lt;b&gt;&#39; a" in main
+    assert "40.0 % of one CPU</title>" in main
+    rows = export(made, "csv").decode().splitlines()
+    assert len(rows) == 1 + 3 * 3
+
+
+def test_a_page_of_many_steps_stays_readable() -> None:
+    made = kept(*(window(number, ("SELECT a", 0.2)) for number in range(700)))
+    assert len(made.steps) == 700
+    main = export(made, "html").decode().partition('id="timeline"')[2].partition("</section>")[0]
+    assert 200 <= main.count('<rect class="c0"') <= 240
