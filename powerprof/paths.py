@@ -22,6 +22,8 @@ from powerprof.folders import Folder, only_root_writes
 ROOT_CACHE = Path("/var/cache/powerprof")
 # FHS 3.0, 3.15: about the running system, gone with it. Root alone may write there.
 ROOT_CHANGED = Path("/run/powerprof-changed")
+# FHS 3.0, 5.8: what has to outlast a boot. Not in /var/lib/powerprof, which may be the account's of a service.
+ROOT_CHANGED_FOR_GOOD = Path("/var/lib/powerprof-changed")
 _STATE, _CONFIG, _CACHE = ".local/state", ".config", ".cache"
 
 
@@ -99,9 +101,17 @@ def config_dir() -> Path:
     return _xdg("XDG_CONFIG_HOME", _CONFIG)
 
 
-def changed_dir() -> Path:
-    """Where the old values of changed settings of others are written down: for root a folder that a boot empties."""
-    return ROOT_CHANGED if os.geteuid() == 0 else state_dir() / "changed"
+def changed_dir(*, outlasts: bool = False) -> Path:
+    """Where the old values of changed settings of others are written down: for root a folder that a boot empties as it
+    empties those settings, and another one for settings that outlast it."""
+    if os.geteuid() != 0:
+        return state_dir() / "changed"
+    return ROOT_CHANGED_FOR_GOOD if outlasts else ROOT_CHANGED
+
+
+def changed_dirs() -> list[Path]:
+    """All of them."""
+    return list(dict.fromkeys([changed_dir(), changed_dir(outlasts=True)]))
 
 
 def cache_dir() -> Path:

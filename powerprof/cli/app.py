@@ -76,11 +76,18 @@ def _put_back_left_behind() -> None:
     """What a killed `cure` left changed, if it was killed together with its keeper; usually there is no such folder."""
     with suppress(OSError):
         # A recorded host's processes say nothing about those of this one.
-        if paths.is_this_host() and os.listdir(paths.changed_dir()):
+        if paths.is_this_host() and any(_has_files(place) for place in paths.changed_dirs()):
             from powerprof.reversible.journal import put_back_left_behind
 
             for text in put_back_left_behind():
                 say(f"note: {text}", error=True)
+
+
+def _has_files(place: Path) -> bool:
+    try:
+        return bool(os.listdir(place))
+    except OSError:
+        return False
 
 
 def build_app(names: Sequence[str] = _COMMANDS, *, listed: bool = False) -> typer.Typer:

@@ -2,8 +2,9 @@
 """Does a remedy save wake-ups on this live server? Try it in turns, measure it, put it back.
 
 --thread NAME --slack 50ms lets the kernel wake one thread later, so that its time-outs fall together; --set
-VARIABLE=VALUE is SET GLOBAL, as root by the server's own socket, or as an account that you name. Without a choice it
-lists what can be tried. It is put back whatever happens, and read back.
+VARIABLE=VALUE is SET GLOBAL, as root by the server's own socket, or as an account that you name; --finding RULE is the
+first remedy of a finding of diagnose, such as an event of the server, which is disabled. Without a choice it lists what
+can be tried. It is put back whatever happens, and read back.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ Thread = Annotated[
 ]
 Slack = Annotated[str | None, typer.Option("--slack", metavar="TIME", help="Its timer slack to try: 500us, 50ms, 1s.")]
 Set = Annotated[str | None, typer.Option("--set", metavar="VARIABLE=VALUE", help="The global variable to try.")]
+Finding = Annotated[
+    str | None, typer.Option("--finding", metavar="RULE|NUMBER", help="The finding of diagnose whose remedy to try.")
+]
 Pairs = Annotated[int, typer.Option("--pairs", metavar="N", min=3, max=1000, help="Pairs of windows.")]
 Length = Annotated[
     float, typer.Option("--window", metavar="S", min=0.5, max=3600, help="Length of each window in seconds.")
@@ -50,6 +54,7 @@ def command(
     thread: Thread = None,
     slack: Slack = None,
     variable: Set = None,
+    finding: Finding = None,
     pairs: Pairs = 4,
     window: Length = 5.0,
     max_p95: MaxP95 = 10.0,
@@ -63,7 +68,7 @@ def command(
     """Try, judge, save, print; or list."""
     from powerprof.cure.choices import CureRequest, choice_of
 
-    choice = choice_of(thread, slack, variable)
+    choice = choice_of(thread, slack, variable, finding)
     request = CureRequest(
         pid=pid,
         choice=choice,
@@ -78,8 +83,10 @@ def command(
     )
     if choice is None:
         if saving.json is not None or saving.label or html is not None:
-            raise UsageError("without a remedy there is nothing to save", "--thread NAME --slack TIME, or --set")
-        refuse_without_effect(context, "without --thread and --slack, or --set", _OF_A_TRIAL)
+            raise UsageError(
+                "without a remedy there is nothing to save", "--thread NAME --slack TIME, --set or --finding"
+            )
+        refuse_without_effect(context, "without --thread and --slack, --set or --finding", _OF_A_TRIAL)
         from powerprof.cure.candidates import candidates
         from powerprof.report.wording.cures import candidate_lines
 
@@ -89,12 +96,14 @@ def command(
     files = {"html": html}
     saving = check(saving, files)
     from powerprof.cure import session
+    from powerprof.cure.candidates import resolved
 
     def consent(plan: Plan, target: Target, lasts_s: float, predicted: CurePrediction | None) -> None:
         from powerprof.report.wording.cures import touched
 
-        _agree(touched(plan.remedy, target.label, target.pids[0], pairs, window, lasts_s, predicted), yes)
+        _agree(found + touched(plan.remedy, target.label, target.pids[0], pairs, window, lasts_s, predicted), yes)
 
+    request, found = resolved(request, say_to(saving))
     deliver(session.run(request, consent, say_to(saving)), "cure", saving, files)
 
 

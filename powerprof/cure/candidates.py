@@ -1,28 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be tried live on a process: threads that wake by their own timers, and variables that `diagnose` names."""
+"""What can be tried live on a process: what `diagnose` found, and threads that wake by their own timers."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from powerprof.cure.choices import CureRequest
+from powerprof import interrupts, text
+from powerprof.cure.choices import CureRequest, EventChoice, FindingChoice, Remedial, SlackChoice, VariableChoice
+from powerprof.cure.remedies import slack_text
 from powerprof.cure.session import target_of
+from powerprof.cure.threads import check_owner
 from powerprof.database.products.local import is_server
 from powerprof.diagnosis.collect import rows_of
 from powerprof.diagnosis.evidence import ThreadWakeups
-from powerprof.diagnosis.findings import Finding
-from powerprof.errors import CapabilityError
+from powerprof.diagnosis.findings import Diagnosis, Finding, LiveRemedy
+from powerprof.errors import CapabilityError, UsageError
 from powerprof.processes.languages import language_of
 from powerprof.processes.targets import Target, name_of
-from powerprof.text import Say, number
+from powerprof.text import Say
+from powerprof.untrusted import whole
 
 # Slack saves nothing worth a try on less.
 _OFTEN_HZ = 2.0
 _MOST = 8
-_SET = re.compile(r"SET GLOBAL ([A-Za-z][A-Za-z0-9_.]{0,63}) ?= ?('[^']{0,64}'|[A-Za-z0-9_.-]{1,64})")
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Candidate:
     why: str
     options: str
     pid: int
+    tid: int | None = None
 
 
 def candidates(request: CureRequest, say: Say) -> list[Candidate]:
@@ -40,16 +43,16 @@ def candidates(request: CureRequest, say: Say) -> list[Candidate]:
     pid = target.pids[0]
     findings: Sequence[Finding] = ()
     if is_server(name_of(pid)):
-        from powerprof.diagnosis.session import DiagnosisRequest, run
-
-        asked = DiagnosisRequest(str(pid), request.server_url, request.socket, request.defaults_file, request.window_s)
-        diagnosis, _ = run(asked, say)
+        diagnosis = _diagnosed(pid, request, say)
         findings, rows = diagnosis.findings, diagnosis.evidence.wakeups
         if diagnosis.evidence.exits_hz is None and not findings:
             raise CapabilityError("what wakes its threads is unknown without the right to trace", "run as root")
     else:
         rows = _traced(target, request, say)
-    return [*of_findings(pid, findings), *([] if language_of(pid) else of_threads(pid, rows))]
+    listed = of_findings(pid, findings)
+    tried = {one.tid for one in listed}
+    threads = [] if language_of(pid) else of_threads(pid, rows)
+    return [*listed, *(one for one in threads if one.tid not in tried)]
 
 
 def _traced(target: Target, request: CureRequest, say: Say) -> list[ThreadWakeups]:
@@ -61,14 +64,74 @@ def _traced(target: Target, request: CureRequest, say: Say) -> list[ThreadWakeup
 
 
 def of_findings(pid: int, findings: Iterable[Finding]) -> list[Candidate]:
-    """The variables that remedies set."""
-    found: dict[str, Candidate] = {}
-    for finding in findings:
-        for remedy in finding.remedy:
-            for name, value in _SET.findall(remedy):
-                options = f"--set {shlex.quote(name + '=' + value.strip(chr(39)))}"
-                found.setdefault(options, Candidate(finding.text, options, pid))
+    """The remedies of findings that can be tried live, each once; a finding's first one by its number."""
+    found: dict[LiveRemedy, Candidate] = {}
+    for number, finding in enumerate(findings, 1):
+        for place, one in enumerate(finding.tries):
+            if one.event is not None and place:
+                continue  # by --finding the first remedy alone can be named
+            found.setdefault(one, Candidate(f"{number}. {finding.text}", _options(one, number), pid, one.tid))
     return list(found.values())
+
+
+def _options(one: LiveRemedy, number: int) -> str:
+    if one.variable is not None:
+        return f"--set {shlex.quote(f'{one.variable}={one.value}')}"
+    if one.tid is not None and one.slack_ns is not None:
+        return f"--thread {one.tid} --slack {slack_text(one.slack_ns)}"
+    return f"--finding {number}"
+
+
+def chosen(word: str, findings: Sequence[Finding]) -> Remedial:
+    """The first remedy of the finding that is called so. Raises UsageError for none, for several, and for one that has
+    no remedy to be tried live."""
+    place = whole(word)
+    found = [one for number, one in enumerate(findings, 1) if place == number or one.rule == word]
+    if not found:
+        rules = ", ".join(f"{number} {one.rule}" for number, one in enumerate(findings, 1)) or "nothing"
+        raise UsageError(f"no finding is called {word!r}", f"found now: {rules}")
+    if len(found) > 1:
+        numbers = ", ".join(str(number) for number, one in enumerate(findings, 1) if one.rule == word)
+        raise UsageError(f"{len(found)} findings are {word}", f"name one by its number: {numbers}")
+    if not found[0].tries:
+        what = f": {found[0].remedy[0]}" if found[0].remedy else ""
+        raise UsageError(
+            f"the finding {found[0].rule} has no remedy that can be tried live", f"what it says{what}"[:300]
+        )
+    one = found[0].tries[0]
+    if one.database is not None and one.event is not None:
+        return EventChoice(one.database, one.event)
+    if one.variable is not None:
+        return VariableChoice(one.variable, one.value or "")
+    return SlackChoice(str(one.tid), one.slack_ns or 0)
+
+
+def resolved(request: CureRequest, say: Say) -> tuple[CureRequest, list[str]]:
+    """The request with the remedy of the finding that it names, for which the process is looked at for a window; and
+    that finding, to be said before anything is changed. Raises UsageError, CapabilityError, PowerprofError."""
+    if not isinstance(request.choice, FindingChoice):
+        return request, []
+    pid = target_of(request.pid).pids[0]
+    check_owner(pid)
+    try:
+        diagnosis = _diagnosed(pid, request, say)
+        if diagnosis.interrupted:
+            raise interrupts.ended_by()
+        findings = diagnosis.findings
+    finally:
+        interrupts.release()  # signals wait from the end of a window: nothing is to be saved of this one
+    choice = chosen(request.choice.word, findings)
+    number = next(n for n, one in enumerate(findings, 1) if request.choice.word in (str(n), one.rule))
+    return replace(request, choice=choice), [
+        f"Finding {number} ({findings[number - 1].rule}): {findings[number - 1].text}"
+    ]
+
+
+def _diagnosed(pid: int, request: CureRequest, say: Say) -> Diagnosis:
+    from powerprof.diagnosis.session import DiagnosisRequest, run
+
+    asked = DiagnosisRequest(str(pid), request.server_url, request.socket, request.defaults_file, request.window_s)
+    return run(asked, say)[0]
 
 
 def of_threads(pid: int, rows: Iterable[ThreadWakeups]) -> list[Candidate]:
@@ -82,9 +145,10 @@ def of_threads(pid: int, rows: Iterable[ThreadWakeups]) -> list[Candidate]:
     often = sorted((tid for tid, rate in rates.items() if rate >= _OFTEN_HZ), key=lambda tid: -rates[tid])
     return [
         Candidate(
-            f"{names[tid]} (thread {tid}) wakes {number(rates[tid], 1)} times a second by its own timers",
+            f"{names[tid]} (thread {tid}) wakes {text.number(rates[tid], 1)} times a second by its own timers",
             f"--thread {tid} --slack 50ms",
             pid,
+            tid,
         )
         for tid in often[:_MOST]
         if tid

@@ -14,6 +14,7 @@ _SLACK = re.compile(r"([0-9]{1,11}(?:\.[0-9]{1,9})?) ?(ns|us|µs|ms|s)")
 _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 # The default of all threads is 50 µs. More than this and a thread seems dead.
 _LONGEST_NS = 10_000_000_000
+_FINDING = re.compile(r"[a-z][a-z_]{0,63}|[1-9][0-9]{0,3}")
 _VARIABLE = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,63}(?:\.[A-Za-z][A-Za-z0-9_]{0,63})?)=(.{0,512})", re.DOTALL)
 
 
@@ -33,12 +34,30 @@ class VariableChoice:
     value: str
 
 
+@dataclass(frozen=True)
+class EventChoice:
+    """A recurring event, disabled."""
+
+    database: str
+    event: str
+
+
+@dataclass(frozen=True)
+class FindingChoice:
+    """The first remedy that can be tried live of the finding of `diagnose` with that rule, or number (from 1)."""
+
+    word: str
+
+
+Remedial = SlackChoice | VariableChoice | EventChoice
+
+
 @dataclass(frozen=True, kw_only=True)
 class CureRequest:
     """What to try on which process, and for how long. `server` and those after it: how to log in to a server."""
 
     pid: str
-    choice: SlackChoice | VariableChoice | None
+    choice: Remedial | FindingChoice | None
     pairs: int
     window_s: float
     seed: int
@@ -54,8 +73,14 @@ class CureRequest:
         return any(part is not None for part in (self.server_url, self.socket, self.defaults_file))
 
 
-def choice_of(thread: str | None, slack: str | None, variable: str | None) -> SlackChoice | VariableChoice | None:
+def choice_of(
+    thread: str | None, slack: str | None, variable: str | None, finding: str | None = None
+) -> SlackChoice | VariableChoice | FindingChoice | None:
     """What the options choose; None where they choose nothing. Raises UsageError."""
+    if finding is not None:
+        if thread is not None or slack is not None or variable is not None:
+            raise UsageError("--finding names a remedy, and --thread or --set another", "try one after the other")
+        return _finding(finding)
     if variable is not None:
         if thread is not None or slack is not None:
             raise UsageError("--set and --thread are two remedies", "try one after the other")
@@ -80,6 +105,14 @@ def slack_ns(text: str) -> int:
     if not 1 <= value <= _LONGEST_NS:
         raise UsageError(f"--slack {text[:40]} is not between 1 ns and 10 s", "the default of all threads is 50us")
     return value
+
+
+def _finding(text: str) -> FindingChoice:
+    if not _FINDING.fullmatch(text):
+        raise UsageError(
+            f"--finding {text[:60]!r} is neither a rule nor a number", "powerprof cure --pid … lists those to try"
+        )
+    return FindingChoice(text)
 
 
 def _variable(text: str) -> VariableChoice:

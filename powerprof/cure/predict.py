@@ -31,6 +31,8 @@ def prediction(plan: Plan, target: Target, request: CureRequest, say: Say) -> Cu
     try:
         taken = live.capture(target, AttributeRequest(duration_s=min(request.window_s, _LONGEST_S)), dict, say)
         attribution = session.analyse(taken)
+        if attribution.interrupted:
+            raise interrupts.ended_by()
     except CapabilityError:
         return None  # the windows say why nothing is traced
     finally:

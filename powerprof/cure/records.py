@@ -13,7 +13,7 @@ from powerprof.queries.records import Latency
 from powerprof.records import EnergySource, Notes, ToolCost, Window
 
 Arm = Literal["before", "cured"]
-RemedyKind = Literal["timer_slack", "variable"]
+RemedyKind = Literal["timer_slack", "variable", "event"]
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):

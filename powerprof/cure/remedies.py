@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from powerprof import files, paths
 from powerprof.attribution.records import Thread
 from powerprof.caller import is_delegated
-from powerprof.cure.choices import CureRequest, SlackChoice, VariableChoice
+from powerprof.cure.choices import CureRequest, EventChoice, SlackChoice, VariableChoice
 from powerprof.cure.records import Remedy
 from powerprof.cure.threads import check_owner, check_slack, find_thread, loop_warning
 from powerprof.database.clients import sql
@@ -18,6 +20,7 @@ from powerprof.database.clients.base import Login
 from powerprof.database.products.local import enter, is_server, names_of_local_server
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.processes.targets import name_of
+from powerprof.reversible.events import DISABLED, ENABLED, Event
 from powerprof.reversible.journal import Held
 from powerprof.reversible.kinds import Setting, TimerSlack, Variable, started_ticks
 from powerprof.text import number
@@ -49,6 +52,8 @@ def plan(pid: int, request: CureRequest) -> Plan:
         raise PowerprofError(f"process {pid} has ended", "name one that runs")
     if isinstance(request.choice, SlackChoice):
         setting, before, remedy = _slack(pid, request.choice, _server_names(pid, request))
+    elif isinstance(request.choice, EventChoice):
+        setting, before, remedy = _event(pid, request, request.choice)
     else:
         assert isinstance(request.choice, VariableChoice)  # noqa: S101  without a choice nothing is planned
         setting, before, remedy = _variable(pid, request, request.choice)
@@ -121,13 +126,50 @@ def slack_text(nanoseconds: int) -> str:
     return f"{number(nanoseconds, 0)}ns"
 
 
-def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[Setting, str, Remedy]:
+def _check_server(pid: int, option: str, what: str) -> None:
     label = name_of(pid) or str(pid)
     if not is_server(label):
         raise UsageError(
-            f"--set: {label} ({pid}) is not a MariaDB or MySQL server, which has SET GLOBAL",
+            f"{option}: {label} ({pid}) is not a MariaDB or MySQL server, which has {what}",
             "--thread NAME --slack TIME",
         )
+
+
+def _event(pid: int, request: CureRequest, choice: EventChoice) -> tuple[Setting, str, Remedy]:
+    _check_server(pid, "--finding", "events")
+    setting = Event.found(_lasting_login(_login(pid, request), pid), choice.database, choice.event)
+    before = setting.read()
+    if before != ENABLED:
+        raise UsageError(f"{setting.name} is {before or 'gone'}: there is nothing to disable", "choose another remedy")
+    return (
+        setting,
+        before,
+        Remedy(
+            kind="event",
+            name=setting.name,
+            from_value=before,
+            to_value=setting.value,
+            lasting=f"{setting.by_hand(DISABLED).partition('; ')[2]}, "
+            "or ON SCHEDULE EVERY … at the end instead: less often",
+            delays="what the event does: it is not done while it is disabled, nor made up for",
+        ),
+    )
+
+
+def _lasting_login(login: Login, pid: int) -> Login:
+    """The same for whatever process has the server's data next: an event is there still when this one has ended."""
+    inside = paths.procfs() / str(pid) / "root"
+    place = login.socket
+    if place is not None and place.is_relative_to(inside):
+        outside = Path("/") / place.relative_to(inside)
+        with suppress(OSError):  # of a container: by the path through its process, as long as that lives
+            place = outside if outside.samefile(place) else place
+    fields = login.fields() | {"pid": None, "socket": None if place is None else str(place)}
+    return Login.of_fields(fields)
+
+
+def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[Setting, str, Remedy]:
+    _check_server(pid, "--set", "SET GLOBAL")
     login = _login(pid, request)
     setting = Variable(login.fields(), choice.name, choice.value)
     before = setting.read()

@@ -15,6 +15,7 @@ from powerprof.diagnosis.evidence import Client, LoggedEvent, ReplicaHost, Repli
 from powerprof.diagnosis.logins import DUMPS
 from powerprof.diagnosis.periodic import SETTINGS
 from powerprof.processes.namespaces import outer_ids
+from powerprof.untrusted import printable
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
@@ -311,7 +312,9 @@ def events(connection: Sql) -> list[ScheduledEvent]:
     )
     return [
         ScheduledEvent(
-            name=f"{schema}.{name}"[:_TEXT],
+            name=printable(f"{schema}.{name}"[:_TEXT]),
+            database=str(schema)[:_TEXT],
+            event=str(name)[:_TEXT],
             interval_s=float(str(value)) * _SECONDS[str(field)],
             enabled=str(state) == "ENABLED",
             last_executed=None if last is None else str(last)[:_TEXT],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from powerprof.diagnosis.evidence import Client, Evidence, ScheduledEvent
 from powerprof.diagnosis.findings import Finding
-from powerprof.diagnosis.words import seconds
+from powerprof.diagnosis.words import in_sql, seconds, tries_of, try_line
 from powerprof.text import number
 
 # Of one CPU. An idle server needs less than 1 %.
@@ -64,10 +64,12 @@ def event_cpu(evidence: Evidence) -> list[Finding]:
                 *(f"running: {client.statement[:120]}" for client in running[:1] if client.statement),
             ],
             remedy=[
-                *(f"ALTER EVENT {event.name} ON SCHEDULE EVERY … (less often), or DISABLE" for event in events[:1]),
+                *(f"ALTER EVENT {in_sql(event)} ON SCHEDULE EVERY … (less often), or DISABLE" for event in events[:1]),
+                *(try_line(evidence, "event_cpu") for event in events[:1] if tries_of(event)),
                 "which of its statements cost what: powerprof queries",
             ],
             rate_hz=sum(1 / event.interval_s for event in events if event.interval_s > 0) or None,
+            tries=[one for event in events[:1] for one in tries_of(event)],
         )
     ]
 

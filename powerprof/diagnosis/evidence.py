@@ -85,12 +85,15 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduledEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A recurring event of the event scheduler. `last_executed` in the server's words: it moves when it is started."""
+    """A recurring event of the event scheduler. `last_executed` in the server's words: it moves when it is started.
+    `name` is for people; `database` and `event` are what the server calls it, whatever is in them."""
 
     name: str
     interval_s: float
     enabled: bool
     last_executed: str | None = None
+    database: str | None = None
+    event: str | None = None
 
 
 class ThreadCpu(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,10 +13,23 @@ from powerprof.records import Notes, ToolCost
 Severity = Literal["fault", "note"]
 
 
+class LiveRemedy(msgspec.Struct, frozen=True, kw_only=True):
+    """What `cure` can try on the live server: the timer slack of thread `tid` in ns, a value of `variable`, or event
+    `event` of schema `database`, disabled."""
+
+    tid: int | None = None
+    slack_ns: int | None = None
+    variable: str | None = None
+    value: str | None = None
+    database: str | None = None
+    event: str | None = None
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a server wakes for: a sentence, what shows it, and what ends it.
 
-    A fault should be mended; a note says what a healthy server does. `rate_hz` is how often it happens.
+    A fault should be mended; a note says what a healthy server does. `rate_hz` is how often it happens. `tries` are
+    remedies that can be tried live, the first one first.
     """
 
     rule: str
@@ -26,6 +39,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     remedy: list[str]
     rate_hz: float | None = None
     stack: list[str] = []
+    tries: list[LiveRemedy] = []
 
 
 class DiagnosedServer(msgspec.Struct, frozen=True, kw_only=True):

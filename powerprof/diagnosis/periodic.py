@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
+from powerprof.diagnosis.findings import LiveRemedy
 
 # A wait that asks more often than this is polling: no thread of an idle MariaDB 10.11 or MySQL 5.5 comes near.
 POLLING_HZ = 10.0
@@ -17,12 +18,13 @@ _REPORT_TO = {"mariadb": "MariaDB (jira.mariadb.org)", "mysql": "MySQL (bugs.mys
 @dataclass(frozen=True)
 class Setting:
     """A setting that changes a thread's pace. `value` is what ends or slows it; where it is a time, `value` is empty
-    and `unit` says in what: longer is slower. `when` is for whom that is right."""
+    and `unit` says in what: longer is slower. `when` is for whom that is right, `live` that SET GLOBAL takes it."""
 
     name: str
     value: str = ""
     unit: str = ""
     when: str = ""
+    live: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ PERIODIC = (
     Periodic(
         "innodb/page_cleaner",
         "writes dirty pages",
-        (Setting("innodb_max_dirty_pages_pct_lwm", "0"),),
+        (Setting("innodb_max_dirty_pages_pct_lwm", "0", live=True),),
         ("buf_flush_page_cleaner",),
         2.0,
     ),
@@ -63,7 +65,7 @@ PERIODIC = (
     Periodic(
         "innodb/srv_monitor",
         "writes InnoDB's monitor output",
-        (Setting("innodb_status_output", "OFF"),),
+        (Setting("innodb_status_output", "OFF", live=True),),
         ("srv_monitor_thread",),
     ),
     Periodic("innodb/srv_purge", "removes old row versions, as long as old transactions are open", (), ("srv_purge",)),
@@ -96,7 +98,7 @@ PERIODIC = (
         usual_hz=5.0,
     ),
     Periodic("innodb/buf_resize", "waits for a change of the buffer pool's size"),
-    Periodic("innodb/dict_stats", "recomputes statistics", (Setting("innodb_stats_auto_recalc", "OFF"),)),
+    Periodic("innodb/dict_stats", "recomputes statistics", (Setting("innodb_stats_auto_recalc", "OFF", live=True),)),
     Periodic("innodb/fts_optimize", "tidies full-text indexes"),
     Periodic(
         "aria/checkpoint",
@@ -109,10 +111,12 @@ PERIODIC = (
     Periodic(
         "sql/event_scheduler",
         "waits for the next event",
-        (Setting("event_scheduler", "OFF", when="where no event is needed"),),
+        (Setting("event_scheduler", "OFF", when="where no event is needed", live=True),),
         ("Event_scheduler::run",),
     ),
-    Periodic("sql/manager", "flushes tables every flush_time", (Setting("flush_time", "0"),), ("handle_manager",)),
+    Periodic(
+        "sql/manager", "flushes tables every flush_time", (Setting("flush_time", "0", live=True),), ("handle_manager",)
+    ),
     Periodic("feedback/sender", "sends feedback", (Setting("feedback", "OFF"),)),
     Periodic("sql/binlog_background", "tidies the binary log"),
     Periodic("sql/slave_background", "tidies GTID positions"),
@@ -162,6 +166,15 @@ def settings_of(periodic: Periodic, evidence: Evidence) -> list[str]:
     """What can be set, a line each: nothing that this server has already or does not know."""
     said = (_advice(setting, evidence) for setting in periodic.settings)
     return [line for line in said if line]
+
+
+def live_settings(periodic: Periodic | None, evidence: Evidence) -> list[LiveRemedy]:
+    """Those of them that a running server takes, and this one has otherwise."""
+    return [
+        LiveRemedy(variable=setting.name, value=setting.value)
+        for setting in (periodic.settings if periodic else ())
+        if setting.live and evidence.variables.get(setting.name) is not None and _advice(setting, evidence)
+    ]
 
 
 def _advice(setting: Setting, evidence: Evidence) -> str:

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
-from powerprof.diagnosis.findings import Finding
-from powerprof.diagnosis.periodic import POLLING_HZ, Periodic, known, remedy, settings_of
+from powerprof.diagnosis.findings import Finding, LiveRemedy
+from powerprof.diagnosis.periodic import POLLING_HZ, Periodic, known, live_settings, remedy, settings_of
 from powerprof.diagnosis.replication import role_of
 from powerprof.diagnosis.slack import most_helpful, reacts, woken_hz
-from powerprof.diagnosis.words import each_second, rate, stack_of
+from powerprof.diagnosis.words import each_second, in_sql, rate, stack_of, tries_of, try_line
 from powerprof.text import number, period
 
 _SHOWN_HZ = 0.04
@@ -19,6 +19,8 @@ _EVENTS_HZ = 0.5
 _MANY = 4
 _PAIRS = 4
 _WORTH_HZ = 2.0
+# `--slack 50ms`
+_TRIED_NS = 50_000_000
 
 
 def _label(row: ThreadWakeups) -> str:
@@ -104,6 +106,7 @@ def _polling(threads: list[list[ThreadWakeups]], evidence: Evidence) -> Finding:
         remedy=[*remedy(periodic, evidence, pace), *slack_line(threads, evidence)],
         rate_hz=woken_hz,
         stack=stack_of(every),
+        tries=[*live_settings(periodic, evidence), *slack_tries(threads, evidence)],
     )
 
 
@@ -155,6 +158,14 @@ def slack_line(threads: Sequence[Sequence[ThreadWakeups]], evidence: Evidence) -
     return [f"to try it live: powerprof cure --pid {whom} --thread {rows[0].tid} --slack 50ms"]
 
 
+def slack_tries(threads: Sequence[Sequence[ThreadWakeups]], evidence: Evidence) -> list[LiveRemedy]:
+    """The same as data."""
+    rows = max(threads, key=lambda each: sum(map(woken_hz, each)))
+    if evidence.language is not None or not any(reacts(row.stack) for row in rows):
+        return []
+    return [LiveRemedy(tid=rows[0].tid, slack_ns=_TRIED_NS)]
+
+
 def woken_by_each_other(evidence: Evidence) -> list[Finding]:
     """A note: threads of the process that wake one another."""
     rows = [row for row in evidence.wakeups if row.origin == "other_thread" and row.waker]
@@ -199,6 +210,7 @@ def most_helpful_slack(evidence: Evidence) -> list[Finding]:
             ],
             remedy=[f"powerprof cure --pid {whom} --thread {row.tid} --slack 50ms" for row, _ in best],
             rate_hz=saved_hz,
+            tries=[LiveRemedy(tid=row.tid, slack_ns=_TRIED_NS) for row, _ in best],
         )
     ]
 
@@ -253,9 +265,11 @@ def event_scheduler(evidence: Evidence) -> list[Finding]:
             + (f", and {len(running) - 1} more." if len(running) > 1 else "."),
             evidence=[f"recurring events that are enabled: {len(running)}, together {rate(often)}"],
             remedy=[
-                f"ALTER EVENT {first.name} ON SCHEDULE EVERY 1 MINUTE (or DISABLE)",
+                f"ALTER EVENT {in_sql(first)} ON SCHEDULE EVERY 1 MINUTE (or DISABLE)",
                 "SET GLOBAL event_scheduler=OFF where no event is needed",
+                *([try_line(evidence, "event_scheduler")] if tries_of(first) else []),
             ],
             rate_hz=often,
+            tries=[*tries_of(first), LiveRemedy(variable="event_scheduler", value="OFF")],
         )
     ]

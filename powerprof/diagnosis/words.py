@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from powerprof.diagnosis.evidence import ThreadWakeups
+from powerprof.diagnosis.evidence import Evidence, ScheduledEvent, ThreadWakeups
+from powerprof.diagnosis.findings import LiveRemedy
+from powerprof.reversible.events import shown
 from powerprof.text import number
 
 _SHOWN = 16
@@ -27,6 +29,24 @@ def seconds(value: float) -> str:
     if value >= 120:
         return f"{value / 60:.0f} min"
     return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
+
+
+def in_sql(event: ScheduledEvent) -> str:
+    """An event as it stands in a statement, whatever is in its name."""
+    return event.name if event.database is None or event.event is None else shown(event.database, event.event)
+
+
+def tries_of(event: ScheduledEvent) -> list[LiveRemedy]:
+    """That it can be disabled for a while."""
+    if event.database is None or event.event is None:
+        return []
+    return [LiveRemedy(database=event.database, event=event.event)]
+
+
+def try_line(evidence: Evidence, rule: str) -> str:
+    """The command that tries the first remedy of a finding."""
+    whom = evidence.pid if evidence.pid is not None else "mysqld"
+    return f"to try it live: powerprof cure --pid {whom} --finding {rule}"
 
 
 def stack_of(rows: Sequence[ThreadWakeups]) -> list[str]:

@@ -4,7 +4,8 @@
 One file a powerprof, locked (flock(2)) as long as that one lives, or the keeper that puts back for it: the kernel lets
 go of it however they end. The keeper writes into it whether all is back. Nothing in it outlasts what it is about: a
 thread or a server that is another now is left alone, and root's folder lies in /run, which a boot empties as it empties
-those settings. No password is written down.
+those settings. What stays on the server's disk (an event) is put back in its next process too, and is written down in a
+folder that a boot leaves. No password is written down.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from powerprof.closeable import Closeable
 from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
 from powerprof.folders import Folder, only_root_writes, write_all
+from powerprof.reversible.events import Event
 from powerprof.reversible.kinds import Changed, Setting, Variable, started_ticks
 
 _SUFFIX = ".json"
@@ -62,11 +64,12 @@ class Journal(Closeable):
         self.settled = False
         self._held = [msgspec.structs.replace(one, setting=_without_password(one.setting)) for one in held]
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}"
+        self._place = paths.changed_dir(outlasts=any(one.setting.outlasts for one in held))
         self._handle: int | None = None
 
     def _open(self) -> None:
         try:
-            with _folder(make=True) as folder:
+            with _folder(self._place, make=True) as folder:
                 self._handle = folder.create(self._name)
                 fcntl.flock(self._handle, fcntl.LOCK_EX)
                 self._append(self._held)
@@ -77,7 +80,7 @@ class Journal(Closeable):
                     os.close(handle)
         except OSError as error:
             raise PowerprofError(
-                f"cannot write down old values in {paths.changed_dir()} ({reason_of(error)}), so nothing is changed",
+                f"cannot write down old values in {self._place} ({reason_of(error)}), so nothing is changed",
                 "make room there, or give it back its owner and mode 0700",
             ) from error
 
@@ -100,7 +103,7 @@ class Journal(Closeable):
         if handle is None:
             return
         if self.settled:
-            with suppress(OSError), _folder() as folder:
+            with suppress(OSError), _folder(self._place) as folder:
                 folder.remove(self._name)
         os.close(handle)
 
@@ -118,19 +121,20 @@ def put_back_left_behind() -> list[str]:
     What belongs to a powerprof that lives is not touched. Raises nothing: no command fails because of another's end.
     """
     said: list[str] = []
-    try:
-        with _folder() as folder:
-            for name in folder.names():
-                if name.endswith(_SUFFIX):
-                    said += _look_at(folder, name)
-    except FileNotFoundError:
-        return said
-    except OSError as error:
-        said.append(f"{paths.changed_dir()} is not looked at ({reason_of(error)})")
+    for place in paths.changed_dirs():
+        try:
+            with _folder(place) as folder:
+                for name in folder.names():
+                    if name.endswith(_SUFFIX):
+                        said += _look_at(folder, name, place)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            said.append(f"{place} is not looked at ({reason_of(error)})")
     return said
 
 
-def _look_at(folder: Folder, name: str) -> list[str]:
+def _look_at(folder: Folder, name: str, place: Path) -> list[str]:
     try:
         handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
     except OSError:
@@ -156,11 +160,11 @@ def _look_at(folder: Folder, name: str) -> list[str]:
         if settled:  # killed between that and the end
             folder.remove(name)
             return []
-        said = [_put_back(one, last, paths.changed_dir() / name) for one, last in zip(held, since, strict=True)]
+        said = [_put_back(one, last, place / name) for one, last in zip(held, since, strict=True)]
     except BlockingIOError:
         return []  # its powerprof lives
     except (OSError, ValueError) as error:
-        return [f"{paths.changed_dir() / name} cannot be read ({error}): remove it"]
+        return [f"{place / name} cannot be read ({error}): remove it"]
     else:
         if all(done for done, _ in said):
             folder.remove(name)
@@ -172,7 +176,7 @@ def _look_at(folder: Folder, name: str) -> list[str]:
 def _put_back(held: Held, since: str | None, entry: Path) -> tuple[bool, str]:
     """Whether nothing is left to be done, and what there is to say."""
     setting = held.setting
-    if started_ticks(held.pid) != held.started_ticks:
+    if not setting.outlasts and started_ticks(held.pid) != held.started_ticks:
         return True, ""  # the setting ended with its process
     try:
         now = setting.read()
@@ -213,14 +217,13 @@ def _plain(value: str) -> str | float:
 
 
 def _without_password(setting: Setting) -> Setting:
-    if not isinstance(setting, Variable):
+    if not isinstance(setting, Variable | Event):
         return setting
     return msgspec.structs.replace(setting, login={**setting.login, "password": ""})
 
 
-def _folder(*, make: bool = False) -> Folder:
+def _folder(place: Path, *, make: bool = False) -> Folder:
     """Open; root's is nobody else's. Raises OSError."""
-    place = paths.changed_dir()
     if make and os.geteuid() != 0:
         paths.private_directory(place)
     folder = Folder.open(place, make=make)

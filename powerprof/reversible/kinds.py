@@ -2,8 +2,8 @@
 """Kinds of settings that can be changed and put back. Each travels to the keeper as data, never as code.
 
 A kind has `name`, for people; `value`, which it has for the while; `read`, None where what has the setting is gone for
-good, and `write`, which raise PowerprofError; and `by_hand`, what a person types to write a value. A new kind is a
-class here and a name in `Setting`.
+good, and `write`, which raise PowerprofError; `by_hand`, what a person types to write a value; and `outlasts`, whether
+it stays when the process ends that has it. A new kind is a class in this package and a name in `Setting`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login, StatementError
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.processes.stat import process_stat
+from powerprof.reversible.events import Event
 
 _LIMITS = Limits(answer_s=5.0, waiting_s=8.0, rows=10, answer_bytes=1 << 16)
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}(\.[A-Za-z][A-Za-z0-9_]{0,63})?")
@@ -33,6 +34,11 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
     login: dict[str, Any]
     name: str
     value: str
+
+    @property
+    def outlasts(self) -> bool:
+        """SET GLOBAL ends with the server."""
+        return False
 
     def read(self) -> str | None:
         """What it is now."""
@@ -88,6 +94,11 @@ class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
         """As people read it."""
         return f"the timer slack of thread {self.tid}"
 
+    @property
+    def outlasts(self) -> bool:
+        """It ends with its thread."""
+        return False
+
     def read(self) -> str | None:
         """What it is now; None where the thread has ended."""
         if started_ticks(self.tid) != self.started_ticks:
@@ -110,7 +121,7 @@ class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
         return f"echo {value} > /proc/{self.tid}/timerslack_ns"
 
 
-Setting = Variable | TimerSlack
+Setting = Variable | TimerSlack | Event
 
 
 def started_ticks(tid: int) -> int | None:

@@ -19,9 +19,11 @@ from powerprof.cure import windows
 from powerprof.cure.records import Cure
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
+from powerprof.database.products.options import ServerOptions
 from powerprof.energy.request import NO_METER
 from powerprof.energy.windows import WindowEnergy
 from powerprof.processes.targets import Target
+from powerprof.reversible.events import quoted
 from powerprof.runs import decode
 from tests.conftest import Cli
 from tests.root.truth import compiled
@@ -160,9 +162,8 @@ def traces(pid: int) -> bool:
 def running(truth: Truth, powerprof_cli: Cli) -> Iterator[subprocess.Popen[str]]:
     """A cure in a window in which the slack is changed."""
     process = powerprof_cli.start(cure(truth, "--slack", "50ms", window_s=30))
-    # It is tried once before anything is traced: that is over when there is a trace.
-    wait_for(lambda: traces(process.pid), "it does not trace")
-    until(truth, CURED)
+    # What it predicts is traced before anything is changed, and it is tried once while nothing is traced.
+    wait_for(lambda: truth.slack() == CURED and traces(process.pid), "it does not trace what it changed")
     yield process
     process.kill()
     process.communicate()
@@ -233,9 +234,46 @@ def test_a_variable_of_a_server(powerprof_cli: Cli, tmp_path: Path) -> None:
             assert sql.scalar(connection, "SELECT @@GLOBAL.log_queries_not_using_indexes") == 0
 
 
+@pytest.mark.parametrize("which", ["event_scheduler", "1"])
+def test_an_event_of_a_finding_is_disabled_and_enabled_again(powerprof_cli: Cli, tmp_path: Path, which: str) -> None:
+    with PrivateServer(ServerOptions(settings={"event-scheduler": "ON"})) as server:
+        login = server.login
+        options = tmp_path / "my.cnf"
+        options.touch(mode=0o600)
+        options.write_text(f"[client]\nuser={login.user}\npassword={login.password}\nsocket={login.socket}\n")
+        name = "beat`; DROP DATABASE shop; -- x"
+        with server.connect() as connection:
+            sql.execute(
+                connection,
+                "CREATE DATABASE shop",
+                "CREATE TABLE shop.t (n BIGINT)",
+                f"CREATE EVENT shop.{quoted(name)} ON SCHEDULE EVERY 1 SECOND DO INSERT INTO shop.t VALUES (1)",
+            )
+        words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options), "--window", "2", "--pairs", "3",
+                 "--yes", "--energy-source", "none", "--finding", which]  # fmt: skip
+        result = powerprof_cli([*words, "--json", str(tmp_path / "cure.json")], timeout=180)
+        assert result.code == 0, result.err
+        record = decode(tmp_path / "cure.json", Cure)
+        assert (record.remedy.kind, record.remedy.from_value, record.remedy.to_value) == (
+            "event",
+            "ENABLED",
+            "DISABLED",
+        )
+        assert (record.reverted, record.read_back) == (True, "ENABLED")
+        assert "This changes event `shop`.`beat``; DROP DATABASE shop; -- x` of" in " ".join(result.err.split())
+        assert "Finding 1 (event_scheduler): The event scheduler starts shop.beat" in result.err
+        with server.connect() as connection:
+            assert sql.rows(connection, "SELECT EVENT_NAME, STATUS FROM information_schema.events") == [
+                (name, "ENABLED")
+            ]
+            ran = sql.scalar(connection, "SELECT COUNT(*) FROM shop.t")
+            assert ran < 2 * sum(block.counted_s for block in record.blocks), "it rests while it is disabled"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--finding", "event_scheduler"], "no finding is called 'event_scheduler'"),
         (["--thread", "nobody"], "has no thread 'nobody'"),
         (["--thread", "1"], "has no thread '1'"),
         (["--set", "a=1"], "is not a MariaDB or MySQL server"),

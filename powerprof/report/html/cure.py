@@ -11,7 +11,7 @@ from powerprof.report.html.page import page
 from powerprof.report.tables.metrics import cure_table, cure_windows_table
 from powerprof.report.tables.table import Places
 from powerprof.report.terminal.cure import context
-from powerprof.report.wording.cures import answer, predicted_line
+from powerprof.report.wording.cures import answer, delayed, predicted_line
 from powerprof.report.wording.notes import texts
 
 
@@ -31,5 +31,6 @@ def render(record: Cure, extras: Extras) -> str:
         metrics=cure_table(record, places),
         windows=cure_windows_table(record, places),
         helps=helps,
+        delayed=delayed(record.remedy),
         notes=texts(record.notes),
     )

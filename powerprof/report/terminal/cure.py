@@ -9,7 +9,7 @@ from powerprof.experiment.judge.answer import metric_named
 from powerprof.report.tables import columns
 from powerprof.report.tables.metrics import cure_table
 from powerprof.report.tables.table import Places
-from powerprof.report.wording.cures import answer, predicted_line
+from powerprof.report.wording.cures import answer, delayed, predicted_line
 from powerprof.report.wording.notes import texts
 
 _LETTERS = {"before": "A", "cured": "B"}
@@ -29,7 +29,7 @@ def lines(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
     metric = metric_named(cure.metrics, cure.verdict.metric)
     if metric is not None and metric.verdict == "b_lower" and cure.verdict.hurts is None:
         printed += text.wrap(f"To keep it: {cure.remedy.lasting}.", width)
-    printed += text.wrap(f"It delays: {cure.remedy.delays}.", width)
+    printed += text.wrap(f"{delayed(cure.remedy)}.", width)
     printed += text.wrap(f"Latency of the server's statements: {cure.latency}.", width)
     for note in texts(cure.notes):
         printed += text.wrap(f"Note: {note}", width)

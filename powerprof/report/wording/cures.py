@@ -102,9 +102,7 @@ def touched(
     return [
         f"This changes {remedy.name} of {label} ({pid}) from {remedy.from_value} to {remedy.to_value}{unit}, in turns: "
         f"{pairs} windows as it is and {pairs} changed, of {window_s:g} s, some {lasts_s:.0f} s in all.",
-        f"While it is changed it delays {remedy.delays}."
-        if unit
-        else f"While it is changed it changes {remedy.delays.removesuffix(', while it is changed')}.",
+        f"{delayed(remedy)}.",
         *(
             [
                 f"Predicted: {text.number(predicted.now_hz, 1)} → {'at best ' * predicted.is_bound}"
@@ -115,6 +113,12 @@ def touched(
         ),
         "It is put back after each turn, also where powerprof is killed, and read back.",
     ]
+
+
+def delayed(remedy: Remedy) -> str:
+    """What else it changes, while it lasts."""
+    verb = {"timer_slack": "delays", "variable": "changes", "event": "ends"}[remedy.kind]
+    return f"While it is changed it {verb} {remedy.delays.removesuffix(', while it is changed')}"
 
 
 def slack_lines(done: SlackSet, pid: str) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.cure.candidates import of_findings, of_threads
-from powerprof.cure.choices import SlackChoice, VariableChoice, choice_of, slack_ns
+from powerprof.cure.candidates import chosen, of_findings, of_threads
+from powerprof.cure.choices import EventChoice, FindingChoice, SlackChoice, VariableChoice, choice_of, slack_ns
 from powerprof.cure.remedies import slack_text
 from powerprof.diagnosis.evidence import ThreadWakeups
-from powerprof.diagnosis.findings import Finding
+from powerprof.diagnosis.findings import Finding, LiveRemedy
 from powerprof.errors import UsageError
 from powerprof.reversible.journal import same_value
 
@@ -77,15 +77,70 @@ def test_two_ways_to_write_a_value(one: str, other: str, same: bool) -> None:
     assert same_value(one, other) is same
 
 
-def test_variables_that_a_finding_sets_are_candidates() -> None:
-    finding = Finding(
-        rule="x",
-        severity="fault",
-        text="It polls.",
-        evidence=[],
-        remedy=["SET GLOBAL innodb_a = 7 (until the restart)", "or SET GLOBAL b='x y'; then wait", "KILL 7"],
-    )
-    assert [one.options for one in of_findings(3, [finding])] == ["--set innodb_a=7", "--set 'b=x y'"]
+@pytest.mark.parametrize("other", [("a", "1ms", None), (None, None, "b=1"), (None, "1ms", None)])
+def test_a_finding_beside_another_remedy_is_refused(other: tuple[str | None, str | None, str | None]) -> None:
+    with pytest.raises(UsageError, match="--finding names a remedy"):
+        choice_of(*other, "poll")
+
+
+def finding(rule: str, *tries: LiveRemedy, remedy: str = "KILL 7") -> Finding:
+    return Finding(rule=rule, severity="fault", text=f"It {rule}s.", evidence=[], remedy=[remedy], tries=list(tries))
+
+
+_FINDINGS = [
+    finding("poll", LiveRemedy(variable="b", value="x y"), LiveRemedy(tid=7, slack_ns=50_000_000)),
+    finding(
+        "hostile", LiveRemedy(database="a`;", event="$(reboot)"), LiveRemedy(variable="event_scheduler", value="0")
+    ),
+    finding("monitor", remedy="SET GLOBAL server_id=ANOTHER"),
+    finding("again", LiveRemedy(tid=7, slack_ns=50_000_000)),
+    finding("again", LiveRemedy(tid=8, slack_ns=1_000_000)),
+]
+
+
+def test_what_findings_name_as_data_is_listed_once_and_no_sentence_is_read() -> None:
+    assert [(one.options, one.tid) for one in of_findings(3, _FINDINGS)] == [
+        ("--set 'b=x y'", None),
+        ("--thread 7 --slack 50ms", 7),
+        ("--finding 2", None),
+        ("--set event_scheduler=0", None),
+        ("--thread 8 --slack 1ms", 8),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "choice"),
+    [
+        ("poll", VariableChoice("b", "x y")),
+        ("1", VariableChoice("b", "x y")),
+        ("hostile", EventChoice("a`;", "$(reboot)")),
+        ("5", SlackChoice("8", 1_000_000)),
+    ],
+)
+def test_a_finding_is_chosen_by_its_rule_or_number(word: str, choice: object) -> None:
+    assert choice_of(None, None, None, word) == FindingChoice(word)
+    assert chosen(word, _FINDINGS) == choice
+
+
+@pytest.mark.parametrize(
+    ("word", "said", "hint"),
+    [
+        ("nothing", "no finding is called 'nothing'", "found now: 1 poll, 2 hostile, 3 monitor, 4 again, 5 again"),
+        ("6", "no finding is called '6'", "found now: 1 poll"),
+        ("again", "2 findings are again", "name one by its number: 4, 5"),
+        ("monitor", "has no remedy that can be tried live", "what it says: SET GLOBAL server_id=ANOTHER"),
+    ],
+)
+def test_findings_that_cannot_be_tried(word: str, said: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        chosen(word, _FINDINGS)
+    assert hint in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("word", ["", "0", "-1", "a b", "A", "1.5", "x" * 80, "٣"])
+def test_what_is_no_finding_is_refused_at_once(word: str) -> None:
+    with pytest.raises(UsageError, match="neither a rule nor a number"):
+        choice_of(None, None, None, word)
 
 
 def test_threads_that_wake_often_by_their_own_timers_are_candidates() -> None:

@@ -20,7 +20,7 @@ from powerprof.diagnosis.evidence import (
     ScheduledEvent,
     ThreadWakeups,
 )
-from powerprof.diagnosis.findings import Finding
+from powerprof.diagnosis.findings import Finding, LiveRemedy
 from powerprof.diagnosis.rules import diagnose
 
 
@@ -243,7 +243,17 @@ def test_the_event_scheduler(interval_s: float, severity: str) -> None:
     events = [ScheduledEvent(name="shop.refresh", interval_s=interval_s, enabled=True)]
     (found,) = threads.event_scheduler(evidence(events=events, variables={"event_scheduler": "ON"}))
     assert found.severity == severity
+    assert found.tries == [LiveRemedy(variable="event_scheduler", value="OFF")]
     assert threads.event_scheduler(evidence(events=events, variables={"event_scheduler": "OFF"})) == []
+
+
+def test_an_event_stands_in_statements_as_an_identifier_whatever_it_is_called() -> None:
+    name = "x` ENABLE; DROP DATABASE shop; -- \x1b[2J"
+    event = ScheduledEvent(name="shop.x", interval_s=1.0, enabled=True, database="shop", event=name)
+    (found,) = threads.event_scheduler(evidence(events=[event], variables={"event_scheduler": "ON"}, pid=4711))
+    assert found.tries[0] == LiveRemedy(database="shop", event=name)
+    assert "ALTER EVENT `shop`.`x`` ENABLE; DROP DATABASE shop; -- ?[2J` ON SCHEDULE" in found.remedy[0]
+    assert found.remedy[-1] == "to try it live: powerprof cure --pid 4711 --finding event_scheduler"
 
 
 def test_without_a_connection_the_wake_ups_alone_are_judged() -> None:
