@@ -133,7 +133,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
         changed = [] if after is None else [name for name, was in before.kept.items() if after.kept[name] != was]
         if changed:
             raise PowerprofError(
-                f"{self.name} has another {', '.join(changed)} since it was changed", "SHOW CREATE EVENT tells it"
+                f"{self.name} has another {', '.join(changed)} since it was changed", "SHOW CREATE EVENT shows it"
             )
 
     def by_hand(self, value: str) -> str:
