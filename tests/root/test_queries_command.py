@@ -173,7 +173,7 @@ def test_watch_goes_on_when_the_server_comes_back(powerprof_cli: Cli, tmp_path: 
         assert process.returncode == 130, err
     # All windows, of both processes, are one run.
     page = tmp_path / "history.html"
-    report = powerprof_cli(["report", "last", "--json", "-", "--html", str(page)])
+    report = powerprof_cli(["report", "queries-0001", "--json", "-", "--html", str(page)])
     assert report.code == 0, report.err
     history = json.loads(report.out)
     assert history["schema"] == "powerprof.queries-history/1"

@@ -95,11 +95,12 @@ def lines(
     shown instead of the usual; `by`: a row for each user, host, account or database instead. Raises UsageError for a
     name that is none."""
     keys = columns_of(columns) if columns is not None else _usual(record)
+    spare: Mapping[str, int] = {} if columns is not None else _SPARE
     printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
     if by is not None:
         printed += _by(record, way(by), width, top)
     else:
-        printed += _table(record, width, top, keys, is_whole)
+        printed += _table(record, width, top, keys, spare, is_whole)
     if columns is not None and by is None:
         headings = {column.key: column.heading for column in queries_table(record, Places(record)).columns}
         for reason, named in _reasons(record, keys, headings).items():
@@ -115,6 +116,10 @@ DEAR_PERCENT = 3.0  # of the server's CPU time: from there on the cheaper way is
 _KEYS = ("joules", "percent", "calls", "c0", "wakeups", "p95")
 # Samples know neither wake-ups nor latencies, but intervals.
 _SAMPLED_KEYS = ("joules", "percent", "range", "calls", "c0")
+
+
+# The statement's id, and who asks: the characters that each has to leave for the text.
+_SPARE = {"id": 22, "who": 40}
 
 
 def _by(record: Queries, by: By, width: int, top: int) -> Iterator[str]:
@@ -155,20 +160,32 @@ def _reasons(record: Queries, keys: Sequence[str], headings: Mapping[str, str]) 
     return found
 
 
-def _table(record: Queries, width: int, top: int, keys: Sequence[str], is_whole: bool) -> Iterator[str]:
-    shown = queries_table(record, Places(record)).of("terminal", ("text", *keys))
+def _table(
+    record: Queries, width: int, top: int, keys: Sequence[str], spare: Mapping[str, int], is_whole: bool
+) -> Iterator[str]:
+    """`spare`: columns that are shown too where they leave so many characters for the statement."""
+    shown = queries_table(record, Places(record)).of("terminal", ("text", *keys, *spare))
     heads = {column.key: column.short or column.heading for column in shown.columns}
     count = len(record.statements)
     rows = [*shown.rows[:count][:top], *_folded(record, shown.rows[count:])]
-    cells = [[heads[key] for key in keys], *([row.words(key).text for key in keys] for row in rows)]
-    sizes = [max(len(line[at]) for line in cells) for at in range(len(keys))]
+    columns = {key: [heads[key], *(text.cut(row.words(key).text, _MOST_NAME) for row in rows)] for key in heads}
+    sizes = {key: max(map(len, column)) for key, column in columns.items()}
+    room = width - sum(sizes[key] + 2 for key in keys)
+    for key, least in spare.items():
+        remaining = room - sizes[key] - 2
+        if any(columns[key][1:]) and (is_whole or remaining >= least):
+            keys, room = (*keys, key), remaining
+    cells = [[columns[key][number] for key in keys] for number in range(len(rows) + 1)]
     names = ["statement", *(row.words("text").text for row in rows)]
     if not is_whole:
-        ids = ["", *(statement.id for statement in record.statements[:top]), *([""] * len(names))]
-        room = width - sum(sizes) - 2 * len(sizes)
-        names = told_apart(names, ids[: len(names)], room)
+        # Where there is a column of ids they need not stand before texts that begin alike.
+        own = [] if "id" in keys else [statement.id for statement in record.statements[:top]]
+        names = told_apart(names, ["", *own, *([""] * len(names))][: len(names)], room)
+    words = {column.key for column in shown.columns if column.left} - {"id"}
     for number, (line, name) in enumerate(zip(cells, names, strict=True)):
-        head = "  ".join(cell.rjust(size) for cell, size in zip(line, sizes, strict=True))
+        head = "  ".join(
+            (cell.ljust if key in words else cell.rjust)(sizes[key]) for key, cell in zip(keys, line, strict=True)
+        )
         yield f"{head}  {name}" if is_whole else text.cut(f"{head}  {name}", width)
         if number and number <= min(count, top) and (plan := record.statements[number - 1].plan):
             yield from text.wrap(f"plan: {plan_text(plan)}", width, " " * (len(head) + 2))

@@ -43,8 +43,10 @@ class Price(Closeable, Part):
         # Where the clock is refused, what it counted before stands still: that is no time of this window.
         self._run_s = self._program.run_time_s() if self._program.is_counting else None
         self._count = self._events()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._watch, daemon=True)
+        thread.start()
+        # Not before: an interrupt in the start would leave a thread that nobody can join.
+        self._thread = thread
 
     def _watch(self) -> None:
         while not self._over.wait(self._every_s):

@@ -154,7 +154,7 @@ def test_long_texts_are_told_apart_on_80_columns_and_are_whole_where_that_is_ask
     ]
     long = record(texts=changed)
     narrow = lines_of(long, 80)
-    rows = [line for line in narrow if "SELECT c" in line and "…" in line and "#" in line]
+    rows = [line for line in narrow if " SELECT" in line and "…" in line and "lumn_299" in line]
     assert [("orders"[:4] in line, "invoices"[:4] in line) for line in rows] in (
         [(True, False), (False, True)],
         [(False, True), (True, False)],
@@ -237,3 +237,20 @@ def test_who_asks_is_a_column_and_nobody_has_a_reason() -> None:
     assert "user: ?: the server does not let this user in" in said
     with pytest.raises(UsageError, match="--by users is no choice"):
         lines(record(), 80, by="users")
+
+
+def test_the_usual_table_has_the_id_and_who_asks_where_there_is_room() -> None:
+    for width, heads in ((70, ["statement"]), (80, ["id", "statement"]), (200, ["id", "who", "asks", "statement"])):
+        found = lines(asked(), width)
+        (head,) = [line for line in found if line.startswith("CPU %")]
+        assert head.split()[8:] == heads
+        assert all(len(line) <= width for line in found)
+    (row,) = [line for line in found if "FROM t WHERE" in line and "app@web1" in line]
+    at = head.index("statement")
+    first = next(one for one in asked().statements if "FROM t WHERE" in one.text)
+    assert row[:at].split()[-2:] == [first.id, "app@web1"]
+    assert row[at:] == first.text
+    # Nobody is known: no empty column.
+    assert not any("who asks" in line for line in lines(record(), 200))
+    piped = lines(asked(), 80, is_whole=True)
+    assert any(line.endswith("who asks     statement") for line in piped)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import cast
 
 import pytest
 
+from powerprof.errors import Interrupted
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.run_time import ENOUGH, Price
 
@@ -71,3 +73,14 @@ def test_a_clock_that_is_refused_is_no_time_of_none() -> None:
     with _price(runs, 60.0) as price:
         runs.happen(100)
         assert price.spent_s() is None
+
+
+def test_an_interrupt_while_its_thread_starts_leaves_nothing_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: threading.Thread) -> None:
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    price = Price(cast(LoadedProgram, Runs()), lambda: 0, every_s=60.0)
+    with pytest.raises(Interrupted):
+        price.begin()
+    price.close()
