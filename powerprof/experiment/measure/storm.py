@@ -64,8 +64,9 @@ class StormWatch(Closeable):
         """The window begins."""
         self._first = self._last = self._count()
         if self._began:
-            self._thread = threading.Thread(target=self._look, name="storm", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._look, name="storm", daemon=True)
+            thread.start()
+            self._thread = thread  # one that an interrupt kept from starting cannot be joined
 
     def finish(self) -> StormShare:
         """The window is over. Raises PowerprofError where the storm could not be started again."""
