@@ -90,7 +90,7 @@ int uprobe__entry(u64 *ctx)
 
     if (!is_target(who))
         return 0;
-    if (!address && (u32)ctx[REGISTER_DI] != STATE_FASTPATH) {
+    if (!address && (u32)ctx[REGISTER_DI] != (u32)FILLED(STATE_FASTPATH)) {
         report_idle(tid);
         return 0;
     }
@@ -130,7 +130,7 @@ int uprobe__fetch(u64 *ctx)
     struct thread *thread;
     char first;
 
-    if (!PORTAL_TEXT || !is_target(who))
+    if (!FILLED(PORTAL_TEXT) || !is_target(who))
         return 0;
     count(COUNT_ENDINGS);
     thread = threads.lookup(&tid);
@@ -139,7 +139,7 @@ int uprobe__fetch(u64 *ctx)
     first = thread->text[0] & ~0x20;
     if ((first != 'F' || (thread->text[1] & ~0x20) != 'E') && (first != 'M' || (thread->text[2] & ~0x20) != 'V'))
         return 0;
-    address = read_user(ctx[REGISTER_DI] + PORTAL_TEXT);
+    address = read_user(ctx[REGISTER_DI] + FILLED(PORTAL_TEXT));
     if (!address)
         return 0;
     thread->length = 0;

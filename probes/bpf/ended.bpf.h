@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Threads that have ended: where a server makes one for each connection, and connections come and go, the tables would
- * fill with them. The first are kept as they are; what later ones used is added up, and their entries are given up.
+ * fill with them. The first ENDED_KEPT are kept as they are; what later ones used is added up, and their entries are given up.
  */
-#define ENDED_KEPT (THREADS / 2)
 
 struct past {
     u64 threads, cpu_ns, wakeups, statements, before_ns;
@@ -96,7 +95,7 @@ static __always_inline void let_go(struct thread *thread, u32 tid)
     if (!died || !past)
         return;
     __sync_fetch_and_add(died, 1);
-    if (*died <= ENDED_KEPT)
+    if (*died <= FILLED(ENDED_KEPT))
         return;
     __sync_fetch_and_add(&past->threads, 1);
     __sync_fetch_and_add(&past->cpu_ns, thread->past_ns);

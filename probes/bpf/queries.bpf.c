@@ -19,7 +19,7 @@
  * The time of a thread is the scheduler's own (sum_exec_runtime at each switch-out); in between, the wall clock since it
  * was switched in. What interrupts and the hypervisor took meanwhile is corrected at the switch-out.
  *
- * The loader puts in front: TEXT and STATES (powers of two), THREADS, TOTALS, TEXTS, PREPARED, LAYOUT, OFFSET_*, ARG_*,
+ * The loader puts in front: TEXT and STATES (powers of two), THREADS, ENDED_KEPT, TOTALS, TEXTS, PREPARED, LAYOUT, OFFSET_*, ARG_*,
  * HAS_SEND where the kernel has sock_send_length; FAMILY and STATE_FASTPATH with PostgreSQL's LAYOUT; what paths.bpf.h wants where stacks are sampled beside.
  */
 

@@ -28,6 +28,8 @@ _RANGES: Mapping[str, tuple[int, int]] = {
     "PT_REGS_BYTES": (100, 300),
     "PREEMPT_COUNT": (20000, 200000),
     "COARSE_CLOCK": (5, 200),
+    "THREADS": (1000, 60000),
+    "ENDED_KEPT": (1000, 60000),
 }
 _PAGES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 

@@ -22,6 +22,8 @@ from powerprof.tracing.functions import tracer as functions_tracer
 from powerprof.tracing.idle import build
 from powerprof.tracing.idle.joining import Joining
 from powerprof.tracing.offcpu import tracer as offcpu_tracer
+from powerprof.tracing.statements import definitions as statements
+from powerprof.tracing.statements.dispatch import LAYOUTS, POSTGRESQL
 from powerprof.tracing.syscalls import tracer as syscalls_tracer
 
 Definitions = dict[str, int | str]
@@ -85,7 +87,8 @@ def on(kernel: Kernel) -> Iterator[PaperBtf]:
     told: dict[str, Any] = {
         "reads_directly": lambda btf: kernel.direct,
         "interrupt_definitions": lambda btf: counts,
-        "has": lambda feature: True,
+        # bpf_task_pt_regs() is as old as what makes reading direct.
+        "has": lambda feature: kernel.direct or feature is not features.TASK_REGISTERS,
     }
     with patch.multiple(features, **told):
         yield PaperBtf(kernel)
@@ -142,6 +145,21 @@ def functions(btf: Btf) -> Iterator[Definitions]:
         yield functions_tracer.definitions(btf, 1 << bits)
 
 
+def queries(btf: Btf) -> Iterator[Definitions]:
+    """queries.bpf.c: each way in which servers are told what to do, with samples beside and without."""
+    newest = "prev_state" in btf.tracepoint_arguments("sched_switch")  # sock_send_length came later
+    for layout in (*LAYOUTS.values(), POSTGRESQL):
+        for stacks in (False, True):
+            for sends in (False, True) if newest else (False,):
+                yield statements.definitions(btf, layout, None, 4096, sends=sends, stacks=stacks)
+
+
+def moments(btf: Btf) -> Iterator[Definitions]:
+    """moments.bpf.c."""
+    for postgresql in (False, True):
+        yield statements.moment_definitions(btf, X86_64.name, postgresql=postgresql)
+
+
 @dataclass(frozen=True)
 class Shape:
     """One object to be carried; the numbers in `definitions` mean nothing."""
@@ -155,7 +173,18 @@ class Shape:
         return f"{self.name} ({self.kernel}) {' '.join(f'{name}={value}' for name, value in chosen.items())}"
 
 
-_CHOSEN = ("STACKS", "TARGET_ALL", "GROWS", "ON_DEMAND", "EVERY_PROCESS", "HASHED_BYTES", "HAVE_URING", "FUNCTIONS")
+_CHOSEN = (
+    "STACKS",
+    "TARGET_ALL",
+    "GROWS",
+    "ON_DEMAND",
+    "EVERY_PROCESS",
+    "HASHED_BYTES",
+    "HAVE_URING",
+    "FUNCTIONS",
+    "LAYOUT",
+    "HAS_SEND",
+)
 _PROGRAMS: Mapping[str, Callable[[Btf], Iterator[Definitions]]] = {
     "idle.bpf.c": idle,
     "trial.bpf.c": trial,
@@ -163,6 +192,8 @@ _PROGRAMS: Mapping[str, Callable[[Btf], Iterator[Definitions]]] = {
     "offcpu.bpf.c": offcpu,
     "syscalls.bpf.c": syscalls,
     "functions.bpf.c": functions,
+    "queries.bpf.c": queries,
+    "moments.bpf.c": moments,
 }
 
 

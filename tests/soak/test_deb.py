@@ -55,7 +55,7 @@ def test_it_is_installed_used_and_removed(machine: Machine, package: Path) -> No
 
     version = machine.run("powerprof", "--version", folder="/")
     assert (version.status, version.output.split()[0]) == (0, "powerprof"), version.tail()
-    # Without the kernel's headers it refuses, and says how to get them; where a host has them it traces.
+    # A kernel that no carried program fits it refuses, and says what is missing.
     traced = machine.run("powerprof", "attribute", "--system", "--duration", "1", folder="/")
     assert traced.status in (0, 3), traced.tail()
     assert "All" in traced.output or "hint:" in traced.output, traced.tail()

@@ -27,7 +27,7 @@ _WAITS = "_Z10do_commandP3THD"
 # CALL and events execute a procedure; an event's has no packet before it.
 _PROCEDURE, AT_PROCEDURE = "_ZN7sp_head17execute_procedureEP3THD", "uprobe__procedure"
 # What is passed → the LAYOUT of queries.bpf.c.
-_LAYOUTS = {"19enum_server_commandP3THDPc": 0, "P3THDPK8COM_DATA19enum_server_command": 1}
+LAYOUTS = {"19enum_server_commandP3THDPc": 0, "P3THDPK8COM_DATA19enum_server_command": 1}
 POSTGRESQL = 2
 _ENDBR64 = bytes.fromhex("f30f1efa")
 EXPORTING = "a build that exports its functions"
@@ -92,7 +92,7 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
     for vaddr, name in symbols:
         if not name.startswith(_DISPATCH):
             continue
-        layout = next((number for said, number in _LAYOUTS.items() if name[len(_DISPATCH) :].startswith(said)), None)
+        layout = next((number for said, number in LAYOUTS.items() if name[len(_DISPATCH) :].startswith(said)), None)
         offset = file_offset(elf, vaddr)
         # A clone (.constprop, .isra, .part) is passed other things than its name says.
         if layout is None or offset is None or "." in name:

@@ -15,25 +15,20 @@ from powerprof.errors import CapabilityError
 from powerprof.processes.namespaces import check_process_ids
 from powerprof.processes.tasks import clean
 from powerprof.stacks.image import snapshot
-from powerprof.statements.identity import STATES, Family, table
+from powerprof.statements.identity import Family, table
 from powerprof.tracing.bpf.btf import kernel_btf
-from powerprof.tracing.bpf.definitions import struct_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_enums import MomentCount
 from powerprof.tracing.bpf.software_events import CPU_CLOCK, Sampler
 from powerprof.tracing.captures.statements import TextSeen
-from powerprof.tracing.statements.dispatch import POSTGRESQL
-from powerprof.tracing.statements.tables import TEXT_BYTES, texts_seen
+from powerprof.tracing.statements.definitions import POINTERS, moment_definitions
+from powerprof.tracing.statements.tables import texts_seen
 from powerprof.tracing.statements.textplace import find_text, packed
 from powerprof.windows.runner import Part
 
 SAMPLE_HZ = 149  # no divisor of timers' usual rates, or samples would run in step with them
 _WALKS = ("sample__walk", "sample__walked")
-_TEXTS, _PIECES, _MOMENTS = 16_384, 8_192, 65_536
 _MOMENT, _MET = struct.Struct("<Q2I"), struct.Struct("<Q16s")
-# Where the kernel keeps what a thread finds its own variables by: fs's base, and tpidr_el0, the first word of `uw`
-# (arch/arm64/include/asm/processor.h). It saves them as it switches; threads have theirs from clone(2) on.
-_POINTERS = {"x86_64": "fsbase", "aarch64": "uw"}
 # An interrupt is a hole in a loop that reads the clock.
 _TRIED_HZ, _TRIED_S, _HOLE = 1_999, 0.05, 4
 
@@ -73,30 +68,14 @@ class MomentSampler(Closeable, Part):
         Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
         """
         machine = os.uname().machine
-        if machine not in _POINTERS:
+        if machine not in POINTERS:
             raise CapabilityError(
-                f"texts of statements are found on {' and '.join(_POINTERS)}, not on {machine}",
-                "measure on such a host",
+                f"texts of statements are found on {' and '.join(POINTERS)}, not on {machine}", "measure on such a host"
             )
         check_process_ids()
         self.family, self._pid = family, pid
         place = find_text(snapshot(pid), family)
-        fields = {
-            "task_struct_pid": ("task_struct", "pid"),
-            "task_struct_tgid": ("task_struct", "tgid"),
-            "task_struct_real_parent": ("task_struct", "real_parent"),
-            "task_struct_thread": ("task_struct", "thread"),
-            "thread_struct_pointer": ("thread_struct", _POINTERS[machine]),
-        }
-        definitions: dict[str, int | str] = {
-            "TEXT": TEXT_BYTES,
-            "STATES": STATES,
-            "TEXTS": _TEXTS,
-            "PIECES": _PIECES,
-            "MOMENTS": _MOMENTS,
-            "LAYOUT": POSTGRESQL if family == "postgresql" else 0,
-            **struct_definitions(kernel_btf(), fields),
-        }
+        definitions = moment_definitions(kernel_btf(), machine, postgresql=family == "postgresql")
         self.program = LoadedProgram("moments.bpf.c", definitions, optional=_WALKS)
         try:
             self.program.put("table", 0, table(family))

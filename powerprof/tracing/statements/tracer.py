@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import struct
 from contextlib import ExitStack
 
@@ -15,10 +14,8 @@ from powerprof.sources.clock import kernel_ns
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import open_module
-from powerprof.statements.identity import STATES, Family, table
-from powerprof.tracing.bpf import features
-from powerprof.tracing.bpf.btf import Btf, kernel_btf
-from powerprof.tracing.bpf.definitions import argument_definitions, path_definitions, struct_definitions
+from powerprof.statements.identity import Family, table
+from powerprof.tracing.bpf.btf import kernel_btf
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.probe_cost import entry_cost_ns
 from powerprof.tracing.bpf.run_time import Price
@@ -27,20 +24,18 @@ from powerprof.tracing.bpf.uprobes import EVERY_PROCESS, Site, Uprobes, attach_t
 from powerprof.tracing.captures.statements import StatementTrace, ThreadUse, TraceCost
 from powerprof.tracing.statements import waitplaces
 from powerprof.tracing.statements.activity import find_activity, texts_now
+from powerprof.tracing.statements.definitions import definitions, sees_run_queue
 from powerprof.tracing.statements.dispatch import find_dispatch
 from powerprof.tracing.statements.members import Members, comm, ran_ns
-from powerprof.tracing.statements.tables import TEXT_BYTES, add_open, read_past, read_sums, read_threads, thread_use
+from powerprof.tracing.statements.tables import add_open, read_past, read_sums, read_threads, thread_use
 from powerprof.tracing.statements.textplace import TextPlace, find_text, packed
 from powerprof.tracing.statements.waitplaces import OF_CALL, OF_TYPE
 from powerprof.windows.runner import Part
 
-_TOTALS, _TEXTS, _PIECES, _PREPARED = 131_072, 16_384, 8_192, 65_536
 _LEAST_THREADS, _MOST_THREADS = 2048, 65_536
-_MOST_MEMBERS = 65_536
 _MEMBER = (1).to_bytes(8, "little")
 # What is read as a window begins is read again where that took longer than so, and so long for each thread.
 _TOGETHER_NS, _EACH_NS, _TRIES = 2_000_000, 100_000, 5
-_FASTPATH_FROM_18, _FASTPATH_TO_17 = 5, 4  # BackendState: one came before it in PostgreSQL 18
 # What hashes long texts (whole.bpf.h); without these the beginning of each stands for it.
 WALKS, WALKS_SENT = ("uprobe__walk", "uprobe__walked"), ("called__walk", "called__walked")
 _TABLES = ("threads", "totals", "latencies", "texts", "pieces")
@@ -87,13 +82,14 @@ class QueryTracer(Closeable, Part):
             raise CapabilityError(
                 "neither the kernel nor do_command shows where a statement ends", "Linux 6.3 or newer"
             )
-        # A power of two: each size is a program of its own to be compiled.
+        # A power of two: where it is compiled here each size is a program of its own.
         threads = min(max(1 << (4 * len(self.members.tids())).bit_length(), _LEAST_THREADS), _MOST_THREADS)
         how = attach_type(multi=multi)
+        self._has_run_queue = sees_run_queue(btf)
+        server = self.dispatch.layout, self.dispatch.version
+        wanted = definitions(btf, *server, threads, sends=self._has_send, stacks=self._has_stacks)
         self.program = self._stack.enter_context(
-            LoadedProgram(
-                "queries.bpf.c", self._definitions(btf, threads), uprobe_type=how, optional=(*WALKS, *WALKS_SENT)
-            )
+            LoadedProgram("queries.bpf.c", wanted, uprobe_type=how, optional=(*WALKS, *WALKS_SENT))
         )
         self._probes = Uprobes(self.program, how)
         self._stack.callback(self._probes.close)
@@ -136,50 +132,6 @@ class QueryTracer(Closeable, Part):
             return find_text(self._image, self.family)
         except CapabilityError:
             return None
-
-    def _definitions(self, btf: Btf, threads: int) -> dict[str, int | str]:
-        fields = {
-            "task_struct_pid": ("task_struct", "pid"),
-            "task_struct_tgid": ("task_struct", "tgid"),
-            "task_struct_se": ("task_struct", "se"),
-            "task_struct_min_flt": ("task_struct", "min_flt"),
-            "sched_entity_sum_exec_runtime": ("sched_entity", "sum_exec_runtime"),
-        }
-        state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
-        definitions: dict[str, int | str] = {
-            "TEXT": TEXT_BYTES,
-            "STATES": STATES,
-            "THREADS": threads,
-            "TOTALS": _TOTALS,
-            "TEXTS": _TEXTS,
-            "PREPARED": _PREPARED,
-            "PIECES": _PIECES,
-            "LAYOUT": self.dispatch.layout,
-            **struct_definitions(btf, {**fields, "task_struct_state": ("task_struct", state)}),
-            **argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
-        }
-        if not self.members.is_family:
-            clock = {"task_struct_signal": ("task_struct", "signal")}
-            clock["signal_struct_sum_sched_runtime"] = ("signal_struct", "sum_sched_runtime")
-            definitions |= struct_definitions(btf, clock)
-        else:
-            definitions |= argument_definitions(btf, "sched_process_fork", ("parent", "child"))
-            found = re.match(r"\d+", self.dispatch.version or "")
-            major = int(found[0]) if found else 0
-            definitions["FAMILY"] = _MOST_MEMBERS
-            definitions["STATE_FASTPATH"] = _FASTPATH_FROM_18 if major >= 18 else _FASTPATH_TO_17
-            # PortalData: createLevel came before it in PostgreSQL 14. Of an unknown version nothing is read.
-            definitions["PORTAL_TEXT"] = 56 if major >= 14 else 48 if major else 0
-        self._has_run_queue = btf.has_field("sched_info", "run_delay")
-        if self._has_run_queue:
-            queue = {"task_struct_sched_info": ("task_struct", "sched_info")}
-            queue["sched_info_run_delay"] = ("sched_info", "run_delay")
-            definitions |= struct_definitions(btf, queue)
-        if all(features.has(feature) for feature in (features.CURRENT_TASK, features.TASK_REGISTERS)):
-            definitions["HAS_REGISTERS"] = 1
-        if self._has_stacks:
-            definitions |= path_definitions()
-        return {**definitions, "HAS_SEND": 1} if self._has_send else definitions
 
     def _switch(self, pid: int) -> None:
         """Count what this process does, and those that belong to it; 0: nothing."""
