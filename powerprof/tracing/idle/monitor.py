@@ -76,6 +76,7 @@ class TraceMonitor(Closeable):
         self._snapshot = Snapshot({})
         self._stat, self._cpu_s = read_stat(), time.process_time()
         self._started_at, self._run_time_s = now_text(), 0.0
+        self._read_ns = kernel_ns()
 
     def _open(self) -> None:
         """The only edge at which CPUs are woken: the first."""
@@ -89,6 +90,7 @@ class TraceMonitor(Closeable):
         # At a CPU's edge we run on it: nothing of it is open, and nothing summed.
         self._idle = np.zeros(len(self._tracer.cpus.states()), dtype=CPU_TOTAL)
         self._stat, self._cpu_s, self._started_at = read_stat(), time.process_time(), now_text()
+        self._read_ns = kernel_ns()
 
     def close(self) -> None:
         self._reader.close()
@@ -125,7 +127,9 @@ class TraceMonitor(Closeable):
                 started_at=began_at,
             )
         spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
-        window_s = sum(spans) / len(spans) / 1e9 if spans else 0.0
+        read_ns, self._read_ns = self._read_ns, kernel_ns()
+        # Where every CPU that counts went away meanwhile, other rates are over the time that passed.
+        window_s = (sum(spans) / len(spans) if spans else self._read_ns - read_ns) / 1e9
         total_s = trace.run_time_s
         run_time_s = None if total_s is None else total_s - self._run_time_s
         self._run_time_s = total_s or 0.0
